@@ -1,0 +1,41 @@
+"""What went wrong, and whose turn it is: the user's input (exit 2) or the work itself (exit 1)."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class BoughError(Exception):
+    """The work failed. The message is a sentence a user can act on."""
+
+    exit_code = 1
+
+
+class InputError(BoughError, ValueError):
+    """The user's input was wrong: where, what, what is allowed; every problem at once."""
+
+    exit_code = 2
+
+    def __init__(self, message: str, problems: Iterable[str] = ()) -> None:
+        self.problems = list(problems)
+        lines = [message, *(f"  - {problem}" for problem in self.problems)]
+        super().__init__("\n".join(lines))
+
+
+class RowError(ValueError):
+    """One row of a data file is bad. `reason` is a short fixed word that rows are counted by."""
+
+    def __init__(self, reason: str, message: str) -> None:
+        self.reason = reason
+        super().__init__(message)
+
+
+def did_you_mean(word: str, allowed: Iterable[str]) -> str:
+    """A closing clause: "; did you mean X?", or what is allowed when nothing is near."""
+    allowed = list(allowed)
+    close = difflib.get_close_matches(word.replace("-", "_"), [a.replace("-", "_") for a in allowed], n=1)
+    if close:
+        match = next(a for a in allowed if a.replace("-", "_") == close[0])
+        return f"; did you mean {match}?"
+    return f"; allowed: {', '.join(allowed)}" if allowed else ""

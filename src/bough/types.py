@@ -1,0 +1,150 @@
+"""The nouns: what a task, a call, a turn, a trajectory, a group and a pair are.
+
+Everything that is trained on hangs from one shape: some messages to start from, then
+turns. A turn is the agent's reply, the exact tokens of the call that made it (where
+they are known) and the observation that came back. A trajectory is a start and its
+turns; a pair is a start and two lists of turns that part there.
+"""
+
+from __future__ import annotations
+
+from itertools import chain
+from typing import Annotated, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, JsonValue, model_validator
+
+Role = Literal["system", "user", "assistant", "tool"]
+Finish = Literal["stop", "length", "abort"]
+TokenId = Annotated[int, Field(ge=0, strict=True)]
+
+
+class Record(BaseModel):
+    """A value that is written once and never changed."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class ToolCall(Record):
+    """One use of a tool inside a reply."""
+
+    name: str
+    arguments: dict[str, JsonValue] = {}
+    id: str | None = None
+
+
+class Message(Record):
+    """What one party said. `reasoning` is thinking that the chat template places by itself."""
+
+    role: Role
+    content: str = ""
+    reasoning: str | None = None
+    tool_calls: list[ToolCall] = []
+    tool_call_id: str | None = None
+    name: str | None = None
+
+    @property
+    def empty(self) -> bool:
+        return not (self.content.strip() or self.tool_calls)
+
+
+class Task(Record):
+    """What fixes an initial state: the same task gives the same start in any process."""
+
+    id: str
+    environment: str | None = None
+    seed: int | None = None
+    data: dict[str, JsonValue] = {}
+
+
+class Call(Record):
+    """One use of the model: the exact tokens it was shown and the exact tokens it answered.
+
+    `logprobs` are the sampled log-probabilities of `completion_ids`, None where the
+    tokens were not sampled by us (demonstrations).
+    """
+
+    prompt_ids: list[TokenId]
+    completion_ids: list[TokenId]
+    logprobs: list[FiniteFloat] | None = None
+    text: str = ""
+    finish: Finish | None = None
+    policy: str | None = None
+
+    @model_validator(mode="after")
+    def _one_logprob_per_token(self) -> Self:
+        if self.logprobs is not None and len(self.logprobs) != len(self.completion_ids):
+            raise ValueError(
+                f"{len(self.logprobs)} log-probabilities for {len(self.completion_ids)} completion tokens"
+            )
+        return self
+
+
+class Turn(Record):
+    """The agent's reply and what came of it. `trained` is False for replies given as context only."""
+
+    reply: Message
+    call: Call | None = None
+    action: str | None = None
+    observation: list[Message] = []
+    reward: FiniteFloat | None = None
+    error: str | None = None
+    trained: bool = True
+
+    @model_validator(mode="after")
+    def _the_agent_replies_and_the_world_observes(self) -> Self:
+        if self.reply.role != "assistant":
+            raise ValueError(f"a turn's reply is the assistant's, not the {self.reply.role}'s")
+        if any(message.role == "assistant" for message in self.observation):
+            raise ValueError("an observation holds no assistant message; that would be the next turn's reply")
+        return self
+
+
+class Trajectory(Record):
+    """One episode as it happened. A reward of None was not scored; success None is unknown."""
+
+    id: str
+    task: Task
+    start: list[Message] = Field(min_length=1)
+    turns: list[Turn]
+    tools: list[dict[str, JsonValue]] = []
+    rewards: dict[str, FiniteFloat | None] = {}
+    success: bool | None = None
+    stop: str | None = None
+    info: dict[str, JsonValue] = {}
+
+    @property
+    def messages(self) -> list[Message]:
+        """The whole conversation, start to end."""
+        return conversation(self.start, self.turns)
+
+
+class Group(Record):
+    """Attempts at one task, to be compared with each other."""
+
+    task: Task
+    attempts: list[Trajectory] = Field(min_length=1)
+    info: dict[str, JsonValue] = {}
+
+
+class Pair(Record):
+    """Two ways on from the same start, and why one is better. `margin` is by how much reward."""
+
+    task: Task
+    start: list[Message] = Field(min_length=1)
+    chosen: list[Turn] = Field(min_length=1)
+    rejected: list[Turn] = Field(min_length=1)
+    tools: list[dict[str, JsonValue]] = []
+    reason: str | None = None
+    margin: FiniteFloat | None = None
+    info: dict[str, JsonValue] = {}
+
+    @model_validator(mode="after")
+    def _two_different_ways(self) -> Self:
+        if [turn.reply for turn in self.chosen] == [turn.reply for turn in self.rejected]:
+            raise ValueError('"rejected" equals "chosen"; a preference pair needs two different replies')
+        return self
+
+
+def conversation(start: list[Message], turns: list[Turn]) -> list[Message]:
+    """The messages of `start` followed by those of `turns`."""
+    return [*start, *chain.from_iterable([turn.reply, *turn.observation] for turn in turns)]
