@@ -73,9 +73,7 @@ class Call(Record):
     @model_validator(mode="after")
     def _one_logprob_per_token(self) -> Self:
         if self.logprobs is not None and len(self.logprobs) != len(self.completion_ids):
-            raise ValueError(
-                f"{len(self.logprobs)} log-probabilities for {len(self.completion_ids)} completion tokens"
-            )
+            raise ValueError(f"{len(self.logprobs)} log-probabilities for {len(self.completion_ids)} completion tokens")
         return self
 
 
@@ -148,3 +146,13 @@ class Pair(Record):
 def conversation(start: list[Message], turns: list[Turn]) -> list[Message]:
     """The messages of `start` followed by those of `turns`."""
     return [*start, *chain.from_iterable([turn.reply, *turn.observation] for turn in turns)]
+
+
+def split_conversation(messages: list[Message]) -> tuple[list[Message], list[Turn]]:
+    """The inverse: what stands before the first reply, then a turn for each reply with what followed it."""
+    replies = [i for i, message in enumerate(messages) if message.role == "assistant"]
+    if not replies:
+        return messages, []
+    ends = [*replies[1:], len(messages)]
+    turns = [Turn(reply=messages[i], observation=messages[i + 1 : end]) for i, end in zip(replies, ends, strict=True)]
+    return messages[: replies[0]], turns

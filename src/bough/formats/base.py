@@ -6,26 +6,33 @@ back. A row that cannot be read raises `RowError` with one of the reasons below.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any
+from datetime import date, time
+from typing import Any, TypeVar
+
+from pydantic import ValidationError
 
 from bough.errors import RowError
-from bough.types import Group, Message, Pair, Trajectory, Turn
+from bough.types import Group, Message, Pair, Trajectory, Turn, split_conversation
 
 Row = dict[str, Any]
 Sample = Trajectory | Pair | Group
+Read = TypeVar("Read", bound=Sample)
 
 REASONS = {
     "not_json": "the line is not a JSON object",
     "not_utf8": "the line is not UTF-8 text",
     "torn": "the last line was cut off while it was written",
+    "damaged": "the file cannot be unpacked any further",
     "unknown_format": "no format has these columns",
     "newer_schema": "written by a newer Bough",
     "missing_field": "a column the format needs is absent or null",
     "wrong_type": "a value is of another type than the format says",
+    "wrong_length": "a list has another length than the format says",
     "not_finite": "a number is NaN or infinite",
     "empty_completion": "a reply that should be trained is empty",
     "same_reply": "chosen equals rejected",
@@ -45,57 +52,106 @@ class Format:
     write: Callable[[Sample], Row] | None = None
 
 
+def reader(read: Callable[[Row], Read]) -> Callable[[Row], Read]:
+    """`read`, so that whatever is wrong with a row comes out as RowError."""
+
+    @functools.wraps(read)
+    def guarded(row: Row) -> Read:
+        try:
+            return read(row)
+        except ValidationError as error:
+            raise row_error(error) from None
+        except UnicodeEncodeError:
+            raise RowError("not_utf8", "a text holds half a character (a lone surrogate)") from None
+        except RecursionError:
+            raise RowError("wrong_type", "the row is nested too deeply") from None
+
+    return guarded
+
+
 def field(row: Row, key: str, kind: type | tuple[type, ...], where: str = "") -> Any:
     """`row[key]`, which must be there, not null, and of `kind`."""
-    value = row.get(key)
+    value = optional(row, key, kind, where)
     if value is None:
         raise RowError("missing_field", f'{where}"{key}" is missing')
-    return typed(value, kind, f'{where}"{key}"')
+    return value
+
+
+def optional(row: Row, key: str, kind: type | tuple[type, ...], where: str = "") -> Any:
+    """`row[key]`, which must be of `kind`, or None where it is absent or null."""
+    value = row.get(key)
+    return None if value is None else typed(value, kind, f'{where}"{key}"')
 
 
 def typed(value: Any, kind: type | tuple[type, ...], what: str) -> Any:
     """`value`, which must be of `kind` (a bool is no number)."""
     kinds = kind if isinstance(kind, tuple) else (kind,)
     if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
-        names = " or ".join(JSON_NAMES[k] for k in kinds)
+        names = " or ".join(JSON_NAMES[k] for k in kinds if k is not int or float not in kinds)
         raise RowError("wrong_type", f"{what} is {_json_name(value)}; it must be {names}")
     return value
 
 
 def number(row: Row, key: str, where: str = "") -> float | None:
     """`row[key]` as a finite float, None where it is absent."""
-    if row.get(key) is None:
-        return None
-    value = float(typed(row[key], (int, float), f'{where}"{key}"'))
-    if not math.isfinite(value):
-        raise RowError("not_finite", f'{where}"{key}" is {value}; it must be a finite number')
-    return value
+    return None if row.get(key) is None else finite(row[key], f'{where}"{key}"')
+
+
+def finite(value: Any, what: str) -> float:
+    """`value`, which must be a number, as a finite float."""
+    try:
+        converted = float(typed(value, (int, float), what))
+    except OverflowError:
+        converted = math.inf
+    if not math.isfinite(converted):
+        raise RowError("not_finite", f"{what} is {converted}; it must be a finite number")
+    return converted
 
 
 def rest(row: Row, *known: str) -> dict[str, Any]:
     """The columns a format gives no meaning to: kept in `info`, so nothing is lost."""
-    return {key: value for key, value in row.items() if key not in known and value is not None}
+    return {key: jsonable(value) for key, value in row.items() if key not in known and value is not None}
 
 
-def split_turns(messages: list[Message], *, trained: Iterable[bool] | None = None) -> tuple[list[Message], list[Turn]]:
+def jsonable(value: Any) -> Any:
+    """`value` as JSON can hold it: NaN (a table's missing number) as null, a date as text."""
+    if isinstance(value, dict):
+        return {jsonable(key): jsonable(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [jsonable(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, date | time):
+        return value.isoformat()
+    if isinstance(value, str):
+        value.encode()
+    return value
+
+
+def split_turns(
+    messages: list[Message], *, begin: int | None = None, trained: Iterable[bool] | None = None
+) -> tuple[list[Message], list[Turn]]:
     """A conversation as start and turns, its roles checked.
 
-    The start is what stands before the first assistant message; every assistant
-    message opens a turn and what follows it, up to the next one, is its observation.
-    `trained` says for each assistant message whether it is trained (default: all are).
+    The start is what stands before message `begin` (default: the first assistant
+    message); from there on every assistant message opens a turn and what follows it, up
+    to the next one, is its observation. `trained` says for each turn whether it is
+    trained (default: all are).
     """
     check_roles(messages)
-    first = next((i for i, message in enumerate(messages) if message.role == "assistant"), None)
-    if first is None:
+    if begin is None:
+        begin = next((i for i, message in enumerate(messages) if message.role == "assistant"), len(messages))
+    before, turns = split_conversation(messages[begin:])
+    if not turns:
         raise RowError("unbalanced_roles", "no assistant message: there is nothing to train")
-    bounds = [i for i, message in enumerate(messages) if message.role == "assistant"]
-    flags = list(trained) if trained is not None else [True] * len(bounds)
-    turns = []
-    for begin, end, flag in zip(bounds, [*bounds[1:], len(messages)], flags, strict=True):
-        if flag and messages[begin].empty:
-            raise RowError("empty_completion", f"message {begin} (assistant) is empty")
-        turns.append(Turn(reply=messages[begin], observation=messages[begin + 1 : end], trained=flag))
-    return messages[:first], turns
+    if before:
+        raise RowError("unbalanced_roles", f"message {begin} is a {before[0].role} message; a reply must stand there")
+    flags = [True] * len(turns) if trained is None else list(trained)
+    for i, (turn, flag) in enumerate(zip(turns, flags, strict=True)):
+        if flag and turn.reply.empty:
+            raise RowError("empty_completion", f"reply {i} is empty")
+        turns[i] = turn.model_copy(update={"trained": flag})
+    return messages[:begin], turns
 
 
 def check_roles(messages: list[Message]) -> None:
@@ -106,7 +162,9 @@ def check_roles(messages: list[Message]) -> None:
             raise RowError("unbalanced_roles", f"message {i} is a system message; only the first may be")
         if message.role == "assistant" and (previous is None or previous.role not in ("user", "tool")):
             before = previous.role if previous else "nothing"
-            raise RowError("unbalanced_roles", f"message {i} is an assistant message after {before}; it must follow user or tool")
+            raise RowError(
+                "unbalanced_roles", f"message {i} is an assistant message after {before}; it must follow user or tool"
+            )
         if message.role == "tool" and not (previous and (previous.role == "tool" or previous.tool_calls)):
             raise RowError("unbalanced_roles", f"message {i} is a tool message that answers no tool call")
         previous = message
@@ -121,9 +179,35 @@ def digest(*messages: Message) -> str:
 
 
 JSON_NAMES: dict[type, str] = {
-    str: "a string", int: "a whole number", float: "a number", bool: "true or false", list: "a list", dict: "an object", type(None): "null",
+    str: "a string",
+    int: "a whole number",
+    float: "a number",
+    bool: "true or false",
+    list: "a list",
+    dict: "an object",
+    type(None): "null",
 }
 
 
 def _json_name(value: Any) -> str:
     return JSON_NAMES.get(type(value), type(value).__name__)
+
+
+def row_error(error: ValidationError) -> RowError:
+    """What pydantic found, as one sentence and the reason of the first finding."""
+    findings = error.errors(include_url=False, include_context=False, include_input=False)
+    sentences = [f"{_place(finding['loc'])}{finding['msg'].removeprefix('Value error, ')}" for finding in findings[:3]]
+    if len(findings) > 3:
+        sentences.append(f"and {len(findings) - 3} more")
+    first = findings[0]
+    reason = {"missing": "missing_field", "finite_number": "not_finite"}.get(first["type"], "wrong_type")
+    if '"rejected" equals "chosen"' in first["msg"]:
+        reason = "same_reply"
+    return RowError(reason, "; ".join(sentences))
+
+
+def _place(location: tuple[int | str, ...]) -> str:
+    if not location:
+        return ""
+    path = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in location).lstrip(".")
+    return f'"{path if len(path) <= 80 else path[:79] + "…"}": '

@@ -1,0 +1,39 @@
+# make demo, make test and make check each do their own set-up; nothing else needs typing.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/ready
+
+.PHONY: demo test check format setup lock clean
+
+demo: setup
+	PATH="$(CURDIR)/$(BIN):$$PATH" bash examples/demo.sh
+
+test: setup
+	$(BIN)/python -m pytest -n 2 --dist loadfile
+
+check: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: setup
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+setup: $(READY)
+
+# torch first and exactly: a later line that merely admits it would pull its CUDA build and packages.
+$(READY): pyproject.toml constraints.txt
+	$(PYTHON) -c "import sys; sys.exit('Bough needs Python 3.11 or newer, this is ' + sys.version) if sys.version_info < (3, 11) else None"
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check torch==2.13.0
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[datasets,dev]'
+	touch $(READY)
+
+# The versions that every machine gets: what a fresh environment resolves to today.
+lock: setup
+	$(BIN)/python -m pip freeze --exclude-editable | sed 's/+cpu//' > constraints.txt
+
+clean:
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis dist build

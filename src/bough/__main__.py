@@ -1,0 +1,7 @@
+"""`python -m bough`."""
+
+import sys
+
+from bough.cli import main
+
+sys.exit(main())

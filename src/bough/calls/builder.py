@@ -1,0 +1,121 @@
+"""From messages to calls: for every trained turn, exactly what inference would see and answer.
+
+The prompt is the template rendered up to that turn with the generation prompt, the
+completion is the reply and its end-of-turn token; each is encoded by itself, as it
+happens when a model is sampled. Nothing is cut in silence: a prompt that is too long
+loses its oldest whole steps, and a turn that cannot be trained carries its reason.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from bough.calls.template import ChatTemplate
+from bough.errors import RowError
+from bough.types import Call, Message, Turn, conversation, split_conversation
+
+
+@dataclass(frozen=True)
+class Built:
+    """A trained turn's call, or why there is none. `forgotten` counts the old steps its prompt had to leave out."""
+
+    turn: int
+    call: Call | None
+    reason: str | None = None
+    message: str = ""
+    forgotten: int = 0
+
+
+class CallBuilder:
+    """Turns into calls for one chat template.
+
+    `max_length` bounds prompt and completion together. Where it is passed, the oldest
+    steps go until `stride` of it is free again, and the same steps stay away in the
+    following calls until those are too long in turn: neighbouring calls keep a prefix in
+    common, which is what makes them cheap to train. The start (system and task) and the
+    latest steps always stay.
+    """
+
+    def __init__(self, template: ChatTemplate, *, max_length: int | None = None, stride: float = 0.25) -> None:
+        self.template = template
+        self.max_length = max_length
+        self.stride = stride
+
+    def build(self, start: list[Message], turns: list[Turn], tools: list[dict[str, Any]]) -> Iterator[Built]:
+        """One `Built` for each of `turns` that is to be trained, in order.
+
+        Replies inside `start` are steps too: they are context, and may be forgotten.
+        """
+        start, history = split_conversation(start)
+        turns = history + turns
+        first = 0
+        for index in range(len(history), len(turns)):
+            turn = turns[index]
+            if not turn.trained:
+                continue
+            if turn.call is not None and self._is_ours(turn.call):
+                yield self._recorded(index - len(history), turn.call)
+                continue
+            try:
+                text = self._answer(start, turns[first:index], turn, tools)
+                completion = self.template.encode_answer(text)
+                first, prompt = self._prompt(start, turns, first, index, tools, len(completion))
+            except RowError as error:
+                yield Built(index - len(history), None, error.reason, str(error))
+                continue
+            call = Call(prompt_ids=prompt, completion_ids=completion, text=text)
+            yield Built(index - len(history), call, forgotten=first)
+
+    def _answer(self, start: list[Message], past: list[Turn], turn: Turn, tools: list[dict[str, Any]]) -> str:
+        if turn.reply.empty:
+            raise RowError("empty_completion", "the reply is empty")
+        return self.template.answer(conversation(start, past), turn.reply, tools)
+
+    def _prompt(
+        self, start: list[Message], turns: list[Turn], first: int, index: int, tools: list[dict[str, Any]], answer: int
+    ) -> tuple[int, list[int]]:
+        """The prompt of turn `index` that begins with step `first`, or later if it must, and where it begins."""
+
+        def prompt(begin: int) -> list[int]:
+            text = self.template.prompt(conversation(start, turns[begin:index]), tools)
+            return self.template.encode_prompt(text)
+
+        ids = prompt(first)
+        if self.max_length is None or len(ids) + answer <= self.max_length:
+            return first, ids
+        bare = prompt(index)
+        if len(bare) + answer > self.max_length:
+            raise RowError(
+                "too_long",
+                f"start and reply alone are {len(bare) + answer} tokens; max_length is {self.max_length}",
+            )
+        room = max(self.max_length * (1 - self.stride), len(bare) + answer)
+        low, high = first + 1, index
+        while low < high:
+            middle = (low + high) // 2
+            if len(prompt(middle)) + answer <= room:
+                high = middle
+            else:
+                low = middle + 1
+        return low, prompt(low)
+
+    def _is_ours(self, call: Call) -> bool:
+        """Whether recorded tokens are this tokenizer's; another model's are built anew from the messages."""
+        ids = call.completion_ids
+        if ids and ids[-1] == self.template.end_of_turn_id:
+            ids = ids[:-1]
+        size = len(self.template.tokenizer)
+        known = all(token < size for token in call.prompt_ids) and all(token < size for token in ids)
+        return known and self.template.tokenizer.decode(ids) == call.text
+
+    def _recorded(self, index: int, call: Call) -> Built:
+        length = len(call.prompt_ids) + len(call.completion_ids)
+        if not call.completion_ids:
+            return Built(index, None, "empty_completion", "the recorded call has no completion token")
+        if self.max_length is not None and length > self.max_length:
+            return Built(
+                index, None, "too_long", f"the recorded call is {length} tokens; max_length is {self.max_length}"
+            )
+        return Built(index, call)

@@ -1,0 +1,142 @@
+"""What would be trained, counted, and what is wrong with it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any, Literal
+
+from bough.calls.builder import Built, CallBuilder
+from bough.formats.base import Sample
+from bough.formats.bough import common_prefix
+from bough.ledger import Ledger
+from bough.types import Call, Group, Message, Pair, Turn
+
+# Template refusals and the like come in thousands or not at all; a few examples are enough.
+EXAMPLES = 3
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A verdict on the file as a whole: "fail" means that training on it would be a mistake."""
+
+    level: Literal["fail", "warn"]
+    name: str
+    message: str
+
+
+@dataclass
+class Diagnosis:
+    """Counts over the calls of many records."""
+
+    builder: CallBuilder
+    calls: Ledger = field(default_factory=lambda: Ledger("calls"))
+    tokens: Counter[str] = field(default_factory=Counter)
+    shortened: int = 0
+    cut_off: int = 0
+    followed: int = 0
+    rewritten: int = 0
+    recomputed: int = 0
+    examples: dict[str, list[str]] = field(default_factory=dict)
+
+    def add(self, sample: Sample, place: str) -> list[Call]:
+        """Counts a record's calls and returns them."""
+        calls: list[Call] = []
+        for start, turns in _units(sample):
+            built = list(self.builder.build(start, turns, sample_tools(sample)))
+            self._count(built, turns, place)
+            calls += [each.call for each in built if each.call]
+        self.tokens["computed"] += tree_size(calls)
+        return calls
+
+    def _count(self, built: list[Built], turns: list[Turn], place: str) -> None:
+        previous: Built | None = None
+        for each in built:
+            if each.call is None:
+                self._drop(each, place)
+                continue
+            self.calls.keep()
+            self.tokens["trained"] += len(each.call.completion_ids)
+            self.tokens["context"] += len(each.call.prompt_ids)
+            self.shortened += each.forgotten > 0
+            self.cut_off += each.call.completion_ids[-1] != self.builder.template.end_of_turn_id
+            if previous and previous.call and previous.turn == each.turn - 1 and previous.forgotten == each.forgotten:
+                self._compare(previous.call, each.call)
+            previous = each
+        self.tokens["turns given as context"] += sum(not turn.trained for turn in turns)
+
+    def _compare(self, earlier: Call, later: Call) -> None:
+        before = earlier.prompt_ids + earlier.completion_ids
+        lost = len(before) - common_prefix(before, later.prompt_ids)
+        self.followed += 1
+        self.rewritten += lost > 0
+        self.recomputed += lost
+
+    def _drop(self, built: Built, place: str) -> None:
+        assert built.reason is not None
+        self.calls.drop(built.reason)
+        examples = self.examples.setdefault(built.reason, [])
+        if len(examples) < EXAMPLES:
+            examples.append(f"{place}, turn {built.turn + 1}: {built.message}")
+
+    def findings(self) -> Iterator[Finding]:
+        """What a person should know before training on this."""
+        tokenizer = self.builder.template.tokenizer
+        if not self.tokens["trained"]:
+            yield Finding("fail", "no trained token", "not one token of this file would be trained")
+        if too_long := self.calls.dropped["too_long"]:
+            yield Finding(
+                "fail", "answer cut off",
+                f"{too_long} answers do not fit into max_length {self.builder.max_length} and would be left out "
+                "(Bough never cuts an answer); raise max_length",
+            )  # fmt: skip
+        if self.cut_off:
+            yield Finding(
+                "fail", "answer cut off",
+                f"{self.cut_off} recorded answers do not end with {self.builder.template.end_of_turn}: "
+                "they were cut off when sampled, and training on them teaches not to stop",
+            )  # fmt: skip
+        if self.rewritten:
+            share = self.recomputed / max(1, self.tokens["computed"])
+            yield Finding(
+                "warn", "history rewritten",
+                f"the template is not prefix-preserving: in {self.rewritten} of {self.followed} calls it changes what "
+                f"the call before saw or said; right, but {self.recomputed} tokens ({share:.0%}) are computed again",
+            )  # fmt: skip
+        if tokenizer.pad_token_id is not None and tokenizer.pad_token_id == self.builder.template.end_of_turn_id:
+            yield Finding(
+                "warn", "pad = eos",
+                f"the pad token is the end-of-turn token {self.builder.template.end_of_turn}; "
+                "harmless here (Bough never masks by pad id), but a trainer that does never teaches the model to stop",
+            )  # fmt: skip
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "calls": self.calls.to_json(),
+            "tokens": dict(self.tokens),
+            "calls_shortened": self.shortened,
+            "findings": [vars(finding) for finding in self.findings()],
+        }
+
+
+def sample_tools(sample: Sample) -> list[dict[str, Any]]:
+    return sample.attempts[0].tools if isinstance(sample, Group) else sample.tools
+
+
+def tree_size(calls: list[Call]) -> int:
+    """How many tokens the calls are when shared prefixes count once."""
+    sequences = sorted(call.prompt_ids + call.completion_ids for call in calls)
+    shared = sum(common_prefix(left, right) for left, right in pairwise(sequences))
+    return sum(map(len, sequences)) - shared
+
+
+def _units(sample: Sample) -> Iterator[tuple[list[Message], list[Turn]]]:
+    if isinstance(sample, Group):
+        yield from ((attempt.start, attempt.turns) for attempt in sample.attempts)
+    elif isinstance(sample, Pair):
+        yield sample.start, sample.chosen
+        yield sample.start, sample.rejected
+    else:
+        yield sample.start, sample.turns

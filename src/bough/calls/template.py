@@ -1,0 +1,166 @@
+"""A model's chat template: what it can express, and what a prompt and an answer look like in it.
+
+Nothing about a template is taken for granted. It is asked by rendering small
+conversations: what ends a turn, whether it knows tools and a system role, what it puts
+in front of an answer by itself. What it does not know is said in a documented way
+instead (`bough.calls.fallback`).
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from bough.calls import fallback
+from bough.calls.encoder import Encoder
+from bough.errors import InputError, RowError
+from bough.types import Message
+
+Spoken = dict[str, Any]
+MARK = "Bough4mark7"
+
+
+class ChatTemplate:
+    """A tokenizer's chat template. Raises InputError where the tokenizer has none or it ends no turn."""
+
+    def __init__(self, tokenizer: Any, name: str = "the model") -> None:
+        self.tokenizer = tokenizer
+        self.name = name
+        if not tokenizer.chat_template:
+            raise InputError(
+                f"{name} has no chat template, so messages cannot become tokens; "
+                "take its instruct version, or give a Jinja file with --chat-template"
+            )
+        self._encoder = Encoder(tokenizer)
+        self.end_of_turn_id: int = self._find_end_of_turn()
+        self.end_of_turn: str = tokenizer.convert_ids_to_tokens(self.end_of_turn_id)
+
+    def prompt(self, messages: list[Message], tools: list[dict[str, Any]]) -> str:
+        """The text the model sees when it is its turn to answer `messages`."""
+        return self._render_or_refuse(messages, tools, add_generation_prompt=True)
+
+    def answer(self, messages: list[Message], reply: Message, tools: list[dict[str, Any]]) -> str:
+        """The text of `reply`, without its end-of-turn token, as the model itself would have to write it.
+
+        Plain content is taken to the letter. Tool calls and separate reasoning have no
+        text of their own: the template writes them, and its answer is cut out of it.
+        """
+        if not (reply.reasoning or (reply.tool_calls and self.knows_tools)):
+            return fallback.reply_text(reply)
+        prompt = self.prompt(messages, tools)
+        whole = self._render_or_refuse([*messages, reply], tools)
+        if not whole.startswith(prompt):
+            raise RowError(
+                "template_refused", "the template rewrites the prompt once the reply with its tool calls follows"
+            )
+        text = whole[len(prompt) :].rpartition(self.end_of_turn)[0]
+        return text if reply.reasoning else text.removeprefix(self.opening)
+
+    def encode_prompt(self, text: str) -> list[int]:
+        return self._encoder.encode(text)
+
+    def encode_answer(self, text: str) -> list[int]:
+        """The answer's tokens and the end of its turn."""
+        ids: list[int] = self.tokenizer(text, add_special_tokens=False)["input_ids"]
+        if self.end_of_turn_id in ids:
+            raise RowError(
+                "end_of_turn_inside", f"the reply holds the end-of-turn token {self.end_of_turn} in its text"
+            )
+        return [*ids, self.end_of_turn_id]
+
+    @cached_property
+    def knows_system(self) -> bool:
+        return self._expresses([{"role": "system", "content": MARK}, USER])
+
+    @cached_property
+    def knows_tools(self) -> bool:
+        """Whether tools, tool calls and tool results all have a place in the template."""
+        tool = {"type": "function", "function": {"name": MARK, "description": "", "parameters": PARAMETERS}}
+        call = {"id": "123456789", "type": "function", "function": {"name": MARK, "arguments": {"x": "1"}}}
+        calling = [USER, {"role": "assistant", "content": "", "tool_calls": [call]}]
+        result = {"role": "tool", "tool_call_id": "123456789", "name": "f", "content": MARK}
+        other = {**call, "function": {"name": "f", "arguments": {"x": "1"}}}
+        answered = [USER, {"role": "assistant", "content": "", "tool_calls": [other]}, result]
+        return self._expresses([USER], tools=[tool]) and self._expresses(calling) and self._expresses(answered)
+
+    @cached_property
+    def opening(self) -> str:
+        """What the template puts before an answer's content by itself (Qwen3: an empty think block)."""
+        prompt = self._render([USER], add_generation_prompt=True)
+        whole = self._render([USER, {"role": "assistant", "content": MARK}])
+        before = whole[: whole.index(MARK)]
+        return before.removeprefix(prompt) if before.startswith(prompt) else ""
+
+    def speak(
+        self, messages: list[Message], tools: list[dict[str, Any]]
+    ) -> tuple[list[Spoken], list[dict[str, Any]] | None]:
+        """Messages and tools in the form the template takes, fallbacks applied."""
+        if not self.knows_tools:
+            messages = fallback.without_tools(messages, tools)
+            tools = []
+        if not self.knows_system:
+            messages = fallback.without_system(messages)
+        return [_spoken(message) for message in messages], tools or None
+
+    def _find_end_of_turn(self) -> int:
+        whole = self._render([USER, {"role": "assistant", "content": MARK}])
+        if MARK not in whole:
+            raise InputError(f"{self.name}: the chat template does not render an assistant message")
+        ids = self.tokenizer(whole.partition(MARK)[2].lstrip(), add_special_tokens=False)["input_ids"]
+        if not ids or ids[0] not in self.tokenizer.added_tokens_decoder:
+            raise InputError(
+                f"{self.name}: the chat template puts no end-of-turn token behind an assistant message, "
+                "so a model trained with it never learns to stop; give a corrected Jinja file with --chat-template"
+            )
+        return int(ids[0])
+
+    def _expresses(self, messages: list[Spoken], tools: list[dict[str, Any]] | None = None) -> bool:
+        try:
+            return MARK in self._render(messages, tools=tools)
+        except Exception:  # templates refuse by raising whatever they like
+            return False
+
+    def _render_or_refuse(self, messages: list[Message], tools: list[dict[str, Any]], **options: Any) -> str:
+        spoken, offered = self.speak(messages, tools)
+        try:
+            return self._render(spoken, tools=offered, **options)
+        except Exception as error:  # a template refuses with TemplateError, or breaks with any other
+            raise RowError("template_refused", f"the chat template refuses the conversation: {error}") from None
+
+    def _render(self, messages: list[Spoken], **options: Any) -> str:
+        text: str = self.tokenizer.apply_chat_template(messages, tokenize=False, **options)
+        return text
+
+
+def load_template(model: str, jinja_file: Path | None = None) -> ChatTemplate:
+    """The chat template of a model, or one from a file in its place."""
+    from bough.models.resolve import load_tokenizer
+
+    tokenizer = load_tokenizer(model)
+    if jinja_file is not None:
+        try:
+            tokenizer.chat_template = jinja_file.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise InputError(f"--chat-template {jinja_file}: cannot be read: {error}") from None
+    return ChatTemplate(tokenizer, model)
+
+
+USER: Spoken = {"role": "user", "content": "Hello"}
+PARAMETERS: dict[str, Any] = {"type": "object", "properties": {"x": {"type": "string"}}, "required": ["x"]}
+
+
+def _spoken(message: Message) -> Spoken:
+    spoken: Spoken = {"role": message.role, "content": message.content}
+    if message.reasoning is not None:
+        spoken["reasoning_content"] = message.reasoning
+    if message.tool_calls:
+        spoken["tool_calls"] = [
+            {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+            for call in message.tool_calls
+        ]
+    if message.tool_call_id is not None:
+        spoken["tool_call_id"] = message.tool_call_id
+    if message.name is not None:
+        spoken["name"] = message.name
+    return spoken

@@ -1,0 +1,37 @@
+"""Settings that say how messages become calls, and those of `bough doctor`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pydantic import AliasChoices, Field
+
+from bough.config.base import Config
+from bough.config.data import SourceConfig
+
+
+class CallsConfig(Config):
+    """How messages become calls."""
+
+    model: str = Field(
+        "smollm2",
+        description="smollm2, tiny, a local folder, or a hub id such as Qwen/Qwen3-4B-Instruct-2507",
+        validation_alias=AliasChoices("model", "model_name_or_path"),
+    )
+    chat_template: Path | None = Field(None, description="a Jinja file to use instead of the model's own chat template")
+    max_length: int | None = Field(
+        None,
+        ge=8,
+        description="longest call in tokens; longer prompts lose their oldest whole steps (default: no limit)",
+    )
+    stride: float = Field(
+        0.25, ge=0, lt=1, description="share of max_length that is freed at once when old steps are left out"
+    )
+
+
+class DoctorConfig(CallsConfig, SourceConfig):
+    """Shows which tokens of a data file a model would be trained on, counts them, and says what is wrong."""
+
+    samples: int = Field(1, ge=0, description="how many records to show token by token")
+    limit: int = Field(1000, ge=1, description="how many records to tokenise")
+    output: Path | None = Field(None, description="a run folder for the settings, the report and the ledger")

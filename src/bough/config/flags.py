@@ -1,0 +1,117 @@
+"""The flags of a verb, made from its `Config`: names, help and defaults stand in one place only.
+
+Flags are parsed as text; the Config gives them their types together with the YAML file,
+so that every problem of both is reported at once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import inspect
+import types
+from collections.abc import Sequence
+from typing import Any, Literal, NoReturn, Union, get_args, get_origin
+
+from pydantic.fields import FieldInfo
+from pydantic_core import PydanticUndefined
+
+from bough.config.base import Config, flag, is_positional, other_names
+from bough.errors import InputError
+
+
+class Parser(argparse.ArgumentParser):
+    """argparse that raises instead of exiting."""
+
+    def error(self, message: str) -> NoReturn:
+        raise InputError(f"{self.prog}: {message}; see {self.prog} --help")
+
+
+def build(config: type[Config], prog: str, examples: str = "") -> Parser:
+    """A parser whose flags are the fields of `config`, grouped by the class that declares them."""
+    parser = Parser(
+        prog=prog, description=config.__doc__, epilog=examples and f"examples:\n{examples}", allow_abbrev=False,
+        argument_default=argparse.SUPPRESS, formatter_class=argparse.RawDescriptionHelpFormatter,
+    )  # fmt: skip
+    groups = {}
+    for name, info in config.model_fields.items():
+        if is_positional(info):
+            parser.add_argument(name, nargs="?", metavar=name.upper(), help=_help(info))
+            continue
+        owner = _owner(config, name)
+        if owner not in groups:
+            title = (owner.__doc__ or "").strip().rstrip(".") if owner is not config else "settings"
+            groups[owner] = parser.add_argument_group(title)
+        _add_flag(groups[owner], name, info)
+    common = parser.add_argument_group("common to all verbs")
+    if any(not is_positional(info) for info in config.model_fields.values()):
+        common.add_argument("--config", metavar="FILE", help="a YAML file with these settings; flags override it")
+    common.add_argument("--debug", action="store_true", help="show the traceback of an error")
+    return parser
+
+
+def parse(config: type[Config], parser: Parser, arguments: Sequence[str]) -> tuple[Config, bool]:
+    """The settings that `arguments` give, and whether --debug was among them."""
+    words = [_dashed(word) for word in arguments]
+    known, unknown = parser.parse_known_args(words)
+    given = vars(known)
+    debug, file = given.pop("debug", False), given.pop("config", None)
+    return config.load(file, given | _unknown(unknown)), debug
+
+
+def _add_flag(group: Any, name: str, info: FieldInfo) -> None:
+    names = [flag(name), *(flag(other) for other in other_names(info) if other != name)]
+    if short := _extra(info).get("short"):
+        names.insert(0, str(short))
+    options: dict[str, Any] = {"dest": name, "help": _help(info)}
+    kind = _plain(info.annotation)
+    if kind is bool:
+        group.add_argument(*names, action=argparse.BooleanOptionalAction, **options)
+    elif get_origin(kind) is list:
+        group.add_argument(*names, nargs="+", metavar="X", **options)
+    else:
+        choices = get_args(kind) if get_origin(kind) is Literal else ()
+        shown = "{" + ",".join(map(str, choices)) + "}" if choices else getattr(kind, "__name__", "value").upper()
+        group.add_argument(*names, metavar=shown, **options)
+
+
+def _plain(annotation: Any) -> Any:
+    """The type without its None."""
+    if get_origin(annotation) in (Union, types.UnionType):
+        inner = [argument for argument in get_args(annotation) if argument is not type(None)]
+        return inner[0] if len(inner) == 1 else str
+    return annotation
+
+
+def _help(info: FieldInfo) -> str:
+    text = (info.description or "").replace("%", "%%")
+    default = info.get_default(call_default_factory=True) if not info.is_required() else PydanticUndefined
+    if default is PydanticUndefined:
+        return f"{text} (required)"
+    return text if default is None else f"{text} (default: {str(default).replace('%', '%%')})"
+
+
+def _owner(config: type[Config], name: str) -> type:
+    return next(cls for cls in reversed(config.__mro__) if name in inspect.get_annotations(cls))
+
+
+def _extra(info: FieldInfo) -> dict[str, Any]:
+    return info.json_schema_extra if isinstance(info.json_schema_extra, dict) else {}
+
+
+def _dashed(word: str) -> str:
+    if not word.startswith("--"):
+        return word
+    name, equals, value = word.partition("=")
+    return name.replace("_", "-") + equals + value
+
+
+def _unknown(words: list[str]) -> dict[str, Any]:
+    """What argparse did not know, as settings, so that the Config can say what was meant."""
+    unknown = {}
+    for word in words:
+        if word.startswith("--"):
+            unknown[word.partition("=")[0].removeprefix("--").replace("-", "_")] = ""
+    strays = [word for word in words if not word.startswith("-")]
+    if not unknown and words:
+        raise InputError(f"there is no place for {' '.join(strays or words)!r} here; see --help")
+    return unknown

@@ -1,0 +1,100 @@
+"""Bough's own rows: one record a line, its kind and schema version first.
+
+    {"bough": "trajectory/1", "id": "…", "task": {…}, "start": […], "turns": […], …}
+
+The tag stands in every row rather than in a header, so shards can be concatenated,
+split and sampled with any tool. Defaults are left out. A call's prompt repeats almost
+all of the call before it; on disk it is therefore `shared` (how many tokens it begins
+with that the previous call of the same record begins with, prompt and completion) and
+the `prompt_ids` that are new. Read back, every prompt is whole again, token for token.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from pydantic import ValidationError
+
+from bough.errors import RowError
+from bough.formats.base import Format, Row, Sample, row_error
+from bough.types import Call, Group, Pair, Trajectory
+
+VERSION = 1
+KINDS: dict[str, type[Sample]] = {"trajectory": Trajectory, "pair": Pair, "group": Group}
+
+
+def read(row: Row) -> Sample:
+    """The record of one row."""
+    row = dict(row)
+    model = _model(row.pop("bough"))
+    try:
+        shared = [stored.pop("shared", 0) for stored in _stored_calls(row)]
+        record = model.model_validate(row)
+    except ValidationError as error:
+        raise row_error(error) from None
+    except (AttributeError, TypeError):
+        raise RowError("wrong_type", "turns and calls must be lists of objects") from None
+    previous: list[int] = []
+    for call, count in zip(_calls(record), shared, strict=True):
+        if not isinstance(count, int) or not 0 <= count <= len(previous):
+            raise RowError("wrong_type", f'"shared" is {count!r}; the call before it has {len(previous)} tokens')
+        call.prompt_ids[:0] = previous[:count]
+        previous = call.prompt_ids + call.completion_ids
+    return record
+
+
+def write(record: Sample) -> Row:
+    """The row of one record."""
+    kind = next(name for name, model in KINDS.items() if isinstance(record, model))
+    row: Row = {"bough": f"{kind}/{VERSION}", **record.model_dump(exclude_defaults=True)}
+    previous: list[int] = []
+    for stored in _stored_calls(row):
+        prompt = stored["prompt_ids"]
+        count = common_prefix(previous, prompt)
+        if count:
+            stored["shared"], stored["prompt_ids"] = count, prompt[count:]
+        previous = prompt + stored["completion_ids"]
+    return row
+
+
+def common_prefix(left: list[int], right: list[int]) -> int:
+    """How many leading items the two lists share."""
+    short = min(len(left), len(right))
+    if left[:short] == right[:short]:
+        return short
+    return next(i for i in range(short) if left[i] != right[i])
+
+
+def _model(tag: Any) -> type[Sample]:
+    kind, _, version = str(tag).partition("/")
+    if kind not in KINDS or not version.isdecimal():
+        raise RowError(
+            "wrong_type", f'"bough" is {tag!r}; it must be one of {", ".join(f"{k}/{VERSION}" for k in KINDS)}'
+        )
+    if int(version) > VERSION:
+        raise RowError("newer_schema", f"{tag} was written by a newer Bough; this one reads up to {kind}/{VERSION}")
+    return KINDS[kind]
+
+
+def _stored_calls(row: Row) -> Iterator[Row]:
+    for part in row.get("attempts", [row]):
+        for key in ("turns", "chosen", "rejected"):
+            for turn in part.get(key, ()):
+                if turn.get("call") is not None:
+                    yield turn["call"]
+
+
+def _calls(record: Sample) -> Iterator[Call]:
+    for part in record.attempts if isinstance(record, Group) else [record]:
+        turns = part.turns if isinstance(part, Trajectory) else [*part.chosen, *part.rejected]
+        yield from (turn.call for turn in turns if turn.call is not None)
+
+
+FORMAT = Format(
+    name="bough",
+    about="Bough's own record, exact tokens included",
+    matches=lambda row: "bough" in row,
+    read=read,
+    write=write,
+)

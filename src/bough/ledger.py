@@ -1,0 +1,35 @@
+"""The ledger: every item that came in is trained or dropped for a reason, and the sums agree."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass
+class Ledger:
+    """Counts of one kind of item (rows, calls, groups) on their way through a stage."""
+
+    item: str
+    came_in: int = 0
+    kept: int = 0
+    dropped: Counter[str] = field(default_factory=Counter)
+
+    def keep(self, count: int = 1) -> None:
+        self.came_in += count
+        self.kept += count
+
+    def drop(self, reason: str, count: int = 1) -> None:
+        self.came_in += count
+        self.dropped[reason] += count
+
+    def to_json(self) -> dict[str, Any]:
+        assert self.came_in == self.kept + self.dropped.total(), "the ledger does not add up"
+        return {"item": self.item, "in": self.came_in, "kept": self.kept, "dropped": dict(self.dropped.most_common())}
+
+    def __str__(self) -> str:
+        reasons = ", ".join(f"{count} {reason}" for reason, count in self.dropped.most_common())
+        return f"{self.came_in} {self.item} in, {self.kept} kept, {self.dropped.total()} dropped" + (
+            f" ({reasons})" if reasons else ""
+        )

@@ -1,0 +1,83 @@
+"""Where models are kept, and how one gets there: whole or not at all, made once however many processes ask."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+from bough.errors import BoughError
+
+logger = logging.getLogger(__name__)
+
+
+def cache_folder() -> Path:
+    """`BOUGH_CACHE`, else `bough` in the user's cache folder."""
+    if chosen := os.environ.get("BOUGH_CACHE"):
+        return Path(chosen).expanduser().absolute()
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "bough"
+
+
+def build_once(name: str, build: Callable[[Path], None]) -> Path:
+    """The cache's folder `name`, which `build` fills if it is not there yet.
+
+    `build` works in a draft folder beside the final one. The draft gets its name in one
+    rename after its bytes are on the disk, so the folder, if it exists, is complete.
+    A process that was killed leaves its draft behind; the next to build sweeps it away.
+    """
+    folder = cache_folder() / "models" / name
+    if folder.is_dir():
+        return folder
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        _build_alone(folder, build)
+    except OSError as error:
+        raise BoughError(
+            f"{folder} cannot be made ({error}); free some space there, or let BOUGH_CACHE name another folder"
+        ) from error
+    return folder
+
+
+def _build_alone(folder: Path, build: Callable[[Path], None]) -> None:
+    """Build `folder` under a lock that the kernel releases with the process, however that ends."""
+    from filelock import FileLock, Timeout
+
+    lock = FileLock(folder.with_name(f".{folder.name}.lock"))
+    try:
+        lock.acquire(blocking=False)
+    except Timeout:
+        logger.warning("Waiting for another process that is making %s.", folder.name)
+        lock.acquire()
+    try:
+        if folder.is_dir():
+            return
+        for leftover in folder.parent.glob(f".{folder.name}.*.draft"):
+            shutil.rmtree(leftover, ignore_errors=True)
+        # The process id keeps us clear of what a killed builder's own children may still be writing.
+        draft = folder.with_name(f".{folder.name}.{os.getpid()}.draft")
+        try:
+            draft.mkdir()
+            build(draft)
+            _sync(draft)
+            draft.rename(folder)
+            _sync_one(folder.parent)
+        finally:
+            shutil.rmtree(draft, ignore_errors=True)
+    finally:
+        lock.release()
+
+
+def _sync(folder: Path) -> None:
+    """Force `folder` and all that is in it to the disk."""
+    for path in (*folder.rglob("*"), folder):
+        _sync_one(path)
+
+
+def _sync_one(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,80 @@
+"""From a model's name to what transformers loads: a built-in model, a local folder, or a hub id left as it is."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from bough.errors import InputError, did_you_mean
+from bough.models import smollm2, tiny
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+BUILT_IN: dict[str, Callable[[], Path]] = {
+    "smollm2": smollm2.local_folder,
+    "tiny": partial(tiny.local_folder, "llama"),
+    "tiny-qwen3": partial(tiny.local_folder, "qwen3"),
+    "tiny-gemma": partial(tiny.local_folder, "gemma"),
+    "tiny-gpt2": partial(tiny.local_folder, "gpt2"),
+}
+LOADABLE = ("config.json", "adapter_config.json", "tokenizer.json", "tokenizer_config.json")
+HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
+
+
+def resolve(name: str) -> Path | str:
+    """The local folder of `name`, made first if it is a built-in model, or the hub id that `name` is.
+
+    A built-in name wins over a folder of the same name; write `./tiny` for the folder.
+    """
+    if name in BUILT_IN:
+        return BUILT_IN[name]()
+    if (path := _local(name)) is not None:
+        return path
+    if HUB_ID.fullmatch(name):
+        return name
+    hint = did_you_mean(name.lower(), BUILT_IN)
+    raise InputError(f"{name!r} is no local folder, no hub id (org/name) and no built-in model{hint}")
+
+
+def load_tokenizer(name: str) -> PreTrainedTokenizerBase:
+    """The tokenizer of the model `name`. Code that comes with a model is never run."""
+    from transformers import AutoTokenizer
+
+    source = resolve(name)
+    try:
+        # Without the explicit False, transformers asks on the terminal and waits for an answer.
+        return AutoTokenizer.from_pretrained(source, trust_remote_code=False)
+    except Exception as error:
+        raise InputError(f"the tokenizer of {name} cannot be loaded: {_reason(source, error)}") from error
+
+
+def _local(name: str) -> Path | None:
+    """`name` as the path of a model's folder, None where nothing has that path."""
+    try:
+        path = Path(name).expanduser()
+        if not name or not path.exists():
+            return None
+    except (OSError, RuntimeError):  # too long, not ours to look into, or the ~ of an unknown user
+        return None
+    if not path.is_dir():
+        raise InputError(f"{name} is a file; name the folder of a model")
+    if not any((path / file).is_file() for file in LOADABLE):
+        raise InputError(f"the folder {name} holds neither model nor tokenizer: no {' or '.join(LOADABLE)} is in it")
+    return path
+
+
+def _reason(source: Path | str, error: Exception) -> str:
+    from huggingface_hub.errors import LocalEntryNotFoundError
+
+    if isinstance(error.__cause__, LocalEntryNotFoundError):
+        return (
+            "it is not in the local hub cache and the hub cannot be reached; "
+            "download it where there is a network, or name a local folder"
+        )
+    if isinstance(source, Path) and not (source / "tokenizer.json").is_file():
+        return "its folder holds no tokenizer.json"
+    return str(error).partition("\n")[0] or type(error).__name__

@@ -1,0 +1,1 @@
+"""Losses and advantages: pure functions of tensors and numbers, one noun per file."""

@@ -1,0 +1,152 @@
+"""Reading records out of any file: stream, detect the format, name every bad row.
+
+for trajectory in read("sft.jsonl"):              # the first bad row is an InputError
+reader = Reader("sft.jsonl", on_error="skip")     # bad rows are skipped and counted
+records = list(reader); reader.skipped            # Counter({"missing_field": 2})
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from pydantic_core import from_json
+
+from bough.errors import InputError, RowError
+from bough.formats import FORMATS, detect, named
+from bough.formats.base import Format, Row, Sample
+from bough.trajectories.lines import Content, files, lines
+
+OnError = Literal["skip", "stop"]
+# Enough rows to outvote a few damaged ones at the top of a file.
+ROWS_TO_DETECT = 100
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One bad row."""
+
+    file: str
+    line: int
+    reason: str
+    message: str
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}: {self.message}"
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a record stands."""
+
+    file: str
+    line: int
+
+
+class Reader:
+    """Iterates over the records of a file or a folder of shards, in constant memory.
+
+    After (and during) the iteration: `rows` counts the rows seen, `skipped` the bad ones
+    by reason, `format` is the format of the file at hand, `place` where the last record
+    stands. A line that a crash cut off is counted as "torn" and never stops the reading.
+    """
+
+    def __init__(
+        self,
+        source: str | Path,
+        *,
+        format: str = "auto",
+        on_error: OnError = "stop",
+        on_problem: Callable[[Problem], None] | None = None,
+    ) -> None:
+        self.source = source
+        self.on_error = on_error
+        self.on_problem = on_problem
+        self.forced = None if format == "auto" else named(format)
+        self.format: Format | None = self.forced
+        self.rows = 0
+        self.skipped: Counter[str] = Counter()
+        self.place = Place(str(source), 0)
+
+    def __iter__(self) -> Iterator[Sample]:
+        for path in files(self.source):
+            yield from self._read_file(path)
+
+    def _read_file(self, path: Path) -> Iterator[Sample]:
+        rows = _rows(path)
+        first = list(itertools.islice(rows, ROWS_TO_DETECT))
+        self.format = self.forced or most_common_format([row for _, row in first if not isinstance(row, RowError)])
+        for number, row in itertools.chain(first, rows):
+            self.rows += 1
+            self.place = Place(str(path), number)
+            try:
+                if isinstance(row, RowError):
+                    raise row
+                yield (self.format or detect(row)).read(row)
+            except RowError as error:
+                self._report(Problem(str(path), number, error.reason, str(error)))
+
+    def _report(self, problem: Problem) -> None:
+        self.skipped[problem.reason] += 1
+        if self.on_problem:
+            self.on_problem(problem)
+        if self.on_error == "stop" and problem.reason != "torn":
+            raise InputError(str(problem))
+
+
+def read(source: str | Path, *, format: str = "auto", on_error: OnError = "stop") -> Iterator[Sample]:
+    """The records of a file or a folder of shards."""
+    return iter(Reader(source, format=format, on_error=on_error))
+
+
+def _rows(path: Path) -> Iterator[tuple[int, Row | RowError]]:
+    """The numbered rows of a file; in place of a row that cannot be parsed stands why."""
+    number = 0
+    try:
+        for number, content in lines(path):
+            if isinstance(content, bytes) and not content.strip():
+                continue
+            try:
+                yield number, parse(content)
+            except RowError as error:
+                yield number, error
+    except RowError as error:
+        yield number + 1, error
+
+
+def parse(content: Content) -> Row:
+    """One line's JSON object."""
+    if isinstance(content, dict):
+        return content
+    if not isinstance(content, bytes):
+        raise RowError("not_json", f"an element is {type(content).__name__}; each must be a JSON object")
+    try:
+        content.decode()
+    except UnicodeDecodeError as error:
+        raise RowError(
+            "not_utf8", f"not UTF-8: byte {error.object[error.start]:#04x} at column {error.start + 1}"
+        ) from None
+    try:
+        row = from_json(content)
+    except ValueError as error:
+        reason = "not_json" if content.endswith(b"\n") else "torn"
+        what = "not JSON" if reason == "not_json" else "the last line is cut off"
+        raise RowError(reason, f"{what}: {error}") from None
+    if not isinstance(row, dict):
+        raise RowError("not_json", "the line is JSON but not an object")
+    return row
+
+
+def most_common_format(rows: list[Row]) -> Format | None:
+    """The format that most of these rows have; None where none has any."""
+    votes: Counter[str] = Counter()
+    for row in rows:
+        try:
+            votes[detect(row).name] += 1
+        except RowError:
+            continue
+    return FORMATS[votes.most_common(1)[0][0]] if votes else None

@@ -1,0 +1,158 @@
+"""Appending records to a file so that a kill at any moment loses nothing that was reported written.
+
+Records are buffered and go out in batches: one write of whole lines, then fsync. What
+`written` counts is on the disk. A `.zst` file gets one whole Zstandard frame a batch. A
+file has one writer; several writers of one folder each take a shard of their own.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import itertools
+import os
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from pydantic_core import from_json, to_json
+
+from bough.errors import BoughError, InputError
+from bough.formats import bough
+from bough.formats.base import Format, Sample
+from bough.trajectories import zstd
+
+
+class Writer:
+    """Appends records to one `.jsonl` or `.jsonl.zst` file, in Bough's own format unless told otherwise."""
+
+    def __init__(
+        self, path: str | Path, *, format: Format = bough.FORMAT, batch: int = 64, batch_s: float = 1.0
+    ) -> None:
+        assert format.write is not None, f"{format.name} cannot be written"
+        self.path = Path(path)
+        self.write_row = format.write
+        self.batch, self.batch_s = batch, batch_s
+        self.written = 0
+        self._packed = self.path.suffix == ".zst"
+        self._buffer: list[bytes] = []
+        self._file = _open_locked(self.path)
+        self._flushed_at = time.monotonic()
+        self.torn_bytes = self._cut_torn_end()
+
+    @classmethod
+    def shard(cls, folder: str | Path, *, compressed: bool = False) -> Self:
+        """A writer on the first shard of `folder` that nobody else is writing."""
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        for number in itertools.count():
+            try:
+                return cls(Path(folder) / f"shard-{number:05}.jsonl{'.zst' if compressed else ''}")
+            except BusyError:
+                continue
+        raise AssertionError("unreachable")
+
+    def write(self, record: Sample) -> None:
+        """Adds a record to the batch; flushes when the batch is full or old."""
+        self._buffer.append(to_json(self.write_row(record)) + b"\n")
+        if len(self._buffer) >= self.batch or time.monotonic() - self._flushed_at >= self.batch_s:
+            self.flush()
+
+    def flush(self) -> None:
+        """Puts every record given so far on the disk. On failure the file is as before and the batch is kept."""
+        if self._buffer:
+            size = os.fstat(self._file).st_size
+            try:
+                text = b"".join(self._buffer)
+                _write_all(self._file, zstd.pack(text) if self._packed else text)
+                os.fsync(self._file)
+            except OSError as error:
+                os.ftruncate(self._file, size)
+                raise BoughError(
+                    f"{self.path}: cannot write ({error.strerror}); {self.written} records are safe"
+                ) from error
+            self.written += len(self._buffer)
+            self._buffer.clear()
+        self._flushed_at = time.monotonic()
+
+    def close(self) -> None:
+        if self._file >= 0:
+            try:
+                self.flush()
+            finally:
+                os.close(self._file)
+                self._file = -1
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _cut_torn_end(self) -> int:
+        """Removes what an interrupted batch left behind (it was never reported written)."""
+        size = os.fstat(self._file).st_size
+        if self._packed:
+            with self.path.open("rb") as file:
+                whole = zstd.whole_size(file)
+        else:
+            whole = _whole_lines(self._file, size)
+            if _is_json(os.pread(self._file, size - whole, whole)):
+                # A line that lacks only its line end, as editors leave it.
+                _write_all(self._file, b"\n")
+                return 0
+        if whole < size:
+            os.ftruncate(self._file, whole)
+            os.fsync(self._file)
+        return size - whole
+
+
+class BusyError(InputError):
+    """Another writer has the file."""
+
+
+def _open_locked(path: Path) -> int:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+    except OSError as error:
+        raise InputError(f"{path}: cannot be opened for writing: {error.strerror}") from None
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(file)
+        raise BusyError(f"{path}: another process is writing it; give each writer a shard of its own") from None
+    _fsync_folder(path.parent)
+    return file
+
+
+def _fsync_folder(folder: Path) -> None:
+    file = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(file)
+    finally:
+        os.close(file)
+
+
+def _write_all(file: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(file, view) :]
+
+
+def _whole_lines(file: int, size: int, step: int = 1 << 16) -> int:
+    """The offset behind the last newline."""
+    for begin in range((size - 1) // step * step, -1, -step) if size else ():
+        at = os.pread(file, step, begin).rfind(b"\n")
+        if at >= 0:
+            return begin + at + 1
+    return 0
+
+
+def _is_json(text: bytes) -> bool:
+    try:
+        from_json(text)
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,151 @@
+from itertools import pairwise
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bough.calls.builder import CallBuilder
+from bough.calls.template import ChatTemplate
+from bough.types import Call, Message, Turn, conversation
+from tests.calls.conftest import END_OF_TURN, FAMILIES, assistant, household, tokenizer_of, user
+
+TEMPLATES = {family: ChatTemplate(tokenizer_of(family), family) for family in FAMILIES}
+
+
+def test_trained_tokens_decode_to_the_reply_and_its_end_of_turn(family: str, template: ChatTemplate):
+    start, turns = household(4)
+    for built in CallBuilder(template).build(start, turns, []):
+        assert built.call is not None
+        text = template.tokenizer.decode(built.call.completion_ids)
+        assert text == turns[built.turn].reply.content + END_OF_TURN[family]
+
+
+def test_the_prompt_is_what_apply_chat_template_gives(template: ChatTemplate):
+    start, turns = household(4)
+    for built in CallBuilder(template).build(start, turns, []):
+        assert built.call is not None
+        spoken, _ = template.speak(conversation(start, turns[: built.turn]), [])
+        expected = template.tokenizer.apply_chat_template(spoken, add_generation_prompt=True, return_dict=False)
+        assert built.call.prompt_ids == list(expected)
+
+
+words = st.lists(
+    st.sampled_from(["go", "look", " ", "\n", "é", "☃", "12", "<b>", "ACTION:", "\t"]), min_size=1, max_size=8
+)
+replies = words.map("".join).filter(str.strip)
+
+
+@given(st.sampled_from(FAMILIES), st.lists(st.tuples(replies, replies), min_size=1, max_size=4))
+@settings(max_examples=150, deadline=None)
+def test_no_observation_or_header_token_is_ever_trained(family: str, exchanges: list[tuple[str, str]]):
+    template = TEMPLATES[family]
+    turns = [Turn(reply=assistant(reply), observation=[user(seen)]) for reply, seen in exchanges]
+    for built in CallBuilder(template).build([user("Begin.")], turns, []):
+        assert built.call is not None
+        decoded = template.tokenizer.decode(built.call.completion_ids)
+        assert decoded == turns[built.turn].reply.content + END_OF_TURN[family]
+
+
+def test_qwen3_shows_later_calls_a_history_without_thoughts():
+    template = TEMPLATES["qwen3"]
+    turns = [
+        Turn(reply=assistant("<think>\nWhere?\n</think>\n\nACTION: look"), observation=[user("You see a lamp.")]),
+        Turn(reply=assistant("<think>\nThere.\n</think>\n\nACTION: go to lamp 1")),
+    ]
+    first, second = CallBuilder(template).build([user("Find a lamp.")], turns, [])
+    assert first.call is not None and second.call is not None
+    decode = template.tokenizer.decode
+    assert decode(first.call.completion_ids) == "<think>\nWhere?\n</think>\n\nACTION: look<|im_end|>"
+    assert "Where?" not in decode(second.call.prompt_ids)
+    assert "ACTION: look<|im_end|>" in decode(second.call.prompt_ids)
+
+
+def test_a_reply_marked_as_context_is_shown_but_not_trained():
+    start, turns = household(3)
+    turns[1] = turns[1].model_copy(update={"trained": False})
+    built = list(CallBuilder(TEMPLATES["chatml"]).build(start, turns, []))
+    assert [each.turn for each in built] == [0, 2]
+    assert built[1].call is not None
+    assert "go to shelf 2" in TEMPLATES["chatml"].tokenizer.decode(built[1].call.prompt_ids)
+
+
+def long_episode(limit: int, stride: float) -> list[Call]:
+    start, turns = household(30)
+    built = list(CallBuilder(TEMPLATES["chatml"], max_length=limit, stride=stride).build(start, turns, []))
+    assert all(each.call for each in built)
+    return [each.call for each in built if each.call]
+
+
+def test_a_long_prompt_keeps_the_start_and_the_latest_whole_steps():
+    template = TEMPLATES["chatml"]
+    calls = long_episode(limit=400, stride=0.25)
+    assert max(len(call.prompt_ids) + len(call.completion_ids) for call in calls) <= 400
+    text = template.tokenizer.decode(calls[-1].prompt_ids)
+    start, turns = household(30)
+    first = next(i for i in range(30) if turns[i].reply.content in text)
+    assert text == template.prompt(conversation(start, turns[first:29]), [])
+    assert 0 < first < 29
+
+
+def test_neighbouring_long_calls_still_share_a_prefix():
+    calls = long_episode(limit=400, stride=0.25)
+    continued = sum(
+        later.prompt_ids[: len(earlier.prompt_ids)] == earlier.prompt_ids for earlier, later in pairwise(calls)
+    )
+    cut_every_time = long_episode(limit=400, stride=0.0)
+    continued_without = sum(
+        later.prompt_ids[: len(earlier.prompt_ids)] == earlier.prompt_ids for earlier, later in pairwise(cut_every_time)
+    )
+    assert continued > continued_without
+
+
+def test_a_turn_that_cannot_fit_is_dropped_with_its_reason_and_the_others_are_not():
+    start, turns = household(3)
+    turns[1] = Turn(reply=assistant("ACTION: " + "look " * 400), observation=[user("Nothing happens.")])
+    built = list(CallBuilder(TEMPLATES["chatml"], max_length=300).build(start, turns, []))
+    assert [each.reason for each in built] == [None, "too_long", None]
+    assert "max_length is 300" in built[1].message
+    # The third prompt had to forget the step that would not fit.
+    assert built[2].forgotten == 2
+
+
+def test_history_inside_the_start_of_a_pair_can_be_forgotten_too():
+    template = TEMPLATES["chatml"]
+    start, turns = household(20)
+    history = conversation(start, turns)
+    (built,) = CallBuilder(template, max_length=300).build(history, [Turn(reply=assistant("ACTION: look"))], [])
+    assert built.call is not None and built.turn == 0
+    text = template.tokenizer.decode(built.call.prompt_ids)
+    assert "Your task is to: find an apple." in text
+    assert "go to shelf 20" in text and "go to shelf 1\n" not in text
+
+
+def test_recorded_tokens_are_kept_as_they_are():
+    template = TEMPLATES["chatml"]
+    ids = template.tokenizer("look", add_special_tokens=False)["input_ids"]
+    recorded = Call(
+        prompt_ids=[5, 6, 7],
+        completion_ids=[*ids, template.end_of_turn_id],
+        logprobs=[-0.5] * (len(ids) + 1),
+        text="look",
+    )
+    (built,) = CallBuilder(template).build([user("Hi")], [Turn(reply=assistant("look"), call=recorded)], [])
+    assert built.call is recorded
+
+
+def test_tokens_of_another_tokenizer_are_built_anew():
+    template = TEMPLATES["chatml"]
+    foreign = Call(prompt_ids=[5, 6, 900000], completion_ids=[8, 9], text="look")
+    (built,) = CallBuilder(template).build([user("Hi")], [Turn(reply=assistant("look"), call=foreign)], [])
+    assert built.call is not None
+    assert template.tokenizer.decode(built.call.completion_ids) == "look<|im_end|>"
+
+
+@pytest.mark.parametrize(
+    ("reply", "reason"), [("", "empty_completion"), (" \n", "empty_completion"), ("a<|im_end|>b", "end_of_turn_inside")]
+)
+def test_a_reply_that_cannot_be_trained_carries_its_reason(reply: str, reason: str):
+    turns = [Turn(reply=assistant(reply), observation=[user("?")]), Turn(reply=assistant("look"))]
+    bad, good = CallBuilder(TEMPLATES["chatml"]).build([Message(role="user", content="Hi")], turns, [])
+    assert bad.reason == reason and bad.call is None
+    assert good.call is not None

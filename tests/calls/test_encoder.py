@@ -1,0 +1,46 @@
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bough.calls.encoder import Encoder, common_length
+from bough.calls.template import ChatTemplate
+from bough.types import conversation
+from tests.calls.conftest import FAMILIES, household, tokenizer_of
+
+TOKENIZERS = {family: tokenizer_of(family) for family in FAMILIES}
+PIECES = ["<|im_start|>", "<|im_end|>", "\n", " ", "  ", "user", "go to shelf 1", "é", "<|im_", "end|>", "\n\n", "12"]
+
+
+@given(st.lists(st.lists(st.sampled_from(PIECES), max_size=12).map("".join), min_size=1, max_size=5))
+@settings(max_examples=200, deadline=None)
+def test_texts_encode_as_they_would_alone(texts: list[str]):
+    tokenizer = TOKENIZERS["chatml"]
+    encoder = Encoder(tokenizer)
+    for text in texts:
+        assert encoder.encode(text) == tokenizer(text, add_special_tokens=False)["input_ids"]
+
+
+def test_growing_prompts_encode_as_they_would_alone(template: ChatTemplate):
+    start, turns = household(8)
+    encoder = Encoder(template.tokenizer)
+    for count in [*range(len(turns)), 2, 5]:
+        text = template.prompt(conversation(start, turns[:count]), [])
+        assert encoder.encode(text) == template.tokenizer(text, add_special_tokens=False)["input_ids"]
+
+
+def test_only_what_is_new_is_encoded(monkeypatch: pytest.MonkeyPatch):
+    tokenizer = TOKENIZERS["chatml"]
+    encoder = Encoder(tokenizer)
+    head = "<|im_start|>user\n" + "go to shelf 1 " * 500 + "<|im_end|>\n"
+    encoder.encode(head)
+    seen: list[str] = []
+    encoder.tokenizer = lambda text, **options: seen.append(text) or tokenizer(text, **options)
+    encoder.encode(head + "<|im_start|>assistant\n")
+    assert seen == ["<|im_end|>\n<|im_start|>assistant\n"]
+
+
+@given(st.text(alphabet="ab", max_size=20), st.text(alphabet="ab", max_size=20))
+def test_common_length_counts_equal_leading_characters(left: str, right: str):
+    length = common_length(left, right)
+    assert left[:length] == right[:length]
+    assert length in (len(left), len(right)) or left[length] != right[length]

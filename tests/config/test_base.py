@@ -1,0 +1,111 @@
+from pathlib import Path
+from typing import Literal
+
+import pytest
+from pydantic import AliasChoices, Field, field_validator
+
+from bough.config.base import Config
+from bough.errors import InputError
+
+
+class Training(Config):
+    """A stage for these tests."""
+
+    model: str = Field("tiny", validation_alias=AliasChoices("model", "model_name_or_path"))
+    train_file: Path
+    learning_rate: float = Field(1e-5, gt=0)
+    epochs: int = 3
+    schedule: Literal["constant", "linear", "cosine"] = "cosine"
+    bf16: bool = False
+    targets: list[str] = ["q_proj"]
+
+    @field_validator("epochs")
+    @classmethod
+    def _odd(cls, value: int) -> int:
+        if value == 4:
+            raise ValueError("four is not allowed")
+        return value
+
+
+def problems(values: str, tmp_path: Path, **flags: object) -> list[str]:
+    file = tmp_path / "run.yaml"
+    file.write_text(values)
+    with pytest.raises(InputError) as error:
+        Training.load(file, flags)
+    return [problem.removeprefix(f"{tmp_path}/") for problem in error.value.problems]
+
+
+def test_yaml_flags_and_python_give_the_same_settings(tmp_path: Path):
+    file = tmp_path / "run.yaml"
+    file.write_text("model_name_or_path: m\ntrain_file: a.jsonl\nlearning_rate: 2e-5\nbf16: true\n")
+    python = Training(model="m", train_file=Path("a.jsonl"), learning_rate=2e-5, bf16=True)
+    flags = {"model": "m", "train_file": "a.jsonl", "learning_rate": "2e-5", "bf16": "true"}
+    assert Training.load(file) == python
+    assert Training.load(None, flags) == python
+
+
+def test_flags_override_the_file_whichever_name_it_used(tmp_path: Path):
+    file = tmp_path / "run.yaml"
+    file.write_text("model_name_or_path: m\ntrain_file: a.jsonl\nepochs: 1\n")
+    loaded = Training.load(file, {"epochs": "7", "model": "other"})
+    assert (loaded.epochs, loaded.model) == (7, "other")
+
+
+def test_the_resolved_settings_read_back_the_same(tmp_path: Path):
+    settings = Training(train_file=Path("a.jsonl"), learning_rate=8e-7, targets=["a", "b"])
+    (tmp_path / "config.yaml").write_text(settings.to_yaml())
+    assert Training.load(tmp_path / "config.yaml") == settings
+
+
+def test_all_problems_are_reported_at_once_with_their_lines(tmp_path: Path):
+    found = problems("learning_rat: 1\nschedule: cosin\nepochs: many\nbf16: 7\n\nlearning_rate: 0\n", tmp_path)
+    assert found == [
+        "--train-file is required",
+        "run.yaml:6: learning_rate is 0; it should be greater than 0",
+        "run.yaml:3: epochs is 'many'; it must be a whole number",
+        "run.yaml:2: schedule is 'cosin'; choose one of 'constant', 'linear', 'cosine'",
+        "run.yaml:4: bf16 is 7; it must be true or false",
+        "run.yaml:1: learning_rat is not a setting; did you mean learning_rate?",
+    ]
+
+
+def test_a_problem_with_a_flag_is_spelt_as_a_flag(tmp_path: Path):
+    found = problems("train_file: a\n", tmp_path, learning_rat="1", epochs="x")
+    assert found == [
+        "--epochs is 'x'; it must be a whole number",
+        "--learning-rat is not a setting; did you mean --learning-rate?",
+    ]
+
+
+def test_a_rule_of_our_own_is_quoted(tmp_path: Path):
+    assert problems("train_file: a\nepochs: 4\n", tmp_path) == ["run.yaml:2: epochs is 4; four is not allowed"]
+
+
+def test_a_problem_inside_a_list_says_where(tmp_path: Path):
+    assert problems("train_file: a\ntargets: [q, 7]\n", tmp_path) == ["run.yaml:2: targets[1] is 7; it must be text"]
+
+
+def test_a_key_set_twice_is_a_problem(tmp_path: Path):
+    assert problems("train_file: a\nepochs: 1\nepochs: 2\n", tmp_path) == [
+        "run.yaml:3: epochs is set twice; the first is on line 2"
+    ]
+
+
+def test_python_arguments_are_checked_the_same_way():
+    with pytest.raises(InputError, match="learning_rat is not a setting; did you mean learning_rate"):
+        Training(train_file=Path("a"), learning_rat=1)  # type: ignore[call-arg]
+
+
+@pytest.mark.parametrize("text", ["- a\n- b\n", "just text", "a: [1\n", "a: 1\n b: 2", "\x00"])
+def test_what_is_no_mapping_is_an_input_error(tmp_path: Path, text: str):
+    (tmp_path / "run.yaml").write_text(text)
+    with pytest.raises(InputError, match=r"run\.yaml"):
+        Training.load(tmp_path / "run.yaml")
+
+
+def test_an_absent_or_unreadable_file_is_an_input_error(tmp_path: Path):
+    with pytest.raises(InputError, match="no such file"):
+        Training.load(tmp_path / "none.yaml")
+    (tmp_path / "latin.yaml").write_bytes(b"a: \xff")
+    with pytest.raises(InputError, match="cannot be read"):
+        Training.load(tmp_path / "latin.yaml")

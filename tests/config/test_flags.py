@@ -1,0 +1,81 @@
+from pathlib import Path
+from typing import Literal
+
+import pytest
+from pydantic import AliasChoices, Field
+
+from bough.config import flags
+from bough.config.base import Config
+from bough.errors import InputError
+
+
+class Source(Config):
+    """What is read."""
+
+    file: Path = Field(description="the file", json_schema_extra={"positional": True})
+
+
+class Stage(Source):
+    """Does a thing."""
+
+    model: str = Field("tiny", description="100% yours", validation_alias=AliasChoices("model", "model_name_or_path"))
+    use_lora: bool = Field(False, description="adapters only")
+    lora_targets: list[str] = Field(["q"], description="which layers")
+    schedule: Literal["linear", "cosine"] = Field("cosine", description="how the rate falls")
+    limit: int | None = Field(None, description="how many")
+    output: Path | None = Field(None, description="where to", json_schema_extra={"short": "-o"})
+
+
+def parse(*words: str) -> Stage:
+    settings, _ = flags.parse(Stage, flags.build(Stage, "bough stage"), words)
+    assert isinstance(settings, Stage)
+    return settings
+
+
+def test_flags_are_the_fields():
+    settings = parse(
+        "a.jsonl", "--use-lora", "--lora-targets", "q", "v", "--limit", "3", "-o", "out", "--schedule=linear"
+    )
+    assert settings == Stage(
+        file=Path("a.jsonl"), use_lora=True, lora_targets=["q", "v"], limit=3, output=Path("out"), schedule="linear"
+    )
+
+
+def test_underscores_other_names_and_negations_are_understood():
+    settings = parse("a.jsonl", "--model_name_or_path", "m", "--no-use-lora")
+    assert (settings.model, settings.use_lora) == ("m", False)
+
+
+def test_flags_stand_over_the_file(tmp_path: Path):
+    (tmp_path / "run.yaml").write_text("file: from-yaml.jsonl\nlimit: 5\nuse_lora: true\n")
+    settings = parse("--config", str(tmp_path / "run.yaml"), "--limit", "6")
+    assert (str(settings.file), settings.limit, settings.use_lora) == ("from-yaml.jsonl", 6, True)
+
+
+def test_unknown_flags_and_bad_values_are_reported_together():
+    with pytest.raises(InputError) as error:
+        parse("--shedule=linear", "--limit", "three")
+    assert error.value.problems == [
+        "FILE is required",
+        "--limit is 'three'; it must be a whole number",
+        "--shedule is not a setting; did you mean --schedule?",
+    ]
+
+
+def test_a_flag_without_its_value_is_an_input_error():
+    with pytest.raises(InputError, match="expected one argument"):
+        parse("a.jsonl", "--limit")
+
+
+def test_a_stray_word_is_an_input_error():
+    with pytest.raises(InputError, match=r"no place for 'b\.jsonl'"):
+        parse("a.jsonl", "b.jsonl")
+
+
+def test_help_teaches_defaults_choices_and_where_a_flag_belongs():
+    text = flags.build(Stage, "bough stage", "  bough stage a.jsonl").format_help()
+    assert "Does a thing." in text
+    assert "{linear,cosine}" in text
+    assert "(default: cosine)" in text
+    assert "100% yours" in text
+    assert text.endswith("examples:\n  bough stage a.jsonl\n")

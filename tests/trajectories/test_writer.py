@@ -1,0 +1,154 @@
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from bough.errors import BoughError, InputError
+from bough.formats.base import Sample
+from bough.trajectories.reader import Reader, read
+from bough.trajectories.writer import Writer
+from bough.types import Call, Message, Task, Trajectory, Turn
+from tests.trajectories.records import samples
+
+ENDINGS = [".jsonl", ".jsonl.zst"]
+
+
+def trajectory(number: int, tokens: int = 8) -> Trajectory:
+    call = Call(prompt_ids=list(range(tokens)), completion_ids=[number], logprobs=[-0.25], text="x")
+    return Trajectory(
+        id=str(number),
+        task=Task(id="t"),
+        start=[Message(role="user", content="Hi")],
+        turns=[Turn(reply=Message(role="assistant", content="x"), call=call)],
+    )
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+@given(records=st.lists(samples, min_size=1, max_size=4))
+@settings(
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
+)
+def test_any_record_survives_the_disk_exactly(tmp_path: Path, ending: str, records: list[Sample]):
+    path = tmp_path / f"{time.monotonic_ns()}{ending}"
+    with Writer(path) as writer:
+        for record in records:
+            writer.write(record)
+    assert list(read(path)) == records
+
+
+def test_history_is_stored_once(tmp_path: Path):
+    turns, seen = [], list(range(1000))
+    for number in range(20):
+        turns.append(
+            Turn(reply=Message(role="assistant", content="x"), call=Call(prompt_ids=seen, completion_ids=[number]))
+        )
+        seen = [*seen, number, 7, 7]
+    episode = trajectory(0).model_copy(update={"turns": turns})
+    with Writer(tmp_path / "a.jsonl") as writer:
+        writer.write(episode)
+    assert (tmp_path / "a.jsonl").stat().st_size < 7000  # 20,000 tokens of prompt, 1,060 of them different
+    assert list(read(tmp_path / "a.jsonl")) == [episode]
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_a_file_can_be_opened_again_and_grows(tmp_path: Path, ending: str):
+    path = tmp_path / f"a{ending}"
+    for number in range(3):
+        with Writer(path) as writer:
+            writer.write(trajectory(number))
+    assert [record.id for record in read(path)] == ["0", "1", "2"]
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+@pytest.mark.parametrize("cut", [1, 7, 40])
+def test_a_torn_end_is_reported_by_the_reader_and_removed_by_the_next_writer(tmp_path: Path, ending: str, cut: int):
+    path = tmp_path / f"a{ending}"
+    for number in range(3):
+        with Writer(path) as writer:
+            writer.write(trajectory(number))
+    os.truncate(path, path.stat().st_size - cut)
+    reader = Reader(path)
+    kept = [record.id for record in reader]
+    # One byte short, a plain line lacks only its line end, and a frame only its checksum.
+    assert kept == (["0", "1", "2"] if cut == 1 else ["0", "1"])
+    whole = cut == 1 and ending == ".jsonl"
+    assert reader.skipped["torn"] == (not whole)
+    with Writer(path) as writer:
+        assert bool(writer.torn_bytes) != whole
+        writer.write(trajectory(3))
+    assert [record.id for record in read(path)] == ["0", "1", *(["2"] if whole else []), "3"]
+
+
+def test_two_writers_never_share_a_file(tmp_path: Path):
+    with Writer(tmp_path / "a.jsonl"), pytest.raises(InputError, match="another process is writing it"):
+        Writer(tmp_path / "a.jsonl")
+
+
+def test_each_writer_of_a_folder_takes_a_shard_of_its_own(tmp_path: Path):
+    with Writer.shard(tmp_path) as one, Writer.shard(tmp_path) as two:
+        one.write(trajectory(1))
+        two.write(trajectory(2))
+    assert [record.id for record in read(tmp_path)] == ["1", "2"]
+    with Writer.shard(tmp_path) as again:
+        assert again.path == one.path
+
+
+def test_a_full_disk_keeps_what_was_written_and_the_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    path = tmp_path / "a.jsonl"
+    writer = Writer(path)
+    writer.write(trajectory(1))
+    writer.flush()
+    writer.write(trajectory(2))
+    real_write = os.write
+
+    def half_then_full(file: int, data: bytes) -> int:
+        if len(data) > 50:
+            return real_write(file, data[:50])
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as full:
+        full.setattr(os, "write", half_then_full)
+        with pytest.raises(BoughError, match=r"No space left on device.*1 records are safe"):
+            writer.flush()
+    assert [record.id for record in read(path)] == ["1"]
+    writer.close()
+    assert [record.id for record in read(path)] == ["1", "2"]
+
+
+CHILD = """
+import sys
+from tests.trajectories.test_writer import trajectory
+from bough.trajectories.writer import Writer
+first = int(sys.argv[2])
+with Writer(sys.argv[1], batch=int(sys.argv[3])) as writer:
+    for number in range(first, first + 100000):
+        writer.write(trajectory(number, tokens=200 + number % 300))
+        print(first + writer.written, flush=True)
+"""
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_a_killed_writer_loses_no_line_that_was_reported_written(tmp_path: Path, ending: str):
+    path, chance, reported = tmp_path / f"a{ending}", random.Random(7), 0
+    for _ in range(12):
+        before = sum(1 for _ in read(path)) if path.exists() else 0
+        command = [sys.executable, "-c", CHILD, str(path), str(before), str(chance.choice([1, 3, 16]))]
+        child = subprocess.Popen(command, stdout=subprocess.PIPE, cwd=Path(__file__).parents[2])
+        assert child.stdout is not None
+        child.stdout.readline()
+        time.sleep(chance.uniform(0, 0.05))
+        child.send_signal(signal.SIGKILL)
+        lines = child.stdout.read().splitlines()
+        child.wait()
+        reported = int(lines[-1]) if lines else before
+        kept = [record.id for record in read(path)]
+        assert len(kept) >= reported
+        assert kept == [str(number) for number in range(len(kept))]
+    assert reported > 0
