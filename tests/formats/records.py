@@ -19,7 +19,9 @@ objects = st.dictionaries(texts, values, max_size=2)
 infos = st.dictionaries(names.map("x_{}".format), values.filter(lambda value: value is not None), max_size=2)
 tasks = st.builds(Task, id=names, environment=st.none() | texts, seed=st.none() | st.integers(0, 2**40), data=objects)
 tool_calls = st.lists(st.builds(ToolCall, name=names, arguments=objects, id=st.none() | names), max_size=2)
-tool_results = st.builds(Message, role=st.just("tool"), content=texts, tool_call_id=st.none() | names, name=st.none() | names)
+tool_results = st.builds(
+    Message, role=st.just("tool"), content=texts, tool_call_id=st.none() | names, name=st.none() | names
+)
 asks = st.builds(Message, role=st.just("user"), content=texts)
 systems = st.builds(Message, role=st.just("system"), content=texts)
 endings: dict[str, Any] = {
@@ -64,7 +66,14 @@ def starts(draw: st.DrawFn) -> list[Message]:
 
 
 trajectories = st.builds(
-    Trajectory, id=names, task=tasks, start=starts(), turns=turns(), tools=st.lists(objects, max_size=2), info=infos, **endings
+    Trajectory,
+    id=names,
+    task=tasks,
+    start=starts(),
+    turns=turns(),
+    tools=st.lists(objects, max_size=2),
+    info=infos,
+    **endings,
 )
 
 

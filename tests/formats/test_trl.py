@@ -1,11 +1,13 @@
+import json
+
 import pytest
 from hypothesis import given, settings
-from tests.formats.records import pairs, trajectories
-from tests.formats.samples import rows
 
 from bough.errors import RowError
 from bough.formats.trl import read, write
 from bough.types import Call, Group, Message, Pair, Task, Trajectory, Turn
+from tests.formats.records import pairs, trajectories
+from tests.formats.samples import rows
 
 USER = {"role": "user", "content": "Hi"}
 YES = {"role": "assistant", "content": "Yes."}
@@ -52,7 +54,10 @@ def test_a_prompt_is_the_start_with_its_earlier_replies():
 
 def test_strings_are_what_user_and_assistant_say():
     trajectory = read({"prompt": "The sky is", "completion": " blue."})
-    assert trajectory.messages == [Message(role="user", content="The sky is"), Message(role="assistant", content=" blue.")]
+    assert trajectory.messages == [
+        Message(role="user", content="The sky is"),
+        Message(role="assistant", content=" blue."),
+    ]
     pair = read({"prompt": "The sky is", "chosen": " blue.", "rejected": " green."})
     assert [turn.reply.content for turn in (*pair.chosen, *pair.rejected)] == [" blue.", " green."]
 
@@ -118,10 +123,10 @@ def test_the_same_start_is_the_same_task():
         ({"completion": "Hi"}, "missing_field"),
         ({"prompt": "Hi", "chosen": "Yes."}, "missing_field"),
         ({"prompt": "Hi", "chosen": "Yes.", "rejected": "Yes."}, "same_reply"),
-        ({"chosen": "The sky is blue.", "rejected": "The sky is green."}, "unbalanced_roles"),
+        ({"chosen": "The sky is blue.", "rejected": "The sky is green."}, "missing_field"),
         ({"chosen": [USER, YES], "rejected": [USER, YES]}, "same_reply"),
-        ({"chosen": [USER, YES], "rejected": [NO]}, "unbalanced_roles"),
-        ({"chosen": [], "rejected": []}, "unbalanced_roles"),
+        ({"chosen": [USER, YES], "rejected": [NO]}, "missing_field"),
+        ({"chosen": [], "rejected": []}, "missing_field"),
     ],
 )
 def test_a_bad_row_says_why(row: dict, reason: str):
@@ -130,20 +135,22 @@ def test_a_bad_row_says_why(row: dict, reason: str):
 
 def test_the_message_says_where():
     bad_call = {"role": "assistant", "tool_calls": [{"function": {"name": "ls", "arguments": 5}}]}
-    with pytest.raises(RowError, match=r'^messages\[1\] tool_calls\[0\] "arguments" is a whole number; it must be an object'):
+    with pytest.raises(
+        RowError, match=r'^messages\[1\] tool_calls\[0\] "arguments" is a whole number; it must be an object'
+    ):
         read({"messages": [USER, bad_call]})
 
 
 @given(record=trajectories)
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_a_trajectory_is_read_back_as_it_was_written(record: Trajectory):
-    assert read(write(record)) == record
+    assert read(json.loads(json.dumps(write(record)))) == record
 
 
 @given(record=pairs())
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_a_pair_is_read_back_as_it_was_written(record: Pair):
-    assert read(write(record)) == record
+    assert read(json.loads(json.dumps(write(record)))) == record
 
 
 def test_what_is_written_is_what_trl_expects():

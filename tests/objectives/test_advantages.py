@@ -198,6 +198,7 @@ def test_an_unscored_turn_adds_nothing_and_an_unscored_attempt_is_left_out():
 def test_groups_without_anything_to_compare_are_dropped():
     assert turn_advantages([[1.0, 2.0], [None], []]) == ([[None, None], [None], []], "too_few_scored")
     assert turn_advantages([[0.0, 1.0], [0.0, 1.0], [None]]) == ([[0.0, 0.0], [0.0, 0.0], [None]], "zero_variance")
+    assert turn_advantages([[0.1 + 0.2], [0.3]]) == ([[0.0], [0.0]], "zero_variance")
 
 
 @settings(deadline=None, max_examples=50)

@@ -120,8 +120,8 @@ def test_nll_is_the_chosen_sides_mean_per_token_averaged_over_pairs():
 
 def test_metrics_are_told_per_reason_too():
     policy, reference = sides([-1.0, -2.0, -3.0], [-2.0, -1.0, -9.0]), sides([-2.0] * 3, [-2.0] * 3)
-    ones = sides([1] * 3, [1] * 3)
-    _, metrics = dpo_loss(policy, reference, ones, denominator=3, beta=0.5, reasons=["loop", "loop", None])
+    lengths = sides([2] * 3, [3] * 3)
+    _, metrics = dpo_loss(policy, reference, lengths, denominator=3, beta=0.5, reasons=["loop", "loop", None])
     names = ["accuracy", "margin", "chosen_reward", "rejected_reward", "chosen_logprob", "rejected_logprob"]
     assert [metrics[name].value for name in names] == pytest.approx([2 / 3, 1.0, 0.0, -1.0, -2.0, -4.0])
     assert [metrics[f"{name}/loop"].value for name in names] == pytest.approx([0.5, 0.0, 0.25, 0.25, -1.5, -1.5])
@@ -210,6 +210,13 @@ def test_huge_margins_stay_finite(loss_type, sign):
     loss.backward()
     assert math.isfinite(loss.item())
     assert math.isfinite(h.grad.item())
+
+
+def test_nothing_waits_for_the_device():
+    one = Sides(*torch.zeros(2, 3, device="meta"))  # reading a number off it would raise
+    loss, metrics = dpo_loss(one, one, one, denominator=3, reasons=["loop", None, "early"])
+    assert loss.is_meta
+    assert all(mean.total.is_meta and mean.count.is_meta for mean in metrics.values())
 
 
 def test_an_empty_side_counts_as_log_probability_zero():

@@ -64,6 +64,15 @@ def test_without_dual_clip_a_bad_token_costs_its_whole_ratio():
     assert one_token(20.0, -2.0)[:2] == pytest.approx((40.0, 40.0))
 
 
+def test_ratio_and_approx_kl_measure_how_far_the_policy_has_moved():
+    arguments = torch.log(torch.tensor([2.0, 0.5])) - 1, torch.tensor([-1.0, -1.0]), torch.ones(2), torch.ones(2)
+    metrics = grpo_loss(*arguments, denominator=2).metrics
+    assert metrics["ratio"].value == pytest.approx(1.25)
+    assert metrics["approx_kl"].value == pytest.approx(((2 - math.log(2) - 1) + (0.5 + math.log(2) - 1)) / 2)
+    one_way = grpo_loss(*[tensor[:1] for tensor in arguments], denominator=2).metrics
+    assert one_way["approx_kl"].value == pytest.approx(2 - math.log(2) - 1)  # not 1/2 + ln 2 − 1
+
+
 def test_weights_and_denominator_scale_each_tokens_gradient():
     logprobs = torch.tensor([-1.0, -1.0, -1.0], requires_grad=True)
     weights = torch.tensor([1.0, 0.5, 0.0])
@@ -152,6 +161,14 @@ def test_a_policy_gone_far_astray_still_has_a_finite_loss_and_gradient(log_ratio
         assert logprob.grad.item() < -1e6  # far below the reference, the KL term still pulls back up
     elif advantage < 0:
         assert logprob.grad.item() > 1e6  # a bad token grown likely is still pushed down
+
+
+def test_nothing_waits_for_the_device():
+    one = torch.zeros(3, device="meta")  # reading a number off it would raise
+    extras = {"reference_logprobs_N": one, "sampler_logprobs_N": one}
+    loss, metrics = grpo_loss(one, one, one, one, denominator=3, dual_clip=10.0, kl_coef=0.1, **extras)
+    assert loss.is_meta
+    assert all(mean.total.is_meta and mean.count.is_meta for mean in metrics.values())
 
 
 def test_k3_is_exact_for_small_log_ratios_and_smooth_at_its_bound():

@@ -1,32 +1,13 @@
-"""Settings that say how messages become calls, and those of `bough doctor`."""
+"""Settings of `bough doctor`."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from pydantic import AliasChoices, Field
+from pydantic import Field
 
-from bough.config.base import Config
+from bough.config.calls import CallsConfig
 from bough.config.data import SourceConfig
-
-
-class CallsConfig(Config):
-    """How messages become calls."""
-
-    model: str = Field(
-        "smollm2",
-        description="smollm2, tiny, a local folder, or a hub id such as Qwen/Qwen3-4B-Instruct-2507",
-        validation_alias=AliasChoices("model", "model_name_or_path"),
-    )
-    chat_template: Path | None = Field(None, description="a Jinja file to use instead of the model's own chat template")
-    max_length: int | None = Field(
-        None,
-        ge=8,
-        description="longest call in tokens; longer prompts lose their oldest whole steps (default: no limit)",
-    )
-    stride: float = Field(
-        0.25, ge=0, lt=1, description="share of max_length that is freed at once when old steps are left out"
-    )
 
 
 class DoctorConfig(CallsConfig, SourceConfig):

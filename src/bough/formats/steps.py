@@ -94,8 +94,10 @@ def _read_step(value: Any, what: str) -> Turn:
 
 def _write_step(turn: Turn) -> Row | None:
     # The action is known, so it is cut from the end: a thought may hold an "Action:" line of its own.
-    head = turn.reply.content.removesuffix(f"Action: {turn.action}") if turn.action else turn.reply.content
-    thought = head.removesuffix("\n").removeprefix("Thought: ")
+    head = turn.reply.content
+    if turn.action:
+        head = head.removesuffix(f"Action: {turn.action}").removesuffix("\n")
+    thought = head.removeprefix("Thought: ")
     said = turn.observation[0].content.removeprefix("Observation:").removeprefix(" ") if turn.observation else None
     step = given(thought=thought or None, action=turn.action, observation=said, reward=turn.reward)
     if not (thought or turn.action) or _read_step(step, "step") != turn.model_copy(update={"call": None}):

@@ -94,10 +94,7 @@ def _parting(chosen: list[Said], rejected: list[Said]) -> int:
     for i in range(min(same, len(chosen) - 1, len(rejected) - 1), 0, -1):
         if chosen[i][0].role == rejected[i][0].role == "assistant":
             return i
-    raise RowError(
-        "unbalanced_roles",
-        '"chosen" and "rejected" do not part at a reply; without "prompt" they must be conversations that do',
-    )
+    raise RowError("missing_field", 'there is no "prompt", and "chosen" and "rejected" do not part at a reply')
 
 
 FORMAT = Format(

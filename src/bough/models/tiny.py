@@ -127,7 +127,7 @@ def _model(config: PretrainedConfig) -> PreTrainedModel:
         model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
     generator = torch.Generator().manual_seed(0)
     for _, weight in sorted(model.named_parameters(), key=itemgetter(0)):
-        if weight.dim() > 2:
+        if weight.dim() > 1:
             # Uniform draws need no transcendental function, so their bits are the same on every CPU.
             weight.data = (torch.rand(weight.shape, generator=generator) - 0.5) * 0.4
     return model

@@ -1,0 +1,195 @@
+"""Settings that all training stages have in common.
+
+Names follow those of the tools our users come from where they mean the same.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+from pydantic import AliasChoices, Field
+
+from bough.config.base import Config
+from bough.config.calls import CallsConfig
+
+
+class TrainingDataConfig(Config):
+    """What is trained on."""
+
+    train_file: Path = Field(description="the data: any format that `bough data formats` lists, or a folder of shards")
+    eval_file: Path | None = Field(None, description="held-out data; its loss is measured during training")
+    format: str = Field("auto", description="the files' format")
+    on_error: Literal["stop", "skip"] = Field(
+        "stop", description="a bad row: stop names them all before anything is trained, skip leaves them out"
+    )
+
+
+class AdapterConfig(Config):
+    """Which weights are trained."""
+
+    use_lora: bool = Field(True, description="train a LoRA adapter; without it, all weights")
+    lora_r: int = Field(16, ge=1, description="rank of the adapter")
+    lora_alpha: int = Field(32, ge=1, description="scale of the adapter: alpha / r")
+    lora_dropout: float = Field(0.0, ge=0, lt=1, description="dropout in front of the adapter")
+    lora_target_modules: list[str] = Field(
+        ["all-linear"], description="names of the layers that get an adapter; all-linear is every one but the head"
+    )
+    adapter: Path | None = Field(
+        None, description="an adapter to start from, such as the stage before left; it is also the reference"
+    )
+    merge_lora: bool = Field(
+        False,
+        description="where the start adapter has another rank or other layers: grow it to fit, its function unchanged",
+    )
+    qlora: bool = Field(False, description="keep the base model in 4 bits (needs CUDA and bough[qlora])")
+
+
+class OptimizerConfig(Config):
+    """How the weights are changed."""
+
+    learning_rate: float = Field(
+        2e-5, gt=0, description="peak learning rate", validation_alias=AliasChoices("learning_rate", "lr")
+    )
+    lr_scheduler: Literal["cosine", "linear", "constant"] = Field(
+        "cosine", description="how the rate falls after warm-up"
+    )
+    warmup_ratio: float = Field(0.1, ge=0, le=1, description="share of all steps in which the rate rises")
+    optimizer: Literal["adamw", "adamw_8bit", "paged_adamw_8bit"] = Field(
+        "adamw", description="8-bit kinds need CUDA and bough[qlora]"
+    )
+    weight_decay: float = Field(0.01, ge=0, description="decay of the weights, norms and biases excepted")
+    max_grad_norm: float = Field(1.0, gt=0, description="gradients longer than this are shortened to it")
+    num_epochs: float = Field(3, gt=0, description="how often the data is gone through")
+    max_steps: int | None = Field(None, ge=1, description="stop after this many steps, whatever num_epochs says")
+    batch_size: int = Field(4, ge=1, description="records in a step (times gradient_accumulation_steps)")
+    gradient_accumulation_steps: int = Field(
+        1, ge=1, description="multiplies batch_size; memory is token_budget's affair"
+    )
+    seed: int = Field(42, ge=0, description="of the data's order and of dropout")
+
+
+class MachineConfig(Config):
+    """How the computation fits the machine."""
+
+    token_budget: int = Field(8192, ge=128, description="tokens in one forward pass, shared ones counted once")
+    bf16: bool | None = Field(None, description="compute in bfloat16 (default: on a GPU yes, on a CPU no)")
+    gradient_checkpointing: bool = Field(False, description="compute activations again instead of keeping them")
+    attention: Literal["auto", "flex", "sdpa"] = Field("auto", description="which attention kernel carries the tree")
+    share: bool = Field(True, description="compute shared tokens once; off only to measure what that is worth")
+
+
+class KeepingConfig(Config):
+    """What is kept, and when."""
+
+    output_dir: Path = Field(Path("runs/latest"), description="the run folder")
+    resume: bool = Field(False, description="go on from the newest checkpoint in the run folder")
+    overwrite: bool = Field(False, description="throw away what is in the run folder")
+    logging_steps: int = Field(1, ge=1, description="steps between two lines of metrics")
+    save_steps: int = Field(100, ge=1, description="steps between two checkpoints")
+    save_total_limit: int = Field(2, ge=1, description="how many checkpoints are kept")
+    eval_steps: int | None = Field(
+        None, ge=1, description="steps between two measurements on eval_file (default: an epoch)"
+    )
+    early_stopping_patience: int | None = Field(
+        None, ge=1, description="stop when eval loss has not fallen this many times"
+    )
+    save_best_model: bool = Field(False, description="keep the weights with the lowest eval loss in best/")
+    report_to: list[Literal["mlflow", "wandb", "tensorboard"]] = Field([], description="trackers besides metrics.jsonl")
+    wandb_project: str | None = Field(None, description="the project in W&B, and MLflow's experiment")
+
+
+class CurriculumConfig(Config):
+    """In which order."""
+
+    curriculum: bool = Field(False, description="begin with easy records: short and highly rewarded")
+    curriculum_start_ratio: float = Field(
+        0.3, gt=0, le=1, description="share of the data, easiest first, in the first epoch"
+    )
+    curriculum_warmup_epochs: int = Field(1, ge=1, description="epochs until all of the data is used")
+
+
+class KnowlyrConfig(Config):
+    """Settings of knowlyr-trainer that are always on in Bough."""
+
+    agent_format: Literal[True] = Field(
+        True, description="replies are always separate turns", json_schema_extra={"hidden": True}
+    )
+    mask_observations: Literal[True] = Field(
+        True, description="only replies are ever trained", json_schema_extra={"hidden": True}
+    )
+    chunk_long_trajectories: Literal[True] = Field(
+        True, description="long prompts always lose their oldest steps", json_schema_extra={"hidden": True}
+    )
+
+
+class TrainingConfig(
+    KnowlyrConfig,
+    CurriculumConfig,
+    KeepingConfig,
+    MachineConfig,
+    OptimizerConfig,
+    AdapterConfig,
+    CallsConfig,
+    TrainingDataConfig,
+):
+    """What every training stage is told."""
+
+
+class SFTConfig(TrainingConfig):
+    """Supervised fine-tuning: the model learns to answer as the trajectories did."""
+
+    step_weighted_loss: bool = Field(
+        False, description="weigh each reply by its step reward over the trajectory's mean (negative counts as 0)"
+    )
+
+
+class DPOConfig(TrainingConfig):
+    """Direct preference optimisation: chosen becomes likelier than rejected, measured against a reference."""
+
+    learning_rate: float = Field(
+        5e-6, gt=0, description="peak learning rate", validation_alias=AliasChoices("learning_rate", "lr")
+    )
+    num_epochs: float = Field(1, gt=0, description="how often the data is gone through")
+    loss_type: Literal["sigmoid", "cdpo", "hinge", "ipo", "length_normalised", "simpo"] = Field(
+        "sigmoid", description="the preference loss; simpo needs no reference"
+    )
+    beta: float = Field(0.1, gt=0, description="how much the reference holds back")
+    label_smoothing: float = Field(0.0, ge=0, lt=0.5, description="share of pairs thought to be the wrong way round")
+    nll_alpha: float = Field(0.0, ge=0, description="weight of the chosen side's negative log-likelihood")
+    gamma: float = Field(0.0, ge=0, description="SimPO's target margin")
+    precompute_reference: bool = Field(
+        False, description="compute the reference's log-probabilities once, before training, and keep them on disk"
+    )
+
+
+class GRPOConfig(TrainingConfig):
+    """Group-relative policy optimisation on groups of attempts on file."""
+
+    learning_rate: float = Field(
+        1e-6, gt=0, description="peak learning rate", validation_alias=AliasChoices("learning_rate", "lr")
+    )
+    num_epochs: float = Field(1, gt=0, description="how often the data is gone through")
+    reward: str | None = Field(None, description="the reward to compare attempts by (default: the only one they have)")
+    normalise: bool = Field(True, description="divide advantages by the group's standard deviation (off: Dr. GRPO)")
+    advantage: Literal["attempt", "step", "turn"] = Field(
+        "attempt", description="one advantage an attempt, spread over its steps by their rewards, or one a turn"
+    )
+    step_formula: Literal["bounded", "seed"] = Field(
+        "bounded",
+        description="how steps share: bounded never punishes a better step more; seed is A · r / mean(r) to the letter",
+    )
+    step_level_advantage: bool = Field(
+        False, description="the same as --advantage step", json_schema_extra={"hidden": True}
+    )
+    averaging: Literal["token_mean", "sequence_mean", "constant_length"] = Field(
+        "token_mean", description="how tokens average"
+    )
+    constant_length: int | None = Field(None, ge=1, description="the length that constant_length divides by")
+    clip_low: float = Field(0.2, ge=0, le=1, description="how far a ratio may fall below 1")
+    clip_high: float = Field(0.28, ge=0, description="how far a ratio may rise above 1")
+    dual_clip: float | None = Field(
+        None, gt=1, description="bound of ratios where the advantage is negative (DAPO: 10)"
+    )
+    kl_coef: float = Field(0.0, ge=0, description="weight of the KL divergence from the reference")
+    importance_cap: float = Field(2.0, gt=0, description="bound of the correction between sampler and trainer")

@@ -1,0 +1,135 @@
+import json
+from pathlib import Path
+
+import pytest
+
+from bough.cli import main
+from bough.trajectories.reader import read
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+GOOD = '{"prompt": "Hi", "chosen": "Hello", "rejected": "Go away"}\n'
+SAME = '{"prompt": "Hi", "chosen": "Hello", "rejected": "Hello"}\n'
+EMPTY = '{"prompt": "Hi", "chosen": "", "rejected": "Hello"}\n'
+
+
+@pytest.fixture
+def mixed(tmp_path: Path) -> Path:
+    path = tmp_path / "pairs.jsonl"
+    path.write_text(GOOD + SAME + EMPTY + GOOD)
+    return path
+
+
+def test_stats_count_what_the_file_holds(capsys: pytest.CaptureFixture[str]):
+    assert main(["data", "stats", str(EXAMPLES / "household-pairs.jsonl")]) == 0
+    shown = capsys.readouterr().out
+    assert "roundwise-dpo" in shown
+    assert "16 pair" in shown
+    assert "loop_prev_action" in shown
+
+
+def test_stats_of_a_file_with_bad_rows_counts_them_by_reason(mixed: Path, capsys: pytest.CaptureFixture[str]):
+    assert main(["data", "stats", str(mixed)]) == 0
+    captured = capsys.readouterr()
+    assert "2 pair" in captured.out
+    assert "skipped 2 bad rows: 1 same_reply, 1 empty_completion" in captured.err
+
+
+def test_validate_names_every_bad_row_and_exits_2(mixed: Path, capsys: pytest.CaptureFixture[str]):
+    assert main(["data", "validate", str(mixed)]) == 2
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith(f"{mixed}:2: ") and '"rejected" equals "chosen"' in lines[0]
+    assert lines[1].startswith(f"{mixed}:3: ")
+    assert lines[2] == "4 rows read as trl: 2 good, 2 bad"
+
+
+def test_validate_of_a_good_file_exits_0(capsys: pytest.CaptureFixture[str]):
+    assert main(["data", "validate", str(EXAMPLES / "household.jsonl")]) == 0
+    assert "7 good, 0 bad" in capsys.readouterr().out
+
+
+def test_an_empty_file_is_an_input_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    (tmp_path / "empty.jsonl").write_text("\n")
+    for verb in ("stats", "validate"):
+        assert main(["data", verb, str(tmp_path / "empty.jsonl")]) == 2
+        assert "holds no rows" in capsys.readouterr().err
+
+
+def test_convert_keeps_every_record(tmp_path: Path):
+    for name in ("household.jsonl", "household-pairs.jsonl"):
+        for ending in (".jsonl", ".jsonl.zst"):
+            output = tmp_path / (name + ending)
+            assert main(["data", "convert", str(EXAMPLES / name), "--to", "bough", "-o", str(output)]) == 0
+            assert list(read(output)) == list(read(EXAMPLES / name))
+
+
+def test_convert_stops_at_bad_rows_names_them_all_and_writes_nothing(mixed: Path, capsys: pytest.CaptureFixture[str]):
+    output = mixed.with_name("out.jsonl")
+    assert main(["data", "convert", str(mixed), "-o", str(output)]) == 2
+    error = capsys.readouterr().err
+    assert f"{mixed}:2: " in error and f"{mixed}:3: " in error
+    assert [path.name for path in mixed.parent.iterdir()] == ["pairs.jsonl"]
+
+
+def test_convert_can_skip_bad_rows_and_counts_them(mixed: Path, capsys: pytest.CaptureFixture[str]):
+    output = mixed.with_name("out.jsonl")
+    assert main(["data", "convert", str(mixed), "--on-error", "skip", "-o", str(output)]) == 0
+    assert "skipped 2 bad rows" in capsys.readouterr().err
+    assert len(list(read(output))) == 2
+
+
+def test_convert_names_records_the_target_cannot_express(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    source, output = EXAMPLES / "household-pairs.jsonl", tmp_path / "out.jsonl"
+    assert main(["data", "convert", str(source), "--to", "knowlyr-grpo", "-o", str(output)]) == 2
+    assert "household-pairs.jsonl:1: " in capsys.readouterr().err
+    assert not output.exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--to", "sharegpt", "-o", "x.jsonl"], "can only be read; writable: bough"),
+        (["--to", "tlr", "-o", "x.jsonl"], "did you mean trl?"),
+        (["-o", "x.txt"], "must end in .jsonl"),
+        ([], "--output is required"),
+    ],
+)
+def test_convert_says_what_is_allowed(arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]):
+    assert main(["data", "convert", str(EXAMPLES / "household.jsonl"), *arguments]) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_convert_never_overwrites_unasked(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    output = tmp_path / "out.jsonl"
+    output.write_text("precious")
+    command = ["data", "convert", str(EXAMPLES / "household.jsonl"), "-o", str(output)]
+    assert main(command) == 2
+    assert output.read_text() == "precious"
+    assert main([*command, "--overwrite"]) == 0
+    assert len(list(read(output))) == 7
+
+
+def test_show_prints_a_transcript(capsys: pytest.CaptureFixture[str]):
+    assert main(["data", "show", str(EXAMPLES / "household-pairs.jsonl"), "--index", "2"]) == 0
+    shown = capsys.readouterr().out
+    assert "✓ chosen" in shown and "✗ rejected" in shown
+
+
+def test_show_past_the_end_says_how_many_there_are(capsys: pytest.CaptureFixture[str]):
+    assert main(["data", "show", str(EXAMPLES / "household.jsonl"), "--index", "7"]) == 2
+    assert "has 7 good records" in capsys.readouterr().err
+
+
+def test_show_does_not_let_a_record_drive_the_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    row = {"prompt": "Hi", "chosen": "\x1b]0;owned\x07\x1b[2J", "rejected": "no [bold]markup[/bold]"}
+    (tmp_path / "a.jsonl").write_text(json.dumps(row) + "\n")
+    assert main(["data", "show", str(tmp_path / "a.jsonl")]) == 0
+    shown = capsys.readouterr().out
+    assert "\x1b" not in shown and "\x07" not in shown
+    assert "[bold]markup[/bold]" in shown
+
+
+def test_formats_lists_what_can_be_read_and_written(capsys: pytest.CaptureFixture[str]):
+    assert main(["data", "formats"]) == 0
+    shown = capsys.readouterr().out
+    for name in ("bough", "trl", "openai", "sharegpt", "roundwise-dpo", "knowlyr-sft", "knowlyr-dpo", "knowlyr-grpo"):
+        assert name in shown

@@ -1,0 +1,118 @@
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+
+from bough.cli import main
+from bough.trajectories.writer import Writer
+from bough.types import Call, Message, Task, Trajectory, Turn
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+HOUSEHOLD = str(EXAMPLES / "household.jsonl")
+QWEN3 = str(EXAMPLES.parent / "tests" / "templates" / "qwen3.jinja")
+
+
+def doctor(*words: str) -> int:
+    return main(["doctor", *words, "--model", "tiny"])
+
+
+def test_the_doctor_shows_trained_tokens_and_counts_them(capsys: pytest.CaptureFixture[str]):
+    assert doctor(HOUSEHOLD) == 0
+    shown = capsys.readouterr().out
+    assert "⟦THOUGHT: The coffeetable 1 is worth a look.\nACTION: go to coffeetable 1<|im_end|>⟧" in shown
+    assert "78 calls in, 78 kept, 0 dropped" in shown
+    assert "5 replies are marked as not to be trained" in shown
+    assert "OK:" in shown
+
+
+def test_what_is_shown_as_trained_are_the_replies_and_nothing_else(capsys: pytest.CaptureFixture[str]):
+    assert doctor(HOUSEHOLD, "--samples", "7") == 0
+    shown = capsys.readouterr().out
+    trained = [piece.partition("⟧")[0] for piece in shown.split("⟦")[1:]]
+    rows = [json.loads(line) for line in Path(HOUSEHOLD).read_text().splitlines()]
+    replies = [said["value"] for row in rows for said in row["conversations"] if said.get("loss")]
+    assert trained == [reply + "<|im_end|>" for reply in replies]
+
+
+def test_a_pair_is_two_calls_with_one_history(capsys: pytest.CaptureFixture[str]):
+    assert doctor(str(EXAMPLES / "household-pairs.jsonl"), "--samples", "0") == 0
+    assert "32 calls in, 32 kept" in capsys.readouterr().out
+
+
+def test_answers_that_do_not_fit_are_a_failure(capsys: pytest.CaptureFixture[str]):
+    assert doctor(HOUSEHOLD, "--max-length", "40") == 2
+    shown = capsys.readouterr().out
+    assert "FAIL no trained token" in shown
+    assert "FAIL answer cut off: 78 answers do not fit into max_length 40" in shown
+
+
+def test_shortened_prompts_are_counted(capsys: pytest.CaptureFixture[str]):
+    assert doctor(HOUSEHOLD, "--max-length", "600", "--samples", "0") == 0
+    assert "calls left out their oldest steps to fit max_length" in capsys.readouterr().out
+
+
+def test_a_template_that_rewrites_history_is_a_warning_with_its_cost(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    say = "<think>\nHm.\n</think>\n\nACTION: look"
+    row = {"messages": [{"role": r, "content": c} for r, c in [("user", "Hi"), ("assistant", say)] * 3]}
+    (tmp_path / "a.jsonl").write_text(json.dumps(row) + "\n")
+    assert doctor(str(tmp_path / "a.jsonl"), "--chat-template", QWEN3) == 0
+    assert "WARN history rewritten: the template is not prefix-preserving: in 2 of 2 calls" in capsys.readouterr().out
+
+
+def test_an_answer_that_was_cut_off_when_sampled_is_a_failure(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    from bough.models.resolve import load_tokenizer
+
+    ids = load_tokenizer("tiny")("ACTION: go to", add_special_tokens=False)["input_ids"]
+    call = Call(prompt_ids=[1, 5, 6], completion_ids=ids, text="ACTION: go to", finish="length")
+    turn = Turn(reply=Message(role="assistant", content="ACTION: go to"), call=call)
+    with Writer(tmp_path / "a.jsonl") as writer:
+        writer.write(Trajectory(id="a", task=Task(id="t"), start=[Message(role="user", content="Hi")], turns=[turn]))
+    assert doctor(str(tmp_path / "a.jsonl")) == 2
+    assert "FAIL answer cut off: 1 recorded answers do not end with <|im_end|>" in capsys.readouterr().out
+
+
+def test_pad_as_end_of_turn_is_a_warning(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    from bough.models.resolve import load_tokenizer
+
+    tokenizer = load_tokenizer("tiny")
+    tokenizer.pad_token = tokenizer.eos_token
+    tokenizer.save_pretrained(tmp_path / "model")
+    assert main(["doctor", HOUSEHOLD, "--model", str(tmp_path / "model"), "--samples", "0"]) == 0
+    assert "WARN pad = eos" in capsys.readouterr().out
+
+
+def test_a_model_without_a_template_is_an_input_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    from bough.models.resolve import load_tokenizer
+
+    tokenizer = load_tokenizer("tiny")
+    tokenizer.chat_template = None
+    tokenizer.save_pretrained(tmp_path / "model")
+    assert main(["doctor", HOUSEHOLD, "--model", str(tmp_path / "model")]) == 2
+    assert "has no chat template" in capsys.readouterr().err
+
+
+def test_a_template_without_end_of_turn_is_an_input_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    (tmp_path / "bad.jinja").write_text("{% for m in messages %}{{ m['content'] }}\n{% endfor %}")
+    assert doctor(HOUSEHOLD, "--chat-template", str(tmp_path / "bad.jinja")) == 2
+    assert "no end-of-turn token" in capsys.readouterr().err
+
+
+def test_a_run_folder_keeps_settings_report_and_ledger(tmp_path: Path):
+    run = tmp_path / "run"
+    assert doctor(HOUSEHOLD, "--output", str(run), "--samples", "0", "--max-length", "2048") == 0
+    settings = yaml.safe_load((run / "config.yaml").read_text())
+    assert (settings["model"], settings["max_length"]) == ("tiny", 2048)
+    assert main(["doctor", "--config", str(run / "config.yaml")]) == 0
+    rows, calls = json.loads((run / "ledger.json").read_text())
+    assert rows == {"item": "rows", "in": 7, "kept": 7, "dropped": {}}
+    assert calls["kept"] == 78
+    assert json.loads((run / "report.json").read_text())["tokens"]["trained"] > 1000
+
+
+def test_bad_rows_are_in_the_ledger(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    (tmp_path / "a.jsonl").write_text(Path(HOUSEHOLD).read_text() + '{"conversations": 7}\n')
+    assert doctor(str(tmp_path / "a.jsonl"), "--samples", "0") == 0
+    assert "8 rows in, 7 kept, 1 dropped (1 wrong_type)" in capsys.readouterr().out
