@@ -37,6 +37,7 @@ def test_an_episode_with_a_name_and_no_task_is_its_own_task():
 
 
 def test_an_unscored_reward_is_not_a_reward_of_zero():
+    assert read_trajectory({}, START, YES).rewards == {}
     trajectory = read_trajectory({"reward": None, "rewards": {"reward": None}}, START, YES)
     assert trajectory.rewards == {"reward": None}
     assert write_ending(trajectory) == {"rewards": {"reward": None}}

@@ -30,6 +30,23 @@ def test_empty_columns_of_other_formats_mislead_nobody(name: str, row: Row):
     assert detect({**dict.fromkeys(columns), **row}).name == name
 
 
+def as_table(value: object) -> object:
+    """`value` as Parquet gives it back: in a list of objects, all have the keys of all, null where there was none."""
+    if isinstance(value, list) and value and all(isinstance(item, dict) for item in value):
+        keys = {key for item in value for key in item}
+        return [{key: as_table(item.get(key)) for key in keys} for item in value]
+    if isinstance(value, dict):
+        return {key: item if key in ("arguments", "tools") else as_table(item) for key, item in value.items()}
+    return value
+
+
+@pytest.mark.parametrize(("name", "row"), SAMPLES)
+def test_keys_that_a_table_fills_with_null_change_nothing(name: str, row: Row):
+    table = as_table(row)
+    assert detect(table).name == name
+    assert FORMATS[name].read(table) == FORMATS[name].read(row)
+
+
 @pytest.mark.parametrize(("name", "row"), [sample for sample in SAMPLES if FORMATS[sample[0]].write])
 def test_a_sample_that_is_written_is_detected_and_read_as_the_same(name: str, row: Row):
     record = FORMATS[name].read(row)
@@ -120,6 +137,25 @@ def check(row: Row) -> None:
             reasons.add(error.reason)
             str(error).encode()
     assert reasons <= set(REASONS)
+
+
+def places(value: object) -> list[tuple]:
+    """Every (container, key) inside `value`."""
+    items = list(value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ())
+    return [place for key, item in items for place in ((value, key), *places(item))]
+
+
+JUNK = [None, True, 0, 10**5000, float("nan"), "", "x", "\ud800", b"x", [], {}, ["x"], {"\ud800": 1}, nested(300)]
+
+
+@pytest.mark.parametrize("number", range(len(JUNK)))
+def test_junk_in_any_place_of_any_sample_is_a_row_error_or_none(number: int):
+    for _, row in SAMPLES:
+        for i in range(len(places(row))):
+            damaged = copy.deepcopy(row)
+            container, key = places(damaged)[i]
+            container[key] = JUNK[number]
+            check(damaged)
 
 
 @given(row=st.dictionaries(st.sampled_from(COLUMNS), values, max_size=8))

@@ -39,6 +39,11 @@ def test_other_arguments_are_named(arguments: object):
     assert error.value.reason == "wrong_type"
 
 
+def test_a_missing_number_among_the_arguments_is_null():
+    arguments = {"a": [float("nan")]}
+    assert read_tool_call({"function": {"name": "ls", "arguments": arguments}}, "call").arguments == {"a": [None]}
+
+
 @pytest.mark.parametrize("key", ["reasoning_content", "thinking", "reasoning"])
 def test_thinking_has_three_names(key: str):
     assert read_message({"role": "assistant", "content": "4", key: "2 + 2"}, "m").reasoning == "2 + 2"

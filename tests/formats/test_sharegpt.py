@@ -53,7 +53,11 @@ HUMAN, GPT = {"from": "human", "value": "Hi"}, {"from": "gpt", "value": "Hello"}
     [
         ({"conversations": [HUMAN, GPT, GPT]}, "unbalanced_roles", "message 2 is an assistant message after assistant"),
         ({"conversations": [HUMAN]}, "unbalanced_roles", "no assistant message"),
-        ({"conversations": [HUMAN, {"from": "gpt", "value": ""}]}, "empty_completion", "reply 0 is empty"),
+        (
+            {"conversations": [HUMAN, {"from": "gpt", "value": ""}]},
+            "empty_completion",
+            "message 1 (assistant) is empty",
+        ),
         ({"conversations": [HUMAN, {**GPT, "loss": 0}]}, "wrong_type", 'conversations[1] "loss" is a whole number'),
         ({"conversations": [HUMAN, {"from": "gpt"}]}, "missing_field", 'conversations[1] "value" is missing'),
         (
@@ -66,7 +70,11 @@ HUMAN, GPT = {"from": "human", "value": "Hi"}, {"from": "gpt", "value": "Hello"}
             "wrong_type",
             'conversations[1] "value" is not JSON',
         ),
-        ({"conversations": [HUMAN, {"from": "function_call", "value": "[]"}]}, "empty_completion", "reply 0 is empty"),
+        (
+            {"conversations": [HUMAN, {"from": "function_call", "value": "[]"}]},
+            "empty_completion",
+            "message 1 (assistant) is empty",
+        ),
         (
             {"conversations": [{"from": "system", "value": "a"}, HUMAN, GPT], "system": "b"},
             "unbalanced_roles",

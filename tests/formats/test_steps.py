@@ -1,5 +1,5 @@
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from bough.errors import RowError
@@ -135,6 +135,7 @@ def steps(draw: st.DrawFn) -> list[dict]:
 
 
 @given(steps=steps())
+@example(steps=[{"thought": "\n"}])
 @settings(max_examples=100, deadline=None)
 def test_a_list_of_steps_survives(steps: list[dict]):
     turns = read_steps(steps)

@@ -84,12 +84,12 @@ def optional(row: Row, key: str, kind: type | tuple[type, ...], where: str = "")
 
 
 def typed(value: Any, kind: type | tuple[type, ...], what: str) -> Any:
-    """`value`, which must be of `kind` (a bool is no number)."""
+    """`value`, which must be of `kind` (a bool is no number) and, if it is text, sound."""
     kinds = kind if isinstance(kind, tuple) else (kind,)
     if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
         names = " or ".join(JSON_NAMES[k] for k in kinds if k is not int or float not in kinds)
         raise RowError("wrong_type", f"{what} is {_json_name(value)}; it must be {names}")
-    return value
+    return jsonable(value) if isinstance(value, str) else value
 
 
 def number(row: Row, key: str, where: str = "") -> float | None:
@@ -110,11 +110,15 @@ def finite(value: Any, what: str) -> float:
 
 def rest(row: Row, *known: str) -> dict[str, Any]:
     """The columns a format gives no meaning to: kept in `info`, so nothing is lost."""
-    return {key: jsonable(value) for key, value in row.items() if key not in known and value is not None}
+    columns = jsonable({key: value for key, value in row.items() if key not in known})
+    return {key: value for key, value in columns.items() if value is not None}
 
 
 def jsonable(value: Any) -> Any:
-    """`value` as JSON can hold it: NaN (a table's missing number) as null, a date as text."""
+    """`value` as JSON can hold it: NaN (a table's missing number) as null, a date as text.
+
+    Half a character (a lone surrogate, which JSON's escapes allow) raises UnicodeEncodeError.
+    """
     if isinstance(value, dict):
         return {jsonable(key): jsonable(item) for key, item in value.items()}
     if isinstance(value, list):
@@ -147,11 +151,11 @@ def split_turns(
     if before:
         raise RowError("unbalanced_roles", f"message {begin} is a {before[0].role} message; a reply must stand there")
     flags = [True] * len(turns) if trained is None else list(trained)
-    for i, (turn, flag) in enumerate(zip(turns, flags, strict=True)):
+    replies = [i for i, message in enumerate(messages) if message.role == "assistant" and i >= begin]
+    for i, turn, flag in zip(replies, turns, flags, strict=True):
         if flag and turn.reply.empty:
-            raise RowError("empty_completion", f"reply {i} is empty")
-        turns[i] = turn.model_copy(update={"trained": flag})
-    return messages[:begin], turns
+            raise RowError("empty_completion", f"message {i} (assistant) is empty")
+    return messages[:begin], [t.model_copy(update={"trained": flag}) for t, flag in zip(turns, flags, strict=True)]
 
 
 def check_roles(messages: list[Message]) -> None:

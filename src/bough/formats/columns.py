@@ -44,7 +44,7 @@ def read_trajectory(row: Row, start: list[Message], turns: list[Turn], *own: str
 def read_ending(row: Row, where: str = "") -> Row:
     """How an episode ended: rewards, success and what stopped it."""
     others = optional(row, "rewards", dict, where) or {}
-    rewards = {key: number(others, key, f'{where}"rewards" ') for key in others}
+    rewards = {jsonable(key): number(others, key, f'{where}"rewards" ') for key in others}
     reward = number(row, "reward", where)
     return {
         "rewards": rewards if reward is None else {"reward": reward, **rewards},

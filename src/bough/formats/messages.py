@@ -44,7 +44,7 @@ def read_message(value: Any, what: str) -> Message:
     where = f"{what} "
     role = ROLES.get(field(message, "role", str, where))
     if role is None:
-        raise RowError("wrong_type", f'{where}"role" is {message["role"]!r}; it must be one of {", ".join(ROLES)}')
+        raise RowError("wrong_type", f'{where}"role" is {message["role"]!r:.40}; it must be one of {", ".join(ROLES)}')
     if message.get("function_call") is not None:
         raise RowError("wrong_type", f'{where}"function_call" is not read any more; write it as "tool_calls"')
     calls = optional(message, "tool_calls", list, where) or []
@@ -62,8 +62,8 @@ def read_tool_call(value: Any, what: str) -> ToolCall:
     """One tool call, its function wrapped (`{"function": {"name": …}}`) or bare (`{"name": …}`)."""
     call: Row = typed(value, dict, what)
     where = f"{what} "
-    if call.get("type", "function") not in ("function", None):
-        raise RowError("wrong_type", f'{where}"type" is {call["type"]!r}; only functions can be called')
+    if (optional(call, "type", str, where) or "function") != "function":
+        raise RowError("wrong_type", f'{where}"type" is {call["type"]!r:.40}; only functions can be called')
     function = optional(call, "function", dict, where) or call
     arguments = optional(function, "arguments", (dict, str), where)
     if isinstance(arguments, str):
@@ -135,7 +135,7 @@ def _read_content(message: Row, where: str) -> str:
 def _read_part(value: Any, what: str) -> str:
     part: Row = typed(value, dict, what)
     if field(part, "type", str, f"{what} ") != "text":
-        raise RowError("wrong_type", f"{what} is of type {part['type']!r}; only text can be trained on")
+        raise RowError("wrong_type", f"{what} is of type {part['type']!r:.40}; only text can be trained on")
     text: str = field(part, "text", str, f"{what} ")
     return text
 

@@ -59,7 +59,7 @@ def _read_message(value: Any, what: str, before: list[Message]) -> Message:
     speaker, text = field(message, "from", str, where), field(message, "value", str, where)
     role = ROLES.get(speaker)
     if role is None:
-        raise RowError("wrong_type", f'{where}"from" is {speaker!r}; it must be one of {", ".join(ROLES)}')
+        raise RowError("wrong_type", f'{where}"from" is {speaker!r:.40}; it must be one of {", ".join(ROLES)}')
     if speaker == "function_call":
         calls = parse(text, f'{where}"value"')
         listed = calls if isinstance(calls, list) else [calls]

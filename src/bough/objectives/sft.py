@@ -32,7 +32,8 @@ def sft_loss(logprobs_N: Tensor, weights_N: Tensor, *, denominator: float) -> Lo
 def step_weights(rewards: Sequence[float | None]) -> list[float]:
     """Weights for one trajectory's steps: step reward / mean step reward, never negative.
 
-    With r⁺ = max(r, 0):  w_j = r⁺_j / mean(r⁺), the mean taken over the scored steps.
+    With r⁺ = max(r, 0):  w_j = r⁺_j / mean(r⁺), the mean taken over the scored steps
+    (knowlyr-trainer's step weights, made safe for rewards of any sign).
 
     - The weights average 1, so a weighted trajectory counts as much as an unweighted one;
       each lies in [0, number of scored steps]; equal rewards give 1; the unit of the
