@@ -6,23 +6,10 @@ from pathlib import Path
 SOURCE = Path(__file__).parents[1] / "src" / "bough"
 # Data flows downwards in this list; a module imports only from its own floor and those above it.
 FLOORS = [
-    ["errors"],
-    ["types"],
-    ["ledger"],
-    ["config"],
-    ["rundir"],
-    ["formats"],
-    ["trajectories"],
-    ["models"],
-    ["calls"],
-    ["trees"],
-    ["objectives"],
-    ["training"],
-    ["terminal"],
-    ["commands"],
-    ["cli"],
-]
-FLOOR = {name: number for number, names in enumerate(FLOORS) for name in names}
+    "errors", "types", "ledger", "config", "rundir", "formats", "trajectories", "terminal", "models", "calls", "trees",
+    "objectives", "training", "tracking", "stages", "evaluation", "recipes", "commands", "cli",
+]  # fmt: skip
+FLOOR = {name: number for number, name in enumerate(FLOORS)}
 
 
 def modules() -> list[Path]:

@@ -1,3 +1,38 @@
 """Bough turns an open language model into an agent."""
 
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from bough.config.training import DPOConfig, GRPOConfig, SFTConfig
+    from bough.errors import BoughError, InputError
+    from bough.stages.train import Trained, dpo, grpo, sft
+    from bough.training.policy import Policy
+    from bough.trajectories.reader import Reader, read
+    from bough.trajectories.writer import Writer
+    from bough.types import Call, Group, Message, Pair, Task, ToolCall, Trajectory, Turn
+
 __version__ = "0.1.0"
+
+# What is public and where it lives; loaded when it is first asked for, so that `import bough` is quick.
+_HOMES = {
+    "bough.config.training": ("DPOConfig", "GRPOConfig", "SFTConfig"),
+    "bough.errors": ("BoughError", "InputError"),
+    "bough.stages.train": ("Trained", "dpo", "grpo", "sft"),
+    "bough.training.policy": ("Policy",),
+    "bough.trajectories.reader": ("Reader", "read"),
+    "bough.trajectories.writer": ("Writer",),
+    "bough.types": ("Call", "Group", "Message", "Pair", "Task", "ToolCall", "Trajectory", "Turn"),
+}
+_HOME = {name: module for module, names in _HOMES.items() for name in names}
+
+__all__ = [  # noqa: RUF022  as above
+    "DPOConfig", "GRPOConfig", "SFTConfig", "BoughError", "InputError", "Trained", "dpo", "grpo", "sft", "Policy",
+    "Reader", "read", "Writer", "Call", "Group", "Message", "Pair", "Task", "ToolCall", "Trajectory", "Turn",
+]  # fmt: skip
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'bough' has no attribute {name!r}")
+    return getattr(import_module(_HOME[name]), name)

@@ -56,6 +56,32 @@ VERBS: dict[str, Verb] = {
         "bough.config.doctor:DoctorConfig", "bough.commands.doctor:doctor",
         "  bough doctor sft.jsonl --model smollm2\n  bough doctor pairs.jsonl --model Qwen/Qwen3-4B --max-length 2048",
     ),
+    "sft": Verb(
+        "train on demonstrations",
+        "bough.config.training:SFTConfig", "bough.commands.train:sft",
+        "  bough sft --train-file sft.jsonl --model smollm2 --output-dir runs/sft\n"
+        "  bough sft --config train.yaml --learning-rate 1e-5",
+    ),
+    "dpo": Verb(
+        "train on preference pairs",
+        "bough.config.training:DPOConfig", "bough.commands.train:dpo",
+        "  bough dpo --train-file pairs.jsonl --model runs/sft/final --beta 0.1 --output-dir runs/dpo",
+    ),
+    "grpo": Verb(
+        "train on groups of attempts",
+        "bough.config.training:GRPOConfig", "bough.commands.train:grpo",
+        "  bough grpo --train-file groups.jsonl --model runs/dpo/final --output-dir runs/grpo",
+    ),
+    "eval": Verb(
+        "measure a model on held-out files",
+        "bough.config.evaluation:EvalConfig", "bough.commands.evaluate:evaluate",
+        "  bough eval --model runs/sft/final --eval-file held-out.jsonl",
+    ),
+    "merge": Verb(
+        "write an adapter into its base model",
+        "bough.config.merge:MergeConfig", "bough.commands.merge:merge",
+        "  bough merge runs/dpo/final -o model",
+    ),
 }  # fmt: skip
 
 

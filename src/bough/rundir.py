@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,14 @@ class RunDir:
         self.config = self.path / "config.yaml"
         self.ledger = self.path / "ledger.json"
         self.report = self.path / "report.json"
+        self.metrics = self.path / "metrics.jsonl"
+        self.checkpoints = self.path / "checkpoints"
+        self.cache = self.path / "cache"
+        self.final = self.path / "final"
+        self.best = self.path / "best"
+
+    def bad_batch(self, step: int) -> Path:
+        return self.path / f"bad-batch-{step}.jsonl"
 
     def create(self, config: Config) -> None:
         """Makes the folder and writes the resolved settings into it."""
@@ -27,6 +36,18 @@ class RunDir:
             write_atomically(self.config, config.to_yaml())
         except OSError as error:
             raise InputError(f"{self.path}: cannot be used as a run folder: {error.strerror}") from None
+
+    def clear(self) -> None:
+        """Removes what an earlier run left here; files that are not a run's stay."""
+        for folder in (self.checkpoints, self.cache, self.final, self.best):
+            shutil.rmtree(folder, ignore_errors=True)
+        for file in (self.config, self.ledger, self.report, self.metrics):
+            file.unlink(missing_ok=True)
+
+    @property
+    def used(self) -> bool:
+        """Whether a training run has left something here."""
+        return self.metrics.exists() or self.checkpoints.exists() or self.final.exists()
 
 
 def write_json(path: Path, value: Any) -> None:

@@ -23,7 +23,7 @@ def test_stats_count_what_the_file_holds(capsys: pytest.CaptureFixture[str]):
     assert main(["data", "stats", str(EXAMPLES / "household-pairs.jsonl")]) == 0
     shown = capsys.readouterr().out
     assert "roundwise-dpo" in shown
-    assert "16 pair" in shown
+    assert "14 pair" in shown
     assert "loop_prev_action" in shown
 
 
@@ -44,7 +44,7 @@ def test_validate_names_every_bad_row_and_exits_2(mixed: Path, capsys: pytest.Ca
 
 def test_validate_of_a_good_file_exits_0(capsys: pytest.CaptureFixture[str]):
     assert main(["data", "validate", str(EXAMPLES / "household.jsonl")]) == 0
-    assert "7 good, 0 bad" in capsys.readouterr().out
+    assert "5 good, 0 bad" in capsys.readouterr().out
 
 
 def test_an_empty_file_is_an_input_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
@@ -105,7 +105,7 @@ def test_convert_never_overwrites_unasked(tmp_path: Path, capsys: pytest.Capture
     assert main(command) == 2
     assert output.read_text() == "precious"
     assert main([*command, "--overwrite"]) == 0
-    assert len(list(read(output))) == 7
+    assert len(list(read(output))) == 5
 
 
 def test_show_prints_a_transcript(capsys: pytest.CaptureFixture[str]):
@@ -115,8 +115,8 @@ def test_show_prints_a_transcript(capsys: pytest.CaptureFixture[str]):
 
 
 def test_show_past_the_end_says_how_many_there_are(capsys: pytest.CaptureFixture[str]):
-    assert main(["data", "show", str(EXAMPLES / "household.jsonl"), "--index", "7"]) == 2
-    assert "has 7 good records" in capsys.readouterr().err
+    assert main(["data", "show", str(EXAMPLES / "household.jsonl"), "--index", "5"]) == 2
+    assert "has 5 good records" in capsys.readouterr().err
 
 
 def test_show_does_not_let_a_record_drive_the_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]):

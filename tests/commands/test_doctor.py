@@ -20,14 +20,14 @@ def doctor(*words: str) -> int:
 def test_the_doctor_shows_trained_tokens_and_counts_them(capsys: pytest.CaptureFixture[str]):
     assert doctor(HOUSEHOLD) == 0
     shown = capsys.readouterr().out
-    assert "⟦THOUGHT: The coffeetable 1 is worth a look.\nACTION: go to coffeetable 1<|im_end|>⟧" in shown
-    assert "78 calls in, 78 kept, 0 dropped" in shown
+    assert "⟦THOUGHT: The cabinet 11 is worth a look.\nACTION: go to cabinet 11<|im_end|>⟧" in shown
+    assert "63 calls in, 63 kept, 0 dropped" in shown
     assert "5 replies are marked as not to be trained" in shown
     assert "OK:" in shown
 
 
 def test_what_is_shown_as_trained_are_the_replies_and_nothing_else(capsys: pytest.CaptureFixture[str]):
-    assert doctor(HOUSEHOLD, "--samples", "7") == 0
+    assert doctor(HOUSEHOLD, "--samples", "5") == 0
     shown = capsys.readouterr().out
     trained = [piece.partition("⟧")[0] for piece in shown.split("⟦")[1:]]
     rows = [json.loads(line) for line in Path(HOUSEHOLD).read_text().splitlines()]
@@ -37,14 +37,14 @@ def test_what_is_shown_as_trained_are_the_replies_and_nothing_else(capsys: pytes
 
 def test_a_pair_is_two_calls_with_one_history(capsys: pytest.CaptureFixture[str]):
     assert doctor(str(EXAMPLES / "household-pairs.jsonl"), "--samples", "0") == 0
-    assert "32 calls in, 32 kept" in capsys.readouterr().out
+    assert "28 calls in, 28 kept" in capsys.readouterr().out
 
 
 def test_answers_that_do_not_fit_are_a_failure(capsys: pytest.CaptureFixture[str]):
     assert doctor(HOUSEHOLD, "--max-length", "40") == 2
     shown = capsys.readouterr().out
     assert "FAIL no trained token" in shown
-    assert "FAIL answer cut off: 78 answers do not fit into max_length 40" in shown
+    assert "FAIL answer cut off: 63 answers do not fit into max_length 40" in shown
 
 
 def test_shortened_prompts_are_counted(capsys: pytest.CaptureFixture[str]):
@@ -107,12 +107,12 @@ def test_a_run_folder_keeps_settings_report_and_ledger(tmp_path: Path):
     assert (settings["model"], settings["max_length"]) == ("tiny", 2048)
     assert main(["doctor", "--config", str(run / "config.yaml")]) == 0
     rows, calls = json.loads((run / "ledger.json").read_text())
-    assert rows == {"item": "rows", "in": 7, "kept": 7, "dropped": {}}
-    assert calls["kept"] == 78
+    assert rows == {"item": "rows", "in": 5, "kept": 5, "dropped": {}}
+    assert calls["kept"] == 63
     assert json.loads((run / "report.json").read_text())["tokens"]["trained"] > 1000
 
 
 def test_bad_rows_are_in_the_ledger(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     (tmp_path / "a.jsonl").write_text(Path(HOUSEHOLD).read_text() + '{"conversations": 7}\n')
     assert doctor(str(tmp_path / "a.jsonl"), "--samples", "0") == 0
-    assert "8 rows in, 7 kept, 1 dropped (1 wrong_type)" in capsys.readouterr().out
+    assert "6 rows in, 5 kept, 1 dropped (1 wrong_type)" in capsys.readouterr().out

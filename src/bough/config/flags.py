@@ -29,9 +29,14 @@ class Parser(argparse.ArgumentParser):
 def build(config: type[Config], prog: str, examples: str = "") -> Parser:
     """A parser whose flags are the fields of `config`, grouped by the class that declares them."""
     parser = Parser(
-        prog=prog, description=config.__doc__, epilog=examples and f"examples:\n{examples}", allow_abbrev=False,
-        argument_default=argparse.SUPPRESS, formatter_class=argparse.RawDescriptionHelpFormatter,
-    )  # fmt: skip
+        prog=prog,
+        usage=_usage(config, prog),
+        description=config.__doc__,
+        epilog=examples and f"examples:\n{examples}",
+        allow_abbrev=False,
+        argument_default=argparse.SUPPRESS,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     groups = {}
     for name, info in config.model_fields.items():
         if is_positional(info):
@@ -56,6 +61,17 @@ def parse(config: type[Config], parser: Parser, arguments: Sequence[str]) -> tup
     given = vars(known)
     debug, file = given.pop("debug", False), given.pop("config", None)
     return config.load(file, given | _unknown(unknown)), debug
+
+
+def _usage(config: type[Config], prog: str) -> str:
+    """Short: the flags are all explained below it."""
+    words = [name.upper() for name, info in config.model_fields.items() if is_positional(info)]
+    required = [
+        f"{flag(name)} …"
+        for name, info in config.model_fields.items()
+        if info.is_required() and not is_positional(info)
+    ]
+    return " ".join([prog, *words, *required, "[flags]"])
 
 
 def _add_flag(group: Any, name: str, info: FieldInfo) -> None:
@@ -83,11 +99,14 @@ def _plain(annotation: Any) -> Any:
 
 
 def _help(info: FieldInfo) -> str:
+    if _extra(info).get("hidden"):
+        return argparse.SUPPRESS
     text = (info.description or "").replace("%", "%%")
     default = info.get_default(call_default_factory=True) if not info.is_required() else PydanticUndefined
     if default is PydanticUndefined:
         return f"{text} (required)"
-    return text if default is None else f"{text} (default: {str(default).replace('%', '%%')})"
+    shown = " ".join(map(str, default)) if isinstance(default, list) else str(default).replace("%", "%%")
+    return text if default in (None, []) else f"{text} (default: {shown})"
 
 
 def _owner(config: type[Config], name: str) -> type:

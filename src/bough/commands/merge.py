@@ -1,0 +1,28 @@
+"""`bough merge`: an adapter into its base model."""
+
+from __future__ import annotations
+
+from bough.config.merge import MergeConfig
+from bough.errors import InputError
+from bough.models.resolve import load_tokenizer
+from bough.terminal import console
+from bough.training.adapters import load_actor
+from bough.training.checkpoint import put_in_place
+from bough.training.load import base_and_adapter, load_model
+
+
+def merge(config: MergeConfig) -> int:
+    import torch
+
+    if config.output.exists():
+        raise InputError(f"{config.output} exists; name a folder that does not")
+    base = config.model or base_and_adapter(str(config.adapter))[0]
+    model = load_model(base, dtype=torch.float32, device=torch.device("cpu"), quantize=False)
+    merged = load_actor(model, config.adapter).merge_and_unload()
+    draft = config.output.with_name(f".{config.output.name}")
+    merged.save_pretrained(draft)
+    has_tokenizer = (config.adapter / "tokenizer.json").is_file()
+    load_tokenizer(str(config.adapter) if has_tokenizer else base).save_pretrained(draft)
+    put_in_place(draft, config.output)
+    console.out().print(f"{config.adapter} merged into {base}: {config.output}", markup=False)
+    return 0

@@ -1,0 +1,35 @@
+"""`bough sft`, `bough dpo` and `bough grpo`."""
+
+from __future__ import annotations
+
+from bough.config.training import DPOConfig, GRPOConfig, SFTConfig
+from bough.stages import train
+from bough.terminal import console
+from bough.training.metrics_file import MetricsFile
+
+
+def sft(config: SFTConfig) -> int:
+    return _tell(train.sft(config))
+
+
+def dpo(config: DPOConfig) -> int:
+    return _tell(train.dpo(config))
+
+
+def grpo(config: GRPOConfig) -> int:
+    return _tell(train.grpo(config))
+
+
+def _tell(trained: train.Trained) -> int:
+    counters, out = trained.counters, console.out()
+    lines = [line for line in MetricsFile.read(trained.weights.parent / "metrics.jsonl") if "loss" in line]
+    if lines:
+        out.print(f"loss {lines[0]['loss']:.4g} → {lines[-1]['loss']:.4g} in {counters.step} steps")
+        if "accuracy" in lines[-1]:
+            out.print(f"accuracy {lines[0]['accuracy']:.3g} → {lines[-1]['accuracy']:.3g}")
+    shared = counters.tokens_raw / max(1, counters.tokens_computed)
+    out.print(
+        f"{counters.tokens_trained:,} tokens trained; {counters.tokens_computed:,} computed, {shared:.1f}× fewer than one by one"
+    )
+    out.print(f"weights in {trained.weights}", markup=False)
+    return 0

@@ -1,0 +1,121 @@
+"""A model on held-out data: how likely it finds the replies, and which side of a pair it prefers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from bough.calls.builder import CallBuilder
+from bough.formats.base import Sample
+from bough.ledger import Ledger
+from bough.training.policy import Answers, Policy
+from bough.types import Call, Group, Message, Pair, Turn
+
+
+@dataclass
+class HeldOut:
+    """Measurements over many records; `to_json` divides at the end."""
+
+    policy: Policy
+    builder: CallBuilder
+    budget: int
+    calls: Ledger = field(default_factory=lambda: Ledger("calls"))
+    tokens: int = 0
+    logprob: float = 0.0
+    greedy: int = 0
+    pairs: int = 0
+    wins: int = 0
+    wins_per_token: int = 0
+    wins_over_reference: int = 0
+
+    def add(self, samples: Iterable[Sample]) -> None:
+        """Measures some records together; what they share is computed once."""
+        units: list[list[Call]] = []
+        pairs: list[tuple[int, int]] = []
+        for sample in samples:
+            if isinstance(sample, Pair):
+                pairs.append((len(units), len(units) + 1))
+                units += [self._calls(sample.start, side, sample.tools) for side in (sample.chosen, sample.rejected)]
+            else:
+                for attempt in sample.attempts if isinstance(sample, Group) else [sample]:
+                    units.append(self._calls(attempt.start, attempt.turns, attempt.tools))
+        calls = [call for unit in units for call in unit]
+        answers = self._answers(calls)
+        reference = self._reference(calls) if pairs else None
+        rejected = {second for _, second in pairs}
+        scores, at = [], 0
+        for number, unit in enumerate(units):
+            found = answers[at : at + len(unit)]
+            before = reference[at : at + len(unit)] if reference else None
+            at += len(unit)
+            scores.append(self._score(found, before))
+            if number not in rejected:  # nobody should find the rejected side likely
+                self._count(found)
+        for chosen, worse in pairs:
+            if units[chosen] and units[worse]:
+                self._compare(scores[chosen], scores[worse])
+
+    def to_json(self) -> dict[str, Any]:
+        found: dict[str, Any] = {"calls": self.calls.to_json(), "tokens": self.tokens}
+        if self.tokens:
+            found["nll"] = -self.logprob / self.tokens
+            found["perplexity"] = math.exp(min(found["nll"], 700))
+            found["token_accuracy"] = self.greedy / self.tokens
+        if self.pairs:
+            found["pairs"] = self.pairs
+            found["preference_accuracy"] = self.wins / self.pairs
+            found["preference_accuracy_per_token"] = self.wins_per_token / self.pairs
+            if hasattr(self.policy.model, "peft_config"):
+                found["preference_accuracy_over_reference"] = self.wins_over_reference / self.pairs
+        return found
+
+    def _calls(self, start: list[Message], turns: list[Turn], tools: list[dict[str, Any]]) -> list[Call]:
+        found = []
+        for built in self.builder.build(start, turns, tools):
+            if built.call is None:
+                self.calls.drop(built.reason or "")
+            else:
+                self.calls.keep()
+                found.append(built.call)
+        return found
+
+    @torch.no_grad()
+    def _answers(self, calls: Sequence[Call]) -> list[tuple[Tensor, Tensor]]:
+        found: list[tuple[Tensor, Tensor]] = [(torch.empty(0), torch.empty(0))] * len(calls)
+        for row in self.policy.rows(calls, budget=self.budget):
+            answers: Answers = self.policy(row)
+            for c, logprobs, greedy in zip(row.calls, answers.logprobs, answers.greedy, strict=True):
+                found[c] = logprobs, greedy
+        return found
+
+    def _reference(self, calls: Sequence[Call]) -> list[tuple[Tensor, Tensor]] | None:
+        if not hasattr(self.policy.model, "peft_config"):
+            return None
+        with self.policy.reference():
+            return self._answers(calls)
+
+    def _count(self, answers: list[tuple[Tensor, Tensor]]) -> None:
+        for logprobs, greedy in answers:
+            self.tokens += len(logprobs)
+            self.logprob += float(logprobs.sum())
+            self.greedy += int(greedy.sum())
+
+    def _score(
+        self, answers: list[tuple[Tensor, Tensor]], reference: list[tuple[Tensor, Tensor]] | None
+    ) -> tuple[float, float, float]:
+        """A unit's log-probability: summed, per token, and above the reference's."""
+        total = sum(float(logprobs.sum()) for logprobs, _ in answers)
+        length = sum(len(logprobs) for logprobs, _ in answers)
+        before = sum(float(logprobs.sum()) for logprobs, _ in reference) if reference else 0.0
+        return total, total / max(1, length), total - before
+
+    def _compare(self, chosen: tuple[float, float, float], rejected: tuple[float, float, float]) -> None:
+        self.pairs += 1
+        self.wins += chosen[0] > rejected[0]
+        self.wins_per_token += chosen[1] > rejected[1]
+        self.wins_over_reference += chosen[2] > rejected[2]

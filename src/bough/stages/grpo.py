@@ -1,0 +1,160 @@
+"""GRPO on groups of attempts on file: an advantage for every call, compared within its group."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from bough.calls.builder import CallBuilder
+from bough.config.training import GRPOConfig
+from bough.errors import RowError
+from bough.formats.base import Sample
+from bough.objectives.advantages import group_advantages, step_advantages, turn_advantages
+from bough.objectives.base import Loss
+from bough.objectives.grpo import aggregation_weights, grpo_loss
+from bough.stages.examples import CallSource, Examples, by_difficulty, head_of, read_examples, reward_of
+from bough.training.objective import Example
+from bough.types import Call, Group, Trajectory
+
+
+@dataclass(frozen=True)
+class Attempts(Example):
+    """The calls of a group's attempts, each with its advantage and the weight of its tokens."""
+
+    advantages: tuple[float, ...] = ()
+    weights: tuple[float, ...] = ()
+    denominator: float = 0.0
+    reward: float | None = None
+
+
+class GRPOObjective:
+    """The clipped surrogate per token; every call is a part of its own.
+
+    The reference stands in for the policy before its first update, which it is: the start
+    adapter, or none. Log-probabilities of the sampler on file correct for its difference.
+    """
+
+    needs_reference = True
+
+    def __init__(self, config: GRPOConfig) -> None:
+        self.config = config
+
+    def parts(self, example: Attempts) -> list[Attempts]:
+        rows = zip(example.calls, example.advantages, example.weights, strict=True)
+        return [replace(example, calls=[c], advantages=(a,), weights=(w,)) for c, a, w in rows]
+
+    def amount(self, example: Attempts) -> float:
+        return example.denominator
+
+    def loss(
+        self,
+        parts: Sequence[Attempts],
+        logprobs: Sequence[Sequence[Tensor]],
+        reference: Sequence[Sequence[Tensor]] | None,
+        denominator: float,
+    ) -> Loss:
+        assert reference is not None
+        config = self.config
+        found = [of_part[0] for of_part in logprobs]
+        before = torch.cat([of_part[0] for of_part in reference])
+        return grpo_loss(
+            torch.cat(found),
+            before,
+            torch.cat([torch.full_like(f, part.advantages[0]) for part, f in zip(parts, found, strict=True)]),
+            torch.cat([torch.full_like(f, part.weights[0]) for part, f in zip(parts, found, strict=True)]),
+            denominator=denominator,
+            clip_low=config.clip_low,
+            clip_high=config.clip_high,
+            dual_clip=config.dual_clip,
+            kl_coef=config.kl_coef,
+            reference_logprobs_N=before if config.kl_coef else None,
+            sampler_logprobs_N=_sampled(parts, before),
+            importance_cap=config.importance_cap,
+        )
+
+
+def groups(config: GRPOConfig, builder: CallBuilder, held_out: bool = False) -> Examples[Attempts]:
+    """The groups of the training file, or of the held-out one; groups that teach nothing are dropped and counted."""
+
+    def make(sample: Sample, source: CallSource) -> Attempts:
+        if not isinstance(sample, Group):
+            raise RowError("wrong_kind", f"this is a {type(sample).__name__.lower()}; GRPO learns from groups")
+        return _attempts(sample, source, config)
+
+    file = config.eval_file if held_out else config.train_file
+    assert file is not None
+    found = read_examples(file, config, builder, make)
+    found.examples = by_difficulty(found.examples, [example.reward for example in found.examples])
+    return found
+
+
+def _attempts(group: Group, source: CallSource, config: GRPOConfig) -> Attempts:
+    spread = call_advantages(group, config)
+    calls: list[Call] = []
+    advantages: list[float] = []
+    lengths: list[int] = []
+    owner: list[int] = []
+    for number, (attempt, of_turns) in enumerate(zip(group.attempts, spread, strict=True)):
+        found = source.calls(attempt.start, attempt.turns, attempt.tools)
+        trained = [(call, advantage) for t, call in found.items() if (advantage := of_turns[t]) is not None]
+        calls += [call for call, _ in trained]
+        advantages += [advantage for _, advantage in trained]
+        owner += [number] * len(trained)
+        lengths.append(sum(len(call.completion_ids) for call, _ in trained))
+    if not calls:
+        raise RowError("nothing_to_train", "no reply of this group can be trained")
+    aggregation = aggregation_weights(lengths, config.averaging, constant_length=config.constant_length)
+    rewards = [reward for attempt in group.attempts if (reward := reward_of(attempt, config.reward)) is not None]
+    return Attempts(
+        calls=calls,
+        cluster=head_of(group.attempts[0].start),
+        advantages=tuple(advantages),
+        weights=tuple(aggregation.weights[number] for number in owner),
+        denominator=aggregation.denominator,
+        reward=sum(rewards) / len(rewards),
+    )
+
+
+def call_advantages(group: Group, config: GRPOConfig) -> list[list[float | None]]:
+    """An advantage for every turn of every attempt; None where it was not scored."""
+    rewards = [reward_of(attempt, config.reward) for attempt in group.attempts]
+    if config.advantage == "turn":
+        by_turn = turn_advantages(
+            [_turn_rewards(a, r) for a, r in zip(group.attempts, rewards, strict=True)], normalise=config.normalise
+        )
+        if by_turn.dropped:
+            raise RowError(by_turn.dropped, "the attempts' turns have nothing to tell apart")
+        return by_turn.values
+    whole = group_advantages(rewards, normalise=config.normalise)
+    if whole.dropped:
+        raise RowError(whole.dropped, "the attempts' rewards have nothing to tell apart")
+    spread: list[list[float | None]] = []
+    for attempt, advantage in zip(group.attempts, whole.values, strict=True):
+        if advantage is None:
+            spread.append([None] * len(attempt.turns))
+        elif config.advantage == "step":
+            spread.append(
+                list(step_advantages(advantage, [turn.reward for turn in attempt.turns], config.step_formula))
+            )
+        else:
+            spread.append([advantage] * len(attempt.turns))
+    return spread
+
+
+def _turn_rewards(attempt: Trajectory, outcome: float | None) -> list[float | None]:
+    """The rewards of the turns; where they have none of their own, the outcome on the last."""
+    rewards = [turn.reward for turn in attempt.turns]
+    if outcome is not None and rewards and all(reward is None for reward in rewards):
+        rewards[-1] = outcome
+    return rewards
+
+
+def _sampled(parts: Sequence[Attempts], like: Tensor) -> Tensor | None:
+    """The sampler's log-probabilities, where every call on file has them."""
+    values = [part.calls[0].logprobs for part in parts]
+    if any(value is None for value in values):
+        return None
+    return torch.tensor([logprob for value in values if value is not None for logprob in value], device=like.device)

@@ -1,0 +1,202 @@
+"""A training stage from its settings to an adapter on disk; the three methods differ only in their examples."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from bough.calls.builder import CallBuilder
+from bough.calls.template import ChatTemplate, load_template
+from bough.config.training import DPOConfig, GRPOConfig, SFTConfig, TrainingConfig
+from bough.errors import InputError
+from bough.rundir import RunDir, write_json
+from bough.stages.dpo import DPOObjective, preferences
+from bough.stages.examples import Examples
+from bough.stages.grpo import GRPOObjective, groups
+from bough.stages.sft import SFTObjective, demonstrations
+from bough.terminal.training import TrainingProgress
+from bough.tracking.trackers import Trackers
+from bough.training.adapters import REFERENCE, Lora, add_actor, load_actor
+from bough.training.checkpoint import Checkpoint, checkpoints
+from bough.training.load import base_and_adapter, load_model
+from bough.training.loop import Counters, Trainer
+from bough.training.objective import Objective
+from bough.training.policy import Policy
+from bough.training.processes import Processes
+from bough.training.reconcile import grow, read_shape
+from bough.training.saving import save_policy
+
+log = logging.getLogger(__name__)
+Reader = Callable[[Any, CallBuilder, bool], Examples[Any]]
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What a stage leaves behind: the weights' folder, where the run ended, and what became of its rows."""
+
+    weights: Path
+    counters: Counters
+    ledgers: list[dict[str, Any]]
+
+
+def sft(config: SFTConfig) -> Trained:
+    """Supervised fine-tuning on trajectories."""
+    return _train(config, SFTObjective(), demonstrations)
+
+
+def dpo(config: DPOConfig) -> Trained:
+    """Preference optimisation on pairs."""
+    return _train(config, DPOObjective(config), preferences)
+
+
+def grpo(config: GRPOConfig) -> Trained:
+    """Group-relative policy optimisation on groups of attempts on file."""
+    return _train(config, GRPOObjective(config), groups)
+
+
+def _train(config: TrainingConfig, objective: Objective[Any], read: Reader) -> Trained:
+    run, processes = RunDir(config.output_dir), Processes()
+    if processes.first:
+        _make_room(run, config)
+    processes.wait()
+    resumed = _newest_checkpoint(run, config)
+    start, config = _start_adapter(config)
+    if processes.first:
+        run.create(config)
+    template = load_template(base_and_adapter(config.model)[0], config.chat_template)
+    builder = CallBuilder(template, max_length=config.max_length, stride=config.stride)
+    training = read(config, builder, False)
+    held_out = read(config, builder, True) if config.eval_file else Examples[Any]()
+    ledgers = [training.rows.to_json(), training.calls.to_json()]
+    policy = _load_policy(config, start, resumed, processes, needs_reference=objective.needs_reference)
+    names = config.report_to if processes.first else []
+    with (
+        Trackers(names, run.path, config.wandb_project, config.model_dump()) as trackers,
+        TrainingProgress() as progress,
+    ):
+
+        def tell(values: dict[str, Any]) -> None:
+            progress.tell(values)
+            trackers.log(values)
+
+        trainer = Trainer(
+            policy, objective, training.examples, config, run, partial(save_policy, policy, template.tokenizer),
+            held_out=held_out.examples, processes=processes, tell=tell,
+        )  # fmt: skip
+        progress.begin(len(trainer.plan), training.rows, training.calls)
+        _precompute(trainer, config, start, template)
+        counters = trainer.train(resumed)
+    if processes.first:
+        write_json(run.ledger, ledgers)
+        write_json(run.report, asdict(counters) | {"weights": run.final.name})
+    return Trained(run.final, counters, ledgers)
+
+
+def _make_room(run: RunDir, config: TrainingConfig) -> None:
+    """A folder that is in use is never trained over unasked."""
+    if config.resume or not run.used:
+        return
+    if not config.overwrite:
+        raise InputError(
+            f"{run.path} holds a run already; --resume goes on with it, --overwrite throws it away, "
+            "--output-dir names another"
+        )
+    run.clear()
+
+
+def _newest_checkpoint(run: RunDir, config: TrainingConfig) -> Checkpoint | None:
+    """Where to go on from."""
+    found = checkpoints(run.checkpoints) if config.resume else []
+    if config.resume and not found:
+        log.warning("%s holds no checkpoint yet; starting from the beginning.", run.path)
+    return found[-1] if found else None
+
+
+def _start_adapter(config: TrainingConfig) -> tuple[Path | None, TrainingConfig]:
+    """The adapter to start from, and the settings with its shape where none was asked for."""
+    start = config.adapter or base_and_adapter(config.model)[1]
+    if start is None:
+        return None, config
+    if not config.use_lora:
+        raise InputError(f"--no-use-lora cannot start from the adapter {start}; merge it into the model first")
+    shape = read_shape(start)
+    asked = {"lora_r", "lora_alpha", "lora_target_modules", "lora_dropout"} & config.model_fields_set
+    if not asked:
+        targets = [shape.targets] if isinstance(shape.targets, str) else list(shape.targets)
+        update = {
+            "lora_r": shape.r,
+            "lora_alpha": shape.alpha,
+            "lora_dropout": shape.dropout,
+            "lora_target_modules": targets,
+        }
+        return start, config.model_copy(update=update)
+    wanted = _lora(config)
+    differences = [
+        f"{name} is {mine} here and {theirs} there"
+        for name, mine, theirs in (
+            ("lora_r", wanted.r, shape.r),
+            ("lora_alpha", wanted.alpha, shape.alpha),
+            ("lora_target_modules", wanted.targets, shape.targets),
+        )
+        if mine != theirs and name in asked
+    ]
+    if differences and not config.merge_lora:
+        raise InputError(
+            f"the start adapter {start} has another shape; --merge-lora grows it to fit, "
+            "leaving these settings out takes it as it is:", differences,
+        )  # fmt: skip
+    return start, config
+
+
+def _lora(config: TrainingConfig) -> Lora:
+    names = config.lora_target_modules
+    targets = "all-linear" if names == ["all-linear"] else tuple(sorted(names))
+    return Lora(config.lora_r, config.lora_alpha, config.lora_dropout, targets)
+
+
+def _load_policy(
+    config: TrainingConfig,
+    start: Path | None,
+    resumed: Checkpoint | None,
+    processes: Processes,
+    *,
+    needs_reference: bool,
+) -> Policy:
+    """The policy as the run begins or goes on: the base, its actor, and a reference where the start is an adapter."""
+    name = base_and_adapter(config.model)[0]
+    actor = start
+    if resumed:
+        log.warning("Going on from step %d.", resumed.step)
+        name, actor = (name, resumed.weights) if config.use_lora else (str(resumed.weights), None)
+    torch.manual_seed(config.seed)  # a new adapter is drawn at random
+    device = processes.device
+    bf16 = device.type == "cuda" if config.bf16 is None else config.bf16
+    # Frozen weights may be as small as they are computed with; trained ones must not round small steps away.
+    dtype = torch.bfloat16 if bf16 and config.use_lora else torch.float32
+    model = load_model(name, dtype=dtype, device=device, quantize=config.qlora)
+    if config.gradient_checkpointing:
+        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    if actor is None:
+        model = add_actor(model, _lora(config)) if config.use_lora else model
+    elif resumed or not config.merge_lora:
+        model = load_actor(model, actor)
+    else:
+        model = grow(model, actor, _lora(config))
+    if needs_reference and start:
+        model.load_adapter(str(start), adapter_name=REFERENCE, is_trainable=False)
+    return Policy(model, attention=config.attention, autocast=torch.bfloat16 if bf16 else None)
+
+
+def _precompute(trainer: Trainer, config: TrainingConfig, start: Path | None, template: ChatTemplate) -> None:
+    """Reference log-probabilities beforehand: where asked for, and where all weights are trained."""
+    if trainer.reference is None or (config.use_lora and not getattr(config, "precompute_reference", False)):
+        return
+    calls = [call for example in [*trainer.examples, *trainer.held_out] for call in example.calls]
+    name = f"{config.model}|{start and start.resolve()}|{config.bf16}|{template.end_of_turn}"
+    trainer.reference.compute(calls, config.token_budget, trainer.run.cache, name)

@@ -1,0 +1,1 @@
+"""Training: the policy, its rows, and the loop over them."""

@@ -1,0 +1,140 @@
+"""Checkpoints: everything a run needs to go on as if nothing had happened, whole or not at all.
+
+    checkpoints/step-00000100/
+        weights/                the adapter (or model), loadable by anyone
+        optimizer.safetensors   the optimizer's tensors
+        random.safetensors      the state of the random number generators
+        state.json              the step, the optimizer's numbers, the counters
+
+A checkpoint is written beside, synced and renamed, so one that has its name is complete.
+Loading reads safetensors and JSON and executes nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from bough.errors import InputError
+
+NAME = re.compile(r"step-(\d{8})")
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A checkpoint on disk."""
+
+    path: Path
+
+    @property
+    def step(self) -> int:
+        match = NAME.fullmatch(self.path.name)
+        assert match is not None
+        return int(match[1])
+
+    @property
+    def weights(self) -> Path:
+        return self.path / "weights"
+
+    def restore(self, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+        """Puts the optimizer and the random number generators back; returns the counters."""
+        try:
+            state = json.loads((self.path / "state.json").read_text())
+            optimizer.load_state_dict(_unflatten(load_file(self.path / "optimizer.safetensors"), state["optimizer"]))
+            randomness = load_file(self.path / "random.safetensors")
+        except (OSError, ValueError, KeyError) as error:
+            raise InputError(f"{self.path}: not a checkpoint of this run: {error}") from error
+        torch.set_rng_state(randomness["cpu"])
+        if "cuda" in randomness and torch.cuda.is_available():
+            torch.cuda.set_rng_state(randomness["cuda"])
+        counters: dict[str, Any] = state["counters"]
+        return counters
+
+
+def checkpoints(folder: Path) -> list[Checkpoint]:
+    """The complete checkpoints of a run, oldest first."""
+    if not folder.is_dir():
+        return []
+    return sorted((Checkpoint(p) for p in folder.iterdir() if NAME.fullmatch(p.name)), key=lambda c: c.step)
+
+
+def save(
+    folder: Path,
+    step: int,
+    save_weights: Callable[[Path], None],
+    optimizer: torch.optim.Optimizer,
+    counters: dict[str, Any],
+    *,
+    keep: int,
+) -> Checkpoint:
+    """Writes a checkpoint and then removes all but the newest `keep`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for leftover in folder.glob(".step-*"):
+        shutil.rmtree(leftover)
+    draft = folder / f".step-{step:08}"
+    draft.mkdir()
+    save_weights(draft / "weights")
+    tensors, numbers = _flatten(optimizer.state_dict())
+    save_file(tensors, draft / "optimizer.safetensors")
+    randomness = {"cpu": torch.get_rng_state()}
+    if torch.cuda.is_available():
+        randomness["cuda"] = torch.cuda.get_rng_state()
+    save_file(randomness, draft / "random.safetensors")
+    (draft / "state.json").write_text(json.dumps({"optimizer": numbers, "counters": counters}))
+    saved = Checkpoint(folder / f"step-{step:08}")
+    put_in_place(draft, saved.path)
+    for old in checkpoints(folder)[:-keep]:
+        # A rename first: a removal that is cut short must not leave half a checkpoint under its name.
+        doomed = old.path.with_name(f".{old.path.name}")
+        old.path.rename(doomed)
+        shutil.rmtree(doomed)
+    return saved
+
+
+def put_in_place(draft: Path, final: Path) -> None:
+    """Gives a finished folder its name, in place of what had it before."""
+    for path in [*draft.rglob("*"), draft]:
+        _sync(path)
+    if final.exists():
+        shutil.rmtree(final)
+    draft.rename(final)
+    _sync(final.parent)
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _flatten(state: dict[str, Any]) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """An optimizer's state as named tensors and as JSON."""
+    tensors: dict[str, Tensor] = {}
+    numbers: dict[str, Any] = {"state": {}, "param_groups": state["param_groups"]}
+    for index, values in state["state"].items():
+        for name, value in values.items():
+            if isinstance(value, Tensor):
+                tensors[f"{index}.{name}"] = value.detach().contiguous()
+            else:
+                numbers["state"].setdefault(str(index), {})[name] = value
+    return tensors, numbers
+
+
+def _unflatten(tensors: dict[str, Tensor], numbers: dict[str, Any]) -> dict[str, Any]:
+    state: dict[int, dict[str, Any]] = {int(index): dict(values) for index, values in numbers["state"].items()}
+    for key, value in tensors.items():
+        index, _, name = key.partition(".")
+        state.setdefault(int(index), {})[name] = value
+    return {"state": state, "param_groups": numbers["param_groups"]}

@@ -1,0 +1,66 @@
+"""Load a language model to be trained: where it lies, in which precision, on which device."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from bough.errors import InputError
+
+
+def load_model(name: str, *, dtype: torch.dtype | None, device: torch.device, quantize: bool) -> Any:
+    """The causal language model `name`, without dropout: its log-probabilities are a function of its weights.
+
+    float32 on the CPU and bfloat16 on CUDA unless `dtype` says otherwise; with `quantize`
+    the weights are NF4 and `dtype` is what they compute in.
+    """
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    from bough.models.resolve import resolve
+
+    dtype = dtype or (torch.bfloat16 if device.type == "cuda" else torch.float32)
+    options = _quantized(dtype, device) if quantize else {}
+    source = resolve(name)
+    try:
+        config = AutoConfig.from_pretrained(source, trust_remote_code=False)
+        _drop_nothing(config.get_text_config())
+        model = AutoModelForCausalLM.from_pretrained(
+            source, config=config, dtype=dtype, trust_remote_code=False, **options
+        )
+    except (OSError, ValueError) as error:
+        raise InputError(f"the model {name} cannot be loaded: {str(error).partition(chr(10))[0]}") from error
+    return model if quantize else model.to(device)
+
+
+def base_and_adapter(name: str) -> tuple[str, Path | None]:
+    """A folder that holds only an adapter names its base model; any other name is a model's."""
+    folder = Path(name)
+    if not (folder / "adapter_config.json").is_file() or (folder / "config.json").is_file():
+        return name, None
+    base = json.loads((folder / "adapter_config.json").read_text(encoding="utf-8")).get("base_model_name_or_path")
+    if not base:
+        raise InputError(f"{folder}/adapter_config.json does not say which model it is for; name that and the adapter")
+    return base, folder
+
+
+def _drop_nothing(config: Any) -> None:
+    for key, value in list(vars(config).items()):
+        if ("dropout" in key or "pdrop" in key) and isinstance(value, float):
+            setattr(config, key, 0.0)
+
+
+def _quantized(dtype: torch.dtype, device: torch.device) -> dict[str, Any]:
+    from transformers import BitsAndBytesConfig
+
+    if device.type != "cuda":
+        raise InputError(f"quantize needs a CUDA device (bitsandbytes); this is {device.type}")
+    config = BitsAndBytesConfig(
+        load_in_4bit=True,
+        bnb_4bit_quant_type="nf4",
+        bnb_4bit_use_double_quant=True,
+        bnb_4bit_compute_dtype=dtype,
+    )
+    return {"quantization_config": config, "device_map": {"": device}}

@@ -1,0 +1,222 @@
+"""The policy: a language model, its adapters, and the log-probabilities of what calls answered.
+
+`rows` says what is computed together, calling the policy with a row computes it, and
+`logprobs` does both. With `share=False` every call is computed by itself with the model's
+own causal attention: slower, the same numbers, other code.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, Self
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from bough.errors import BoughError, InputError
+from bough.training.adapters import Lora, add_actor, load_actor, reference
+from bough.training.head import Head, predict
+from bough.training.load import base_and_adapter, load_model
+from bough.trees.attend import BLOCK, block_mask, dense_mask, flex_tree_attention
+from bough.trees.build import CallTokens
+from bough.trees.layers import branching_obstacle, layer_sights, length_matters
+from bough.trees.pack import PlainRow, TreeRow, plain_row, plain_rows, tree_rows
+
+log = logging.getLogger(__name__)
+
+Attention = Literal["auto", "flex", "sdpa"]
+FLEX = "bough_flex"  # our name for it among the attention functions of transformers
+BUDGET = 8192
+
+
+class Answers(NamedTuple):
+    """What the policy says to the calls of a row, a tensor for each call.
+
+    Of each answered token its log-probability and, without gradient, the entropy of the
+    distribution it came from, both float32, and whether it was the likeliest token.
+    """
+
+    logprobs: list[Tensor]
+    entropies: list[Tensor]
+    greedy: list[Tensor]
+
+
+class Policy(nn.Module):
+    """A causal language model in training. Called with a row, it gives the row's `Answers`.
+
+    `attention` is how trees are computed: "flex" (FlexAttention, for CUDA), "sdpa" (a dense
+    mask), or "auto". `obstacle` says why the model cannot read trees, None if it can.
+    With `autocast`, matrix products are in that type whatever the weights are kept in:
+    what is trained stays float32, so that small steps are not rounded away.
+    """
+
+    def __init__(self, model: Any, *, attention: Attention = "auto", autocast: torch.dtype | None = None) -> None:
+        super().__init__()
+        self.model = model
+        self.autocast = autocast
+        self.plain_attention, self.tree_attention = _attentions(self.base, attention, self.device)
+        self.sights = {} if (obstacle := branching_obstacle(self.decoder)) else layer_sights(self.decoder)
+        self.obstacle = obstacle
+        if obstacle:
+            log.warning("%s cannot share tokens between calls (%s): plain rows", type(self.base).__name__, obstacle)
+        self._check_head()
+
+    @classmethod
+    def load(
+        cls,
+        name: str,
+        *,
+        dtype: torch.dtype | None = None,
+        attention: Attention = "auto",
+        adapter: str | Path | None = None,
+        lora: Lora | None = None,
+        quantize: bool = False,
+        gradient_checkpointing: bool = False,
+        device: str | torch.device | None = None,
+    ) -> Self:
+        """Load a built-in model, a local folder (of an adapter too) or a hub id.
+
+        With `adapter`, a folder, or `lora`, a new one, only that adapter is trained.
+        """
+        name, folder = base_and_adapter(name)
+        adapter = adapter or folder
+        if adapter and lora:
+            raise InputError(f"the adapter {adapter} has its own shape; give either it or a new lora")
+        device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+        model = load_model(name, dtype=dtype, device=device, quantize=quantize)
+        if gradient_checkpointing:
+            model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+        if adapter:
+            model = load_actor(model, Path(adapter))
+        elif lora:
+            model = add_actor(model, lora)
+        return cls(model, attention=attention)
+
+    @property
+    def base(self) -> Any:
+        """The transformers model inside, with its adapters' layers in place."""
+        return self.model.get_base_model() if hasattr(self.model, "peft_config") else self.model
+
+    @property
+    def decoder(self) -> Any:
+        """The model without its head."""
+        decoder = self.base.get_decoder()
+        return decoder if decoder is not self.base else self.base.model  # Llama 4 does not find its own
+
+    @property
+    def device(self) -> torch.device:
+        device: torch.device = self.base.get_input_embeddings().weight.device
+        return device
+
+    def reference(self) -> AbstractContextManager[None]:
+        """Within it the policy answers as its reference does: the adapter of that name, or none."""
+        return reference(self.model)
+
+    def logprobs(self, calls: Sequence[CallTokens], *, share: bool = True, budget: int = BUDGET) -> list[Tensor]:
+        """For each call the log-probability of each answered token: float32, differentiable.
+
+        The graph of all calls is held at once; training goes row by row instead.
+        """
+        result = [torch.empty(0, device=self.device)] * len(calls)
+        for row in self.rows(calls, share=share, budget=budget):
+            for c, logprobs in zip(row.calls, self(row).logprobs, strict=True):
+                result[c] = logprobs
+        return result
+
+    def rows(
+        self, calls: Sequence[CallTokens], *, share: bool = True, budget: int = BUDGET
+    ) -> list[TreeRow] | list[PlainRow]:
+        """What to compute together, at most `budget` tokens a row. Calls that answered nothing are in no row."""
+        rows: list[TreeRow] | list[PlainRow]
+        if share and self.obstacle is None:
+            rows = tree_rows(calls, budget)
+        elif share and not length_matters(self.decoder.config):
+            rows = plain_rows(calls, budget)
+        else:
+            rows = [plain_row(calls, [c]) for c, call in enumerate(calls) if len(call.completion_ids)]
+        self._check_ids(rows)
+        return rows
+
+    def forward(self, row: TreeRow | PlainRow) -> Answers:
+        """Compute one row."""
+        with torch.autocast(self.device.type, self.autocast, enabled=self.autocast is not None):
+            hidden_ID = self._read_tree(row) if isinstance(row, TreeRow) else self._read_plain(row)
+            hidden_MD = hidden_ID[self._tensor(row.predictors_M)]
+            predictions = predict(hidden_MD, self._tensor(row.targets_M), Head.of(self.base))
+        index_N = self._tensor(row.index_N)
+        return Answers(*(list(torch.split_with_sizes(values_M[index_N], row.lengths)) for values_M in predictions))
+
+    def _read_tree(self, row: TreeRow) -> Tensor:
+        """Hidden states [L, D] of a tree's nodes, and of padding after them."""
+        flex = self.tree_attention == FLEX
+        tree = row.tree
+        # A length of one block would be compiled for by itself, as any size of one is.
+        length = max(2, -(-len(tree) // BLOCK)) * BLOCK if flex else len(tree)
+        token_L, position_L = np.zeros(length, np.int64), np.zeros(length, np.int64)
+        end_L = np.arange(1, length + 1)  # padding sees itself: a softmax over nothing is NaN
+        token_L[: len(tree)], position_L[: len(tree)], end_L[: len(tree)] = tree.token, tree.position, tree.end
+        token, position, end = map(self._tensor, (token_L, position_L, end_L))
+        dtype = self.autocast or self.base.dtype
+        masks = {
+            kind: block_mask(end, position, sight) if flex else dense_mask(end, position, sight, dtype)
+            for kind, sight in self.sights.items()
+        }
+        mask = masks if len(masks) > 1 else next(iter(masks.values()))
+        return self._read(token[None], mask, self.tree_attention, position_ids=position[None])[0]
+
+    def _read_plain(self, row: PlainRow) -> Tensor:
+        """Hidden states [B * L, D] of calls side by side. Padding comes last, where no token looks: no mask."""
+        return self._read(self._tensor(row.tokens_BL), None, self.plain_attention).flatten(0, 1)
+
+    def _read(self, tokens_BL: Tensor, mask: Any, attention: str, **positions: Tensor) -> Tensor:
+        if self.base.config._attn_implementation != attention:
+            self.base.set_attn_implementation(attention)
+        # Nobody reads a cache here, and with one transformers treats repeated positions differently.
+        hidden_BLD: Tensor = self.decoder(
+            input_ids=tokens_BL, attention_mask=mask, use_cache=False, **positions
+        ).last_hidden_state
+        return hidden_BLD
+
+    def _tensor(self, array: np.ndarray[Any, Any]) -> Tensor:
+        return torch.from_numpy(array).to(self.device, non_blocking=True)
+
+    def _check_ids(self, rows: Sequence[TreeRow | PlainRow]) -> None:
+        """A GPU answers an id outside the vocabulary with an assertion that ends the process."""
+        size = self.base.get_input_embeddings().weight.shape[0]
+        ids = np.concatenate([[0], *(part.ravel() for row in rows for part in (row.tokens, row.targets_M))])
+        if not 0 <= ids.min() <= ids.max() < size:
+            raise InputError(f"token ids from {ids.min()} to {ids.max()}: the model's vocabulary is 0 to {size - 1}")
+
+    @torch.no_grad()
+    def _check_head(self) -> None:
+        """Refuse a model whose head does something to the logits that `Head` does not know."""
+        tokens_BL = torch.arange(4, device=self.device)[None]
+        training = self.model.training
+        self.eval()
+        hidden_ID = self._read(tokens_BL, None, self.plain_attention)[0]
+        expected_IV = self.base(input_ids=tokens_BL, use_cache=False).logits[0].float()
+        error = (Head.of(self.base).logits(hidden_ID).float() - expected_IV).abs().max()
+        self.train(training)
+        if not error <= 0.02 * expected_IV.abs().max():
+            raise BoughError(
+                f"{type(self.base).__name__} turns hidden states into logits in a way that Bough does not know; "
+                "its log-probabilities would be wrong"
+            )
+
+
+def _attentions(model: Any, wanted: Attention, device: torch.device) -> tuple[str, str]:
+    """The names under which transformers knows the attention for plain rows and for trees."""
+    from transformers import AttentionInterface
+
+    AttentionInterface.register(FLEX, flex_tree_attention)
+    # SDPA leaves out the capping of scores (Gemma 2) without a word.
+    capped = getattr(model.config.get_text_config(), "attn_logit_softcapping", None)
+    plain = "sdpa" if model._supports_sdpa and not capped else "eager"
+    if wanted == "flex" and not model._supports_flex_attn:
+        raise InputError(f"{type(model).__name__} does not support FlexAttention; choose attention='sdpa'")
+    flex = wanted == "flex" or (wanted == "auto" and device.type == "cuda" and model._supports_flex_attn)
+    return plain, FLEX if flex else plain

@@ -1,0 +1,25 @@
+"""A policy on disk: an adapter folder, or a whole model, that plain transformers and peft load."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+from bough.training.adapters import ACTOR
+from bough.training.policy import Policy
+
+
+def save_policy(policy: Policy, tokenizer: Any, folder: Path) -> None:
+    """Writes the actor, or all weights where there is no adapter, and the tokenizer with its chat template."""
+    folder.mkdir(parents=True, exist_ok=True)
+    if hasattr(policy.model, "peft_config"):
+        policy.model.save_pretrained(folder, selected_adapters=[ACTOR])
+        # peft puts an adapter that has a name into a folder of that name.
+        for file in (folder / ACTOR).iterdir():
+            file.rename(folder / file.name)
+        shutil.rmtree(folder / ACTOR)
+        (folder / "README.md").unlink(missing_ok=True)  # peft's empty model card
+    else:
+        policy.model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)

@@ -1,0 +1,1 @@
+"""Token trees: what calls share is computed once."""

@@ -1,0 +1,216 @@
+"""The stages through the command line, on real files of each seed format, with a real (tiny) model."""
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+from safetensors.torch import load_file
+
+from bough.cli import main
+from bough.training.metrics_file import MetricsFile
+
+SAMPLES = Path(__file__).parents[1] / "samples"
+EXAMPLES = Path(__file__).parents[2] / "examples"
+FAST = ["--model", "tiny", "--learning-rate", "2e-2", "--batch-size", "8", "--token-budget", "4096", "--lora-r", "8"]
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+def train(verb: str, file: Path, run: Path, *more: str) -> list[dict[str, Any]]:
+    assert main([verb, "--train-file", str(file), "--output-dir", str(run), *FAST, *more]) == 0
+    return MetricsFile.read(run / "metrics.jsonl")
+
+
+@pytest.mark.parametrize(
+    "sample", ["knowlyr_sft_steps", "knowlyr_sft_flat", "trl_messages", "openai_tools", "sharegpt", "agentinstruct"]
+)
+def test_sft_learns_from_every_format(sample: str, tmp_path: Path):
+    lines = train("sft", SAMPLES / f"{sample}.jsonl", tmp_path / "run", "--max-steps", "25")
+    assert lines[-1]["loss"] < 0.7 * lines[0]["loss"]
+
+
+@pytest.mark.parametrize("sample", ["knowlyr_dpo", "roundwise_dpo", "trl_preference", "trl_preference_strings"])
+def test_dpo_learns_from_every_format(sample: str, tmp_path: Path):
+    lines = train("dpo", SAMPLES / f"{sample}.jsonl", tmp_path / "run", "--max-steps", "25")
+    assert lines[0]["loss"] == pytest.approx(math.log(2), abs=1e-4)
+    assert lines[-1]["accuracy"] > 0.95
+    assert lines[-1]["margin"] > lines[0]["margin"]
+
+
+def test_grpo_makes_the_rewarded_answer_likelier(tmp_path: Path):
+    more = ["--max-steps", "20", "--clip-high", "10", "--clip-low", "1"]
+    train("grpo", SAMPLES / "knowlyr_grpo.jsonl", tmp_path / "run", *more)
+    before, after = (best_and_worst(model) for model in ("tiny", str(tmp_path / "run" / "final")))
+    assert after[0] > before[0]
+    assert after[0] - after[1] > before[0] - before[1]
+
+
+def best_and_worst(model: str) -> tuple[float, float]:
+    """Log-probabilities of the best and the worst attempt of the first group."""
+    from bough.calls.builder import CallBuilder
+    from bough.calls.template import load_template
+    from bough.training.policy import Policy
+    from bough.trajectories.reader import read
+    from bough.types import Group
+
+    group = next(iter(read(SAMPLES / "knowlyr_grpo.jsonl")))
+    assert isinstance(group, Group)
+    attempts = sorted(group.attempts, key=lambda attempt: attempt.rewards["reward"] or 0)
+    policy = Policy.load(model).eval()
+    builder = CallBuilder(load_template("tiny"))
+    sums = []
+    for attempt in (attempts[-1], attempts[0]):
+        calls = [built.call for built in builder.build(attempt.start, attempt.turns, []) if built.call]
+        sums.append(sum(float(logprobs.sum()) for logprobs in policy.logprobs(calls)))
+    return sums[0], sums[1]
+
+
+def test_a_run_leaves_settings_metrics_ledger_and_weights(tmp_path: Path):
+    run = tmp_path / "run"
+    lines = train("sft", EXAMPLES / "household.jsonl", run, "--num-epochs", "1")
+    assert [line["step"] for line in lines] == [1]
+    settings = yaml.safe_load((run / "config.yaml").read_text())
+    assert settings["lora_r"] == 8 and settings["learning_rate"] == 0.02
+    rows, calls = json.loads((run / "ledger.json").read_text())
+    assert rows == {"item": "rows", "in": 5, "kept": 5, "dropped": {}}
+    assert calls["in"] == calls["kept"] == 63
+    assert (run / "final" / "adapter_model.safetensors").exists()
+
+
+def test_stages_chain_by_naming_the_folder(tmp_path: Path):
+    train("sft", EXAMPLES / "household.jsonl", tmp_path / "sft", "--max-steps", "3")
+    common = ["--train-file", str(EXAMPLES / "household-pairs.jsonl"), "--max-steps", "2", "--output-dir"]
+    assert main(["dpo", *common, str(tmp_path / "dpo"), "--model", str(tmp_path / "sft" / "final")]) == 0
+    first = MetricsFile.read(tmp_path / "dpo" / "metrics.jsonl")[0]
+    # The reference is the SFT adapter, so nothing has moved yet.
+    assert first["loss"] == pytest.approx(math.log(2), abs=1e-4)
+    assert yaml.safe_load((tmp_path / "dpo" / "config.yaml").read_text())["lora_r"] == 8
+
+
+def test_another_shape_is_an_error_unless_it_may_be_merged(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    train("sft", EXAMPLES / "household.jsonl", tmp_path / "sft", "--max-steps", "2")
+    dpo = ["dpo", "--train-file", str(EXAMPLES / "household-pairs.jsonl"), "--max-steps", "1", "--lora-r", "12"]
+    dpo += ["--model", str(tmp_path / "sft" / "final"), "--output-dir", str(tmp_path / "dpo")]
+    assert main(dpo) == 2
+    assert "lora_r is 12 here and 8 there" in capsys.readouterr().err
+    assert main([*dpo, "--merge-lora"]) == 0
+    first = MetricsFile.read(tmp_path / "dpo" / "metrics.jsonl")[0]
+    assert first["loss"] == pytest.approx(math.log(2), abs=1e-4)
+    assert json.loads((tmp_path / "dpo" / "final" / "adapter_config.json").read_text())["r"] == 12
+
+
+def test_all_weights_can_be_trained_with_a_precomputed_reference(tmp_path: Path):
+    run = tmp_path / "run"
+    lines = train(
+        "dpo", SAMPLES / "roundwise_dpo.jsonl", run, "--max-steps", "8", "--no-use-lora", "--learning-rate", "1e-3"
+    )
+    assert lines[0]["loss"] == pytest.approx(math.log(2), abs=1e-4)
+    assert lines[-1]["loss"] < lines[0]["loss"]
+    assert (run / "final" / "model.safetensors").exists()
+    assert list((run / "cache").glob("reference-*.safetensors"))
+
+
+def test_a_precomputed_reference_gives_the_same_run(tmp_path: Path):
+    for name, more in (("beside", []), ("before", ["--precompute-reference"])):
+        train("dpo", SAMPLES / "roundwise_dpo.jsonl", tmp_path / name, "--max-steps", "4", *more)
+    one, two = (load_file(tmp_path / name / "final" / "adapter_model.safetensors") for name in ("beside", "before"))
+    assert all(torch.allclose(one[key], two[key], atol=1e-4) for key in one)
+
+
+def test_sharing_changes_the_speed_and_not_the_result(tmp_path: Path):
+    for name, more in (("tree", []), ("plain", ["--no-share"])):
+        train("sft", EXAMPLES / "household.jsonl", tmp_path / name, "--max-steps", "2", *more)
+    one, two = (MetricsFile.read(tmp_path / name / "metrics.jsonl") for name in ("tree", "plain"))
+    assert [line["loss"] for line in one] == pytest.approx([line["loss"] for line in two], rel=1e-4)
+    assert one[0]["shared"] > 5 and two[0]["shared"] == 1
+
+
+def test_a_run_folder_in_use_is_never_trained_over_unasked(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    run = tmp_path / "run"
+    train("sft", EXAMPLES / "household.jsonl", run, "--max-steps", "1")
+    command = [
+        "sft",
+        "--train-file",
+        str(EXAMPLES / "household.jsonl"),
+        "--output-dir",
+        str(run),
+        *FAST,
+        "--max-steps",
+        "1",
+    ]
+    assert main(command) == 2
+    assert "holds a run already; --resume goes on with it" in capsys.readouterr().err
+    assert main([*command, "--overwrite"]) == 0
+
+
+def test_held_out_loss_stops_a_run_early_and_keeps_the_best(tmp_path: Path):
+    run = tmp_path / "run"
+    # Training on one kind of text makes another less likely: eval loss rises.
+    more = ["--eval-file", str(SAMPLES / "sharegpt.jsonl"), "--eval-steps", "2", "--early-stopping-patience", "2"]
+    lines = train("sft", EXAMPLES / "household.jsonl", run, "--max-steps", "60", "--save-best-model", *more)
+    losses = [line["eval_loss"] for line in lines if "eval_loss" in line]
+    assert lines[-1]["step"] < 60
+    assert min(losses) == losses[-3]
+    assert (run / "best" / "adapter_model.safetensors").exists()
+
+
+@pytest.mark.parametrize(
+    ("verb", "file", "said"),
+    [
+        ("dpo", "household.jsonl", "household.jsonl:1: this is a trajectory; DPO learns from pairs"),
+        ("sft", "household-pairs.jsonl", "household-pairs.jsonl:1: this is a pair; SFT learns from trajectories"),
+        ("grpo", "household.jsonl", "household.jsonl:1: this is a trajectory; GRPO learns from groups"),
+        ("sft", "none.jsonl", "none.jsonl: there is no such file"),
+    ],
+)
+def test_the_wrong_data_is_named(verb: str, file: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    assert main([verb, "--train-file", str(EXAMPLES / file), "--output-dir", str(tmp_path / "run"), *FAST]) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_bad_rows_stop_before_training_or_are_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    file = tmp_path / "a.jsonl"
+    file.write_text((EXAMPLES / "household.jsonl").read_text() + '{"conversations": []}\n')
+    command = ["sft", "--train-file", str(file), "--output-dir", str(tmp_path / "run"), *FAST, "--max-steps", "1"]
+    assert main(command) == 2
+    assert "a.jsonl:6: " in capsys.readouterr().err
+    assert main([*command, "--on-error", "skip"]) == 0
+    rows, _ = json.loads((tmp_path / "run" / "ledger.json").read_text())
+    assert rows["in"] == 6 and rows["kept"] == 5 and sum(rows["dropped"].values()) == 1
+
+
+def test_knowlyrs_yaml_runs_as_it_is_written(tmp_path: Path):
+    text = f"""
+model_name_or_path: tiny
+train_file: {SAMPLES / "knowlyr_sft_steps.jsonl"}
+output_dir: {tmp_path / "run"}
+num_epochs: 3
+batch_size: 4
+learning_rate: 2e-5
+max_length: 4096
+bf16: false
+use_lora: true
+agent_format: true
+mask_observations: true
+step_weighted_loss: true
+curriculum: true
+"""
+    (tmp_path / "train_config.yaml").write_text(text)
+    assert main(["sft", "--config", str(tmp_path / "train_config.yaml")]) == 0
+    assert MetricsFile.read(tmp_path / "run" / "metrics.jsonl")[0]["weight"] > 0
+
+
+def test_masking_cannot_be_switched_off(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    (tmp_path / "a.yaml").write_text("train_file: a\nmask_observations: false\n")
+    assert main(["sft", "--config", str(tmp_path / "a.yaml")]) == 2
+    assert "mask_observations is False; choose one of True" in capsys.readouterr().err

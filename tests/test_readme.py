@@ -1,0 +1,63 @@
+"""Every block of the README runs as it stands there, on the tiny model for speed."""
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import bough
+
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text()
+BLOCKS = re.findall(r"```(sh|python)\n(.*?)```", README, flags=re.DOTALL)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("readme")
+    shutil.copytree(ROOT / "examples", place / "examples")
+    return place
+
+
+def run(command: list[str], folder: Path) -> None:
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, env=environment)
+    assert done.returncode == 0, f"{' '.join(command)}\n{done.stdout}\n{done.stderr}"
+
+
+def test_every_block_runs(folder: Path):
+    ran = 0
+    for language, text in BLOCKS:
+        text = text.replace("smollm2", "tiny")
+        if language == "python":
+            run([sys.executable, "-c", text], folder)
+            ran += 1
+            continue
+        for line in filter(None, map(str.strip, text.splitlines())):
+            if line.startswith("bough "):
+                run([sys.executable, "-m", *shlex.split(line)], folder)
+                ran += 1
+            else:
+                target = line.split()[1]
+                assert line.startswith("make ") and f"\n{target}:" in (ROOT / "Makefile").read_text()
+    assert ran >= 10
+
+
+def test_every_file_and_command_it_names_exists():
+    for path in re.findall(r"`((?:src|examples|benchmarks|docs)/[\w./-]+)`", README):
+        assert (ROOT / path).exists(), path
+    from bough.cli import VERBS
+
+    for verb in re.findall(r"`bough (\w+)", README):
+        assert any(name.split()[0] == verb for name in VERBS), verb
+
+
+def test_what_the_package_offers_is_there():
+    for name in bough.__all__:
+        assert getattr(bough, name) is not None
+    assert set(bough.__all__) == set(bough._HOME)

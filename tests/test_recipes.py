@@ -1,0 +1,38 @@
+from pathlib import Path
+
+import pytest
+
+from bough import recipes
+from bough.cli import VERBS, _resolve
+from bough.config.training import DPOConfig, GRPOConfig, SFTConfig
+
+FILES = sorted(Path(recipes.__file__).parent.glob("*.yaml"))
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
+def test_every_shipped_recipe_is_valid(file: Path):
+    config = _resolve(VERBS[file.stem.partition("-")[0]].config)
+    config.load(file)
+
+
+def load(name: str, config: type) -> object:
+    return config.load(Path(recipes.__file__).parent / f"{name}.yaml")  # type: ignore[attr-defined]
+
+
+def test_the_seeds_numbers_are_in_the_recipes():
+    roundwise = load("dpo-roundwise", DPOConfig)
+    assert isinstance(roundwise, DPOConfig)
+    assert (roundwise.lora_r, roundwise.lora_alpha, roundwise.lora_dropout) == (64, 128, 0.0)
+    assert (roundwise.learning_rate, roundwise.num_epochs, roundwise.max_length) == (8e-7, 1, 2048)
+    agilerl = load("dpo-agilerl", DPOConfig)
+    assert isinstance(agilerl, DPOConfig)
+    assert (agilerl.batch_size, agilerl.learning_rate, agilerl.beta, agilerl.seed) == (32, 5e-6, 0.001, 42)
+    assert (agilerl.nll_alpha, agilerl.max_grad_norm) == (1.0, 0.1)
+    tcr = load("grpo-tcr", GRPOConfig)
+    assert isinstance(tcr, GRPOConfig)
+    assert (tcr.learning_rate, tcr.batch_size, tcr.num_epochs, tcr.max_length) == (1e-6, 4, 3, 2560 + 10480)
+    assert (tcr.clip_low, tcr.clip_high, tcr.dual_clip, tcr.kl_coef, tcr.averaging) == (0.2, 0.28, 10, 0, "token_mean")
+    knowlyr = load("sft-knowlyr", SFTConfig)
+    assert isinstance(knowlyr, SFTConfig)
+    assert (knowlyr.model, knowlyr.batch_size, knowlyr.max_length) == ("Qwen/Qwen2.5-Coder-7B", 4, 4096)
+    assert knowlyr.step_weighted_loss and knowlyr.curriculum

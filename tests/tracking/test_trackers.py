@@ -1,0 +1,35 @@
+from pathlib import Path
+
+import pytest
+
+from bough.errors import InputError
+from bough.tracking.trackers import Trackers
+
+
+def test_mlflow_keeps_settings_and_numbers_in_a_database_beside_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    mlflow = pytest.importorskip("mlflow", reason="the mlflow extra is not installed")
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    run = tmp_path / "run"
+    run.mkdir()
+    with Trackers(["mlflow"], run, "household", {"model": "tiny", "lora_target_modules": ["q"]}) as trackers:
+        trackers.log({"step": 1, "loss": 2.5, "margin": float("nan")})
+        trackers.log({"step": 2, "loss": 1.5})
+    assert (tmp_path / "mlflow.db").exists()
+    (found,) = mlflow.search_runs(experiment_names=["household"], output_format="list")
+    assert found.info.run_name == "run"
+    assert found.data.params["model"] == "tiny"
+    history = mlflow.MlflowClient().get_metric_history(found.info.run_id, "loss")
+    assert [(point.step, point.value) for point in history] == [(1, 2.5), (2, 1.5)]
+
+
+def test_none_is_no_trouble(tmp_path: Path):
+    with Trackers([], tmp_path, None, {"a": 1}) as trackers:
+        trackers.log({"step": 1, "loss": 1.0})
+
+
+def test_a_tracker_that_is_not_installed_is_an_input_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(__import__("sys").modules, "wandb", None)
+    with pytest.raises(InputError, match=r"pip install 'bough\[wandb\]'"):
+        Trackers(["wandb"], tmp_path, None, {})

@@ -1,0 +1,68 @@
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from bough.errors import InputError
+from bough.training import checkpoint
+
+
+def trained(steps: int, resume: checkpoint.Checkpoint | None = None, folder: Path | None = None) -> nn.Linear:
+    """A few steps with dropout noise, saved after each where a folder is given."""
+    torch.manual_seed(0)
+    model = nn.Linear(3, 2)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+    first = 0
+    if resume:
+        first = resume.restore(optimizer)["step"]
+        model.load_state_dict(torch.load(resume.weights / "w.pt", weights_only=True))
+    for step in range(first, steps):
+        loss = model(torch.randn(4, 3)).square().mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        if folder:
+            save(folder, step + 1, model, optimizer)
+    return model
+
+
+def save(folder: Path, step: int, model: nn.Module, optimizer: torch.optim.Optimizer, keep: int = 2) -> None:
+    def weights(path: Path) -> None:
+        path.mkdir()
+        torch.save(model.state_dict(), path / "w.pt")
+
+    checkpoint.save(folder, step, weights, optimizer, {"step": step}, keep=keep)
+
+
+def test_a_restored_run_is_bit_identical_to_one_that_was_never_stopped(tmp_path: Path):
+    trained(4, folder=tmp_path)
+    resumed = trained(9, resume=checkpoint.checkpoints(tmp_path)[-1])
+    assert torch.equal(resumed.weight, trained(9).weight)
+
+
+def test_only_the_newest_are_kept(tmp_path: Path):
+    trained(5, folder=tmp_path)
+    assert [found.step for found in checkpoint.checkpoints(tmp_path)] == [4, 5]
+
+
+def test_a_draft_of_a_killed_process_is_no_checkpoint_and_is_swept_away(tmp_path: Path):
+    trained(1, folder=tmp_path)
+    (tmp_path / ".step-00000002" / "weights").mkdir(parents=True)
+    assert [found.step for found in checkpoint.checkpoints(tmp_path)] == [1]
+    trained(3, resume=checkpoint.checkpoints(tmp_path)[-1], folder=tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["step-00000002", "step-00000003"]
+
+
+def test_a_checkpoint_that_is_none_is_an_input_error(tmp_path: Path):
+    folder = tmp_path / "step-00000003"
+    folder.mkdir()
+    (folder / "state.json").write_text("{")
+    with pytest.raises(InputError, match="not a checkpoint of this run"):
+        checkpoint.Checkpoint(folder).restore(torch.optim.AdamW([nn.Parameter(torch.zeros(1))]))
+
+
+def test_no_pickle_is_written(tmp_path: Path):
+    trained(1, folder=tmp_path)
+    names = {path.name for path in (tmp_path / "step-00000001").iterdir()}
+    assert names == {"weights", "optimizer.safetensors", "random.safetensors", "state.json"}

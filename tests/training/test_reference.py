@@ -1,0 +1,52 @@
+from pathlib import Path
+
+import pytest
+import torch
+
+from bough.training.adapters import Lora
+from bough.training.policy import Policy
+from bough.training.reference import Reference
+from bough.types import Call
+
+CALLS = [Call(prompt_ids=[5, 6, 7], completion_ids=[8, 2]), Call(prompt_ids=[5, 6, 9], completion_ids=[10, 11, 2])]
+
+
+@pytest.fixture
+def policy() -> Policy:
+    torch.manual_seed(0)
+    loaded = Policy.load("tiny", lora=Lora(r=4, dropout=0.5)).train()
+    for name, parameter in loaded.named_parameters():
+        if "lora_B" in name:
+            torch.nn.init.normal_(parameter, std=0.5)
+    return loaded
+
+
+def test_the_reference_is_the_model_without_its_adapter_and_without_dropout(policy: Policy):
+    (row,) = policy.rows(CALLS)
+    found = Reference(policy).of(row, CALLS)
+    bare = Policy.load("tiny").logprobs(CALLS)
+    for c, logprobs in zip(row.calls, found, strict=True):
+        assert torch.allclose(logprobs, bare[c], atol=1e-5)
+        assert not logprobs.requires_grad
+    assert policy.training
+    assert not torch.allclose(policy.eval().logprobs(CALLS)[0], bare[0], atol=1e-2)
+
+
+def test_what_was_computed_beforehand_is_read_back_from_disk(policy: Policy, tmp_path: Path):
+    (row,) = policy.rows(CALLS)
+    expected = Reference(policy).of(row, CALLS)
+    first = Reference(policy)
+    first.compute(CALLS, 4096, tmp_path, "tiny")
+    again = Reference(policy)
+    with torch.no_grad():  # a policy that has moved on must not change what is on file
+        for parameter in policy.parameters():
+            parameter.add_(1.0)
+    again.compute(CALLS, 4096, tmp_path, "tiny")
+    for a, b, c in zip(first.of(row, CALLS), again.of(row, CALLS), expected, strict=True):
+        assert torch.equal(a, b) and torch.allclose(a, c, atol=1e-6)
+
+
+def test_other_data_or_another_model_is_another_file(policy: Policy, tmp_path: Path):
+    for calls, name in ((CALLS, "tiny"), (CALLS[:1], "tiny"), (CALLS, "other")):
+        Reference(policy).compute(calls, 4096, tmp_path, name)
+    assert len(list(tmp_path.glob("*.safetensors"))) == 3

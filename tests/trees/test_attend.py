@@ -1,0 +1,102 @@
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+from torch._dynamo.testing import CompileCounterWithBackend
+from torch.nn.functional import scaled_dot_product_attention
+
+from bough.trees import attend
+from bough.trees.attend import BLOCK, block_mask, dense_mask, flex_tree_attention
+from bough.trees.build import TokenTree
+from bough.trees.layers import Sight
+from tests.trees.samples import call
+
+SIGHTS = [Sight(), Sight(window=100), Sight(window=1), Sight(chunk=64), Sight(chunk=300)]
+
+
+def random_row(seed: int, blocks: int = 6) -> tuple[torch.Tensor, torch.Tensor]:
+    """`end` and `position` of a random tree of a few hundred tokens, padded to whole blocks."""
+    rng = np.random.default_rng(seed)
+    trunk = rng.integers(0, 50, 400).tolist()
+    starts = rng.integers(1, 400, 8).tolist() if seed % 3 else [390] * 4  # bushy trees, and long trunks
+    calls = [call(trunk[:start], rng.integers(0, 50, 40).tolist()) for start in starts]
+    calls.append(call(rng.integers(50, 99, 20).tolist(), [1]))
+    tree = TokenTree.of(calls)
+    end, position = np.arange(1, blocks * BLOCK + 1), np.zeros(blocks * BLOCK, np.int64)
+    end[: len(tree)], position[: len(tree)] = tree.end, tree.position
+    return torch.from_numpy(end), torch.from_numpy(position)
+
+
+def expanded(mask) -> torch.Tensor:
+    """Token by token what a BlockMask says: all of its full blocks, and `mask_mod` inside its partial ones."""
+    length = mask.seq_lengths[0]
+    index = torch.arange(length)
+    inside = mask.mask_mod(None, None, index[:, None], index[None, :])
+    sees = torch.zeros(length, length, dtype=torch.bool)
+    for q in range(length // BLOCK):
+        rows = slice(q * BLOCK, (q + 1) * BLOCK)
+        for k in mask.kv_indices[0, 0, q, : mask.kv_num_blocks[0, 0, q]].tolist():
+            sees[rows, k * BLOCK : (k + 1) * BLOCK] = inside[rows, k * BLOCK : (k + 1) * BLOCK]
+        for k in mask.full_kv_indices[0, 0, q, : mask.full_kv_num_blocks[0, 0, q]].tolist():
+            sees[rows, k * BLOCK : (k + 1) * BLOCK] = True
+    return sees
+
+
+def test_a_dense_mask_opens_exactly_the_path():
+    tree = TokenTree.of([call([1, 2], [3, 4, 9]), call([1, 2], [5, 9])])
+    end, position = torch.from_numpy(tree.end), torch.from_numpy(tree.position)
+    full = dense_mask(end, position, Sight(), torch.float32)[0, 0] == 0
+    assert full.int().tolist() == [
+        [1, 0, 0, 0, 0],
+        [1, 1, 0, 0, 0],
+        [1, 1, 1, 0, 0],
+        [1, 1, 1, 1, 0],
+        [1, 1, 0, 0, 1],
+    ]
+    window = dense_mask(end, position, Sight(window=2), torch.float32)[0, 0] == 0
+    assert window.int().tolist()[-1] == [0, 1, 0, 0, 1]
+    chunk = dense_mask(end, position, Sight(chunk=2), torch.float32)[0, 0] == 0
+    assert chunk.int().tolist()[-2:] == [[0, 0, 1, 1, 0], [0, 0, 0, 0, 1]]
+
+
+@pytest.mark.parametrize("sight", SIGHTS)
+@pytest.mark.parametrize("seed", range(6))
+def test_a_block_mask_says_the_same_as_the_dense_one(seed, sight):
+    end, position = random_row(seed)
+    dense = dense_mask(end, position, sight, torch.float32)[0, 0] == 0
+    assert torch.equal(expanded(block_mask(end, position, sight)), dense)
+
+
+def test_whole_blocks_are_told_apart_from_those_to_look_into():
+    end, position = random_row(0)  # a trunk of three blocks below which everything hangs
+    mask = block_mask(end, position, Sight())
+    assert mask.full_kv_num_blocks[0, 0].tolist() == [0, 1, 2, 3, 0, 0]
+
+
+@pytest.mark.parametrize("sight", [Sight(), Sight(window=100)])
+def test_flex_attention_agrees_with_sdpa(sight):
+    end, position = random_row(1)
+    query, key, value = (
+        torch.randn(1, 6, len(end), 16),
+        torch.randn(1, 2, len(end), 16),
+        torch.randn(1, 2, len(end), 16),
+    )
+    with torch.compiler.set_stance("force_eager"), torch.no_grad():  # compiling takes a minute on a CPU
+        found, _ = flex_tree_attention(torch.nn.Identity(), query, key, value, block_mask(end, position, sight), 0.3)
+    mask = dense_mask(end, position, sight, torch.float32)
+    expected = scaled_dot_product_attention(query, key, value, attn_mask=mask, scale=0.3, enable_gqa=True)
+    torch.testing.assert_close(found, expected.transpose(1, 2))
+
+
+def test_rows_of_any_length_are_compiled_for_once(monkeypatch):
+    counter = CompileCounterWithBackend("eager")
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend=counter))
+    attend._flex.cache_clear()
+    for blocks in (6, 7, 9):
+        end, position = random_row(1, blocks)
+        states = [torch.randn(1, heads, len(end), 16) for heads in (6, 2, 2)]
+        with torch.no_grad():
+            flex_tree_attention(torch.nn.Identity(), *states, block_mask(end, position, Sight()), 0.3)
+    attend._flex.cache_clear()
+    assert counter.frame_count == 1

@@ -1,0 +1,37 @@
+import pytest
+
+from bough.trees.layers import Sight, branching_obstacle, layer_sights
+from tests.training.families import PLAIN, TREES, make
+
+
+@pytest.mark.parametrize("family", TREES)
+def test_attention_over_given_positions_can_branch(family):
+    assert branching_obstacle(make(family).base_model) is None
+
+
+@pytest.mark.parametrize(
+    ("family", "obstacle"),
+    [
+        ("mamba", "it has layers of kind linear_attention"),
+        ("qwen3_next", "it has layers of kind linear_attention"),
+        ("lfm2", "it has layers of kind conv"),
+        ("gpt_neo", "it has layers of kind local"),
+        ("bloom", "its positions do not come from position ids"),
+        ("phi3", "its rotary frequencies depend on the length of the row"),
+    ],
+)
+def test_what_looks_along_the_row_cannot(family, obstacle):
+    assert branching_obstacle(make(family).base_model) == obstacle
+    assert family in PLAIN
+
+
+def test_each_kind_of_layer_has_its_own_sight():
+    assert layer_sights(make("gemma2").model) == {"full_attention": Sight(), "sliding_attention": Sight(window=3)}
+    assert layer_sights(make("mistral").model) == {"sliding_attention": Sight(window=3)}
+    assert layer_sights(make("llama4").model) == {"chunked_attention": Sight(chunk=3), "full_attention": Sight()}
+
+
+def test_a_window_that_the_model_never_looks_at_is_none():
+    model = make("llama")
+    model.config.sliding_window = 2
+    assert layer_sights(model.model) == {"full_attention": Sight()}
