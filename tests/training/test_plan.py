@@ -1,10 +1,16 @@
 from collections import Counter
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bough.training.plan import Curriculum, plan
+from bough.training.plan import Curriculum, Plan, PlannedStep
+
+
+def plan(clusters: list[str], difficulty: list[float], **options: Any) -> list[PlannedStep]:
+    laid_out = Plan(clusters, difficulty, **options)
+    return [laid_out[i] for i in range(len(laid_out))]
 
 
 def steps(count: int, **options: object) -> list[list[int]]:
@@ -72,3 +78,42 @@ def test_whole_epochs_are_fair(count: int, batch: int, epochs: float, seed: int)
     seen = Counter(i for step in planned if step.epoch < int(epochs) for i in step.examples)
     assert all(seen[i] == int(epochs) for i in range(count))
     assert planned
+
+
+def adaptive(levels: tuple[int, ...] = (0,)) -> Plan:
+    return Plan(
+        [str(i) for i in range(10)], [float(i) for i in range(10)], batch_size=2, num_epochs=4, seed=3,
+        curriculum=Curriculum(start_ratio=0.4, warmup_epochs=2, success=0.7), levels=levels,
+    )  # fmt: skip
+
+
+def through(laid_out: Plan, successes: list[float], first: int = 0) -> list[list[int]]:
+    """The batches from step `first` on, the plan told of each epoch's success as it ends."""
+    found = []
+    for number in range(first, len(laid_out)):
+        found.append(laid_out[number].examples)
+        if laid_out.ends_epoch(number) and number + 1 < len(laid_out):
+            laid_out.tell(successes[laid_out[number].epoch])
+    return found
+
+
+def test_an_adaptive_curriculum_waits_for_success_and_keeps_the_number_of_steps():
+    laid_out = adaptive()
+    batches = through(laid_out, [0.5, 0.9, 0.9, 0.9, 0.9])
+    assert laid_out.levels[:4] == [0, 0, 1, 2]
+    assert len(batches) == len(laid_out) == 2 + 4 + 5 + 5
+    assert {i for batch in batches[:4] for i in batch} == {0, 1, 2, 3}
+
+
+def test_an_adaptive_plan_is_found_again_from_its_levels():
+    first = adaptive()
+    batches = through(first, [0.5, 0.9, 0.1, 0.9, 0.9, 0.9])
+    again = adaptive(tuple(first.levels))
+    assert [again[i].examples for i in range(len(again))] == batches
+
+
+def test_where_an_epoch_ends_is_known():
+    laid_out = Plan(["a", "b", "c"], [0.0] * 3, batch_size=2, num_epochs=2)
+    assert [laid_out.ends_epoch(i) for i in range(4)] == [False, True, False, True]
+    with pytest.raises(IndexError):
+        laid_out[4]

@@ -111,7 +111,7 @@ def test_in_bfloat16_a_tree_is_no_further_off_than_plain_rows(family):
         assert distance(shared, true) < 1.5 * distance(plain, true)
 
 
-@pytest.mark.parametrize("family", ["llama", "gemma2", "gemma3", "mistral"])
+@pytest.mark.parametrize("family", ["llama", "gemma2", "gemma3", "mistral", "llama4", "gpt_oss"])
 @torch.no_grad()
 def test_flex_attention_gives_the_same(family):
     model = make(family)

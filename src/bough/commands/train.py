@@ -28,8 +28,7 @@ def _tell(trained: train.Trained) -> int:
         if "accuracy" in lines[-1]:
             out.print(f"accuracy {lines[0]['accuracy']:.3g} → {lines[-1]['accuracy']:.3g}")
     shared = counters.tokens_raw / max(1, counters.tokens_computed)
-    out.print(
-        f"{counters.tokens_trained:,} tokens trained; {counters.tokens_computed:,} computed, {shared:.1f}× fewer than one by one"
-    )
+    computed = f"{counters.tokens_computed:,} computed, {shared:.1f}× fewer than one by one"
+    out.print(f"{counters.tokens_trained:,} tokens trained; {computed}")
     out.print(f"weights in {trained.weights}", markup=False)
     return 0

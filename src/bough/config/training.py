@@ -106,6 +106,13 @@ class CurriculumConfig(Config):
     curriculum_start_ratio: float = Field(
         0.3, gt=0, le=1, description="share of the data, easiest first, in the first epoch"
     )
+    curriculum_success: float | None = Field(
+        None,
+        ge=0,
+        le=1,
+        description="adaptive: more data only after an epoch with at least this success (accuracy on pairs; "
+        "otherwise the share of tokens that the model itself would have chosen)",
+    )
     curriculum_warmup_epochs: int = Field(1, ge=1, description="epochs until all of the data is used")
 
 

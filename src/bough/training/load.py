@@ -19,6 +19,7 @@ def load_model(name: str, *, dtype: torch.dtype | None, device: torch.device, qu
     """
     from transformers import AutoConfig, AutoModelForCausalLM
 
+    from bough.models.progress import no_bars
     from bough.models.resolve import resolve
 
     dtype = dtype or (torch.bfloat16 if device.type == "cuda" else torch.float32)
@@ -27,9 +28,10 @@ def load_model(name: str, *, dtype: torch.dtype | None, device: torch.device, qu
     try:
         config = AutoConfig.from_pretrained(source, trust_remote_code=False)
         _drop_nothing(config.get_text_config())
-        model = AutoModelForCausalLM.from_pretrained(
-            source, config=config, dtype=dtype, trust_remote_code=False, **options
-        )
+        with no_bars():
+            model = AutoModelForCausalLM.from_pretrained(
+                source, config=config, dtype=dtype, trust_remote_code=False, **options
+            )
     except (OSError, ValueError) as error:
         raise InputError(f"the model {name} cannot be loaded: {str(error).partition(chr(10))[0]}") from error
     return model if quantize else model.to(device)

@@ -9,7 +9,7 @@ import logging
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +18,13 @@ from pydantic_core import to_json
 
 from bough.config.training import TrainingConfig
 from bough.errors import BoughError
+from bough.objectives.base import Mean
 from bough.rundir import RunDir
 from bough.training import checkpoint
 from bough.training.metrics_file import MetricsFile
 from bough.training.objective import Example, Objective
 from bough.training.optimizer import make_optimizer
-from bough.training.plan import Curriculum, plan
+from bough.training.plan import Curriculum, Plan
 from bough.training.policy import Policy
 from bough.training.processes import Processes
 from bough.training.reference import Reference
@@ -45,6 +46,9 @@ class Counters:
     budget: int = 0
     best_loss: float | None = None
     evaluations_without_gain: int = 0
+    levels: list[int] = field(default_factory=lambda: [0])
+    success_total: float = 0.0
+    success_count: float = 0.0
 
 
 class Trainer:
@@ -85,6 +89,7 @@ class Trainer:
         torch.manual_seed(self.config.seed + self.processes.rank)
         if resume:
             self.counters = Counters(**resume.restore(self.optimizer))
+            self.plan = self._plan(self.counters.levels)
         metrics = MetricsFile(self.run.metrics, self.counters.step) if self.processes.first else None
         self.policy.train()
         while self.counters.step < len(self.plan):
@@ -126,6 +131,7 @@ class Trainer:
         self.counters.tokens_trained += sum(example.num_trained for example in examples)
         self.counters.tokens_computed += found.tokens_computed
         self.counters.tokens_raw += found.tokens_raw
+        self._count_success(metrics)
         seconds = time.perf_counter() - begin
         values: Values = {
             "step": self.counters.step,
@@ -190,20 +196,31 @@ class Trainer:
         self.tell(values)
         return values
 
-    def _plan(self) -> list[Any]:
+    def _plan(self, levels: Sequence[int] = (0,)) -> Plan:
         config = self.config
-        curriculum = (
-            Curriculum(config.curriculum_start_ratio, config.curriculum_warmup_epochs) if config.curriculum else None
-        )
-        return plan(
+        curriculum = Curriculum(
+            config.curriculum_start_ratio, config.curriculum_warmup_epochs, config.curriculum_success
+        )  # fmt: skip
+        return Plan(
             [example.cluster for example in self.examples],
             [example.difficulty for example in self.examples],
             batch_size=config.batch_size * config.gradient_accumulation_steps,
             num_epochs=config.num_epochs,
             max_steps=config.max_steps,
-            curriculum=curriculum,
+            curriculum=curriculum if config.curriculum else None,
             seed=config.seed,
+            levels=levels,
         )
+
+    def _count_success(self, metrics: dict[str, Mean]) -> None:
+        """Remembers how well the epoch is going, and tells the plan when it ends."""
+        success = metrics.get("accuracy", metrics["token_accuracy"])
+        self.counters.success_total += float(success.total)
+        self.counters.success_count += float(success.count)
+        if self.config.curriculum_success is not None and self.plan.ends_epoch(self.counters.step - 1):
+            self.plan.tell(self.counters.success_total / max(1.0, self.counters.success_count))
+            self.counters.success_total = self.counters.success_count = 0.0
+        self.counters.levels = list(self.plan.levels)
 
     def _learning_rate(self, step: int) -> float:
         config = self.config
@@ -217,8 +234,7 @@ class Trainer:
     def _evaluation_due(self) -> bool:
         if self.config.eval_steps:
             return self._due(self.config.eval_steps)
-        step = self.counters.step
-        return step == len(self.plan) or self.plan[step].epoch != self.plan[step - 1].epoch
+        return self.plan.ends_epoch(self.counters.step - 1)
 
     def _out_of_patience(self) -> bool:
         patience = self.config.early_stopping_patience

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from bough.objectives.base import Loss, Mean, add_metrics
 from bough.training.objective import Example, Objective
-from bough.training.policy import Policy
+from bough.training.policy import Answers, Policy
 from bough.training.reference import Reference
 from bough.trees.pack import PlainRow, TreeRow
 from bough.types import Call
@@ -51,33 +51,36 @@ class Step:
         done = Gradient(
             tokens_computed=sum(r.tokens.size for r in self.rows), tokens_raw=sum(r.num_raw for r in self.rows)
         )
-        metrics = []
+        metrics: list[dict[str, Mean]] = []
         for rows in self._connected_rows():
             known = [reference.of(row, self.calls) for row in rows] if reference else None
-            if not backward:
-                with torch.no_grad():
-                    loss = self._loss(rows, [self.policy(row).logprobs for row in rows], known, denominator)
-            elif len(rows) == 1:
-                loss = self._loss(rows, [self.policy(rows[0]).logprobs], known, denominator)
-                torch.autograd.backward(loss.value)
+            answers: list[Answers]
+            if backward and len(rows) > 1:
+                loss, answers = self._twice(rows, known, denominator)
             else:
-                loss = self._twice(rows, known, denominator)
+                with torch.set_grad_enabled(backward):
+                    answers = [self.policy(row) for row in rows]
+                    loss = self._loss(rows, [answer.logprobs for answer in answers], known, denominator)
+                if backward:
+                    torch.autograd.backward(loss.value)
             done.loss += loss.value.detach().item()
-            metrics.append(loss.metrics)
+            metrics += [loss.metrics, *map(_facts, answers)]
         done.metrics = add_metrics(metrics)
         return done
 
-    def _twice(self, rows: list[Row], known: list[list[Tensor]] | None, denominator: float) -> Loss:
+    def _twice(
+        self, rows: list[Row], known: list[list[Tensor]] | None, denominator: float
+    ) -> tuple[Loss, list[Answers]]:
         # The random numbers of the first pass are drawn again in the second: dropout must not differ.
         devices = [self.policy.device] if self.policy.device.type == "cuda" else []
         with torch.no_grad(), torch.random.fork_rng(devices=devices):
-            first = [self.policy(row).logprobs for row in rows]
-        leaves = [[logprobs.detach().requires_grad_() for logprobs in of_row] for of_row in first]
+            first: list[Answers] = [self.policy(row) for row in rows]
+        leaves = [[logprobs.detach().requires_grad_() for logprobs in answers.logprobs] for answers in first]
         loss = self._loss(rows, leaves, known, denominator)
         torch.autograd.backward(loss.value)
         for row, of_row in zip(rows, leaves, strict=True):
             torch.autograd.backward(self.policy(row).logprobs, [leaf.grad for leaf in of_row])
-        return loss
+        return loss, first
 
     def _loss(
         self, rows: list[Row], logprobs: list[list[Tensor]], known: list[list[Tensor]] | None, denominator: float
@@ -107,3 +110,12 @@ class Step:
             for member in members:
                 group_of_part.update((self.owner[c], number) for c in member.calls)
         return list(groups.values())
+
+
+def _facts(answers: Answers) -> dict[str, Mean]:
+    """What any objective's run wants to know of the answered tokens."""
+    count = sum(map(len, answers.greedy))
+    return {
+        "token_accuracy": Mean(torch.cat(answers.greedy).sum(), count),
+        "token_entropy": Mean(torch.cat(answers.entropies).sum(), count),
+    }

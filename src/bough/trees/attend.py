@@ -66,6 +66,8 @@ def flex_tree_attention(
     transformers has one too, but compiles it for the first row's shape, then again for
     any shape; with several masks and gradient modes that runs into the recompilation limit.
     """
+    # Under autocast the rotary embedding leaves these two in float32, where the kernel is slow.
+    query, key = query.to(value.dtype), key.to(value.dtype)
     for states in (query, key, value):
         # A row of as many blocks as there are heads must not be taken for a rule.
         torch._dynamo.mark_static(states, [1, 3])

@@ -1,0 +1,62 @@
+import math
+
+import pytest
+import torch
+
+from bough.calls.builder import CallBuilder
+from bough.calls.template import load_template
+from bough.evaluation.held_out import HeldOut
+from bough.training.adapters import Lora
+from bough.training.policy import Policy
+from bough.types import Message, Pair, Task, Trajectory, Turn
+
+HI = [Message(role="user", content="go to shelf 1")]
+
+
+def turn(text: str) -> Turn:
+    return Turn(reply=Message(role="assistant", content=text))
+
+
+def episode(*texts: str) -> Trajectory:
+    turns = [
+        turn(text).model_copy(update={"observation": [Message(role="user", content="You see a book.")]})
+        for text in texts
+    ]
+    return Trajectory(id="a", task=Task(id="t"), start=HI, turns=turns)
+
+
+@pytest.fixture
+def held_out() -> HeldOut:
+    torch.manual_seed(0)
+    policy = Policy.load("tiny", lora=Lora(r=4)).eval()
+    return HeldOut(policy, CallBuilder(load_template("tiny")), 4096)
+
+
+def test_numbers_are_those_of_the_tokens(held_out: HeldOut):
+    held_out.add([episode("look", "open drawer 1")])
+    calls = [b.call for b in held_out.builder.build(HI, episode("look", "open drawer 1").turns, []) if b.call]
+    logprobs = torch.cat([lp.detach() for lp in held_out.policy.logprobs(calls, share=False)])
+    found = held_out.to_json()
+    assert found["tokens"] == len(logprobs)
+    assert found["nll"] == pytest.approx(-float(logprobs.mean()), rel=1e-4)
+    assert found["perplexity"] == pytest.approx(math.exp(found["nll"]))
+    assert 0 <= found["token_accuracy"] <= 1
+
+
+def test_a_model_prefers_the_side_it_finds_likelier(held_out: HeldOut):
+    short, long = "look", "go to the drawer and open it and then look at the lamp"
+    pair = Pair(task=Task(id="t"), start=HI, chosen=[turn(short)], rejected=[turn(long)])
+    swapped = Pair(task=Task(id="t"), start=HI, chosen=[turn(long)], rejected=[turn(short)])
+    held_out.add([pair, swapped])
+    found = held_out.to_json()
+    assert (found["pairs"], found["preference_accuracy"]) == (2, 0.5)
+    # A fresh adapter is its own reference: neither side has gained.
+    assert found["preference_accuracy_over_reference"] == 0
+
+
+def test_only_the_chosen_side_counts_towards_perplexity(held_out: HeldOut):
+    held_out.add(
+        [Pair(task=Task(id="t"), start=HI, chosen=[turn("look")], rejected=[turn("open drawer 1 and drawer 2")])]
+    )
+    (call,) = [b.call for b in held_out.builder.build(HI, [turn("look")], []) if b.call]
+    assert held_out.to_json()["tokens"] == len(call.completion_ids)
