@@ -18,9 +18,9 @@ run doctor household.jsonl --model smollm2 --samples 1
 
 say "3. Learn from demonstrations (SFT), then from preferences (DPO)."
 run sft --train-file household.jsonl --model smollm2 --output-dir $runs/sft --overwrite \
-    --num-epochs 3 --learning-rate 5e-4 --batch-size 2
+    --num-epochs 2 --learning-rate 5e-4 --batch-size 2 --max-length 1024
 run dpo --train-file household-pairs.jsonl --model $runs/sft/final --output-dir $runs/dpo --overwrite \
-    --num-epochs 2 --learning-rate 1e-4 --batch-size 4
+    --num-epochs 1 --learning-rate 1e-4 --batch-size 4
 
 say "4. Held-out episodes: before, after SFT, after DPO."
 for model in smollm2 $runs/sft/final $runs/dpo/final; do

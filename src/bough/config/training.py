@@ -76,6 +76,9 @@ class MachineConfig(Config):
     bf16: bool | None = Field(None, description="compute in bfloat16 (default: on a GPU yes, on a CPU no)")
     gradient_checkpointing: bool = Field(False, description="compute activations again instead of keeping them")
     attention: Literal["auto", "flex", "sdpa"] = Field("auto", description="which attention kernel carries the tree")
+    compile: bool = Field(
+        False, description="compile the layers (CUDA): a minute or two at the start, then a third faster"
+    )
     share: bool = Field(True, description="compute shared tokens once; off only to measure what that is worth")
 
 

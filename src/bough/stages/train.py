@@ -190,7 +190,10 @@ def _load_policy(
         model = grow(model, actor, _lora(config))
     if needs_reference and start:
         model.load_adapter(str(start), adapter_name=REFERENCE, is_trainable=False)
-    return Policy(model, attention=config.attention, autocast=torch.bfloat16 if bf16 else None)
+    if config.compile and device.type != "cuda":
+        raise InputError(f"--compile needs a CUDA device; this is {device.type}")
+    autocast = torch.bfloat16 if bf16 else None
+    return Policy(model, attention=config.attention, autocast=autocast, compile=config.compile)
 
 
 def _precompute(trainer: Trainer, config: TrainingConfig, start: Path | None, template: ChatTemplate) -> None:

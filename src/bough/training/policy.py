@@ -21,7 +21,7 @@ from bough.errors import BoughError, InputError
 from bough.training.adapters import Lora, add_actor, load_actor, reference
 from bough.training.head import Head, predict
 from bough.training.load import base_and_adapter, load_model
-from bough.trees.attend import BLOCK, block_mask, dense_mask, flex_tree_attention
+from bough.trees.attend import BLOCK, block_mask, dense_mask, flex_tree_attention, sdpa_tree_attention
 from bough.trees.build import CallTokens
 from bough.trees.layers import branching_obstacle, layer_sights, length_matters
 from bough.trees.pack import PlainRow, TreeRow, plain_row, plain_rows, tree_rows
@@ -29,7 +29,7 @@ from bough.trees.pack import PlainRow, TreeRow, plain_row, plain_rows, tree_rows
 log = logging.getLogger(__name__)
 
 Attention = Literal["auto", "flex", "sdpa"]
-FLEX = "bough_flex"  # our name for it among the attention functions of transformers
+FLEX, SDPA = "bough_flex", "bough_sdpa"  # our names for them among the attention functions of transformers
 BUDGET = 8192
 
 
@@ -51,10 +51,18 @@ class Policy(nn.Module):
     `attention` is how trees are computed: "flex" (FlexAttention, for CUDA), "sdpa" (a dense
     mask), or "auto". `obstacle` says why the model cannot read trees, None if it can.
     With `autocast`, matrix products are in that type whatever the weights are kept in:
-    what is trained stays float32, so that small steps are not rounded away.
+    what is trained stays float32, so that small steps are not rounded away. With `compile`,
+    each layer's small operations become a few kernels: a minute once, then a step is faster.
     """
 
-    def __init__(self, model: Any, *, attention: Attention = "auto", autocast: torch.dtype | None = None) -> None:
+    def __init__(
+        self,
+        model: Any,
+        *,
+        attention: Attention = "auto",
+        autocast: torch.dtype | None = None,
+        compile: bool = False,
+    ) -> None:
         super().__init__()
         self.model = model
         self.autocast = autocast
@@ -64,6 +72,8 @@ class Policy(nn.Module):
         if obstacle:
             log.warning("%s cannot share tokens between calls (%s): plain rows", type(self.base).__name__, obstacle)
         self._check_head()
+        if compile:
+            self._compile_layers()
 
     @classmethod
     def load(
@@ -181,6 +191,14 @@ class Policy(nn.Module):
         ).last_hidden_state
         return hidden_BLD
 
+    def _compile_layers(self) -> None:
+        """All layers of a kind share one compiled form, for rows of any length."""
+        from transformers.modeling_layers import GradientCheckpointingLayer
+
+        for module in self.decoder.modules():
+            if isinstance(module, GradientCheckpointingLayer):
+                module.compile(dynamic=True)
+
     def _tensor(self, array: np.ndarray[Any, Any]) -> Tensor:
         return torch.from_numpy(array).to(self.device, non_blocking=True)
 
@@ -213,10 +231,13 @@ def _attentions(model: Any, wanted: Attention, device: torch.device) -> tuple[st
     from transformers import AttentionInterface
 
     AttentionInterface.register(FLEX, flex_tree_attention)
+    AttentionInterface.register(SDPA, sdpa_tree_attention)
     # SDPA leaves out the capping of scores (Gemma 2) without a word.
     capped = getattr(model.config.get_text_config(), "attn_logit_softcapping", None)
     plain = "sdpa" if model._supports_sdpa and not capped else "eager"
     if wanted == "flex" and not model._supports_flex_attn:
         raise InputError(f"{type(model).__name__} does not support FlexAttention; choose attention='sdpa'")
     flex = wanted == "flex" or (wanted == "auto" and device.type == "cuda" and model._supports_flex_attn)
-    return plain, FLEX if flex else plain
+    if flex:
+        return plain, FLEX
+    return plain, SDPA if plain == "sdpa" and device.type == "cpu" else plain

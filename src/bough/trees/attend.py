@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn.attention.flex_attention import AuxRequest, BlockMask, flex_attention
+from torch.nn.functional import scaled_dot_product_attention
 
 from bough.trees.layers import Sight
 
@@ -84,6 +85,37 @@ def flex_tree_attention(
     if s_aux is not None:  # a sink takes its part of the softmax and gives nothing back
         out = out * torch.sigmoid(aux.lse - s_aux[None, :, None])[..., None].to(out.dtype)
     return out.transpose(1, 2).contiguous(), None
+
+
+def sdpa_tree_attention(
+    module: nn.Module,  # noqa: ARG001  as transformers calls it
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor,
+    scaling: float | None = None,
+    **_: Any,
+) -> tuple[Tensor, None]:
+    """SDPA for a dense mask on the CPU: a block of queries at a time, with the keys that any of them sees.
+
+    A dense mask by itself costs every pair of tokens, seen or not: for one episode twice
+    what is needed, for a row of several far more.
+    """
+    outputs = []
+    for begin in range(0, query.shape[2], BLOCK):
+        block = slice(begin, begin + BLOCK)
+        mask = attention_mask[:, :, block]
+        seen = (mask == 0).any(2).flatten().nonzero()[:, 0]
+        out = scaled_dot_product_attention(
+            query[:, :, block],
+            key.index_select(2, seen),
+            value.index_select(2, seen),
+            attn_mask=mask.index_select(3, seen),
+            scale=scaling,
+            enable_gqa=query.shape[1] != key.shape[1],
+        )
+        outputs.append(out)
+    return torch.cat(outputs, 2).transpose(1, 2).contiguous(), None
 
 
 @cache
