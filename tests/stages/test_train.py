@@ -214,3 +214,12 @@ def test_masking_cannot_be_switched_off(tmp_path: Path, capsys: pytest.CaptureFi
     (tmp_path / "a.yaml").write_text("train_file: a\nmask_observations: false\n")
     assert main(["sft", "--config", str(tmp_path / "a.yaml")]) == 2
     assert "mask_observations is False; choose one of True" in capsys.readouterr().err
+
+
+def test_going_on_with_other_settings_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    run = tmp_path / "run"
+    train("sft", EXAMPLES / "household.jsonl", run, "--max-steps", "2", "--save-steps", "1")
+    command = ["sft", "--train-file", str(EXAMPLES / "household.jsonl"), "--output-dir", str(run), *FAST]
+    assert main([*command, "--max-steps", "3", "--resume"]) == 0
+    assert "max_steps 2 → 3" in caplog.text
+    assert MetricsFile.read(run / "metrics.jsonl")[-1]["step"] == 3

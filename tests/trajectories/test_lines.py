@@ -75,3 +75,16 @@ def test_a_file_that_is_no_parquet_is_a_named_problem(tmp_path: Path):
     (tmp_path / "a.parquet").write_bytes(b"not parquet")
     with pytest.raises(InputError, match=r"a\.parquet:1: not a whole Parquet file"):
         list(read(tmp_path / "a.parquet"))
+
+
+def test_a_data_set_of_the_hub_is_streamed(tmp_path: Path, plain: Path, monkeypatch: pytest.MonkeyPatch):
+    """Loaded by the same call as from the hub; a folder of that name stands in for it."""
+    pytest.importorskip("datasets", reason="the datasets extra is not installed")
+    folder = tmp_path / "org" / "name"
+    folder.mkdir(parents=True)
+    (folder / "train.jsonl").write_bytes(TEXT)
+    monkeypatch.chdir(tmp_path)
+    assert list(read("hf://org/name")) == list(read(plain))
+    assert list(read("hf://org/name/train")) == list(read(plain))
+    with pytest.raises(InputError, match="hf://org/name, split test, cannot be read"):
+        list(read("hf://org/name/test"))

@@ -1,4 +1,6 @@
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -87,3 +89,22 @@ def test_arbitrary_bytes_never_break_the_reader(tmp_path: Path, rows: list[bytes
     reader = Reader(path, on_error="skip")
     good = sum(1 for _ in reader)
     assert good + reader.skipped.total() == reader.rows
+
+
+PEAK = """
+import resource, sys
+from bough.trajectories.reader import read
+rows = sum(1 for _ in read(sys.argv[1]))
+print(rows, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
+"""
+
+
+def test_a_large_file_streams_in_constant_memory(tmp_path: Path):
+    """80 MB of rows; as objects they would be several times that. benchmarks/reading.py does the same with 1 GB."""
+    row = {"messages": [{"role": "user", "content": "x" * 2000}, {"role": "assistant", "content": "y" * 2000}]}
+    path = tmp_path / "large.jsonl"
+    path.write_bytes(line(row) * 20_000)
+    done = subprocess.run([sys.executable, "-c", PEAK, str(path)], capture_output=True, text=True, check=True)
+    rows, megabytes = done.stdout.split()
+    assert int(rows) == 20_000
+    assert float(megabytes) < 150

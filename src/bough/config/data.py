@@ -14,8 +14,8 @@ class SourceConfig(Config):
     """What is read."""
 
     file: Path = Field(
-        description="a .jsonl (plain, .zst, .gz, .xz), .json or .parquet file, a saved Hugging Face data set, "
-        "or a folder of shards",
+        description="a .jsonl (plain, .zst, .gz, .xz), .json or .parquet file, a folder of such shards, a saved "
+        "Hugging Face data set, or one on the hub as hf://org/name/split",
         json_schema_extra={"positional": True},
     )
     format: str = Field("auto", description="the file's format; `bough data formats` lists them")

@@ -14,6 +14,7 @@ import torch
 from bough.calls.builder import CallBuilder
 from bough.calls.template import ChatTemplate, load_template
 from bough.config.training import DPOConfig, GRPOConfig, SFTConfig, TrainingConfig
+from bough.config.yaml_file import YamlFile
 from bough.errors import InputError
 from bough.rundir import RunDir, write_json
 from bough.stages.dpo import DPOObjective, preferences
@@ -33,6 +34,8 @@ from bough.training.reconcile import grow, read_shape
 from bough.training.saving import save_policy
 
 log = logging.getLogger(__name__)
+# Settings that do not change what is computed.
+UNIMPORTANT = {"resume", "overwrite", "output_dir", "logging_steps", "save_steps", "save_total_limit", "report_to"}
 Reader = Callable[[Any, CallBuilder, bool], Examples[Any]]
 
 
@@ -68,6 +71,8 @@ def _train(config: TrainingConfig, objective: Objective[Any], read: Reader) -> T
     resumed = _newest_checkpoint(run, config)
     start, config = _start_adapter(config)
     if processes.first:
+        if resumed:
+            _tell_changes(run, config)
         run.create(config)
     template = load_template(base_and_adapter(config.model)[0], config.chat_template)
     builder = CallBuilder(template, max_length=config.max_length, stride=config.stride)
@@ -116,6 +121,17 @@ def _newest_checkpoint(run: RunDir, config: TrainingConfig) -> Checkpoint | None
     if config.resume and not found:
         log.warning("%s holds no checkpoint yet; starting from the beginning.", run.path)
     return found[-1] if found else None
+
+
+def _tell_changes(run: RunDir, config: TrainingConfig) -> None:
+    """A run that goes on with other settings may be what is wanted, but not in silence."""
+    before = YamlFile.read(run.config).values
+    now = config.model_dump(mode="json")
+    changed = [
+        f"{k} {before[k]} → {v}" for k, v in now.items() if k not in UNIMPORTANT and k in before and before[k] != v
+    ]
+    if changed:
+        log.warning("Going on with other settings than the run began with: %s.", "; ".join(changed))
 
 
 def _start_adapter(config: TrainingConfig) -> tuple[Path | None, TrainingConfig]:

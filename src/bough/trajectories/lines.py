@@ -1,4 +1,4 @@
-"""Where rows come from: JSON Lines (plain, .zst, .gz, .xz), a JSON list, Parquet, a Hugging Face data set.
+"""Where rows come from: JSON Lines (plain, .zst, .gz, .xz), a JSON list, Parquet, a data set saved or on the hub.
 
 Every source is a stream of (number, content): for text files the content is the bytes
 of a line and the number is the line's, for tables it is a row as a dict. Nothing is held
@@ -29,7 +29,7 @@ Content = bytes | dict[str, Any]
 def files(source: str | Path) -> list[Path]:
     """The files behind a path: itself, or the shards of a folder in order of name."""
     path = Path(source)
-    if is_dataset(path) or path.is_file():
+    if is_dataset(path) or is_hub(path) or path.is_file():
         return [path]
     if not path.exists():
         raise InputError(f"{path}: there is no such file or folder")
@@ -42,7 +42,7 @@ def files(source: str | Path) -> list[Path]:
 
 def lines(path: Path) -> Iterator[tuple[int, Content]]:
     """The numbered contents of one file, from 1; a RowError after the last good line where a file is cut or damaged."""
-    if is_dataset(path):
+    if is_dataset(path) or is_hub(path):
         yield from enumerate(_dataset_rows(path), 1)
     elif path.suffix == ".parquet":
         yield from enumerate(_parquet_rows(path), 1)
@@ -53,6 +53,11 @@ def lines(path: Path) -> Iterator[tuple[int, Content]]:
 def is_dataset(path: Path) -> bool:
     """Whether the folder was written by `datasets.Dataset.save_to_disk`."""
     return (path / "dataset_info.json").is_file() or (path / "dataset_dict.json").is_file()
+
+
+def is_hub(path: Path) -> bool:
+    """Whether the path names a data set on the hub: hf://org/name, or hf://org/name/split."""
+    return path.parts[:1] == ("hf:",)
 
 
 def _text_lines(path: Path) -> Iterator[tuple[int, Content]]:
@@ -108,8 +113,22 @@ def _dataset_rows(path: Path) -> Iterator[dict[str, Any]]:
         import datasets
     except ImportError:
         raise InputError(f"{path}: reading a saved data set needs datasets; pip install 'bough[datasets]'") from None
+    if is_hub(path):
+        yield from _hub_rows(path)
+        return
     loaded = datasets.load_from_disk(str(path))
     if isinstance(loaded, datasets.DatasetDict):
         splits = ", ".join(str(path / name) for name in loaded)
         raise InputError(f"{path}: the data set has splits; name one of {splits}")
     yield from loaded
+
+
+def _hub_rows(path: Path) -> Iterator[dict[str, Any]]:
+    """A data set of the hub, streamed; code that comes with one is never run."""
+    import datasets
+
+    name, split = "/".join(path.parts[1:3]), path.parts[3] if len(path.parts) > 3 else "train"
+    try:
+        yield from datasets.load_dataset(name, split=split, streaming=True)
+    except (OSError, ValueError, datasets.exceptions.DatasetNotFoundError) as error:
+        raise InputError(f"hf://{name}, split {split}, cannot be read: {error}") from None
