@@ -1,0 +1,122 @@
+"""FlexAttention on the rows of trees: what the order of a tree's branches and the kernel's options are worth.
+
+    python benchmarks/attention.py [--options default safe tma autotune]
+
+One layer of the Qwen3-4B shape. A block of the mask that is seen whole needs no look at
+single tokens; with the largest branch of every node first, more blocks are. FLOPs are
+those of the pairs of tokens that see each other, twice as many backward as forward:
+what the kernel computes again is not counted.
+"""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+import numpy as np
+import torch
+from dpo import preferences
+from episodes import Lengths, Source
+from measure import failure_in, machine, seconds_of, table
+from torch.nn.attention.flex_attention import BlockMask, flex_attention
+
+from bough.trees.attend import BLOCK, block_mask
+from bough.trees.build import Ids, TokenTree
+from bough.trees.layers import Sight
+from bough.types import Call
+
+HEADS, GROUPS, SIZE = 32, 8, 128
+OPTIONS: dict[str, tuple[dict[str, Any], str | None]] = {
+    "default": ({}, None),
+    "safe": ({"ROWS_GUARANTEED_SAFE": True}, None),
+    "prescaled": ({"ROWS_GUARANTEED_SAFE": True, "PRESCALE_QK": True}, None),
+    "tma": ({"ROWS_GUARANTEED_SAFE": True, "USE_TMA": True}, None),
+    "autotune": ({"ROWS_GUARANTEED_SAFE": True}, "max-autotune-no-cudagraphs"),
+}
+
+
+def calls_of(work: str) -> list[Call]:
+    source = Source(151_936)
+    if work == "dpo":
+        return [call for _ in range(2) for pair in preferences(source.episode(30, Lengths())) for call in pair.calls]
+    if work == "think":
+        return source.episode(30, Lengths(think=150)).calls()
+    attempts = source.attempts(8, 4, Lengths(start=2560, answer=300, observation=100))
+    return [call for attempt in attempts for call in attempt.calls()]
+
+
+def as_built(tree: TokenTree) -> tuple[Ids, Ids]:
+    return tree.end, tree.position
+
+
+def heavy_first(tree: TokenTree) -> tuple[Ids, Ids]:
+    """The same tree laid out with the largest child of every node first."""
+    sizes = tree.end - np.arange(len(tree))
+    children: dict[int, list[int]] = {}
+    for node, parent in enumerate(tree.parent.tolist()):
+        children.setdefault(parent, []).append(node)
+    order: list[int] = []
+    waiting = sorted(children[-1], key=sizes.__getitem__)
+    while waiting:
+        order.append(node := waiting.pop())
+        waiting += sorted(children.get(node, []), key=sizes.__getitem__)
+    return sizes[order] + np.arange(len(tree)), tree.position[order]
+
+
+def mask_of(end: Ids, position: Ids, device: torch.device) -> BlockMask:
+    length = -(-len(end) // BLOCK) * BLOCK
+    end_L, position_L = np.arange(1, length + 1), np.zeros(length, np.int64)
+    end_L[: len(end)], position_L[: len(end)] = end, position
+    return block_mask(torch.tensor(end_L, device=device), torch.tensor(position_L, device=device), Sight())
+
+
+def measure(mask: BlockMask, pairs: int, name: str, times: int) -> list[object]:
+    options, mode = OPTIONS[name]
+    attend = torch.compile(flex_attention, dynamic=mode is None, mode=mode)
+    cuda = torch.cuda.is_available()
+    kind = {"device": "cuda", "dtype": torch.bfloat16, "requires_grad": True} if cuda else {}
+    length = mask.seq_lengths[0]
+    query, key, value = (torch.randn(1, heads, length, SIZE, **kind) for heads in (HEADS, GROUPS, GROUPS))
+
+    def forward() -> torch.Tensor:
+        return attend(query, key, value, block_mask=mask, enable_gqa=True, kernel_options=options)
+
+    def both() -> None:
+        forward().sum().backward()
+
+    with torch.no_grad():
+        seconds = seconds_of(forward, warm_up=2, times=times)
+    flops = 4 * HEADS * SIZE * pairs
+    result = [f"{seconds * 1e3:.3g} ms", f"{flops / seconds / 1e12:.3g}"]
+    if cuda:
+        seconds = seconds_of(both, warm_up=2, times=times)
+        result += [f"{seconds * 1e3:.3g} ms", f"{3 * flops / seconds / 1e12:.3g}"]
+    return result
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--work", choices=["dpo", "think", "grpo"], nargs="+", default=["dpo", "think"])
+    parser.add_argument("--options", choices=OPTIONS, nargs="+", default=["default", "safe", "tma"])
+    parser.add_argument("--times", type=int, default=20)
+    options = parser.parse_args()
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+    rows: list[list[object]] = []
+    for work in options.work:
+        tree = TokenTree.of(calls_of(work))
+        for layout in (as_built, heavy_first):
+            mask = mask_of(*layout(tree), device)
+            blocks = f"{int(mask.kv_num_blocks.sum())} in part, {int(mask.full_kv_num_blocks.sum())} whole"
+            for name in options.options:
+                result: list[object] = []
+                with failure_in(problems := []):
+                    result = measure(mask, int((tree.position + 1).sum()), name, options.times)
+                rows.append([work, layout.__name__, blocks, name, *(result or problems)])
+                print(rows[-1], flush=True)
+    print(f"\n### FlexAttention, one layer of the Qwen3-4B shape\n\n{machine()}\n")
+    print(table(["row", "layout", "blocks", "options", "forward", "TFLOP/s", "with backward", "TFLOP/s"], rows))
+
+
+if __name__ == "__main__":
+    main()

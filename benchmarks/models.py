@@ -1,0 +1,82 @@
+"""The models that are measured: real dimensions with random weights, or SmolLM2 from Bough's cache."""
+
+from __future__ import annotations
+
+import zlib
+from typing import Any
+
+import torch
+from torch import nn
+
+# hidden, intermediate, layers, heads, key-value heads, size of a head, vocabulary
+SHAPES = {
+    "qwen3-4b": (2560, 9728, 36, 32, 8, 128, 151_936),
+    "qwen3-0.6b": (1024, 3072, 28, 16, 8, 128, 151_936),
+    "tiny": (64, 192, 2, 4, 2, 16, 512),
+}
+NAMES = ["smollm2", *SHAPES]
+
+
+def device() -> torch.device:
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def build(name: str, *, full: bool = False, checkpointing: bool = False) -> Any:
+    """The model in training; every call gives the same weights.
+
+    A GPU computes in bfloat16; there the weights are kept in it too, unless they are trained
+    themselves (`full`): those stay float32, as Bough's stages and TRL have them.
+    """
+    from transformers import AutoModelForCausalLM
+
+    dtype = torch.bfloat16 if torch.cuda.is_available() and not full else torch.float32
+    if name == "smollm2":
+        from bough.models.resolve import resolve
+
+        model = AutoModelForCausalLM.from_pretrained(resolve(name), dtype=dtype).to(device())
+    else:
+        torch.manual_seed(0)
+        with device():
+            model = AutoModelForCausalLM.from_config(_config(name), dtype=dtype)
+    model.config.use_cache = False
+    if checkpointing:
+        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    return model.train()
+
+
+def _config(name: str) -> Any:
+    from transformers import Qwen3Config
+
+    hidden, intermediate, layers, heads, groups, size, vocabulary = SHAPES[name]
+    return Qwen3Config(
+        vocab_size=vocabulary,
+        hidden_size=hidden,
+        intermediate_size=intermediate,
+        num_hidden_layers=layers,
+        num_attention_heads=heads,
+        num_key_value_heads=groups,
+        head_dim=size,
+        max_position_embeddings=40_960,
+        rope_parameters={"rope_type": "default", "rope_theta": 1e6},
+        tie_word_embeddings=True,
+        bos_token_id=None,
+        eos_token_id=None,
+        pad_token_id=0,
+    )
+
+
+def fill_adapter(model: nn.Module) -> None:
+    """Give a LoRA adapter weights that follow from the names of its layers alone.
+
+    Both matrices are filled: with B at zero every DPO loss is log 2, and A would get no gradient.
+    """
+    for name, parameter in model.named_parameters():
+        if "lora_" not in name:
+            continue
+        layer, matrix = name.split(".lora_")
+        layer = layer.removeprefix("base_model.model.")
+        generator = torch.Generator().manual_seed(zlib.crc32(f"{layer}.{matrix[0]}".encode()))
+        bound = parameter.shape[1] ** -0.5 if matrix[0] == "A" else 0.01
+        values = torch.empty(parameter.shape).uniform_(-bound, bound, generator=generator)
+        with torch.no_grad():
+            parameter.copy_(values)
