@@ -98,10 +98,16 @@ def _whole_side(pair: Pair, turns: list[Turn], source: CallSource) -> list[Call]
 
 
 def _sides(parts: Sequence[Preference], values: Sequence[Sequence[Tensor]]) -> Sides:
-    sums = [torch.stack([tokens.sum() for tokens in of_part]) for of_part in values]
-    chosen = [of_part[: part.num_chosen].sum() for part, of_part in zip(parts, sums, strict=True)]
-    rejected = [of_part[part.num_chosen :].sum() for part, of_part in zip(parts, sums, strict=True)]
-    return Sides(torch.stack(chosen), torch.stack(rejected))
+    """Log-probabilities summed over each side, in one operation for all pairs: thousands of small ones take time."""
+    owner = [
+        2 * p + (c >= part.num_chosen)
+        for p, (part, of_part) in enumerate(zip(parts, values, strict=True))
+        for c, tokens in enumerate(of_part)
+        for _ in range(len(tokens))
+    ]
+    flat_N = torch.cat([tokens for of_part in values for tokens in of_part])
+    sums = flat_N.new_zeros(2 * len(parts)).index_add(0, torch.tensor(owner, device=flat_N.device), flat_N)
+    return Sides(sums[0::2], sums[1::2])
 
 
 def _lengths(parts: Sequence[Preference], device: torch.device) -> Sides:
