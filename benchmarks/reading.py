@@ -23,12 +23,13 @@ from bough.trajectories.reader import Reader
 from bough.trajectories.writer import Writer
 from bough.types import Call, Message, Task, Trajectory, Turn
 
-PROGRAM = """
-import resource, sys, time
+PROGRAM = r"""
+import re, sys, time
 begin = time.perf_counter()
 {body}
 seconds = time.perf_counter() - begin
-print(count, seconds, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
+# Not getrusage: its peak is inherited from the process that started this one.
+print(count, seconds, int(re.search(r"VmHWM:\s+(\d+)", open("/proc/self/status").read())[1]) / 1024)
 """
 BODIES = {
     "bough": "from bough.trajectories.reader import read\ncount = sum(1 for _ in read(sys.argv[1]))",
