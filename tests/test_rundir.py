@@ -4,7 +4,7 @@ import pytest
 
 from bough.config.data import ShowConfig
 from bough.errors import InputError
-from bough.rundir import RunDir, write_atomically
+from bough.rundir import RunDir
 
 
 def test_the_resolved_settings_are_written_and_read_back(tmp_path: Path):
@@ -18,11 +18,3 @@ def test_a_folder_that_cannot_be_made_is_an_input_error(tmp_path: Path):
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError, match="cannot be used as a run folder"):
         RunDir(tmp_path / "file" / "run").create(ShowConfig(file=Path("a")))
-
-
-def test_a_failed_write_leaves_the_old_file(tmp_path: Path):
-    path = tmp_path / "a.json"
-    write_atomically(path, "old")
-    with pytest.raises(UnicodeEncodeError):
-        write_atomically(path, "\ud800")
-    assert path.read_text() == "old"

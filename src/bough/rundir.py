@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
-import os
 import shutil
 from pathlib import Path
-from typing import Any
 
 from bough.config.base import Config
+from bough.disk import write_atomically
 from bough.errors import InputError
 
 
@@ -48,18 +46,3 @@ class RunDir:
     def used(self) -> bool:
         """Whether a training run has left something here."""
         return self.metrics.exists() or self.checkpoints.exists() or self.final.exists()
-
-
-def write_json(path: Path, value: Any) -> None:
-    """A small JSON file, readable by people."""
-    write_atomically(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
-
-
-def write_atomically(path: Path, text: str) -> None:
-    """Writes the whole file or leaves the old one: a reader never sees a half."""
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
-    with beside.open("w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    beside.rename(path)

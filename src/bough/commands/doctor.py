@@ -8,9 +8,10 @@ from bough.calls.builder import CallBuilder
 from bough.calls.diagnosis import Diagnosis
 from bough.calls.template import load_template
 from bough.config.doctor import DoctorConfig
+from bough.disk import write_json
 from bough.errors import InputError
 from bough.ledger import Ledger
-from bough.rundir import RunDir, write_json
+from bough.rundir import RunDir
 from bough.terminal import console
 from bough.terminal.tokens import coloured
 from bough.trajectories.reader import Reader

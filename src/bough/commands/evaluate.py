@@ -9,9 +9,9 @@ from rich.table import Table
 from bough.calls.builder import CallBuilder
 from bough.calls.template import load_template
 from bough.config.evaluation import EvalConfig
+from bough.disk import write_json
 from bough.errors import InputError
 from bough.evaluation.held_out import HeldOut
-from bough.rundir import write_json
 from bough.terminal import console
 from bough.training.load import base_and_adapter
 from bough.training.policy import Policy

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from bough.config.merge import MergeConfig
+from bough.disk import put_in_place
 from bough.errors import InputError
 from bough.models.resolve import load_tokenizer
 from bough.terminal import console
 from bough.training.adapters import load_actor
-from bough.training.checkpoint import put_in_place
 from bough.training.load import base_and_adapter, load_model
 
 

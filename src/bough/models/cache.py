@@ -8,6 +8,7 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+from bough.disk import put_in_place
 from bough.errors import BoughError
 
 logger = logging.getLogger(__name__)
@@ -60,24 +61,8 @@ def _build_alone(folder: Path, build: Callable[[Path], None]) -> None:
         try:
             draft.mkdir()
             build(draft)
-            _sync(draft)
-            draft.rename(folder)
-            _sync_one(folder.parent)
+            put_in_place(draft, folder)
         finally:
             shutil.rmtree(draft, ignore_errors=True)
     finally:
         lock.release()
-
-
-def _sync(folder: Path) -> None:
-    """Force `folder` and all that is in it to the disk."""
-    for path in (*folder.rglob("*"), folder):
-        _sync_one(path)
-
-
-def _sync_one(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

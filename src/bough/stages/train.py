@@ -15,8 +15,9 @@ from bough.calls.builder import CallBuilder
 from bough.calls.template import ChatTemplate, load_template
 from bough.config.training import DPOConfig, GRPOConfig, SFTConfig, TrainingConfig
 from bough.config.yaml_file import YamlFile
+from bough.disk import write_json
 from bough.errors import InputError
-from bough.rundir import RunDir, write_json
+from bough.rundir import RunDir
 from bough.stages.dpo import DPOObjective, preferences
 from bough.stages.examples import Examples
 from bough.stages.grpo import GRPOObjective, groups

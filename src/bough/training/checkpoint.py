@@ -13,7 +13,6 @@ Loading reads safetensors and JSON and executes nothing.
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
 from collections.abc import Callable
@@ -25,6 +24,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from bough.disk import put_in_place
 from bough.errors import InputError
 
 NAME = re.compile(r"step-(\d{8})")
@@ -99,24 +99,6 @@ def save(
         old.path.rename(doomed)
         shutil.rmtree(doomed)
     return saved
-
-
-def put_in_place(draft: Path, final: Path) -> None:
-    """Gives a finished folder its name, in place of what had it before."""
-    for path in [*draft.rglob("*"), draft]:
-        _sync(path)
-    if final.exists():
-        shutil.rmtree(final)
-    draft.rename(final)
-    _sync(final.parent)
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _flatten(state: dict[str, Any]) -> tuple[dict[str, Tensor], dict[str, Any]]:

@@ -17,6 +17,7 @@ import torch
 from pydantic_core import to_json
 
 from bough.config.training import TrainingConfig
+from bough.disk import put_in_place
 from bough.errors import BoughError
 from bough.objectives.base import Mean
 from bough.rundir import RunDir
@@ -252,7 +253,7 @@ class Trainer:
         if self.processes.first:
             draft = path.with_name(f".{path.name}")
             self.save(draft)
-            checkpoint.put_in_place(draft, path)
+            put_in_place(draft, path)
         self.processes.wait()
 
     def _not_finite(self, step: int, examples: Sequence[Example], loss: float) -> BoughError:

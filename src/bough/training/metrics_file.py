@@ -7,7 +7,7 @@ import math
 from pathlib import Path
 from typing import Any
 
-from bough.rundir import write_atomically
+from bough.disk import write_atomically
 
 
 class MetricsFile:

@@ -17,6 +17,7 @@ from typing import Self
 
 from pydantic_core import from_json, to_json
 
+from bough.disk import sync
 from bough.errors import BoughError, InputError
 from bough.formats import bough
 from bough.formats.base import Format, Sample
@@ -123,16 +124,8 @@ def _open_locked(path: Path) -> int:
     except BlockingIOError:
         os.close(file)
         raise BusyError(f"{path}: another process is writing it; give each writer a shard of its own") from None
-    _fsync_folder(path.parent)
+    sync(path.parent)
     return file
-
-
-def _fsync_folder(folder: Path) -> None:
-    file = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(file)
-    finally:
-        os.close(file)
 
 
 def _write_all(file: int, data: bytes) -> None:

@@ -1,0 +1,27 @@
+from pathlib import Path
+
+import pytest
+
+from bough.disk import put_in_place, write_atomically, write_json
+
+
+def test_a_failed_write_leaves_the_old_file(tmp_path: Path):
+    path = tmp_path / "a.json"
+    write_atomically(path, "old")
+    with pytest.raises(UnicodeEncodeError):
+        write_atomically(path, "\ud800")
+    assert path.read_text() == "old"
+
+
+def test_json_is_readable_by_people(tmp_path: Path):
+    write_json(tmp_path / "a.json", {"name": "été"})
+    assert (tmp_path / "a.json").read_text() == '{\n  "name": "été"\n}\n'
+
+
+def test_a_folder_takes_the_place_of_the_one_before(tmp_path: Path):
+    for content in ("old", "new"):
+        (tmp_path / ".draft").mkdir()
+        (tmp_path / ".draft" / "file").write_text(content)
+        put_in_place(tmp_path / ".draft", tmp_path / "final")
+    assert (tmp_path / "final" / "file").read_text() == "new"
+    assert not (tmp_path / ".draft").exists()
