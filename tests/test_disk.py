@@ -24,4 +24,4 @@ def test_a_folder_takes_the_place_of_the_one_before(tmp_path: Path):
         (tmp_path / ".draft" / "file").write_text(content)
         put_in_place(tmp_path / ".draft", tmp_path / "final")
     assert (tmp_path / "final" / "file").read_text() == "new"
-    assert not (tmp_path / ".draft").exists()
+    assert [path.name for path in tmp_path.iterdir()] == ["final"]

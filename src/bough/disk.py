@@ -23,13 +23,16 @@ def write_atomically(path: Path, text: str) -> None:
 
 
 def put_in_place(draft: Path, final: Path) -> None:
-    """Gives a finished folder its name, in place of what had it before."""
+    """Gives a finished folder its name, in place of what had it before, which is whole until then."""
     for path in [*draft.rglob("*"), draft]:
         sync(path)
+    old = final.with_name(f".{final.name}.old")
+    shutil.rmtree(old, ignore_errors=True)
     if final.exists():
-        shutil.rmtree(final)
+        final.rename(old)
     draft.rename(final)
     sync(final.parent)
+    shutil.rmtree(old, ignore_errors=True)
 
 
 def sync(path: Path) -> None:
