@@ -203,3 +203,7 @@ class GRPOConfig(TrainingConfig):
     )
     kl_coef: float = Field(0.0, ge=0, description="weight of the KL divergence from the reference")
     importance_cap: float = Field(2.0, gt=0, description="bound of the correction between sampler and trainer")
+    precompute_reference: bool = Field(
+        False,
+        description="compute the log-probabilities before the update once, before training, and keep them on disk",
+    )

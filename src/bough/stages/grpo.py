@@ -121,7 +121,8 @@ def _attempts(group: Group, source: CallSource, config: GRPOConfig) -> Attempts:
 def call_advantages(group: Group, config: GRPOConfig) -> list[list[float | None]]:
     """An advantage for every turn of every attempt; None where it was not scored."""
     rewards = [reward_of(attempt, config.reward) for attempt in group.attempts]
-    if config.advantage == "turn":
+    level = "step" if config.step_level_advantage else config.advantage
+    if level == "turn":
         by_turn = turn_advantages(
             [_turn_rewards(a, r) for a, r in zip(group.attempts, rewards, strict=True)], normalise=config.normalise
         )
@@ -135,7 +136,7 @@ def call_advantages(group: Group, config: GRPOConfig) -> list[list[float | None]
     for attempt, advantage in zip(group.attempts, whole.values, strict=True):
         if advantage is None:
             spread.append([None] * len(attempt.turns))
-        elif config.advantage == "step":
+        elif level == "step":
             spread.append(
                 list(step_advantages(advantage, [turn.reward for turn in attempt.turns], config.step_formula))
             )
