@@ -146,7 +146,7 @@ def _run(name: str, arguments: list[str]) -> int:
     if {"-h", "--help"} & set(arguments):
         parser.print_help()
         return 0
-    config, _ = flags.parse(config_class, parser, arguments)
+    config = flags.parse(config_class, parser, arguments)
     return int(_resolve(verb.run)(config) or 0)
 
 

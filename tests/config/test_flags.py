@@ -27,7 +27,7 @@ class Stage(Source):
 
 
 def parse(*words: str) -> Stage:
-    settings, _ = flags.parse(Stage, flags.build(Stage, "bough stage"), words)
+    settings = flags.parse(Stage, flags.build(Stage, "bough stage"), words)
     assert isinstance(settings, Stage)
     return settings
 

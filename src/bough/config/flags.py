@@ -54,13 +54,13 @@ def build(config: type[Config], prog: str, examples: str = "") -> Parser:
     return parser
 
 
-def parse(config: type[Config], parser: Parser, arguments: Sequence[str]) -> tuple[Config, bool]:
-    """The settings that `arguments` give, and whether --debug was among them."""
+def parse(config: type[Config], parser: Parser, arguments: Sequence[str]) -> Config:
+    """The settings that `arguments` give. --debug is heeded where errors are caught, not here."""
     words = [_dashed(word) for word in arguments]
     known, unknown = parser.parse_known_args(words)
     given = vars(known)
-    debug, file = given.pop("debug", False), given.pop("config", None)
-    return config.load(file, given | _unknown(unknown)), debug
+    given.pop("debug", None)
+    return config.load(given.pop("config", None), given | _unknown(unknown))
 
 
 def _usage(config: type[Config], prog: str) -> str:
