@@ -33,10 +33,16 @@ class ToolCall(Record):
 
 
 class Message(Record):
-    """What one party said. `reasoning` is thinking that the chat template places by itself."""
+    """What one party said.
+
+    `reasoning` is thinking that the chat template places by itself. `hint` follows the
+    content, but only while the message is the newest: a list of admissible commands is
+    of no use later, and is not carried along.
+    """
 
     role: Role
     content: str = ""
+    hint: str | None = None
     reasoning: str | None = None
     tool_calls: list[ToolCall] = []
     tool_call_id: str | None = None
@@ -81,13 +87,18 @@ class Call(Record):
 
 
 class Turn(Record):
-    """The agent's reply and what came of it. `trained` is False for replies given as context only."""
+    """The agent's reply and what came of it.
+
+    `progress` is how much of the task was done then, 0 to 1. `error` is a short word for
+    a reply that could not be acted on. `trained` is False for replies given as context.
+    """
 
     reply: Message
     call: Call | None = None
     action: str | None = None
     observation: list[Message] = []
     reward: FiniteFloat | None = None
+    progress: FiniteFloat | None = None
     error: str | None = None
     trained: bool = True
 

@@ -118,3 +118,17 @@ def test_a_template_file_replaces_the_models_own(tmp_path: Any):
     assert load_template("tiny", file).prompt([user("Hi")], []) == "<user>Hi<|im_end|>"
     with pytest.raises(InputError, match="cannot be read"):
         load_template("tiny", tmp_path / "none.jinja")
+
+
+def test_a_hint_is_said_only_while_its_message_is_the_newest(template: ChatTemplate):
+    asked = Message(role="user", content="Where to?", hint="\nAVAILABLE ACTIONS: left, right")
+    reply = Message(role="assistant", content="left")
+    assert "AVAILABLE ACTIONS: left, right" in template.prompt([asked], [])
+    later = template.prompt([asked, reply, Message(role="user", content="And now?")], [])
+    assert "Where to?" in later and "AVAILABLE" not in later
+
+
+def test_a_hint_stays_in_front_of_a_reply_whose_text_the_template_writes(templates: dict[str, ChatTemplate]):
+    asked = Message(role="user", content="Where to?", hint=" Left or right.")
+    reply = Message(role="assistant", reasoning="Hm.", content="left")
+    assert templates["qwen3"].answer([asked], reply, []) == "<think>\nHm.\n</think>\n\nleft"

@@ -88,13 +88,15 @@ def test_null_keys_are_absent_keys():
         "weight",
         "action",
         "reward",
+        "progress",
+        "hint",
         "error",
         "function_call",
     )
     row = {"role": "assistant", "content": "Hi", **dict.fromkeys(keys)}
     [(message, note)] = read_messages([row], "messages")
     assert message == Message(role="assistant", content="Hi")
-    assert note == {"action": None, "reward": None, "error": None, "trained": True}
+    assert note == {"action": None, "reward": None, "progress": None, "error": None, "trained": True}
 
 
 def test_tools_are_a_list_or_its_json():

@@ -38,7 +38,7 @@ class ChatTemplate:
 
     def prompt(self, messages: list[Message], tools: list[dict[str, Any]]) -> str:
         """The text the model sees when it is its turn to answer `messages`."""
-        return self._render_or_refuse(messages, tools, add_generation_prompt=True)
+        return self._render_or_refuse(with_hint(messages), tools, add_generation_prompt=True)
 
     def answer(self, messages: list[Message], reply: Message, tools: list[dict[str, Any]]) -> str:
         """The text of `reply`, without its end-of-turn token, as the model itself would have to write it.
@@ -49,7 +49,7 @@ class ChatTemplate:
         if not (reply.reasoning or (reply.tool_calls and self.knows_tools)):
             return fallback.reply_text(reply)
         prompt = self.prompt(messages, tools)
-        whole = self._render_or_refuse([*messages, reply], tools)
+        whole = self._render_or_refuse([*with_hint(messages), reply], tools)
         if not whole.startswith(prompt):
             raise RowError(
                 "template_refused", "the template rewrites the prompt once the reply with its tool calls follows"
@@ -148,6 +148,12 @@ def load_template(model: str, jinja_file: Path | None = None) -> ChatTemplate:
 
 USER: Spoken = {"role": "user", "content": "Hello"}
 PARAMETERS: dict[str, Any] = {"type": "object", "properties": {"x": {"type": "string"}}, "required": ["x"]}
+
+
+def with_hint(messages: list[Message]) -> list[Message]:
+    """The conversation as it is read now: the newest message with its hint, the older ones without theirs."""
+    *older, newest = messages
+    return [*older, newest.model_copy(update={"content": newest.content + (newest.hint or ""), "hint": None})]
 
 
 def _spoken(message: Message) -> Spoken:

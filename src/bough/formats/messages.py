@@ -3,7 +3,7 @@
 A tool call's `arguments` may be an object (TRL) or the same as JSON text (OpenAI). Thinking
 is `reasoning_content`, `thinking` or `reasoning`. An assistant message may also say what its
 turn came to: `weight: 0` (not trained, as in OpenAI fine-tuning), `action`, `reward`,
-`error`. Other keys of a message are not read.
+`progress`, `error`. A `hint` is said only while the message is the newest. Other keys of a message are not read.
 """
 
 from __future__ import annotations
@@ -51,6 +51,7 @@ def read_message(value: Any, what: str) -> Message:
     return Message(
         role=role,
         content=_read_content(message, where),
+        hint=optional(message, "hint", str, where),
         reasoning=next((text for key in THINKING if (text := optional(message, key, str, where)) is not None), None),
         tool_calls=[read_tool_call(call, f"{where}tool_calls[{i}]") for i, call in enumerate(calls)],
         tool_call_id=optional(message, "tool_call_id", str, where),
@@ -106,6 +107,7 @@ def write_message(message: Message) -> Row:
         for call in message.tool_calls
     ]
     more = given(
+        hint=message.hint,
         reasoning_content=message.reasoning,
         tool_calls=calls,
         tool_call_id=message.tool_call_id,
@@ -118,7 +120,13 @@ def write_turns(turns: list[Turn]) -> list[Row]:
     """The messages of turns, the replies saying what is known of their turns."""
     messages = []
     for turn in turns:
-        note = given(action=turn.action, reward=turn.reward, error=turn.error, weight=None if turn.trained else 0)
+        note = given(
+            action=turn.action,
+            reward=turn.reward,
+            progress=turn.progress,
+            error=turn.error,
+            weight=None if turn.trained else 0,
+        )
         messages += [write_message(turn.reply) | note, *map(write_message, turn.observation)]
     return messages
 
@@ -147,6 +155,7 @@ def _read_note(message: Row, where: str) -> Row:
     return {
         "action": optional(message, "action", str, where),
         "reward": number(message, "reward", where),
+        "progress": number(message, "progress", where),
         "error": optional(message, "error", str, where),
         "trained": number(message, "weight", where) != 0,
     }

@@ -1,0 +1,1 @@
+"""Generation: a conversation in, a reply out, with its exact tokens and log-probabilities where they can be had."""

@@ -1,0 +1,90 @@
+"""What an engine is, at two altitudes.
+
+An `Engine` talks: it opens a chat for each episode, and the chat answers conversations.
+A `TokenEngine` turns token ids into token ids and log-probabilities; `engines/chat.py`
+makes an `Engine` of it with the model's chat template.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from bough.config.sampling import SamplingConfig
+from bough.errors import BoughError
+from bough.types import Call, Finish, Message
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A reply. `call` has its exact tokens; it is None where a server does not give them."""
+
+    message: Message
+    call: Call | None
+    finish: Finish
+    num_prompt_tokens: int = 0
+    num_completion_tokens: int = 0
+
+
+class Chat(Protocol):
+    """One episode's side of an engine. What was computed for one answer is kept for the next."""
+
+    async def answer(self, messages: list[Message], tools: list[dict[str, Any]]) -> Answer:
+        """The reply to a conversation. Raises `ContextFullError` or `EngineError`."""
+
+    def close(self) -> None:
+        """Lets go of the episode."""
+
+
+class Engine(Protocol):
+    """Something that replies."""
+
+    name: str
+
+    def open(self, episode: str, *, seed: int) -> Chat:
+        """A chat for one episode; `seed` fixes its replies where the engine can do that."""
+
+    async def close(self) -> None:
+        """Ends everything."""
+
+
+@dataclass(frozen=True)
+class Generated:
+    """What was drawn. `completion_ids` end with the end-of-turn token if the model wrote it.
+
+    `logprobs` are the model's own: the log-softmax of its logits, before temperature and
+    the cuts of top-p, top-k and min-p.
+    """
+
+    completion_ids: list[int]
+    logprobs: list[float]
+    finish: Finish
+
+
+class TokenEngine(Protocol):
+    """Token ids in, token ids and log-probabilities out."""
+
+    policy: str
+
+    async def generate(
+        self, episode: str, prompt_ids: list[int], *, sampling: SamplingConfig, seed: int, stop_ids: list[int]
+    ) -> Generated:
+        """Draws an answer. Calls of one `episode` come one after the other and share what their prompts share.
+
+        The draw depends on `seed`, the prompt and the sampling alone, whatever else is
+        generated meanwhile. Raises `ContextFullError` if the prompt leaves no room.
+        """
+
+    def release(self, episode: str) -> None:
+        """Forgets an episode."""
+
+    async def close(self) -> None:
+        """Ends everything; answers that are under way are given up."""
+
+
+class ContextFullError(BoughError):
+    """The conversation no longer fits the model's context."""
+
+
+class EngineError(BoughError):
+    """The engine broke or cannot be reached: no fault of the agent's."""

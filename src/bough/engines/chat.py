@@ -1,0 +1,82 @@
+"""From conversations to tokens and back, for engines that know only tokens.
+
+The tokens a model wrote stay as they are: where the template shows an earlier reply to
+the letter, the next prompt goes on with the very ids that were sampled, however a
+tokenizer would split that text. Where the template rewrites history, the prompt is
+what it then says, and merely shares less with the one before.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from bough.calls.encoder import Encoder
+from bough.calls.template import ChatTemplate
+from bough.config.sampling import SamplingConfig
+from bough.engines.base import Answer, TokenEngine
+from bough.types import Call, Message
+
+
+class TemplateEngine:
+    """An `Engine` made of a token engine and a chat template."""
+
+    def __init__(self, tokens: TokenEngine, template: ChatTemplate, sampling: SamplingConfig) -> None:
+        self.tokens, self.template, self.sampling = tokens, template, sampling
+        self.name = template.name
+
+    def open(self, episode: str, *, seed: int) -> TemplateChat:
+        return TemplateChat(self, episode, seed)
+
+    async def close(self) -> None:
+        await self.tokens.close()
+
+
+class TemplateChat:
+    """One episode's conversation as tokens."""
+
+    def __init__(self, engine: TemplateEngine, episode: str, seed: int) -> None:
+        self.engine, self.episode, self.seed = engine, episode, seed
+        self._encoder = Encoder(engine.template.tokenizer)
+        self._text = ""
+        self._ids: list[int] = []
+        self._answers = 0
+
+    async def answer(self, messages: list[Message], tools: list[dict[str, Any]]) -> Answer:
+        template, tokens = self.engine.template, self.engine.tokens
+        text = template.prompt(messages, tools)
+        prompt = self._encode(text)
+        drawn = await tokens.generate(
+            self.episode,
+            prompt,
+            sampling=self.engine.sampling,
+            seed=_mix(self.seed, self._answers),
+            stop_ids=[template.end_of_turn_id],
+        )
+        self._answers += 1
+        ids = drawn.completion_ids
+        ended = bool(ids) and ids[-1] == template.end_of_turn_id
+        written = template.tokenizer.decode(ids[:-1] if ended else ids)
+        self._text = text + written + (template.end_of_turn if ended else "")
+        self._ids = prompt + ids
+        call = Call(
+            prompt_ids=prompt,
+            completion_ids=ids,
+            logprobs=drawn.logprobs,
+            text=written,
+            finish=drawn.finish,
+            policy=tokens.policy,
+        )
+        return Answer(Message(role="assistant", content=written), call, drawn.finish, len(prompt), len(ids))
+
+    def close(self) -> None:
+        self.engine.tokens.release(self.episode)
+
+    def _encode(self, text: str) -> list[int]:
+        if self._text and text.startswith(self._text):
+            return self._ids + self._encoder.encode(text[len(self._text) :])
+        return self._encoder.encode(text)
+
+
+def _mix(seed: int, answer: int) -> int:
+    """A seed for each answer of an episode, the same in any process."""
+    return (seed * 0x9E3779B97F4A7C15 + answer * 0xBF58476D1CE4E5B9 + 1) % (1 << 63)
