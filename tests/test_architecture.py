@@ -7,8 +7,8 @@ SOURCE = Path(__file__).parents[1] / "src" / "bough"
 # Data flows downwards in this list; a module imports only from its own floor and those above it.
 FLOORS = [
     "errors", "disk", "types", "ledger", "config", "rundir", "formats", "trajectories", "terminal", "speech",
-    "sandbox", "environments", "models", "calls", "trees", "objectives", "training", "tracking", "engines", "rollouts",
-    "stages", "evaluation", "recipes", "commands", "cli",
+    "sandbox", "environments", "models", "calls", "trees", "objectives", "training", "tracking", "rewards", "engines",
+    "rollouts", "curation", "stages", "evaluation", "recipes", "commands", "verbs", "runs", "cli",
 ]  # fmt: skip
 FLOOR = {name: number for number, name in enumerate(FLOORS)}
 

@@ -51,7 +51,7 @@ def test_every_block_runs(folder: Path):
 def test_every_file_and_command_it_names_exists():
     for path in re.findall(r"`((?:src|examples|benchmarks|docs)/[\w./-]+)`", README):
         assert (ROOT / path).exists(), path
-    from bough.cli import VERBS
+    from bough.verbs import VERBS
 
     for verb in re.findall(r"`bough (\w+)", README):
         assert any(name.split()[0] == verb for name in VERBS), verb

@@ -3,15 +3,15 @@ from pathlib import Path
 import pytest
 
 from bough import recipes
-from bough.cli import VERBS, _resolve
 from bough.config.training import DPOConfig, GRPOConfig, SFTConfig
+from bough.verbs import VERBS, resolve
 
 FILES = sorted(Path(recipes.__file__).parent.glob("*.yaml"))
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
 def test_every_shipped_recipe_is_valid(file: Path):
-    config = _resolve(VERBS[file.stem.partition("-")[0]].config)
+    config = resolve(VERBS[file.stem.partition("-")[0]].config)
     config.load(file)
 
 

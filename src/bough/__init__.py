@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from bough.config.training import DPOConfig, GRPOConfig, SFTConfig
+    from bough.environments.base import Environment, Observation, WorldError
     from bough.errors import BoughError, InputError
     from bough.stages.train import Trained, dpo, grpo, sft
     from bough.training.policy import Policy
@@ -17,6 +18,7 @@ __version__ = "0.1.0"
 # What is public and where it lives; loaded when it is first asked for, so that `import bough` is quick.
 _HOMES = {
     "bough.config.training": ("DPOConfig", "GRPOConfig", "SFTConfig"),
+    "bough.environments.base": ("Environment", "Observation", "WorldError"),
     "bough.errors": ("BoughError", "InputError"),
     "bough.stages.train": ("Trained", "dpo", "grpo", "sft"),
     "bough.training.policy": ("Policy",),
@@ -27,8 +29,8 @@ _HOMES = {
 _HOME = {name: module for module, names in _HOMES.items() for name in names}
 
 __all__ = [  # noqa: RUF022  as above
-    "DPOConfig", "GRPOConfig", "SFTConfig", "BoughError", "InputError", "Trained", "dpo", "grpo", "sft", "Policy",
-    "Reader", "read", "Writer", "Call", "Group", "Message", "Pair", "Task", "ToolCall", "Trajectory", "Turn",
+    "DPOConfig", "GRPOConfig", "SFTConfig", "Environment", "Observation", "WorldError", "BoughError", "InputError",
+    "Trained", "dpo", "grpo", "sft", "Policy", "Reader", "read", "Writer", "Call", "Group", "Message", "Pair", "Task", "ToolCall", "Trajectory", "Turn",
 ]  # fmt: skip
 
 

@@ -8,81 +8,10 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from importlib import import_module
-from typing import Any
 
 from bough.errors import BoughError, InputError, did_you_mean
-
-
-@dataclass(frozen=True)
-class Verb:
-    """One command. `config` and `run` are "module:name", resolved only when the verb is called."""
-
-    about: str
-    config: str
-    run: str
-    examples: str = ""
-
-
-VERBS: dict[str, Verb] = {
-    "data stats": Verb(
-        "what a data file holds, in numbers",
-        "bough.config.data:StatsConfig", "bough.commands.data:stats",
-        "  bough data stats sft.jsonl\n  bough data stats trajectories/",
-    ),
-    "data validate": Verb(
-        "name every bad row, as file:line",
-        "bough.config.data:ValidateConfig", "bough.commands.data:validate",
-        "  bough data validate pairs.jsonl\n  bough data validate pairs.jsonl --format trl",
-    ),
-    "data convert": Verb(
-        "write a data file in another format",
-        "bough.config.data:ConvertConfig", "bough.commands.data:convert",
-        "  bough data convert sft.jsonl --to trl -o sft-trl.jsonl\n"
-        "  bough data convert pairs.parquet --to bough -o pairs.jsonl.zst --on-error skip",
-    ),
-    "data show": Verb(
-        "print records as readable transcripts",
-        "bough.config.data:ShowConfig", "bough.commands.data:show",
-        "  bough data show sft.jsonl --index 3 --count 2",
-    ),
-    "data formats": Verb(
-        "list the formats that can be read and written",
-        "bough.config.data:FormatsConfig", "bough.commands.data:formats",
-    ),
-    "doctor": Verb(
-        "show which tokens of a data file a model would be trained on, and what is wrong with them",
-        "bough.config.doctor:DoctorConfig", "bough.commands.doctor:doctor",
-        "  bough doctor sft.jsonl --model smollm2\n  bough doctor pairs.jsonl --model Qwen/Qwen3-4B --max-length 2048",
-    ),
-    "sft": Verb(
-        "train on demonstrations",
-        "bough.config.training:SFTConfig", "bough.commands.train:sft",
-        "  bough sft --train-file sft.jsonl --model smollm2 --output-dir runs/sft\n"
-        "  bough sft --config train.yaml --learning-rate 1e-5",
-    ),
-    "dpo": Verb(
-        "train on preference pairs",
-        "bough.config.training:DPOConfig", "bough.commands.train:dpo",
-        "  bough dpo --train-file pairs.jsonl --model runs/sft/final --beta 0.1 --output-dir runs/dpo",
-    ),
-    "grpo": Verb(
-        "train on groups of attempts",
-        "bough.config.training:GRPOConfig", "bough.commands.train:grpo",
-        "  bough grpo --train-file groups.jsonl --model runs/dpo/final --output-dir runs/grpo",
-    ),
-    "eval": Verb(
-        "measure a model on held-out files",
-        "bough.config.evaluation:EvalConfig", "bough.commands.evaluate:evaluate",
-        "  bough eval --model runs/sft/final --eval-file held-out.jsonl",
-    ),
-    "merge": Verb(
-        "write an adapter into its base model",
-        "bough.config.merge:MergeConfig", "bough.commands.merge:merge",
-        "  bough merge runs/dpo/final -o model",
-    ),
-}  # fmt: skip
+from bough.verbs import VERBS, resolve
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -141,13 +70,13 @@ def _run(name: str, arguments: list[str]) -> int:
     from bough.config import flags
 
     verb = VERBS[name]
-    config_class = _resolve(verb.config)
+    config_class = resolve(verb.config)
     parser = flags.build(config_class, f"bough {name}", verb.examples)
     if {"-h", "--help"} & set(arguments):
         parser.print_help()
         return 0
     config = flags.parse(config_class, parser, arguments)
-    return int(_resolve(verb.run)(config) or 0)
+    return int(resolve(verb.run)(config) or 0)
 
 
 def _overview(first: str) -> str:
@@ -157,11 +86,6 @@ def _overview(first: str) -> str:
     head = [] if first else ["Bough turns an open language model into an agent.", ""]
     tail = ["", "bough COMMAND --help explains a command and shows examples."]
     return "\n".join([*head, f"usage: bough {first or 'COMMAND'} …", "", "commands:", *lines, *tail])
-
-
-def _resolve(target: str) -> Any:
-    module, _, name = target.partition(":")
-    return getattr(import_module(module), name)
 
 
 def _say(text: str) -> None:

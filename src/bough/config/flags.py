@@ -79,18 +79,19 @@ def _add_flag(group: Any, name: str, info: FieldInfo) -> None:
     if short := _extra(info).get("short"):
         names.insert(0, str(short))
     options: dict[str, Any] = {"dest": name, "help": _help(info)}
-    kind = _plain(info.annotation)
+    kind = plain_type(info.annotation)
     if kind is bool:
         group.add_argument(*names, action=argparse.BooleanOptionalAction, **options)
-    elif get_origin(kind) is list:
-        group.add_argument(*names, nargs="+", metavar="X", **options)
+    elif get_origin(kind) in (list, dict):
+        shown = "X" if get_origin(kind) is list else "KEY=VALUE"
+        group.add_argument(*names, nargs="+", metavar=shown, **options)
     else:
         choices = get_args(kind) if get_origin(kind) is Literal else ()
         shown = "{" + ",".join(map(str, choices)) + "}" if choices else getattr(kind, "__name__", "value").upper()
         group.add_argument(*names, metavar=shown, **options)
 
 
-def _plain(annotation: Any) -> Any:
+def plain_type(annotation: Any) -> Any:
     """The type without its None."""
     if get_origin(annotation) in (Union, types.UnionType):
         inner = [argument for argument in get_args(annotation) if argument is not type(None)]
@@ -106,7 +107,7 @@ def _help(info: FieldInfo) -> str:
     if default is PydanticUndefined:
         return f"{text} (required)"
     shown = " ".join(map(str, default)) if isinstance(default, list) else str(default).replace("%", "%%")
-    return text if default in (None, []) else f"{text} (default: {shown})"
+    return text if default in (None, [], {}) else f"{text} (default: {shown})"
 
 
 def _owner(config: type[Config], name: str) -> type:

@@ -106,8 +106,11 @@ class Environment(ABC):
         return
 
     @classmethod
-    def tasks(cls, options: Options, *, split: str = "train", seed: int = 0) -> Iterator[Task]:  # noqa: ARG003
-        """Tasks without end, or as many as there are; the same arguments give the same tasks."""
+    def tasks(cls, options: Any, *, split: str = "train", seed: int = 0) -> Iterator[Task]:  # noqa: ARG003
+        """Tasks without end, or as many as there are; the same arguments give the same tasks.
+
+        `options` is of the class's own `Options`.
+        """
         raise NoTasksError(f"{cls.__name__} makes no tasks of its own; give them with --task-file")
 
     @classmethod

@@ -1,0 +1,136 @@
+"""`bough play`: a person at the terminal, or actions from a file."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from pydantic import JsonValue
+from pydantic_core import to_json
+
+from bough.config.play import PlayConfig
+from bough.environments.base import Environment, Observation
+from bough.environments.registry import find
+from bough.environments.tasks import tasks_of
+from bough.errors import InputError
+from bough.terminal import console
+from bough.types import Task
+
+# How far an id is searched for among tasks without end.
+TASKS_SEARCHED = 10_000
+
+
+def play(config: PlayConfig) -> int:
+    kind = find(config.environment)
+    actions = list(_read_actions(config.actions)) if config.actions is not None else None
+    task = _task(kind, config)
+    return asyncio.run(_play(kind, task, actions, config.json_lines))
+
+
+async def _play(kind: type[Environment], task: Task, actions: list[str] | None, as_json: bool) -> int:
+    environment = kind(task)
+    try:
+        observation = await environment.start()
+        _show(0, observation, as_json)
+        for number in itertools.count(1):
+            if actions is None and observation.done:
+                break
+            action = await _next(environment, actions, number)
+            if action is None:
+                break
+            observation = await environment.step(environment.say(action))
+            _show(number, observation, as_json)
+    finally:
+        await environment.close()
+        await kind.shutdown()
+    return 0
+
+
+async def _next(environment: Environment, actions: list[str] | None, number: int) -> str | None:
+    """The action to take: the file's next one (also past the end of the game), or what the person types."""
+    if actions is not None:
+        return actions[number - 1] if number <= len(actions) else None
+    while True:
+        try:
+            typed = (await asyncio.to_thread(input, "> ")).strip()
+        except EOFError:
+            return None
+        if typed:
+            return typed
+        console.err().print("\n".join(environment.choices()) or "Write an action.", style="dim", markup=False)
+
+
+def _show(step: int, observation: Observation, as_json: bool) -> None:
+    if as_json:
+        sys.stdout.write(to_json(_row(step, observation), inf_nan_mode="null").decode() + "\n")
+        sys.stdout.flush()
+        return
+    out = console.out()
+    out.print(console.printable(observation.text), markup=False)
+    if observation.error:
+        out.print(f"({observation.error})", style="red")
+    if observation.done:
+        word = {True: "success", False: "failure", None: "over"}[observation.success]
+        out.print(f"— {word}{f': {observation.stop}' if observation.stop else ''}", style="bold")
+
+
+def _row(step: int, observation: Observation) -> dict[str, Any]:
+    known = {
+        "step": step,
+        "action": observation.action,
+        "observation": observation.text,
+        "reward": observation.reward,
+        "progress": observation.progress,
+        "terminated": observation.terminated,
+        "truncated": observation.truncated,
+        "success": observation.success,
+        "error": observation.error,
+        "stop": observation.stop,
+    }
+    return {**observation.info, **known}
+
+
+def _task(kind: type[Environment], config: PlayConfig) -> Task:
+    options: dict[str, JsonValue] = dict(config.options)
+    if config.game is not None:
+        if "games" not in kind.Options.model_fields:
+            raise InputError(f"--game {config.game}: {kind.name} plays no game files")
+        if not config.game.is_file():
+            raise InputError(f"--game {config.game}: there is no such file")
+        options["games"] = str(config.game)
+    tasks = tasks_of(kind, options=options, split=config.split, task_file=config.task_file, seed=config.seed)
+    wanted = config.task or "0"
+    for number, task in enumerate(itertools.islice(tasks, TASKS_SEARCHED)):
+        if wanted in (str(number), task.id):
+            return task
+    raise InputError(f"--task {wanted}: there is no task of that number or name")
+
+
+def _read_actions(path: Path) -> Iterator[str]:
+    """One action a line: plain text, a JSON string, or an object with "action" or "command"."""
+    try:
+        text = sys.stdin.read() if str(path) == "-" else path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"--actions {path}: cannot be read: {error}") from None
+    for number, line in enumerate(text.splitlines(), 1):
+        if line.strip():
+            yield _action(line, f"{path}:{number}")
+
+
+def _action(line: str, place: str) -> str:
+    if line[0] not in '{"':
+        return line.strip()
+    try:
+        value = json.loads(line)
+    except ValueError:
+        return line.strip()
+    if isinstance(value, dict):
+        value = value.get("action", value.get("command"))
+    if not isinstance(value, str):
+        raise InputError(f'{place}: an action is text, or an object with "action" as text')
+    return value

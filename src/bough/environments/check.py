@@ -1,0 +1,173 @@
+"""The contract as a test for authors: `bough env check NAME`.
+
+the same task gives the same tasks, start and answers, twice here and once in another process
+whatever the reply says, step answers it
+two episodes at once do not disturb each other
+a recorded episode can be replayed
+close may be called at any moment, and twice
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from bough.environments.base import Environment, Observation
+from bough.environments.replay import replay
+from bough.types import Message, Task, Trajectory, Turn
+
+TURNS = 6
+# Replies that a model may well give: nothing, noise, half a tool call, far too much.
+NONSENSE = (
+    "",
+    " \n\t",
+    "\x00\x1b[31m😀 ١٢",
+    '<tool_call>{"name": "x", "arguments": {',
+    "THOUGHT: ACTION: action: click(",
+    "a" * 100_000,
+)
+
+
+@dataclass
+class Report:
+    """What was found. `problems` say where and what; `notes` are no problem."""
+
+    problems: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    @contextmanager
+    def looking_at(self, what: str) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:  # an author's code fails in whatever way it likes
+            self.problems.append(f"{what}: {type(error).__name__}: {error}")
+
+
+async def check(kind: type[Environment], name: str, tasks: list[Task], *, seed: int = 0) -> Report:
+    """Plays a little with each task and reports every breach of the contract."""
+    report = Report()
+    for task in tasks:
+        with report.looking_at(f"task {task.id}"):
+            await _check_task(kind, task, report, seed)
+    with report.looking_at("another process"):
+        await _check_other_process(name, kind, tasks[0], report)
+    return report
+
+
+async def _check_task(kind: type[Environment], task: Task, report: Report, seed: int) -> None:
+    recorded = await _record(kind, task, random.Random(seed))  # noqa: S311  no secret
+    where = f"task {task.id}"
+    with report.looking_at(f"{where}, replay"):
+        await (await replay(kind, recorded)).close()
+    with report.looking_at(f"{where}, two episodes at once"):
+        await _check_interleaved(kind, recorded)
+    with report.looking_at(f"{where}, nonsense"):
+        await _check_nonsense(kind, task, report)
+    with report.looking_at(f"{where}, close"):
+        untouched = kind(task)
+        await untouched.close()
+        started = kind(task)
+        await started.start()
+        await started.close()
+        await started.close()
+
+
+async def _record(kind: type[Environment], task: Task, chance: random.Random) -> Trajectory:
+    """A short episode: the expert's replies where there is an expert, else chance's."""
+    environment = kind(task)
+    try:
+        start = _observed(await environment.start())
+        turns = []
+        for _ in range(TURNS):
+            choices = sorted(environment.choices())
+            reply = await environment.expert() or (environment.say(chance.choice(choices)) if choices else "Hello?")
+            observation = _observed(await environment.step(reply))
+            message = Message(role="assistant", content=reply)
+            turns.append(Turn(reply=message, observation=list(observation.messages), reward=observation.reward))
+            if observation.done:
+                break
+    finally:
+        await environment.close()
+    if not start.messages or start.messages[-1].role == "assistant":
+        raise ValueError("start must end with a message for the agent to answer")
+    return Trajectory(id=task.id, task=task, start=list(start.messages), turns=turns)
+
+
+async def _check_interleaved(kind: type[Environment], recorded: Trajectory) -> None:
+    both = kind(recorded.task), kind(recorded.task)
+    try:
+        for environment in both:
+            await environment.start()
+        for number, turn in enumerate(recorded.turns, 1):
+            for environment in both:
+                observation = await environment.step(turn.reply.content)
+                if list(observation.messages) != turn.observation:
+                    raise ValueError(f"turn {number} answers differently while another episode runs")
+    finally:
+        await asyncio.gather(*(environment.close() for environment in both))
+
+
+async def _check_nonsense(kind: type[Environment], task: Task, report: Report) -> None:
+    for reply in NONSENSE:
+        environment = kind(task)
+        try:
+            await environment.start()
+            observation = _observed(await environment.step(reply))
+        finally:
+            await environment.close()
+        if observation.success:
+            report.problems.append(f"task {task.id}: the reply {reply!r:.40} is a success")
+        if not observation.done and not observation.messages:
+            report.problems.append(f"task {task.id}: the reply {reply!r:.40} gets no answer, and the episode goes on")
+
+
+async def _check_other_process(name: str, kind: type[Environment], task: Task, report: Report) -> None:
+    """Another process has another hash seed: what hangs on the order of a set shows there."""
+    environment = kind(task)
+    try:
+        here = await environment.start()
+    finally:
+        await environment.close()
+    code = "import sys; from bough.environments import check; check.print_start(sys.argv[1], sys.stdin.read())"
+    done = await asyncio.to_thread(
+        subprocess.run,
+        [sys.executable, "-c", code, name],
+        input=task.model_dump_json(), capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    if done.returncode:
+        report.problems.append(f"another process: {done.stderr.strip().splitlines()[-1]}")
+    elif json.loads(done.stdout.splitlines()[-1]) != _messages(here):
+        report.problems.append(f"task {task.id}: another process sees another start")
+
+
+def print_start(name: str, task: str) -> None:
+    """What the environment `name` says at the start of a task given as JSON; the other process's part."""
+    from bough.environments.registry import find
+
+    async def start() -> list[Any]:
+        kind = find(name)
+        environment = kind(Task.model_validate_json(task))
+        try:
+            return _messages(await environment.start())
+        finally:
+            await environment.close()
+            await kind.shutdown()
+
+    print(json.dumps(asyncio.run(start())))
+
+
+def _messages(observation: Observation) -> list[Any]:
+    return [message.model_dump(mode="json") for message in observation.messages]
+
+
+def _observed(observation: Any) -> Observation:
+    if not isinstance(observation, Observation):
+        raise TypeError(f"an Observation is expected, not a {type(observation).__name__}")
+    return observation

@@ -1,0 +1,50 @@
+"""Bringing an environment back to round t of a trajectory: play its replies again and see that nothing differs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from bough.environments.base import Environment, Observation
+from bough.errors import BoughError
+from bough.speech.hermes import reply_text
+from bough.types import Message, Trajectory
+
+
+class ReplayError(BoughError):
+    """The world did not answer as it did when the trajectory was recorded."""
+
+
+async def replay(kind: type[Environment], trajectory: Trajectory, turns: int | None = None) -> Environment:
+    """A fresh environment after the first `turns` turns of `trajectory` (default: all of them).
+
+    Raises ReplayError at the first message that differs; the caller closes the environment.
+    """
+    count = len(trajectory.turns) if turns is None else turns
+    assert 0 <= count <= len(trajectory.turns), f"{count} of {len(trajectory.turns)} turns"
+    environment = kind(trajectory.task)
+    try:
+        _agree(trajectory, "the start", trajectory.start, await environment.start())
+        for number, turn in enumerate(trajectory.turns[:count], 1):
+            observation = await environment.step(reply_text(turn.reply))
+            _agree(trajectory, f"turn {number}", turn.observation, observation)
+            if observation.done and number < count:
+                raise ReplayError(f"{trajectory.id}: the episode is over after turn {number}; it went on to {count}")
+    except BaseException:
+        await environment.close()
+        raise
+    return environment
+
+
+def _agree(trajectory: Trajectory, where: str, recorded: Sequence[Message], observation: Observation) -> None:
+    now = list(observation.messages)
+    if now == list(recorded):
+        return
+    for index, (old, new) in enumerate(zip(recorded, now, strict=False)):
+        if old != new:
+            field = next(name for name in Message.model_fields if getattr(old, name) != getattr(new, name))
+            was, now_ = getattr(old, field), getattr(new, field)
+            raise ReplayError(
+                f"{trajectory.id}: {where} differs in the {field} of message {index}: "
+                f"recorded {was!r:.200}, now {now_!r:.200}"
+            )
+    raise ReplayError(f"{trajectory.id}: {where} had {len(recorded)} messages, now {len(now)}")

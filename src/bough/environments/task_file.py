@@ -1,0 +1,41 @@
+"""Tasks from a JSON Lines file.
+
+A row is a task as it stands in a trajectory (`{"id": …, "seed": …, "data": {…}}`), or
+any object: then it is the task's data itself, and the task is named by its content.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from pathlib import Path
+
+from pydantic import ValidationError
+from pydantic_core import to_json
+
+from bough.errors import InputError, RowError
+from bough.formats.base import Row, row_error
+from bough.trajectories.lines import lines
+from bough.trajectories.reader import parse
+from bough.types import Task
+
+
+def read_tasks(path: Path, environment: str) -> Iterator[Task]:
+    """The tasks of a file, in order. A bad row is an InputError with its place."""
+    for number, content in lines(path):
+        if isinstance(content, bytes) and not content.strip():
+            continue
+        try:
+            yield _task(parse(content), environment)
+        except RowError as error:
+            raise InputError(f"{path}:{number}: {error}") from None
+
+
+def _task(row: Row, environment: str) -> Task:
+    if isinstance(row.get("data"), dict) and isinstance(row.get("id"), str):
+        try:
+            return Task.model_validate({**row, "environment": environment})
+        except ValidationError as error:
+            raise row_error(error) from None
+    digest = hashlib.blake2b(to_json(row), digest_size=6).hexdigest()
+    return Task(id=str(row.get("id") or digest), environment=environment, data=row)

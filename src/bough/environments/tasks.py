@@ -1,0 +1,46 @@
+"""Which tasks: a world's own, or those of a file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from itertools import islice
+from pathlib import Path
+
+from pydantic import JsonValue
+
+from bough.config.environment import make_options
+from bough.environments.base import Environment
+from bough.environments.task_file import read_tasks
+from bough.errors import InputError
+from bough.types import Task
+
+
+def tasks_of(
+    kind: type[Environment],
+    *,
+    options: Mapping[str, JsonValue],
+    split: str = "train",
+    task_file: Path | None = None,
+    seed: int = 0,
+) -> Iterator[Task]:
+    """The tasks that were asked for, every one naming its environment."""
+    if task_file is not None:
+        if options:
+            raise InputError(f"--options and --task-file exclude each other: the tasks of {task_file} say everything")
+        yield from read_tasks(task_file, kind.name)
+        return
+    for task in kind.tasks(make_options(kind.Options, options), split=split, seed=seed):
+        yield task if task.environment else task.model_copy(update={"environment": kind.name})
+
+
+def first_tasks(tasks: Iterator[Task], count: int) -> list[Task]:
+    """The first `count` tasks, or as many as there are. None at all, or two of one name, is an InputError."""
+    chosen = list(islice(tasks, count))
+    if not chosen:
+        raise InputError("there is no task that fits these settings")
+    seen: set[str] = set()
+    for task in chosen:
+        if task.id in seen:
+            raise InputError(f"two tasks are named {task.id!r}; every task needs a name of its own")
+        seen.add(task.id)
+    return chosen

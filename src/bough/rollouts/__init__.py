@@ -1,0 +1,1 @@
+"""Playing: one episode, or many at once."""

@@ -1,0 +1,108 @@
+"""Who plays: a model, an expert that knows how, or chance."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from bough.config.rollouts import AgentConfig
+from bough.config.sampling import SamplingConfig
+from bough.engines.base import Answer, Chat, Engine
+from bough.engines.load import load_engine
+from bough.environments.base import Environment
+from bough.errors import InputError
+from bough.types import Message
+
+
+class Agent(Protocol):
+    """Somebody who can play episodes."""
+
+    name: str
+
+    def enter(self, environment: Environment, *, episode: str, seed: int) -> Chat:
+        """Sits down to one episode."""
+
+    async def close(self) -> None:
+        """Leaves."""
+
+
+@dataclass(frozen=True)
+class ModelAgent:
+    """A model, seeing messages only."""
+
+    engine: Engine
+
+    @property
+    def name(self) -> str:
+        return self.engine.name
+
+    def enter(self, environment: Environment, *, episode: str, seed: int) -> Chat:  # noqa: ARG002
+        return self.engine.open(episode, seed=seed)
+
+    async def close(self) -> None:
+        await self.engine.close()
+
+
+async def make_agent(config: AgentConfig, sampling: SamplingConfig) -> Agent:
+    """The agent that the settings name."""
+    if config.model == ExpertAgent.name:
+        return ExpertAgent()
+    if config.model == RandomAgent.name:
+        return RandomAgent()
+    return ModelAgent(await load_engine(config, sampling))
+
+
+class ExpertAgent:
+    """The environment's own expert."""
+
+    name = "expert"
+
+    def enter(self, environment: Environment, *, episode: str, seed: int) -> Chat:  # noqa: ARG002
+        return _ExpertChat(environment)
+
+    async def close(self) -> None:
+        return
+
+
+class RandomAgent:
+    """Takes any of the possible actions, each as likely as the others."""
+
+    name = "random"
+
+    def enter(self, environment: Environment, *, episode: str, seed: int) -> Chat:
+        return _RandomChat(environment, random.Random(f"{seed} {episode}"))  # noqa: S311  no secret
+
+    async def close(self) -> None:
+        return
+
+
+@dataclass
+class _ExpertChat:
+    environment: Environment
+
+    async def answer(self, messages: list[Message], tools: list[dict[str, Any]]) -> Answer:  # noqa: ARG002
+        reply = await self.environment.expert()
+        if reply is None:
+            kind = type(self.environment)
+            raise InputError(f"{kind.name}: there is no expert for task {self.environment.task.id}")
+        return Answer(Message(role="assistant", content=reply), None, "stop")
+
+    def close(self) -> None:
+        return
+
+
+@dataclass
+class _RandomChat:
+    environment: Environment
+    chance: random.Random
+
+    async def answer(self, messages: list[Message], tools: list[dict[str, Any]]) -> Answer:  # noqa: ARG002
+        choices = self.environment.choices()
+        if not choices:
+            raise InputError(f"{type(self.environment).name} does not say which actions are possible: none at random")
+        action = self.chance.choice(sorted(choices))
+        return Answer(Message(role="assistant", content=self.environment.say(action)), None, "stop")
+
+    def close(self) -> None:
+        return

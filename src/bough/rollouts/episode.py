@@ -1,0 +1,176 @@
+"""One episode, from the first observation to its end, as a trajectory.
+
+Whatever the agent does is data: nonsense, loops and running out of room end or mark the
+episode with a stop reason of their own. Only a world or an engine that broke raises.
+
+| stop | the episode |
+|---|---|
+| the world's own word, or `done` | came to its end |
+| `truncated` | was cut short by the world |
+| `max_turns` | used up its turns |
+| `loop` | took the same action `max_repeats` times in a row and saw the same each time |
+| `malformed`, `tool_misuse`, … | gave `max_errors` replies in a row that could not be acted on |
+| `context_full` | no longer fitted the model's context |
+| `episode_timeout` | took too long |
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from typing import Any
+
+from pydantic import JsonValue
+
+from bough.config.rollouts import LimitsConfig
+from bough.engines.base import Answer, Chat, ContextFullError
+from bough.environments.base import Environment, Observation, WorldError
+from bough.errors import BoughError
+from bough.rollouts.agents import Agent
+from bough.speech.hermes import reply_text
+from bough.types import Message, Task, Trajectory, Turn
+
+
+@dataclass
+class Episode:
+    """What has happened so far."""
+
+    id: str
+    task: Task
+    turns: list[Turn] = field(default_factory=list)
+    start: list[Message] = field(default_factory=list)
+    tools: list[dict[str, Any]] = field(default_factory=list)
+    images: list[tuple[int, bytes]] = field(default_factory=list)
+    success: bool | None = None
+    stop: str | None = None
+    num_prompt_tokens: int = 0
+    num_completion_tokens: int = 0
+
+    @property
+    def messages(self) -> list[Message]:
+        messages = list(self.start)
+        for turn in self.turns:
+            messages += [turn.reply, *turn.observation]
+        return messages
+
+    def begin(self, observation: Observation) -> None:
+        if not observation.messages or observation.messages[-1].role == "assistant":
+            raise WorldError("start must end with something for the agent to answer")
+        self.start, self.tools = list(observation.messages), list(observation.tools)
+        self._look(observation)
+
+    def take(self, answer: Answer, observation: Observation) -> None:
+        turn = Turn(
+            reply=answer.message,
+            call=answer.call,
+            action=observation.action,
+            observation=list(observation.messages),
+            reward=observation.reward,
+            progress=observation.progress,
+            error=observation.error,
+        )
+        self.turns.append(turn)
+        self.num_prompt_tokens += answer.num_prompt_tokens
+        self.num_completion_tokens += answer.num_completion_tokens
+        self._look(observation)
+
+    def _look(self, observation: Observation) -> None:
+        self.images += [(len(self.turns), image) for image in observation.images]
+        if observation.done:
+            self.success = observation.success
+            self.stop = observation.stop or ("done" if observation.terminated else "truncated")
+
+    def trajectory(self, agent: str) -> Trajectory:
+        """The record. An episode that did not come to its end is no success."""
+        rewards = [turn.reward for turn in self.turns if turn.reward is not None]
+        success = self.success if self.stop in ("done", "truncated") or self.success is not None else False
+        outcome = sum(rewards) if rewards else None if success is None else float(success)
+        info: dict[str, JsonValue] = {
+            "agent": agent,
+            "prompt_tokens": self.num_prompt_tokens,
+            "completion_tokens": self.num_completion_tokens,
+        }
+        return Trajectory(
+            id=self.id,
+            task=self.task,
+            start=self.start,
+            turns=self.turns,
+            tools=self.tools,
+            rewards={"outcome": outcome},
+            success=success,
+            stop=self.stop,
+            info=info,
+        )
+
+
+async def play(
+    kind: type[Environment], task: Task, agent: Agent, *, id: str, seed: int, limits: LimitsConfig
+) -> tuple[Trajectory, list[tuple[int, bytes]]]:
+    """Plays one episode; returns its record and the images seen on the way, each with its turn.
+
+    Raises WorldError or EngineError where world or engine broke: then nothing was learnt
+    about the agent, and the episode may be played again.
+    """
+    episode = Episode(id, task)
+    environment = kind(task)
+    chat: Chat | None = None
+    try:
+        episode.begin(await _in_time(environment.start(), limits, "start"))
+        chat = agent.enter(environment, episode=id, seed=seed)
+        async with asyncio.timeout(limits.episode_timeout_s):
+            await _turns(episode, environment, chat, limits)
+    except TimeoutError:
+        episode.stop = "episode_timeout"
+    except ContextFullError:
+        episode.stop = "context_full"
+    finally:
+        if chat is not None:
+            chat.close()
+        await environment.close()
+    return episode.trajectory(agent.name), episode.images
+
+
+async def _turns(episode: Episode, environment: Environment, chat: Chat, limits: LimitsConfig) -> None:
+    max_turns = limits.max_turns or type(environment).max_turns
+    while episode.stop is None:
+        if len(episode.turns) == max_turns:
+            episode.stop = "max_turns"
+            break
+        answer = await chat.answer(episode.messages, episode.tools)
+        observation = await _in_time(environment.step(reply_text(answer.message)), limits, "step")
+        episode.take(answer, observation)
+        if episode.stop is None:
+            episode.stop = _given_up(episode.turns, limits)
+
+
+async def _in_time(waiting: Any, limits: LimitsConfig, what: str) -> Observation:
+    """What the world says. A world that raises or hangs is broken, whatever it raises."""
+    try:
+        async with asyncio.timeout(limits.step_timeout_s) as clock:
+            observation = await waiting
+    except TimeoutError as error:
+        if not clock.expired():
+            raise
+        raise WorldError(f"{what} took longer than {limits.step_timeout_s:g} s") from error
+    except BoughError:
+        raise
+    except Exception as error:
+        raise WorldError(f"{what} raised {type(error).__name__}: {error}") from error
+    if not isinstance(observation, Observation):
+        raise WorldError(f"{what} returned a {type(observation).__name__}; it must return an Observation")
+    return observation
+
+
+def _given_up(turns: list[Turn], limits: LimitsConfig) -> str | None:
+    """Why an agent that gets nowhere is stopped, if it is."""
+    latest = turns[-limits.max_repeats :] if limits.max_repeats else []
+    if len(latest) == limits.max_repeats > 0 and all(_same(turn, latest[0]) for turn in latest):
+        return "loop"
+    errors = [turn.error for turn in turns[-limits.max_errors :]] if limits.max_errors else []
+    return turns[-1].error if len(errors) == limits.max_errors > 0 and all(errors) else None
+
+
+def _same(left: Turn, right: Turn) -> bool:
+    # What was done, not how it was argued for; a reply without an action is all there is.
+    did = [turn.action if turn.action is not None else reply_text(turn.reply) for turn in (left, right)]
+    return did[0] == did[1] and left.observation == right.observation

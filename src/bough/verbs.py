@@ -1,0 +1,110 @@
+"""Every command: what it is about, its settings and its function. Both are imported only when it is used."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Verb:
+    """One command. `config` and `run` are "module:name", resolved only when the verb is called."""
+
+    about: str
+    config: str
+    run: str
+    examples: str = ""
+
+
+VERBS: dict[str, Verb] = {
+    "data stats": Verb(
+        "what a data file holds, in numbers",
+        "bough.config.data:StatsConfig", "bough.commands.data:stats",
+        "  bough data stats sft.jsonl\n  bough data stats trajectories/",
+    ),
+    "data validate": Verb(
+        "name every bad row, as file:line",
+        "bough.config.data:ValidateConfig", "bough.commands.data:validate",
+        "  bough data validate pairs.jsonl\n  bough data validate pairs.jsonl --format trl",
+    ),
+    "data convert": Verb(
+        "write a data file in another format",
+        "bough.config.data:ConvertConfig", "bough.commands.data:convert",
+        "  bough data convert sft.jsonl --to trl -o sft-trl.jsonl\n"
+        "  bough data convert pairs.parquet --to bough -o pairs.jsonl.zst --on-error skip",
+    ),
+    "data show": Verb(
+        "print records as readable transcripts",
+        "bough.config.data:ShowConfig", "bough.commands.data:show",
+        "  bough data show sft.jsonl --index 3 --count 2",
+    ),
+    "data formats": Verb(
+        "list the formats that can be read and written",
+        "bough.config.data:FormatsConfig", "bough.commands.data:formats",
+    ),
+    "doctor": Verb(
+        "show which tokens of a data file a model would be trained on, and what is wrong with them",
+        "bough.config.doctor:DoctorConfig", "bough.commands.doctor:doctor",
+        "  bough doctor sft.jsonl --model smollm2\n  bough doctor pairs.jsonl --model Qwen/Qwen3-4B --max-length 2048",
+    ),
+    "env list": Verb(
+        "which worlds there are, and what each can be asked for",
+        "bough.config.play:EnvListConfig", "bough.commands.environments:list_all",
+        "  bough env list\n  bough env list household",
+    ),
+    "env check": Verb(
+        "test an environment of your own against the contract",
+        "bough.config.play:EnvCheckConfig", "bough.commands.environments:check_one",
+        "  bough env check examples/guess_number.py:GuessNumber\n  bough env check web --options pages=click-button",
+    ),
+    "env setup": Verb(
+        "install what a world needs besides Python packages",
+        "bough.config.play:EnvSetupConfig", "bough.commands.environments:setup",
+        "  bough env setup web",
+    ),
+    "play": Verb(
+        "play in a world yourself, or replay actions",
+        "bough.config.play:PlayConfig", "bough.commands.play:play",
+        "  bough play household --seed 3\n"
+        "  bough play household --game game.tw-pddl --actions actions.txt --json",
+    ),
+    "collect": Verb(
+        "let a model play many episodes and keep them all",
+        "bough.config.rollouts:CollectConfig", "bough.commands.collect:collect",
+        "  bough collect --model smollm2 --environment household --tasks 64 --attempts 8 --output runs/collect\n"
+        "  bough collect --model expert --environment household --tasks 200 --output runs/demonstrations",
+    ),
+    "sft": Verb(
+        "train on demonstrations",
+        "bough.config.training:SFTConfig", "bough.commands.train:sft",
+        "  bough sft --train-file sft.jsonl --model smollm2 --output-dir runs/sft\n"
+        "  bough sft --config train.yaml --learning-rate 1e-5",
+    ),
+    "dpo": Verb(
+        "train on preference pairs",
+        "bough.config.training:DPOConfig", "bough.commands.train:dpo",
+        "  bough dpo --train-file pairs.jsonl --model runs/sft/final --beta 0.1 --output-dir runs/dpo",
+    ),
+    "grpo": Verb(
+        "train on groups of attempts",
+        "bough.config.training:GRPOConfig", "bough.commands.train:grpo",
+        "  bough grpo --train-file groups.jsonl --model runs/dpo/final --output-dir runs/grpo",
+    ),
+    "eval": Verb(
+        "measure a model on held-out files",
+        "bough.config.evaluation:EvalConfig", "bough.commands.evaluate:evaluate",
+        "  bough eval --model runs/sft/final --eval-file held-out.jsonl",
+    ),
+    "merge": Verb(
+        "write an adapter into its base model",
+        "bough.config.merge:MergeConfig", "bough.commands.merge:merge",
+        "  bough merge runs/dpo/final -o model",
+    ),
+}  # fmt: skip
+
+
+def resolve(target: str) -> Any:
+    """What "module:name" names."""
+    module, _, name = target.partition(":")
+    return getattr(import_module(module), name)

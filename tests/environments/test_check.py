@@ -1,0 +1,39 @@
+import asyncio
+from itertools import islice
+
+import pytest
+
+from bough.environments.base import Environment
+from bough.environments.check import Report, check
+from bough.environments.registry import find
+
+
+def checked(name: str) -> Report:
+    kind: type[Environment] = find(f"tests.environments.worlds:{name}")
+    tasks = list(islice(kind.tasks(kind.Options()), 2))
+    return asyncio.run(check(kind, f"tests.environments.worlds:{name}", tasks))
+
+
+def test_a_good_environment_has_no_problems():
+    assert checked("Counting").problems == []
+
+
+@pytest.mark.parametrize(
+    ("name", "problem"),
+    [
+        ("Forgetful", "the start differs in the content of message 0"),
+        ("Fragile", "nonsense: ValueError: invalid literal for int()"),
+        ("Entangled", "two episodes at once: ValueError: turn 1 answers differently"),
+    ],
+)
+def test_each_breach_is_found(name: str, problem: str):
+    problems = checked(name).problems
+    assert any(problem in found for found in problems), problems
+
+
+def test_a_start_that_depends_on_the_process_is_found(monkeypatch: pytest.MonkeyPatch):
+    kind = find("tests.environments.worlds:Counting")
+    tasks = list(islice(kind.tasks(kind.Options()), 1))
+    # The other process runs another class under the name it is given.
+    report = asyncio.run(check(kind, "tests.environments.worlds:Forgetful", tasks))
+    assert report.problems == ["task train-0-0: another process sees another start"]

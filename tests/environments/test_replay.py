@@ -1,0 +1,59 @@
+import asyncio
+
+import pytest
+
+from bough.environments.base import Environment
+from bough.environments.replay import ReplayError, replay
+from bough.types import Message, Task, Trajectory, Turn
+from tests.environments.worlds import Counting, Forgetful
+
+
+def said(content: str) -> list[Message]:
+    return [Message(role="user", content=content)]
+
+
+def recorded(*rounds: tuple[str, str]) -> Trajectory:
+    start = [Message(role="system", content="Count."), Message(role="user", content="To 3.", hint=" Begin with 1.")]
+    turns = [Turn(reply=Message(role="assistant", content=reply), observation=said(text)) for reply, text in rounds]
+    return Trajectory(id="t", task=Task(id="a", data={"goal": 3}), start=start, turns=turns)
+
+
+def back(trajectory: Trajectory, turns: int | None = None, kind: type[Environment] = Counting) -> Environment:
+    return asyncio.run(replay(kind, trajectory, turns))
+
+
+def test_an_environment_comes_back_to_any_round():
+    trajectory = recorded(("1", "Yes."), ("x", "A number, please."), ("2", "Yes."), ("3", "Done."))
+    for turns, said_so_far in [(0, 0), (1, 1), (2, 1), (3, 2), (None, 3)]:
+        world = back(trajectory, turns)
+        assert isinstance(world, Counting) and world.said == said_so_far and world.closed == 0
+
+
+def test_the_first_difference_is_named():
+    with pytest.raises(
+        ReplayError, match=r"t: turn 2 differs in the content of message 0: recorded 'Yes.', now 'A number, please.'"
+    ):
+        back(recorded(("1", "Yes."), ("x", "Yes."), ("9", "Yes.")))
+
+
+def test_a_difference_at_the_start_is_named():
+    with pytest.raises(ReplayError, match=r"t: the start had 2 messages, now 1|the start differs"):
+        back(recorded(), kind=Forgetful)
+
+
+def test_an_episode_that_ends_too_early_is_an_error():
+    with pytest.raises(ReplayError, match="the episode is over after turn 3; it went on to 4"):
+        back(recorded(("1", "Yes."), ("2", "Yes."), ("3", "Done."), ("4", "No.")))
+
+
+def test_a_failed_replay_closes_its_environment():
+    worlds = []
+
+    class Kept(Counting):
+        def __init__(self, task: Task) -> None:
+            super().__init__(task)
+            worlds.append(self)
+
+    with pytest.raises(ReplayError):
+        back(recorded(("9", "Yes.")), kind=Kept)
+    assert [world.closed for world in worlds] == [1]

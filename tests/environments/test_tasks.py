@@ -1,0 +1,76 @@
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import Field
+
+from bough.config.base import Config
+from bough.environments.tasks import first_tasks, tasks_of
+from bough.errors import InputError
+from bough.types import Task
+from tests.environments.worlds import Counting
+
+
+class Choosy(Counting):
+    class Options(Config):
+        words: list[str] = Field([], description="some")
+        size: int = Field(1, description="how large")
+
+    @classmethod
+    def tasks(cls, options: Any, *, split: str = "train", seed: int = 0) -> Any:
+        yield Task(id="only", seed=seed, data={"words": options.words, "size": options.size, "split": split})
+
+
+def test_tasks_name_their_environment():
+    [task] = islice(tasks_of(Counting, options={}, split="unseen", seed=7), 1)
+    assert task == Task(id="unseen-7-0", environment="counting", data={"goal": 2})
+
+
+def test_options_reach_the_tasks_and_lists_may_be_written_with_commas():
+    [task] = tasks_of(Choosy, options={"words": "a, b,c", "size": 3}, seed=5)
+    assert task.data == {"words": ["a", "b", "c"], "size": 3, "split": "train"} and task.seed == 5
+
+
+def test_an_unknown_option_is_an_error_with_the_nearest():
+    with pytest.raises(InputError, match=r"--sice is not a setting; did you mean --size"):
+        next(tasks_of(Choosy, options={"sice": 3}))
+
+
+def test_tasks_of_a_file_are_tasks_or_any_object(tmp_path: Path):
+    file = tmp_path / "tasks.jsonl"
+    file.write_text('{"id": "a", "seed": 4, "data": {"goal": 3}}\n\n{"goal": 5}\n{"id": "mine", "goal": 2}\n')
+    first, second, third = tasks_of(Counting, options={}, task_file=file)
+    assert first == Task(id="a", environment="counting", seed=4, data={"goal": 3})
+    assert second.data == {"goal": 5} and len(second.id) == 12
+    assert third.id == "mine" and third.data == {"id": "mine", "goal": 2}
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ('{"goal": 1}\n[1]\n', ":2: the line is JSON but not an object"),
+        ('{"id": "a", "data": {}, "seeed": 1}\n', ':1: "seeed": Extra inputs are not permitted'),
+        ("{\n", ":1: "),
+    ],
+)
+def test_a_bad_task_is_named_by_its_place(tmp_path: Path, text: str, complaint: str):
+    file = tmp_path / "tasks.jsonl"
+    file.write_text(text)
+    with pytest.raises(InputError) as error:
+        list(tasks_of(Counting, options={}, task_file=file))
+    assert complaint in str(error.value)
+
+
+def test_a_file_and_options_exclude_each_other(tmp_path: Path):
+    with pytest.raises(InputError, match="exclude each other"):
+        next(tasks_of(Choosy, options={"size": 2}, task_file=tmp_path / "tasks.jsonl"))
+
+
+def test_as_many_tasks_as_there_are():
+    assert [task.id for task in first_tasks(tasks_of(Counting, options={}), 2)] == ["train-0-0", "train-0-1"]
+    assert len(first_tasks(tasks_of(Choosy, options={}), 5)) == 1
+    with pytest.raises(InputError, match="there is no task"):
+        first_tasks(iter(()), 5)
+    with pytest.raises(InputError, match="two tasks are named 'a'"):
+        first_tasks(iter([Task(id="a"), Task(id="a")]), 2)

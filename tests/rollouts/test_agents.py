@@ -1,0 +1,42 @@
+import asyncio
+
+import pytest
+
+from bough.config.rollouts import LimitsConfig
+from bough.environments.base import Environment
+from bough.errors import InputError
+from bough.rollouts.agents import Agent, ExpertAgent, RandomAgent
+from bough.rollouts.episode import play
+from bough.types import Task, Trajectory
+from tests.environments.worlds import Counting
+
+TASK = Task(id="a", data={"goal": 3})
+
+
+def played(agent: Agent, seed: int = 1, kind: type[Environment] = Counting) -> Trajectory:
+    return asyncio.run(play(kind, TASK, agent, id="a#0", seed=seed, limits=LimitsConfig()))[0]
+
+
+def test_the_expert_knows_how():
+    trajectory = played(ExpertAgent())
+    assert trajectory.success and [turn.reply.content for turn in trajectory.turns] == ["1", "2", "3"]
+    assert all(turn.call is None for turn in trajectory.turns) and trajectory.info["agent"] == "expert"
+
+
+def test_chance_depends_on_the_seed_alone():
+    replies = [[turn.action for turn in played(RandomAgent(), seed).turns] for seed in (1, 1, 2, 3)]
+    assert replies[0] == replies[1] and len({tuple(some) for some in replies}) > 1
+
+
+def test_a_world_without_expert_or_choices_says_so():
+    class Bare(Counting):
+        async def expert(self) -> None:
+            return None
+
+        def choices(self) -> list[str]:
+            return []
+
+    with pytest.raises(InputError, match="counting: there is no expert for task a"):
+        played(ExpertAgent(), kind=Bare)
+    with pytest.raises(InputError, match="does not say which actions are possible"):
+        played(RandomAgent(), kind=Bare)

@@ -1,0 +1,89 @@
+import asyncio
+from typing import Any
+
+import pytest
+
+from bough.config.rollouts import LimitsConfig
+from bough.environments.base import Environment
+from bough.errors import InputError
+from bough.rollouts.agents import ExpertAgent, RandomAgent
+from bough.rollouts.collect import Attempt, Tally, attempts, collect
+from bough.types import Task, Trajectory
+from tests.environments.worlds import Breaking, Counting
+from tests.rollouts.players import BROKEN, Script
+
+TASKS = [Task(id=f"t{number}", data={"goal": 2 + number % 3}) for number in range(5)]
+
+
+def collected(
+    agent: Any = None, kind: type[Environment] = Counting, wanted: list[Attempt] | None = None, **more: Any
+) -> tuple[Tally, dict[str, Trajectory]]:
+    kept: dict[str, Trajectory] = {}
+    tally = asyncio.run(
+        collect(
+            kind,
+            agent or ExpertAgent(),
+            wanted if wanted is not None else attempts(TASKS, 2, 0),
+            lambda trajectory, images: kept.update({trajectory.id: trajectory}),
+            limits=LimitsConfig(),
+            **more,
+        )
+    )
+    return tally, kept
+
+
+def test_each_attempt_has_a_name_and_a_seed_of_its_own():
+    wanted = list(attempts(TASKS[:2], 2, 7))
+    assert [attempt.id for attempt in wanted] == ["t0#0", "t0#1", "t1#0", "t1#1"]
+    assert len({attempt.seed for attempt in wanted}) == 4
+    assert wanted == list(attempts(TASKS[:2], 2, 7)) and wanted[0].seed != next(attempts(TASKS, 1, 8)).seed
+
+
+def test_every_attempt_is_played_and_counted():
+    tally, kept = collected()
+    assert len(kept) == 10 and (tally.episodes, tally.successes) == (10, 10)
+    assert tally.turns == sum(len(trajectory.turns) for trajectory in kept.values()) == 2 * (2 + 3 + 4 + 2 + 3)
+    assert tally.to_json()["success_rate"] == 1.0 and tally.stops == {"done": 10}
+
+
+@pytest.mark.parametrize("concurrency", [1, 3, 50])
+def test_the_same_seed_gives_the_same_episodes_however_many_run_at_once(concurrency: int):
+    assert collected(RandomAgent(), concurrency=concurrency)[1] == collected(RandomAgent())[1]
+
+
+def test_a_world_that_breaks_costs_a_retry_and_no_episode():
+    Breaking.broken = {"t1": 2, "t3": 1}
+    tally, kept = collected(kind=Breaking, wanted=list(attempts(TASKS, 1, 0)))
+    assert len(kept) == 5 and all(trajectory.success for trajectory in kept.values())
+    assert tally.faults == {"world": 3} and tally.lost == {}
+    assert kept["t1#0"].info["retries"] == 2 and "retries" not in kept["t0#0"].info
+
+
+def test_a_world_that_keeps_breaking_is_named_and_not_blamed_on_the_agent():
+    Breaking.broken = {"t1": 99}
+    tally, kept = collected(kind=Breaking, wanted=list(attempts(TASKS, 1, 0)), retries=1)
+    assert set(kept) == {"t0#0", "t2#0", "t3#0", "t4#0"} and tally.episodes == 4
+    assert tally.lost == {"t1#0": "the browser died"} and tally.faults == {"world": 2}
+
+
+def test_engine_faults_are_counted_apart():
+    tally, kept = collected(Script([BROKEN]), wanted=list(attempts(TASKS[:1], 1, 0)), retries=0)
+    assert kept == {} and tally.faults == {"engine": 1}
+
+
+def test_the_users_mistake_stops_everything():
+    class Bare(Counting):
+        async def expert(self) -> None:
+            return None
+
+    with pytest.raises(InputError, match="there is no expert"):
+        collected(kind=Bare)
+
+
+def test_an_unknown_outcome_is_no_failure():
+    tally = Tally()
+    turns: list[Any] = []
+    start = [{"role": "user", "content": "x"}]
+    for success in (True, False, None):
+        tally.add(Trajectory(id="a", task=TASKS[0], start=start, turns=turns, success=success))
+    assert tally.to_json()["success_rate"] == 0.5

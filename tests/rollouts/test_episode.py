@@ -1,0 +1,132 @@
+import asyncio
+from typing import Any
+
+import pytest
+
+from bough.config.rollouts import LimitsConfig
+from bough.engines.base import EngineError
+from bough.environments.base import Environment, Observation, WorldError
+from bough.rollouts.episode import play
+from bough.types import Task, Trajectory
+from tests.environments.worlds import Counting
+from tests.rollouts.players import BROKEN, FULL, Script
+
+TASK = Task(id="a", data={"goal": 3})
+
+
+def played(
+    *replies: Any, kind: type[Environment] = Counting, script: Script | None = None, **limits: Any
+) -> Trajectory:
+    script = script or Script(list(replies))
+    trajectory, _ = asyncio.run(play(kind, TASK, script, id="a#0", seed=1, limits=LimitsConfig(**limits)))
+    return trajectory
+
+
+def test_an_episode_is_kept_as_it_happened():
+    script = Script(["1", "x", "2", "3"])
+    trajectory = played(script=script)
+    assert [turn.reply.content for turn in trajectory.turns] == ["1", "x", "2", "3"]
+    assert [turn.action for turn in trajectory.turns] == ["1", None, "2", "3"]
+    assert [turn.error for turn in trajectory.turns] == [None, "malformed", None, None]
+    assert [turn.progress for turn in trajectory.turns] == [1 / 3, None, 2 / 3, 1.0]
+    assert [turn.observation[0].content for turn in trajectory.turns] == ["Yes.", "A number, please.", "Yes.", "Done."]
+    assert trajectory.turns[0].call is not None and trajectory.turns[0].call.completion_ids == [4, 5]
+    assert (trajectory.success, trajectory.stop, trajectory.rewards) == (True, "done", {"outcome": 1.0})
+    assert trajectory.info == {"agent": "script", "prompt_tokens": 12, "completion_tokens": 8}
+    assert script.closed == 1
+
+
+def test_the_agent_sees_everything_so_far():
+    script = Script(["1", "2", "3"])
+    played(script=script)
+    assert [message.content for message in script.seen[2]] == ["Count.", "To 3.", "1", "Yes.", "2", "Yes."]
+    assert script.seen[0][1].hint == " Begin with 1."
+
+
+@pytest.mark.parametrize(
+    ("replies", "limits", "stop", "turns"),
+    [
+        (["1", "x", "1", "x", "1", "x", "1"], {"max_errors": 0}, "max_turns", 6),
+        (["1", "x", "1", "x", "1", "x", "1"], {"max_errors": 0, "max_turns": 4}, "max_turns", 4),
+        (["7"], {}, "loop", 3),
+        (["7"], {"max_repeats": 2}, "loop", 2),
+        (["7"], {"max_repeats": 0, "max_errors": 4}, "invalid_action", 4),
+        (["1", "7", "8", "x"], {"max_errors": 3}, "malformed", 4),
+        (["1", FULL], {}, "context_full", 1),
+    ],
+)
+def test_every_way_to_get_nowhere_has_its_stop(replies: list[Any], limits: Any, stop: str, turns: int):
+    trajectory = played(*replies, **limits)
+    assert (trajectory.stop, len(trajectory.turns), trajectory.success) == (stop, turns, False)
+    assert trajectory.rewards == {"outcome": 0.0}
+
+
+def test_the_same_action_with_another_result_is_no_loop():
+    class Corridor(Counting):
+        async def step(self, reply: str) -> Observation:
+            self.said += 1
+            return Observation.say(f"Room {self.said}.", action=reply)
+
+    assert played("on", kind=Corridor).stop == "max_turns"
+
+
+def test_the_worlds_own_stop_is_kept():
+    class Claim(Counting):
+        async def step(self, reply: str) -> Observation:
+            return Observation.end(success=False, stop="premature_success")
+
+    trajectory = played("task succeeded", kind=Claim)
+    assert (trajectory.stop, trajectory.success) == ("premature_success", False)
+
+
+def test_an_episode_that_takes_too_long_is_stopped():
+    class Slow(Counting):
+        async def step(self, reply: str) -> Observation:
+            await asyncio.sleep(0.02)
+            self.said += 1
+            return Observation.say(str(self.said))
+
+    trajectory = played("1", kind=Slow, episode_timeout_s=0.05)
+    assert (trajectory.stop, trajectory.success) == ("episode_timeout", False)
+
+
+def test_a_world_that_hangs_raises_or_answers_nonsense_is_broken():
+    class Hanging(Counting):
+        async def step(self, reply: str) -> Observation:
+            await asyncio.sleep(10)
+            raise AssertionError
+
+    class Raising(Counting):
+        async def step(self, reply: str) -> Observation:
+            raise KeyError("x")
+
+    class Silent(Counting):
+        async def start(self) -> Observation:
+            return Observation()
+
+    class Wrong(Counting):
+        async def start(self) -> Any:
+            return "Hello"
+
+    with pytest.raises(WorldError, match=r"step took longer than 0.01 s"):
+        played("1", kind=Hanging, step_timeout_s=0.01)
+    with pytest.raises(WorldError, match="step raised KeyError: 'x'"):
+        played("1", kind=Raising)
+    with pytest.raises(WorldError, match="start must end with something for the agent"):
+        played("1", kind=Silent)
+    with pytest.raises(WorldError, match="start returned a str"):
+        played("1", kind=Wrong)
+
+
+def test_a_broken_engine_raises_and_everything_is_closed():
+    worlds = []
+
+    class Kept(Counting):
+        def __init__(self, task: Task) -> None:
+            super().__init__(task)
+            worlds.append(self)
+
+    script = Script(["1", BROKEN])
+    with pytest.raises(EngineError):
+        played(script=script, kind=Kept)
+    assert script.closed == 1 and [world.closed for world in worlds] == [1]
