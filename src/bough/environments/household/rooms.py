@@ -1,0 +1,62 @@
+"""What rooms look like: the statistics of the official games, from which new ones are made.
+
+Learned from the 140 official valid_seen games: how many receptacles of each type a room
+has (`counts[n]` games had n of them), how many things of each type and where they lie,
+what things can be done with, and which types of receptacles take them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+
+
+@dataclass(frozen=True, eq=False)
+class Room:
+    """A kind of room, there once. A thing's `where` weighs the types of receptacles it was seen in."""
+
+    name: str
+    receptacles: Mapping[str, list[int]]
+    things: Mapping[str, list[int]]
+    where: Mapping[str, Mapping[str, int]]
+
+
+@dataclass(frozen=True)
+class Rooms:
+    """All that is known. `openable` is the share of receptacles of a type that have a door."""
+
+    rooms: tuple[Room, ...]
+    traits: Mapping[str, str]
+    fits: Mapping[str, frozenset[str]]
+    openable: Mapping[str, float]
+
+
+@cache
+def rooms() -> Rooms:
+    """The table, read once."""
+    table = json.loads(files(__package__).joinpath("rooms.json").read_text(encoding="utf-8"))
+    return Rooms(
+        rooms=tuple(
+            Room(
+                name,
+                room["receptacles"],
+                {thing: seen["counts"] for thing, seen in room["things"].items()},
+                {thing: seen["in"] for thing, seen in room["things"].items()},
+            )
+            for name, room in table["rooms"].items()
+        ),
+        traits=table["traits"],
+        fits={receptacle: frozenset(things) for receptacle, things in table["fits"].items()},
+        openable=table["openable"],
+    )
+
+
+@cache
+def likely(thing: str, receptacle: str) -> float:
+    """How much of a type of thing was seen in a type of receptacle, over all rooms: a share, 0 if never."""
+    seen = [room.where[thing] for room in rooms().rooms if thing in room.where]
+    total = sum(sum(where.values()) for where in seen)
+    return sum(where.get(receptacle, 0) for where in seen) / total if total else 0.0
