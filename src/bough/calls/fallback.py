@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from bough.speech.hermes import reply_text
 from bough.types import Message
 
 INSTRUCTIONS = """# Tools
@@ -24,15 +25,6 @@ For each function call, return a JSON object with the function's name and argume
 <tool_call>
 {{"name": <name>, "arguments": <arguments as an object>}}
 </tool_call>"""
-
-
-def reply_text(reply: Message) -> str:
-    """An assistant's reply as plain text, its tool calls in Hermes tags."""
-    calls = [
-        f"<tool_call>\n{json.dumps({'name': call.name, 'arguments': call.arguments}, ensure_ascii=False)}\n</tool_call>"
-        for call in reply.tool_calls
-    ]
-    return "\n".join([reply.content, *calls] if reply.content else calls)
 
 
 def without_tools(messages: list[Message], tools: list[dict[str, Any]]) -> list[Message]:

@@ -1,0 +1,187 @@
+"""Problems to be solved with code: the agent may call an interpreter, and answers in words when it knows.
+
+A reply with a tool call runs code; a reply without one is the final answer and is
+graded. The reward is the grade itself, 0 to 1; what else a call or a wrong answer is
+worth is the business of rewards.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import random
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, ClassVar
+
+from pydantic import Field
+
+from bough.config.base import Config
+from bough.environments.base import Environment, Observation, WorldError
+from bough.environments.interpreter import arithmetic, code, math, problems, reasoning, sandboxes, tool
+from bough.environments.interpreter.grade import Grade
+from bough.errors import InputError
+from bough.sandbox.base import Limits, Result, SandboxError, Session
+from bough.speech import hermes
+from bough.speech.base import MalformedError
+from bough.types import Message, Task, ToolCall
+
+RULES = "Solve the problem. You can run Python code with the tool {name}: use it where it helps, as often as you need. "
+ANSWERS = {
+    "math": "When you know the answer, give it inside \\boxed{} and call no tool.",
+    "code": "When you are done, give the whole program in one ```python block and call no tool.",
+    "reasoning": "When you know the answer, give it inside <answer></answer> and call no tool.",
+}
+SPLITS = {"train": range(8), "seen": range(8, 9), "unseen": range(9, 10)}  # tenths of all problems, by their hash
+
+
+class Interpreter(Environment):
+    """Mathematics, programming and reasoning with a Python interpreter at hand."""
+
+    name = "interpreter"
+    max_turns: ClassVar[int] = 16
+
+    class Options(Config):
+        """Where problems come from and what the interpreter allows."""
+
+        file: Path | None = Field(None, description="JSON Lines of problems: problem and answer, or prompt and tests")
+        reasoning: list[str] = Field([], description="generators of reasoning-gym, by name")
+        persistent: bool = Field(True, description="whether names live on from one call to the next")
+        timeout_s: float = Field(10.0, gt=0, description="how long one call may run")
+        memory_mb: int = Field(1024, ge=64, description="how much memory one call may use")
+        sandbox_url: str | None = Field(
+            None, description="a SandboxFusion server to run the code instead of this machine"
+        )
+        unsafe_no_sandbox: bool = Field(
+            False, description="run the model's code without a sandbox where the machine has none to offer"
+        )
+
+    def __init__(self, task: Task) -> None:
+        super().__init__(task)
+        data: dict[str, Any] = dict(task.data)
+        if "kind" not in data:  # a row of somebody's file, given as a task
+            data |= problems.problem(data)
+        self.problem = data
+        options = {key: data[key] for key in ("persistent", "timeout_s", "memory_mb", "sandbox_url") if key in data}
+        self.options = Interpreter.Options(**options)
+        self.limits = Limits(timeout_s=self.options.timeout_s, cpu_s=600.0, memory_mb=self.options.memory_mb)
+        self._session: Session | None = None
+        self._calls = 0
+
+    async def start(self) -> Observation:
+        kind = "math" if self.problem["kind"] == "arithmetic" else self.problem["kind"]
+        if kind not in ANSWERS:
+            raise InputError(f"task {self.task.id}: kind is {kind!r}; choose one of {', '.join(ANSWERS)}")
+        rules = RULES.format(name=tool.NAME) + ANSWERS[kind]
+        return Observation.begin(
+            rules, self.problem["problem"], tools=(tool.schema(persistent=self.options.persistent),)
+        )
+
+    async def step(self, reply: str) -> Observation:
+        try:
+            said = hermes.parse(reply)
+        except MalformedError as error:
+            return Observation.say(str(error), error="malformed")
+        try:
+            return await self._use(said.calls, said.action) if said.calls else await self._end(said.action)
+        except SandboxError as error:
+            raise WorldError(str(error)) from error
+
+    async def close(self) -> None:
+        session, self._session = self._session, None
+        if session is not None:
+            await session.__aexit__(None, None, None)
+
+    @classmethod
+    async def shutdown(cls) -> None:
+        await sandboxes.close_all()
+
+    @classmethod
+    def tasks(cls, options: Config, *, split: str = "train", seed: int = 0) -> Iterator[Task]:
+        """The problems of a file in an order of the seed's, or generated ones without end."""
+        assert isinstance(options, Interpreter.Options)
+        if split not in SPLITS:
+            raise InputError(f"split is {split!r}; choose one of {', '.join(SPLITS)}")
+        if options.file is not None and options.reasoning:
+            raise InputError("file and reasoning cannot both be given")
+        if options.unsafe_no_sandbox:
+            os.environ[sandboxes.CONSENT] = "1"
+        shared = options.model_dump(mode="json", exclude={"file", "reasoning", "unsafe_no_sandbox"})
+        for data in _problems(options, seed):
+            name = hashlib.blake2b(str(data["problem"]).encode(errors="replace"), digest_size=8)
+            if int.from_bytes(name.digest(), "big") % 10 in SPLITS[split]:
+                number = data.get("seed")
+                yield Task(id=name.hexdigest(), environment=cls.name, seed=number, data=data | shared)
+
+    def say(self, action: str, thought: str = "") -> str:
+        """`action` is a call in its tags or an answer."""
+        return hermes.write(action, thought)
+
+    async def expert(self) -> str | None:
+        """Computes, then answers: where the code is known, as it is for the problems that come with Bough."""
+        if self.problem["kind"] != "arithmetic":
+            return None
+        if not self._calls:
+            call = ToolCall(name=tool.NAME, arguments={"code": self.problem["code"]})
+            return self.say(hermes.call_text(call), "I compute it.")
+        return self.say(f"The answer is \\boxed{{{self.problem['answer']}}}.")
+
+    async def _use(self, calls: tuple[ToolCall, ...], action: str) -> Observation:
+        messages, wrong, killed = [], None, []
+        for call in calls:
+            wrong_now = tool.misuse(call)
+            if wrong_now is None:
+                self._calls += 1
+                result = await self._run(str(call.arguments["code"]))
+                killed += [result.killed] if result.killed else []
+                content = tool.told(result, self.limits)
+            else:
+                wrong = content = wrong_now
+            messages.append(Message(role="tool", content=content, name=call.name))
+        error = "tool_misuse" if wrong else None
+        return Observation(
+            messages=tuple(messages), action=action, error=error, info={"killed": killed} if killed else {}
+        )
+
+    async def _run(self, source: str) -> Result:
+        runner = sandboxes.shared(self.limits, self.options.sandbox_url)
+        if not self.options.persistent:
+            return await runner.run(source)
+        if self._session is None:
+            self._session = await runner.session().__aenter__()
+        return await self._session.run(source)
+
+    async def _end(self, answer: str) -> Observation:
+        grade = await self._grade(answer)
+        text = "Correct." if grade.success else "Wrong." if not grade.score else f"Partly right: {grade.score:.2f}."
+        return Observation.end(
+            text,
+            success=grade.success,
+            reward=grade.score,
+            action=answer,
+            info={"grade": grade.details, "tool_calls": self._calls},
+        )
+
+    async def _grade(self, answer: str) -> Grade:
+        data, url = self.problem, self.options.sandbox_url
+        if data["kind"] == "code":
+            tests = code.Exam(list(data["tests"]), data.get("entry"), data.get("prelude", ""))
+            return await code.grade(answer, tests, sandboxes.shared(Limits(), url))
+        if data["kind"] == "reasoning":
+            runner = sandboxes.shared(Limits(memory_mb=4096, timeout_s=60, cpu_s=60), None, reasoning.WARM_UP)
+            return await reasoning.grade(answer, data, runner)
+        algebra = find_spec("math_verify") and (lambda: sandboxes.shared(Limits(), None, math.WARM_UP))
+        return await math.grade(answer, str(data["answer"]), algebra or None)
+
+
+def _problems(options: Interpreter.Options, seed: int) -> Iterator[dict[str, Any]]:
+    if options.reasoning:
+        return ({"kind": "reasoning", **data} for data in reasoning.problems(options.reasoning, seed))
+    if options.file is None:
+        return ({"kind": "arithmetic", **data} for data in arithmetic.problems(seed))
+    rows = list(problems.read(options.file))
+    if not rows:
+        raise InputError(f"{options.file}: the file holds no problem")
+    random.Random(seed).shuffle(rows)  # noqa: S311  no secret
+    return iter(rows)

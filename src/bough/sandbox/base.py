@@ -1,0 +1,84 @@
+"""What a sandbox is asked for and what it answers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+from bough.errors import BoughError, InputError
+
+Killed = Literal["time", "cpu", "memory", "garbage"]
+
+
+class SandboxError(BoughError):
+    """The sandbox itself broke or cannot be had: no fault of the program's."""
+
+
+class RefusedError(InputError):
+    """There are no walls to be had here, and nobody allowed to go without: trying again will not help."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """What one program may use.
+
+    `memory_mb` bounds each process's address space and what all its processes hold
+    together. `disk_mb` bounds the scratch folder and any one file in it. Of stdout,
+    stderr, the value and the traceback `output_bytes` are kept each, head and tail.
+    """
+
+    timeout_s: float = 10.0
+    cpu_s: float = 10.0
+    memory_mb: int = 1024
+    processes: int = 32
+    disk_mb: int = 64
+    output_bytes: int = 16_384
+
+
+@dataclass(frozen=True, kw_only=True)
+class Result:
+    """What came of one program or cell.
+
+    `value` is the repr of a last expression, as a notebook echoes it, `error` a traceback
+    as its reader would see it. `killed` says which limit ended the program; a cell that
+    ran out of time but could be interrupted has `timed_out` and lives on. `alive` is
+    whether the session still has its names.
+    """
+
+    stdout: str = ""
+    stderr: str = ""
+    value: str | None = None
+    error: str | None = None
+    timed_out: bool = False
+    killed: Killed | None = None
+    truncated: bool = False
+    alive: bool = False
+    duration_s: float = 0.0
+
+    @property
+    def ok(self) -> bool:
+        return self.error is None and self.killed is None and not self.timed_out
+
+
+class Session(Protocol):
+    """Cells that share their names. Use it with `async with`."""
+
+    async def __aenter__(self) -> Session: ...
+
+    async def __aexit__(self, *_: object) -> None: ...
+
+    async def run(self, code: str, *, timeout_s: float | None = None) -> Result:
+        """Runs a cell. After `killed`, the next cell starts with no names."""
+
+
+class Runner(Protocol):
+    """Something that runs programs."""
+
+    async def run(self, code: str, *, timeout_s: float | None = None) -> Result:
+        """Runs a program in a process of its own. Raises `SandboxError`, never because of the program."""
+
+    def session(self) -> Session:
+        """A fresh session."""
+
+    async def close(self) -> None:
+        """Ends everything."""

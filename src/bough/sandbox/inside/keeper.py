@@ -1,0 +1,153 @@
+"""The first process of a sandbox: forks one for each program, reads what it says, kills what is left.
+
+The keeper runs under the same user as the programs. It is out of their reach because the
+kernel shields the first process of a namespace from signals that come from inside it,
+because nobody may trace or read a process that is not dumpable, and because the programs
+hold none of its files.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+import shutil
+import signal
+import sys
+import time
+from typing import Any, NoReturn
+
+from bough.sandbox.inside import child, frames, kernel, processes, seccomp
+from bough.sandbox.inside.cell import Cell, Process
+
+IGNORED = (signal.SIGPIPE, signal.SIGXFSZ)  # as Python has it: they come as exceptions
+
+
+class Keeper:
+    """Serves one host over `control`."""
+
+    def __init__(self, control: int, settings: dict[str, Any]) -> None:
+        self.control, self.settings = control, settings
+        self.alone = bool(settings["alone"]) and os.getpid() == 1
+        self.filter: bytes | None = None
+        self.process: Process | None = None
+
+    def serve(self) -> None:
+        self._prepare()
+        frames.send(self.control, {"ready": True})
+        while (request := frames.receive(self.control)) is not None:
+            if request["op"] == "run":
+                answer = self._run(request)
+                del request  # the next program's memory is a copy of ours
+                frames.send(self.control, answer)
+            elif request["op"] == "reset":
+                self._end()
+                frames.send(self.control, {"clean": self._wipe()})
+        self._end()
+
+    def _prepare(self) -> None:
+        if os.geteuid() == 0 and self.alone:
+            kernel.become_nobody()
+        sys.path += self.settings["packages"]
+        exec(self.settings["warm_up"], {})  # noqa: S102  the host's own, so that each program finds it done
+        gc.collect()
+        gc.freeze()  # what is there now is no garbage: looking at it would copy it into each program's memory
+        for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
+            with contextlib.suppress(OSError, ValueError):
+                # A handler would open the first process of a namespace to this signal.
+                signal.signal(number, signal.SIG_IGN if number in IGNORED else signal.SIG_DFL)
+        kernel.prctl(kernel.PR_SET_DUMPABLE, 0)
+        kernel.prctl(kernel.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
+        if self.alone:
+            self.filter = seccomp.program()
+        else:
+            kernel.prctl(kernel.PR_SET_CHILD_SUBREAPER, 1)
+
+    def _run(self, request: dict[str, Any]) -> dict[str, Any]:
+        if self.process is None:
+            self.process = self._fork()
+        begin = time.monotonic()
+        cell = Cell(self.process, request, self.settings)
+        while not cell.over:
+            cell.attend(self.control)
+        keep = request["keep"] and cell.answer is not None and not cell.exited
+        status = None if keep else self._end()
+        cell.drain(to_the_end=not keep)
+        return cell.outcome(status) | {
+            "alive": keep,
+            "clean": keep or self._wipe(),
+            "duration_s": time.monotonic() - begin,
+        }
+
+    def _fork(self) -> Process:
+        code, result, stdout, stderr = (os.pipe() for _ in range(4))
+        pid = os.fork()
+        if pid == 0:
+            child.live(child.Pipes(code[0], result[1], stdout[1], stderr[1]), self.settings, self.filter)
+        for end in (code[0], result[1], stdout[1], stderr[1]):
+            os.close(end)
+        ours = (code[1], result[0], stdout[0], stderr[0])
+        for end in ours:
+            os.set_blocking(end, False)
+        return Process(pid, os.pidfd_open(pid), *ours)
+
+    def _end(self) -> int | None:
+        """Kills every process but this one and buries them all; the exit status of the program if it had ended."""
+        if self.process is None:
+            return None
+        status = None
+        with contextlib.suppress(ChildProcessError):
+            pid, found = os.waitpid(self.process.pid, os.WNOHANG)
+            status = found if pid else None
+        if self.alone:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(-1, signal.SIGKILL)  # all at once: no process can fork its way out
+            with contextlib.suppress(ChildProcessError):
+                while True:
+                    os.waitpid(-1, 0)
+        else:
+            self._hunt()
+        return status
+
+    def _hunt(self) -> None:
+        """Kills what is below us one by one: all that can be done without a namespace."""
+        patience = time.monotonic() + 5
+        while (left := processes.descendants(os.getpid())) and time.monotonic() < patience:
+            for pid in left:
+                with contextlib.suppress(OSError):
+                    os.kill(pid, signal.SIGKILL)
+            with contextlib.suppress(ChildProcessError):
+                while os.waitpid(-1, os.WNOHANG)[0]:
+                    pass
+
+    def _let_go(self) -> None:
+        assert self.process is not None
+        for file in self.process[1:]:
+            os.close(file)
+        self.process = None
+
+    def _wipe(self) -> bool:
+        """Empties the scratch folders; False where that cannot be done, and the sandbox is to be thrown away."""
+        if self.process is not None:
+            self._let_go()
+        try:
+            for folder in self.settings["wipe"]:
+                for name in os.listdir(folder):  # noqa: PTH208
+                    path = os.path.join(folder, name)  # noqa: PTH118
+                    if os.path.isdir(path) and not os.path.islink(path):  # noqa: PTH112, PTH114
+                        shutil.rmtree(path)
+                    else:
+                        os.unlink(path)  # noqa: PTH108
+        except (OSError, RecursionError):
+            return False
+        return True
+
+
+def main(settings: dict[str, Any]) -> NoReturn:
+    """Takes the control socket from standard input, so that nothing else can be given it."""
+    control = os.dup(0)
+    nothing = os.open("/dev/null", os.O_RDWR)
+    os.dup2(nothing, 0)
+    os.dup2(nothing, 1)
+    Keeper(control, settings).serve()
+    os._exit(0)

@@ -1,0 +1,100 @@
+"""The system calls that Python 3.11 has no names for."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import platform
+from typing import Any
+
+CLONE_NEWNS = 0x0002_0000
+CLONE_NEWCGROUP = 0x0200_0000
+CLONE_NEWUTS = 0x0400_0000
+CLONE_NEWIPC = 0x0800_0000
+CLONE_NEWUSER = 0x1000_0000
+CLONE_NEWPID = 0x2000_0000
+CLONE_NEWNET = 0x4000_0000
+MS_RDONLY, MS_NOSUID, MS_NODEV, MS_REMOUNT, MS_BIND, MS_REC, MS_PRIVATE = 1, 2, 4, 32, 4096, 16384, 1 << 18
+MNT_DETACH = 2
+PR_SET_DUMPABLE, PR_SET_SECCOMP, PR_SET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS = 4, 22, 36, 38
+AT_FDCWD, AT_RECURSIVE = -100, 0x8000
+# Numbers differ between machines; those from 424 on are the same everywhere.
+NUMBERS = {"x86_64": {"pivot_root": 155, "capset": 126}, "aarch64": {"pivot_root": 41, "capset": 91}}
+MOUNT_SETATTR = 442
+NOBODY = 65534
+
+libc = ctypes.CDLL(None, use_errno=True)
+
+
+def call(function: str, *arguments: Any) -> int:
+    """A function of the C library; raises OSError where it says -1."""
+    result: int = getattr(libc, function)(*arguments)
+    if result == -1:
+        number = ctypes.get_errno()
+        raise OSError(number, f"{function}: {os.strerror(number)}")
+    return result
+
+
+def number(name: str) -> int:
+    """A system call's number on this machine."""
+    try:
+        return NUMBERS[platform.machine()][name]
+    except KeyError:
+        raise OSError(0, f"no table of system calls for {platform.machine()}") from None
+
+
+def unshare(flags: int) -> None:
+    call("unshare", flags)
+
+
+def prctl(option: int, *values: Any) -> None:
+    call("prctl", option, *[ctypes.c_ulong(value) if isinstance(value, int) else value for value in values])
+
+
+def mount(source: str, target: str, kind: str | None, flags: int, data: str | None = None) -> None:
+    def text(value: str | None) -> bytes | None:
+        return None if value is None else os.fsencode(value)
+
+    call("mount", text(source), text(target), text(kind), ctypes.c_ulong(flags), text(data))
+
+
+def read_only(path: str, *, recursive: bool = True) -> None:
+    """Makes a mount, and those below it, read-only and without set-uid programs and devices."""
+    attributes = (ctypes.c_uint64 * 4)(MS_RDONLY | MS_NOSUID, 0, 0, 0)
+    flags = AT_RECURSIVE if recursive else 0
+    try:
+        call(
+            "syscall", MOUNT_SETATTR, AT_FDCWD, os.fsencode(path), flags, ctypes.byref(attributes), ctypes.c_size_t(32)
+        )
+    except OSError:  # before Linux 5.12; mounts below keep their own flags there
+        mount("none", path, None, MS_REMOUNT | MS_BIND | MS_RDONLY | MS_NOSUID)
+
+
+def pivot_root(root: str) -> None:
+    """Makes `root` the root and lets go of the old one."""
+    os.chdir(root)
+    call("syscall", number("pivot_root"), b".", b".")
+    call("umount2", b".", MNT_DETACH)
+    os.chdir("/")
+
+
+def become_nobody() -> None:
+    """Gives up being root, for a user namespace of our own: there the number of processes is counted apart."""
+    os.setgroups([])
+    os.setresgid(NOBODY, NOBODY, NOBODY)
+    os.setresuid(NOBODY, NOBODY, NOBODY)
+    with contextlib.suppress(OSError):  # then they are counted with other processes of nobody
+        unshare(CLONE_NEWUSER)
+
+
+def drop_capabilities() -> None:
+    """Gives up every privilege for good."""
+    header = (ctypes.c_uint32 * 2)(0x2008_0522, 0)  # version 3, this process
+    nothing = (ctypes.c_uint32 * 6)()
+    call("syscall", number("capset"), ctypes.byref(header), ctypes.byref(nothing))
+
+
+def close_from(first: int) -> None:
+    """Closes every file descriptor from `first` on."""
+    os.closerange(first, 1 << 16)

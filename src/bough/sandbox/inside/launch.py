@@ -1,0 +1,82 @@
+"""Puts up the walls with the kernel's own namespaces, then becomes the keeper.
+
+As root everything is mounted with root's rights, which are then given up for good; an
+ordinary user gets a user namespace first. Either way the keeper ends up with no
+privileges, a root folder made of read-only views, no network and no sight of other processes.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any, NoReturn
+
+from bough.sandbox.inside import kernel
+
+DEVICES = ("null", "zero", "full", "random", "urandom")
+ROOM = (
+    kernel.CLONE_NEWNS | kernel.CLONE_NEWPID | kernel.CLONE_NEWNET | kernel.CLONE_NEWIPC
+    | kernel.CLONE_NEWUTS | kernel.CLONE_NEWCGROUP
+)  # fmt: skip
+
+
+def main(plan: dict[str, Any]) -> NoReturn:
+    """Does what `plan` says: see `bough.sandbox.namespaces`."""
+    root = os.geteuid() == 0
+    if not root:
+        _own_users()
+    kernel.unshare(ROOM)
+    _build(plan)
+    kernel.pivot_root(plan["root"])
+    pid = os.fork()
+    if pid == 0:
+        if root:
+            kernel.become_nobody()
+        os.execve(plan["command"][0], plan["command"], plan["environment"])  # noqa: S606
+    os.close(0)  # the host's end closes when the keeper ends
+    os.waitpid(pid, 0)
+    os._exit(0)
+
+
+def _own_users() -> None:
+    uid, gid = os.geteuid(), os.getegid()
+    kernel.unshare(kernel.CLONE_NEWUSER)
+    Path("/proc/self/setgroups").write_text("deny")
+    Path("/proc/self/uid_map").write_text(f"{uid} {uid} 1")
+    Path("/proc/self/gid_map").write_text(f"{gid} {gid} 1")
+
+
+def _build(plan: dict[str, Any]) -> None:
+    root = plan["root"]
+    kernel.mount("none", "/", None, kernel.MS_REC | kernel.MS_PRIVATE)
+    _tmpfs(root, "size=1m,mode=755")
+    for link, target in plan["links"].items():
+        Path(root + link).symlink_to(target)
+    for source, place in plan["views"].items():
+        _view(source, root + place)
+    for device in DEVICES:
+        _view(f"/dev/{device}", f"{root}/dev/{device}")
+    for folder in plan["scratch"]:
+        Path(root + folder).mkdir(parents=True, exist_ok=True)
+        _tmpfs(root + folder, f"size={plan['disk_mb']}m,nr_inodes=16k,mode=1777")
+    kernel.read_only(root, recursive=False)
+
+
+def _tmpfs(place: str, options: str) -> None:
+    kernel.mount("tmpfs", place, "tmpfs", kernel.MS_NOSUID | kernel.MS_NODEV, options)
+
+
+def _view(source: str, place: str) -> None:
+    if Path(source).is_dir():
+        Path(place).mkdir(parents=True, exist_ok=True)
+    else:
+        Path(place).parent.mkdir(parents=True, exist_ok=True)
+        Path(place).touch()
+    kernel.mount(source, place, None, kernel.MS_BIND | kernel.MS_REC)
+    kernel.read_only(place)
+
+
+if __name__ == "__main__":
+    main(json.loads(sys.argv[1]))

@@ -1,0 +1,156 @@
+"""Programs run elsewhere, by a server that speaks SandboxFusion's `/run_code`.
+
+Such a server keeps no state. A session sends its earlier cells again, silently, in
+front of the new one: names live on, at the price of computing them each time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import secrets
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Self
+
+from bough.errors import InputError
+from bough.sandbox.base import Limits, Result, SandboxError
+from bough.sandbox.inside import notebook
+from bough.sandbox.inside.output import Output
+
+ATTEMPTS = 4
+BACK_OFF_S = 0.5
+NETWORK_S = 30.0
+DRIVER = """
+import contextlib, io, json, sys
+_book = Notebook({{}})
+_cells = json.loads({cells!r})
+with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+    for _cell in _cells[:-1]:
+        _book.run(_cell)
+_value, _error = _book.run(_cells[-1])
+sys.stdout.flush()
+print("\\n" + {mark!r} + json.dumps([_value, _error]))
+"""
+
+
+class RemoteSandbox:
+    """A client of one server, for at most `requests` programs at a time."""
+
+    def __init__(self, url: str, limits: Limits | None = None, *, requests: int = 32) -> None:
+        if not url.startswith(("http://", "https://")):
+            raise InputError(f"sandbox_url is {url!r}; it must begin with http:// or https://")
+        self.url = url.rstrip("/").removesuffix("/run_code") + "/run_code"
+        self.limits = limits or Limits()
+        self._turns = asyncio.Semaphore(requests)
+
+    async def run(self, code: str, *, timeout_s: float | None = None) -> Result:
+        """Runs a program."""
+        return await self.run_cells([code], timeout_s)
+
+    def session(self) -> RemoteSession:
+        return RemoteSession(self)
+
+    async def close(self) -> None:
+        return
+
+    async def run_cells(self, cells: Sequence[str], timeout_s: float | None) -> Result:
+        """Runs the last of `cells` after the others."""
+        timeout_s = self.limits.timeout_s if timeout_s is None else timeout_s
+        mark = secrets.token_hex(16)
+        # A notebook to run the cells in goes along.
+        program = Path(notebook.__file__).read_text() + DRIVER.format(cells=json.dumps(list(cells)), mark=mark)
+        request = {
+            "code": program,
+            "language": "python",
+            "compile_timeout": timeout_s,
+            "run_timeout": timeout_s,
+            "memory_limit_MB": self.limits.memory_mb,
+        }
+        begin = time.monotonic()
+        async with self._turns:
+            answer = await self._ask(request, timeout_s + NETWORK_S)
+        return self._result(answer, mark, time.monotonic() - begin)
+
+    async def _ask(self, request: dict[str, Any], timeout_s: float) -> dict[str, Any]:
+        trouble = ""
+        for attempt in range(ATTEMPTS):
+            if attempt:
+                await asyncio.sleep(BACK_OFF_S * 2 ** (attempt - 1))
+            try:
+                return await asyncio.to_thread(_post, self.url, request, timeout_s)
+            except urllib.error.HTTPError as error:
+                trouble = f"it answered {error.code} {error.reason}"
+                if error.code not in (408, 429) and error.code < 500:
+                    break  # asking again would be refused again
+            except (OSError, ValueError) as error:
+                trouble = str(error)
+        raise SandboxError(f"the sandbox at {self.url} cannot be used: {trouble}")
+
+    def _result(self, answer: dict[str, Any], mark: str, duration_s: float) -> Result:
+        run = answer.get("run_result")
+        if answer.get("status") == "SandboxError" or not isinstance(run, dict):
+            raise SandboxError(f"the sandbox at {self.url} failed: {answer.get('message') or 'no run_result'}")
+        stdout, found, last = str(run.get("stdout") or "").rpartition(f"\n{mark}")
+        value = error = None
+        if found:
+            try:
+                value, error = json.loads(last)
+            except ValueError:
+                found = ""
+        else:
+            stdout = last
+        timed_out = run.get("status") == "TimeLimitExceeded"
+        if not found and not timed_out:
+            error = f"The process exited with status {run.get('return_code')} before the end of the code."
+        kept = [self._cut(text) for text in (stdout, str(run.get("stderr") or ""))]
+        return Result(
+            stdout=kept[0].text,
+            stderr=kept[1].text,
+            value=None if value is None else self._cut(str(value)).text,
+            error=None if error is None else self._cut(str(error)).text,
+            timed_out=timed_out,
+            killed="time" if timed_out else None,
+            truncated=any(text.left_out for text in kept),
+            alive=bool(found),
+            duration_s=float(run.get("execution_time") or duration_s),
+        )
+
+    def _cut(self, text: str) -> Output:
+        output = Output(self.limits.output_bytes)
+        output.add(text.encode(errors="replace"))
+        return output
+
+
+class RemoteSession:
+    """The cells so far."""
+
+    def __init__(self, sandbox: RemoteSandbox) -> None:
+        self._sandbox = sandbox
+        self._cells: list[str] = []
+
+    async def run(self, code: str, *, timeout_s: float | None = None) -> Result:
+        """Runs a cell. One that did not come to its end leaves no names, and those before it are forgotten."""
+        result = await self._sandbox.run_cells([*self._cells, code], timeout_s)
+        self._cells = [*self._cells, code] if result.alive else []
+        return result
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._cells = []
+
+
+def _post(url: str, request: dict[str, Any], timeout_s: float) -> dict[str, Any]:
+    body = json.dumps(request).encode()
+    headers = {"Content-Type": "application/json"}
+    asked = urllib.request.Request(url, body, headers)  # noqa: S310  the scheme was checked
+    with urllib.request.urlopen(asked, timeout=timeout_s) as answer:  # noqa: S310
+        found = json.load(answer)
+    if not isinstance(found, dict):
+        raise ValueError("its answer is not a JSON object")
+    return found

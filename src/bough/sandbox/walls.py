@@ -1,0 +1,115 @@
+"""The ways to put up walls on this machine, each as the command that starts a keeper behind them."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import tempfile
+from dataclasses import asdict
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal
+
+from bough.sandbox.base import Limits, RefusedError
+from bough.sandbox.inside.launch import DEVICES
+from bough.sandbox.view import ENVIRONMENT, PROGRAM, SCRATCH, boot, view
+
+Walls = Literal["bubblewrap", "namespaces", "none"]
+SOURCE = str(Path(__file__).parents[2])
+REFUSAL = (
+    "this machine lets nobody build a sandbox, so code that a model wrote is not run here. "
+    "Install bubblewrap (apt-get install bubblewrap), or allow user namespaces "
+    "(sysctl kernel.unprivileged_userns_clone=1; in a container, --security-opt seccomp=unconfined), "
+    "or name a remote one (sandbox_url). To run such code with no walls at all, say so: --unsafe-no-sandbox"
+)
+
+
+def command(walls: Walls, limits: Limits, folder: str, warm_up: str = "") -> tuple[list[str], dict[str, str]]:
+    """What to start, and with which environment. `folder` is empty and ours: a place to mount on, or to work in."""
+    shown = view()
+    settings: dict[str, Any] = asdict(limits) | {
+        "alone": walls != "none",
+        "scratch": SCRATCH[0],
+        "wipe": list(SCRATCH),
+        "packages": shown.packages,
+        "warm_up": warm_up,
+        "hide": shown.hide,
+    }
+    if walls == "none":
+        settings |= {"scratch": folder, "wipe": [folder]}
+        return [shown.python, *boot("keeper", SOURCE), json.dumps(settings)], ENVIRONMENT | {"HOME": folder}
+    keeper = [shown.python, *boot("keeper", PROGRAM), json.dumps(settings)]
+    if walls == "bubblewrap":
+        return [*_bubblewrap(limits), *keeper], {}
+    plan = {
+        "root": folder,
+        "views": shown.views,
+        "links": shown.links,
+        "scratch": list(SCRATCH),
+        "disk_mb": limits.disk_mb,
+        "command": keeper,
+        "environment": ENVIRONMENT,
+    }
+    return [shown.python, *boot("launch", SOURCE), json.dumps(plan)], {}
+
+
+def _bubblewrap(limits: Limits) -> list[str]:
+    shown = view()
+    options = [shutil.which("bwrap") or "bwrap"]
+    options += ["--unshare-ipc", "--unshare-pid", "--unshare-net", "--unshare-uts", "--unshare-cgroup-try"]
+    # Root keeps the right to become nobody, which the keeper does first of all.
+    options += ["--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID"] if os.geteuid() == 0 else ["--unshare-user"]
+    options += ["--new-session", "--as-pid-1", "--clearenv"]
+    for name, value in ENVIRONMENT.items():
+        options += ["--setenv", name, value]
+    places = [*shown.views.values(), *SCRATCH]
+    # Folders that bubblewrap makes by itself are closed to anybody but their owner.
+    for folder in sorted({str(folder) for place in places for folder in Path(place).parents} - {"/"}):
+        options += ["--perms", "0755", "--dir", folder]
+    for source, place in shown.views.items():
+        options += ["--ro-bind", source, place]
+    for link, target in shown.links.items():
+        options += ["--symlink", target, link]
+    for device in DEVICES:
+        options += ["--dev-bind", f"/dev/{device}", f"/dev/{device}"]
+    for folder in SCRATCH:
+        options += ["--perms", "1777", "--size", str(limits.disk_mb << 20), "--tmpfs", folder]
+    return [*options, "--remount-ro", "/", "--chdir", "/"]
+
+
+def choose(*, unsafe: bool = False, wanted: Walls | None = None) -> Walls:
+    """The best walls to be had here. Raises `RefusedError` where there are none and `unsafe` is not allowed."""
+    if wanted == "none" and not unsafe:
+        raise RefusedError("a sandbox without walls is only to be had with --unsafe-no-sandbox")
+    if wanted is not None:
+        return wanted
+    kinds: tuple[Walls, ...] = ("bubblewrap", "namespaces")
+    troubles = {}
+    for kind in kinds:
+        trouble = _tried(kind, os.geteuid())
+        if trouble is None:
+            return kind
+        troubles[kind] = trouble
+    if unsafe:
+        return "none"
+    raise RefusedError(REFUSAL, [f"{kind}: {trouble}" for kind, trouble in troubles.items()])
+
+
+@cache
+def _tried(kind: Walls, user: int) -> str | None:  # noqa: ARG001  another user, another answer
+    """Why a keeper does not start behind these walls; None if it does."""
+    if kind == "bubblewrap" and shutil.which("bwrap") is None:
+        return "bwrap is not installed"
+    with tempfile.TemporaryDirectory(prefix="bough-") as folder:
+        start, environment = command(kind, Limits(), folder)
+        try:
+            # At the end of its input a keeper ends.
+            done = subprocess.run(  # noqa: S603  ours
+                start, env=environment, stdin=subprocess.DEVNULL, capture_output=True, timeout=60
+            )
+        except (OSError, subprocess.TimeoutExpired) as error:
+            return str(error)
+    complaint = done.stderr.decode(errors="replace").strip().splitlines()
+    return complaint[-1] if complaint or done.returncode else None

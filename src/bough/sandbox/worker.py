@@ -1,0 +1,159 @@
+"""This side of one sandbox: starts its keeper, asks it, watches its memory, replaces it when it must."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import tempfile
+from typing import Any
+
+from bough.sandbox.base import Limits, Result, SandboxError
+from bough.sandbox.inside import frames, processes
+from bough.sandbox.walls import Walls, command
+
+START_S = 120.0  # a keeper may have large packages to load first
+GRACE_S = 20.0  # a keeper keeps the time itself; one that is this late is broken
+WATCH_S = 0.05
+
+
+class Worker:
+    """One keeper. It runs one program at a time, or one session."""
+
+    def __init__(self, walls: Walls, limits: Limits, warm_up: str = "") -> None:
+        self.walls, self.limits, self.warm_up = walls, limits, warm_up
+        self.clean = True
+        self._process: subprocess.Popen[bytes] | None = None
+        self._folder: tempfile.TemporaryDirectory[str] | None = None
+
+    async def start(self) -> None:
+        """Starts the keeper and waits until it is ready."""
+        # Removed at the latest when this process ends.
+        self._folder = tempfile.TemporaryDirectory(prefix="bough-", ignore_cleanup_errors=True)
+        start, environment = command(self.walls, self.limits, self._folder.name, self.warm_up)
+        ours, theirs = socket.socketpair()
+        with theirs:
+            self._process = subprocess.Popen(  # noqa: S603  ours
+                start, env=environment, stdin=theirs.fileno(), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+                start_new_session=True, cwd="/",
+            )  # fmt: skip
+        self._reader, self._writer = await asyncio.open_connection(sock=ours)
+        try:
+            await asyncio.wait_for(self._receive(), START_S)
+        except (SandboxError, TimeoutError) as error:
+            complaint = await self._complaint()
+            raise SandboxError(f"the sandbox did not start ({self.walls}): {complaint or error}") from error
+        except BaseException:
+            self.kill()
+            raise
+
+    async def run(self, code: str, *, timeout_s: float | None = None, keep: bool = False) -> Result:
+        """Runs a program, or with `keep` a cell of the session that lives here."""
+        timeout_s = self.limits.timeout_s if timeout_s is None else timeout_s
+        code = code.encode(errors="replace").decode()
+        watch = asyncio.create_task(self._watch())
+        try:
+            request = {"op": "run", "code": code, "timeout_s": timeout_s, "keep": keep}
+            answer = await asyncio.wait_for(self._ask(request), timeout_s + GRACE_S)
+            return self._result(answer)
+        except TimeoutError:
+            self.kill()
+            raise SandboxError(f"the sandbox did not answer within {timeout_s + GRACE_S:g} s") from None
+        except BaseException:
+            self.kill()  # an answer that nobody waited for would be taken for the next one's
+            raise
+        finally:
+            watch.cancel()
+
+    async def reset(self) -> None:
+        """Ends the session that lives here and wipes its traces."""
+        try:
+            answer = await asyncio.wait_for(self._ask({"op": "reset"}), GRACE_S)
+            self.clean = answer.get("clean") is True
+        except (SandboxError, TimeoutError):
+            self.clean = False
+
+    def kill(self) -> None:
+        """Ends everything behind the walls at once."""
+        self.clean = False
+        if self._process is None:
+            return
+        with contextlib.suppress(AttributeError):
+            self._writer.close()
+        for pid in [self._process.pid, *processes.descendants(self._process.pid)]:
+            with contextlib.suppress(OSError):
+                os.kill(pid, signal.SIGKILL)
+        self._process.wait()
+        assert self._process.stderr is not None
+        self._process.stderr.close()
+        self._process = None
+        if self._folder is not None:
+            self._folder.cleanup()
+
+    @property
+    def pid(self) -> int | None:
+        return self._process.pid if self._process else None
+
+    async def _ask(self, request: dict[str, Any]) -> dict[str, Any]:
+        if self._process is None:
+            raise SandboxError("the sandbox is closed")
+        self._writer.write(frames.pack(request))
+        try:
+            await self._writer.drain()
+        except OSError as error:
+            raise SandboxError(f"the sandbox is gone: {error}") from error
+        return await self._receive()
+
+    async def _receive(self) -> dict[str, Any]:
+        try:
+            length = frames.LENGTH.unpack(await self._reader.readexactly(frames.LENGTH.size))[0]
+            if length > frames.MOST:
+                raise ValueError(f"a message of {length} bytes")
+            return frames.parse(await self._reader.readexactly(length))
+        except (OSError, ValueError, asyncio.IncompleteReadError) as error:
+            raise SandboxError(f"the sandbox broke: {error}") from error
+
+    async def _watch(self) -> None:
+        """Has the program killed when its processes together hold too much."""
+        while self._process is not None:
+            await asyncio.sleep(WATCH_S)
+            if self._process is None:
+                return
+            held = processes.memory_mb(processes.descendants(self._process.pid))
+            if held > self.limits.memory_mb + self._own_mb():
+                self._writer.write(frames.pack({"op": "kill", "why": "memory"}))
+                return
+
+    def _own_mb(self) -> float:
+        """What a keeper itself may hold, with what it has done in advance."""
+        return 64.0 + 256.0 * bool(self.warm_up)
+
+    def _result(self, answer: dict[str, Any]) -> Result:
+        try:
+            self.clean = answer.pop("clean") is True
+            texts = {key: _text(answer.pop(key)) for key in ("stdout", "stderr", "value", "error")}
+            result = Result(**texts, **answer)  # type: ignore[arg-type]
+        except (KeyError, TypeError) as error:
+            raise SandboxError(f"the sandbox gave an answer of another shape: {error}") from error
+        return result
+
+    async def _complaint(self) -> str:
+        assert self._process is not None and self._process.stderr is not None
+        for pid in [self._process.pid, *processes.descendants(self._process.pid)]:
+            with contextlib.suppress(OSError):
+                os.kill(pid, signal.SIGKILL)
+        lines = self._process.stderr.read().decode(errors="replace").strip().splitlines()
+        self.kill()
+        return lines[-1] if lines else ""
+
+
+def _text(value: object) -> str | None:
+    if value is None:
+        return None
+    if not isinstance(value, str):
+        raise TypeError("a text was expected")
+    # Half a surrogate pair is a text to Python, but to no file.
+    return value.encode(errors="replace").decode()

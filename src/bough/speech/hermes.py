@@ -1,0 +1,86 @@
+"""Hermes tool calls: `<tool_call>{"name": …, "arguments": {…}}</tool_call>` inside a reply's text.
+
+A reply may hold several calls; what stands around them is the thought. A reply without
+a call is an answer. Tags inside `<think>` are thinking aloud, not calls.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+
+from pydantic import ValidationError
+
+from bough.speech.base import MalformedError, Said
+from bough.types import Message, ToolCall
+
+PROMPT = """To use a tool, write the call as JSON in its tags, for example:
+<tool_call>
+{"name": "code_interpreter", "arguments": {"code": "print(1 + 1)"}}
+</tool_call>"""
+OPEN, CLOSE = "<tool_call>", "</tool_call>"
+_CALL = re.compile(rf"{OPEN}(.*?){CLOSE}", re.DOTALL)
+_THINKING = re.compile(r"^.*</think>", re.DOTALL)
+
+
+def parse(reply: str) -> Said:
+    """The calls of a reply, and the text around them; without calls the action is the text itself."""
+    thinking = _THINKING.match(reply)
+    spoken = reply[thinking.end() :] if thinking else reply
+    if "<think>" in spoken:  # thinking that never came to an end calls nothing
+        spoken, _, rest = spoken.partition("<think>")
+        thought = rest.strip()
+    else:
+        thought = thinking[0].removesuffix("</think>").removeprefix("<think>").strip() if thinking else ""
+    written = _CALL.findall(spoken)
+    around = _CALL.sub("", spoken).strip()
+    if OPEN in around:
+        raise MalformedError(f"The tool call is not closed with {CLOSE}. {PROMPT}")
+    if CLOSE in around:
+        raise MalformedError(f"{CLOSE} closes no tool call. {PROMPT}")
+    if not written:
+        return Said(thought=thought, action=around)
+    calls = tuple(map(_read, written))
+    return Said(
+        thought="\n".join(filter(None, [thought, around])), action="\n".join(map(call_text, calls)), calls=calls
+    )
+
+
+def write(action: str, thought: str = "") -> str:
+    """The reply that thinks `thought` and then says `action`: calls in their tags, or an answer."""
+    return f"{thought}\n{action}" if thought else action
+
+
+def call_text(call: ToolCall) -> str:
+    """One call in its tags."""
+    body = json.dumps({"name": call.name, "arguments": call.arguments}, ensure_ascii=False)
+    return f"{OPEN}\n{body}\n{CLOSE}"
+
+
+def reply_text(reply: Message) -> str:
+    """An assistant's reply as plain text, its tool calls in Hermes tags."""
+    calls = [call_text(call) for call in reply.tool_calls]
+    return "\n".join([reply.content, *calls] if reply.content else calls)
+
+
+def _read(text: str) -> ToolCall:
+    try:
+        # Models break lines inside strings, which JSON forbids and everybody understands.
+        call = json.loads(text, strict=False)
+        arguments = call.get("arguments", {}) if isinstance(call, dict) else None
+        if isinstance(arguments, str):
+            arguments = json.loads(arguments, strict=False)
+    except (json.JSONDecodeError, RecursionError) as error:
+        raise MalformedError(f"The tool call is not JSON: {error}. {PROMPT}") from None
+    if not isinstance(call, dict):
+        raise MalformedError(f"The tool call is JSON but not an object. {PROMPT}")
+    if not isinstance(call.get("name"), str) or not call["name"]:
+        raise MalformedError(f'The tool call has no "name". {PROMPT}')
+    if unknown := sorted(call.keys() - {"name", "arguments", "id"}):
+        raise MalformedError(f'The tool call has "{unknown[0]}"; it takes "name" and "arguments" only. {PROMPT}')
+    if not isinstance(arguments, dict):
+        raise MalformedError(f'"arguments" of the tool call is not an object. {PROMPT}')
+    try:
+        return ToolCall(name=call["name"], arguments=arguments)
+    except ValidationError as error:
+        raise MalformedError(f"The tool call cannot be read: {error.errors()[0]['msg']}. {PROMPT}") from None

@@ -1,0 +1,127 @@
+import asyncio
+import json
+from collections.abc import Iterator
+from itertools import islice
+from typing import Any
+
+import pytest
+
+from bough.environments.interpreter import code, problems
+from bough.environments.interpreter.code import Exam
+from bough.environments.interpreter.grade import Grade
+from bough.sandbox.base import Limits
+from bough.sandbox.pool import Sandbox
+from bough.trajectories.lines import lines
+from tests.shared_data import shared_data
+
+TWO_SUM = Exam(
+    code.split("def check(candidate):\n    assert candidate(1, 2) == 3\n    assert candidate(0, 0) == 0\n"), "add"
+)
+
+
+@pytest.fixture(scope="module")
+def grade() -> Iterator[Any]:
+    with asyncio.Runner() as runner:
+
+        async def made() -> Sandbox:
+            return Sandbox(Limits(), workers=1)
+
+        sandbox = runner.run(made())
+        yield lambda answer, tests=TWO_SUM: runner.run(code.grade(answer, tests, sandbox))
+        runner.run(sandbox.close())
+
+
+def block(text: str) -> str:
+    return f"Here it is:\n```python\n{text}\n```\nDone."
+
+
+def test_tests_are_split_into_statements():
+    text = "def check(candidate):\n    x = 1\n    assert candidate(x)\n\ncheck(add)"
+    assert code.split(text) == ["x = 1", "assert candidate(x)"]
+    assert code.split(["assert a", "b = 2\nassert b"]) == ["assert a", "b = 2", "assert b"]
+    assert [code.counts(source) for source in ("assert a", "b = 2", "for i in x:\n    assert i")] == [True, False, True]
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        (block("x = 1"), "x = 1\n"),
+        ("```python\na = 1\n```\nbetter:\n```py\nb = 2\n```", "b = 2\n"),
+        ("```\nc = 3\n```", "c = 3\n"),
+        ("```python\nok = 1\n```\n```python\nnot python at all\n```", "ok = 1\n"),
+        ("```json\n{}\n```", None),
+        ("```python\n\n```", None),
+        ("x = 1", None),
+    ],
+)
+def test_the_last_block_that_is_python_is_the_program(text: str, found: str | None):
+    assert code.last_block(text) == found
+
+
+def test_the_score_is_the_fraction_of_tests_that_pass(grade: Any):
+    assert grade(block("def add(a, b):\n    return a + b")) == Grade(1.0, {"parsable": True, "passed": 2, "tests": 2})
+    half = grade(block("def add(a, b):\n    return 0"))
+    assert half.score == 0.5 and not half.success
+    assert half.details["reason"] == "assert candidate(1, 2) == 3  # AssertionError: "
+    assert grade(block("def add(a, b):\n    return -1")).score == 0
+
+
+def test_no_block_is_told_from_a_wrong_one(grade: Any):
+    nothing = grade("I give up.")
+    assert nothing.score == 0 and nothing.details["parsable"] is False
+    crash = grade(block("1 / 0"))
+    assert crash.score == 0 and crash.details == {"parsable": True, "reason": "ZeroDivisionError: division by zero"}
+    missing = grade(block("def sub(a, b):\n    return a - b"))
+    assert missing.score == 0 and "NameError" in missing.details["reason"]
+
+
+def test_a_slow_test_costs_itself_alone(grade: Any, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(code, "TEST_S", 0.5)
+    slow = grade(block("def add(a, b):\n    while a:\n        pass\n    return a + b"))
+    assert slow.score == 0.5 and "took too long" in slow.details["reason"]
+
+
+def test_setup_statements_and_tests_without_a_candidate_work(grade: Any):
+    tests = Exam(code.split(["expected = 6", "assert double(3) == expected", "assert double(0) == 1"]))
+    assert grade(block("def double(x):\n    return 2 * x"), tests).score == 0.5
+
+
+def test_a_prelude_stands_before_the_program(grade: Any):
+    prelude = "class Node:\n    def __init__(self, value):\n        self.value = value\n"
+    tests = Exam(["assert candidate(3).value == 3"], "Solution().make", prelude)
+    assert grade(block("class Solution:\n    def make(self, x):\n        return Node(x)"), tests).score == 1
+
+
+EQUAL = "    def __eq__(self, other):\n        return True"
+CHEATS = {
+    "equal to everything": f"class Yes:\n{EQUAL}\ndef add(a, b):\n    return Yes()",
+    "equal to everything though a number": f"class Yes(int):\n{EQUAL}\ndef add(a, b):\n    return Yes(7)",
+    "leaves early": "import os\ndef add(a, b):\n    os._exit(0)",
+    "leaves with an exception": "def add(a, b):\n    raise SystemExit(0)",
+    "prints that it passed": "print('[[true, true], null]')\ndef add(a, b):\n    return 5",
+    "prints that it passed and leaves": (
+        "import os\ndef add(a, b):\n    print('[[true, true], null]', flush=True)\n    os._exit(0)"
+    ),
+    "kills the session": "def add(a, b):\n    import os, signal\n    os.kill(os.getpid(), signal.SIGKILL)",
+}
+
+
+@pytest.mark.parametrize("cheat", CHEATS.values(), ids=CHEATS)
+def test_cheating_passes_no_test(grade: Any, cheat: str):
+    assert grade(block(cheat)).score == 0
+
+
+def test_the_program_does_not_see_its_tests(grade: Any):
+    spy = "import gc, sys\nseen = repr([f.f_locals for f in [sys._getframe()]]) + repr(gc.get_objects())\n"
+    spy += "found = ''.join(['candidate(1', ', 2)']) in seen\ndef add(a, b):\n    return -1 if found else a + b"
+    assert grade(block(spy)).score == 1
+
+
+def test_published_solutions_pass_their_tests_and_empty_ones_do_not(grade: Any):
+    for _, line in islice(lines(shared_data("code/leetcode-train.jsonl.xz")), 0, 400, 40):
+        row = json.loads(line)
+        problem = problems.problem(row)
+        exam = Exam(problem["tests"], problem["entry"], problem["prelude"])
+        assert grade(block(row["completion"]), exam).success, row["task_id"]
+        name = problem["entry"].removeprefix("Solution().")
+        assert not grade(block(f"class Solution:\n    def {name}(self, **_):\n        pass"), exam).success

@@ -1,0 +1,55 @@
+import asyncio
+import shutil
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from bough.sandbox.base import Limits, Result
+from bough.sandbox.pool import Sandbox
+from bough.sandbox.walls import _tried
+
+LIMITS = Limits(timeout_s=3.0, cpu_s=30.0, memory_mb=300, processes=16, disk_mb=8, output_bytes=4096)
+
+
+class Box:
+    """A sandbox for tests that are not coroutines."""
+
+    def __init__(self, runner: asyncio.Runner, sandbox: Sandbox) -> None:
+        self.runner, self.sandbox = runner, sandbox
+
+    def run(self, code: str, **more: Any) -> Result:
+        return self.runner.run(self.sandbox.run(code, **more))
+
+    def do(self, coroutine: Any) -> Any:
+        return self.runner.run(coroutine)
+
+    @property
+    def pid(self) -> int:
+        """The process that holds the one warm keeper."""
+        (worker,) = self.sandbox._idle
+        assert worker.pid is not None
+        return worker.pid
+
+
+def walls_here() -> list[Any]:
+    import os
+
+    marks = []
+    for kind in ("bubblewrap", "namespaces"):
+        missing = kind == "bubblewrap" and shutil.which("bwrap") is None
+        trouble = "bwrap is not installed" if missing else _tried(kind, os.geteuid())
+        marks.append(pytest.param(kind, marks=pytest.mark.skipif(trouble is not None, reason=str(trouble))))
+    return marks
+
+
+@pytest.fixture(scope="module", params=walls_here())
+def box(request: pytest.FixtureRequest) -> Iterator[Box]:
+    with asyncio.Runner() as runner:
+
+        async def made() -> Sandbox:
+            return Sandbox(LIMITS, workers=1, walls=request.param)
+
+        sandbox = runner.run(made())
+        yield Box(runner, sandbox)
+        runner.run(sandbox.close())

@@ -1,0 +1,33 @@
+"""The escape suite once more, as somebody who is not root."""
+
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="this is already run by an ordinary user")
+def test_the_escape_suite_is_green_for_an_ordinary_user():
+    with tempfile.TemporaryDirectory() as home:
+        Path(home).chmod(0o777)
+        suite = subprocess.run(
+            [
+                *(sys.executable, "-m", "tests.sandbox.as_user"),
+                *(sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-rs", "--basetemp", f"{home}/tests"),
+                str(HERE / "test_escapes.py"),
+            ],
+            cwd=HERE.parents[1],
+            env={"PATH": os.environ["PATH"], "HOME": home, "TMPDIR": home, "PYTHONDONTWRITEBYTECODE": "1"},
+            capture_output=True,
+            text=True,
+            timeout=280,
+        )
+    assert suite.returncode == 0, suite.stdout[-4000:] + suite.stderr[-2000:]
+    if re.search(r"SKIPPED.*namespaces", suite.stdout):
+        pytest.skip("an ordinary user may not make namespaces here")

@@ -1,0 +1,200 @@
+import asyncio
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from bough.sandbox.base import Limits, SandboxError
+from bough.sandbox.inside.processes import descendants
+from bough.sandbox.pool import Sandbox
+from tests.sandbox.conftest import LIMITS, Box
+
+
+def test_a_program_has_its_output_its_value_and_its_error(box: Box):
+    result = box.run("import sys\nprint('out')\nprint('err', file=sys.stderr)\n6 * 7")
+    assert (result.stdout, result.stderr, result.value, result.error) == ("out\n", "err\n", "42", None)
+    assert result.ok and not result.alive and 0 < result.duration_s < 10
+    failed = box.run("print('before')\nraise KeyError('x')")
+    assert failed.stdout == "before\n" and str(failed.error).endswith("KeyError: 'x'") and not failed.ok
+
+
+def test_programs_know_nothing_of_each_other(box: Box):
+    box.run("import os\nos.environ['A'] = 'a'\nopen('/tmp/file', 'w').write('x')\nx = 1")
+    assert box.run("import os\n'x' in globals(), os.listdir(), 'A' in os.environ").value == "(False, [], False)"
+
+
+def test_the_same_program_gives_the_same_answer(box: Box):
+    code = "import random\nrandom.random(), hash('text'), list({'a', 'b', 'c'})"
+
+    async def elsewhere() -> object:
+        async with Sandbox(LIMITS, workers=1, walls=box.sandbox.walls) as sandbox:
+            return await sandbox.run(code)
+
+    assert box.run(code).value == box.run(code).value == box.do(elsewhere()).value
+
+
+def test_a_session_keeps_its_names_files_and_threads(box: Box):
+    async def play() -> list[object]:
+        async with box.sandbox.session() as session:
+            cells = ["x = 1\nopen('/tmp/f', 'w').write('y')", "x + 1", "open('/tmp/f').read()", "1 / 0", "x"]
+            return [await session.run(cell) for cell in cells]
+
+    results = box.do(play())
+    assert [result.value for result in results] == ["1", "2", "'y'", None, "1"]
+    assert all(result.alive for result in results)
+    assert box.run("import os\nos.listdir('/tmp')").value == "[]"
+
+
+def test_a_cell_that_takes_too_long_is_interrupted_and_the_session_lives(box: Box):
+    async def play() -> list[object]:
+        async with box.sandbox.session() as session:
+            await session.run("x = 5")
+            return [await session.run("while True:\n    pass", timeout_s=0.3), await session.run("x")]
+
+    slow, after = box.do(play())
+    assert slow.timed_out and slow.alive and slow.killed is None and str(slow.error).endswith("KeyboardInterrupt")
+    assert after.value == "5"
+
+
+def test_a_cell_that_will_not_be_interrupted_is_killed_and_the_session_begins_anew(box: Box):
+    stubborn = "import signal\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\nwhile True:\n    pass"
+
+    async def play() -> list[object]:
+        async with box.sandbox.session() as session:
+            await session.run("x = 5")
+            return [await session.run(stubborn, timeout_s=0.3), await session.run("'x' in globals()")]
+
+    slow, after = box.do(play())
+    assert slow.timed_out and slow.killed == "time" and not slow.alive
+    assert after.value == "False" and after.alive
+
+
+def test_sessions_are_apart_and_do_not_wait_for_each_other(box: Box):
+    async def play() -> list[object]:
+        async with box.sandbox.session() as one, box.sandbox.session() as other:
+            await one.run("x = 1")
+            await other.run("x = 2")
+            return [(await one.run("x")).value, (await other.run("x")).value, (await box.sandbox.run("3")).value]
+
+    assert box.do(play()) == ["1", "2", "3"]
+
+
+def test_code_and_results_larger_than_a_pipe_go_through(box: Box):
+    long = box.run("x = '" + "a" * 300_000 + "'\nlen(x)")
+    assert long.value == "300000"
+
+
+def test_threads_of_a_program_are_waited_for(box: Box):
+    code = "import threading, time\nthreading.Thread(target=lambda: (time.sleep(0.2), print('late'))).start()"
+    assert box.run(code).stdout == "late\n"
+
+
+def test_a_keeper_that_dies_is_a_sandbox_error_and_the_next_program_runs(box: Box):
+    async def play() -> None:
+        task = asyncio.create_task(box.sandbox.run("import time\ntime.sleep(60)", timeout_s=60))
+        while not box.sandbox._busy or not descendants(next(iter(box.sandbox._busy)).pid or 0):
+            await asyncio.sleep(0.05)
+        (worker,) = box.sandbox._busy
+        await asyncio.sleep(0.3)
+        for pid in descendants(worker.pid or 0):
+            os.kill(pid, signal.SIGKILL)
+        with pytest.raises(SandboxError, match="the sandbox broke"):
+            await task
+
+    box.do(play())
+    assert box.run("1").value == "1"
+
+
+def test_a_program_that_nobody_waits_for_any_more_is_ended(box: Box):
+    box.run("1")  # a keeper that is ready
+
+    async def play() -> int | None:
+        task = asyncio.create_task(box.sandbox.run("import time\ntime.sleep(60)", timeout_s=60))
+        await asyncio.sleep(0.5)
+        (worker,) = box.sandbox._busy
+        pid = worker.pid
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        return pid
+
+    pid = box.do(play())
+    assert pid is not None and not Path(f"/proc/{pid}").exists()
+    assert box.run("1").value == "1"
+
+
+def test_closing_leaves_no_process_and_no_folder(box: Box, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+
+    async def play() -> list[int]:
+        async with Sandbox(LIMITS, workers=2, walls=box.sandbox.walls) as sandbox:
+            session = sandbox.session()
+            await session.run("1")
+            await asyncio.gather(*(sandbox.run("import time\ntime.sleep(0.1)") for _ in range(4)))
+            return [pid for worker in [*sandbox._idle, *sandbox._busy] if (pid := worker.pid)]
+
+    pids = box.do(play())
+    assert len(pids) == 3
+    deadline = time.monotonic() + 5
+    while any(Path(f"/proc/{pid}").exists() for pid in pids) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not [pid for pid in pids if Path(f"/proc/{pid}").exists()]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_no_more_programs_run_at_once_than_there_are_workers(box: Box):
+    async def play() -> int:
+        async with Sandbox(LIMITS, workers=2, walls=box.sandbox.walls) as sandbox:
+            most = 0
+
+            async def watch() -> None:
+                nonlocal most
+                while True:
+                    most = max(most, len(sandbox._busy))
+                    await asyncio.sleep(0.01)
+
+            watching = asyncio.create_task(watch())
+            results = await asyncio.gather(*(sandbox.run(str(n)) for n in range(12)))
+            watching.cancel()
+            assert [result.value for result in results] == [str(n) for n in range(12)]
+            return most
+
+    assert box.do(play()) == 2
+
+
+def test_what_was_done_in_advance_is_found_done(box: Box):
+    async def play() -> object:
+        warm_up = "import decimal; decimal.warm = open('/tmp/made', 'w').write('by the warm-up')"
+        async with Sandbox(LIMITS, workers=1, walls=box.sandbox.walls, warm_up=warm_up) as sandbox:
+            await sandbox.run("1")
+            pid = sandbox._idle[0].pid
+            result = await sandbox.run("import sys\nsys.modules['decimal'].warm")
+            assert sandbox._idle[0].pid == pid
+            return result
+
+    assert box.do(play()).value == "14"
+
+
+def test_a_warm_up_that_fails_is_told(box: Box):
+    async def play() -> None:
+        async with Sandbox(LIMITS, walls=box.sandbox.walls, warm_up="import no_such_module") as sandbox:
+            await sandbox.run("1")
+
+    with pytest.raises(SandboxError, match=r"did not start .*No module named 'no_such_module'"):
+        box.do(play())
+
+
+def test_without_walls_programs_still_run_with_their_limits():
+    async def play() -> list[object]:
+        async with Sandbox(Limits(timeout_s=1, memory_mb=300), workers=1, walls="none", unsafe=True) as sandbox:
+            daemon = "import os, time\nif os.fork() == 0:\n    os.setsid()\n    time.sleep(60)\nos.getcwd() != '/'"
+            cells = [daemon, "while True:\n    pass", "bytearray(10**9)", "import os\nos.listdir()"]
+            results = [await sandbox.run(cell) for cell in cells]
+            assert len(descendants(sandbox._idle[0].pid or 0)) == 0
+            return results
+
+    left, slow, large, last = asyncio.run(play())
+    assert left.value == "True" and slow.killed == "time" and str(large.error).endswith("MemoryError")
+    assert last.value == "[]"
