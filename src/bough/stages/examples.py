@@ -110,10 +110,12 @@ def head_of(start: list[Message]) -> str:
 
 
 def reward_of(trajectory: Trajectory, name: str | None = None) -> float | None:
-    """The reward called `name`; without a name "reward", the only one there is, or success as 1 or 0."""
+    """The reward called `name`; without a name a rubric's "total", "reward", the only one, or success as 1 or 0."""
     rewards = trajectory.rewards
     if name is not None:
         return rewards.get(name)
+    if "total" in rewards:
+        return rewards["total"]
     if "reward" in rewards or len(rewards) == 1:
         return rewards.get("reward", next(iter(rewards.values())))
     return None if trajectory.success is None or rewards else float(trajectory.success)

@@ -1,0 +1,92 @@
+"""`bough demos`, `bough pairs`, `bough groups`: from episodes to what is trained on."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+from bough.config.curation import CurationConfig, DemosConfig, GroupsConfig, PairsConfig
+from bough.config.rewards import RewardsConfig
+from bough.curation.counterfactual import Cost
+from bough.curation.demonstrations import demonstrations
+from bough.curation.groups import groups as make_groups
+from bough.curation.output import check_output, ledger_path, write_out
+from bough.curation.pair_work import PairWork
+from bough.curation.scoring import means, scored
+from bough.curation.source import Filed, read_filed
+from bough.formats.base import Sample
+from bough.ledger import Ledger
+from bough.terminal import console
+
+LINE_EVERY_S = 10.0
+
+
+def demos(config: DemosConfig) -> int:
+    check_output(config.output, config.overwrite)
+    ledger = Ledger("trajectories")
+    filed, more = _scored(read_filed([config.file, *config.also], ledger, format=config.format), config)
+    return _write(config, demonstrations(filed, config, ledger), [ledger], "demonstrations", **more)
+
+
+def groups(config: GroupsConfig) -> int:
+    check_output(config.output, config.overwrite)
+    ledger = Ledger("attempts")
+    filed, more = _scored(read_filed([config.file, *config.also], ledger, format=config.format), config)
+    return _write(config, make_groups(filed, config, ledger), [ledger], "groups", **more)
+
+
+def pairs(config: PairsConfig) -> int:
+    check_output(config.output, config.overwrite)
+    rows = Ledger("rows")
+    filed = read_filed([config.file, *config.also], rows, format=config.format)
+    rows.keep(len(filed))
+    work = PairWork(config, filed, tell=_Progress().tell)
+    kept = asyncio.run(work.mine())
+    more: dict[str, Any] = {"reasons": dict(Counter(pair.reason for pair in kept).most_common())}
+    if work.cost.rounds:
+        more["cost"] = work.cost.to_json()
+    return _write(config, kept, [rows, *work.ledgers], "pairs", **more)
+
+
+def _scored(filed: list[Filed], config: RewardsConfig) -> tuple[list[Filed], dict[str, Any]]:
+    """The trajectories with the rewards that were asked for, and what to report of them."""
+    if not config.rewards:
+        return filed, {}
+    with_rewards, rubric = scored(filed, config.rewards)
+    for name, count in rubric.failed.items():
+        why = console.printable(rubric.why[name])
+        console.err().print(f"{count} of {len(filed)} have no reward {name} ({why})", style="yellow", markup=False)
+    return with_rewards, {"rewards": means(with_rewards, rubric), "not_scored": rubric.to_json()}
+
+
+class _Progress:
+    """One line in a while: playing on takes long."""
+
+    def __init__(self) -> None:
+        self.said_at = time.monotonic()
+
+    def tell(self, cost: Cost) -> None:
+        if time.monotonic() - self.said_at >= LINE_EVERY_S:
+            self.said_at = time.monotonic()
+            console.err().print(f"{cost.rounds} rounds, {cost.episodes} episodes, {cost.sampled_turns} replies drawn")
+
+
+def _write(config: CurationConfig, records: Sequence[Sample], ledgers: Sequence[Ledger], what: str, **more: Any) -> int:
+    sources = [str(path) for path in (config.file, *config.also)]
+    written = write_out(config.output, records, ledgers, sources=sources, **more)
+    out = console.out()
+    for ledger in ledgers:
+        out.print(str(ledger), markup=False)
+    for name, value in more.items():
+        if isinstance(value, dict) and value and name != "not_scored":
+            shown = ", ".join(f"{key} {_shown(number)}" for key, number in value.items())
+            out.print(f"{name}: {shown}", markup=False)
+    out.print(f"{written} {what} in {config.output}, the ledger in {ledger_path(config.output)}", markup=False)
+    return 0
+
+
+def _shown(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else "–" if value is None else str(value)

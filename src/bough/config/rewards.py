@@ -1,0 +1,49 @@
+"""Settings that say what an episode is worth."""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated, Any
+
+import yaml
+from pydantic import AfterValidator, BeforeValidator, Field, JsonValue
+
+from bough.config.base import Config
+
+Weight = float | dict[str, JsonValue]
+
+
+def _pairs(value: Any) -> Any:
+    """`reward=weight` words from the command line, as a mapping; the weight is read as YAML."""
+    if not isinstance(value, list):
+        return value
+    rewards: dict[str, Any] = {}
+    for word in value:
+        name, equals, text = str(word).partition("=")
+        try:
+            rewards[name] = yaml.safe_load(text) if equals else 1.0
+        except yaml.YAMLError:
+            raise ValueError(f"{word!r} must be written as reward=weight or reward={{weight: 1, …}}") from None
+    return rewards
+
+
+def _weighed(rewards: dict[str, Weight]) -> dict[str, Weight]:
+    for name, given in rewards.items():
+        weight = given.get("weight", 1.0) if isinstance(given, dict) else given
+        if isinstance(weight, bool) or not isinstance(weight, int | float) or not math.isfinite(weight):
+            raise ValueError(f"the weight of {name} is {weight!r}; it must be a number")
+    return rewards
+
+
+RewardWeights = Annotated[dict[str, Weight], BeforeValidator(_pairs), AfterValidator(_weighed)]
+
+
+class RewardsConfig(Config):
+    """What an episode is worth."""
+
+    rewards: RewardWeights = Field(
+        {},
+        description="rewards and their weights, as outcome=1 tool_call=1 'overlong={weight: 1, max_length: 4096}': "
+        "outcome, progress, steps, format, tool_call, overlong, module:function or path/to/file.py:function "
+        "(default: what the world said)",
+    )

@@ -1,0 +1,78 @@
+"""Playing on from the middle of an episode: the replies up to round t as recorded, then another, then an agent.
+
+A branch is an episode like any other, played from its start by an agent that first says
+what was said. The world must answer as it did then; where it does not, nothing that
+would follow could be compared, and `ReplayError` says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from bough.engines.base import Answer, Chat
+from bough.environments.base import Environment, WorldError
+from bough.environments.replay import ReplayError, replay
+from bough.errors import BoughError
+from bough.rollouts.agents import Agent
+from bough.types import Message, Trajectory, conversation
+
+
+@asynccontextmanager
+async def at_round(kind: type[Environment], trajectory: Trajectory, at: int) -> AsyncIterator[Environment]:
+    """The environment as it was before turn `at`, for as long as it is needed. A world that raises is broken."""
+    environment: Environment | None = None
+    try:
+        environment = await replay(kind, trajectory, at)
+        yield environment
+    except BoughError:
+        raise
+    except Exception as error:
+        raise WorldError(f"{trajectory.id}: {type(error).__name__}: {error}") from error
+    finally:
+        if environment is not None:
+            await environment.close()
+
+
+@dataclass(frozen=True)
+class Branch:
+    """Turn `at` of a trajectory, answered with `reply` instead."""
+
+    trajectory: Trajectory
+    at: int
+    reply: Answer
+
+
+class BranchAgent:
+    """Plays branches, each by the id of its episode, and leaves the rest to `agent`."""
+
+    def __init__(self, agent: Agent, branches: dict[str, Branch]) -> None:
+        self.agent, self.branches = agent, branches
+        self.name = agent.name
+
+    def enter(self, environment: Environment, *, episode: str, seed: int) -> Chat:
+        return _BranchChat(self.branches[episode], self.agent.enter(environment, episode=episode, seed=seed))
+
+    async def close(self) -> None:
+        await self.agent.close()
+
+
+class _BranchChat:
+    def __init__(self, branch: Branch, chat: Chat) -> None:
+        self.branch, self.chat, self.turn = branch, chat, 0
+
+    async def answer(self, messages: list[Message], tools: list[dict[str, Any]]) -> Answer:
+        trajectory, at = self.branch.trajectory, self.branch.at
+        self.turn += 1
+        if self.turn <= at:
+            return Answer(trajectory.turns[self.turn - 1].reply, trajectory.turns[self.turn - 1].call, "stop")
+        if self.turn == at + 1:
+            if messages != conversation(trajectory.start, trajectory.turns[:at]):
+                raise ReplayError(f"{trajectory.id}: the world does not answer as it did before turn {at + 1}")
+            return self.branch.reply
+        return await self.chat.answer(messages, tools)
+
+    def close(self) -> None:
+        self.chat.close()

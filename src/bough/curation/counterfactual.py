@@ -1,0 +1,233 @@
+"""What would have happened: at one round of a trajectory, other replies are drawn and each is played on to the end.
+
+A reply is better if it leads to success more often. A few plays of each reply find the
+best and the worst; then these two are played again, and only that counts: what made
+them stand out among several may have been luck. From s successes in n plays the rate
+behind them is known up to a Beta posterior, and a pair is made only where the better
+reply is better with the certainty asked for. Nor does the recorded outcome count:
+trajectories are looked into because of how they ended.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass, field
+from math import inf
+from typing import Any, TypeVar
+
+from pydantic import JsonValue
+
+from bough.config.curation import CounterfactualConfig
+from bough.config.rollouts import LimitsConfig
+from bough.curation.branches import Branch, BranchAgent, at_round
+from bough.curation.posterior import Rate, probability_better
+from bough.curation.round_pairs import round_pair
+from bough.curation.rounds import Round
+from bough.curation.states import did
+from bough.engines.base import Answer, ContextFullError, EngineError
+from bough.environments.base import Environment, WorldError
+from bough.environments.replay import ReplayError
+from bough.ledger import Ledger
+from bough.rollouts.agents import Agent
+from bough.rollouts.collect import Attempt, collect
+from bough.speech.hermes import reply_text
+from bough.types import Pair, Trajectory, Turn, conversation
+
+T = TypeVar("T")
+
+
+@dataclass
+class Cost:
+    """What was spent."""
+
+    rounds: int = 0
+    episodes: int = 0
+    sampled_turns: int = 0
+    lost_episodes: int = 0
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+@dataclass
+class Option:
+    """A reply that was tried: how often it led to success, first and when it counted, and its turn as it was played."""
+
+    reply: Answer
+    recorded: bool
+    scouted: Rate = field(default_factory=lambda: Rate(0, 0))
+    rate: Rate = field(default_factory=lambda: Rate(0, 0))
+    turn: Turn | None = None
+
+
+@dataclass
+class Miner:
+    """Looks into rounds with one agent in one world, within a budget."""
+
+    kind: type[Environment]
+    agent: Agent
+    config: CounterfactualConfig
+    limits: LimitsConfig
+    seed: int = 0
+    cost: Cost = field(default_factory=Cost)
+    tell: Callable[[Cost], None] | None = None
+
+    async def pairs(self, rounds: Sequence[Round], ledger: Ledger, *, against: str | None = None) -> list[Pair]:
+        """A pair for each round where one reply is surely better than another."""
+        found: list[Pair] = []
+        waiting = list(rounds)
+        while wave := self._wave(waiting):
+            del waiting[: len(wave)]
+            looks = [self._look_into(one, against or self.config.against) for one in wave]
+            for result in await _together(looks):
+                if isinstance(result, str):
+                    ledger.drop(result)
+                else:
+                    ledger.keep()
+                    found.append(result)
+            if self.tell is not None:
+                self.tell(self.cost)
+        if waiting:
+            ledger.drop("budget", len(waiting))
+        return found
+
+    def _wave(self, waiting: Sequence[Round]) -> list[Round]:
+        """As many of the next rounds as are worth looking into at once and are paid for in the worst case.
+
+        The budget is never passed, and what fits depends on nothing but what was spent.
+        """
+        config = self.config
+        episodes = (config.samples + 1) * config.scouts + 2 * config.plays
+        left_episodes = config.max_episodes - self.cost.episodes
+        left_turns = inf if config.max_sampled_turns is None else config.max_sampled_turns - self.cost.sampled_turns
+        wave: list[Round] = []
+        for one in waiting[: max(1, config.concurrency // episodes)]:
+            left_episodes -= episodes
+            left_turns -= config.samples + episodes * max(0, self._longest - one.at - 1)
+            if left_episodes < 0 or left_turns < 0:
+                break
+            wave.append(one)
+        return wave
+
+    @property
+    def _longest(self) -> int:
+        return self.limits.max_turns or self.kind.max_turns
+
+    async def _look_into(self, one: Round, against: str) -> Pair | str:
+        """The pair of a round, or why there is none."""
+        if one.at >= self._longest:
+            return "past_max_turns"
+        self.cost.rounds += 1
+        try:
+            options = await self._options(one)
+            if len(options) < 2:
+                return "no_alternative"
+            return await self._compare(one, options, against)
+        except ReplayError:
+            return "cannot_replay"
+        except ContextFullError:
+            return "context_full"
+        except (WorldError, EngineError):
+            return "world_or_engine_broke"
+
+    async def _compare(self, one: Round, options: list[Option], against: str) -> Pair | str:
+        await self._play_on(one, options, "scout", self.config.scouts)
+        for option in options:
+            option.scouted, option.rate = option.rate, Rate(0, 0)
+        tried = [option for option in options if option.turn is not None]
+        rejectable = [option for option in tried if option.recorded or against == "worst"]
+        if len(tried) < 2 or not rejectable:
+            return "not_played_to_an_end"
+        best = max(tried, key=lambda option: option.scouted.mean)
+        worst = min(rejectable, key=lambda option: option.scouted.mean)
+        if best.scouted.mean <= worst.scouted.mean:
+            return "no_difference"
+        await self._play_on(one, [best, worst], "play", self.config.plays)
+        certainty = probability_better(best.rate, worst.rate)
+        return self._pair(one, best, worst, certainty) if certainty >= self.config.certainty else "not_certain"
+
+    async def _options(self, one: Round) -> list[Option]:
+        """The recorded reply and the others that were drawn, one of each action."""
+        trajectory, at = one.item.trajectory, one.at
+        turn = trajectory.turns[at]
+        options = {_effect(turn): Option(Answer(turn.reply, turn.call, "stop"), recorded=True)}
+        drawn = await _together(self._draw(one, number) for number in range(self.config.samples))
+        for key, answer in drawn:
+            options.setdefault(key, Option(answer, recorded=False))
+        return list(options.values())
+
+    async def _draw(self, one: Round, number: int) -> tuple[str, Answer]:
+        """Another reply, and what it does in the world; replies that do the same are one option."""
+        trajectory, at = one.item.trajectory, one.at
+        async with at_round(self.kind, trajectory, at) as environment:
+            episode = f"{trajectory.id}@{at}?{number}"
+            chat = self.agent.enter(environment, episode=episode, seed=self._seed(episode))
+            try:
+                answer = await chat.answer(conversation(trajectory.start, trajectory.turns[:at]), trajectory.tools)
+            finally:
+                chat.close()
+            self.cost.sampled_turns += 1
+            observation = await environment.step(reply_text(answer.message))
+        return _effect(Turn(reply=answer.message, action=observation.action, error=observation.error)), answer
+
+    async def _play_on(self, one: Round, options: list[Option], stage: str, plays: int) -> None:
+        """Plays each option on to the end so many times, and counts."""
+        branches: dict[str, Branch] = {}
+        owner: dict[str, Option] = {}
+        for place, option in enumerate(options):
+            for play in range(plays):
+                episode = f"{one.item.trajectory.id}@{one.at}.{place}#{stage}{play}"
+                branches[episode] = Branch(one.item.trajectory, one.at, option.reply)
+                owner[episode] = option
+
+        def finished(played: Trajectory, images: object) -> None:  # noqa: ARG001
+            self.cost.episodes += 1
+            if len(played.turns) > one.at and played.success is not None:
+                option = owner[played.id]
+                option.turn = option.turn or played.turns[one.at]
+                option.rate += Rate(int(played.success), 1)
+            self.cost.sampled_turns += max(0, len(played.turns) - one.at - 1)
+
+        tally = await collect(
+            self.kind,
+            BranchAgent(self.agent, branches),
+            [Attempt(episode, one.item.trajectory.task, self._seed(episode)) for episode in branches],
+            finished,
+            limits=self.limits,
+            concurrency=self.config.concurrency,
+            retries=self.config.retries,
+        )
+        self.cost.episodes += len(tally.lost)
+        self.cost.lost_episodes += len(tally.lost)
+
+    def _pair(self, one: Round, best: Option, worst: Option, certainty: float) -> Pair:
+        assert best.turn is not None and worst.turn is not None
+        sides = {"chosen": best, "rejected": worst}
+        info: dict[str, JsonValue] = {
+            "by": self.agent.name,
+            "certainty": round(certainty, 4),
+            "plays": {name: [side.rate.successes, side.rate.plays] for name, side in sides.items()},
+            "scouts": {name: [side.scouted.successes, side.scouted.plays] for name, side in sides.items()},
+            "rejected_was_recorded": worst.recorded,
+        }
+        margin = best.rate.mean - worst.rate.mean
+        return round_pair(one.item, one.at, best.turn, worst.turn, reason=one.reason, margin=margin, info=info)
+
+    def _seed(self, episode: str) -> int:
+        return int.from_bytes(hashlib.blake2b(f"{self.seed} {episode}".encode(), digest_size=7).digest())
+
+
+async def _together(several: Iterable[Awaitable[T]]) -> list[T]:
+    """All of them, and only when every one has ended the first error of any."""
+    results = await asyncio.gather(*several, return_exceptions=True)
+    for result in results:
+        if isinstance(result, BaseException):
+            raise result
+    return [result for result in results if not isinstance(result, BaseException)]
+
+
+def _effect(turn: Turn) -> str:
+    """What a reply does: its action; all replies that the world could not act on, for one reason, do the same."""
+    return did(turn) if turn.error is None else f"({turn.error})"

@@ -1,0 +1,69 @@
+"""Demonstrations: the episodes worth imitating, an expert's or the model's own successes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Hashable, Sequence
+
+from bough.config.curation import DemosConfig
+from bough.curation.source import Filed
+from bough.curation.states import actions, task_key
+from bough.ledger import Ledger
+from bough.rewards.score import score
+from bough.types import Trajectory
+
+
+def demonstrations(filed: Sequence[Filed], config: DemosConfig, ledger: Ledger) -> list[Trajectory]:
+    """The episodes that pass every filter, in the order they came in; what is dropped is in the ledger."""
+    good = []
+    for number, item in enumerate(filed):
+        trajectory, reason = _fit(item.trajectory, config)
+        if reason is None:
+            good.append((number, item, trajectory))
+        else:
+            ledger.drop(reason)
+    # Shortest first, so that of two duplicates and of many attempts the shortest stays.
+    good.sort(key=lambda entry: (len(entry[2].turns), entry[0]))
+    seen: set[Hashable] = set()
+    of_task: Counter[str] = Counter()
+    kept = []
+    for number, item, trajectory in good:
+        task = task_key(trajectory)
+        key = _sameness(trajectory, task, config.dedupe)
+        if key is not None and key in seen:
+            ledger.drop("duplicate")
+        elif config.per_task is not None and of_task[task] >= config.per_task:
+            ledger.drop("more_than_per_task")
+        else:
+            ledger.keep()
+            seen.add(key)
+            of_task[task] += 1
+            info = {**trajectory.info, "source": item.place, "rule": "demonstration"}
+            kept.append((number, trajectory.model_copy(update={"info": info})))
+    return [trajectory for _, trajectory in sorted(kept, key=lambda entry: entry[0])]
+
+
+def _fit(trajectory: Trajectory, config: DemosConfig) -> tuple[Trajectory, str | None]:
+    """The trajectory as it would be trained on, and why it is not, if so."""
+    if not config.failures and trajectory.success is not True:
+        return trajectory, "failure" if trajectory.success is False else "outcome_unknown"
+    if config.min_reward is not None:
+        value = score(trajectory, config.reward)
+        if value is None or value < config.min_reward:
+            return trajectory, "not_scored" if value is None else "low_reward"
+    if config.max_turns is not None and len(trajectory.turns) > config.max_turns:
+        return trajectory, "too_many_turns"
+    if any(turn.error for turn in trajectory.turns):
+        if config.errors == "drop":
+            return trajectory, "has_errors"
+        if config.errors == "context":
+            turns = [turn.model_copy(update={"trained": turn.trained and not turn.error}) for turn in trajectory.turns]
+            trajectory = trajectory.model_copy(update={"turns": turns})
+    return trajectory, None if any(turn.trained for turn in trajectory.turns) else "nothing_to_train"
+
+
+def _sameness(trajectory: Trajectory, task: str, dedupe: str) -> Hashable | None:
+    if dedupe == "none":
+        return None
+    done = actions(trajectory.turns)
+    return (task, done) if dedupe == "task" else done

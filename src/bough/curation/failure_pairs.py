@@ -1,0 +1,172 @@
+"""Pairs from failure modes: the mistake against what somebody who knows better does in that very state.
+
+Who knows better is asked in the order of the settings: a success that went through the
+same state; the world's expert, after the episode was replayed up to there; a sample of
+the model that was played on and did better with the certainty asked for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+
+from pydantic import JsonValue
+
+from bough.config.curation import FailureModesConfig, Reason
+from bough.curation.branches import at_round
+from bough.curation.counterfactual import Miner
+from bough.curation.failure_modes import Rule, mistakes, rules
+from bough.curation.locations import Locations
+from bough.curation.round_pairs import StateTree, moved, round_pair
+from bough.curation.rounds import Round
+from bough.curation.source import Filed
+from bough.curation.states import did, states
+from bough.environments.base import Environment, WorldError
+from bough.environments.replay import ReplayError
+from bough.ledger import Ledger
+from bough.types import Message, Pair, Turn
+
+Kinds = Callable[[Filed], type[Environment] | None]
+# Replays at a time: each may hold a page of a browser.
+CONCURRENCY = 8
+UNKNOWN = "nobody_knows_better"
+
+
+@dataclass(frozen=True)
+class Advice:
+    """What should have been done, or why nobody says so."""
+
+    turn: Turn | None
+    info: dict[str, JsonValue]
+    problem: str = ""
+
+
+async def failure_pairs(
+    filed: Sequence[Filed],
+    config: FailureModesConfig,
+    ledger: Ledger,
+    *,
+    kinds: Kinds,
+    miner: Callable[[type[Environment]], Awaitable[Miner]] | None = None,
+) -> list[Pair]:
+    """A pair for each mistake that somebody knows better than. `kinds` gives a trajectory's world, if it is known."""
+    advisor = Advisor(config, StateTree(filed), rules(config.reasons, _locations(filed, config)), kinds, ledger)
+    gate = asyncio.Semaphore(CONCURRENCY)
+
+    async def ask(item: Filed) -> list[Pair | Round]:
+        async with gate:
+            return await advisor.look_at(item)
+
+    found = [one for answers in await asyncio.gather(*map(ask, filed)) for one in answers]
+    pairs = [one for one in found if isinstance(one, Pair)]
+    rounds: dict[type[Environment], list[Round]] = {}
+    for one in found:
+        if isinstance(one, Round):
+            kind = kinds(one.item)
+            assert kind is not None and miner is not None, "samples need a world and a miner"
+            rounds.setdefault(kind, []).append(one)
+    for kind, of_kind in rounds.items():
+        assert miner is not None
+        pairs += await (await miner(kind)).pairs(of_kind, ledger, against="recorded")
+    return pairs
+
+
+def _locations(filed: Sequence[Filed], config: FailureModesConfig) -> Locations:
+    if "implausible_location" not in config.reasons:
+        return Locations({})
+    if config.locations is not None:
+        return Locations.read(config.locations)
+    return Locations.learn((item.trajectory for item in filed), config.rare)
+
+
+@dataclass(frozen=True)
+class Advisor:
+    """Finds mistakes and asks who knows better."""
+
+    config: FailureModesConfig
+    tree: StateTree
+    rules: dict[Reason, Rule]
+    kinds: Kinds
+    ledger: Ledger
+
+    async def look_at(self, item: Filed) -> list[Pair | Round]:
+        """A pair for each mistake of a trajectory, or a round to look into where nobody could say."""
+        found: list[Pair | Round] = []
+        count: Counter[str] = Counter()
+        for mistake in mistakes(item.trajectory, self.rules):
+            if count[mistake.reason] == self.config.per_trajectory:
+                self.ledger.drop("more_than_per_trajectory")
+                continue
+            kind = self.kinds(item)
+            advice = await self._advice(item, mistake.turn, kind)
+            if advice.turn is not None:
+                self.ledger.keep()
+                found.append(round_pair(item, mistake.turn, advice.turn, reason=mistake.reason, info=advice.info))
+            elif advice.problem == UNKNOWN and kind is not None and "sample" in self.config.better:
+                found.append(Round(item, mistake.turn, mistake.reason))
+            else:
+                self.ledger.drop(advice.problem)
+                continue
+            count[mistake.reason] += 1
+        return found
+
+    async def _advice(self, item: Filed, at: int, kind: type[Environment] | None) -> Advice:
+        """The first answer of those who are asked; else the best reason why there is none."""
+        problem = UNKNOWN
+        for who in self.config.better:
+            advice = None
+            if who == "success":
+                advice = self._from_success(item, at)
+            elif who == "expert" and kind is not None:
+                advice = await _from_expert(item, at, kind)
+            if advice is not None and advice.turn is not None:
+                return advice
+            if advice is not None and advice.problem != UNKNOWN:
+                problem = advice.problem
+        return Advice(None, {}, problem)
+
+    def _from_success(self, item: Filed, at: int) -> Advice | None:
+        """What a success did in the same state, unless that would be a mistake here too."""
+        trajectory = item.trajectory
+        instead = trajectory.model_copy(update={"success": None, "stop": None})
+
+        def sound(turn: Turn) -> bool:
+            turns = [*trajectory.turns[:at], turn]
+            tried = instead.model_copy(update={"turns": turns})
+            return not any(rule(tried, at) for rule in self.rules.values())
+
+        way = self.tree.way_on(states(trajectory)[at], did(trajectory.turns[at]), sound)
+        if way is None:
+            return None
+        other, other_at = way
+        turn = moved(other.trajectory.turns[other_at], other.trajectory, other_at, trajectory, at)
+        return Advice(turn, {"by": "success", "chosen": {**other.place, "turn": other_at}})
+
+
+async def _from_expert(item: Filed, at: int, kind: type[Environment]) -> Advice:
+    """What the expert does after the replayed episode; it is done, to see that the world takes it."""
+    try:
+        async with at_round(kind, item.trajectory, at) as environment:
+            reply = await environment.expert()
+            if reply is None:
+                return Advice(None, {}, UNKNOWN)
+            observation = await environment.step(reply)
+    except ReplayError:
+        return Advice(None, {}, "cannot_replay")
+    except WorldError:
+        return Advice(None, {}, "world_broke")
+    turn = Turn(
+        reply=Message(role="assistant", content=reply),
+        action=observation.action,
+        observation=list(observation.messages),
+        reward=observation.reward,
+        progress=observation.progress,
+        error=observation.error,
+    )
+    if turn.error is not None:
+        return Advice(None, {}, UNKNOWN)
+    if did(turn) == did(item.trajectory.turns[at]):
+        return Advice(None, {}, "expert_does_the_same")
+    return Advice(turn, {"by": "expert"})

@@ -1,0 +1,50 @@
+"""Writing what was curated: the records and, beside them, the ledgers; both whole or not at all."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from bough.disk import write_json
+from bough.errors import InputError
+from bough.formats.base import Sample
+from bough.ledger import Ledger
+from bough.trajectories.writer import Writer
+
+ENDINGS = (".jsonl.zst", ".jsonl")
+
+
+def check_output(output: Path, overwrite: bool) -> None:
+    """Says what is wrong with the output's name before any work is done."""
+    if not output.name.endswith(ENDINGS):
+        raise InputError(f"--output {output}: the name must end in .jsonl or .jsonl.zst")
+    if output.exists() and not overwrite:
+        raise InputError(f"{output} exists; give another --output or --overwrite")
+
+
+def ledger_path(output: Path) -> Path:
+    """pairs.jsonl has its ledger in pairs.ledger.json."""
+    ending = next(ending for ending in ENDINGS if output.name.endswith(ending))
+    return output.with_name(output.name.removesuffix(ending) + ".ledger.json")
+
+
+def write_out(output: Path, records: Iterable[Sample], ledgers: Sequence[Ledger], **more: Any) -> int:
+    """Writes the records and their ledgers, `more` beside them; returns how many records there are.
+
+    Nothing to write is an InputError that says what became of everything.
+    """
+    beside = output.with_name(f".{output.name}.{os.getpid()}{output.suffix}")
+    try:
+        with Writer(beside, batch=1024, batch_s=60) as writer:
+            for record in records:
+                writer.write(record)
+            writer.flush()
+        if not writer.written:
+            raise InputError(f"there is nothing to write to {output}:", [str(ledger) for ledger in ledgers])
+        write_json(ledger_path(output), {"ledgers": [ledger.to_json() for ledger in ledgers], **more})
+        beside.rename(output)
+    finally:
+        beside.unlink(missing_ok=True)
+    return writer.written

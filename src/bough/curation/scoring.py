@@ -1,0 +1,27 @@
+"""Giving filed trajectories the rewards that were asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from bough.config.rewards import Weight
+from bough.curation.source import Filed
+from bough.rewards.rubric import TOTAL, Rubric
+
+
+def scored(filed: Sequence[Filed], rewards: Mapping[str, Weight]) -> tuple[list[Filed], Rubric]:
+    """The trajectories with every reward and their total, and the rubric, which knows what failed."""
+    rubric = Rubric(rewards)
+    return [replace(item, trajectory=rubric.score(item.trajectory)) for item in filed], rubric
+
+
+def means(filed: Sequence[Filed], rubric: Rubric) -> dict[str, float | None]:
+    """The mean of each reward of the rubric and of the total, over those that have it."""
+    names = [*(part.name for part in rubric.parts), TOTAL]
+    return {name: _mean(item.trajectory.rewards[name] for item in filed) for name in names}
+
+
+def _mean(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known else None

@@ -1,0 +1,57 @@
+"""Trajectories with the place they stand at, out of `bough collect` folders and any data file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import JsonValue
+
+from bough.errors import InputError
+from bough.ledger import Ledger
+from bough.trajectories.reader import Reader
+from bough.types import Group, Pair, Trajectory
+
+
+@dataclass(frozen=True)
+class Filed:
+    """A trajectory and where it stands."""
+
+    trajectory: Trajectory
+    file: str
+    line: int
+
+    @property
+    def place(self) -> dict[str, JsonValue]:
+        """Where it came from, as it goes into `info`."""
+        return {"file": self.file, "line": self.line, "trajectory": self.trajectory.id}
+
+
+def read_filed(sources: Iterable[Path], ledger: Ledger, *, format: str = "auto") -> list[Filed]:
+    """Every trajectory of `sources`; the attempts of groups count as trajectories.
+
+    Rows that cannot be used are dropped into `ledger`; the rest is for the caller to keep or drop.
+    """
+    found = [filed for source in sources for filed in _read(source, ledger, format)]
+    if not found:
+        raise InputError(f"{', '.join(map(str, sources))}: there is no trajectory; {ledger}")
+    return found
+
+
+def _read(source: Path, ledger: Ledger, format: str) -> Iterator[Filed]:
+    reader = Reader(_file(source), format=format, on_error="skip")
+    for sample in reader:
+        if isinstance(sample, Pair):
+            ledger.drop("wrong_kind")
+            continue
+        for trajectory in sample.attempts if isinstance(sample, Group) else [sample]:
+            yield Filed(trajectory, reader.place.file, reader.place.line)
+    for reason, count in reader.skipped.items():
+        ledger.drop(reason, count)
+
+
+def _file(source: Path) -> Path:
+    """A collection's folder holds settings and a report too; only one of its files has trajectories."""
+    inside = source / "trajectories.jsonl"
+    return inside if inside.is_file() else source

@@ -1,0 +1,1 @@
+"""Rewards: plain functions of a finished trajectory, and a rubric that weighs them."""

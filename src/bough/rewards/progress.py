@@ -1,0 +1,15 @@
+"""How much of the task was done at the end."""
+
+from __future__ import annotations
+
+from bough.types import Trajectory
+
+
+def progress(trajectory: Trajectory) -> float | None:
+    """The last progress the world told, 0 to 1; a success is 1. None where the world never tells.
+
+    The last, not the highest: what was undone again does not count.
+    """
+    if trajectory.success:
+        return 1.0
+    return next((turn.progress for turn in reversed(trajectory.turns) if turn.progress is not None), None)

@@ -1,0 +1,163 @@
+import asyncio
+import json
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bough.cli import main
+from bough.config.rollouts import LimitsConfig
+from bough.rollouts.agents import ExpertAgent
+from bough.rollouts.collect import attempts, collect
+from bough.trajectories.reader import read
+from bough.trajectories.writer import Writer
+from bough.types import Group, Pair, Task, Trajectory
+from tests.curation.players import NoisyExpert
+from tests.environments.worlds import Counting
+
+COUNTING = "tests.environments.worlds:Counting"
+
+
+def short_reward(trajectory: Trajectory) -> float:
+    return 1.0 / len(trajectory.turns)
+
+
+@pytest.fixture(scope="module")
+def collection(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder as `bough collect` leaves it: five tasks, six attempts each, about half of them successes."""
+    folder = tmp_path_factory.mktemp("collect")
+    tasks: list[Task] = list(islice(Counting.tasks(None), 5))
+    wanted = [*attempts(tasks, 6, 0)]
+    with Writer(folder / "trajectories.jsonl") as writer:
+        limits = LimitsConfig(max_turns=5, max_errors=0, max_repeats=0)
+        asyncio.run(collect(Counting, NoisyExpert(0.6), wanted, lambda t, _: writer.write(t), limits=limits))
+    (folder / "config.yaml").write_text("environment: counting\n")
+    (folder / "report.json").write_text("{}")
+    return folder
+
+
+def write_experts(file: Path, tasks: list[Task]) -> None:
+    wanted = attempts(tasks, 1, 0)
+    with Writer(file) as writer:
+        asyncio.run(
+            collect(Counting, ExpertAgent(), wanted, lambda played, _: writer.write(played), limits=LimitsConfig())
+        )
+
+
+def run(capsys: pytest.CaptureFixture[str], *words: str | Path) -> tuple[int, str, str]:
+    code = main([str(word) for word in words])
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
+
+
+def test_demos_keeps_the_shortest_successes(collection: Path, tmp_path: Path, capsys: Any):
+    output = tmp_path / "demos.jsonl"
+    code, out, err = run(capsys, "demos", collection, "-o", output, "--per-task", "1")
+    assert code == 0, err
+    found = [record for record in read(output) if isinstance(record, Trajectory)]
+    every = [record for record in read(collection / "trajectories.jsonl") if isinstance(record, Trajectory)]
+    for task in {t.task.id for t in every if t.success}:
+        [kept] = [t for t in found if t.task.id == task]
+        assert len(kept.turns) == min(len(t.turns) for t in every if t.task.id == task and t.success)
+    ledger = json.loads((tmp_path / "demos.ledger.json").read_text())
+    [numbers] = ledger["ledgers"]
+    assert numbers["in"] == 30 == numbers["kept"] + sum(numbers["dropped"].values()) and numbers["kept"] == len(found)
+    assert "30 trajectories in" in out and str(output) in out and ledger["sources"] == [str(collection)]
+
+
+def test_groups_are_scored_by_a_rubric_with_a_function_of_ones_own(collection: Path, tmp_path: Path, capsys: Any):
+    output = tmp_path / "groups.jsonl.zst"
+    rewards = ["outcome=1", f"{__name__}:short_reward=0.5", "overlong=0"]
+    code, out, err = run(capsys, "groups", collection, "-o", output, "--rewards", *rewards)
+    assert code == 0 and "30 of 30 have no reward overlong" in err
+    found = [record for record in read(output) if isinstance(record, Group)]
+    assert 0 < len(found) <= 5 and all(len(group.attempts) == 6 for group in found)
+    for attempt in found[0].attempts:
+        value = attempt.rewards
+        assert value["overlong"] is None
+        assert value["total"] == pytest.approx(float(bool(attempt.success)) + 0.5 / len(attempt.turns))
+    report = json.loads((tmp_path / "groups.ledger.json").read_text())
+    assert set(report["rewards"]) == {"outcome", "short_reward", "overlong", "total"} and "rewards: outcome" in out
+    assert report["not_scored"]["overlong"]["failed"] == 30
+
+
+def test_pairs_of_every_kind_come_from_one_collection(collection: Path, tmp_path: Path, capsys: Any):
+    output = tmp_path / "pairs.jsonl"
+    code, out, err = run(
+        capsys, "pairs", collection, "-o", output, "--environment", COUNTING, "--model", "random",
+        "--kinds", "episode", "parting", "failure_mode", "counterfactual",
+        "--max-episodes", "200", "--plays", "4", "--certainty", "0.7", "--rounds", "2", "--max-errors", "0",
+        "--max-turns", "4", "--shares", "invalid_action=0.4", "--caps", "parting=3",
+    )  # fmt: skip
+    assert code == 0, err
+    found = [record for record in read(output) if isinstance(record, Pair)]
+    report = json.loads((tmp_path / "pairs.ledger.json").read_text())
+    reasons = report["reasons"]
+    assert {"success_over_failure", "parting", "invalid_action", "counterfactual"} <= set(reasons)
+    assert reasons["parting"] <= 3 and reasons["invalid_action"] <= 0.4 * len(found)
+    assert sum(reasons.values()) == len(found) and report["cost"]["episodes"] <= 200
+    names = [ledger["item"] for ledger in report["ledgers"]]
+    assert names[0] == "rows" and names[-1] == "pairs" and len(names) == 7
+    assert "cost: rounds" in out and all("history" in p.info or "chosen" in p.info for p in found)
+
+
+def test_the_same_command_gives_the_same_pairs(collection: Path, tmp_path: Path, capsys: Any):
+    words = ["pairs", collection, "--kinds", "counterfactual", "--environment", COUNTING, "--model", "random"]
+    words += ["--max-episodes", "150", "--certainty", "0.6", "--max-errors", "0"]
+    for name in ("one.jsonl", "two.jsonl"):
+        assert run(capsys, *words, "-o", tmp_path / name)[0] == 0
+    assert (tmp_path / "one.jsonl").read_bytes() == (tmp_path / "two.jsonl").read_bytes()
+
+
+def test_an_experts_episodes_can_be_added(collection: Path, tmp_path: Path, capsys: Any):
+    tasks = list(islice(Counting.tasks(None), 5))
+    expert = tmp_path / "expert.jsonl"
+    write_experts(expert, tasks)
+    output = tmp_path / "pairs.jsonl"
+    words = ["pairs", collection, "--also", expert, "-o", output, "--match", "shortest_success"]
+    assert run(capsys, *words)[0] == 0
+    every = read(collection / "trajectories.jsonl")
+    failed = {record.task.id for record in every if isinstance(record, Trajectory) and not record.success}
+    assert {pair.task.id for pair in read(output)} == failed != set()
+    sources = json.loads((tmp_path / "pairs.ledger.json").read_text())["sources"]
+    assert sources == [str(collection), str(expert)]
+
+
+def test_pairs_can_be_trained_on(collection: Path, tmp_path: Path, capsys: Any):
+    output = tmp_path / "pairs.jsonl"
+    assert run(capsys, "pairs", collection, "-o", output, "--kinds", "episode", "parting")[0] == 0
+    assert run(capsys, "data", "validate", output)[0] == 0
+
+
+def test_a_world_that_is_not_installed_stops_only_what_needs_it(collection: Path, tmp_path: Path, capsys: Any):
+    moved = tmp_path / "moved.jsonl"
+    with Writer(moved) as writer:
+        for record in read(collection / "trajectories.jsonl"):
+            writer.write(record.model_copy(update={"task": record.task.model_copy(update={"environment": "gone"})}))
+    words = ["pairs", moved, "-o", tmp_path / "pairs.jsonl", "--kinds"]
+    assert run(capsys, *words, "failure_mode")[0] == 0
+    code, _, err = run(capsys, *words, "counterfactual", "--overwrite")
+    assert code == 2 and "there is no environment 'gone'" in err
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["demos", "nowhere", "-o", "x.jsonl"], "nowhere: there is no such file or folder"),
+        (["demos", "nowhere", "-o", "x.json"], "must end in .jsonl"),
+        (["pairs", "nowhere", "-o", "x.jsonl", "--caps", "lop=3"], "caps"),
+        (["pairs", "nowhere", "-o", "x.jsonl", "--shares", "loop"], "must be written as reason=number"),
+        (["groups", "nowhere", "-o", "x.jsonl", "--rewards", "outcome=much"], "it must be a number"),
+    ],
+)
+def test_bad_input_is_named(words: list[str], said: str, capsys: Any):
+    code, _, err = run(capsys, *words)
+    assert code == 2 and said in err
+
+
+def test_nothing_found_is_said_with_its_reasons_and_nothing_is_written(tmp_path: Path, capsys: Any):
+    file = tmp_path / "successes.jsonl"
+    write_experts(file, list(islice(Counting.tasks(None), 2)))
+    code, _, err = run(capsys, "pairs", file, "-o", tmp_path / "pairs.jsonl")
+    assert code == 2 and "2 only_successes" in err and [path.name for path in tmp_path.iterdir()] == ["successes.jsonl"]

@@ -1,0 +1,85 @@
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bough.config.curation import PairsConfig
+from bough.config.rollouts import LimitsConfig
+from bough.curation.counterfactual import Cost
+from bough.curation.pair_work import PairWork
+from bough.curation.source import Filed
+from bough.errors import InputError
+from bough.rollouts.episode import play
+from bough.types import Task
+from tests.environments.worlds import Counting
+from tests.rollouts.players import Script
+
+COUNTING = "tests.environments.worlds:Counting"
+
+
+def counted(name: str, *replies: str, environment: str | None = None, goal: int = 3) -> Filed:
+    task = Task(id=f"to {goal}", environment=environment, data={"goal": goal})
+    limits = LimitsConfig(max_turns=4, max_errors=0, max_repeats=0)
+    return Filed(asyncio.run(play(Counting, task, Script(list(replies)), id=name, seed=0, limits=limits))[0], name, 1)
+
+
+def work(*filed: Filed, tell: Any = None, **settings: Any) -> PairWork:
+    return PairWork(PairsConfig(file=Path("in.jsonl"), output=Path("out.jsonl"), **settings), filed, tell)
+
+
+def test_each_kind_has_its_ledger_and_the_whole_comes_last():
+    mining = work(
+        counted("good", "1", "2", "3"), counted("bad", "1", "9"), kinds=["episode", "parting", "failure_mode"]
+    )
+    pairs = asyncio.run(mining.mine())
+    assert [pair.reason for pair in pairs] == ["success_over_failure", "parting", "invalid_action", "loop", "loop"]
+    assert [ledger.item for ledger in mining.ledgers] == [
+        "episodes", "candidates for episode pairs", "failures, for their parting from success", "mistakes", "pairs",
+    ]  # fmt: skip
+    assert mining.ledgers[-1].kept == 5 and mining.cost.rounds == 0
+
+
+def test_caps_are_kept():
+    mining = work(
+        counted("good", "1", "2", "3"), counted("bad", "1", "9"), kinds=["episode", "parting"], caps={"parting": 0}
+    )
+    assert [pair.reason for pair in asyncio.run(mining.mine())] == ["success_over_failure"]
+    assert mining.ledgers[-1].dropped == {"parting_over_its_cap": 1}
+
+
+def test_samples_and_counterfactuals_share_one_budget():
+    told: list[Cost] = []
+    bad = [counted("a", "9", environment=COUNTING), counted("b", "8", environment=COUNTING, goal=4)]
+    settings: dict[str, Any] = {
+        "model": "expert", "max_turns": 3, "samples": 1, "scouts": 1, "plays": 3, "max_episodes": 16,
+        "better": ["sample"], "reasons": ["invalid_action"], "per_trajectory": 1,
+    }  # fmt: skip
+    mining = work(*bad, tell=told.append, kinds=["failure_mode", "counterfactual"], **settings)
+    pairs = asyncio.run(mining.mine())
+    # A round costs 2 × 1 + 2 × 3 = 8 episodes: the first mistake is played out; "to 4" cannot be reached in three
+    # turns, which two scouts show. Then 16 − 10 are left, too few for a round.
+    assert [(pair.reason, pair.task.id) for pair in pairs] == [("invalid_action", "to 3")]
+    assert mining.cost.to_json() | {"sampled_turns": 0} == {
+        "rounds": 2, "episodes": 10, "sampled_turns": 0, "lost_episodes": 0,
+    }  # fmt: skip
+    assert mining.ledgers[1].dropped == {"budget": 2} and told[-1] is mining.cost
+
+
+def test_the_setting_names_the_world_else_the_task_does():
+    named, bare = counted("a", "9", environment=COUNTING), counted("b", "9")
+    assert work(named).kind_of(named) is Counting and work(bare).kind_of(bare) is None
+    assert work(bare, environment=COUNTING).kind_of(bare) is Counting
+
+
+def test_a_world_that_cannot_be_found_matters_only_where_it_is_needed():
+    lost = counted("a", "9", environment="gone")
+    assert work(lost, kinds=["failure_mode"]).kind_of(lost) is None
+    for settings in ({"kinds": ["counterfactual"]}, {"environment": "gone", "kinds": ["failure_mode"]}):
+        with pytest.raises(InputError, match="there is no environment 'gone'"):
+            work(lost, **settings).kind_of(lost)
+
+
+def test_rounds_of_tasks_without_a_world_are_counted():
+    mining = work(counted("b", "9"), kinds=["counterfactual"])
+    assert asyncio.run(mining.mine()) == [] and mining.ledgers[0].dropped == {"world_unknown": 1}

@@ -1,0 +1,42 @@
+from pathlib import Path
+
+import pytest
+
+from bough.errors import InputError
+from bough.rewards.registry import REWARDS, find, parameters
+from tests.rewards.records import trajectory
+
+
+def always(trajectory: object) -> float:
+    return 0.25
+
+
+NUMBER = 3
+
+
+def test_ours_go_by_their_names():
+    assert set(REWARDS) == {"outcome", "progress", "steps", "format", "tool_call", "overlong"}
+    assert all(find(name) is reward and reward.__name__ == name for name, reward in REWARDS.items())
+
+
+def test_a_function_of_a_module_or_of_a_file(tmp_path: Path):
+    assert find(f"{__name__}:always") is always
+    (tmp_path / "mine.py").write_text("def brevity(t, *, base=2):\n    return 1 / base ** len(t.turns)\n")
+    brevity = find(f"{tmp_path / 'mine.py'}:brevity")
+    assert brevity(trajectory()) == 1.0 and parameters(brevity) == ["base"]
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("outcom", "there is no reward 'outcom'; did you mean outcome?"),
+        ("nowhere.at_all:f", "nowhere.at_all cannot be loaded: ModuleNotFoundError"),
+        ("missing.py:f", "there is no file missing.py"),
+        (f"{__name__}:alwys", "has no 'alwys'; did you mean always?"),
+        (f"{__name__}:NUMBER", "is a int; it must be a function"),
+    ],
+)
+def test_what_is_not_there_is_named(name: str, said: str):
+    with pytest.raises(InputError) as error:
+        find(name)
+    assert said in str(error.value)
