@@ -48,6 +48,21 @@ VERBS: dict[str, Verb] = {
         "bough.config.doctor:DoctorConfig", "bough.commands.doctor:doctor",
         "  bough doctor sft.jsonl --model smollm2\n  bough doctor pairs.jsonl --model Qwen/Qwen3-4B --max-length 2048",
     ),
+    "run": Verb(
+        "play the stages of a recipe: from a model and a world to a better agent",
+        "bough.config.run:RunConfig", "bough.runs.commands:run",
+        "  bough run demo\n  bough run recipe.yaml --set model=tiny sft.max_steps=3\n  bough run demo --dry-run",
+    ),
+    "runs list": Verb(
+        "which runs there are",
+        "bough.config.run:RunsListConfig", "bough.runs.commands:list_runs",
+        "  bough runs list",
+    ),
+    "runs show": Verb(
+        "one run: its stages, what each was made of, its numbers",
+        "bough.config.run:RunsShowConfig", "bough.runs.commands:show_run",
+        "  bough runs show runs/demo",
+    ),
     "env list": Verb(
         "which worlds there are, and what each can be asked for",
         "bough.config.play:EnvListConfig", "bough.commands.environments:list_all",
@@ -75,6 +90,24 @@ VERBS: dict[str, Verb] = {
         "  bough collect --model smollm2 --environment household --tasks 64 --attempts 8 --output runs/collect\n"
         "  bough collect --model expert --environment household --tasks 200 --output runs/demonstrations",
     ),
+    "demos": Verb(
+        "keep the episodes worth imitating",
+        "bough.config.curation:DemosConfig", "bough.commands.curation:demos",
+        "  bough demos runs/collect -o demos.jsonl --per-task 1\n"
+        "  bough demos runs/collect -o demos.jsonl --rewards outcome=1 steps=0.2 --min-reward 1.1",
+    ),
+    "pairs": Verb(
+        "find preferences: what was better than what, from the same state",
+        "bough.config.curation:PairsConfig", "bough.commands.curation:pairs",
+        "  bough pairs runs/collect -o pairs.jsonl\n"
+        "  bough pairs runs/collect --also runs/demonstrations --kinds parting failure_mode -o pairs.jsonl\n"
+        "  bough pairs runs/collect --kinds counterfactual --model runs/sft/final --max-episodes 500 -o pairs.jsonl",
+    ),
+    "groups": Verb(
+        "put the attempts at each task together",
+        "bough.config.curation:GroupsConfig", "bough.commands.curation:groups",
+        "  bough groups runs/collect -o groups.jsonl --rewards outcome=1 tool_call=1",
+    ),
     "sft": Verb(
         "train on demonstrations",
         "bough.config.training:SFTConfig", "bough.commands.train:sft",
@@ -92,9 +125,16 @@ VERBS: dict[str, Verb] = {
         "  bough grpo --train-file groups.jsonl --model runs/dpo/final --output-dir runs/grpo",
     ),
     "eval": Verb(
-        "measure a model on held-out files",
+        "measure models in a world, with intervals and paired tests, or on a held-out file",
         "bough.config.evaluation:EvalConfig", "bough.commands.evaluate:evaluate",
+        "  bough eval --model smollm2 --model runs/dpo/final --environment household --output runs/eval\n"
         "  bough eval --model runs/sft/final --eval-file held-out.jsonl",
+    ),
+    "compare": Verb(
+        "put evaluations side by side: who is better, and is it more than chance",
+        "bough.config.evaluation:CompareConfig", "bough.commands.compare:compare",
+        "  bough compare runs/eval-sft/results.json runs/eval-dpo/results.json\n"
+        "  bough compare runs/eval-sft runs/eval-dpo --gate",
     ),
     "merge": Verb(
         "write an adapter into its base model",

@@ -22,3 +22,44 @@ def test_a_file_without_good_rows_is_an_input_error(tmp_path: Path, capsys: pyte
     (tmp_path / "a.jsonl").write_text("{}\n")
     assert main(["eval", "--model", "tiny", "--eval-file", str(tmp_path / "a.jsonl")]) == 2
     assert "no row can be read" in capsys.readouterr().err
+
+
+COUNTING = ["--environment", "tests.environments.worlds:Counting"]
+
+
+def test_models_play_and_are_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    words = ["eval", "--model", "random", "--model", "expert", *COUNTING, "--episodes", "30", "-o", str(tmp_path / "e")]
+    assert main(words) == 0
+    shown = capsys.readouterr()
+    assert "expert against random: +" in shown.out and "McNemar exact p < 0.0001; significant." in shown.out
+    assert "100.0% (88.6–100.0)" in shown.out and f"results in {tmp_path / 'e' / 'results.json'}" in shown.out
+    assert "random: 30 episodes to play, 0 on file" in shown.err
+    found = json.loads((tmp_path / "e/results.json").read_text())
+    assert found["bough"] == "evaluation/1" and [len(model["outcomes"]) for model in found["models"]] == [30, 30]
+    assert main(words) == 0
+    again = capsys.readouterr()
+    assert again.out == shown.out and "random: 0 episodes to play, 30 on file" in again.err
+
+
+def test_other_settings_need_another_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    words = ["eval", "--model", "expert", *COUNTING, "--tasks", "2", "-o", str(tmp_path)]
+    assert main(words) == 0
+    assert main([*words, "--seed", "1"]) == 2
+    assert "seed was 0, now 1" in capsys.readouterr().err
+    assert main([*words, "--seed", "1", "--overwrite"]) == 0
+
+
+def test_lost_episodes_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    from tests.environments.worlds import Breaking
+
+    Breaking.broken = {"unseen-0-1": 99}
+    words = ["eval", "--model", "expert", "--environment", "tests.environments.worlds:Breaking", "--tasks", "3"]
+    assert main([*words, "--retries", "0", "-o", str(tmp_path)]) == 0
+    shown = capsys.readouterr()
+    assert "expert: unseen-0-1#0 was given up: the browser died" in shown.err and "2, 1 lost" in shown.out
+    Breaking.broken = {}
+
+
+def test_eval_needs_to_know_what_for(capsys: pytest.CaptureFixture[str]):
+    assert main(["eval", "--model", "tiny"]) == 2
+    assert "give either --environment (to play) or --eval-file" in capsys.readouterr().err

@@ -1,51 +1,38 @@
-"""`bough eval`: a model on held-out files."""
+"""`bough eval`: models in a world, or a model on held-out files."""
 
 from __future__ import annotations
 
-from itertools import islice
-
-from rich.table import Table
-
-from bough.calls.builder import CallBuilder
-from bough.calls.template import load_template
 from bough.config.evaluation import EvalConfig
-from bough.disk import write_json
-from bough.errors import InputError
-from bough.evaluation.held_out import HeldOut
-from bough.terminal import console
-from bough.training.load import base_and_adapter
-from bough.training.policy import Policy
-from bough.trajectories.reader import Reader
-
-# Records that are measured together: enough to share, few enough to see progress.
-TOGETHER = 16
 
 
 def evaluate(config: EvalConfig) -> int:
-    template = load_template(base_and_adapter(config.model)[0], config.chat_template)
-    builder = CallBuilder(template, max_length=config.max_length, stride=config.stride)
-    reader = Reader(config.eval_file, format=config.format, on_error="skip")
-    samples = iter(reader)
-    first = list(islice(samples, TOGETHER))
-    if not first:
-        raise InputError(f"{config.eval_file}: no row can be read; bough data validate says why")
-    held_out = HeldOut(Policy.load(config.model).eval(), builder, config.token_budget)
-    with console.progress(f"measuring {config.eval_file.name}") as bar:
-        while first:
-            held_out.add(first)
-            bar.advance(bar.task_ids[0], len(first))
-            first = list(islice(samples, TOGETHER))
-    found = held_out.to_json() | {"rows": reader.rows, "rows_skipped": dict(reader.skipped)}
-    _print(found, held_out)
-    if config.output:
-        write_json(config.output, {"model": config.model, "eval_file": str(config.eval_file)} | found)
+    return _episodes(config) if config.environment else _held_out(config)
+
+
+def _episodes(config: EvalConfig) -> int:
+    import asyncio
+
+    from bough.evaluation.contest import contest
+    from bough.evaluation.results import FILE_NAME
+    from bough.terminal import console
+    from bough.terminal.evaluation import ContestProgress, show
+
+    progress = ContestProgress()
+    try:
+        results = asyncio.run(contest(config, progress))
+    finally:
+        progress.end()
+    for model in results.models:
+        for episode, why in model.lost.items():
+            text = console.printable(f"{model.name}: {episode} was given up: {why}")
+            console.err().print(text, style="red", markup=False)
+    show(results.reports, results.comparisons, results.level)
+    assert config.output is not None
+    console.out().print(f"\nresults in {config.output / FILE_NAME}", markup=False)
     return 0
 
 
-def _print(found: dict[str, object], held_out: HeldOut) -> None:
-    table = Table(show_header=False, box=None, pad_edge=False)
-    table.add_row("calls", str(held_out.calls))
-    for name, value in found.items():
-        if isinstance(value, int | float):
-            table.add_row(name.replace("_", " "), f"{value:,}" if isinstance(value, int) else f"{value:.4g}")
-    console.out().print(table)
+def _held_out(config: EvalConfig) -> int:
+    from bough.commands.held_out import held_out
+
+    return held_out(config)

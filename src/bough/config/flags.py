@@ -40,7 +40,8 @@ def build(config: type[Config], prog: str, examples: str = "") -> Parser:
     groups = {}
     for name, info in config.model_fields.items():
         if is_positional(info):
-            parser.add_argument(name, nargs="?", metavar=name.upper(), help=_help(info))
+            several = get_origin(plain_type(info.annotation)) is list
+            parser.add_argument(name, nargs="*" if several else "?", metavar=name.upper(), help=_help(info))
             continue
         owner = _owner(config, name)
         if owner not in groups:
@@ -84,7 +85,7 @@ def _add_flag(group: Any, name: str, info: FieldInfo) -> None:
         group.add_argument(*names, action=argparse.BooleanOptionalAction, **options)
     elif get_origin(kind) in (list, dict):
         shown = "X" if get_origin(kind) is list else "KEY=VALUE"
-        group.add_argument(*names, nargs="+", metavar=shown, **options)
+        group.add_argument(*names, nargs="+", action="extend", metavar=shown, **options)
     else:
         choices = get_args(kind) if get_origin(kind) is Literal else ()
         shown = "{" + ",".join(map(str, choices)) + "}" if choices else getattr(kind, "__name__", "value").upper()
@@ -107,7 +108,7 @@ def _help(info: FieldInfo) -> str:
     if default is PydanticUndefined:
         return f"{text} (required)"
     shown = " ".join(map(str, default)) if isinstance(default, list) else str(default).replace("%", "%%")
-    return text if default in (None, [], {}) else f"{text} (default: {shown})"
+    return text if default in (None, "", [], {}) else f"{text} (default: {shown})"
 
 
 def _owner(config: type[Config], name: str) -> type:

@@ -1,0 +1,53 @@
+"""`bough eval --eval-file`: a model on held-out files."""
+
+from __future__ import annotations
+
+from itertools import islice
+
+from rich.table import Table
+
+from bough.calls.builder import CallBuilder
+from bough.calls.template import load_template
+from bough.config.evaluation import EvalConfig
+from bough.disk import write_json
+from bough.errors import InputError
+from bough.evaluation.held_out import HeldOut
+from bough.terminal import console
+from bough.training.load import base_and_adapter
+from bough.training.policy import Policy
+from bough.trajectories.reader import Reader
+
+# Records that are measured together: enough to share, few enough to see progress.
+TOGETHER = 16
+
+
+def held_out(config: EvalConfig) -> int:
+    assert config.eval_file is not None
+    [model] = config.model
+    template = load_template(base_and_adapter(model)[0], config.chat_template)
+    builder = CallBuilder(template, max_length=config.max_length, stride=config.stride)
+    reader = Reader(config.eval_file, format=config.format, on_error="skip")
+    samples = iter(reader)
+    first = list(islice(samples, TOGETHER))
+    if not first:
+        raise InputError(f"{config.eval_file}: no row can be read; bough data validate says why")
+    measured = HeldOut(Policy.load(model).eval(), builder, config.token_budget)
+    with console.progress(f"measuring {config.eval_file.name}") as bar:
+        while first:
+            measured.add(first)
+            bar.advance(bar.task_ids[0], len(first))
+            first = list(islice(samples, TOGETHER))
+    found = measured.to_json() | {"rows": reader.rows, "rows_skipped": dict(reader.skipped)}
+    _print(found, measured)
+    if config.output:
+        write_json(config.output, {"model": model, "eval_file": str(config.eval_file)} | found)
+    return 0
+
+
+def _print(found: dict[str, object], measured: HeldOut) -> None:
+    table = Table(show_header=False, box=None, pad_edge=False)
+    table.add_row("calls", str(measured.calls))
+    for name, value in found.items():
+        if isinstance(value, int | float):
+            table.add_row(name.replace("_", " "), f"{value:,}" if isinstance(value, int) else f"{value:.4g}")
+    console.out().print(table)

@@ -1,0 +1,155 @@
+"""Two models, or more, on the same tasks: by how much one is better, and whether that is more than chance.
+
+Episodes are matched by task and attempt. What cannot be compared is refused, and an
+episode whose outcome one side does not know is left out and counted.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations
+from typing import Any, Literal
+
+from bough.errors import InputError
+from bough.evaluation.correction import holm
+from bough.evaluation.intervals import Interval, mean_interval
+from bough.evaluation.outcomes import Outcome, by_task, means
+from bough.evaluation.paired import difference_interval, sign_flip
+from bough.evaluation.power import Outlook, outlook
+from bough.evaluation.results import ModelResult
+from bough.evaluation.sequential import anytime_p, difference_sequence
+
+Against = Literal["first", "all"]
+
+
+@dataclass(frozen=True)
+class Difference:
+    """The second's mean less the first's."""
+
+    mean: float
+    interval: Interval | None
+    p: float
+
+    def to_json(self) -> dict[str, Any]:
+        return {"mean": self.mean, "interval": self.interval.to_json() if self.interval else None, "p": self.p}
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """How the second does against the first.
+
+    `better` and `worse` count the tasks on which it does better and worse. `adjusted_p`
+    is Holm's, over all comparisons made together; `significant` is judged by it.
+    """
+
+    first: str
+    second: str
+    tasks: int
+    episodes: int
+    left_out: int
+    better: int
+    worse: int
+    rates: tuple[float, float]
+    success: Difference
+    reward: Difference | None
+    test: str
+    adjusted_p: float
+    alpha: float
+    comparisons: int
+    outlook: Outlook
+
+    @property
+    def significant(self) -> bool:
+        return self.adjusted_p < self.alpha
+
+    def to_json(self) -> dict[str, Any]:
+        parts = {name: value.to_json() if hasattr(value, "to_json") else value for name, value in vars(self).items()}
+        return parts | {"rates": list(self.rates), "significant": self.significant}
+
+
+def compare(
+    models: Sequence[ModelResult], *, against: Against = "first", level: float = 0.95, sequential: bool = False
+) -> list[Comparison]:
+    """Every model with the first one, or all with all, corrected for how many comparisons that makes."""
+    pairs = combinations(models, 2) if against == "all" else [(models[0], other) for other in models[1:]]
+    chosen = list(pairs)
+    found = [_compare(first, second, level, sequential, len(chosen)) for first, second in chosen]
+    adjusted = holm([comparison.success.p for comparison in found])
+    return [replace(one, adjusted_p=p) for one, p in zip(found, adjusted, strict=True)]
+
+
+def matched(first: ModelResult, second: ModelResult) -> list[tuple[Outcome, Outcome]]:
+    """The episodes of both, task by task and attempt by attempt. Raises InputError where tasks are not the same."""
+    others = {(outcome.task, outcome.attempt): outcome for outcome in second.outcomes}
+    both = [
+        (outcome, others[outcome.task, outcome.attempt])
+        for outcome in first.outcomes
+        if (outcome.task, outcome.attempt) in others
+    ]
+    unlike = sorted({mine.task for mine, theirs in both if mine.digest != theirs.digest})
+    if unlike:
+        more = f" and {len(unlike) - 1} more" if len(unlike) > 1 else ""
+        raise InputError(
+            f"{first.name} and {second.name} played different tasks of one name ({unlike[0]}{more}): "
+            "the world or its options differ, and episodes cannot be matched"
+        )
+    if not both:
+        raise InputError(f"{first.name} and {second.name} have no task in common; evaluate both on the same tasks")
+    return both
+
+
+def task_differences(pairs: Sequence[tuple[Outcome, Outcome]], *, reward: bool = False) -> list[float]:
+    """The second's mean less the first's, task by task, over the attempts that both know."""
+    known = [(a, b) for a, b in pairs if None not in ((a.reward, b.reward) if reward else (a.success, b.success))]
+    sides = [
+        means(by_task(side, lambda outcome: outcome.reward if reward else outcome.success))
+        for side in ([a for a, _ in known], [b for _, b in known])
+    ]
+    return [theirs - mine for mine, theirs in zip(*sides, strict=True)]
+
+
+def _compare(first: ModelResult, second: ModelResult, level: float, sequential: bool, together: int) -> Comparison:
+    pairs = matched(first, second)
+    known = [(a, b) for a, b in pairs if a.success is not None and b.success is not None]
+    if not known:
+        raise InputError(f"{first.name} and {second.name}: no task has a known outcome for both")
+    differences, alpha = task_differences(known), round(1.0 - level, 12)
+    rates = [means(by_task(side, lambda outcome: outcome.success)) for side in zip(*known, strict=True)]
+    one_attempt = len(known) == len(differences)
+    if sequential:
+        success = Difference(_mean(differences), difference_sequence(differences, level), anytime_p(differences))
+        test = "e-process, valid at any stopping time"
+    else:
+        success = Difference(_mean(differences), difference_interval(differences, level), sign_flip(differences))
+        test = "McNemar exact" if one_attempt else "sign flips by task"
+    return Comparison(
+        first=first.name,
+        second=second.name,
+        tasks=len(differences),
+        episodes=len(known),
+        left_out=max(len(first.outcomes), len(second.outcomes)) - len(known),
+        better=sum(value > 0 for value in differences),
+        worse=sum(value < 0 for value in differences),
+        rates=(_mean(rates[0]), _mean(rates[1])),
+        success=success,
+        # Rewards have no known range, so that no test of them holds at any time.
+        reward=None if sequential else _reward(pairs, level),
+        test=test,
+        adjusted_p=success.p,
+        alpha=alpha,
+        comparisons=together,
+        outlook=outlook(differences, alpha / together),
+    )
+
+
+def _reward(pairs: Sequence[tuple[Outcome, Outcome]], level: float) -> Difference | None:
+    differences = task_differences(pairs, reward=True)
+    if not differences:
+        return None
+    return Difference(_mean(differences), mean_interval(differences, level), sign_flip(differences))
+
+
+def _mean(values: Sequence[float]) -> float:
+    return math.fsum(values) / len(values)

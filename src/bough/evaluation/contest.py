@@ -1,0 +1,149 @@
+"""Every model plays the same tasks with the same seeds.
+
+    OUTPUT/results.json           outcomes, reports, comparisons
+    OUTPUT/models/NAME/           one model's episodes: a collection, as `bough collect` writes it
+
+A contest that was killed goes on with the episodes that are missing. Tasks are looked at
+in their order, never in the order in which episodes end: quick failures end first.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, Protocol
+
+from bough.config.evaluation import EvalConfig
+from bough.config.rollouts import CollectConfig, LimitsConfig
+from bough.config.sampling import SamplingConfig
+from bough.disk import write_json
+from bough.environments.base import Environment
+from bough.environments.registry import find
+from bough.environments.tasks import first_tasks, tasks_of
+from bough.errors import InputError
+from bough.evaluation.comparison import compare
+from bough.evaluation.outcomes import Outcome
+from bough.evaluation.results import FILE_NAME, ModelResult, Results
+from bough.evaluation.sequential import looks
+from bough.evaluation.success import report
+from bough.rollouts.agents import Agent, make_agent
+from bough.rollouts.collect import Attempt, attempts, collect
+from bough.rollouts.collection import Collection
+from bough.types import Task
+
+# What fixes a model's replies, besides the model.
+SETTINGS = ["engine", "adapter", "chat_template", *SamplingConfig.model_fields, *LimitsConfig.model_fields]
+WEIGHTS = (".safetensors", ".bin", ".gguf", ".json", ".jinja")
+
+
+class Watcher(Protocol):
+    """Who is told how it goes."""
+
+    def begin(self, model: str, missing: int, on_file: int) -> None: ...
+
+    def tell(self, numbers: dict[str, Any]) -> None: ...
+
+
+async def contest(config: EvalConfig, watcher: Watcher | None = None) -> Results:
+    """Plays what is not yet on file, and writes and returns the results."""
+    assert config.output is not None
+    kind = find(config.environment)
+    source = tasks_of(kind, options=config.options, split=config.split, task_file=config.task_file, seed=config.seed)
+    tasks = first_tasks(source, config.tasks)
+    try:
+        models = [await _play(config, kind, model, tasks, watcher) for model in config.model]
+    finally:
+        await kind.shutdown()
+    results = Results(
+        environment=kind.name,
+        options=config.options,
+        split=None if config.task_file else config.split,
+        seed=config.seed,
+        attempts=config.attempts,
+        level=config.level,
+        stop_width=config.stop_width,
+        models=models,
+    )
+    results = with_numbers(results, config.against)
+    results.write(config.output / FILE_NAME)
+    return results
+
+
+def with_numbers(results: Results, against: Any = "first") -> Results:
+    """The same results with reports and comparisons made anew from the outcomes."""
+    early = results.stop_width is not None
+    reports = {
+        model.name: report(model.outcomes, lost=len(model.lost), level=results.level, sequential=early).to_json()
+        for model in results.models
+    }
+    compared = compare(results.models, against=against, level=results.level, sequential=early)
+    return results.model_copy(update={"reports": reports, "comparisons": [one.to_json() for one in compared]})
+
+
+async def _play(
+    config: EvalConfig, kind: type[Environment], model: str, tasks: list[Task], watcher: Watcher | None
+) -> ModelResult:
+    assert config.output is not None
+    settings = config.contestant(model, config.output / "models" / folder_name(model))
+    lost: dict[str, str] = {}
+    agent: Agent | None = None
+    with Collection(settings) as collection:
+        _same_weights(settings)
+        try:
+            for count in looks(len(tasks)) if config.stop_width else [len(tasks)]:
+                wanted = list(attempts(tasks[:count], config.attempts, config.seed))
+                missing = [attempt for attempt in wanted if attempt.id not in collection.finished]
+                if watcher is not None:
+                    watcher.begin(model, len(missing), len(wanted) - len(missing))
+                if missing:
+                    agent = agent or await make_agent(settings, settings)
+                    tally = await collect(
+                        kind, agent, missing, collection.add,
+                        limits=settings, concurrency=settings.concurrency, retries=settings.retries,
+                        tell=(lambda tally: watcher.tell(tally.to_json())) if watcher is not None else None,
+                    )  # fmt: skip
+                    lost |= tally.lost
+                outcomes = _outcomes(collection, wanted)
+                if config.stop_width and _narrow(outcomes, config.stop_width, config.level):
+                    break
+        finally:
+            if agent is not None:
+                await agent.close()
+    shown = settings.model_dump(mode="json", include=set(SETTINGS))
+    return ModelResult(name=model, settings=shown, outcomes=outcomes, lost=lost)
+
+
+def _outcomes(collection: Collection, wanted: Iterable[Attempt]) -> list[Outcome]:
+    """In the order of the tasks; a folder may hold more episodes than were asked for."""
+    played = {trajectory.id: trajectory for trajectory in collection.read()}
+    return [Outcome.of(played[attempt.id]) for attempt in wanted if attempt.id in played]
+
+
+def _narrow(outcomes: list[Outcome], width: float, level: float) -> bool:
+    interval = report(outcomes, level=level, sequential=True).success.interval
+    return interval is not None and interval.width <= width
+
+
+def folder_name(model: str) -> str:
+    """A model's name as that of a folder; names that would fall together are kept apart by a digest."""
+    plain = re.sub(r"[^\w.-]+", "_", model).strip("._")[-80:]
+    if plain == model:
+        return plain
+    return f"{plain}-{hashlib.blake2b(model.encode(), digest_size=3).hexdigest()}"
+
+
+def _same_weights(settings: CollectConfig) -> None:
+    """Episodes on file are those of the model as it is now: a folder may have been trained anew under its name."""
+    folders = [path for path in (Path(settings.model), settings.adapter) if path is not None and path.is_dir()]
+    files = sorted(file for folder in folders for file in folder.iterdir() if file.suffix in WEIGHTS)
+    now = [[file.name, file.stat().st_size, file.stat().st_mtime_ns] for file in files]
+    note = settings.output / "weights.json"
+    if note.exists() and json.loads(note.read_text(encoding="utf-8")) != now:
+        raise InputError(
+            f"{settings.model} has changed since its episodes in {settings.output} were played; "
+            "take another --output, or --overwrite"
+        )
+    write_json(note, now)

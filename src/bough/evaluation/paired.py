@@ -1,0 +1,105 @@
+"""Two models on the same tasks: is the difference more than chance?
+
+Each task gives one difference. Were the models equally good, each difference might as
+well have had the other sign; the tests count how often such flips alone make a sum as
+large as the one seen. With one attempt a task that is McNemar's exact test.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+
+from bough.evaluation.distributions import binomial_tail
+from bough.evaluation.intervals import Floats, Interval, resampled_means
+
+# Up to here every flip is counted; beyond, draws stand for all.
+EXACT_WORK = 50_000_000
+ENUMERATED = 14
+DRAWS = 20_000
+LARGEST_DENOMINATOR = 10_000
+
+
+def mcnemar(only_first: int, only_second: int) -> float:
+    """McNemar's exact two-sided p-value from the tasks that only one of the two solved."""
+    differing = only_first + only_second
+    return min(1.0, 2.0 * binomial_tail(max(only_first, only_second), differing)) if differing else 1.0
+
+
+def sign_flip(differences: Sequence[float], *, one_sided: bool = False, seed: int = 0) -> float:
+    """The p-value of the hypothesis that differences are as often up as down.
+
+    One-sided asks whether they are up. Exact where it can be; otherwise from random
+    flips, counted so that the p-value is never too small.
+    """
+    found = np.asarray([difference for difference in differences if difference], dtype=float)
+    if not len(found):
+        return 1.0
+    steps = _whole_numbers(found)
+    if steps is not None and len(steps) * (2 * int(np.abs(steps).sum()) + 1) <= EXACT_WORK:
+        return _exact(steps, one_sided)
+    if len(found) <= ENUMERATED:
+        signs = 1 - 2 * ((np.arange(2 ** len(found))[:, None] >> np.arange(len(found))) & 1)
+        return float(_as_large(signs @ np.abs(found), found, one_sided).mean())
+    return _drawn(found, one_sided, seed)
+
+
+def difference_interval(differences: Sequence[float], level: float = 0.95, seed: int = 0) -> Interval | None:
+    """A paired bootstrap interval for the mean difference between two rates, one value a task.
+
+    The resamples are of two tasks more than there are: half a gain, half a loss and a
+    draw (Agresti and Min, 2005). Without them, few tasks that differ give far too much
+    certainty: none at all would give an interval of no width.
+    """
+    if not differences:
+        return None
+    distinct, counts = np.unique([*differences, -1.0, 0.0, 1.0], return_counts=True)
+    weights = counts - np.isin(distinct, [-1.0, 0.0, 1.0]) + np.where(distinct == 0.0, 1.0, 0.0)
+    weights += np.where(np.abs(distinct) == 1.0, 0.5, 0.0)
+    size = len(differences) + 2
+    means = resampled_means(distinct, weights / size, size, seed)
+    low, high = np.quantile(means, [0.5 - level / 2.0, 0.5 + level / 2.0])
+    return Interval(float(low), float(high), level, "paired bootstrap over tasks, two tasks added (Agresti-Min)")
+
+
+def _whole_numbers(values: Floats) -> np.ndarray[Any, np.dtype[np.int64]] | None:
+    """The same values as multiples of a common step, None where there is no sensible one."""
+    parts = [Fraction(value).limit_denominator(LARGEST_DENOMINATOR) for value in np.unique(values).tolist()]
+    step = math.lcm(*(part.denominator for part in parts))
+    scaled = values * step
+    whole = np.rint(scaled)
+    near = step <= LARGEST_DENOMINATOR and np.allclose(scaled, whole, rtol=0.0, atol=1e-6)
+    return whole.astype(np.int64) if near else None
+
+
+def _exact(steps: np.ndarray[Any, np.dtype[np.int64]], one_sided: bool) -> float:
+    """The share of all sign flips whose sum is as large, from the whole distribution of that sum."""
+    total = int(np.abs(steps).sum())
+    chances = np.zeros(2 * total + 1)
+    chances[total] = 1.0
+    for step in np.abs(steps).tolist():
+        chances = (np.roll(chances, step) + np.roll(chances, -step)) / 2.0
+    seen = int(steps.sum())
+    up = float(chances[total + (seen if one_sided else abs(seen)) :].sum())
+    return min(1.0, up if one_sided else 2.0 * up)
+
+
+def _drawn(values: Floats, one_sided: bool, seed: int) -> float:
+    chance = np.random.default_rng(seed)
+    as_large, size = 1, 1_000
+    for _ in range(DRAWS // size):
+        signs = chance.integers(0, 2, size=(size, len(values))) * 2 - 1
+        as_large += int(_as_large(signs @ values, values, one_sided).sum())
+    return as_large / (DRAWS + 1)
+
+
+def _as_large(sums: Floats, values: Floats, one_sided: bool) -> np.ndarray[Any, np.dtype[np.bool_]]:
+    seen, slack = float(values.sum()), 1e-9 * float(np.abs(values).sum())
+    found: np.ndarray[Any, np.dtype[np.bool_]] = (
+        sums >= seen - slack if one_sided else np.abs(sums) >= abs(seen) - slack
+    )
+    return found

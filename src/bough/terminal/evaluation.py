@@ -1,0 +1,179 @@
+"""What a person sees of an evaluation: a table of rates with their intervals, and what follows from them in words."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from bough.terminal.console import err, out, printable
+from bough.terminal.episodes import EpisodesProgress
+
+Json = dict[str, Any]
+WIDEST = 10_000
+
+
+class ContestProgress:
+    """One bar for each model, one after the other."""
+
+    def __init__(self) -> None:
+        self._bar: EpisodesProgress | None = None
+
+    def begin(self, model: str, missing: int, on_file: int) -> None:
+        self.end()
+        err().print(printable(f"{model}: {missing} episodes to play, {on_file} on file"), markup=False)
+        if missing:
+            self._bar = EpisodesProgress(missing).__enter__()
+
+    def tell(self, numbers: Json) -> None:
+        if self._bar is not None:
+            self._bar.tell(numbers)
+
+    def end(self) -> None:
+        if self._bar is not None:
+            self._bar.__exit__(None, None, None)
+        self._bar = None
+
+
+def show(reports: Mapping[str, Any], comparisons: Sequence[Any], level: float) -> None:
+    """The whole evaluation."""
+    console = out()
+    _print(console, _success(reports, level))
+    for method in {report["success"]["interval"]["method"]: None for report in reports.values() if _known(report)}:
+        console.print(f"intervals: {method}", style="dim", markup=False)
+    for title, table in (("pass@k, pass^k", _passes(reports)), ("by type of task", _types(reports))):
+        if table.row_count:
+            console.print(f"\n{title}", style="bold")
+            _print(console, table)
+    _failures(console, reports)
+    if comparisons:
+        console.print()
+    for comparison in comparisons:
+        console.print(printable(sentence(comparison)), style="bold" if comparison["significant"] else "", markup=False)
+
+
+def sentence(found: Json) -> str:
+    """One comparison in words."""
+    success = found["success"]
+    head = (
+        f"{found['second']} against {found['first']}: {_points(success['mean'])} points of success"
+        f"{_points_interval(success['interval'])} on {found['tasks']} tasks"
+        f" ({found['better']} better, {found['worse']} worse{_left_out(found['left_out'])})"
+    )
+    test = f"{found['test']} p {_p(success['p'])}"
+    if found["comparisons"] > 1:
+        test += f", with Holm's correction for {found['comparisons']} comparisons p {_p(found['adjusted_p'])}"
+    parts = [head, test, "significant" if found["significant"] else "not significant"]
+    text = "; ".join(parts) + "."
+    if (reward := found["reward"]) is not None:
+        interval = reward["interval"]
+        where = f" ({interval['low']:+.3g} to {interval['high']:+.3g})" if interval else ""
+        text += f" Reward {reward['mean']:+.3g}{where}, p {_p(reward['p'])}."
+    return text if found["significant"] else f"{text} {_outlook(found)}"
+
+
+def _outlook(comparison: Json) -> str:
+    found, tasks = comparison["outlook"], comparison["tasks"]
+    could = f"{tasks} tasks are too few to show any difference"
+    if found["detectable"] is not None:
+        could = f"{tasks} tasks show a true difference of {100 * found['detectable']:.0f} points four times in five"
+    if found["tasks"] is None:
+        return f"No difference was seen; {could}."
+    fixed = " fixed beforehand" if "any stopping time" in comparison["test"] else ""
+    return f"If the true difference is the one seen, about {found['tasks']:,} tasks{fixed} would settle it; {could}."
+
+
+def _success(reports: Mapping[str, Any], level: float) -> Table:
+    table = _table("model", f"success ({level:.0%} interval)", "episodes", "reward", "turns", "tokens", "invalid")
+    for name, report in reports.items():
+        missing = [f"{report[key]} {key}" for key in ("unknown", "lost") if report[key]]
+        table.add_row(
+            printable(name),
+            _rate(report["success"]),
+            ", ".join([str(report["episodes"]), *missing]),
+            _number(report["reward"]["mean"]),
+            _number(report["turns"]["mean"]),
+            _number(report["completion_tokens"]["mean"]),
+            "–" if report["invalid_rate"] is None else f"{report['invalid_rate']:.1%}",
+        )
+    return table
+
+
+def _passes(reports: Mapping[str, Any]) -> Table:
+    steps = sorted({int(k) for report in reports.values() for k in report["pass_at"]})
+    table = _table("model", *(f"{name}{k}" for k in steps for name in ("pass@", "pass^")))
+    for name, report in reports.items():
+        if report["pass_at"]:
+            none: Json = {"mean": None, "interval": None}
+            cells = [_rate(report[key].get(str(k), none)) for k in steps for key in ("pass_at", "pass_all")]
+            table.add_row(printable(name), *cells)
+    return table
+
+
+def _types(reports: Mapping[str, Any]) -> Table:
+    kinds = sorted({kind for report in reports.values() for kind in report["types"]})
+    table = _table("type", *map(printable, reports))
+    if len(kinds) > 1:
+        none: Json = {"mean": None, "interval": None}
+        for kind in kinds:
+            cells = [_rate(report["types"].get(kind, none)) for report in reports.values()]
+            table.add_row(printable(kind), *cells)
+    return table
+
+
+def _failures(console: Console, reports: Mapping[str, Any]) -> None:
+    for name, report in reports.items():
+        parts = []
+        for what, counts in (("failures", report["failures"]), ("errors in replies", report["errors"])):
+            if counts:
+                parts.append(f"{what}: " + ", ".join(f"{count} {kind}" for kind, count in counts.items()))
+        if parts:
+            console.print(printable(f"\n{name}  " + "; ".join(parts)).replace("\u240a", "\n"), markup=False)
+
+
+def _table(*headings: str) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for number, heading in enumerate(headings):
+        table.add_column(heading, justify="right" if number else "left", no_wrap=True)
+    return table
+
+
+def _print(console: Console, table: Table) -> None:
+    # A pipe has no width of its own: nothing is cut off there.
+    if not console.is_terminal:
+        console.width = max(console.width, console.measure(table, options=console.options.update(width=WIDEST)).maximum)
+    console.print(table)
+
+
+def _known(report: Json) -> bool:
+    return report["success"]["interval"] is not None
+
+
+def _rate(measure: Json) -> str:
+    if measure["mean"] is None:
+        return "–"
+    interval = measure["interval"]
+    where = f" ({100 * interval['low']:.1f}–{100 * interval['high']:.1f})" if interval else ""
+    return f"{100 * measure['mean']:.1f}%{where}"
+
+
+def _number(value: float | None) -> str:
+    return "–" if value is None else f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+
+
+def _points(value: float) -> str:
+    return f"{100 * value:+.1f}"
+
+
+def _points_interval(interval: Json | None) -> str:
+    return f" ({_points(interval['low'])} to {_points(interval['high'])})" if interval else ""
+
+
+def _left_out(count: int) -> str:
+    return f", {count} left out" if count else ""
+
+
+def _p(value: float) -> str:
+    return f"= {value:.2g}" if value >= 0.0001 else "< 0.0001"

@@ -1,0 +1,66 @@
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bough.config.evaluation import EvalConfig
+from bough.errors import InputError
+
+
+def playing(**more: Any) -> EvalConfig:
+    return EvalConfig(**{"environment": "household", "output": Path("out"), **more})
+
+
+def test_one_name_is_a_list_of_one():
+    assert playing(model="tiny").model == ["tiny"]
+    assert playing(model=["expert", "random"]).model == ["expert", "random"]
+
+
+def test_the_settings_read_back_to_the_same(tmp_path: Path):
+    for config in (playing(model=["a/b", "expert"]), EvalConfig(eval_file=Path("a.jsonl"), max_length=64)):
+        (tmp_path / "eval.yaml").write_text(config.to_yaml())
+        assert EvalConfig.load(tmp_path / "eval.yaml") == config
+
+
+@pytest.mark.parametrize(
+    ("values", "complaint"),
+    [
+        ({}, "neither of them is given"),
+        ({"environment": "household", "eval_file": "a.jsonl"}, "both of them is given"),
+        ({"environment": "household"}, "--output is required with --environment"),
+        (
+            {"environment": "household", "output": "o", "token_budget": 999, "max_length": 64},
+            "--token-budget, --max-length belongs to --eval-file and means nothing with --environment",
+        ),
+        ({"eval_file": "a.jsonl", "attempts": 2}, "--attempts belongs to --environment"),
+        ({"eval_file": "a.jsonl", "model": ["a", "b"]}, "--eval-file measures one model, not 2"),
+        ({"environment": "household", "output": "o", "model": ["a", "a"]}, "--model a is given twice"),
+        ({"environment": "household", "output": "o", "model": ["a", "b"], "adapter": "c"}, "--adapter goes with one"),
+        ({"environment": "household", "output": "o", "attempts": 4}, "--attempts 4 at temperature 0"),
+    ],
+)
+def test_what_does_not_go_together_is_said(values: dict[str, Any], complaint: str):
+    with pytest.raises(InputError) as caught:
+        EvalConfig(**values)
+    assert complaint in str(caught.value)
+
+
+def test_baselines_may_try_often_without_a_temperature():
+    assert playing(model=["expert", "random"], attempts=4).temperature == 0.0
+
+
+def test_a_contestant_plays_under_the_shared_settings():
+    config = playing(model=["a/b", "c/d"], temperature=0.7, seed=3, max_turns=9, attempts=2, options={"x": 1})
+    found = config.contestant("c/d", Path("out/models/x"))
+    assert (found.model, found.output, found.temperature, found.seed) == ("c/d", Path("out/models/x"), 0.7, 3)
+    assert (found.max_turns, found.attempts, found.options, found.split) == (9, 2, {"x": 1}, "unseen")
+    assert found.rescore == 0
+
+
+def test_a_server_is_told_a_models_name_only_if_the_user_was_asked_for_one():
+    assert "model" not in playing(engine="openai").contestant("smollm2", Path("o")).model_fields_set
+    assert "model" in playing(engine="openai", model="gpt").contestant("gpt", Path("o")).model_fields_set
+
+
+def test_episodes_is_another_word_for_tasks():
+    assert playing(episodes=7).tasks == 7

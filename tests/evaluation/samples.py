@@ -1,0 +1,26 @@
+"""Results to compute with, written as strings: "1" solved, "0" failed, "?" unknown; one word a task."""
+
+from typing import Any
+
+from bough.evaluation.outcomes import Outcome
+from bough.evaluation.results import ModelResult
+
+MEANING: dict[str, bool | None] = {"1": True, "0": False, "?": None}
+
+
+def outcomes(words: str, **more: Any) -> list[Outcome]:
+    """`"11 0?"` is two tasks of two attempts each."""
+    return [
+        Outcome(task=f"t{number}", digest=f"d{number}", attempt=attempt, success=MEANING[letter], **more)
+        for number, word in enumerate(words.split())
+        for attempt, letter in enumerate(word)
+    ]
+
+
+def result(name: str, words: str, **more: Any) -> ModelResult:
+    return ModelResult(name=name, outcomes=outcomes(words, **more))
+
+
+def binary(solved: str) -> str:
+    """`"110"` is three tasks of one attempt each."""
+    return " ".join(solved)

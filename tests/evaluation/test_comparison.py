@@ -1,0 +1,103 @@
+import pytest
+
+from bough.errors import InputError
+from bough.evaluation.comparison import compare, matched, task_differences
+from bough.evaluation.paired import mcnemar, sign_flip
+from bough.evaluation.power import outlook
+from bough.evaluation.sequential import anytime_p, difference_sequence
+from tests.evaluation.samples import binary, result
+
+A = result("a", binary("1" * 10 + "0" * 10 + "1" * 2))
+B = result("b", binary("1" * 10 + "1" * 10 + "0" * 2))
+
+
+def test_one_attempt_a_task_is_mcnemars_test():
+    [found] = compare([A, B])
+    assert (found.first, found.second, found.test) == ("a", "b", "McNemar exact")
+    assert (found.better, found.worse, found.tasks, found.episodes, found.left_out) == (10, 2, 22, 22, 0)
+    assert found.rates == (pytest.approx(12 / 22), pytest.approx(20 / 22))
+    assert found.success.mean == pytest.approx(8 / 22)
+    assert found.success.p == found.adjusted_p == pytest.approx(mcnemar(2, 10)) and found.significant
+    assert found.success.interval is not None and 8 / 22 in found.success.interval and found.success.interval.low > 0
+
+
+def test_the_other_way_round_is_the_same_with_another_sign():
+    [there], [back] = compare([A, B]), compare([B, A])
+    assert there.success.mean == -back.success.mean and there.success.p == back.success.p
+    assert (there.better, there.worse) == (back.worse, back.better)
+
+
+def test_several_attempts_are_flipped_by_task():
+    [found] = compare([result("a", "00 10 00 11 01 00"), result("b", "11 11 10 11 11 01")])
+    differences = [1.0, 0.5, 0.5, 0.0, 0.5, 0.5]
+    assert found.test == "sign flips by task" and (found.tasks, found.episodes) == (6, 12)
+    assert found.success.p == sign_flip(differences) == 2 / 32
+    assert not found.significant
+
+
+def test_unknown_and_unmatched_episodes_are_left_out_and_counted():
+    [found] = compare([result("a", binary("1?00")), result("b", binary("11?01"))])
+    assert (found.tasks, found.left_out) == (2, 3)
+    assert found.rates == (0.5, 0.5)
+
+
+def test_attempts_are_matched_one_by_one():
+    pairs = matched(result("a", "1? 0"), result("b", "01 1"))
+    assert task_differences(pairs) == [-1.0, 1.0]
+
+
+def test_not_significant_comes_with_what_would_settle_it():
+    [found] = compare([result("a", binary("1100010100")), result("b", binary("1110011100"))])
+    assert not found.significant
+    assert found.outlook == outlook([0, 0, 1, 0, 0, 0, 1, 0, 0, 0])
+
+
+def test_several_comparisons_are_corrected():
+    c = result("c", binary("1" * 10 + "0" * 4 + "1" * 8))
+    two = compare([A, B, c])
+    assert [(one.first, one.second) for one in two] == [("a", "b"), ("a", "c")]
+    # 6 to 0 is 1/32, doubled for being the smaller of two; 10 to 2 is 0.039 and cannot fall below that.
+    assert [one.adjusted_p for one in two] == [0.0625, 0.0625] and two[0].comparisons == 2
+    assert two[0].success.p == pytest.approx(mcnemar(2, 10)) and not two[0].significant
+    three = compare([A, B, c], against="all")
+    assert [(one.first, one.second) for one in three] == [("a", "b"), ("a", "c"), ("b", "c")]
+    assert three[0].adjusted_p > three[0].success.p
+    assert two[0].outlook.tasks is not None
+    assert two[0].outlook.tasks > (compare([A, B])[0].outlook.tasks or 0), "a stricter test needs more"
+
+
+def test_rewards_are_compared_where_they_are_known():
+    a, b = result("a", binary("111"), reward=0.25), result("b", binary("111"), reward=0.75)
+    assert compare([a, b])[0].reward is not None
+    reward = compare([a, b])[0].reward
+    assert reward is not None and (reward.mean, reward.p) == (0.5, 0.25)
+    assert compare([A, B])[0].reward is None
+
+
+def test_looking_while_playing_asks_for_a_test_that_allows_it():
+    [found] = compare([A, B], sequential=True)
+    differences = [0.0] * 10 + [1.0] * 10 + [-1.0] * 2
+    assert found.success.p == anytime_p(differences) > mcnemar(2, 10)
+    assert found.success.interval == difference_sequence(differences)
+    assert "any stopping time" in found.test
+
+
+def test_other_tasks_are_refused():
+    other = result("b", binary("11"))
+    changed = other.model_copy(update={"outcomes": [row.model_copy(update={"digest": "x"}) for row in other.outcomes]})
+    with pytest.raises(InputError, match=r"played different tasks of one name \(t0 and 1 more\)"):
+        compare([A, changed])
+    renamed = other.model_copy(update={"outcomes": [row.model_copy(update={"task": "x"}) for row in other.outcomes]})
+    with pytest.raises(InputError, match="a and b have no task in common"):
+        compare([A, renamed])
+    with pytest.raises(InputError, match="no task has a known outcome for both"):
+        compare([A, result("b", binary("??"))])
+
+
+def test_one_model_has_nobody_to_be_compared_with():
+    assert compare([A]) == []
+
+
+def test_as_json_it_says_whether_it_is_significant():
+    found = compare([A, B])[0].to_json()
+    assert found["significant"] is True and found["success"]["interval"]["low"] > 0 and found["rates"][1] > 0.9

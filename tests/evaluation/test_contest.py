@@ -1,0 +1,169 @@
+import asyncio
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bough.config.evaluation import EvalConfig
+from bough.errors import InputError
+from bough.evaluation import contest as module
+from bough.evaluation.contest import contest, folder_name
+from bough.evaluation.results import Results
+from bough.rollouts.agents import RandomAgent
+from tests.environments.worlds import Breaking, Counting
+
+COUNTING = "tests.environments.worlds:Counting"
+
+
+def config(folder: Path, **more: Any) -> EvalConfig:
+    values = {"environment": COUNTING, "model": ["expert", "random"], "tasks": 12, "output": folder}
+    return EvalConfig(**{**values, **more})
+
+
+def run(folder: Path, **more: Any) -> Results:
+    return asyncio.run(contest(config(folder, **more)))
+
+
+def test_every_model_plays_the_same_tasks(tmp_path: Path):
+    found = run(tmp_path, attempts=2)
+    expert, chance = found.models
+    assert [(row.task, row.digest, row.attempt) for row in expert.outcomes] == [
+        (row.task, row.digest, row.attempt) for row in chance.outcomes
+    ]
+    assert [row.task for row in expert.outcomes][:3] == ["unseen-0-0", "unseen-0-0", "unseen-0-1"]
+    assert len(expert.outcomes) == 24 and all(row.success for row in expert.outcomes)
+    assert 0 < sum(row.success is True for row in chance.outcomes) < 24
+
+
+def test_results_are_on_file_with_reports_and_comparisons(tmp_path: Path):
+    found = run(tmp_path)
+    assert Results.read(tmp_path) == found and found.environment == "counting"
+    content = json.loads((tmp_path / "results.json").read_text())
+    assert content["reports"]["expert"]["success"]["mean"] == 1.0
+    assert content["comparisons"][0]["first"] == "expert" and content["comparisons"][0]["success"]["mean"] < 0
+    assert content["models"][0]["settings"]["temperature"] == 0.0
+
+
+def test_the_same_seed_gives_the_same_file_however_many_play_at_once(tmp_path: Path):
+    for name, concurrency in (("a", 1), ("b", 7)):
+        run(tmp_path / name, concurrency=concurrency)
+    assert (tmp_path / "a/results.json").read_bytes() == (tmp_path / "b/results.json").read_bytes()
+    assert run(tmp_path / "c", seed=1) != run(tmp_path / "a")
+
+
+class Interrupted(RandomAgent):
+    """Is killed in the middle."""
+
+    left = 5
+
+    def enter(self, *args: Any, **more: Any) -> Any:
+        type(self).left -= 1
+        if self.left < 0:
+            raise KeyboardInterrupt
+        return super().enter(*args, **more)
+
+
+def test_a_contest_that_was_killed_goes_on_and_ends_in_the_same_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    async def make(*_: Any) -> Interrupted:
+        return Interrupted()
+
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "make_agent", make)
+        with pytest.raises(KeyboardInterrupt):
+            run(tmp_path / "killed", model="random", concurrency=1)
+    begun = (tmp_path / "killed/models/random/trajectories.jsonl").read_text()
+    assert begun.count("\n") == 5 and not (tmp_path / "killed/results.json").exists()
+    run(tmp_path / "killed", model="random")
+    run(tmp_path / "whole", model="random")
+    assert (tmp_path / "killed/models/random/trajectories.jsonl").read_text().startswith(begun)
+    assert (tmp_path / "killed/results.json").read_bytes() == (tmp_path / "whole/results.json").read_bytes()
+
+
+def test_more_tasks_are_added_and_fewer_are_not_counted(tmp_path: Path):
+    first = run(tmp_path)
+    more = run(tmp_path, tasks=20)
+    assert more.models[1].outcomes[:12] == first.models[1].outcomes and len(more.models[1].outcomes) == 20
+    assert run(tmp_path).models == first.models
+
+
+def test_a_world_that_breaks_makes_no_failure(tmp_path: Path):
+    Breaking.broken = {"unseen-0-3": 99}
+    found = run(tmp_path, environment="tests.environments.worlds:Breaking", model="expert", retries=0)
+    assert len(found.models[0].outcomes) == 11 and found.models[0].lost == {"unseen-0-3#0": "the browser died"}
+    assert found.reports["expert"]["success"]["mean"] == 1.0 and found.reports["expert"]["lost"] == 1  # type: ignore
+    Breaking.broken = {}
+    again = run(tmp_path, environment="tests.environments.worlds:Breaking", model="expert")
+    assert len(again.models[0].outcomes) == 12 and again.models[0].lost == {}
+
+
+def test_a_model_stops_when_its_interval_is_narrow(tmp_path: Path):
+    found = run(tmp_path, tasks=200, stop_width=0.2)
+    expert, chance = found.models
+    assert len(expert.outcomes) == 32, "no failure: looked at after 16, 20, 25 and 32 tasks"
+    assert len(expert.outcomes) < len(chance.outcomes) <= 200
+    assert "any stopping time" in found.reports["expert"]["success"]["interval"]["method"]  # type: ignore
+    assert found.comparisons[0]["tasks"] == 32  # type: ignore
+    assert run(tmp_path, tasks=200, stop_width=0.2) == found, "and stops there again"
+
+
+def test_a_model_that_was_trained_anew_is_not_confused_with_its_earlier_self(tmp_path: Path, monkeypatch: Any):
+    async def make(*_: Any) -> RandomAgent:
+        return RandomAgent()
+
+    monkeypatch.setattr(module, "make_agent", make)
+    model = tmp_path / "final"
+    model.mkdir()
+    (model / "adapter_model.safetensors").write_bytes(b"one")
+    run(tmp_path / "eval", model=str(model))
+    run(tmp_path / "eval", model=str(model))
+    os.utime(model / "adapter_model.safetensors", ns=(1, 1))
+    with pytest.raises(InputError, match="has changed since its episodes"):
+        run(tmp_path / "eval", model=str(model))
+    run(tmp_path / "eval", model=str(model), overwrite=True)
+
+
+def test_the_world_is_shut_down_and_the_agent_sent_home_whatever_happens(tmp_path: Path, monkeypatch: Any):
+    closed: list[str] = []
+
+    class Leaving(RandomAgent):
+        async def close(self) -> None:
+            closed.append("agent")
+
+        def enter(self, *args: Any, **more: Any) -> Any:
+            raise InputError("no")
+
+    async def shutdown() -> None:
+        closed.append("world")
+
+    async def make(*_: Any) -> Leaving:
+        return Leaving()
+
+    monkeypatch.setattr(module, "make_agent", make)
+    monkeypatch.setattr(Counting, "shutdown", shutdown)
+    with pytest.raises(InputError):
+        run(tmp_path, model="random")
+    assert closed == ["agent", "world"]
+
+
+def test_names_become_folders_that_stay_apart():
+    assert folder_name("smollm2") == "smollm2"
+    assert folder_name("runs/a") != folder_name("runs_a") == "runs_a"
+    assert folder_name("runs/a").startswith("runs_a-")
+    assert "/" not in folder_name("../../etc") and not folder_name("../../etc").startswith(".")
+
+
+def test_a_watcher_hears_of_every_model(tmp_path: Path):
+    class Watcher:
+        heard: list[Any] = []
+
+        def begin(self, model: str, missing: int, on_file: int) -> None:
+            self.heard.append((model, missing, on_file))
+
+        def tell(self, numbers: dict[str, Any]) -> None:
+            self.heard.append(numbers["episodes"])
+
+    run(tmp_path, model="expert", tasks=2)
+    asyncio.run(contest(config(tmp_path, tasks=3, concurrency=1), Watcher()))
+    assert Watcher.heard == [("expert", 1, 2), 1, ("random", 3, 0), 1, 2, 3]

@@ -1,0 +1,140 @@
+import math
+
+import numpy as np
+import pytest
+from scipy import stats
+from statsmodels.stats.proportion import proportion_confint
+
+from bough.evaluation import intervals
+from bough.evaluation.intervals import Interval, mean_interval, rate_interval, wilson
+
+
+@pytest.mark.parametrize(("successes", "trials"), [(0, 1), (1, 1), (0, 40), (7, 40), (20, 40), (40, 40), (613, 1000)])
+@pytest.mark.parametrize("level", [0.8, 0.95, 0.99])
+def test_wilson_is_statsmodels(successes: int, trials: int, level: float):
+    low, high = proportion_confint(successes, trials, alpha=1 - level, method="wilson")
+    assert wilson(successes, trials, level) == pytest.approx((max(low, 0), min(high, 1)), abs=1e-12)
+
+
+def test_no_success_and_no_failure_reach_the_ends_exactly():
+    assert wilson(0, 31)[0] == 0.0 and wilson(31, 31)[1] == 1.0
+
+
+@pytest.mark.parametrize("trials", [30, 100, 400])
+def test_wilson_covers_95_percent_on_average_over_rates(trials: int):
+    """Exactly, by summing the binomial distribution; single rates swing, since counts are whole numbers."""
+    ends = [wilson(successes, trials) for successes in range(trials + 1)]
+    coverage = []
+    for rate in np.linspace(0.05, 0.95, 181):
+        chances = stats.binom.pmf(np.arange(trials + 1), trials, rate)
+        coverage.append(sum(chance for chance, (low, high) in zip(chances, ends, strict=True) if low <= rate <= high))
+    assert abs(np.mean(coverage) - 0.95) < 0.01
+    assert min(coverage) > 0.92
+
+
+@pytest.mark.parametrize(("rate", "trials"), [(0.1, 200), (0.4, 100), (0.7, 50), (0.6, 400), (0.9, 400)])
+def test_simulated_evaluations_are_covered_95_times_in_100(rate: float, trials: int):
+    """50,000 simulated evaluations each; the true coverage of these cells is within a point of 95%."""
+    counts = np.random.default_rng(1).binomial(trials, rate, size=50_000)
+    inside = {count: rate in Interval(*wilson(count, trials), 0.95, "") for count in set(counts.tolist())}
+    assert abs(np.mean([inside[count] for count in counts.tolist()]) - 0.95) < 0.01
+
+
+def test_one_attempt_a_task_gives_wilson():
+    found = rate_interval([1.0] * 7 + [0.0] * 33, 40)
+    assert found is not None and found.method == "Wilson"
+    assert (found.low, found.high) == wilson(7, 40)
+
+
+def test_attempts_that_agree_are_worth_one_each():
+    """Forty tasks tried four times, always with the same end: still about forty observations, not 160."""
+    values = [1.0] * 20 + [0.0] * 20
+    clustered = rate_interval(values, 160)
+    assert clustered is not None and "clustered" in clustered.method
+    critical = stats.t.ppf(0.975, 39)
+    assert (clustered.low, clustered.high) == pytest.approx(wilson(20, 40, critical=critical))
+
+
+def test_attempts_that_agree_no_more_than_chance_are_worth_all():
+    found = rate_interval([0.5] * 40, 160)
+    assert found is not None
+    assert (found.low, found.high) == pytest.approx(wilson(80, 160, critical=stats.t.ppf(0.975, 39)))
+
+
+def test_the_spread_between_tasks_sets_the_effective_number():
+    values = [1.0, 0.5, 0.5, 0.0]  # mean 1/2, variance 1/6: (1/4) · 4 / (1/6) = 6 effective episodes
+    found = rate_interval(values, 8)
+    assert found is not None
+    assert (found.low, found.high) == pytest.approx(wilson(3, 6, critical=stats.t.ppf(0.975, 3)))
+
+
+def test_all_solved_is_no_certainty_however_often_tried():
+    found = rate_interval([1.0] * 10, 80)
+    assert found is not None and found.high == 1.0
+    assert found.low == pytest.approx(wilson(10, 10, critical=stats.t.ppf(0.975, 9))[0])
+
+
+@pytest.mark.parametrize(("a", "b"), [(0.5, 0.5), (2, 2), (1, 4), (30, 30)])
+def test_clustered_intervals_cover_95_percent(a: float, b: float):
+    """Tasks of Beta(a, b) difficulty, four attempts each; from all-or-nothing tasks to nearly equal ones."""
+    chance, inside, runs = np.random.default_rng(2), 0, 600
+    for _ in range(runs):
+        values = chance.binomial(4, chance.beta(a, b, size=60)) / 4
+        found = rate_interval(values.tolist(), 240)
+        assert found is not None
+        inside += a / (a + b) in found
+    assert 0.935 < inside / runs < 0.975
+
+
+def test_pretending_that_attempts_are_independent_would_not_cover():
+    chance = np.random.default_rng(3)
+    values = [chance.binomial(4, chance.beta(0.5, 0.5, size=60)) / 4 for _ in range(200)]
+    naive = np.mean([0.5 in Interval(*wilson(value.sum() * 4, 240), 0.95, "") for value in values])
+    assert naive < 0.85
+
+
+def test_nothing_known_has_no_interval():
+    assert rate_interval([], 0) is None
+    assert mean_interval([]) is None and mean_interval([3.0]) is None
+
+
+def test_equal_values_do_not_tell_how_they_spread():
+    assert mean_interval([2.0, 2.0, 2.0]) is None and mean_interval([2.0, 2.0, 3.0]) is not None
+
+
+def test_the_bootstrap_is_scipys_but_for_chance():
+    values = np.random.default_rng(4).exponential(size=80)
+    theirs = stats.bootstrap((values,), np.mean, method="BCa", n_resamples=10_000, rng=np.random.default_rng(5))
+    found = mean_interval(values.tolist())
+    assert found is not None
+    assert found.low == pytest.approx(theirs.confidence_interval.low, abs=0.02)
+    assert found.high == pytest.approx(theirs.confidence_interval.high, abs=0.02)
+
+
+def test_the_bootstrap_follows_a_skew():
+    """A normal interval would be symmetric; few large values reach further up than down."""
+    found = mean_interval([0.0] * 45 + [10.0] * 5)
+    assert found is not None and found.high - 1.0 > 1.0 - found.low > 0.3
+
+
+def test_the_bootstrap_covers_95_percent(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(intervals, "RESAMPLES", 1_000)
+    chance, inside = np.random.default_rng(6), 0
+    for _ in range(300):
+        found = mean_interval(chance.gamma(4.0, 1.0, size=40).tolist())
+        assert found is not None
+        inside += 4.0 in found
+    assert 0.92 < inside / 300 < 0.98
+
+
+def test_many_distinct_values_are_drawn_in_rounds(monkeypatch: pytest.MonkeyPatch):
+    whole = mean_interval([float(value) for value in range(50)])
+    monkeypatch.setattr(intervals, "CHUNK", 50 * 999)
+    parts = mean_interval([float(value) for value in range(50)])
+    assert whole is not None and parts is not None
+    assert parts == whole, "the same draws, in rounds"
+
+
+def test_a_seed_gives_the_same_interval():
+    values = [math.sin(number) for number in range(30)]
+    assert mean_interval(values, seed=1) == mean_interval(values, seed=1) != mean_interval(values, seed=2)

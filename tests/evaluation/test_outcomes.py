@@ -1,0 +1,47 @@
+from bough.evaluation.outcomes import Outcome, by_task, digest, means
+from bough.types import Message, Task, Trajectory, Turn
+from tests.evaluation.samples import outcomes
+
+REPLY = Message(role="assistant", content="go")
+
+
+def trajectory(**more: object) -> Trajectory:
+    task = Task(id="room#3", environment="household", seed=7, data={"type": "pick_two", "n": 1})
+    turns = [Turn(reply=REPLY), Turn(reply=REPLY, error="malformed"), Turn(reply=REPLY, error="malformed")]
+    values = {
+        "id": "room#3#2", "task": task, "start": [Message(role="user", content="Go.")], "turns": turns,
+        "rewards": {"outcome": 0.5}, "success": False, "stop": "loop",
+        "info": {"prompt_tokens": 30, "completion_tokens": 6},
+    }  # fmt: skip
+    return Trajectory.model_validate(values | more)
+
+
+def test_an_episode_becomes_a_row():
+    found = Outcome.of(trajectory())
+    assert (found.task, found.attempt, found.type) == ("room#3", 2, "pick_two")
+    assert (found.success, found.reward, found.stop) == (False, 0.5, "loop")
+    assert (found.turns, found.prompt_tokens, found.completion_tokens) == (3, 30, 6)
+    assert found.errors == {"malformed": 2}
+
+
+def test_what_is_not_known_stays_unknown():
+    found = Outcome.of(trajectory(success=None, rewards={}, id="other", info={}))
+    assert found.success is None and found.reward is None and (found.attempt, found.prompt_tokens) == (0, 0)
+
+
+def test_a_page_is_a_type_and_a_task_may_have_none():
+    assert Outcome.of(trajectory(task=Task(id="t", data={"page": "login-user"}))).type == "login-user"
+    assert Outcome.of(trajectory(task=Task(id="t"))).type is None
+
+
+def test_tasks_of_one_name_are_told_apart_by_their_content():
+    task = Task(id="t", environment="web", seed=1, data={"page": "a"})
+    assert digest(task) == digest(task.model_copy(update={"id": "other"}))
+    for change in ({"seed": 2}, {"data": {"page": "b"}}, {"environment": "household"}):
+        assert digest(task) != digest(task.model_copy(update=change))
+
+
+def test_values_are_gathered_by_task_and_unknown_ones_left_out():
+    values = by_task(outcomes("10 ?1 ??"), lambda outcome: outcome.success)
+    assert values == {"t0": [1.0, 0.0], "t1": [1.0]}
+    assert means(values) == [0.5, 1.0]

@@ -1,0 +1,117 @@
+import itertools
+
+import numpy as np
+import pytest
+from scipy import stats
+from statsmodels.stats.contingency_tables import mcnemar as their_mcnemar
+
+from bough.evaluation import intervals, paired
+from bough.evaluation.paired import difference_interval, mcnemar, sign_flip
+
+
+@pytest.mark.parametrize(("first", "second"), [(0, 0), (1, 0), (0, 6), (3, 12), (12, 3), (7, 7), (40, 61)])
+def test_mcnemar_is_statsmodels_and_a_sign_flip_of_single_attempts(first: int, second: int):
+    theirs = their_mcnemar([[5, first], [second, 9]], exact=True).pvalue
+    assert mcnemar(first, second) == pytest.approx(theirs)
+    differences = [-1.0] * first + [1.0] * second + [0.0] * 14
+    assert sign_flip(differences) == pytest.approx(theirs)
+    assert sign_flip(differences, one_sided=True) == pytest.approx(stats.binom.sf(second - 1, first + second, 0.5))
+
+
+def test_six_to_nothing_is_just_significant():
+    assert mcnemar(0, 6) == pytest.approx(2 / 64)
+    assert mcnemar(0, 5) == pytest.approx(2 / 32)
+
+
+def by_hand(values: list[float], one_sided: bool) -> float:
+    flips = [sum(s * abs(v) for s, v in zip(signs, values, strict=True)) for signs in FLIPS(len(values))]
+    seen = sum(values)
+    return float(np.mean([s >= seen - 1e-9 if one_sided else abs(s) >= abs(seen) - 1e-9 for s in flips]))
+
+
+def FLIPS(count: int) -> list[tuple[int, ...]]:  # noqa: N802
+    return list(itertools.product((1, -1), repeat=count))
+
+
+@pytest.mark.parametrize("one_sided", [False, True])
+@pytest.mark.parametrize(
+    "values",
+    [
+        [0.25, 0.5, -0.25, 1.0, 0.75],
+        [1 / 3, -2 / 3, 1.0, 0.5],
+        [-0.5, -0.25, -1.0],
+        [0.5, -0.5],
+        [0.123456789, 2.71828, -3.14159, 1.41421],
+    ],
+)
+def test_every_flip_counts(values: list[float], one_sided: bool):
+    """Quarters and thirds through the distribution of their sum, odd numbers by going through all flips."""
+    assert sign_flip([*values, 0.0], one_sided=one_sided) == pytest.approx(by_hand(values, one_sided))
+
+
+def test_scipys_permutation_test_agrees():
+    values = np.random.default_rng(1).integers(-3, 6, size=12) / 4
+    theirs = stats.permutation_test((values,), np.mean, permutation_type="samples", n_resamples=np.inf)
+    assert sign_flip(values.tolist()) == pytest.approx(theirs.pvalue) and theirs.pvalue < 0.9
+
+
+def test_draws_stand_for_all_flips_where_there_are_too_many(monkeypatch: pytest.MonkeyPatch):
+    values = [float(value) for value in np.random.default_rng(1).normal(0.3, 1.0, size=40)]
+    exact = [round(value, 2) for value in values]
+    assert sign_flip(values) == pytest.approx(sign_flip(exact), abs=0.01)
+    monkeypatch.setattr(paired, "EXACT_WORK", 0)
+    assert sign_flip(exact) == pytest.approx(0.05, abs=0.05)
+    assert sign_flip([1.0] * 60) == 1 / (paired.DRAWS + 1), "never zero, and never too small"
+    assert sign_flip(exact, seed=1) == sign_flip(exact, seed=1) != sign_flip(exact, seed=2)
+
+
+def test_no_difference_anywhere_is_no_evidence():
+    assert sign_flip([]) == sign_flip([0.0, 0.0]) == 1.0
+
+
+def test_the_interval_of_no_differing_task_still_has_a_width():
+    found = difference_interval([0.0] * 50)
+    assert found is not None and found.low == -found.high and 0.03 < found.high < 0.06
+    assert difference_interval([]) is None
+
+
+def test_the_interval_is_around_the_difference_and_shrinks_with_tasks():
+    few = difference_interval([1.0] * 12 + [-1.0] * 3 + [0.0] * 35)
+    many = difference_interval([1.0] * 120 + [-1.0] * 30 + [0.0] * 350)
+    assert few is not None and many is not None
+    assert few.low < 0.05 < 0.18 in few and 0.1 < many.low < 0.18 < many.high < 0.26
+    assert many.width == pytest.approx(few.width / 10**0.5, rel=0.1)
+
+
+@pytest.mark.parametrize(
+    ("up", "down", "tasks"), [(0.05, 0.05, 60), (0.2, 0.1, 60), (0.3, 0.1, 100), (0.1, 0.01, 50), (0.4, 0.2, 200)]
+)
+def test_difference_intervals_cover_95_percent(up: float, down: float, tasks: int, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(intervals, "RESAMPLES", 1_000)
+    chance, inside, runs = np.random.default_rng(7), 0, 300
+    for _ in range(runs):
+        found = difference_interval(chance.choice([1.0, -1.0, 0.0], size=tasks, p=[up, down, 1 - up - down]).tolist())
+        assert found is not None
+        inside += found.low - 1e-12 <= up - down <= found.high + 1e-12
+    assert 0.925 <= inside / runs < 0.995
+
+
+def test_difference_intervals_cover_with_several_attempts(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(intervals, "RESAMPLES", 1_000)
+    chance, inside, runs = np.random.default_rng(8), 0, 300
+    for _ in range(runs):
+        easy = chance.beta(1, 1, size=60)
+        before, after = chance.binomial(4, 0.8 * easy) / 4, chance.binomial(4, easy) / 4
+        found = difference_interval((after - before).tolist())
+        assert found is not None
+        inside += 0.1 in found
+    assert 0.925 <= inside / runs < 0.995
+
+
+def test_the_test_errs_no_more_often_than_it_says():
+    """Equal models, four attempts at each of 40 tasks of very different difficulty."""
+    chance, alarms, runs = np.random.default_rng(9), 0, 1_000
+    for _ in range(runs):
+        easy = chance.beta(0.5, 0.5, size=40)
+        alarms += sign_flip(((chance.binomial(4, easy) - chance.binomial(4, easy)) / 4).tolist()) < 0.05
+    assert 0.02 < alarms / runs < 0.055

@@ -1,0 +1,78 @@
+import pytest
+
+from bough.evaluation.intervals import rate_interval, wilson
+from bough.evaluation.sequential import confidence_sequence
+from bough.evaluation.success import Measure, report
+from tests.evaluation.samples import binary, outcomes
+
+
+def interval(measure: Measure) -> tuple[float, float]:
+    assert measure.interval is not None
+    return measure.interval.low, measure.interval.high
+
+
+def test_unknown_outcomes_are_counted_and_no_failures():
+    found = report(outcomes(binary("1110?0??")), lost=2)
+    assert (found.tasks, found.episodes, found.unknown, found.lost) == (8, 8, 3, 2)
+    assert found.success.mean == 3 / 5 and found.success.episodes == 5
+    assert interval(found.success) == wilson(3, 5)
+    assert found.failures == {"unknown": 2}, "a failure without a stop reason; an unknown outcome is none"
+
+
+def test_attempts_are_means_by_task_with_a_clustered_interval():
+    found = report(outcomes("11 10 00 0?"))
+    assert found.success.mean == (1 + 0.5 + 0 + 0) / 4 and found.success.episodes == 7
+    assert found.success.interval == rate_interval([1.0, 0.5, 0.0, 0.0], 7)
+    assert found.pass_at == {} == found.pass_all, "one task has one known attempt only"
+
+
+def test_pass_at_and_pass_all():
+    found = report(outcomes("1100 1111 0000"))
+    # Of the six pairs out of 1100, five hold a success and one is all success.
+    assert found.pass_at[2].mean == pytest.approx((5 / 6 + 1 + 0) / 3)
+    assert found.pass_all[2].mean == pytest.approx((1 / 6 + 1 + 0) / 3)
+    assert (found.pass_at[4].mean, found.pass_all[4].mean) == (pytest.approx(2 / 3), pytest.approx(1 / 3))
+    assert list(found.pass_at) == [2, 4]
+
+
+def test_costs_and_errors():
+    rows = [
+        *outcomes("1", reward=1.0, turns=4, prompt_tokens=10, completion_tokens=8, errors={"malformed": 1}),
+        *[
+            row.model_copy(update={"task": "t1"})
+            for row in outcomes("0", reward=None, turns=6, completion_tokens=2, stop="loop", errors={"malformed": 3})
+        ],
+    ]
+    found = report(rows)
+    assert (found.reward.mean, found.reward.episodes) == (1.0, 1)
+    assert (found.turns.mean, found.prompt_tokens.mean, found.completion_tokens.mean) == (5.0, 5.0, 5.0)
+    assert found.errors == {"malformed": 4} and found.invalid_rate == 4 / 10
+    assert found.failures == {"loop": 1}
+
+
+def test_types_of_tasks_have_rates_of_their_own():
+    rows = [row.model_copy(update={"type": "b" if row.task < "t2" else "a"}) for row in outcomes(binary("10111"))]
+    found = report(rows)
+    assert list(found.types) == ["a", "b"]
+    assert (found.types["a"].mean, found.types["b"].mean) == (1.0, 0.5)
+    assert interval(found.types["a"]) == wilson(3, 3)
+
+
+def test_a_number_that_was_looked_for_gets_intervals_that_hold_at_any_time():
+    rows = [row.model_copy(update={"reward": float(row.success is True)}) for row in outcomes(binary("1101"))]
+    found = report(rows, sequential=True)
+    assert found.success.interval == confidence_sequence([1, 1, 0, 1])
+    assert found.reward.mean == 0.75 and found.reward.interval is None
+    assert report(rows).reward.interval is not None
+
+
+def test_nothing_at_all_is_reported_as_nothing():
+    found = report([])
+    assert (found.success.mean, found.success.interval, found.invalid_rate) == (None, None, None)
+    assert report(outcomes("?"), sequential=True).success.interval is None
+
+
+def test_the_report_as_json_has_plain_keys():
+    found = report(outcomes("11 00")).to_json()
+    assert found["success"]["interval"]["method"] == "Wilson, attempts clustered by task"
+    assert set(found["pass_at"]) == {"2"} and found["pass_at"]["2"]["mean"] == 0.5

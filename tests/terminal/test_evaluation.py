@@ -1,0 +1,104 @@
+from typing import Any
+
+import pytest
+
+from bough.evaluation.comparison import compare
+from bough.evaluation.results import ModelResult
+from bough.evaluation.success import report
+from bough.terminal.evaluation import sentence, show
+from tests.evaluation.samples import binary, result
+
+COSTS = ["reward", "turns", "tokens", "invalid"]
+
+
+def shown(capsys: Any, *models: ModelResult, sequential: bool = False, **more: Any) -> str:
+    reports = {
+        model.name: report(model.outcomes, lost=len(model.lost), sequential=sequential).to_json() for model in models
+    }
+    comparisons = [one.to_json() for one in compare(models, sequential=sequential, **more)] if len(models) > 1 else []
+    show(reports, comparisons, 0.95)
+    return str(capsys.readouterr().out)
+
+
+def said(first: str, second: str) -> str:
+    [found] = compare([result("a", binary(first)), result("b", binary(second))])
+    return sentence(found.to_json())
+
+
+def test_the_table_has_a_row_for_each_model_and_says_which_interval(capsys: Any):
+    out = shown(capsys, result("sft", binary("1110?0"), reward=0.5, turns=3, completion_tokens=1234, stop="loop"))
+    [heading, row, method, *rest] = out.splitlines()
+    assert heading.split() == [
+        "model",
+        "success",
+        "(95%",
+        "interval)",
+        *["episodes", "reward", "turns", "tokens", "invalid"],
+    ]
+    assert row.split() == ["sft", "60.0%", "(23.1–88.2)", "6,", "1", "unknown", "0.5", "3", "1,234", "0.0%"]
+    assert method == "intervals: Wilson"
+    assert "sft  failures: 2 loop" in rest
+
+
+def test_lost_episodes_are_shown(capsys: Any):
+    model = result("sft", binary("11")).model_copy(update={"lost": {"t9#0": "the browser died"}})
+    assert "2, 1 lost" in shown(capsys, model)
+
+
+def test_attempts_and_types_have_tables_of_their_own_that_are_not_cut_off(capsys: Any):
+    rows = result("a" * 60, "1100 1111 0000 1010")
+    typed = [row.model_copy(update={"type": "pick" if row.task < "t2" else "heat"}) for row in rows.outcomes]
+    out = shown(capsys, rows.model_copy(update={"outcomes": typed}))
+    assert "pass@2" in out and "pass^4" in out and "intervals: Wilson, attempts clustered by task" in out
+    assert "by type of task" in out and "heat" in out and "…" not in out
+
+
+def test_one_type_alone_needs_no_table(capsys: Any):
+    assert "by type" not in shown(capsys, result("a", "1 0", type="pick"))
+
+
+def test_a_real_difference_is_called_significant():
+    text = said("1" * 10 + "0" * 10 + "1" * 2, "1" * 20 + "0" * 2)
+    assert text.startswith("b against a: +36.4 points of success (+")
+    assert "on 22 tasks (10 better, 2 worse); McNemar exact p = 0.039; significant." in text
+    assert "settle" not in text
+
+
+def test_what_is_not_significant_is_said_with_what_would_settle_it():
+    text = said("1100010100", "1110011100")
+    assert "McNemar exact p = 0.5; not significant. If the true difference is the one seen, about " in text
+    assert "tasks would settle it; 10 tasks show a true difference of " in text
+
+
+def test_no_difference_and_too_few_tasks_have_their_own_words():
+    assert "No difference was seen; 20 tasks show" in said("10" * 10, "10" * 10)
+    assert "about 6 tasks would settle it; 5 tasks are too few to show any difference." in said("0" * 5, "1" * 5)
+
+
+def test_a_number_to_settle_it_is_one_fixed_beforehand():
+    [found] = compare([result("a", binary("00001")), result("b", binary("11001"))], sequential=True)
+    assert "tasks fixed beforehand would settle it" in sentence(found.to_json())
+
+
+def test_left_out_episodes_corrections_and_rewards_are_said():
+    models = [result(name, binary(word), reward=value) for name, word, value in
+              (("a", "100?", 0.0), ("b", "1110", 1.0), ("c", "1100", 0.5))]  # fmt: skip
+    text = sentence(compare(models)[0].to_json())
+    assert "(2 better, 0 worse, 1 left out)" in text
+    assert "McNemar exact p = 0.5, with Holm's correction for 2 comparisons p = 1; not significant." in text
+    assert "Reward +1, p = 0.12." in text
+
+
+def test_what_a_name_holds_is_shown_and_not_obeyed(capsys: Any):
+    out = shown(capsys, result("evil\x1b[2J", binary("10"), stop="a[b]c"), result("[red]x", binary("01")))
+    assert "\x1b" not in out and "evil␛[2J" in out and "[red]x" in out and "a[b]c" in out
+
+
+def test_nothing_known_is_a_dash(capsys: Any):
+    assert shown(capsys, result("a", binary("??"))).splitlines()[1].split()[1] == "–"
+
+
+@pytest.mark.parametrize("sequential", [False, True])
+def test_every_kind_of_report_can_be_shown(sequential: bool, capsys: Any):
+    out = shown(capsys, result("a", "11 00 1?"), result("b", "11 11 11"), sequential=sequential)
+    assert ("any stopping time" in out) == sequential
