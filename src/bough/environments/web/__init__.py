@@ -1,0 +1,1 @@
+"""MiniWoB++ pages in a real Chromium: `environment.Web`, and what it is made of."""

@@ -1,0 +1,86 @@
+"""Calls: a thought in plain words if any, then one function call on a line of its own.
+
+    I need the second box.
+    click('3')
+
+The convention of browser agents. Arguments are literals; positional ones go by their
+place ("0", "1", …), since only the world knows what its functions' parameters are called.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Callable
+
+from pydantic import JsonValue
+
+from bough.speech.base import MalformedError, Said
+from bough.types import ToolCall
+
+PROMPT = "Think if you like, then write one action as a call on the last line, for example: click('3')"
+LONGEST_CALL = 20_000
+_FENCE = re.compile(r"^\s*`{1,3}(?:\w+\s*$)?|`{1,3}\s*$")
+_THINKING = re.compile(r"^.*</think>", re.DOTALL)
+_OPENING = re.compile(r"\s*[A-Za-z_]\w*\s*\(")
+
+
+def parse(reply: str) -> Said:
+    """The one call of a reply, and what stands before it."""
+    lines = spoken(reply).strip().splitlines()
+    found = [(number, call) for number, line in enumerate(lines) if (call := read_call(_FENCE.sub("", line)))]
+    if not found:
+        raise MalformedError(f"I found no action in that. {PROMPT}")
+    if len(found) > 1:
+        raise MalformedError(f"That is {len(found)} actions; take one at a time. {PROMPT}")
+    number, call = found[0]
+    thought = "\n".join(line for line in lines[:number] if line.strip("` \t") not in ("", "python"))
+    return Said(thought=thought.strip(), action=spell(call), calls=(call,))
+
+
+def write(action: str, thought: str = "") -> str:
+    return f"{thought}\n{action}" if thought else action
+
+
+def spoken(reply: str) -> str:
+    """A reply without the thinking aloud in front of it."""
+    return _THINKING.sub("", reply)
+
+
+def read_call(text: str) -> ToolCall | None:
+    """The call that `text` is, or None: a name and literal arguments, nothing around it."""
+    if len(text) > LONGEST_CALL or not _OPENING.match(text):
+        return None
+    try:
+        expression = ast.parse(text.strip(), mode="eval").body
+        if not isinstance(expression, ast.Call) or not isinstance(expression.func, ast.Name):
+            return None
+        arguments = {str(place): _literal(node) for place, node in enumerate(expression.args)}
+        for keyword in expression.keywords:
+            if keyword.arg is None:
+                return None
+            arguments[keyword.arg] = _literal(keyword.value)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
+    return ToolCall(name=expression.func.id, arguments=arguments)
+
+
+def spell(call: ToolCall, name: Callable[[str], str] = str) -> str:
+    """A call as it is written."""
+    words = [repr(value) if key.isdecimal() else f"{key}={value!r}" for key, value in call.arguments.items()]
+    return f"{name(call.name)}({', '.join(words)})"
+
+
+def _literal(node: ast.expr) -> JsonValue:
+    value = ast.literal_eval(node)
+    if not _plain(value):
+        raise ValueError("not a value that a call may carry")
+    plain: JsonValue = list(value) if isinstance(value, tuple) else value
+    return plain
+
+
+def _plain(value: object) -> bool:
+    if isinstance(value, list | tuple):
+        return all(isinstance(item, str | int | float) for item in value)
+    # A number that JSON cannot write is no argument either.
+    return value is None or isinstance(value, str | int) or (isinstance(value, float) and abs(value) < 1e300)
