@@ -1,0 +1,248 @@
+"""A server that answers JSON: one address, one key, patience and a limit on requests at once.
+
+What may pass by itself (a busy or restarting server, a broken connection, an answer cut
+short) is tried again, with growing waits. What will not pass is an error in the server's
+own words. The key is read from the environment, goes into one header, and nowhere else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import email.utils
+import ipaddress
+import json
+import logging
+import os
+import random
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+from urllib.parse import SplitResult, urlsplit
+
+from bough.engines.base import EngineError
+from bough.errors import InputError
+
+if TYPE_CHECKING:
+    from httpx2 import AsyncClient, Response
+
+log = logging.getLogger(__name__)
+
+PASSING = {408, 409, 425, 429, 500, 502, 503, 504, 529}
+WORDS = 600  # of a server's explanation, in characters
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How much is asked of a server at once, and how long it is waited for.
+
+    `timeout_s` bounds one request from start to end. The n-th retry comes after about
+    `backoff_s` * 2**n seconds, later if the server says so, but never after more than
+    `longest_wait_s`.
+    """
+
+    concurrency: int = 64
+    timeout_s: float = 600.0
+    connect_timeout_s: float = 10.0
+    retries: int = 6
+    backoff_s: float = 0.5
+    longest_wait_s: float = 120.0
+
+
+class RefusedError(EngineError):
+    """The server understood the request and says no; asking again would not help. `words` are the server's."""
+
+    def __init__(self, message: str, status: int, words: str) -> None:
+        super().__init__(message)
+        self.status, self.words = status, words
+
+
+class Server:
+    """`url` is what the paths of requests are added to; `key_variable` names the environment variable with the key."""
+
+    def __init__(self, url: str, *, key_variable: str = "OPENAI_API_KEY", limits: Limits | None = None) -> None:
+        self.url = _checked(url)
+        self.key_variable = key_variable
+        self.limits = limits or Limits()
+        self.retried = 0
+        self.sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
+        self._key = _key(key_variable)
+        self._client: AsyncClient | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        parts = urlsplit(self.url)
+        self._loopback = _is_loopback(parts.hostname or "")
+        if self._key and parts.scheme == "http" and not self._loopback:
+            log.warning("The key in %s travels unencrypted to %s: it is no https address.", key_variable, parts.netloc)
+
+    async def get(self, path: str) -> Any:
+        """The JSON at `path`, asked for once."""
+        try:
+            return await self._once("GET", path, None)
+        except _PassingError as error:
+            raise EngineError(str(error)) from None
+
+    async def post(self, path: str, body: dict[str, Any], *, json_answer: bool = True) -> Any:
+        """The JSON, or else text, that the server answers. Raises `RefusedError`, or `EngineError` after all tries."""
+        for attempt in range(self.limits.retries + 1):
+            try:
+                return await self._once("POST", path, body, json_answer)
+            except _PassingError as error:
+                left = self.limits.retries - attempt
+                wait_s = self._wait_s(attempt, error.retry_after_s)
+                if left == 0 or wait_s is None:
+                    tried = "" if attempt == 0 else f" (tried {attempt + 1} times)"
+                    raise EngineError(f"{error}{tried}") from None
+                self.retried += 1
+                log.info("%s; trying again in %.1f s, %d tries left", error, wait_s, left)
+            await self.sleep(wait_s)
+        raise AssertionError("the last attempt returns or raises")
+
+    async def close(self) -> None:
+        """Drops all connections."""
+        client, self._client = self._client, None
+        if client is not None:
+            await client.aclose()
+
+    async def _once(self, method: str, path: str, body: dict[str, Any] | None, json_answer: bool = True) -> Any:
+        import httpx2
+
+        client = self._connected()
+        where = f"{self.url}{path}"
+        try:
+            async with self._places, asyncio.timeout(self.limits.timeout_s):
+                response = await client.request(method, where, json=body)
+        except TimeoutError:
+            raise _PassingError(f"{where} did not answer within {self.limits.timeout_s:g} s") from None
+        except httpx2.HTTPError as error:
+            # Its context holds the request with its headers: not a thing to carry into a traceback.
+            raise _PassingError(f"{where} cannot be reached: {self._scrub(_reason(error))}") from None
+        return self._read(response, where, json_answer)
+
+    def _read(self, response: Response, where: str, json_answer: bool) -> Any:
+        if response.is_success and not json_answer:
+            return response.text
+        if response.is_success:
+            try:
+                return json.loads(response.content)
+            except (ValueError, RecursionError):
+                start = self._scrub(response.text)[:80]
+                raise _PassingError(f"{where} answered something that is not JSON: {start!r}") from None
+        words = self._scrub(_words(response))[:WORDS]  # in this order: half a key is still a secret
+        message = f"{where} answered {response.status_code}: {words}"
+        if response.status_code in PASSING:
+            raise _PassingError(message, _retry_after_s(response.headers.get("retry-after")))
+        if response.status_code in (401, 403):
+            have = f"the key in {self.key_variable}" if self._key else f"no key ({self.key_variable} is not set)"
+            message = f"{message}\nIt was given {have}."
+        raise RefusedError(message, response.status_code, words)
+
+    def _wait_s(self, attempt: int, retry_after_s: float) -> float | None:
+        """How long to wait before the next try, None if the server wants more patience than there is."""
+        if retry_after_s > self.limits.longest_wait_s:
+            return None
+        # Between half and all of it, so that many clients do not come back at the same moment.
+        wait_s = self.limits.backoff_s * float(2**attempt) * random.uniform(0.5, 1)  # noqa: S311
+        return min(max(wait_s, retry_after_s), self.limits.longest_wait_s)
+
+    def _connected(self) -> AsyncClient:
+        """The client of this event loop: connections cannot be used in another."""
+        import httpx2
+
+        loop = asyncio.get_running_loop()
+        if self._client is None or self._loop is not loop:
+            self._loop = loop
+            self._places = asyncio.Semaphore(self.limits.concurrency)
+            self._client = httpx2.AsyncClient(
+                headers={"Authorization": f"Bearer {self._key}"} if self._key else {},
+                timeout=httpx2.Timeout(None, connect=self.limits.connect_timeout_s),
+                limits=httpx2.Limits(max_keepalive_connections=self.limits.concurrency),
+                trust_env=not self._loopback,  # no proxy reaches this machine's own servers
+            )
+        return self._client
+
+    def _scrub(self, text: str) -> str:
+        """`text` without the key (servers quote it back) and without control characters."""
+        from bough.terminal.console import printable
+
+        return printable(text.replace(self._key, "***") if self._key else text)
+
+
+class _PassingError(Exception):
+    """What may be gone at the next try."""
+
+    def __init__(self, message: str, retry_after_s: float = 0.0) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
+
+
+def _checked(url: str) -> str:
+    """The address without a slash at its end; a bare host gets the usual /v1."""
+    parts = _split(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise InputError(f"{url!r} is no server's address; write it like http://localhost:8000/v1")
+    if parts.username or parts.password or parts.query or parts.fragment:
+        # What is not shown: this may be where somebody wrote a key.
+        raise InputError(
+            f"the address of {parts.hostname} holds a user, a key or a query; "
+            "keys are taken from the environment only, and the address is the part before any '?'"
+        )
+    path = parts.path.rstrip("/").removesuffix("/chat/completions").removesuffix("/completions")
+    return f"{parts.scheme}://{parts.netloc}{path or '/v1'}"
+
+
+def _split(url: str) -> SplitResult:
+    try:
+        parts = urlsplit(url.strip())
+        _ = parts.port
+    except ValueError as error:
+        raise InputError(f"{url!r} is no server's address: {error}") from None
+    return parts
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _key(variable: str) -> str:
+    key = os.environ.get(variable, "").strip()
+    if not (key.isascii() and key.isprintable() and " " not in key):
+        raise InputError(f"the environment variable {variable} holds no usable key: there are odd characters in it")
+    return key
+
+
+def _words(response: Response) -> str:
+    """What the server says about an error, wherever it puts that."""
+    if response.is_redirect:
+        return f"it moved to {response.headers.get('location')}; give that address"
+    try:
+        said = json.loads(response.content)
+    except (ValueError, RecursionError):
+        said = response.text
+    if isinstance(said, dict):
+        said = said.get("error") or said.get("message") or said.get("detail") or said
+    if isinstance(said, dict):
+        more = [word for word in (said.get("code"), said.get("type")) if isinstance(word, str)]
+        said = f"{said['message']} ({', '.join(more)})" if more and said.get("message") else said.get("message", said)
+    words = said if isinstance(said, str) else json.dumps(said)
+    return words.strip() or "no explanation"
+
+
+def _reason(error: Exception) -> str:
+    return str(error) or type(error).__name__
+
+
+def _retry_after_s(header: str | None) -> float:
+    """Seconds from now, from either form of the header."""
+    if not header:
+        return 0.0
+    try:
+        return max(0.0, float(header))
+    except ValueError:
+        pass
+    try:
+        return max(0.0, email.utils.parsedate_to_datetime(header).timestamp() - time.time())
+    except ValueError:
+        return 0.0

@@ -1,0 +1,109 @@
+"""The engine against a real server that anybody with transformers can start: `transformers serve`."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bough.calls.template import load_template
+from bough.config.sampling import SamplingConfig
+from bough.engines.base import Answer
+from bough.engines.openai import OpenAIEngine
+from bough.models.resolve import resolve
+from bough.types import Message
+
+START = [Message(role="system", content="You are in a house."), Message(role="user", content="Find the lamp.")]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The tiny model with a word in its folder that this server draws by: without it, all its answers are greedy."""
+    folder = tmp_path_factory.mktemp("model") / "tiny"
+    shutil.copytree(resolve("tiny"), folder)
+    settings = json.loads((folder / "generation_config.json").read_text())
+    (folder / "generation_config.json").write_text(json.dumps(settings | {"do_sample": True}))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def url(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    from transformers.utils.import_utils import is_serve_available
+
+    if not is_serve_available():
+        pytest.skip("transformers serve needs its extra: pip install 'transformers[serving]'")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    log = tmp_path_factory.mktemp("serve") / "log"
+    (log.parent / "hub").mkdir()  # it lists the models of the hub cache, and breaks where there is none
+    command = [sys.executable, "-m", "transformers.cli.transformers", "serve", str(model)]
+    command += ["--host", "127.0.0.1", "--port", str(port), "--device", "cpu"]
+    environment = os.environ | {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "HF_HOME": str(log.parent)}
+    with log.open("wb") as file:
+        server = subprocess.Popen(command, stdout=file, stderr=file, env=environment)
+    try:
+        wait_for(f"http://127.0.0.1:{port}/health", server, log)
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        server.terminate()
+        server.wait()
+
+
+def wait_for(url: str, server: subprocess.Popen[bytes], log: Path) -> None:
+    while True:
+        try:
+            urllib.request.urlopen(url, timeout=5).close()
+            return
+        except OSError:
+            assert server.poll() is None, log.read_text()
+            time.sleep(0.2)
+
+
+def ask(url: str, model: Path, seed: int, **sampling: Any) -> list[Answer]:
+    """A conversation of two turns, in which the agent is shown its own words."""
+
+    async def run() -> list[Answer]:
+        engine = OpenAIEngine(
+            url, str(model), SamplingConfig(max_new_tokens=12, **sampling), template=load_template("tiny")
+        )
+        try:
+            await engine.check()
+            chat = engine.open("e", seed=seed)
+            first = await chat.answer(START, [])
+            second = await chat.answer([*START, first.message, Message(role="user", content="And now?")], [])
+            return [first, second]
+        finally:
+            await engine.close()
+
+    return asyncio.run(run())
+
+
+def test_it_answers_without_tokens_and_says_so(url, model, caplog):
+    first, second = ask(url, model, seed=1)
+    assert first.call is None and second.call is None
+    assert "does not know return_token_ids: no exact tokens" in caplog.text
+    assert first.message.content and first.finish == "length"
+    assert first.num_completion_tokens == 12
+    assert second.num_prompt_tokens > first.num_prompt_tokens
+
+
+def test_the_same_seed_gives_the_same_episode_and_another_gives_another(url, model):
+    one, again, other = ([answer.message.content for answer in ask(url, model, seed=seed)] for seed in (1, 1, 2))
+    assert one == again
+    assert one != other
+
+
+def test_temperature_reaches_it(url, model):
+    assert ask(url, model, seed=1, temperature=0)[0].message == ask(url, model, seed=2, temperature=0)[0].message

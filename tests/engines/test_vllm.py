@@ -1,0 +1,87 @@
+"""What is told to vLLM. vLLM itself is tested in `vllm_environment`, by `make test-vllm`."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from bough.config.sampling import SamplingConfig
+from bough.engines.base import ContextFullError
+from bough.engines.vllm import VLLMEngine, _arguments, _room_for, adapter_rank, drawing, finish_of
+from bough.errors import InputError
+
+
+def adapter(folder: Path, settings: object) -> Path:
+    (folder / "adapter_config.json").write_text(json.dumps(settings))
+    return folder
+
+
+def test_sampling_is_said_in_full():
+    sampling = SamplingConfig(temperature=0.5, top_k=3, max_new_tokens=7, stop=["END"])
+    assert drawing(sampling, 11, [2, 5], room=100) == {
+        "temperature": 0.5,
+        "top_p": 1.0,
+        "top_k": 3,
+        "min_p": 0.0,
+        "repetition_penalty": 1.0,
+        "presence_penalty": 0.0,
+        "frequency_penalty": 0.0,
+        "max_tokens": 7,
+        "seed": 11,
+        "stop": ["END"],
+        "include_stop_str_in_output": True,
+        "stop_token_ids": [2, 5],
+        "ignore_eos": True,
+        "skip_special_tokens": False,
+    }
+
+
+def test_an_answer_ends_where_the_context_does():
+    sampling = SamplingConfig(max_new_tokens=7)
+    assert drawing(sampling, 1, [], room=3)["max_tokens"] == 3
+    for room in (0, -5):
+        with pytest.raises(ContextFullError):
+            drawing(sampling, 1, [], room=room)
+
+
+def test_the_rank_of_an_adapter_is_its_largest(tmp_path):
+    assert adapter_rank(adapter(tmp_path, {"r": 8})) == 8
+    assert adapter_rank(adapter(tmp_path, {"r": 8, "rank_pattern": {"q_proj": 24}})) == 24
+    for settings in ({}, {"r": None}, [], {"r": "x"}):
+        with pytest.raises(InputError, match="holds no LoRA adapter"):
+            adapter_rank(adapter(tmp_path, settings))
+    with pytest.raises(InputError, match="holds no LoRA adapter"):
+        adapter_rank(tmp_path / "none")
+
+
+def test_ranks_are_rounded_up_to_what_vllm_has_room_for():
+    assert [_room_for(rank) for rank in (0, 1, 8, 9, 64, 300, 513)] == [0, 8, 8, 16, 64, 320, 513]
+
+
+def test_log_probabilities_and_sampling_are_the_models_own_whatever_the_options():
+    arguments = _arguments("tiny", 16, {"max_model_len": 99, "enable_prefix_caching": False, "max_loras": 5})
+    assert arguments["logprobs_mode"] == "raw_logprobs"
+    assert arguments["generation_config"] == "vllm"
+    assert arguments["trust_remote_code"] is False
+    assert (arguments["enable_lora"], arguments["max_lora_rank"], arguments["max_loras"]) == (True, 16, 5)
+    assert (arguments["max_model_len"], arguments["enable_prefix_caching"]) == (99, False)
+    assert "enable_lora" not in _arguments("tiny", 0, {})
+    for ours in ("model", "logprobs_mode", "trust_remote_code"):
+        with pytest.raises(InputError, match=f"vLLM's {ours} is set by Bough itself"):
+            _arguments("tiny", 0, {ours: True})
+
+
+def test_ways_to_finish():
+    assert [finish_of(reason) for reason in ("stop", "length", "abort", "error", None)] == [
+        "stop", "length", "abort", "abort", "abort",
+    ]  # fmt: skip
+
+
+@pytest.mark.skipif(find_spec("vllm") is not None, reason="vLLM is installed here")
+def test_without_vllm_the_way_to_get_it_is_said():
+    with pytest.raises(InputError, match=r"pip install 'bough\[vllm\]'"):
+        asyncio.run(VLLMEngine.load("tiny"))

@@ -1,0 +1,180 @@
+"""The token engine for vLLM's server, against a stand-in with the real server's answers."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bough.config.sampling import SamplingConfig
+from bough.engines.base import ContextFullError, EngineError, Generated
+from bough.engines.http import Limits
+from bough.engines.vllm_server import VLLMServerEngine
+from bough.errors import InputError
+from tests.engines.stand_in import Json, Reply, StandIn, serving
+
+
+def completion(body: Json, **changed: Any) -> Reply:
+    """As vLLM 0.32 answers /v1/completions: tokens and their log-probabilities in the choice."""
+    ids = [20, 21, 2][: body["max_tokens"]]
+    choice = {
+        "index": 0,
+        "text": "hello there",
+        "logprobs": {
+            "text_offset": [],
+            "token_logprobs": [-0.5, -0.25, -0.125][: len(ids)],
+            "tokens": [],
+            "top_logprobs": [],
+        },
+        "finish_reason": "stop" if len(ids) == 3 else "length",
+        "stop_reason": None,
+        "token_ids": ids,
+        "prompt_token_ids": body["prompt"],
+    }
+    return Reply({"id": "cmpl-1", "object": "text_completion", "model": body["model"], "choices": [choice | changed]})
+
+
+def use(url: str, act: Callable[[VLLMServerEngine], Awaitable[Any]], model: str = "") -> Any:
+    async def run() -> Any:
+        engine = await VLLMServerEngine.load(url, model, limits=Limits(retries=0))
+        try:
+            return await act(engine)
+        finally:
+            await engine.close()
+
+    return asyncio.run(run())
+
+
+async def draw(engine: VLLMServerEngine, prompt: tuple[int, ...] = (7, 8), **sampling: Any) -> Generated:
+    return await engine.generate("e", list(prompt), sampling=SamplingConfig(**sampling), seed=2**62, stop_ids=[2])
+
+
+def test_tokens_go_in_and_tokens_come_out():
+    with serving(completion) as server:
+        drawn = use(server.url, lambda engine: draw(engine, temperature=0.5))
+    assert drawn == Generated([20, 21, 2], [-0.5, -0.25, -0.125], "stop")
+    body = server.asked[-1]
+    assert server.paths[-1] == "/v1/completions"
+    assert (body["model"], body["prompt"], body["return_token_ids"], body["logprobs"]) == ("tiny", [7, 8], True, 0)
+    assert (body["temperature"], body["top_k"], body["seed"], body["stop_token_ids"]) == (0.5, 0, 2**62, [2])
+
+
+def test_an_answer_is_no_longer_than_the_servers_context():
+    with serving(completion) as server:
+        drawn = use(server.url, lambda engine: draw(engine, (5,) * 62))
+        assert server.asked[-1]["max_tokens"] == 2 and drawn.finish == "length"
+        asked = len(server.asked)
+        with pytest.raises(ContextFullError):
+            use(server.url, lambda engine: draw(engine, (5,) * 64))
+    assert [body["prompt"] for body in server.asked[asked:]] == [[1, 2, 3]] * 2  # only the probes
+
+
+@pytest.mark.parametrize(
+    "mode",
+    [
+        lambda body: [0.0 if body["top_k"] == 1 else -0.5] * 3,  # after the cuts only one token is left
+        lambda body: [-0.5 / max(body["temperature"], 1)] * 3,
+        lambda body: [17.25] * 3,  # logits
+    ],
+)
+def test_a_server_that_gives_other_log_probabilities_than_the_models_own_is_refused(mode):
+    def processed(body: Json) -> Reply:
+        return completion(body, logprobs={"token_logprobs": mode(body)})
+
+    with serving(processed) as server, pytest.raises(InputError, match="--logprobs-mode raw_logprobs"):
+        use(server.url, draw)
+
+
+def test_a_server_that_is_no_vllm_is_refused():
+    with serving(completion, models=Reply({"data": [{"id": "gpt"}]})) as server:
+        with pytest.raises(InputError, match="is no vLLM"):
+            use(server.url, draw)
+        with pytest.raises(InputError, match="does not serve 'other'"):
+            use(server.url, draw, "other")
+
+
+@pytest.mark.parametrize("changed", [{"token_ids": None}, {"logprobs": None}, {"prompt_token_ids": None}])
+def test_an_answer_without_tokens_is_an_engine_error(changed):
+    with (
+        serving(lambda body: completion(body, **changed)) as server,
+        pytest.raises(EngineError, match="without tokens"),
+    ):
+        use(server.url, draw)
+
+
+def test_a_prompt_that_the_server_changed_is_an_engine_error():
+    def cut(body: Json) -> Reply:
+        return completion(body, prompt_token_ids=body["prompt"][:1] if body["prompt"] == [7, 8] else body["prompt"])
+
+    with serving(cut) as server, pytest.raises(EngineError, match="changed the prompt: 1 tokens, not 2"):
+        use(server.url, draw)
+
+
+def adapter(folder: Path) -> Path:
+    folder.mkdir()
+    (folder / "adapter_config.json").write_text(json.dumps({"r": 4}))
+    return folder
+
+
+def loading(body: Json) -> Reply:
+    return Reply(b"Success: LoRA adapter added.") if "lora_name" in body else completion(body)
+
+
+def orders(server: StandIn) -> list[str]:
+    return [path for path in server.paths if "lora" in path]
+
+
+def test_a_new_adapter_answers_from_then_on_and_the_last_but_one_is_let_go(tmp_path):
+    folders = [adapter(tmp_path / name) for name in "abcd"]
+
+    async def act(engine: VLLMServerEngine) -> list[str]:
+        policies = []
+        for folder in folders:
+            await engine.load_adapter(folder, f"policy-{folder.name}")
+            await draw(engine)
+            policies.append(engine.policy)
+        return policies
+
+    with serving(loading) as server:
+        assert use(server.url, act) == ["policy-a", "policy-b", "policy-c", "policy-d"]
+    load, unload = "/v1/load_lora_adapter", "/v1/unload_lora_adapter"
+    assert orders(server) == [load, load, load, unload, load, unload]
+    loads = [body for body in server.asked if "lora_path" in body]
+    names = [body["lora_name"] for body in loads]
+    assert [body["lora_path"] for body in loads] == [str(folder) for folder in folders]
+    assert [body["model"] for body in server.asked if body.get("prompt") == [7, 8]] == names
+    assert len(set(names)) == 4 and all(name.startswith(f"policy-{k}-") for name, k in zip(names, "abcd", strict=True))
+    assert [body["lora_name"] for body in server.asked if body.keys() == {"lora_name"}] == names[:2]
+
+
+def test_the_same_folder_again_gets_another_name(tmp_path):
+    folder = adapter(tmp_path / "a")
+
+    async def act(engine: VLLMServerEngine) -> None:
+        await engine.load_adapter(folder)
+        await engine.load_adapter(folder)
+
+    with serving(loading) as server:
+        use(server.url, act)
+    first, second = (body["lora_name"] for body in server.asked if "lora_path" in body)
+    assert first != second
+
+
+@pytest.mark.parametrize(
+    ("reply", "error", "words"),
+    [
+        (Reply({"detail": "Not Found"}, 404), InputError, "VLLM_ALLOW_RUNTIME_LORA_UPDATING=1"),
+        (Reply({"error": {"message": "bad rank"}}, 400), EngineError, "cannot load the adapter .*: bad rank"),
+    ],
+)
+def test_an_adapter_that_the_server_does_not_take(tmp_path, reply, error, words):
+    folder = adapter(tmp_path / "a")
+    with serving(lambda body: reply if "lora_name" in body else completion(body)) as server:
+        with pytest.raises(error, match=words):
+            use(server.url, lambda engine: engine.load_adapter(folder))
+        with pytest.raises(InputError, match="holds no LoRA adapter"):
+            use(server.url, lambda engine: engine.load_adapter(tmp_path))
