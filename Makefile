@@ -4,13 +4,22 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/ready
 
-.PHONY: demo test check format setup lock clean
+.PHONY: demo test test-vllm browser check format setup lock clean
 
 demo: setup
 	PATH="$(CURDIR)/$(BIN):$$PATH" bash examples/demo.sh
 
-test: setup
+test: setup browser
 	$(BIN)/python -m pytest -n 2 --dist loadfile
+
+# vLLM pins much of what it needs, so its tests have an environment of their own.
+test-vllm:
+	PYTHON="$(PYTHON)" bash tests/engines/vllm_environment/setup.sh .venv-vllm
+	VLLM_CPU_KVCACHE_SPACE=1 .venv-vllm/bin/python -m pytest tests/engines/vllm_environment
+
+# The web world's tests skip, with a word, where there is no browser and none can be installed.
+browser: setup
+	-$(BIN)/bough env setup web
 
 check: setup
 	$(BIN)/ruff check .
@@ -28,7 +37,7 @@ $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -c "import sys; sys.exit('Bough needs Python 3.11 or newer, this is ' + sys.version) if sys.version_info < (3, 11) else None"
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check torch==2.13.0
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[datasets,mlflow,dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[datasets,mlflow,web,interpreter,dev]'
 	touch $(READY)
 
 # The versions that every machine gets: what a fresh environment resolves to today.

@@ -8,7 +8,8 @@ SOURCE = Path(__file__).parents[1] / "src" / "bough"
 FLOORS = [
     "errors", "disk", "types", "ledger", "config", "rundir", "formats", "trajectories", "terminal", "speech",
     "sandbox", "environments", "models", "calls", "trees", "objectives", "training", "tracking", "rewards", "engines",
-    "rollouts", "curation", "stages", "evaluation", "recipes", "commands", "verbs", "runs", "cli",
+    "rollouts", "curation", "stages", "evaluation", "recipes", "verbs", "runs", "cards", "viewer",
+    "commands", "cli",
 ]  # fmt: skip
 FLOOR = {name: number for number, name in enumerate(FLOORS)}
 

@@ -50,17 +50,17 @@ VERBS: dict[str, Verb] = {
     ),
     "run": Verb(
         "play the stages of a recipe: from a model and a world to a better agent",
-        "bough.config.run:RunConfig", "bough.runs.commands:run",
+        "bough.config.run:RunConfig", "bough.commands.run:run",
         "  bough run demo\n  bough run recipe.yaml --set model=tiny sft.max_steps=3\n  bough run demo --dry-run",
     ),
     "runs list": Verb(
         "which runs there are",
-        "bough.config.run:RunsListConfig", "bough.runs.commands:list_runs",
+        "bough.config.run:RunsListConfig", "bough.commands.run:list_runs",
         "  bough runs list",
     ),
     "runs show": Verb(
         "one run: its stages, what each was made of, its numbers",
-        "bough.config.run:RunsShowConfig", "bough.runs.commands:show_run",
+        "bough.config.run:RunsShowConfig", "bough.commands.run:show_run",
         "  bough runs show runs/demo",
     ),
     "env list": Verb(

@@ -33,7 +33,7 @@ def test_options_reach_the_tasks_and_lists_may_be_written_with_commas():
 
 
 def test_an_unknown_option_is_an_error_with_the_nearest():
-    with pytest.raises(InputError, match=r"--sice is not a setting; did you mean --size"):
+    with pytest.raises(InputError, match="sice is not a setting; did you mean size"):
         next(tasks_of(Choosy, options={"sice": 3}))
 
 

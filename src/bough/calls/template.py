@@ -15,6 +15,7 @@ from typing import Any
 from bough.calls import fallback
 from bough.calls.encoder import Encoder
 from bough.errors import InputError, RowError
+from bough.speech.hermes import reply_text
 from bough.types import Message
 
 Spoken = dict[str, Any]
@@ -47,7 +48,7 @@ class ChatTemplate:
         text of their own: the template writes them, and its answer is cut out of it.
         """
         if not (reply.reasoning or (reply.tool_calls and self.knows_tools)):
-            return fallback.reply_text(reply)
+            return reply_text(reply)
         prompt = self.prompt(messages, tools)
         whole = self._render_or_refuse([*with_hint(messages), reply], tools)
         if not whole.startswith(prompt):

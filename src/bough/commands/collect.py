@@ -50,7 +50,7 @@ async def _collect(config: CollectConfig, collection: Collection, missing: list[
                     tell=lambda tally: bar.tell(tally.to_json()),
                 )  # fmt: skip
         numbers = _all_on_file(collection, tally)
-        if agent is not None and (gap := rescore(agent, collection.trajectories, config.rescore)):
+        if agent is not None and (gap := rescore(agent, collection.read(), config.rescore)):
             numbers |= gap
     finally:
         if agent is not None:

@@ -53,4 +53,4 @@ def make_options(kind: type[Config], values: Mapping[str, JsonValue]) -> Config:
         value = ready.get(name)
         if isinstance(value, str) and get_origin(plain_type(info.annotation)) is list:
             ready[name] = [part.strip() for part in value.split(",") if part.strip()]
-    return kind.load(None, ready)
+    return kind(**ready)

@@ -53,12 +53,14 @@ class Generated:
     """What was drawn. `completion_ids` end with the end-of-turn token if the model wrote it.
 
     `logprobs` are the model's own: the log-softmax of its logits, before temperature and
-    the cuts of top-p, top-k and min-p.
+    the cuts of top-p, top-k and min-p. `policy` names the weights it was drawn from, if
+    they are not the engine's `policy` any more.
     """
 
     completion_ids: list[int]
     logprobs: list[float]
     finish: Finish
+    policy: str | None = None
 
 
 class TokenEngine(Protocol):

@@ -8,7 +8,7 @@ what it then says, and merely shares less with the one before.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bough.calls.encoder import Encoder
 from bough.calls.template import ChatTemplate
@@ -16,12 +16,21 @@ from bough.config.sampling import SamplingConfig
 from bough.engines.base import Answer, TokenEngine
 from bough.types import Call, Message
 
+if TYPE_CHECKING:
+    from bough.training.policy import Policy
+
 
 class TemplateEngine:
-    """An `Engine` made of a token engine and a chat template."""
+    """An `Engine` made of a token engine and a chat template.
 
-    def __init__(self, tokens: TokenEngine, template: ChatTemplate, sampling: SamplingConfig) -> None:
-        self.tokens, self.template, self.sampling = tokens, template, sampling
+    `scorer` is the policy whose weights the tokens come from, where they are in this
+    process: it can say what it thinks of the calls afterwards.
+    """
+
+    def __init__(
+        self, tokens: TokenEngine, template: ChatTemplate, sampling: SamplingConfig, scorer: Policy | None = None
+    ) -> None:
+        self.tokens, self.template, self.sampling, self.scorer = tokens, template, sampling, scorer
         self.name = template.name
 
     def open(self, episode: str, *, seed: int) -> TemplateChat:
@@ -49,7 +58,7 @@ class TemplateChat:
             self.episode,
             prompt,
             sampling=self.engine.sampling,
-            seed=_mix(self.seed, self._answers),
+            seed=mix(self.seed, self._answers),
             stop_ids=[template.end_of_turn_id],
         )
         self._answers += 1
@@ -64,7 +73,7 @@ class TemplateChat:
             logprobs=drawn.logprobs,
             text=written,
             finish=drawn.finish,
-            policy=tokens.policy,
+            policy=drawn.policy or tokens.policy,
         )
         return Answer(Message(role="assistant", content=written), call, drawn.finish, len(prompt), len(ids))
 
@@ -77,6 +86,6 @@ class TemplateChat:
         return self._encoder.encode(text)
 
 
-def _mix(seed: int, answer: int) -> int:
+def mix(seed: int, answer: int) -> int:
     """A seed for each answer of an episode, the same in any process."""
     return (seed * 0x9E3779B97F4A7C15 + answer * 0xBF58476D1CE4E5B9 + 1) % (1 << 63)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from bough.config.rollouts import AgentConfig
 from bough.config.sampling import SamplingConfig
-from bough.engines.base import Engine
+from bough.engines.base import Engine, TokenEngine
 from bough.errors import InputError
 
 
@@ -22,20 +24,34 @@ async def load_engine(config: AgentConfig, sampling: SamplingConfig) -> Engine:
     adapter = config.adapter or folder
     template = load_template(name, config.chat_template)
     if config.engine == "vllm":
-        from bough.engines.vllm import VLLMEngine
-
-        return TemplateEngine(await VLLMEngine.load(name, adapter=adapter), template, sampling)
+        return TemplateEngine(await _vllm(config, name, adapter), template, sampling)
     import torch
 
     from bough.engines.local.engine import LocalEngine
     from bough.training.policy import Policy
 
     bf16 = torch.cuda.is_available() if config.bf16 is None else config.bf16
-    policy = Policy.load(name, adapter=adapter, dtype=torch.bfloat16 if bf16 else torch.float32)
-    return TemplateEngine(LocalEngine.of(policy, tokenizer=template.tokenizer), template, sampling)
+    policy = Policy.load(name, adapter=adapter, dtype=torch.bfloat16 if bf16 else torch.float32).eval()
+    label = name if adapter is None else f"{name}+{adapter}"
+    tokens = LocalEngine.of(policy, name=label, tokenizer=template.tokenizer)
+    return TemplateEngine(tokens, template, sampling, scorer=policy)
+
+
+async def _vllm(config: AgentConfig, name: str, adapter: Path | None) -> TokenEngine:
+    if config.base_url is None:
+        from bough.engines.vllm import VLLMEngine
+
+        return await VLLMEngine.load(name, adapter=adapter)
+    from bough.engines.vllm_server import VLLMServerEngine
+
+    engine = await VLLMServerEngine.load(config.base_url, key_variable=config.key_variable)
+    if adapter is not None:
+        await engine.load_adapter(adapter)
+    return engine
 
 
 async def _server(config: AgentConfig, sampling: SamplingConfig) -> Engine:
+    from bough.calls.template import load_template
     from bough.engines.openai import OpenAIEngine
 
     if config.base_url is None:
@@ -43,6 +59,8 @@ async def _server(config: AgentConfig, sampling: SamplingConfig) -> Engine:
     if config.adapter is not None:
         raise InputError(f"--adapter {config.adapter}: a server loads its own adapters; name one with --model")
     model = "" if "model" not in config.model_fields_set else config.model
-    engine = OpenAIEngine(config.base_url, model, sampling, key_variable=config.key_variable)
+    # Its template, where a file of it is at hand, gives a call the tokenizer's own text.
+    template = load_template(config.model, config.chat_template) if config.chat_template else None
+    engine = OpenAIEngine(config.base_url, model, sampling, template=template, key_variable=config.key_variable)
     await engine.check()
     return engine

@@ -15,7 +15,7 @@ from typing import Any
 from bough.calls.template import ChatTemplate
 from bough.config.sampling import SamplingConfig
 from bough.engines.base import Answer, ContextFullError, EngineError
-from bough.engines.chat import _mix as mix
+from bough.engines.chat import mix
 from bough.engines.http import Limits, RefusedError, Server
 from bough.engines.wire import conversation, read_answer
 from bough.errors import InputError, did_you_mean

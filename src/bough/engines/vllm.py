@@ -78,6 +78,7 @@ class VLLMEngine:
             output_kind=RequestOutputKind.FINAL_ONLY,
         )
         request = f"{episode}/{next(self._numbers)}"
+        policy = self.policy  # another adapter may have come when the answer has
         try:
             async for output in self._engine.generate(
                 TokensPrompt(prompt_token_ids=prompt_ids), params, request, lora_request=self._lora
@@ -90,7 +91,7 @@ class VLLMEngine:
         drawn = final.outputs[0]
         ids = list(drawn.token_ids)
         logprobs = [step[id].logprob for step, id in zip(drawn.logprobs, ids, strict=True)]
-        return Generated(ids, logprobs, finish_of(drawn.finish_reason))
+        return Generated(ids, logprobs, finish_of(drawn.finish_reason), policy)
 
     async def load_adapter(self, folder: str | Path, policy: str | None = None) -> None:
         """From the next answer on, the adapter in `folder` speaks; `policy` is its name in the records."""

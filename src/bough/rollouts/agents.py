@@ -18,7 +18,8 @@ from bough.types import Message
 class Agent(Protocol):
     """Somebody who can play episodes."""
 
-    name: str
+    @property
+    def name(self) -> str: ...
 
     def enter(self, environment: Environment, *, episode: str, seed: int) -> Chat:
         """Sits down to one episode."""

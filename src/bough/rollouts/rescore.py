@@ -8,10 +8,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from bough.rollouts.agents import Agent, ModelAgent
 from bough.types import Call, Trajectory
 
 if TYPE_CHECKING:
     from bough.training.policy import Policy
+
+
+def rescore(agent: Agent, trajectories: list[Trajectory], count: int) -> dict[str, Any]:
+    """The gap on up to `count` calls; nothing where no model in this process played, or none are wanted."""
+    engine = agent.engine if isinstance(agent, ModelAgent) else None
+    policy: Policy | None = getattr(engine, "scorer", None)
+    calls = sampled_calls(trajectories, count)
+    return logprob_gap(policy, calls) if policy is not None and calls else {}
 
 
 def sampled_calls(trajectories: list[Trajectory], count: int) -> list[Call]:

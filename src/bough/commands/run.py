@@ -1,0 +1,110 @@
+"""`bough run`, `bough runs list` and `bough runs show`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from rich.table import Table
+
+from bough.config.run import RunConfig, RunsListConfig, RunsShowConfig
+from bough.config.yaml_file import YamlFile
+from bough.errors import InputError
+from bough.evaluation.results import Results
+from bough.runs.recipe import Recipe, find_recipe, load_recipe, plan
+from bough.runs.record import Record
+from bough.runs.run import Run
+from bough.terminal import console
+
+
+def run(config: RunConfig) -> int:
+    recipe = load_recipe(find_recipe(config.recipe), config.set)
+    folder = config.output_dir or Path("runs") / recipe.name
+    playing = Run(recipe, folder)
+    if config.dry_run:
+        return _show_plan(playing)
+    err = console.err()
+    playing.play(lambda line: err.print(f"▸ {line}", style="bold", markup=False))
+    console.out().print(_success_table(folder, recipe))
+    console.out().print(f"everything is in {folder}", markup=False)
+    return 0
+
+
+def list_runs(config: RunsListConfig) -> int:
+    if not config.folder.is_dir():
+        raise InputError(f"{config.folder}: there is no such folder")
+    table = Table("run", "recipe", "stages", "last", box=None, pad_edge=False)
+    for file in sorted(config.folder.glob("*/recipe.yaml")):
+        recipe = _recipe_of(file.parent)
+        done = [record for _, record in _records(file.parent, recipe) if record and record.finished]
+        table.add_row(
+            file.parent.name, recipe.name, f"{len(done)} of {len(plan(recipe))}", done[-1].name if done else ""
+        )
+    console.out().print(table if table.row_count else f"no runs in {config.folder}")
+    return 0
+
+
+def show_run(config: RunsShowConfig) -> int:
+    recipe = _recipe_of(config.run)
+    out = console.out()
+    out.print(
+        f"{recipe.name}: {recipe.about or 'no description'}\nmodel {recipe.model}, seed {recipe.seed}", markup=False
+    )
+    table = Table("stage", "state", "minutes", "made of", "made", "note", box=None, pad_edge=False)
+    for folder, record in _records(config.run, recipe):
+        if record is None:
+            table.add_row(folder, "to come", "", "", "", "")
+            continue
+        state = "done" if record.finished else "cut short"
+        table.add_row(
+            folder, state, f"{record.seconds / 60:.1f}", _facts(record.inputs), _facts(record.outputs), record.note
+        )
+    out.print(table)
+    out.print(_success_table(config.run, recipe))
+    return 0
+
+
+def _show_plan(playing: Run) -> int:
+    out = console.out()
+    for stage, settings in playing.settings():
+        out.print(f"{stage.folder}: bough {stage.verb}", style="bold", markup=False)
+        for key, value in settings.items():
+            out.print(f"    {key}: {value}", markup=False)
+    return 0
+
+
+def _success_table(folder: Path, recipe: Recipe) -> Table | str:
+    """Success by evaluation, with its interval."""
+    table = Table("evaluation", "success", "95% interval", "episodes", box=None, pad_edge=False)
+    for name, record in _records(folder, recipe):
+        if record is None or record.verb != "eval" or not record.finished:
+            continue
+        try:
+            results = Results.read(folder / name)
+        except InputError:
+            continue
+        for model in results.models:
+            table.add_row(name, *_rate(results.reports.get(model.name), len(model.outcomes)))
+    return table if table.row_count else ""
+
+
+def _rate(report: Any, episodes: int) -> tuple[str, str, str]:
+    success = report.get("success") if isinstance(report, dict) else None
+    if not isinstance(success, dict):
+        return "", "", str(episodes)
+    low, high = success["low"], success["high"]
+    return f"{success['rate']:.1%}", f"{low:.1%} – {high:.1%}", str(episodes)
+
+
+def _records(folder: Path, recipe: Recipe) -> list[tuple[str, Record | None]]:
+    return [(stage.folder, Record.read(folder / stage.folder)) for stage in plan(recipe)]
+
+
+def _recipe_of(folder: Path) -> Recipe:
+    if not (folder / "recipe.yaml").is_file():
+        raise InputError(f"{folder}: there is no recipe.yaml in it; is it the folder of a run?")
+    return Recipe(**YamlFile.read(folder / "recipe.yaml").values)
+
+
+def _facts(values: dict[str, str]) -> str:
+    return ", ".join(f"{key} {Path(value).name[:8]}" for key, value in values.items())

@@ -1,0 +1,175 @@
+"""A recipe: which model, which world, which stages. A stage is a verb and its settings, written as for the verb itself.
+
+    model: smollm2
+    world: {environment: household, max_turns: 20}
+    stages:
+      - collect: {model: expert, tasks: 40}
+      - demos:
+      - sft: {max_steps: 100}
+      - repeat: {rounds: 2, stages: [{collect: {attempts: 4}}, {pairs: }, {dpo: }]}
+      - eval: {episodes: 100, split: unseen}
+
+What a stage needs and does not say comes from the recipe and from the stages before it:
+the newest model, the newest data of the kind it reads, the world, a folder of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import Field, JsonValue
+
+from bough.config.base import Config
+from bough.config.yaml_file import YamlFile
+from bough.errors import InputError, did_you_mean
+
+SHIPPED = Path(__file__).parents[1] / "recipes"
+
+
+class Recipe(Config):
+    """What a run is made of."""
+
+    name: str = Field("run", description="the run folder's name")
+    about: str = Field("", description="a sentence for people")
+    model: str = Field("smollm2", description="the model to begin with")
+    seed: int = Field(0, ge=0, description="of everything that is drawn; a repeated round adds its number")
+    world: dict[str, JsonValue] = Field({}, description="settings of every stage that knows them")
+    stages: list[dict[str, JsonValue]] = Field(min_length=1, description="verbs with their settings, in order")
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A stage as it stands in a recipe, rounds unrolled. `place` is where, for people."""
+
+    number: int
+    verb: str
+    name: str
+    round: int
+    settings: dict[str, Any] = field(default_factory=dict)
+    source: str | None = None
+    gate: dict[str, Any] | None = None
+    place: str = ""
+
+    @property
+    def folder(self) -> str:
+        return f"{self.number:02}-{self.name}" + (f"-round-{self.round}" if self.round > 1 else "")
+
+
+def find_recipe(name: str) -> Path:
+    """A file, or one of the shipped recipes by its name."""
+    path = Path(name)
+    if path.suffix in (".yaml", ".yml"):
+        return path
+    shipped = SHIPPED / f"{name}.yaml"
+    if not shipped.exists():
+        raise InputError(f"there is no recipe {name!r}{did_you_mean(name, shipped_recipes())}; or give a .yaml file")
+    return shipped
+
+
+def shipped_recipes() -> list[str]:
+    """The names of the recipes that come with Bough."""
+    return sorted(path.stem for path in SHIPPED.glob("*.yaml") if "stages" in YamlFile.read(path).values)
+
+
+def load_recipe(path: Path, changes: Mapping[str, JsonValue]) -> Recipe:
+    """The recipe of a file with `changes` made: `model=…`, `world.KEY=…`, `STAGE.KEY=…` by a stage's verb or name."""
+    document = YamlFile.read(path)
+    values = dict(document.values)
+    values.setdefault("name", path.stem)
+    problems = [problem for key, value in changes.items() if (problem := _change(values, key, value))]
+    if problems:
+        raise InputError("--set cannot be carried out:", problems)
+    try:
+        return Recipe(**values)
+    except InputError as error:
+        raise InputError(f"{path} is no recipe:", error.problems) from None
+
+
+def plan(recipe: Recipe) -> list[Planned]:
+    """The stages in the order in which they run. Raises InputError naming every stage that is not well formed."""
+    problems: list[str] = []
+    stages = [
+        Planned(number, **parts) for number, parts in enumerate(_unrolled(recipe.stages, problems, "stages", 1), 1)
+    ]
+    if problems:
+        raise InputError("the recipe's stages have problems:", problems)
+    return stages
+
+
+def _unrolled(stages: list[Any], problems: list[str], place: str, round: int) -> Iterator[dict[str, Any]]:
+    for index, stage in enumerate(stages):
+        here = f"{place}[{index}]"
+        if not isinstance(stage, dict) or len(stage) != 1:
+            problems.append(f"{here}: a stage is one verb with its settings, such as `- sft: {{max_steps: 100}}`")
+            continue
+        [(verb, settings)] = stage.items()
+        settings = settings or {}
+        if not isinstance(settings, dict):
+            problems.append(f"{here}.{verb}: settings are a mapping, not {settings!r}")
+        elif verb == "repeat":
+            inner, rounds = settings.get("stages"), settings.get("rounds", 1)
+            if set(settings) - {"rounds", "stages"} or not isinstance(inner, list) or not isinstance(rounds, int):
+                problems.append(f"{here}.repeat takes rounds (a number) and stages (a list)")
+                continue
+            for number in range(1, rounds + 1):
+                yield from _unrolled(inner, problems if number == 1 else [], f"{here}.repeat", number)
+        else:
+            own = dict(settings)
+            yield {
+                "verb": verb,
+                "name": str(own.pop("name", verb)),
+                "source": own.pop("from", None),
+                "gate": own.pop("gate", None),
+                "round": round,
+                "settings": own,
+                "place": f"{here}.{verb}",
+            }
+
+
+def _change(values: dict[str, Any], key: str, value: JsonValue) -> str | None:
+    first, _, rest = key.partition(".")
+    if not rest:
+        if first == "stages":
+            return "stages: give one setting of one stage, as STAGE.KEY=VALUE"
+        values[first] = value
+        return None
+    if first == "world":
+        _set(values.setdefault("world", {}), rest, value)
+        return None
+    stages = list(_all_stages(values.get("stages") or []))
+    found = [settings for verb, settings in stages if first in (verb, settings["name"])]
+    if not found:
+        names = {word for verb, settings in stages for word in (verb, settings["name"])}
+        return f"{key}: there is no stage {first!r}{did_you_mean(first, sorted(names | {'world'}))}"
+    for settings in found:
+        _set(settings, rest, value)
+    return None
+
+
+def _all_stages(stages: list[Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    for stage in stages:
+        for verb in stage if isinstance(stage, dict) else ():
+            if stage[verb] is None:
+                stage[verb] = {}
+            if verb == "repeat":
+                yield from _all_stages(stage[verb].get("stages") or [])
+            else:
+                stage[verb].setdefault("name", verb)
+                yield verb, stage[verb]
+
+
+def _set(target: dict[str, Any], key: str, value: JsonValue) -> None:
+    first, _, rest = key.partition(".")
+    if rest:
+        _set(target.setdefault(first, {}), rest, value)
+    else:
+        target[first] = value
+
+
+def to_yaml(recipe: Recipe) -> str:
+    """The recipe as a file."""
+    return yaml.safe_dump(recipe.model_dump(mode="json"), sort_keys=False, allow_unicode=True)

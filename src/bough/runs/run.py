@@ -1,0 +1,201 @@
+"""Playing a recipe: each stage once, skipped if nothing it depends on has changed, resumed if it was cut short."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from bough.config.base import Config
+from bough.config.yaml_file import YamlFile
+from bough.disk import write_atomically, write_json
+from bough.errors import BoughError, InputError, did_you_mean
+from bough.runs.gate import judge
+from bough.runs.kinds import FREE, KINDS, Kind
+from bough.runs.recipe import Planned, Recipe, plan, to_yaml
+from bough.runs.record import Record, content, fingerprint
+from bough.verbs import VERBS, resolve
+
+Tell = Callable[[str], None]
+
+
+@dataclass
+class Shelf:
+    """What the stages so far have made: the newest of each kind, and everything by its stage's name."""
+
+    model: str
+    newest: dict[str, Path] = field(default_factory=dict)
+    by_name: dict[str, Path] = field(default_factory=dict)
+    # Evaluations with the model they were made with, for gates.
+    evaluated: dict[str, tuple[Path, str]] = field(default_factory=dict)
+    accepted: str | None = None
+
+
+class Run:
+    """A recipe in a folder."""
+
+    def __init__(self, recipe: Recipe, folder: Path) -> None:
+        self.recipe, self.folder = recipe, folder
+        self.stages = plan(recipe)
+        self.check()
+
+    def check(self) -> None:
+        """Every stage's settings, before anything runs: all problems at once."""
+        problems: list[str] = []
+        shelf = Shelf(self.recipe.model)
+        for stage in self.stages:
+            if stage.verb not in KINDS:
+                problems.append(
+                    f"{stage.place}: {stage.verb} is no stage{did_you_mean(stage.verb, [*KINDS, 'repeat'])}"
+                )
+                continue
+            try:
+                self._config(stage, shelf)
+            except InputError as error:
+                problems += [f"{stage.place}: {problem}" for problem in error.problems or [str(error)]]
+            self._shelve(stage, shelf)
+        if problems:
+            raise InputError(f"the recipe {self.recipe.name} has {len(problems)} problems:", problems)
+
+    def settings(self) -> Iterator[tuple[Planned, dict[str, Any]]]:
+        """Every stage with the settings it would run with, those at their defaults left out."""
+        shelf = Shelf(self.recipe.model)
+        for stage in self.stages:
+            yield stage, self._config(stage, shelf).model_dump(mode="json", exclude_unset=True)
+            self._shelve(stage, shelf)
+
+    def play(self, tell: Tell) -> None:
+        """Runs what has to be run."""
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise InputError(f"{self.folder}: cannot be used as a run folder: {error.strerror}") from None
+        self._agree()
+        write_atomically(self.folder / "recipe.yaml", to_yaml(self.recipe))
+        shelf = Shelf(self.recipe.model)
+        for stage in self.stages:
+            record = self._play(stage, shelf, tell)
+            self._shelve(stage, shelf)
+            self._open_gate(stage, shelf, record, tell)
+            write_json(self.folder / "lineage.json", self.lineage())
+
+    def lineage(self) -> list[dict[str, Any]]:
+        """Which data and which model made which, as far as the run has come."""
+        records = [(stage, Record.read(self.folder / stage.folder)) for stage in self.stages]
+        return [
+            {"stage": stage.folder, "verb": record.verb, "inputs": record.inputs, "outputs": record.outputs,
+             "finished": record.finished, "note": record.note}
+            for stage, record in records if record is not None
+        ]  # fmt: skip
+
+    def _play(self, stage: Planned, shelf: Shelf, tell: Tell) -> Record:
+        kind, folder = KINDS[stage.verb], self.folder / stage.folder
+        config = self._config(stage, shelf)
+        inputs = _inputs(KINDS[stage.verb], config)
+        settings = {key: value for key, value in config.model_dump(mode="json").items() if key not in FREE}
+        for name in inputs:  # where an input lies is no matter, only what is in it
+            settings.pop(name, None)
+        record = Record(stage.verb, stage.name, stage.round, fingerprint(stage.verb, settings, inputs), inputs)
+        before = Record.read(folder)
+        same = before is not None and before.fingerprint == record.fingerprint
+        if before is not None and same and before.finished and (folder / kind.artefact).exists():
+            tell(f"{stage.folder}: done already")
+            return before
+        if not same:
+            if before is not None:
+                tell(f"{stage.folder}: what it depends on has changed; starting it anew")
+            shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True, exist_ok=True)
+        record.write(folder)
+        tell(f"{stage.folder}")
+        begun = time.monotonic()
+        code = int(resolve(VERBS[stage.verb].run)(self._config(stage, shelf)) or 0)
+        if code or not (folder / kind.artefact).exists():
+            raise BoughError(f"{stage.folder} did not succeed; what is finished stays, `bough run` goes on from here")
+        record.seconds = time.monotonic() - begun
+        record.outputs = {kind.writes: content(folder / kind.artefact)}
+        record.finished = True
+        record.write(folder)
+        return record
+
+    def _config(self, stage: Planned, shelf: Shelf) -> Config:
+        """The stage's settings: its own, then the world's and what the stages before have made."""
+        kind, folder = KINDS[stage.verb], self.folder / stage.folder
+        config: type[Config] = resolve(VERBS[stage.verb].config)
+        fields = config.model_fields
+        values: dict[str, Any] = {k: v for k, v in self.recipe.world.items() if config.field_name(k) in fields}
+        values |= {"model": shelf.model, "seed": self.recipe.seed + stage.round - 1}
+        values |= {kind.output: folder / kind.artefact if kind.one_file else folder}
+        if kind.resumes:
+            values["resume"] = (folder / "checkpoints").exists()
+        values = {key: value for key, value in values.items() if config.field_name(key) in fields}
+        values |= stage.settings
+        if kind.reads and config.field_name(kind.file) not in {config.field_name(key) for key in stage.settings}:
+            source = self._source(stage, kind, shelf)
+            if source is not None:
+                values[kind.file] = source
+        return config(**values)
+
+    def _source(self, stage: Planned, kind: Kind, shelf: Shelf) -> Path | None:
+        assert kind.reads is not None
+        if stage.source is not None:
+            if stage.source not in shelf.by_name:
+                names = did_you_mean(stage.source, shelf.by_name)
+                raise InputError(f"from: there is no earlier stage {stage.source!r}{names}")
+            return shelf.by_name[stage.source]
+        return shelf.newest.get(kind.reads)
+
+    def _shelve(self, stage: Planned, shelf: Shelf) -> None:
+        kind = KINDS[stage.verb]
+        path = self.folder / stage.folder / kind.artefact
+        shelf.by_name[stage.name] = shelf.newest[kind.writes] = path
+        if kind.writes == "model":
+            shelf.model = str(path)
+        if kind.writes == "evaluation":
+            shelf.evaluated[stage.name] = (path, shelf.model)
+
+    def _open_gate(self, stage: Planned, shelf: Shelf, record: Record, tell: Tell) -> None:
+        """After an evaluation with a gate: a model that is not really better gives way to the one before."""
+        if KINDS[stage.verb].writes != "evaluation":
+            return
+        if stage.gate is None or shelf.accepted is None:
+            shelf.accepted = stage.name
+            return
+        against = str(stage.gate.get("against", shelf.accepted))
+        if against not in shelf.evaluated:
+            raise InputError(f"{stage.place}.gate: there is no earlier evaluation {against!r}")
+        old, model_before = shelf.evaluated[against]
+        verdict = judge(old, shelf.evaluated[stage.name][0], alpha=float(stage.gate.get("alpha", 0.05)))
+        if verdict.promote:
+            shelf.accepted = stage.name
+        else:
+            shelf.model = model_before
+        record.note = verdict.reason
+        record.write(self.folder / stage.folder)
+        tell(f"{stage.folder}: {verdict.reason}")
+
+    def _agree(self) -> None:
+        """A folder holds one recipe's run; settings may change, and only what they concern is run again."""
+        file = self.folder / "recipe.yaml"
+        if file.exists():
+            before = YamlFile.read(file).values.get("name")
+            if before != self.recipe.name:
+                raise InputError(f"{self.folder} holds a run of the recipe {before}; take another --output-dir")
+        elif self.folder.exists() and any(self.folder.iterdir()):
+            raise InputError(f"{self.folder} holds other files; a run needs a folder of its own")
+
+
+def _inputs(kind: Kind, config: Config) -> dict[str, str]:
+    """Every input by its setting, as a digest of its content."""
+    values = config.model_dump()
+    inputs = {}
+    for name in filter(None, ("model", "adapter", "task_file", "eval_file", kind.file)):
+        value = values.get(name)
+        if isinstance(value, list):
+            inputs[name] = ",".join(content(Path(str(one))) for one in value)
+        elif value is not None:
+            inputs[name] = content(Path(str(value)))
+    return inputs

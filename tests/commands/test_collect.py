@@ -1,0 +1,103 @@
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from bough.cli import main
+from bough.training.policy import Policy
+from bough.trajectories.reader import read
+from bough.types import Trajectory
+
+COUNTING = "tests.environments.worlds:Counting"
+
+
+def collect(output: Path, *words: str, model: str = "tiny", environment: str = COUNTING) -> int:
+    start = ["collect", "--model", model, "--environment", environment, "--output", str(output)]
+    return main([*start, "--max-new-tokens", "8", *words])
+
+
+def episodes(folder: Path) -> list[Trajectory]:
+    return [record for record in read(folder / "trajectories.jsonl") if isinstance(record, Trajectory)]
+
+
+def test_every_call_is_on_file_as_the_tokens_it_was(tmp_path: Path, capsys: Any):
+    assert collect(tmp_path, "--tasks", "3", "--attempts", "2", "--max-errors", "2") == 0
+    found = episodes(tmp_path)
+    assert [record.id for record in found] == [f"train-0-{task}#{attempt}" for task in range(3) for attempt in range(2)]
+    calls = [turn.call for record in found for turn in record.turns]
+    assert len(calls) >= 12 and all(call is not None and call.logprobs for call in calls)
+    with torch.no_grad():
+        again = Policy.load("tiny").logprobs([call for call in calls if call is not None])
+    for call, logprobs in zip(calls, again, strict=True):
+        assert call is not None and torch.allclose(logprobs, torch.tensor(call.logprobs), atol=1e-4)
+    report = json.loads((tmp_path / "report.json").read_text())
+    assert report["episodes"] == 6 and report["logprob_gap_max"] < 1e-4 and report["rescored_tokens"] > 0
+    assert "sampled against trained log-probabilities" in capsys.readouterr().out
+
+
+def test_the_same_seed_gives_the_same_file_whatever_runs_beside_it(tmp_path: Path):
+    for name, concurrency in (("one", "1"), ("five", "5")):
+        assert collect(tmp_path / name, "--tasks", "4", "--attempts", "2", "--concurrency", concurrency) == 0
+    assert (tmp_path / "one/trajectories.jsonl").read_bytes() == (tmp_path / "five/trajectories.jsonl").read_bytes()
+    assert collect(tmp_path / "other", "--tasks", "4", "--attempts", "2", "--seed", "1") == 0
+    assert (tmp_path / "one/trajectories.jsonl").read_bytes() != (tmp_path / "other/trajectories.jsonl").read_bytes()
+
+
+def test_more_tasks_are_added_to_those_on_file(tmp_path: Path, capsys: Any):
+    assert collect(tmp_path, "--tasks", "2", model="expert") == 0
+    first = (tmp_path / "trajectories.jsonl").read_text()
+    assert collect(tmp_path, "--tasks", "5", model="expert") == 0
+    assert (tmp_path / "trajectories.jsonl").read_text().startswith(first) and len(episodes(tmp_path)) == 5
+    assert "2 of 5 episodes are on file; going on" in capsys.readouterr().err
+    assert json.loads((tmp_path / "report.json").read_text())["episodes"] == 5
+
+
+def test_tasks_of_a_file(tmp_path: Path):
+    (tmp_path / "tasks.jsonl").write_text('{"id": "x", "goal": 2}\n')
+    assert collect(tmp_path / "out", "--task-file", str(tmp_path / "tasks.jsonl"), model="expert") == 0
+    [found] = episodes(tmp_path / "out")
+    assert found.task.id == "x" and found.success
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (["--environment", "househould"], "did you mean household?"),
+        (["--options", "x=1"], "x is not a setting"),
+        (["--options", "x"], "'x' must be written as key=value"),
+        (["--base-url", "http://127.0.0.1:1"], "needs --engine openai"),
+        (["--engine", "openai"], "--engine openai needs the server's address"),
+    ],
+)
+def test_bad_input_is_named_before_anything_is_played(words: list[str], complaint: str, tmp_path: Path, capsys: Any):
+    assert collect(tmp_path / "out", *words) == 2
+    assert complaint in capsys.readouterr().err
+
+
+def test_an_interrupted_collection_keeps_what_is_finished_and_goes_on(tmp_path: Path):
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", "bough", "collect", "--model", "tiny", "--environment", COUNTING, "--tasks", "40"]
+    command += ["--max-new-tokens", "12", "--concurrency", "2", "--rescore", "0", "--output", str(tmp_path / "out")]
+    process = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    file = tmp_path / "out" / "trajectories.jsonl"
+    deadline = time.monotonic() + 120
+    while not (file.exists() and file.stat().st_size) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 130 and "Interrupted." in err and "Traceback" not in err, err
+    done = len(episodes(tmp_path / "out"))
+    assert 0 < done < 40
+    assert subprocess.run(command, env=environment, check=False, capture_output=True).returncode == 0
+    whole = file.read_bytes()
+    assert len(episodes(tmp_path / "out")) == 40
+    command[-1] = str(tmp_path / "uninterrupted")
+    assert subprocess.run(command, env=environment, check=False, capture_output=True).returncode == 0
+    assert (tmp_path / "uninterrupted" / "trajectories.jsonl").read_bytes() == whole

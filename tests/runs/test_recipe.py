@@ -1,0 +1,73 @@
+from pathlib import Path
+
+import pytest
+
+from bough.errors import InputError
+from bough.runs.recipe import Recipe, find_recipe, load_recipe, plan
+
+TEXT = """\
+model: tiny
+world: {environment: household}
+stages:
+  - collect: {name: demonstrations, tasks: 4}
+  - demos:
+  - repeat:
+      rounds: 2
+      stages:
+        - collect: {attempts: 2}
+        - dpo: {from: other, max_steps: 3}
+  - eval: {gate: {alpha: 0.1}}
+"""
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "mine.yaml"
+    path.write_text(TEXT)
+    return path
+
+
+def test_rounds_are_unrolled_and_every_stage_has_a_folder(file: Path):
+    stages = plan(load_recipe(file, {}))
+    assert [stage.folder for stage in stages] == [
+        "01-demonstrations", "02-demos", "03-collect", "04-dpo", "05-collect-round-2", "06-dpo-round-2", "07-eval",
+    ]  # fmt: skip
+    assert [stage.verb for stage in stages[:2]] == ["collect", "demos"]
+    assert (stages[3].source, stages[3].settings) == ("other", {"max_steps": 3})
+    assert stages[6].gate == {"alpha": 0.1} and stages[6].settings == {}
+
+
+def test_the_name_is_the_files(file: Path):
+    assert load_recipe(file, {}).name == "mine"
+
+
+def test_settings_are_changed_by_verb_by_name_and_in_the_world(file: Path):
+    changes = {"model": "smollm2", "world.options.types": ["a"], "demonstrations.tasks": 9, "dpo.beta": 0.5}
+    recipe = load_recipe(file, changes)
+    stages = plan(recipe)
+    assert recipe.model == "smollm2" and recipe.world["options"] == {"types": ["a"]}
+    assert stages[0].settings["tasks"] == 9
+    assert [stage.settings.get("beta") for stage in stages] == [None, None, None, 0.5, None, 0.5, None]
+    assert "tasks" not in plan(load_recipe(file, {"collect.attempts": 3}))[2].settings
+
+
+def test_a_change_that_fits_nothing_is_an_error_with_the_nearest(file: Path):
+    with pytest.raises(InputError, match=r"dop.beta: there is no stage 'dop'; did you mean dpo"):
+        load_recipe(file, {"dop.beta": 1})
+    with pytest.raises(InputError, match="modle is not a setting; did you mean model"):
+        load_recipe(file, {"modle": "x"})
+
+
+def test_stages_that_are_not_well_formed_are_all_named():
+    recipe = Recipe(stages=[{"sft": 3}, {"a": {}, "b": {}}, {"repeat": {"rounds": "x"}}])
+    with pytest.raises(InputError) as error:
+        plan(recipe)
+    assert [problem.partition(":")[0].partition(" ")[0] for problem in error.value.problems] == [
+        "stages[0].sft", "stages[1]", "stages[2].repeat",
+    ]  # fmt: skip
+
+
+def test_a_shipped_recipe_is_found_by_name_and_others_by_file():
+    assert find_recipe("some/file.yaml") == Path("some/file.yaml")
+    with pytest.raises(InputError, match="there is no recipe 'dmeo'"):
+        find_recipe("dmeo")
