@@ -1,10 +1,9 @@
-"""FlexAttention on the rows of trees: what the order of a tree's branches and the kernel's options are worth.
+"""FlexAttention on the rows of trees: what the kernel's options are worth.
 
     python benchmarks/attention.py [--options default safe tma autotune]
 
 One layer of the Qwen3-4B shape. A block of the mask that is seen whole needs no look at
-single tokens; with the largest branch of every node first, more blocks are. FLOPs are
-those of the pairs of tokens that see each other, twice as many backward as forward:
+single tokens. FLOPs are those of the pairs of tokens that see each other, twice as many backward as forward:
 what the kernel computes again is not counted.
 """
 
@@ -43,24 +42,6 @@ def calls_of(work: str) -> list[Call]:
         return source.episode(30, Lengths(think=150)).calls()
     attempts = source.attempts(8, 4, Lengths(start=2560, answer=300, observation=100))
     return [call for attempt in attempts for call in attempt.calls()]
-
-
-def as_built(tree: TokenTree) -> tuple[Ids, Ids]:
-    return tree.end, tree.position
-
-
-def heavy_first(tree: TokenTree) -> tuple[Ids, Ids]:
-    """The same tree laid out with the largest child of every node first."""
-    sizes = tree.end - np.arange(len(tree))
-    children: dict[int, list[int]] = {}
-    for node, parent in enumerate(tree.parent.tolist()):
-        children.setdefault(parent, []).append(node)
-    order: list[int] = []
-    waiting = sorted(children[-1], key=sizes.__getitem__)
-    while waiting:
-        order.append(node := waiting.pop())
-        waiting += sorted(children.get(node, []), key=sizes.__getitem__)
-    return sizes[order] + np.arange(len(tree)), tree.position[order]
 
 
 def mask_of(end: Ids, position: Ids, device: torch.device) -> BlockMask:
@@ -105,17 +86,16 @@ def main() -> None:
     rows: list[list[object]] = []
     for work in options.work:
         tree = TokenTree.of(calls_of(work))
-        for layout in (as_built, heavy_first):
-            mask = mask_of(*layout(tree), device)
-            blocks = f"{int(mask.kv_num_blocks.sum())} in part, {int(mask.full_kv_num_blocks.sum())} whole"
-            for name in options.options:
-                result: list[object] = []
-                with failure_in(problems := []):
-                    result = measure(mask, int((tree.position + 1).sum()), name, options.times)
-                rows.append([work, layout.__name__, blocks, name, *(result or problems)])
-                print(rows[-1], flush=True)
+        mask = mask_of(tree.end, tree.position, device)
+        blocks = f"{int(mask.kv_num_blocks.sum())} in part, {int(mask.full_kv_num_blocks.sum())} whole"
+        for name in options.options:
+            result: list[object] = []
+            with failure_in(problems := []):
+                result = measure(mask, int((tree.position + 1).sum()), name, options.times)
+            rows.append([work, blocks, name, *(result or problems)])
+            print(rows[-1], flush=True)
     print(f"\n### FlexAttention, one layer of the Qwen3-4B shape\n\n{machine()}\n")
-    print(table(["row", "layout", "blocks", "options", "forward", "TFLOP/s", "with backward", "TFLOP/s"], rows))
+    print(table(["row", "blocks", "options", "forward", "TFLOP/s", "with backward", "TFLOP/s"], rows))
 
 
 if __name__ == "__main__":

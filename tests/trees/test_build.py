@@ -29,9 +29,24 @@ def test_two_calls_share_their_common_start():
 
 def test_calls_without_a_common_start_are_trees_side_by_side():
     tree = TokenTree.of([call([7, 8], [9]), call([1], [2])])
-    assert tree.token.tolist() == [1, 7, 8]
-    assert tree.parent.tolist() == [-1, -1, 1]
-    assert tree.end.tolist() == [1, 3, 3]
+    assert tree.token.tolist() == [7, 8, 1]
+    assert tree.parent.tolist() == [-1, 0, -1]
+    assert tree.end.tolist() == [2, 2, 3]
+
+
+def test_the_largest_branch_comes_first():
+    tree = TokenTree.of([call([1, 2], [9]), call([1, 5, 3], [9]), call([1, 5, 4, 6], [9])])
+    assert tree.token.tolist() == [1, 5, 4, 6, 3, 2]
+    assert tree.end.tolist() == [6, 5, 4, 4, 5, 6]
+
+
+@given(call_sets())
+def test_no_branch_is_larger_than_one_before_it(calls):
+    tree = TokenTree.of(calls)
+    for parent in range(-1, len(tree)):
+        children = np.flatnonzero(tree.parent == parent)
+        sizes = (tree.end[children] - children).tolist()
+        assert sizes == sorted(sizes, reverse=True)
 
 
 @given(call_sets())
@@ -63,7 +78,7 @@ def test_an_answered_token_is_predicted_from_all_that_came_before_it(calls):
 
 def test_token_ids_sort_as_numbers_not_as_bytes():
     tree = TokenTree.of([call([256, 5], [0]), call([1, 6], [0]), call([256, 7], [0])])
-    assert tree.token.tolist() == [1, 6, 256, 5, 7]
+    assert tree.token.tolist() == [256, 5, 7, 1, 6]
 
 
 def test_numpy_arrays_are_calls_too():
