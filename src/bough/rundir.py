@@ -21,6 +21,7 @@ class RunDir:
         self.metrics = self.path / "metrics.jsonl"
         self.checkpoints = self.path / "checkpoints"
         self.cache = self.path / "cache"
+        self.rollouts = self.path / "rollouts"
         self.final = self.path / "final"
         self.best = self.path / "best"
 
@@ -37,7 +38,7 @@ class RunDir:
 
     def clear(self) -> None:
         """Removes what an earlier run left here; files that are not a run's stay."""
-        for folder in (self.checkpoints, self.cache, self.final, self.best):
+        for folder in (self.checkpoints, self.cache, self.rollouts, self.final, self.best):
             shutil.rmtree(folder, ignore_errors=True)
         for file in (self.config, self.ledger, self.report, self.metrics):
             file.unlink(missing_ok=True)

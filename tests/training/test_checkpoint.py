@@ -32,7 +32,7 @@ def save(folder: Path, step: int, model: nn.Module, optimizer: torch.optim.Optim
         path.mkdir()
         torch.save(model.state_dict(), path / "w.pt")
 
-    checkpoint.save(folder, step, weights, optimizer, {"step": step}, keep=keep)
+    checkpoint.save(folder, step, weights, checkpoint.OptimizerState.of(optimizer), {"step": step}, keep=keep)
 
 
 def test_a_restored_run_is_bit_identical_to_one_that_was_never_stopped(tmp_path: Path):
@@ -66,3 +66,27 @@ def test_no_pickle_is_written(tmp_path: Path):
     trained(1, folder=tmp_path)
     names = {path.name for path in (tmp_path / "step-00000001").iterdir()}
     assert names == {"weights", "optimizer.safetensors", "random.safetensors", "state.json"}
+
+
+class Nested(torch.optim.SGD):
+    """As bitsandbytes' optimizers: a map that all weights share, in a dictionary beside the other state."""
+
+    MAP = torch.arange(4.0)
+
+    def state_dict(self):
+        moments = {i: {"step": 3, "inner": {"map": self.MAP, "state": torch.full((2,), float(i))}} for i in range(2)}
+        return {"state": moments, "param_groups": super().state_dict()["param_groups"]}
+
+    def load_state_dict(self, state_dict):
+        self.loaded = state_dict["state"]
+
+
+def test_8_bit_state_is_kept_and_found_again(tmp_path: Path):
+    optimizer = Nested([nn.Parameter(torch.zeros(2)), nn.Parameter(torch.zeros(2))], lr=0.1)
+    save(tmp_path, 1, nn.Linear(1, 1), optimizer)
+    checkpoint.checkpoints(tmp_path)[0].restore(optimizer)
+    for i, found in optimizer.loaded.items():
+        assert found["step"] == 3
+        assert torch.equal(found["map"], Nested.MAP)
+        assert found["state"].tolist() == [i, i]
+    assert sorted(optimizer.loaded) == [0, 1]

@@ -13,8 +13,10 @@ from bough.errors import BoughError
 from bough.rundir import RunDir
 from bough.stages.sft import Demonstration, SFTObjective
 from bough.training.adapters import Lora
+from bough.training.checkpoint import checkpoints
 from bough.training.loop import Trainer
 from bough.training.policy import Policy
+from bough.training.source import FileSource
 from bough.training.step import Step
 from bough.types import Call
 
@@ -43,7 +45,7 @@ def trainer(tmp_path: Path, **settings: Any) -> Trainer:
     run = RunDir(tmp_path)
     run.create(config)
     policy = Policy.load("tiny", lora=Lora(r=4))
-    return Trainer(policy, SFTObjective(), EXAMPLES, config, run, lambda folder: folder.mkdir())
+    return Trainer(policy, SFTObjective(), FileSource(EXAMPLES, config), config, run, lambda folder, _: folder.mkdir())
 
 
 def failing(monkeypatch: pytest.MonkeyPatch, times: int) -> None:
@@ -112,3 +114,31 @@ def test_bfloat16_keeps_what_is_trained_in_float32(tmp_path: Path):
     for mine, exact in zip(policy.logprobs(calls), plain, strict=True):
         assert mine.dtype == torch.float32
         assert torch.allclose(mine, exact, atol=0.1)
+
+
+def test_a_scaled_loss_trains_what_an_unscaled_one_does(tmp_path: Path):
+    scaled, plain = trainer(tmp_path / "scaled", fp16=True), trainer(tmp_path / "plain")
+    assert scaled.train().overflows == 0
+    plain.train()
+    for mine, other in zip(scaled.policy.parameters(), plain.policy.parameters(), strict=True):
+        torch.testing.assert_close(mine, other, rtol=1e-5, atol=1e-6)
+    # A power of two changes no digit of a gradient.
+    assert scaled.scaler.get_scale() == 65536.0
+
+
+def test_a_step_that_overflows_is_left_out_counted_and_said(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    overflowing = trainer(tmp_path, fp16=True)
+    trained = next(parameter for parameter in overflowing.policy.parameters() if parameter.requires_grad)
+    hook = trained.register_hook(lambda gradient: gradient * float("inf"))
+    weights = [parameter.clone() for parameter in overflowing.policy.parameters()]
+    with caplog.at_level(logging.WARNING):
+        overflowing._step()
+    hook.remove()
+    assert "Step 1 changed nothing: its gradients overflow in float16" in caplog.text
+    assert (overflowing.counters.step, overflowing.counters.overflows) == (1, 1)
+    assert all(torch.equal(a, b) for a, b in zip(overflowing.policy.parameters(), weights, strict=True))
+    # The lower scale is what a run goes on with.
+    overflowing._save_checkpoint()
+    again = trainer(tmp_path, fp16=True)
+    assert again.train(checkpoints(tmp_path / "checkpoints")[0]).overflows == 1
+    assert again.scaler.get_scale() == 32768.0

@@ -23,7 +23,7 @@ def policy() -> Policy:
 
 def test_the_reference_is_the_model_without_its_adapter_and_without_dropout(policy: Policy):
     (row,) = policy.rows(CALLS)
-    found = Reference(policy).of(row, CALLS)
+    (found,) = Reference(policy).of([row], CALLS)
     bare = Policy.load("tiny").logprobs(CALLS)
     for c, logprobs in zip(row.calls, found, strict=True):
         assert torch.allclose(logprobs, bare[c], atol=1e-5)
@@ -34,7 +34,7 @@ def test_the_reference_is_the_model_without_its_adapter_and_without_dropout(poli
 
 def test_what_was_computed_beforehand_is_read_back_from_disk(policy: Policy, tmp_path: Path):
     (row,) = policy.rows(CALLS)
-    expected = Reference(policy).of(row, CALLS)
+    (expected,) = Reference(policy).of([row], CALLS)
     first = Reference(policy)
     first.compute(CALLS, 4096, tmp_path, "tiny")
     again = Reference(policy)
@@ -42,7 +42,7 @@ def test_what_was_computed_beforehand_is_read_back_from_disk(policy: Policy, tmp
         for parameter in policy.parameters():
             parameter.add_(1.0)
     again.compute(CALLS, 4096, tmp_path, "tiny")
-    for a, b, c in zip(first.of(row, CALLS), again.of(row, CALLS), expected, strict=True):
+    for a, b, c in zip(first.of([row], CALLS)[0], again.of([row], CALLS)[0], expected, strict=True):
         assert torch.equal(a, b) and torch.allclose(a, c, atol=1e-6)
 
 

@@ -6,12 +6,13 @@ Names follow those of the tools our users come from where they mean the same.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Self
 
-from pydantic import AliasChoices, Field
+from pydantic import AliasChoices, Field, model_validator
 
 from bough.config.base import Config
 from bough.config.calls import CallsConfig
+from bough.config.online import OnlineConfig
 
 
 class TrainingDataConfig(Config):
@@ -74,6 +75,10 @@ class MachineConfig(Config):
 
     token_budget: int = Field(8192, ge=128, description="tokens in one forward pass, shared ones counted once")
     bf16: bool | None = Field(None, description="compute in bfloat16 (default: on a GPU yes, on a CPU no)")
+    fp16: bool = Field(False, description="compute in float16, for GPUs without bfloat16; overflows are left out")
+    shard: bool = Field(
+        False, description="spread the weights over the processes of accelerate launch: a piece in each, not all in all"
+    )
     gradient_checkpointing: bool = Field(False, description="compute activations again instead of keeping them")
     attention: Literal["auto", "flex", "sdpa"] = Field("auto", description="which attention kernel carries the tree")
     compile: bool = Field(
@@ -173,8 +178,12 @@ class DPOConfig(TrainingConfig):
     )
 
 
-class GRPOConfig(TrainingConfig):
-    """Group-relative policy optimisation on groups of attempts on file."""
+class GRPOConfig(TrainingConfig, OnlineConfig):  # type: ignore[misc]  # pydantic's plugin and two bases
+    """Group-relative policy optimisation: on groups of attempts on file, or in a world that is played in meanwhile."""
+
+    train_file: Path | None = Field(  # type: ignore[assignment]  # the others must have one
+        None, description="groups on file; or give --environment to play for them"
+    )
 
     learning_rate: float = Field(
         1e-6, gt=0, description="peak learning rate", validation_alias=AliasChoices("learning_rate", "lr")
@@ -207,3 +216,9 @@ class GRPOConfig(TrainingConfig):
         False,
         description="compute the log-probabilities before the update once, before training, and keep them on disk",
     )
+
+    @model_validator(mode="after")
+    def _a_file_or_a_world(self) -> Self:
+        if (self.train_file is None) == (self.environment is None):
+            raise ValueError("groups come from train_file or from an environment: give one of them")
+        return self

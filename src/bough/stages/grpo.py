@@ -1,4 +1,4 @@
-"""GRPO on groups of attempts on file: an advantage for every call, compared within its group."""
+"""GRPO on groups of attempts: an advantage for every call, compared within its group."""
 
 from __future__ import annotations
 
@@ -22,10 +22,15 @@ from bough.types import Call, Group, Trajectory
 
 @dataclass(frozen=True)
 class Attempts(Example):
-    """The calls of a group's attempts, each with its advantage and the weight of its tokens."""
+    """The calls of a group's attempts, each with its advantage and the weight of its tokens.
+
+    `before` are the calls' log-probabilities before the first update on this group, where
+    they were computed.
+    """
 
     advantages: tuple[float, ...] = ()
     weights: tuple[float, ...] = ()
+    before: tuple[Tensor, ...] = ()
     denominator: float = 0.0
     reward: float | None = None
 
@@ -33,18 +38,22 @@ class Attempts(Example):
 class GRPOObjective:
     """The clipped surrogate per token; every call is a part of its own.
 
-    The reference stands in for the policy before its first update, which it is: the start
-    adapter, or none. Log-probabilities of the sampler on file correct for its difference.
+    On groups from a file the reference stands in for the policy before its first update,
+    which it is: the start adapter, or none. On groups that were just played (`online`) the
+    policy is where it was, or `before` says where that was; a reference is needed for a
+    divergence from it only. Log-probabilities of the sampler correct for its difference.
     """
 
-    needs_reference = True
-
-    def __init__(self, config: GRPOConfig) -> None:
-        self.config = config
+    def __init__(self, config: GRPOConfig, *, online: bool = False) -> None:
+        self.config, self.online = config, online
+        self.needs_reference = not online or config.kl_coef > 0
 
     def parts(self, example: Attempts) -> list[Attempts]:
-        rows = zip(example.calls, example.advantages, example.weights, strict=True)
-        return [replace(example, calls=[c], advantages=(a,), weights=(w,)) for c, a, w in rows]
+        rows = enumerate(zip(example.calls, example.advantages, example.weights, strict=True))
+        return [
+            replace(example, calls=[c], advantages=(a,), weights=(w,), before=example.before[i : i + 1])
+            for i, (c, a, w) in rows
+        ]
 
     def amount(self, example: Attempts) -> float:
         return example.denominator
@@ -56,10 +65,11 @@ class GRPOObjective:
         reference: Sequence[Sequence[Tensor]] | None,
         denominator: float,
     ) -> Loss:
-        assert reference is not None
         config = self.config
         found = [of_part[0] for of_part in logprobs]
-        before = torch.cat([of_part[0] for of_part in reference])
+        start = torch.cat([of_part[0] for of_part in reference]) if reference is not None else None
+        before = start if not self.online else torch.cat([_before(p, f) for p, f in zip(parts, found, strict=True)])
+        assert before is not None
         return grpo_loss(
             torch.cat(found),
             before,
@@ -70,7 +80,7 @@ class GRPOObjective:
             clip_high=config.clip_high,
             dual_clip=config.dual_clip,
             kl_coef=config.kl_coef,
-            reference_logprobs_N=before if config.kl_coef else None,
+            reference_logprobs_N=start if config.kl_coef else None,
             sampler_logprobs_N=_sampled(parts, before),
             importance_cap=config.importance_cap,
         )
@@ -82,7 +92,7 @@ def groups(config: GRPOConfig, builder: CallBuilder, held_out: bool = False) -> 
     def make(sample: Sample, source: CallSource) -> Attempts:
         if not isinstance(sample, Group):
             raise RowError("wrong_kind", f"this is a {type(sample).__name__.lower()}; GRPO learns from groups")
-        return _attempts(sample, source, config)
+        return make_attempts(sample, source, config)
 
     file = config.eval_file if held_out else config.train_file
     assert file is not None
@@ -91,7 +101,8 @@ def groups(config: GRPOConfig, builder: CallBuilder, held_out: bool = False) -> 
     return found
 
 
-def _attempts(group: Group, source: CallSource, config: GRPOConfig) -> Attempts:
+def make_attempts(group: Group, source: CallSource, config: GRPOConfig) -> Attempts:
+    """The group as an example. Raises RowError where it teaches nothing."""
     spread = call_advantages(group, config)
     calls: list[Call] = []
     advantages: list[float] = []
@@ -151,6 +162,10 @@ def _turn_rewards(attempt: Trajectory, outcome: float | None) -> list[float | No
     if outcome is not None and rewards and all(reward is None for reward in rewards):
         rewards[-1] = outcome
     return rewards
+
+
+def _before(part: Attempts, now: Tensor) -> Tensor:
+    return part.before[0].to(now.device) if part.before else now.detach()
 
 
 def _sampled(parts: Sequence[Attempts], like: Tensor) -> Tensor | None:

@@ -21,6 +21,7 @@ from bough.rundir import RunDir
 from bough.stages.dpo import DPOObjective, preferences
 from bough.stages.examples import Examples
 from bough.stages.grpo import GRPOObjective, groups
+from bough.stages.online import OnlineSource
 from bough.stages.sft import SFTObjective, demonstrations
 from bough.terminal.training import TrainingProgress
 from bough.tracking.trackers import Trackers
@@ -33,6 +34,7 @@ from bough.training.policy import Policy
 from bough.training.processes import Processes
 from bough.training.reconcile import grow, read_shape
 from bough.training.saving import save_policy
+from bough.training.source import FileSource
 
 log = logging.getLogger(__name__)
 # Settings that do not change what is computed.
@@ -60,11 +62,14 @@ def dpo(config: DPOConfig) -> Trained:
 
 
 def grpo(config: GRPOConfig) -> Trained:
-    """Group-relative policy optimisation on groups of attempts on file."""
-    return _train(config, GRPOObjective(config), groups)
+    """Group-relative policy optimisation on groups of attempts: on file, or played with the newest weights."""
+    if config.environment is None:
+        return _train(config, GRPOObjective(config), groups)
+    return _train(config, GRPOObjective(config, online=True), None)
 
 
-def _train(config: TrainingConfig, objective: Objective[Any], read: Reader) -> Trained:
+def _train(config: Any, objective: Objective[Any], read: Reader | None) -> Trained:
+    """The whole stage. Without `read` the examples come from playing."""
     run, processes = RunDir(config.output_dir), Processes()
     if processes.first:
         _make_room(run, config)
@@ -77,10 +82,11 @@ def _train(config: TrainingConfig, objective: Objective[Any], read: Reader) -> T
         run.create(config)
     template = load_template(base_and_adapter(config.model)[0], config.chat_template)
     builder = CallBuilder(template, max_length=config.max_length, stride=config.stride)
-    training = read(config, builder, False)
-    held_out = read(config, builder, True) if config.eval_file else Examples[Any]()
-    ledgers = [training.rows.to_json(), training.calls.to_json()]
-    policy = _load_policy(config, start, resumed, processes, needs_reference=objective.needs_reference)
+    training = read(config, builder, False) if read else Examples[Any]()
+    held_out = read(config, builder, True) if read and config.eval_file else Examples[Any]()
+    needs_reference = objective.needs_reference or read is None  # to measure how far it has come
+    policy = _load_policy(config, start, resumed, processes, needs_reference=needs_reference)
+    source = FileSource(training.examples, config) if read else _play(config, policy, template, run, processes)
     names = config.report_to if processes.first else []
     with (
         Trackers(names, run.path, config.wandb_project, config.model_dump()) as trackers,
@@ -88,20 +94,37 @@ def _train(config: TrainingConfig, objective: Objective[Any], read: Reader) -> T
     ):
 
         def tell(values: dict[str, Any]) -> None:
-            progress.tell(values)
-            trackers.log(values)
+            if processes.first:
+                progress.tell(values)
+                trackers.log(values)
 
         trainer = Trainer(
-            policy, objective, training.examples, config, run, partial(save_policy, policy, template.tokenizer),
+            policy, objective, source, config, run, partial(save_policy, policy, template.tokenizer),
             held_out=held_out.examples, processes=processes, tell=tell,
         )  # fmt: skip
-        progress.begin(len(trainer.plan), training.rows, training.calls)
-        _precompute(trainer, config, start, template)
-        counters = trainer.train(resumed)
+        if processes.first:
+            progress.begin(len(source), *([training.rows, training.calls] if read else []))
+        if isinstance(source, FileSource):
+            _precompute(trainer, source, config, start, template)
+        try:
+            counters = trainer.train(resumed)
+        finally:
+            if isinstance(source, OnlineSource):
+                source.close()
+    accounts = [source.groups, source.calls] if isinstance(source, OnlineSource) else [training.rows, training.calls]
+    ledgers = [account.to_json() for account in accounts]
     if processes.first:
         write_json(run.ledger, ledgers)
         write_json(run.report, asdict(counters) | {"weights": run.final.name})
     return Trained(run.final, counters, ledgers)
+
+
+def _play(
+    config: GRPOConfig, policy: Policy, template: ChatTemplate, run: RunDir, processes: Processes
+) -> OnlineSource:
+    if processes.count > 1:
+        raise InputError("--environment plays in one process only; leave out accelerate launch")
+    return OnlineSource(config, policy, template, run)
 
 
 def _make_room(run: RunDir, config: TrainingConfig) -> None:
@@ -193,10 +216,13 @@ def _load_policy(
         name, actor = (name, resumed.weights) if config.use_lora else (str(resumed.weights), None)
     torch.manual_seed(config.seed)  # a new adapter is drawn at random
     device = processes.device
-    bf16 = device.type == "cuda" if config.bf16 is None else config.bf16
+    _check_machine(config, device)
+    autocast = _precision(config, device)
     # Frozen weights may be as small as they are computed with; trained ones must not round small steps away.
-    dtype = torch.bfloat16 if bf16 and config.use_lora else torch.float32
-    model = load_model(name, dtype=dtype, device=device, quantize=config.qlora)
+    dtype = autocast if autocast and config.use_lora else torch.float32
+    # A model that is sharded may be too large for one GPU until it is.
+    place = torch.device("cpu") if config.shard else device
+    model = load_model(name, dtype=dtype, device=place, quantize=config.qlora)
     if config.gradient_checkpointing:
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
     if actor is None:
@@ -207,16 +233,44 @@ def _load_policy(
         model = grow(model, actor, _lora(config))
     if needs_reference and start:
         model.load_adapter(str(start), adapter_name=REFERENCE, is_trainable=False)
-    if config.compile and device.type != "cuda":
-        raise InputError(f"--compile needs a CUDA device; this is {device.type}")
-    autocast = torch.bfloat16 if bf16 else None
-    return Policy(model, attention=config.attention, autocast=autocast, compile=config.compile)
+    policy = Policy(model, attention=config.attention, autocast=autocast, compile=config.compile, device=device)
+    if config.shard:
+        policy.shard(device)
+    return policy
 
 
-def _precompute(trainer: Trainer, config: TrainingConfig, start: Path | None, template: ChatTemplate) -> None:
+def _check_machine(config: TrainingConfig, device: torch.device) -> None:
+    """All settings that do not go with the machine or with each other."""
+    together = [f"--{name}" for name in ("qlora", "compile") if getattr(config, name)]
+    together += [f"--optimizer {config.optimizer}"] if config.optimizer != "adamw" else []
+    problems = [f"--shard does not go with {name}" for name in together if config.shard]
+    if config.shard and not torch.distributed.is_initialized():
+        problems.append("--shard needs several processes: accelerate launch --num_processes 2 -m bough …")
+    if config.fp16 and config.bf16:
+        problems.append("--fp16 and --bf16 exclude each other")
+    problems += [
+        f"--{name} needs a CUDA device; this is {device.type}"
+        for name in ("compile", "fp16")
+        if getattr(config, name) and device.type != "cuda"
+    ]
+    if problems:
+        raise InputError("these settings cannot be used here:", problems)
+
+
+def _precision(config: TrainingConfig, device: torch.device) -> torch.dtype | None:
+    """What matrix products are computed in, if not in float32."""
+    if config.fp16:
+        return torch.float16
+    bf16 = device.type == "cuda" if config.bf16 is None else config.bf16
+    return torch.bfloat16 if bf16 else None
+
+
+def _precompute(
+    trainer: Trainer, source: FileSource, config: TrainingConfig, start: Path | None, template: ChatTemplate
+) -> None:
     """Reference log-probabilities beforehand: where asked for, and where all weights are trained."""
     if trainer.reference is None or (config.use_lora and not getattr(config, "precompute_reference", False)):
         return
-    calls = [call for example in [*trainer.examples, *trainer.held_out] for call in example.calls]
-    name = f"{config.model}|{start and start.resolve()}|{config.bf16}|{template.end_of_turn}"
+    calls = [call for example in [*source.examples, *trainer.held_out] for call in example.calls]
+    name = f"{config.model}|{start and start.resolve()}|{config.bf16}|{config.fp16}|{template.end_of_turn}"
     trainer.reference.compute(calls, config.token_budget, trainer.run.cache, name)

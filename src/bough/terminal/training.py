@@ -11,7 +11,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from bough.ledger import Ledger
 from bough.terminal.console import err
 
-SHOWN = ("loss", "accuracy", "margin", "eval_loss")
+SHOWN = ("loss", "accuracy", "margin", "eval_loss", "reward", "success", "eval_success")
 # Where there is no terminal, one line in so many seconds.
 LINE_EVERY_S = 10.0
 
@@ -38,8 +38,8 @@ class TrainingProgress:
     ) -> None:
         self.bar.stop()
 
-    def begin(self, num_steps: int, rows: Ledger, calls: Ledger) -> None:
-        self.console.print(f"{rows}; {calls}; {num_steps} steps", markup=False)
+    def begin(self, num_steps: int, *ledgers: Ledger) -> None:
+        self.console.print("; ".join([*map(str, ledgers), f"{num_steps} steps"]), markup=False)
         self.task = self.bar.add_task("training", total=num_steps, numbers="")
 
     def tell(self, values: dict[str, Any]) -> None:

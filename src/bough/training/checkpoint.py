@@ -18,7 +18,7 @@ import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from safetensors.torch import load_file, save_file
@@ -26,6 +26,7 @@ from torch import Tensor
 
 from bough.disk import put_in_place
 from bough.errors import InputError
+from bough.training.shard import gather, piece
 
 NAME = re.compile(r"step-(\d{8})")
 
@@ -50,7 +51,8 @@ class Checkpoint:
         """Puts the optimizer and the random number generators back; returns the counters."""
         try:
             state = json.loads((self.path / "state.json").read_text())
-            optimizer.load_state_dict(_unflatten(load_file(self.path / "optimizer.safetensors"), state["optimizer"]))
+            found = _unflatten(load_file(self.path / "optimizer.safetensors"), state["optimizer"])
+            optimizer.load_state_dict(_in_pieces(found, optimizer))
             randomness = load_file(self.path / "random.safetensors")
         except (OSError, ValueError, KeyError) as error:
             raise InputError(f"{self.path}: not a checkpoint of this run: {error}") from error
@@ -59,6 +61,27 @@ class Checkpoint:
             torch.cuda.set_rng_state(randomness["cuda"])
         counters: dict[str, Any] = state["counters"]
         return counters
+
+
+class OptimizerState(NamedTuple):
+    """An optimizer's state as named tensors and as JSON."""
+
+    tensors: dict[str, Tensor]
+    numbers: dict[str, Any]
+
+    @classmethod
+    def of(cls, optimizer: torch.optim.Optimizer) -> OptimizerState:
+        """The state as it is now. Where weights are sharded every process must ask; the first gets it whole."""
+        state = optimizer.state_dict()
+        tensors: dict[str, Tensor] = {}
+        numbers: dict[str, Any] = {"state": {}, "param_groups": state["param_groups"]}
+        for index, values in state["state"].items():
+            for name, value in _unwrapped(values).items():
+                if isinstance(value, Tensor):
+                    tensors[f"{index}.{name}"] = value
+                else:
+                    numbers["state"].setdefault(str(index), {})[name] = value
+        return cls(_each_by_itself(gather(tensors)), numbers)
 
 
 def checkpoints(folder: Path) -> list[Checkpoint]:
@@ -72,7 +95,7 @@ def save(
     folder: Path,
     step: int,
     save_weights: Callable[[Path], None],
-    optimizer: torch.optim.Optimizer,
+    optimizer: OptimizerState,
     counters: dict[str, Any],
     *,
     keep: int,
@@ -84,13 +107,12 @@ def save(
     draft = folder / f".step-{step:08}"
     draft.mkdir()
     save_weights(draft / "weights")
-    tensors, numbers = _flatten(optimizer.state_dict())
-    save_file(tensors, draft / "optimizer.safetensors")
+    save_file(optimizer.tensors, draft / "optimizer.safetensors")
     randomness = {"cpu": torch.get_rng_state()}
     if torch.cuda.is_available():
         randomness["cuda"] = torch.cuda.get_rng_state()
     save_file(randomness, draft / "random.safetensors")
-    (draft / "state.json").write_text(json.dumps({"optimizer": numbers, "counters": counters}))
+    (draft / "state.json").write_text(json.dumps({"optimizer": optimizer.numbers, "counters": counters}))
     saved = Checkpoint(folder / f"step-{step:08}")
     put_in_place(draft, saved.path)
     for old in checkpoints(folder)[:-keep]:
@@ -101,17 +123,21 @@ def save(
     return saved
 
 
-def _flatten(state: dict[str, Any]) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """An optimizer's state as named tensors and as JSON."""
-    tensors: dict[str, Tensor] = {}
-    numbers: dict[str, Any] = {"state": {}, "param_groups": state["param_groups"]}
-    for index, values in state["state"].items():
-        for name, value in values.items():
-            if isinstance(value, Tensor):
-                tensors[f"{index}.{name}"] = value.detach().contiguous()
-            else:
-                numbers["state"].setdefault(str(index), {})[name] = value
-    return tensors, numbers
+def _unwrapped(values: dict[str, Any]) -> dict[str, Any]:
+    """bitsandbytes keeps what belongs to 8-bit moments in a dictionary of its own; it reads it without one too."""
+    inner = [value for value in values.values() if isinstance(value, dict)]
+    flat = {name: value for name, value in values.items() if not isinstance(value, dict)}
+    return {name: value for part in (flat, *inner) for name, value in part.items()}
+
+
+def _each_by_itself(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """A file holds no tensor under two names, as bitsandbytes has its quantization maps."""
+    seen: set[int] = set()
+    found = {}
+    for name, tensor in tensors.items():
+        found[name] = tensor.clone() if tensor.data_ptr() in seen else tensor.contiguous()
+        seen.add(tensor.data_ptr())
+    return found
 
 
 def _unflatten(tensors: dict[str, Tensor], numbers: dict[str, Any]) -> dict[str, Any]:
@@ -120,3 +146,13 @@ def _unflatten(tensors: dict[str, Tensor], numbers: dict[str, Any]) -> dict[str,
         index, _, name = key.partition(".")
         state.setdefault(int(index), {})[name] = value
     return {"state": state, "param_groups": numbers["param_groups"]}
+
+
+def _in_pieces(state: dict[str, Any], optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    """The state cut as the weights are that it belongs to."""
+    weights = [weight for group in optimizer.param_groups for weight in group["params"]]
+    for index, values in state["state"].items():
+        for name, value in values.items():
+            if isinstance(value, Tensor):
+                values[name] = piece(value, weights[index])
+    return state

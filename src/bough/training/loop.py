@@ -1,6 +1,6 @@
 """The training loop: the same for every objective, and able to go on after a kill as if there had been none.
 
-plan → step: examples → parts → rows → log-probabilities → loss → gradient → weights
+source → step: examples → parts → rows → log-probabilities → loss → gradient → weights
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 from pydantic_core import to_json
+from torch import Tensor
 
 from bough.config.training import TrainingConfig
 from bough.disk import put_in_place
@@ -25,11 +26,12 @@ from bough.training import checkpoint
 from bough.training.metrics_file import MetricsFile
 from bough.training.objective import Example, Objective
 from bough.training.optimizer import make_optimizer
-from bough.training.plan import Curriculum, Plan
 from bough.training.policy import Policy
 from bough.training.processes import Processes
 from bough.training.reference import Reference
 from bough.training.schedule import learning_rate
+from bough.training.shard import whole
+from bough.training.source import Batch, PausedError, Source
 from bough.training.step import Gradient, Step
 
 log = logging.getLogger(__name__)
@@ -50,12 +52,14 @@ class Counters:
     levels: list[int] = field(default_factory=lambda: [0])
     success_total: float = 0.0
     success_count: float = 0.0
+    overflows: int = 0
+    loss_scale: dict[str, float] = field(default_factory=dict)
 
 
 class Trainer:
-    """Trains a policy on examples.
+    """Trains a policy on the batches of a source.
 
-    `save` writes the policy into a folder; `tell` hears of every step's values, for
+    `save` writes the policy's weights into a folder; `tell` hears of every step's values, for
     progress and trackers.
     """
 
@@ -63,26 +67,28 @@ class Trainer:
         self,
         policy: Policy,
         objective: Objective[Any],
-        examples: Sequence[Example],
+        source: Source,
         config: TrainingConfig,
         run: RunDir,
-        save: Callable[[Path], None],
+        save: Callable[[Path, dict[str, Tensor]], None],
         *,
         held_out: Sequence[Example] = (),
         processes: Processes | None = None,
         tell: Callable[[Values], None] = lambda _: None,
     ) -> None:
-        self.policy, self.objective, self.examples, self.held_out = policy, objective, examples, held_out
+        self.policy, self.objective, self.source, self.held_out = policy, objective, source, held_out
         self.config, self.run, self.save, self.tell = config, run, save, tell
         self.processes = processes or Processes()
         self.reference = Reference(policy) if objective.needs_reference else None
-        self.plan = self._plan()
         self.optimizer = make_optimizer(
             policy.named_parameters(),
             kind=config.optimizer,
             learning_rate=config.learning_rate,
             weight_decay=config.weight_decay,
         )
+        # Gradients too small for float16 are lifted into its range; too high, and the step is left out.
+        self.scaler = torch.amp.GradScaler(policy.device.type, enabled=config.fp16)
+        self.scaler.scale(torch.zeros((), device=policy.device))  # until then it has no scale
         self.counters = Counters(budget=config.token_budget)
 
     def train(self, resume: checkpoint.Checkpoint | None = None) -> Counters:
@@ -90,11 +96,17 @@ class Trainer:
         torch.manual_seed(self.config.seed + self.processes.rank)
         if resume:
             self.counters = Counters(**resume.restore(self.optimizer))
-            self.plan = self._plan(self.counters.levels)
+            if self.counters.loss_scale:
+                self.scaler.load_state_dict(self.counters.loss_scale)
+            self.source.restore(self.counters.levels)
         metrics = MetricsFile(self.run.metrics, self.counters.step) if self.processes.first else None
         self.policy.train()
-        while self.counters.step < len(self.plan):
-            values = self._step()
+        while self.counters.step < len(self.source):
+            batch = self._next_batch()
+            if batch is None:
+                log.warning("Stopped behind step %d: there is nothing left to learn from.", self.counters.step)
+                break
+            values = self._step(batch)
             if self._due(self.config.logging_steps) and metrics:
                 metrics.append(values)
             if self.held_out and self._evaluation_due():
@@ -106,49 +118,71 @@ class Trainer:
                         "Stopped early: eval loss has not fallen %d times.", self.counters.evaluations_without_gain
                     )
                     break
-            if self._due(self.config.save_steps) and self.counters.step < len(self.plan):
+            if self._due(self.config.save_steps) and self.counters.step < len(self.source):
                 self._save_checkpoint()
         self._save_weights(self.run.final)
         return self.counters
 
-    def _step(self) -> Values:
+    def _next_batch(self) -> Batch | None:
+        """What the next step learns from. Where the source pauses the run, what was learnt so far is saved first."""
+        try:
+            return self.source.batch(self.counters.step)
+        except PausedError:
+            self._save_checkpoint()
+            raise
+
+    def _step(self, batch: Batch) -> Values:
         begin = time.perf_counter()
-        number, planned = self.counters.step, self.plan[self.counters.step]
-        examples = [self.examples[i] for i in self.processes.share(planned.examples)]
+        number = self.counters.step
+        examples = self.processes.share(batch.examples)
         rate = self._learning_rate(number)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
         found = self._gradient(examples)
-        self.processes.sum_gradients(self.policy.parameters())
+        if not self.policy.sharded:
+            self.processes.sum_gradients(self.policy.parameters())
         loss, metrics = self.processes.sum_metrics(found.loss, found.metrics)
         if not math.isfinite(loss):
             raise self._not_finite(number + 1, examples, loss)
-        norm = torch.nn.utils.clip_grad_norm_(
-            [parameter for parameter in self.policy.parameters() if parameter.requires_grad], self.config.max_grad_norm
-        )
-        self.optimizer.step()
-        self.optimizer.zero_grad()
+        norm = self._update(number + 1)
+        trained = sum(example.num_trained for example in examples)
+        trained, computed, raw = self.processes.sum_counts(trained, found.tokens_computed, found.tokens_raw)
         self.counters.step += 1
-        self.counters.tokens_trained += sum(example.num_trained for example in examples)
-        self.counters.tokens_computed += found.tokens_computed
-        self.counters.tokens_raw += found.tokens_raw
+        self.counters.tokens_trained += trained
+        self.counters.tokens_computed += computed
+        self.counters.tokens_raw += raw
         self._count_success(metrics)
         seconds = time.perf_counter() - begin
         values: Values = {
             "step": self.counters.step,
-            "epoch": planned.epoch,
+            "epoch": batch.epoch,
+            **batch.values,
             "loss": loss,
             **{name: mean.value for name, mean in metrics.items()},
             "learning_rate": rate,
-            "grad_norm": float(norm),
-            "shared": found.tokens_raw / max(1, found.tokens_computed),
+            "grad_norm": norm,
+            "shared": raw / max(1, computed),
             "tokens_computed": self.counters.tokens_computed,
-            "tokens_per_s": found.tokens_computed / seconds,
-            "raw_tokens_per_s": found.tokens_raw / seconds,
+            "tokens_per_s": computed / seconds,
+            "raw_tokens_per_s": raw / seconds,
             "seconds": seconds,
         }
         self.tell(values)
         return values
+
+    def _update(self, step: int) -> float:
+        """Changes the weights by their gradients; returns how long those were together."""
+        self.scaler.unscale_(self.optimizer)
+        trained = [parameter for parameter in self.policy.parameters() if parameter.requires_grad]
+        norm = float(whole(torch.nn.utils.clip_grad_norm_(trained, self.config.max_grad_norm)))
+        scale = self.scaler.get_scale()
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
+        self.optimizer.zero_grad()
+        if self.scaler.get_scale() < scale:
+            self.counters.overflows += 1
+            log.warning("Step %d changed nothing: its gradients overflow in float16. Its batch is left out.", step)
+        return norm
 
     def _gradient(self, examples: Sequence[Example]) -> Gradient:
         """The gradient of a step; where memory runs out, once more in half as large pieces."""
@@ -156,7 +190,9 @@ class Trainer:
         parts = [part for example in examples for part in self.objective.parts(example)]
         try:
             return self._computed(parts, denominator, backward=True)
-        except torch.cuda.OutOfMemoryError:
+        except torch.cuda.OutOfMemoryError as error:
+            if self.policy.sharded:  # the others wait in the middle of a pass, and nobody can join them there
+                raise self._out_of_memory() from error
             self.counters.budget //= 2
             log.warning(
                 "Out of GPU memory: trying step %d again with token_budget %d.",
@@ -168,14 +204,11 @@ class Trainer:
         try:
             return self._computed(parts, denominator, backward=True)
         except torch.cuda.OutOfMemoryError as error:
-            raise BoughError(
-                f"out of GPU memory in step {self.counters.step + 1} even with token_budget {self.counters.budget}; "
-                "try --gradient-checkpointing, a smaller --max-length or --qlora, then --resume"
-            ) from error
+            raise self._out_of_memory() from error
 
     def _computed(self, parts: Sequence[Example], denominator: float, *, backward: bool) -> Gradient:
         step = Step(self.policy, self.objective, parts, budget=self.counters.budget, share=self.config.share)
-        return step.run(denominator, self.reference, backward=backward)
+        return step.run(denominator, self.reference, backward=backward, loss_scale=self.scaler.get_scale())
 
     def _evaluate(self) -> Values:
         """The objective on the held-out examples."""
@@ -197,64 +230,61 @@ class Trainer:
         self.tell(values)
         return values
 
-    def _plan(self, levels: Sequence[int] = (0,)) -> Plan:
-        config = self.config
-        curriculum = Curriculum(
-            config.curriculum_start_ratio, config.curriculum_warmup_epochs, config.curriculum_success
-        )  # fmt: skip
-        return Plan(
-            [example.cluster for example in self.examples],
-            [example.difficulty for example in self.examples],
-            batch_size=config.batch_size * config.gradient_accumulation_steps,
-            num_epochs=config.num_epochs,
-            max_steps=config.max_steps,
-            curriculum=curriculum if config.curriculum else None,
-            seed=config.seed,
-            levels=levels,
-        )
-
     def _count_success(self, metrics: dict[str, Mean]) -> None:
-        """Remembers how well the epoch is going, and tells the plan when it ends."""
+        """Remembers how well the epoch is going, and tells the source when it ends."""
         success = metrics.get("accuracy", metrics["token_accuracy"])
         self.counters.success_total += float(success.total)
         self.counters.success_count += float(success.count)
-        if self.config.curriculum_success is not None and self.plan.ends_epoch(self.counters.step - 1):
-            self.plan.tell(self.counters.success_total / max(1.0, self.counters.success_count))
+        if self.source.ends_epoch(self.counters.step - 1):
+            self.source.tell(self.counters.success_total / max(1.0, self.counters.success_count))
             self.counters.success_total = self.counters.success_count = 0.0
-        self.counters.levels = list(self.plan.levels)
+        self.counters.levels = self.source.levels
 
     def _learning_rate(self, step: int) -> float:
         config = self.config
         return learning_rate(
-            step, len(self.plan), peak=config.learning_rate, warmup_ratio=config.warmup_ratio, decay=config.lr_scheduler
+            step,
+            len(self.source),
+            peak=config.learning_rate,
+            warmup_ratio=config.warmup_ratio,
+            decay=config.lr_scheduler,
         )
 
     def _due(self, every: int) -> bool:
-        return self.counters.step % every == 0 or self.counters.step == len(self.plan)
+        return self.counters.step % every == 0 or self.counters.step == len(self.source)
 
     def _evaluation_due(self) -> bool:
         if self.config.eval_steps:
             return self._due(self.config.eval_steps)
-        return self.plan.ends_epoch(self.counters.step - 1)
+        return self.source.ends_epoch(self.counters.step - 1)
 
     def _out_of_patience(self) -> bool:
         patience = self.config.early_stopping_patience
         return patience is not None and self.counters.evaluations_without_gain >= patience
 
     def _save_checkpoint(self) -> None:
+        self.counters.loss_scale = self.scaler.state_dict()
+        weights, optimizer = self.policy.weights(), checkpoint.OptimizerState.of(self.optimizer)
         if self.processes.first:
             checkpoint.save(
-                self.run.checkpoints, self.counters.step, self.save, self.optimizer, asdict(self.counters),
-                keep=self.config.save_total_limit,
+                self.run.checkpoints, self.counters.step, lambda folder: self.save(folder, weights), optimizer,
+                asdict(self.counters), keep=self.config.save_total_limit,
             )  # fmt: skip
         self.processes.wait()
 
     def _save_weights(self, path: Path) -> None:
+        weights = self.policy.weights()
         if self.processes.first:
             draft = path.with_name(f".{path.name}")
-            self.save(draft)
+            self.save(draft, weights)
             put_in_place(draft, path)
         self.processes.wait()
+
+    def _out_of_memory(self) -> BoughError:
+        return BoughError(
+            f"out of GPU memory in step {self.counters.step + 1} even with token_budget {self.counters.budget}; "
+            "try a smaller --token-budget, --gradient-checkpointing, a smaller --max-length or --qlora, then --resume"
+        )
 
     def _not_finite(self, step: int, examples: Sequence[Example], loss: float) -> BoughError:
         path = self.run.bad_batch(step)

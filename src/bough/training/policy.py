@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Self
 
@@ -18,13 +19,15 @@ import torch
 from torch import Tensor, nn
 
 from bough.errors import BoughError, InputError
-from bough.training.adapters import Lora, add_actor, load_actor, reference
+from bough.training.adapters import ACTOR, Lora, adapted_layers, add_actor, load_actor, reference
 from bough.training.head import Head, predict
 from bough.training.load import base_and_adapter, load_model
+from bough.training.shard import gather, most, shard
 from bough.trees.attend import BLOCK, block_mask, dense_mask, flex_tree_attention, sdpa_tree_attention
 from bough.trees.build import CallTokens
 from bough.trees.layers import branching_obstacle, layer_sights, length_matters
 from bough.trees.pack import PlainRow, TreeRow, plain_row, plain_rows, tree_rows
+from bough.types import Call
 
 log = logging.getLogger(__name__)
 
@@ -53,7 +56,10 @@ class Policy(nn.Module):
     With `autocast`, matrix products are in that type whatever the weights are kept in:
     what is trained stays float32, so that small steps are not rounded away. With `compile`,
     each layer's small operations become a few kernels: a minute once, then a step is faster.
+    `device` is where it will compute, if its weights are elsewhere until they are sharded.
     """
+
+    sharded = False
 
     def __init__(
         self,
@@ -62,16 +68,21 @@ class Policy(nn.Module):
         attention: Attention = "auto",
         autocast: torch.dtype | None = None,
         compile: bool = False,
+        device: torch.device | None = None,
     ) -> None:
         super().__init__()
         self.model = model
         self.autocast = autocast
-        self.plain_attention, self.tree_attention = _attentions(self.base, attention, self.device)
+        self.plain_attention, self.tree_attention = _attentions(self.base, attention, device or self.device)
         self.sights = {} if (obstacle := branching_obstacle(self.decoder)) else layer_sights(self.decoder)
         self.obstacle = obstacle
         if obstacle:
             log.warning("%s cannot share tokens between calls (%s): plain rows", type(self.base).__name__, obstacle)
         self._check_head()
+        if autocast:
+            # peft would lift the inputs of an adapter to the float32 of its weights, for autocast to lower them again.
+            for layer in self._adapted_layers:
+                layer.cast_input_dtype_enabled = False
         if compile:
             self._compile_layers()
 
@@ -124,7 +135,26 @@ class Policy(nn.Module):
 
     def reference(self) -> AbstractContextManager[None]:
         """Within it the policy answers as its reference does: the adapter of that name, or none."""
-        return reference(self.model)
+        return reference(self.model, self._adapted_layers)
+
+    @cached_property
+    def _adapted_layers(self) -> list[Any]:
+        return adapted_layers(self.model)
+
+    def shard(self, device: torch.device) -> None:
+        """From now on each process keeps a piece of every weight; they must make the same passes together."""
+        shard(self, self._layers(), device)
+        self.sharded = True
+
+    def weights(self) -> dict[str, Tensor]:
+        """What is kept of the policy, by the names in `model`: the actor, or all weights.
+
+        Sharded, every process must ask; the first gets them whole, the others nothing.
+        """
+        state = {name.removeprefix("model."): value for name, value in self.state_dict(keep_vars=True).items()}
+        if hasattr(self.model, "peft_config"):
+            state = {name: value for name, value in state.items() if f".{ACTOR}" in name}
+        return gather(state)
 
     def logprobs(self, calls: Sequence[CallTokens], *, share: bool = True, budget: int = BUDGET) -> list[Tensor]:
         """For each call the log-probability of each answered token: float32, differentiable.
@@ -132,10 +162,25 @@ class Policy(nn.Module):
         The graph of all calls is held at once; training goes row by row instead.
         """
         result = [torch.empty(0, device=self.device)] * len(calls)
-        for row in self.rows(calls, share=share, budget=budget):
-            for c, logprobs in zip(row.calls, self(row).logprobs, strict=True):
+        rows = self.rows(calls, share=share, budget=budget)
+        for row, answers in zip(rows, self.answers(rows), strict=True):
+            for c, logprobs in zip(row.calls, answers.logprobs, strict=True):
                 result[c] = logprobs
         return result
+
+    def answers(self, rows: Sequence[TreeRow | PlainRow]) -> list[Answers]:
+        """Compute rows, one after the other."""
+        return [self(row) for row in self.passes(rows)][: len(rows)]
+
+    def passes(self, rows: Sequence[TreeRow | PlainRow]) -> list[TreeRow | PlainRow]:
+        """The rows; sharded, behind them others of one token, until all processes have the same number.
+
+        A layer's pieces come together only where all processes read that layer.
+        """
+        if not self.sharded:
+            return list(rows)
+        filler = self.rows([Call(prompt_ids=[0], completion_ids=[0])])
+        return [*rows, *filler * (most(len(rows), self.device) - len(rows))]
 
     def rows(
         self, calls: Sequence[CallTokens], *, share: bool = True, budget: int = BUDGET
@@ -193,11 +238,13 @@ class Policy(nn.Module):
 
     def _compile_layers(self) -> None:
         """All layers of a kind share one compiled form, for rows of any length."""
+        for layer in self._layers():
+            layer.compile(dynamic=True)
+
+    def _layers(self) -> list[nn.Module]:
         from transformers.modeling_layers import GradientCheckpointingLayer
 
-        for module in self.decoder.modules():
-            if isinstance(module, GradientCheckpointingLayer):
-                module.compile(dynamic=True)
+        return [module for module in self.decoder.modules() if isinstance(module, GradientCheckpointingLayer)]
 
     def _tensor(self, array: np.ndarray[Any, Any]) -> Tensor:
         return torch.from_numpy(array).to(self.device, non_blocking=True)

@@ -1,7 +1,8 @@
-"""The processes of one training run: one by default, several under `accelerate launch`.
+"""The processes of one training run: one by default, several under `accelerate launch` or `torchrun`.
 
-Each process has the whole policy and its share of every step's examples. Losses carry the
-denominator of the whole step, so gradients and metrics only need adding up.
+Each process has its share of every step's examples, and the whole policy unless that is
+sharded (then `shard.py` adds up the gradients). Losses carry the denominator of the whole
+step, so gradients and metrics only need adding up.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import TypeVar
 
 import torch
 from accelerate import PartialState
-from accelerate.utils import gather_object
+from accelerate.utils import gather_object, parse_flag_from_env
 from torch import Tensor, nn
 
 from bough.objectives.base import Mean, add_metrics
@@ -25,7 +26,8 @@ class Processes:
     """Which process this is, and how it adds up with the others."""
 
     def __init__(self) -> None:
-        self.state = PartialState()
+        # Accelerate takes processes on CPUs for one another's strangers unless it is told where they are.
+        self.state = PartialState(cpu=parse_flag_from_env("ACCELERATE_USE_CPU") or not torch.accelerator.is_available())
         self.rank, self.count = self.state.process_index, self.state.num_processes
         self.first = self.state.is_main_process
         self.device: torch.device = self.state.device
@@ -35,15 +37,20 @@ class Processes:
         per_process = -(-len(items) // self.count)
         return list(items[self.rank * per_process : (self.rank + 1) * per_process])
 
+    def gather(self, items: list[T]) -> list[T]:
+        """The items of all processes, the first's first: `share` undone."""
+        return items if self.count == 1 else list(gather_object(items))
+
     def sum(self, value: float) -> float:
-        return value if self.count == 1 else float(sum(gather_object([value])))
+        return float(sum(self.gather([value])))
+
+    def sum_counts(self, *counts: int) -> list[int]:
+        return [sum(each) for each in zip(*self.gather([counts]), strict=True)]
 
     def sum_metrics(self, loss: float, metrics: dict[str, Mean]) -> tuple[float, dict[str, Mean]]:
         """The loss and the metrics of all processes."""
         own = {name: Mean(float(mean.total), float(mean.count)) for name, mean in metrics.items()}
-        if self.count == 1:
-            return loss, own
-        gathered = gather_object([(loss, own)])
+        gathered = self.gather([(loss, own)])
         return sum(each[0] for each in gathered), add_metrics(each[1] for each in gathered)
 
     def sum_gradients(self, parameters: Iterable[nn.Parameter]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
@@ -12,59 +12,56 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from bough.training.policy import Answers, Policy
+from bough.training.policy import Policy
+from bough.training.processes import Processes
 from bough.trees.pack import PlainRow, TreeRow
 from bough.types import Call
 
 
 class Reference:
-    """Gives the reference's log-probabilities of a row's calls.
+    """Gives the reference's log-probabilities of the calls in rows.
 
     Where they were computed beforehand they are looked up by the call object itself;
-    elsewhere the row goes once more through the model with the reference in place of the policy.
+    elsewhere the rows go once more through the model with the reference in place of the policy.
     """
 
     def __init__(self, policy: Policy) -> None:
         self.policy = policy
         self._known: dict[int, Tensor] = {}
 
-    def of(self, row: TreeRow | PlainRow, calls: Sequence[Call]) -> list[Tensor]:
-        """One tensor for each call of the row, in the row's order, without gradient."""
+    def of(self, rows: Sequence[TreeRow | PlainRow], calls: Sequence[Call]) -> list[list[Tensor]]:
+        """For each row one tensor for each of its calls, in the row's order, without gradient."""
         if self._known:
-            return [self._known[id(calls[c])] for c in row.calls]
+            return [[self._known[id(calls[c])] for c in row.calls] for row in rows]
         with torch.no_grad(), _evaluating(self.policy), self.policy.reference():
-            answers: Answers = self.policy(row)
-            return answers.logprobs
+            return [answers.logprobs for answers in self.policy.answers(rows)]
 
-    def compute(
-        self, calls: Sequence[Call], budget: int, cache: Path, name: str, tell: Callable[[int], None] = lambda _: None
-    ) -> None:
+    def compute(self, calls: Sequence[Call], budget: int, cache: Path, name: str) -> None:
         """Computes them for all calls now, or reads them from `cache` if they are there.
 
         The file's name is a digest of `name` (which model, which adapter) and of all tokens.
+        Each process computes its share.
         """
+        processes = Processes()
         path = cache / f"reference-{_digest(calls, name)}.safetensors"
-        if path.exists():
-            values = load_file(path)["logprobs"].to(self.policy.device)
+        if processes.sum(path.exists()) == processes.count:
+            values = load_file(path)["logprobs"]
         else:
-            values = torch.cat(self._compute(calls, budget, tell)) if calls else torch.empty(0)
-            cache.mkdir(parents=True, exist_ok=True)
-            draft = path.with_suffix(".draft")
-            save_file({"logprobs": values.cpu()}, draft)
-            draft.rename(path)
-        pieces = torch.split(values, [len(call.completion_ids) for call in calls])
+            values = torch.cat([torch.empty(0), *processes.gather(self._compute(processes.share(calls), budget))])
+            if processes.first:
+                cache.mkdir(parents=True, exist_ok=True)
+                draft = path.with_suffix(".draft")
+                save_file({"logprobs": values}, draft)
+                draft.rename(path)
+            processes.wait()
+        pieces = torch.split(values.to(self.policy.device), [len(call.completion_ids) for call in calls])
         self._known = {id(call): piece for call, piece in zip(calls, pieces, strict=True)}
 
-    def _compute(self, calls: Sequence[Call], budget: int, tell: Callable[[int], None]) -> list[Tensor]:
-        found: list[Tensor] = [torch.empty(0, device=self.policy.device)] * len(calls)
+    def _compute(self, calls: Sequence[Call], budget: int) -> list[Tensor]:
         # Where all weights are trained, the policy is its own reference as long as it has not been.
         as_reference = self.policy.reference() if hasattr(self.policy.model, "peft_config") else nullcontext()
         with torch.no_grad(), _evaluating(self.policy), as_reference:
-            for row in self.policy.rows(calls, budget=budget):
-                for c, logprobs in zip(row.calls, self.policy(row).logprobs, strict=True):
-                    found[c] = logprobs
-                tell(len(row.calls))
-        return found
+            return [logprobs.cpu() for logprobs in self.policy.logprobs(calls, budget=budget)]
 
 
 @contextmanager

@@ -6,20 +6,26 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+from torch import Tensor
+
 from bough.training.adapters import ACTOR
 from bough.training.policy import Policy
 
 
-def save_policy(policy: Policy, tokenizer: Any, folder: Path) -> None:
-    """Writes the actor, or all weights where there is no adapter, and the tokenizer with its chat template."""
+def save_policy(policy: Policy, tokenizer: Any, folder: Path, weights: dict[str, Tensor] | None = None) -> None:
+    """Writes the actor, or all weights where there is no adapter, and the tokenizer with its chat template.
+
+    `weights` are `policy.weights()`, which all processes of a sharded policy ask for together.
+    """
+    weights = policy.weights() if weights is None else weights
     folder.mkdir(parents=True, exist_ok=True)
     if hasattr(policy.model, "peft_config"):
-        policy.model.save_pretrained(folder, selected_adapters=[ACTOR])
+        policy.model.save_pretrained(folder, selected_adapters=[ACTOR], state_dict=weights)
         # peft puts an adapter that has a name into a folder of that name.
         for file in (folder / ACTOR).iterdir():
             file.rename(folder / file.name)
         shutil.rmtree(folder / ACTOR)
         (folder / "README.md").unlink(missing_ok=True)  # peft's empty model card
     else:
-        policy.model.save_pretrained(folder)
+        policy.model.save_pretrained(folder, state_dict=weights)
     tokenizer.save_pretrained(folder)

@@ -3,12 +3,15 @@
 Rows hold as many calls as the token budget allows. The calls of one part mostly land in
 one row; where a part is larger than that, its rows are computed twice: once without
 gradient to find the loss and its slope at every log-probability, then row by row
-with it. The gradient is the same.
+with it. The gradient is the same. All rows go through the reference first, then those
+that need it through the first pass, then all of them through the last: processes that
+share their weights can do that together, whatever rows each of them has.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,6 +26,7 @@ from bough.trees.pack import PlainRow, TreeRow
 from bough.types import Call
 
 Row = TreeRow | PlainRow
+Logprobs = Mapping[int, list[Tensor]] | Sequence[list[Tensor]]  # by the number of the row
 
 
 @dataclass
@@ -46,70 +50,90 @@ class Step:
         self.owner = [p for p, part in enumerate(parts) for _ in part.calls]
         self.rows: Sequence[Row] = policy.rows(self.calls, share=share, budget=budget)
 
-    def run(self, denominator: float, reference: Reference | None, *, backward: bool) -> Gradient:
-        """The step's loss and metrics; with `backward`, its gradient is added to the parameters'."""
-        done = Gradient(
-            tokens_computed=sum(r.tokens.size for r in self.rows), tokens_raw=sum(r.num_raw for r in self.rows)
+    def run(
+        self, denominator: float, reference: Reference | None, *, backward: bool, loss_scale: float = 1.0
+    ) -> Gradient:
+        """The step's loss and metrics; with `backward`, its gradient times `loss_scale` is added to the parameters'."""
+        known = reference.of(self.rows, self.calls) if reference else None
+        groups = self._connected_rows()
+        if backward:
+            losses, answers = self._backward(groups, known, denominator, loss_scale)
+        else:
+            with torch.no_grad():
+                answers = self.policy.answers(self.rows)
+                logprobs = [found.logprobs for found in answers]
+                losses = [self._loss(rows, logprobs, known, denominator) for rows in groups]
+        return Gradient(
+            loss=float(sum(loss.value.detach() for loss in losses)),
+            metrics=add_metrics([*(loss.metrics for loss in losses), *map(_facts, answers)]),
+            tokens_computed=sum(row.tokens.size for row in self.rows),
+            tokens_raw=sum(row.num_raw for row in self.rows),
         )
-        metrics: list[dict[str, Mean]] = []
-        for rows in self._connected_rows():
-            known = [reference.of(row, self.calls) for row in rows] if reference else None
-            answers: list[Answers]
-            if backward and len(rows) > 1:
-                loss, answers = self._twice(rows, known, denominator)
-            else:
-                with torch.set_grad_enabled(backward):
-                    answers = [self.policy(row) for row in rows]
-                    loss = self._loss(rows, [answer.logprobs for answer in answers], known, denominator)
-                if backward:
-                    torch.autograd.backward(loss.value)
-            done.loss += loss.value.detach().item()
-            metrics += [loss.metrics, *map(_facts, answers)]
-        done.metrics = add_metrics(metrics)
-        return done
 
-    def _twice(
-        self, rows: list[Row], known: list[list[Tensor]] | None, denominator: float
-    ) -> tuple[Loss, list[Answers]]:
-        # The random numbers of the first pass are drawn again in the second: dropout must not differ.
+    def _backward(
+        self, groups: list[list[int]], known: Logprobs | None, denominator: float, loss_scale: float
+    ) -> tuple[list[Loss], list[Answers]]:
+        """The losses of all groups of rows and what the policy said, with the gradient added to the parameters'."""
+        order = [r for rows in groups for r in rows]
+        several = [rows for rows in groups if len(rows) > 1]
+        losses, slopes = self._first_pass(several, known, denominator, loss_scale)
+        answers: list[Answers] = []
+        for r, row in itertools.zip_longest(order, self.policy.passes([self.rows[r] for r in order])):
+            found: Answers = self.policy(row)
+            if r is None:  # a process with more rows needs this one along; it weighs nothing
+                torch.autograd.backward(torch.cat(found.logprobs).sum() * 0.0)
+                continue
+            if r in slopes:
+                torch.autograd.backward(found.logprobs, slopes[r])
+            else:
+                loss = self._loss([r], {r: found.logprobs}, known, denominator)
+                torch.autograd.backward(loss.value * loss_scale)
+                losses.append(loss)
+            answers.append(Answers(*([value.detach() for value in values] for values in found)))
+        return losses, answers
+
+    def _first_pass(
+        self, groups: list[list[int]], known: Logprobs | None, denominator: float, loss_scale: float
+    ) -> tuple[list[Loss], dict[int, list[Tensor]]]:
+        """The losses of groups of several rows, and of each of their rows the slopes at its log-probabilities."""
+        order = [r for rows in groups for r in rows]
+        # The random numbers of the first pass are drawn again in the last: dropout must not differ.
         devices = [self.policy.device] if self.policy.device.type == "cuda" else []
         with torch.no_grad(), torch.random.fork_rng(devices=devices):
-            first: list[Answers] = [self.policy(row) for row in rows]
-        leaves = [[logprobs.detach().requires_grad_() for logprobs in answers.logprobs] for answers in first]
-        loss = self._loss(rows, leaves, known, denominator)
-        torch.autograd.backward(loss.value)
-        for row, of_row in zip(rows, leaves, strict=True):
-            torch.autograd.backward(self.policy(row).logprobs, [leaf.grad for leaf in of_row])
-        return loss, first
+            first = self.policy.answers([self.rows[r] for r in order])
+        leaves = {
+            r: [logprobs.detach().requires_grad_() for logprobs in found.logprobs]
+            for r, found in zip(order, first, strict=True)
+        }
+        losses = [self._loss(rows, leaves, known, denominator) for rows in groups]
+        for loss in losses:
+            torch.autograd.backward(loss.value * loss_scale)
+        return losses, {r: [leaf.grad for leaf in of_row if leaf.grad is not None] for r, of_row in leaves.items()}
 
-    def _loss(
-        self, rows: list[Row], logprobs: list[list[Tensor]], known: list[list[Tensor]] | None, denominator: float
-    ) -> Loss:
+    def _loss(self, rows: list[int], logprobs: Logprobs, known: Logprobs | None, denominator: float) -> Loss:
         parts, found = self._by_part(rows, logprobs)
         reference = self._by_part(rows, known)[1] if known else None
         return self.objective.loss(parts, found, reference, denominator)
 
-    def _by_part(self, rows: list[Row], values: list[list[Tensor]]) -> tuple[list[Example], list[list[Tensor]]]:
-        by_call = {
-            c: v for row, of_row in zip(rows, values, strict=True) for c, v in zip(row.calls, of_row, strict=True)
-        }
+    def _by_part(self, rows: list[int], values: Logprobs) -> tuple[list[Example], list[list[Tensor]]]:
+        by_call = {c: v for r in rows for c, v in zip(self.rows[r].calls, values[r], strict=True)}
         grouped: dict[int, list[Tensor]] = {}
         for c in sorted(by_call):
             grouped.setdefault(self.owner[c], []).append(by_call[c])
         return [self.parts[p] for p in grouped], list(grouped.values())
 
-    def _connected_rows(self) -> list[list[Row]]:
-        """Rows in groups such that no part has calls in two groups."""
+    def _connected_rows(self) -> list[list[int]]:
+        """The rows by number, in groups such that no part has calls in two groups; groups of several come first."""
         group_of_part: dict[int, int] = {}
-        groups: dict[int, list[Row]] = {}
+        groups: dict[int, list[int]] = {}
         for number, row in enumerate(self.rows):
-            members, parts = [row], {self.owner[c] for c in row.calls}
+            members, parts = [number], {self.owner[c] for c in row.calls}
             for other in sorted({group_of_part[p] for p in parts if p in group_of_part}):
                 members = groups.pop(other) + members
             groups[number] = members
             for member in members:
-                group_of_part.update((self.owner[c], number) for c in member.calls)
-        return list(groups.values())
+                group_of_part.update((self.owner[c], number) for c in self.rows[member].calls)
+        return sorted(groups.values(), key=lambda members: len(members) == 1)
 
 
 def _facts(answers: Answers) -> dict[str, Mean]:

@@ -1,0 +1,54 @@
+"""Settings of training that plays for itself: GRPO in a world instead of on a file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pydantic import Field
+
+from bough.config.base import Config
+from bough.config.environment import OptionValues
+from bough.config.rewards import RewardsConfig
+from bough.config.rollouts import LimitsConfig
+from bough.config.sampling import SamplingConfig
+
+
+class WorldConfig(Config):
+    """A world to play in instead of a file."""
+
+    environment: str | None = Field(
+        None, description="play in this world: sample groups, learn from them, sample again (instead of --train-file)"
+    )
+    options: OptionValues = Field({}, description="the world's own settings as key=value")
+    split: str = Field("train", description="which tasks to learn from")
+    task_file: Path | None = Field(None, description="tasks from a JSON Lines file instead of the world's own")
+    group_size: int = Field(8, ge=2, description="attempts at each task; batch_size says how many tasks a batch has")
+    updates: int = Field(1, ge=1, description="optimizer steps per batch of groups: mini-batches")
+    passes: int = Field(1, ge=1, description="how often each batch of groups is gone through")
+    resample: float = Field(
+        2.0,
+        ge=1,
+        description="tasks tried at most for a batch of groups that teach something, in batch sizes",
+    )
+    concurrency: int = Field(32, ge=1, description="episodes at a time")
+    retries: int = Field(3, ge=0, description="how often an episode is played again when the world broke")
+
+
+class WatchConfig(Config):
+    """Held-out episodes, and when to stop and say why."""
+
+    eval_every: int = Field(0, ge=0, description="play held-out tasks after so many batches; 0: never")
+    eval_tasks: int = Field(32, ge=1, description="how many held-out tasks")
+    eval_split: str = Field("unseen", description="where held-out tasks come from")
+    eval_temperature: float = Field(0.0, ge=0, description="how held-out replies are drawn")
+    watch: bool = Field(
+        True, description="pause when reward rises while held-out success falls, lengths run away or entropy collapses"
+    )
+    watch_drop: float = Field(0.15, gt=0, le=1, description="held-out success may fall this far below its best")
+    watch_growth: float = Field(3.0, gt=1, description="replies or episodes may grow or shrink by this factor")
+    watch_entropy: float = Field(0.1, ge=0, lt=1, description="entropy may fall to this share of its start")
+    watch_kl: float = Field(1.0, gt=0, description="divergence from the start policy, in nats a token, may reach this")
+
+
+class OnlineConfig(WorldConfig, WatchConfig, RewardsConfig, SamplingConfig, LimitsConfig):
+    """Everything about playing while training."""

@@ -1,0 +1,146 @@
+"""Plays for a stage that learns from its own play: groups and held-out episodes, with the newest weights."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+from statistics import fmean
+from typing import Any
+
+import torch
+
+from bough.calls.template import ChatTemplate
+from bough.config.sampling import SamplingConfig
+from bough.config.training import GRPOConfig
+from bough.engines.chat import TemplateEngine
+from bough.engines.local.engine import LocalEngine
+from bough.environments.registry import find
+from bough.environments.tasks import tasks_of
+from bough.errors import InputError
+from bough.rewards.rubric import Rubric
+from bough.rollouts.agents import ModelAgent
+from bough.rollouts.collect import Attempt, attempts, collect
+from bough.rollouts.rescore import sampled_calls
+from bough.stages.examples import reward_of
+from bough.training.policy import Policy
+from bough.types import Group, Task, Trajectory
+
+log = logging.getLogger(__name__)
+# Calls whose distance from sampler and start policy is measured in each batch.
+CALLS_MEASURED = 8
+
+
+class Player:
+    """The sampler over the policy in training. `renew` tells it that the weights have changed."""
+
+    def __init__(self, config: GRPOConfig, policy: Policy, template: ChatTemplate) -> None:
+        assert config.environment is not None
+        self.config, self.policy = config, policy
+        self.kind = find(config.environment)
+        self.rubric = Rubric(config.rewards) if config.rewards else None
+        self.reward = config.reward or ("total" if self.rubric else None)
+        self._tokens = LocalEngine.of(policy, tokenizer=template.tokenizer, max_length=config.max_length)
+        self._engines = {
+            temperature: TemplateEngine(self._tokens, template, _sampling(config, temperature))
+            for temperature in {config.temperature, config.eval_temperature}
+        }
+        self._loop = asyncio.Runner()
+        self._tasks = self._all_tasks(config.split)
+        self._known: list[Task] = []
+
+    def renew(self, step: int) -> None:
+        self._tokens.renew(f"step-{step}")
+
+    def close(self) -> None:
+        """Ends the sampler and lets the world go."""
+        self._loop.run(self._tokens.close())
+        self._loop.run(self.kind.shutdown())
+        self._loop.close()
+
+    def tasks(self, begin: int, count: int) -> list[Task]:
+        """Tasks `begin` and on, from the first again where they run out; none twice."""
+        while len(self._known) < begin + count and (task := next(self._tasks, None)) is not None:
+            self._known.append(task)
+        if not self._known:
+            raise InputError("there is no task that fits these settings")
+        chosen = [self._known[number % len(self._known)] for number in range(begin, begin + count)]
+        return list({task.id: task for task in chosen}.values())
+
+    def groups(self, tasks: Sequence[Task], seed: int) -> list[Group]:
+        """Attempts at each task with the weights as they are, scored."""
+        played = self._play(attempts(tasks, self.config.group_size, seed), self.config.temperature)
+        if self.rubric is not None:
+            played = [self.rubric.score(record) for record in played]
+        by_task = [(task, [record for record in played if record.task.id == task.id]) for task in tasks]
+        return [Group(task=task, attempts=members) for task, members in by_task if members]
+
+    def held_out(self) -> dict[str, Any]:
+        """Success on tasks that are never learnt from."""
+        tasks = islice(self._all_tasks(self.config.eval_split), self.config.eval_tasks)
+        played = self._play(attempts(tasks, 1, self.config.seed), self.config.eval_temperature)
+        known = [record.success for record in played if record.success is not None]
+        return {"eval_success": fmean(known), "eval_episodes": len(known)} if known else {}
+
+    def numbers(self, groups: Sequence[Group]) -> dict[str, Any]:
+        """What there is to say about a batch of groups."""
+        members = [attempt for group in groups for attempt in group.attempts]
+        turns = [turn for attempt in members for turn in attempt.turns]
+        values = {
+            "episodes": len(members),
+            "reward": _mean(reward_of(attempt, self.reward) for attempt in members),
+            "success": _mean(attempt.success for attempt in members),
+            "turns": _mean(len(attempt.turns) for attempt in members),
+            "reply_tokens": _mean(len(turn.call.completion_ids) for turn in turns if turn.call),
+            "errors": _mean(turn.error is not None for turn in turns),
+        }
+        for name in sorted({name for attempt in members for name in attempt.rewards}):
+            values[f"reward/{name}"] = _mean(attempt.rewards.get(name) for attempt in members)
+        return {name: value for name, value in values.items() if value is not None} | self._distances(members)
+
+    def _distances(self, members: list[Trajectory]) -> dict[str, float]:
+        """Between sampler and trainer, and between the policy and its start, on a few calls."""
+        calls = sampled_calls(members, CALLS_MEASURED)
+        if not calls:
+            return {}
+        with torch.no_grad():
+            now = torch.cat([values.cpu() for values in self.policy.logprobs(calls)])
+        sampled = torch.tensor([value for call in calls for value in call.logprobs or ()])
+        distances = {"logprob_gap_max": float((now - sampled).abs().max()), "entropy": float(-now.mean())}
+        if hasattr(self.policy.model, "peft_config"):
+            with torch.no_grad(), self.policy.reference():
+                start = torch.cat([values.cpu() for values in self.policy.logprobs(calls)])
+            ratio = start - now
+            distances["start_kl"] = float((ratio.exp() - ratio - 1).mean())
+        return distances
+
+    def _play(self, wanted: Iterable[Attempt], temperature: float) -> list[Trajectory]:
+        """The episodes of these attempts, in their order."""
+        config, kept, order = self.config, [], list(wanted)
+
+        async def play() -> None:
+            tally = await collect(
+                self.kind, ModelAgent(self._engines[temperature]), order, lambda record, _: kept.append(record),
+                limits=config, concurrency=config.concurrency, retries=config.retries,
+            )  # fmt: skip
+            for id, why in tally.lost.items():
+                log.warning("%s was given up: %s", id, why)
+
+        self._loop.run(play())
+        place = {attempt.id: number for number, attempt in enumerate(order)}
+        return sorted(kept, key=lambda record: place[record.id])
+
+    def _all_tasks(self, split: str) -> Iterator[Task]:
+        config = self.config
+        return tasks_of(self.kind, options=config.options, split=split, task_file=config.task_file, seed=config.seed)
+
+
+def _sampling(config: GRPOConfig, temperature: float) -> SamplingConfig:
+    values = {name: getattr(config, name) for name in SamplingConfig.model_fields}
+    return SamplingConfig(**{**values, "temperature": temperature})
+
+
+def _mean(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return fmean(known) if known else None

@@ -1,0 +1,33 @@
+"""A world that a small model can get better at in a few steps: the share of its reply's tokens that are one letter."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from bough.environments.base import Environment, Observation
+from bough.types import Task
+
+
+class Letters(Environment):
+    """Write e as often as you can."""
+
+    name = "letters"
+    max_turns = 1
+
+    @classmethod
+    def tasks(cls, options: Any, *, split: str = "train", seed: int = 0) -> Iterator[Task]:
+        for number in range(40):
+            yield Task(id=f"{split}-{seed}-{number}", data={"number": number})
+
+    async def start(self) -> Observation:
+        return Observation.say(f"Task {self.task.data['number']}: write e.")
+
+    async def step(self, reply: str) -> Observation:
+        share = reply.count("e") / max(1, len(reply))
+        return Observation.end(success=share > 0.2, reward=share)
+
+
+class Hopeless(Letters):
+    """Always the same reward."""
+
+    async def step(self, reply: str) -> Observation:
+        return Observation.end(success=False, reward=0.0)
