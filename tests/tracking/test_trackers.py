@@ -4,6 +4,7 @@ import pytest
 
 from bough.errors import InputError
 from bough.tracking.trackers import Trackers
+from bough.training.processes import Processes
 
 
 def test_mlflow_keeps_settings_and_numbers_in_a_database_beside_the_run(
@@ -22,6 +23,29 @@ def test_mlflow_keeps_settings_and_numbers_in_a_database_beside_the_run(
     assert found.data.params["model"] == "tiny"
     history = mlflow.MlflowClient().get_metric_history(found.info.run_id, "loss")
     assert [(point.step, point.value) for point in history] == [(1, 2.5), (2, 1.5)]
+
+
+def test_wandb_keeps_settings_and_numbers_offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    pytest.importorskip("wandb", reason="the wandb extra is not installed")
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    Processes()  # as every stage begins; Accelerate's tracker asks which process this is
+    with Trackers(["wandb"], tmp_path, "household", {"model": "tiny", "lora_target_modules": ["q"]}) as trackers:
+        trackers.log({"step": 1, "loss": 2.5, "margin": float("nan")})
+    (record,) = tmp_path.glob("wandb/offline-run-*/run-*.wandb")
+    kept = record.read_bytes()
+    assert b"household" in kept and b"lora_target_modules" in kept
+    assert b"loss" in kept and b"2.5" in kept and b"margin" not in kept
+
+
+def test_tensorboard_keeps_numbers_in_the_run_folder(tmp_path: Path):
+    pytest.importorskip("tensorboard", reason="tensorboard is not installed")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    with Trackers(["tensorboard"], tmp_path, None, {"model": "tiny"}) as trackers:
+        trackers.log({"step": 1, "loss": 2.5})
+        trackers.log({"step": 2, "loss": 1.5})
+    events = EventAccumulator(str(tmp_path / "tensorboard")).Reload()
+    assert [(event.step, event.value) for event in events.Scalars("loss")] == [(1, 2.5), (2, 1.5)]
 
 
 def test_none_is_no_trouble(tmp_path: Path):
