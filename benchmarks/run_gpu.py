@@ -27,10 +27,10 @@ PACKAGES = Path("/tmp/bough-benchmarks/site-packages")
 FOUR, SMALL = "--model qwen3-4b --checkpointing", "--model qwen3-0.6b"
 # The file that a job's output goes to, about how many seconds it takes on an H200, and its command.
 JOBS: dict[str, tuple[str, int, str]] = {
-    "dpo-30": ("dpo.md", 220, f"dpo.py {FOUR} --compile --rounds 30 --trl-batches 3 15"),
+    "dpo-30": ("dpo.md", 150, f"dpo.py {FOUR} --compile --rounds 30 --trl-batches 3 6"),
     "grpo": ("grpo.md", 200, f"grpo.py {FOUR} --compile --trl-batches 2 8"),
-    "sft-4b": ("sft.md", 230, f"sft.py {FOUR} --compile --trl sdpa:0 sdpa:8192 flex_attention:8192"),
-    "sft-0.6b": ("sft.md", 170, f"sft.py {SMALL} --compile --trl sdpa:0 sdpa:8192 flex_attention:8192"),
+    "sft-4b": ("sft.md", 160, f"sft.py {FOUR} --compile --trl flex_attention:8192"),
+    "sft-0.6b": ("sft.md", 120, f"sft.py {SMALL} --compile --trl flex_attention:8192"),
     "episode-dpo": ("episode_dpo.md", 90, f"episode_dpo.py {FOUR} --trl-batches 1 4"),
     "limit": ("limit.md", 140, "limit.py --model qwen3-4b --work sft --variants compiled --warm-up 1 --steps 3"),
     "dpo-15": ("dpo.md", 120, f"dpo.py {FOUR} --compile --rounds 15 --trl-batches 3 15"),
@@ -50,6 +50,12 @@ JOBS: dict[str, tuple[str, int, str]] = {
 MORE: dict[str, tuple[str, int, str]] = {
     "smoke": ("log.txt", 60, "dpo.py --model tiny --rounds 3 --trl-batches 3"),
     "attention": ("attention.md", 90, "attention.py"),
+    "sft-sdpa": ("sft.md", 150, f"sft.py {FOUR} --compile --trl sdpa:0 sdpa:8192"),
+    "limit-lora": (
+        "limit.md",
+        90,
+        "limit.py --model qwen3-4b --work sft --tuning lora --variants compiled --warm-up 1 --steps 3",
+    ),
     "limit-dpo": ("limit.md", 140, "limit.py --model qwen3-4b --work dpo --variants compiled --warm-up 1 --steps 3"),
     "limit-eager": ("limit.md", 120, "limit.py --model qwen3-4b --warm-up 1 --steps 3"),
     "dpo-eager": ("dpo.md", 100, f"dpo.py {FOUR} --rounds 30 --trl-batches 15"),
