@@ -1,0 +1,1 @@
+"""Generation in this process: the keys and values of an episode stay in memory between its turns."""

@@ -1,0 +1,175 @@
+"""The local engine: token ids in, token ids and log-probabilities out, in this process.
+
+    engine = LocalEngine.load("smollm2")
+    drawn = await engine.generate("episode-1", ids, sampling=SamplingConfig(), seed=7, stop_ids=[2])
+
+On the CPU in float32 a draw is the same to the last bit whatever else is generated beside
+it, whichever way its prompt was cached and however often it is repeated. On a GPU it is
+the same only up to rounding.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Self
+
+import torch
+
+from bough.config.sampling import SamplingConfig
+from bough.engines.base import ContextFullError, Generated
+from bough.engines.local.memory import free_bytes
+from bough.engines.local.ragged import RaggedRunner, RaggedStore
+from bough.engines.local.reader import Reader
+from bough.engines.local.request import Request
+from bough.engines.local.rows import RowsRunner, RowsStore
+from bough.engines.local.schedule import Scheduler
+from bough.engines.local.stops import StopTexts
+from bough.engines.local.worker import Runner, Worker
+from bough.errors import InputError
+from bough.training.policy import Policy
+
+GPU_LENGTH = 4096  # tokens an episode may have on a GPU, where each has a row of its own, unless told otherwise
+
+
+class LocalEngine:
+    """A `TokenEngine` over a policy in memory.
+
+    `max_tokens` is how many tokens are kept for all episodes together (by default as
+    many as half of the free memory holds, or most of a GPU's), `max_length` how many one
+    episode may have (the model's context, and on a GPU at most 4,096, unless given),
+    `max_running` how many calls are computed at once. `threads` are torch's own; `graphs`
+    are CUDA graphs.
+    """
+
+    def __init__(
+        self,
+        policy: Policy,
+        *,
+        name: str = "local",
+        tokenizer: Any = None,
+        max_tokens: int | None = None,
+        max_length: int | None = None,
+        max_running: int = 128,
+        threads: int | None = None,
+        graphs: bool = True,
+        rows: bool | None = None,
+    ) -> None:
+        self.policy = name
+        self.reader = reader = Reader(policy)
+        self._tokenizer = tokenizer
+        rows = reader.device.type == "cuda" if rows is None else rows
+        if not rows and reader.device.type != "cpu":
+            raise InputError(f"on {reader.device.type} every episode needs a row of its own (rows=True)")
+        budget = free_bytes(reader.device) // reader.bytes_per_token if max_tokens is None else max_tokens
+        longest = min(reader.context, max_length or (GPU_LENGTH if rows else reader.context))
+        store: RowsStore | RaggedStore
+        runner: Runner
+        if rows:
+            num_rows = min(max_running, budget // longest - 1)  # and one for nobody
+            if num_rows < 1:
+                raise InputError(f"max_tokens is {budget}; one episode of max_length {longest} does not fit")
+            store = RowsStore(reader, num_rows=num_rows, length=longest)
+            runner, budget = RowsRunner(reader, store, graphs=graphs), store.num_rows
+        else:
+            store, runner = RaggedStore(reader), RaggedRunner(reader)
+            longest = min(longest, budget // store.cost(1) * store.cost(1))
+            if longest < 2:
+                raise InputError(f"max_tokens is {budget}; fewer than {store.cost(1)} hold no episode")
+        self.max_length = longest
+        self.scheduler = Scheduler(store, budget=budget, max_running=max_running)
+        self.worker = Worker(reader, self.scheduler, runner, threads=threads or torch.get_num_threads(), patience=8)
+
+    @classmethod
+    def load(
+        cls,
+        model: str,
+        adapter: str | Path | None = None,
+        *,
+        dtype: torch.dtype | None = None,
+        device: str | torch.device | None = None,
+        quantize: bool = False,
+        **options: Any,
+    ) -> Self:
+        """An engine over a built-in model, a local folder (of an adapter too) or a hub id."""
+        from bough.models.resolve import load_tokenizer
+
+        policy = Policy.load(model, adapter=adapter, dtype=dtype, device=device, quantize=quantize)
+        name = model if adapter is None else f"{model}+{Path(adapter).name}"
+        return cls(policy.eval(), **{"name": name, "tokenizer": load_tokenizer(model)} | options)
+
+    @classmethod
+    def of(cls, policy: Policy, **options: Any) -> Self:
+        """An engine over the very weights of `policy`, adapters included. After they change, call `renew`."""
+        return cls(policy, **options)
+
+    async def generate(
+        self, episode: str, prompt_ids: list[int], *, sampling: SamplingConfig, seed: int, stop_ids: list[int]
+    ) -> Generated:
+        self._check(prompt_ids, sampling)
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[Generated] = loop.create_future()
+        request = Request(
+            episode,
+            list(prompt_ids),
+            sampling,
+            seed,
+            frozenset(stop_ids),
+            StopTexts(sampling.stop, self._tokenizer),
+            self.max_length,
+            deliver=_to(future, loop),
+        )
+        self.worker.submit(request)
+        try:
+            return await future
+        finally:
+            request.given_up = not future.done() or future.cancelled()
+
+    def release(self, episode: str) -> None:
+        self.worker.drop(episode)
+
+    def renew(self, name: str) -> None:
+        """The policy's weights have changed: what was computed with the old ones is forgotten.
+
+        Answers that are under way are given up; let them end first.
+        """
+        self.policy = name
+        self.worker.drop_all()
+
+    async def close(self) -> None:
+        await asyncio.to_thread(self.worker.close)
+
+    def _check(self, prompt_ids: list[int], sampling: SamplingConfig) -> None:
+        if not prompt_ids:
+            raise InputError("the prompt is empty; a model needs at least one token to go on from")
+        if not 0 <= min(prompt_ids) <= max(prompt_ids) < self.reader.vocabulary:
+            most = self.reader.vocabulary - 1
+            raise InputError(f"prompt ids from {min(prompt_ids)} to {max(prompt_ids)}: the vocabulary is 0 to {most}")
+        if len(prompt_ids) >= self.max_length:
+            limit = "the model's context" if self.max_length == self.reader.context else "what the engine can keep"
+            raise ContextFullError(
+                f"the conversation has {len(prompt_ids)} tokens and leaves no room for an answer; "
+                f"{limit} is {self.max_length} tokens"
+            )
+        if any(sampling.stop) and self._tokenizer is None:
+            raise InputError("stop texts need the model's tokenizer; give it as tokenizer=")
+
+
+def _to(
+    future: asyncio.Future[Generated], loop: asyncio.AbstractEventLoop
+) -> Callable[[Generated | BaseException], None]:
+    def settle(outcome: Generated | BaseException) -> None:
+        if future.done():
+            return
+        if isinstance(outcome, BaseException):
+            future.set_exception(outcome)
+        else:
+            future.set_result(outcome)
+
+    def deliver(outcome: Generated | BaseException) -> None:
+        # A loop that was closed meanwhile has nobody who waits.
+        if not loop.is_closed():
+            loop.call_soon_threadsafe(settle, outcome)
+
+    return deliver

@@ -1,0 +1,41 @@
+"""A step as a CUDA graph: recorded once for each shape, then played back in one launch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+WARM_UP = 2  # kernels choose their ways, and libraries take their memory, before anything is recorded
+
+
+class Graphs:
+    """Plays `step(*shape)` back. The step reads tensors that stay where they are, and only those."""
+
+    def __init__(self, step: Callable[..., Tensor]) -> None:
+        self.step = step
+        self._recorded: dict[tuple[Any, ...], tuple[torch.cuda.CUDAGraph, Tensor]] = {}
+        self._pool: Any = None
+
+    def __call__(self, *shape: Any) -> Tensor:
+        if shape not in self._recorded:
+            self._recorded[shape] = self._record(shape)
+        graph, output = self._recorded[shape]
+        graph.replay()
+        return output
+
+    def _record(self, shape: tuple[Any, ...]) -> tuple[torch.cuda.CUDAGraph, Tensor]:
+        stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            for _ in range(WARM_UP):
+                self.step(*shape)
+        torch.cuda.current_stream().wait_stream(stream)
+        graph = torch.cuda.CUDAGraph()
+        # Others may use the GPU meanwhile, from other threads.
+        with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
+            output = self.step(*shape)
+        self._pool = self._pool or graph.pool()
+        return graph, output

@@ -1,0 +1,36 @@
+"""How many tokens' keys and values may be kept, read off the machine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+
+SHARE = 0.5  # of what is free on a computer: others live there too
+GPU_SHARE = 0.85  # of what is free on a GPU: passes need some themselves
+
+
+def free_bytes(device: torch.device) -> int:
+    """What is free for caches now."""
+    if device.type == "cuda":
+        return int(torch.cuda.mem_get_info(device)[0] * GPU_SHARE)
+    return int(min(_available(), _allowed()) * SHARE)
+
+
+def _available() -> int:
+    try:
+        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+        return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
+    except (OSError, StopIteration):
+        return 8 << 30  # no Linux: a guess that a laptop can bear
+
+
+def _allowed() -> int:
+    """What the container may still take."""
+    group = Path("/sys/fs/cgroup")
+    try:
+        most = (group / "memory.max").read_text(encoding="ascii").strip()
+        used = int((group / "memory.current").read_text(encoding="ascii"))
+    except (OSError, ValueError):
+        return 1 << 62
+    return 1 << 62 if most == "max" else max(int(most) - used, 0)

@@ -1,0 +1,127 @@
+"""The model as the engine uses it: token ids in, hidden states and logits out, keys and values kept by a cache.
+
+The cache is ours. A model hands each layer's new keys and values to `update` and passes
+what comes back on to its attention function, which is ours too and knows what it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from bough.errors import InputError
+from bough.training.head import Head
+from bough.training.policy import Policy
+from bough.trees.layers import Sight
+
+NAME = "bough_local"  # our attention among those of transformers
+
+
+class KeysValues(Protocol):
+    """What `Cache.update` gives to the attention in place of keys."""
+
+    def attend(self, query_BHQD: Tensor, scaling: float, softcap: float | None) -> Tensor:
+        """The outputs [B, Q, H, D] of one layer."""
+
+
+class Cache(Protocol):
+    """As much of a transformers cache as a decoder needs that is told its positions."""
+
+    def update(self, keys_BGQD: Tensor, values_BGQD: Tensor, layer: int, *_: Any) -> tuple[KeysValues, None]:
+        """Stores what is new and gives back how to attend to all there is."""
+
+
+class Reader:
+    """Reads tokens with a policy's newest weights."""
+
+    def __init__(self, policy: Policy) -> None:
+        from transformers import AttentionInterface
+
+        AttentionInterface.register(NAME, _attend)
+        self.policy = policy
+        self._refuse()
+        config = policy.decoder.config
+        self.num_layers: int = config.num_hidden_layers
+        self.num_heads: int = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
+        self.head_size: int = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+        self.context: int = config.max_position_embeddings
+        self.vocabulary: int = policy.base.get_input_embeddings().weight.shape[0]
+        self.dtype: torch.dtype = policy.autocast or policy.base.dtype
+        kinds = getattr(config, "layer_types", None) or [next(iter(policy.sights))] * self.num_layers
+        self.sights: list[Sight] = [policy.sights[kind] for kind in kinds]
+        self._head = Head.of(policy.base)
+
+    @property
+    def device(self) -> torch.device:
+        return self.policy.device
+
+    @property
+    def bytes_per_token(self) -> int:
+        return 2 * self.num_layers * self.num_heads * self.head_size * self.dtype.itemsize
+
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        """Within it the model is ready to be read; afterwards it is as it was."""
+        base, training = self.policy.base, self.policy.training
+        if training:  # layers that save memory in training throw caches away
+            self.policy.eval()
+        if base.config._attn_implementation != NAME:
+            base.set_attn_implementation(NAME)
+        # oneDNN's matrix products round differently from batch to batch, and on ARM are three times slower.
+        onednn, torch.backends.mkldnn.enabled = torch.backends.mkldnn.enabled, False  # type: ignore[assignment]
+        try:
+            with torch.inference_mode():
+                yield
+        finally:
+            torch.backends.mkldnn.enabled = onednn
+            if training:
+                self.policy.train()
+
+    def hidden(self, tokens_BQ: Tensor, positions_BQ: Tensor, cache: Cache) -> Tensor:
+        """The hidden states [B, Q, D] of tokens whose keys and values go to `cache`."""
+        with self._precision():
+            output = self.policy.decoder(
+                input_ids=tokens_BQ, position_ids=positions_BQ, past_key_values=cache, use_cache=True
+            )
+        hidden_BQD: Tensor = output.last_hidden_state
+        return hidden_BQD
+
+    def logits(self, hidden_MD: Tensor) -> Tensor:
+        with self._precision():
+            return self._head.logits(hidden_MD)
+
+    def _precision(self) -> torch.autocast:
+        return torch.autocast(self.device.type, self.policy.autocast, enabled=self.policy.autocast is not None)
+
+    def _refuse(self) -> None:
+        """What this engine cannot do is said at once, with what can."""
+        config = self.policy.decoder.config
+        obstacle = self.policy.obstacle
+        if self.policy.sharded:
+            obstacle = "its weights are spread over processes"
+        elif getattr(config, "model_type", "") == "gpt_oss":
+            obstacle = "its attention has sinks"
+        elif getattr(config, "kv_lora_rank", None) or getattr(config, "num_kv_shared_layers", None):
+            obstacle = "its layers do not each keep keys and values of their own"
+        if obstacle:
+            raise InputError(
+                f"{type(self.policy.base).__name__} cannot run in the local engine ({obstacle}); "
+                "serve it with vLLM or another OpenAI-compatible server and use the openai engine"
+            )
+
+
+def _attend(
+    module: Any,  # noqa: ARG001  as transformers calls it
+    query: Tensor,
+    key: KeysValues,
+    value: None,  # noqa: ARG001
+    attention_mask: None,  # noqa: ARG001
+    scaling: float | None = None,
+    softcap: float | None = None,
+    **_: Any,
+) -> tuple[Tensor, None]:
+    return key.attend(query, query.shape[-1] ** -0.5 if scaling is None else scaling, softcap), None

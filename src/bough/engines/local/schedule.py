@@ -1,0 +1,203 @@
+"""Who is computed next, and whose keys and values stay in memory.
+
+A resident is an episode with cached tokens. Calls wait in the order in which they came
+and are admitted as long as there is room: an idle resident may be dropped for it, the
+one first that was idle longest. Room for the longest possible answer is set aside when a
+call is admitted, so that nobody who runs is ever interrupted.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from bough.engines.local.request import Request
+
+WORTH_SHARING = 32  # tokens: below it, copying from another episode or waiting for it gains nothing
+
+
+@dataclass(eq=False)
+class Resident:
+    """An episode's tokens whose keys and values are stored at `place`, with room for `capacity`."""
+
+    ids: list[int] = field(default_factory=list)
+    place: Any = None
+    capacity: int = 0
+    request: Request | None = None
+    idle_since: int = 0
+
+
+@dataclass(frozen=True)
+class Span:
+    """Tokens to compute for one resident, behind those it has. With `draws`, one more is drawn after them."""
+
+    resident: Resident
+    tokens: list[int]
+    draws: bool
+
+    @property
+    def request(self) -> Request:
+        assert self.resident.request is not None
+        return self.resident.request
+
+
+class Store(Protocol):
+    """Where keys and values lie."""
+
+    def cost(self, tokens: int) -> int:
+        """How much of the budget a resident of so many tokens takes."""
+
+    def allocate(self, resident: Resident, tokens: int) -> None:
+        """Makes room for `tokens`; what `resident.ids` says is stored stays."""
+
+    def copy(self, source: Resident, target: Resident, begin: int, end: int) -> None:
+        """Copies what is stored of the tokens from `begin` to `end`."""
+
+    def free(self, resident: Resident) -> None:
+        """Lets go."""
+
+
+class Scheduler:
+    """The queue and the residents. `budget` is in the store's own measure."""
+
+    def __init__(self, store: Store, *, budget: int, max_running: int) -> None:
+        self.store, self.budget, self.max_running = store, budget, max_running
+        self.waiting: deque[Request] = deque()
+        self.residents: dict[str, Resident] = {}
+        self.spent = 0
+        self.num_prefilled = self.num_shared = self.num_kept = self.num_dropped = 0
+        self._clock = 0
+
+    @property
+    def busy(self) -> bool:
+        return bool(self.waiting) or any(True for _ in self.running())
+
+    def running(self) -> Iterator[Resident]:
+        return (resident for resident in self.residents.values() if resident.request is not None)
+
+    def admit(self) -> None:
+        """Lets in who can run now, oldest first."""
+        num_running = sum(1 for _ in self.running())
+        passed_by: list[Request] = []
+        while self.waiting and num_running < self.max_running:
+            request = self.waiting.popleft()
+            resident = self.residents.get(request.episode)
+            if (resident and resident.request) or self._is_being_computed(request):
+                passed_by.append(request)
+            elif self._enter(request):
+                num_running += 1
+            else:
+                self.waiting.appendleft(request)
+                break
+        self.waiting.extendleft(reversed(passed_by))
+
+    def spans(self, most_tokens: int) -> list[Span]:
+        """What to compute now: the next token of everyone who draws, and `most_tokens` of prompts."""
+        spans = []
+        for resident in self.running():
+            assert resident.request is not None
+            tokens = resident.request.after(len(resident.ids))
+            if len(tokens) > 1:
+                part = tokens[:most_tokens]
+                most_tokens -= len(part)
+                if part:
+                    spans.append(Span(resident, part, len(part) == len(tokens)))
+            else:
+                spans.append(Span(resident, tokens, True))
+        return spans
+
+    def leave(self, resident: Resident) -> None:
+        """The resident's call is over; what was computed stays while there is room."""
+        resident.request = None
+        self._clock += 1
+        resident.idle_since = self._clock
+
+    def drop(self, episode: str) -> None:
+        """Forgets an episode."""
+        resident = self.residents.pop(episode, None)
+        if resident is not None:
+            self._free(resident)
+
+    def _enter(self, request: Request) -> bool:
+        resident = self.residents.get(request.episode) or Resident()
+        # The last token is read in any case: what comes next is drawn from what it says.
+        known = min(common(resident.ids, request.prompt_ids), len(request.prompt_ids) - 1)
+        source, shared = self._longest(request, known, computed=True)
+        if self.store.cost(request.most) > resident.capacity:
+            if not self._make_room(request, resident, keep=source):
+                return False
+            self.spent -= resident.capacity
+            del resident.ids[known:]
+            self.store.allocate(resident, request.most)
+            self.spent += resident.capacity
+        del resident.ids[known:]
+        self.num_kept += known
+        if source is not None and source in self.residents.values():
+            self.store.copy(source, resident, known, shared)
+            resident.ids += request.prompt_ids[known:shared]
+            self.num_shared += shared - known
+        self.num_prefilled += len(request.prompt_ids) - len(resident.ids)
+        resident.request = request
+        self.residents[request.episode] = resident
+        return True
+
+    def _make_room(self, request: Request, resident: Resident, keep: Resident | None) -> bool:
+        missing = self.spent - resident.capacity + self.store.cost(request.most) - self.budget
+        if missing <= 0:
+            return True
+        idle = [(name, one) for name, one in self.residents.items() if one.request is None and one is not resident]
+        # The one whose prefix is about to be copied goes last of all.
+        idle.sort(key=lambda item: (item[1] is keep, item[1].idle_since))
+        if sum(one.capacity for _, one in idle) < missing:
+            return False
+        for name, one in idle:
+            if missing <= 0:
+                break
+            missing -= one.capacity
+            self.num_dropped += 1
+            self.drop(name)
+        return True
+
+    def _is_being_computed(self, request: Request) -> bool:
+        """Whether another call is just computing a prefix that this one then need not."""
+        resident = self.residents.get(request.episode)
+        known = common(resident.ids, request.prompt_ids) if resident else 0
+        _, now = self._longest(request, known, computed=True)
+        _, soon = self._longest(request, max(known, now), computed=False)
+        return soon > 0
+
+    def _longest(self, request: Request, known: int, *, computed: bool) -> tuple[Resident | None, int]:
+        """Another episode whose tokens share a prefix worth having beside `known` tokens, the longest.
+
+        Those are the tokens that it has, or with `computed` false will have soon.
+        """
+        prompt, best, length = request.prompt_ids, None, known + WORTH_SHARING - 1
+        for name, one in self.residents.items():
+            ids = one.ids if computed or one.request is None else one.request.prompt_ids
+            # Most are no match, and one token tells: only what goes on beyond the best so far is compared.
+            if name == request.episode or min(len(ids), len(prompt) - 1) <= length or ids[length] != prompt[length]:
+                continue
+            shared = min(common(ids, prompt), len(prompt) - 1)
+            if shared > length:
+                best, length = one, shared
+        return best, length if best else 0
+
+    def _free(self, resident: Resident) -> None:
+        self.spent -= resident.capacity
+        self.store.free(resident)
+
+
+def common(left: list[int], right: list[int]) -> int:
+    """How many leading tokens two lists share (by bisection: comparing slices is fast)."""
+    low, high = 0, min(len(left), len(right))
+    if left[:high] == right[:high]:
+        return high
+    while low < high:
+        middle = (low + high + 1) // 2
+        if left[low:middle] == right[low:middle]:
+            low = middle
+        else:
+            high = middle - 1
+    return low

@@ -1,0 +1,157 @@
+"""The thread that runs the model, step after step, while the event loop goes on with other things."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import torch
+
+from bough.engines.base import EngineError
+from bough.engines.local.reader import Reader
+from bough.engines.local.request import Request
+from bough.engines.local.schedule import Scheduler, Span
+
+log = logging.getLogger(__name__)
+
+CHUNK = 512  # tokens of prompts in one step beside those who draw, unless the runner wants more
+
+
+class Runner(Protocol):
+    """Computes spans. One that does not mix reads prompts by themselves, and better many at once."""
+
+    mixes: bool
+
+    def run(self, spans: Sequence[Span]) -> list[tuple[int, float] | None]:
+        """Computes the spans; for each that draws, the token and its log-probability."""
+
+
+class Worker:
+    """Serves requests until it is closed. Everything but `run` may be called from any thread."""
+
+    def __init__(self, reader: Reader, scheduler: Scheduler, runner: Runner, *, threads: int, patience: int) -> None:
+        self.reader, self.scheduler, self.runner = reader, scheduler, runner
+        self.threads, self.patience = threads, patience
+        self.num_steps = 0
+        self._orders: list[Callable[[], None]] = []
+        self._wake = threading.Condition()
+        self._closed = False
+        self._thread: threading.Thread | None = None
+        self._waited = 0
+
+    def submit(self, request: Request) -> None:
+        with self._wake:
+            if self._closed:
+                raise EngineError("the engine is closed")
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._serve, name="bough-local-engine", daemon=True)
+                self._thread.start()
+        self.order(lambda: self.scheduler.waiting.append(request))
+
+    def order(self, do: Callable[[], None]) -> None:
+        """Has `do` done between two steps, in the order of asking."""
+        with self._wake:
+            self._orders.append(do)
+            self._wake.notify()
+
+    def drop(self, episode: str) -> None:
+        self.order(lambda: self._drop(episode))
+
+    def drop_all(self) -> None:
+        def drop() -> None:
+            for episode in {*self.scheduler.residents, *(request.episode for request in self.scheduler.waiting)}:
+                self._drop(episode)
+
+        self.order(drop)
+
+    def close(self) -> None:
+        """Ends the thread and gives up what is under way."""
+        with self._wake:
+            self._closed = True
+            self._wake.notify()
+        if self._thread is not None:
+            self._thread.join()
+
+    def _serve(self) -> None:
+        torch.set_num_threads(self.threads)
+        while self._wait():
+            with self.reader.reading():
+                while self._work():
+                    pass
+        self._give_up(EngineError("the engine was closed before the answer was complete"))
+
+    def _wait(self) -> bool:
+        """Sleeps until there is something to do; False when it is time to end."""
+        with self._wake:
+            self._wake.wait_for(lambda: self._closed or self._orders)
+            return not self._closed
+
+    def _work(self) -> bool:
+        """One step, if there is anything to do."""
+        with self._wake:
+            orders, self._orders = self._orders, []
+        for do in orders:
+            do()
+        self._forget_the_given_up()
+        if self._closed or not self.scheduler.busy:
+            return False
+        try:
+            self.scheduler.admit()
+            self._step(self._choose(self.scheduler.spans(CHUNK if self.runner.mixes else 1 << 40)))
+        except Exception as error:  # whatever broke, those who wait must hear of it
+            log.exception("the local engine broke in a step; every episode is computed anew")
+            self._give_up(EngineError(f"the local engine broke: {type(error).__name__}: {error}"))
+        return True
+
+    def _choose(self, spans: list[Span]) -> list[Span]:
+        """A runner that does not mix reads prompts when enough have come, or waited long enough."""
+        if self.runner.mixes:
+            return spans
+        prompts = [span for span in spans if len(span.tokens) > 1]
+        drawing = [span for span in spans if len(span.tokens) == 1]
+        self._waited += 1
+        if prompts and (not drawing or self._waited > self.patience or len(prompts) * 4 >= len(drawing)):
+            self._waited = 0
+            return prompts
+        return drawing
+
+    def _step(self, spans: list[Span]) -> None:
+        self.num_steps += 1
+        for span, drawn in zip(spans, self.runner.run(spans), strict=True):
+            if drawn is not None and (generated := span.request.take(*drawn)) is not None:
+                request = span.request
+                self.scheduler.leave(span.resident)
+                request.deliver(generated)
+
+    def _drop(self, episode: str) -> None:
+        resident = self.scheduler.residents.get(episode)
+        under_way = [resident.request] if resident and resident.request else []
+        under_way += [request for request in self.scheduler.waiting if request.episode == episode]
+        for request in under_way:
+            request.given_up = True
+        self._forget_the_given_up()
+        self.scheduler.drop(episode)
+        for request in under_way:
+            request.deliver(EngineError("the episode was released before its answer was complete"))
+
+    def _forget_the_given_up(self) -> None:
+        waiting = self.scheduler.waiting
+        for request in [request for request in waiting if request.given_up]:
+            waiting.remove(request)
+        for resident in list(self.scheduler.running()):
+            if resident.request and resident.request.given_up:
+                self.scheduler.leave(resident)
+
+    def _give_up(self, error: EngineError) -> None:
+        """Nothing that was computed is trusted any more."""
+        for do in self._orders:
+            do()
+        self._orders = []
+        under_way = [resident.request for resident in self.scheduler.running() if resident.request]
+        for request in [*under_way, *self.scheduler.waiting]:
+            request.deliver(error)
+        self.scheduler.waiting.clear()
+        for episode in list(self.scheduler.residents):
+            self.scheduler.drop(episode)

@@ -1,0 +1,95 @@
+import math
+
+import pytest
+import torch
+
+from bough.config.sampling import SamplingConfig
+from bough.engines.local.draw import Wishes, cuts, draw, uniform
+
+PROBABILITIES = [0.1, 0.4, 0.2, 0.3]  # summed up: 0.1, 0.5, 0.7, 1.0
+
+
+def drawn(u: float, probabilities: list[float] = PROBABILITIES, **sampling: float) -> tuple[int, float]:
+    config = SamplingConfig(**sampling)
+    logits = torch.tensor([probabilities]).log()
+    token, logprob = draw(logits, Wishes.of([(config, u)]), cut=cuts(config))
+    return int(token), float(logprob)
+
+
+@pytest.mark.parametrize(
+    ("u", "token"), [(0.0, 0), (0.09, 0), (0.11, 1), (0.49, 1), (0.51, 2), (0.71, 3), (0.999999, 3)]
+)
+def test_a_number_picks_the_token_where_the_probabilities_pass_it(u, token):
+    assert drawn(u)[0] == token
+
+
+def test_the_logprob_is_the_models_own_whatever_the_temperature_and_the_cuts():
+    for sampling in ({}, {"temperature": 0.3}, {"top_k": 2}, {"top_p": 0.5}, {"temperature": 0}):
+        token, logprob = drawn(0.3, **sampling)
+        assert logprob == pytest.approx(math.log(PROBABILITIES[token]), abs=1e-6)
+
+
+def test_temperature_zero_takes_the_likeliest():
+    assert [drawn(u, temperature=0)[0] for u in (0.0, 0.5, 0.99)] == [1, 1, 1]
+
+
+def test_temperature_sharpens():
+    # At 1/2 the probabilities are squared: 0.01, 0.16, 0.04, 0.09 of 0.30. The first ends at 0.033, the next at 0.567.
+    assert [drawn(u, temperature=0.5)[0] for u in (0.03, 0.04, 0.56, 0.57)] == [0, 1, 1, 2]
+
+
+def test_top_k_leaves_the_k_likeliest():
+    # 0.4 and 0.3 stay: the first ends at 4/7 = 0.571.
+    assert [drawn(u, top_k=2)[0] for u in (0.0, 0.57, 0.58, 0.99)] == [1, 1, 3, 3]
+
+
+def test_top_p_leaves_the_fewest_that_hold_as_much():
+    # 0.4 + 0.3 = 0.7 reach 0.6, 0.4 alone does not; at 0.35 the likeliest is enough.
+    assert [drawn(u, top_p=0.6)[0] for u in (0.0, 0.57, 0.58, 0.99)] == [1, 1, 3, 3]
+    assert [drawn(u, top_p=0.35)[0] for u in (0.0, 0.99)] == [1, 1]
+
+
+def test_top_p_counts_what_top_k_left():
+    # Of 0.4 and 0.3, 0.4 holds 0.571: enough for 0.55, but not if all four counted.
+    assert drawn(0.99, top_k=2, top_p=0.55)[0] == 1
+    assert drawn(0.99, top_p=0.55)[0] == 3
+
+
+def test_min_p_leaves_out_what_is_far_less_likely_than_the_likeliest():
+    # Below 0.6 * 0.4 = 0.24 nothing is drawn.
+    assert [drawn(u, min_p=0.6)[0] for u in (0.0, 0.57, 0.58, 0.99)] == [1, 1, 3, 3]
+
+
+def test_a_token_without_probability_is_never_drawn():
+    probabilities = [0.0, 0.5, 0.0, 0.5, 0.0]
+    assert {drawn(u, probabilities)[0] for u in (0.0, 0.25, 0.5, 0.75, 1 - 2**-53)} == {1, 3}
+
+
+def test_draws_follow_the_distribution_over_a_vocabulary_of_many_blocks():
+    torch.manual_seed(0)
+    logits = torch.randn(1, 1000) * 2
+    n = 20_000
+    wishes = Wishes.of([(SamplingConfig(), uniform(5, i)) for i in range(n)])
+    token, _ = draw(logits.expand(n, -1), wishes, cut=False)
+    seen = torch.bincount(token, minlength=1000) / n
+    expected = logits.softmax(-1)[0]
+    # Each count is off by at most a few standard deviations.
+    assert ((seen - expected).abs() <= 5 * (expected / n).sqrt() + 2 / n).all()
+
+
+def test_a_row_is_drawn_the_same_in_any_company():
+    torch.manual_seed(1)
+    logits = torch.randn(40, 3001) * 3
+    rows = [(SamplingConfig(temperature=0.5 + i / 40, top_p=0.8 if i % 2 else 1.0), uniform(9, i)) for i in range(40)]
+    tokens, logprobs = draw(logits, Wishes.of(rows), cut=True)
+    for i in range(40):
+        token, logprob = draw(logits[i : i + 1], Wishes.of(rows[i : i + 1]), cut=cuts(rows[i][0]))
+        assert (int(token), float(logprob)) == (int(tokens[i]), float(logprobs[i]))
+
+
+def test_numbers_depend_on_seed_and_place_alone_and_are_spread_evenly():
+    assert uniform(1, 2) == uniform(1, 2)
+    assert len({uniform(s, p) for s in range(50) for p in range(50)}) == 2500
+    mean = sum(uniform(3, p) for p in range(4000)) / 4000
+    assert abs(mean - 0.5) < 0.02
+    assert 0 <= min(uniform(-1, p) for p in range(100)) < 1

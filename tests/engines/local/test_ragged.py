@@ -1,0 +1,93 @@
+import random
+
+import pytest
+import torch
+
+from bough.engines.local.ragged import BLOCK, RaggedCache, RaggedStore
+from bough.engines.local.reader import Reader
+from bough.engines.local.schedule import Resident, Span
+from bough.training.adapters import Lora
+from bough.training.policy import Policy
+from tests.engines.local.playing import hash_of, play, prompt, run, small_engine
+from tests.engines.local.test_engine import SAMPLING
+from tests.training.families import make
+
+SEQUENCES = [prompt(f"sequence {i}", 700) for i in range(4)]
+
+
+def length_of(reader: Reader) -> int:
+    return min(reader.context - 16, 700)
+
+
+def read(reader: Reader, plan: list[list[tuple[int, int]]]) -> dict[int, torch.Tensor]:
+    """The hidden states of sequences that are read step by step; a step is (sequence, how many tokens) of several."""
+    store, residents, hidden = RaggedStore(reader), {}, {}
+    with reader.reading():
+        for step in plan:
+            spans = []
+            for sequence, size in step:
+                if sequence not in residents:
+                    residents[sequence] = Resident()
+                    store.allocate(residents[sequence], length_of(reader))
+                known = len(residents[sequence].ids)
+                spans.append(Span(residents[sequence], SEQUENCES[sequence][known : known + size], False))
+            tokens = [token for span in spans for token in span.tokens]
+            places = [len(span.resident.ids) + i for span in spans for i in range(len(span.tokens))]
+            rest = [0] * (len(tokens) == 1)
+            cache = RaggedCache(spans, reader.sights)
+            states = reader.hidden(torch.tensor([tokens + rest]), torch.tensor([places + rest]), cache)[0]
+            for (sequence, size), span in zip(step, spans, strict=True):
+                hidden.setdefault(sequence, []).append(states[:size])
+                states = states[size:]
+                span.resident.ids.extend(span.tokens)
+    return {sequence: torch.cat(parts) for sequence, parts in hidden.items()}
+
+
+def made_up_plan(generator: random.Random, length: int) -> list[list[tuple[int, int]]]:
+    left = dict.fromkeys(generator.sample(range(4), generator.randint(1, 4)), length)
+    plan = []
+    while left:
+        step = [(s, min(left[s], generator.choice([1, 1, 2, 7, 33, BLOCK + 1, 3 * BLOCK]))) for s in left]
+        plan.append(step)
+        left = {s: left[s] - size for s, size in step if left[s] > size}
+    return plan
+
+
+def policies():
+    yield "llama", lambda: Policy(make("llama"))
+    yield "gemma3", lambda: Policy(make("gemma3"))
+    yield "gpt2", lambda: Policy(make("gpt2"))  # every head has keys of its own: one row to a matrix product
+    yield "lora", lambda: Policy.load("tiny", device="cpu", lora=Lora(r=4))
+
+
+@pytest.mark.parametrize(("name", "build"), list(policies()), ids=[name for name, _ in policies()])
+def test_a_tokens_state_has_the_same_bits_however_the_tokens_are_cut_and_mixed(name, build):
+    torch.set_num_threads(1)
+    reader = Reader(build().eval())
+    length = length_of(reader)
+    whole = [read(reader, [[(s, length)]])[s] for s in range(4)]
+    generator = random.Random(name)
+    for _ in range(4):
+        for sequence, states in read(reader, made_up_plan(generator, length)).items():
+            assert torch.equal(states, whole[sequence])
+
+
+def test_a_state_is_the_models_own():
+    policy = Policy(make("llama")).eval()
+    states = read(Reader(policy), [[(0, 100)], [(0, 140)]])[0]
+    policy.base.set_attn_implementation("eager")
+    with torch.no_grad():
+        own = policy.decoder(input_ids=torch.tensor([SEQUENCES[0][:240]]), use_cache=False).last_hidden_state[0]
+    assert (states - own).abs().max() < 1e-4
+
+
+def test_a_buffer_that_grows_keeps_what_it_holds():
+    policy = Policy.load("tiny", device="cpu").eval()
+    start = prompt("long", 470)  # the first turn fits into 512 tokens, the third does not
+    engine = small_engine(policy)
+    (grown,) = run(engine, play(engine, "e", 3, SAMPLING, start))
+    assert engine.scheduler.num_dropped == 0 and engine.scheduler.num_kept > 900
+    for turn, (ids, drawn) in enumerate(grown):
+        fresh = small_engine(policy)
+        (again,) = run(fresh, fresh.generate("e", ids, sampling=SAMPLING, seed=hash_of("e") + turn, stop_ids=[2]))
+        assert again == drawn

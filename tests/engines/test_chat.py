@@ -1,0 +1,129 @@
+import asyncio
+
+import pytest
+
+from bough.calls.template import ChatTemplate
+from bough.config.sampling import SamplingConfig
+from bough.engines.base import Generated
+from bough.engines.chat import TemplateEngine
+from bough.models.resolve import load_tokenizer
+from bough.types import Message
+
+
+class Scripted:
+    """A token engine that answers what it was told to, and remembers what it was asked."""
+
+    policy = "scripted"
+
+    def __init__(self, *answers):
+        self.answers, self.asked, self.released = list(answers), [], []
+
+    async def generate(self, episode, prompt_ids, *, sampling, seed, stop_ids):
+        self.asked.append((episode, prompt_ids, seed, stop_ids))
+        ids = self.answers.pop(0)
+        return Generated(ids, [-0.5] * len(ids), "stop" if ids[-1:] == stop_ids else "length")
+
+    def release(self, episode):
+        self.released.append(episode)
+
+    async def close(self):
+        self.released.append("everything")
+
+
+@pytest.fixture(scope="module")
+def template():
+    return ChatTemplate(load_tokenizer("tiny"), "tiny")
+
+
+def ids_of(template, text):
+    return template.tokenizer(text, add_special_tokens=False)["input_ids"]
+
+
+def user(text):
+    return Message(role="user", content=text)
+
+
+def converse(engine, rounds, *, episode="e", seed=0):
+    """Says one thing after the other; gives the answers."""
+
+    async def all_rounds():
+        chat, messages, answers = engine.open(episode, seed=seed), [], []
+        for said in rounds:
+            messages.append(user(said))
+            answers.append(await chat.answer(messages, []))
+            messages.append(answers[-1].message)
+        chat.close()
+        return answers
+
+    return asyncio.run(all_rounds())
+
+
+def test_an_answer_has_its_exact_tokens_and_its_text(template):
+    reply = [*ids_of(template, "go north"), template.end_of_turn_id]
+    tokens = Scripted(reply)
+    (answer,) = converse(TemplateEngine(tokens, template, SamplingConfig()), ["Where to?"])
+    prompt = ids_of(template, template.prompt([user("Where to?")], []))
+    assert answer.message == Message(role="assistant", content="go north")
+    assert (answer.call.prompt_ids, answer.call.completion_ids) == (prompt, reply)
+    assert answer.call.logprobs == [-0.5] * len(reply)
+    assert (answer.call.text, answer.call.finish, answer.call.policy) == ("go north", "stop", "scripted")
+    assert (answer.num_prompt_tokens, answer.num_completion_tokens) == (len(prompt), len(reply))
+    assert tokens.asked[0][3] == [template.end_of_turn_id]
+    assert tokens.released == ["e"]
+
+
+def test_the_next_prompt_goes_on_with_the_tokens_that_were_sampled(template):
+    # Letter by letter is not how a tokenizer would split it.
+    letters = [i for letter in "north" for i in ids_of(template, letter)]
+    assert letters != ids_of(template, "north")
+    first = [*letters, template.end_of_turn_id]
+    tokens = Scripted(first, [template.end_of_turn_id])
+    converse(TemplateEngine(tokens, template, SamplingConfig()), ["Where to?", "And then?"])
+    prompts = [asked[1] for asked in tokens.asked]
+    assert prompts[1][: len(prompts[0]) + len(first)] == prompts[0] + first
+    assert template.tokenizer.decode(prompts[1]).count("north") == 1
+
+
+def test_what_was_cut_off_is_closed_by_the_template_behind_the_very_tokens(template):
+    letters = [i for letter in "nor" for i in ids_of(template, letter)]
+    tokens = Scripted(letters, [template.end_of_turn_id])
+    converse(TemplateEngine(tokens, template, SamplingConfig()), ["Where to?", "And then?"])
+    prompts = [asked[1] for asked in tokens.asked]
+    known = len(prompts[0]) + len(letters)
+    assert prompts[1][:known] == prompts[0] + letters
+    assert prompts[1][known] == template.end_of_turn_id
+
+
+def test_a_history_that_was_rewritten_is_encoded_as_it_now_reads(template):
+    letters = [i for letter in "north" for i in ids_of(template, letter)]
+    tokens = Scripted([*letters, template.end_of_turn_id], [template.end_of_turn_id])
+    engine = TemplateEngine(tokens, template, SamplingConfig())
+
+    async def rewritten():
+        chat = engine.open("e", seed=0)
+        await chat.answer([user("Where to?")], [])
+        history = [user("Where to?"), Message(role="assistant", content="south"), user("And then?")]
+        await chat.answer(history, [])
+        return history
+
+    history = asyncio.run(rewritten())
+    assert tokens.asked[1][1] == ids_of(template, template.prompt(history, []))
+
+
+def test_each_answer_of_each_episode_has_a_seed_of_its_own(template):
+    seeds = []
+    for seed in (0, 1, 0):
+        tokens = Scripted(*[[template.end_of_turn_id]] * 3)
+        converse(TemplateEngine(tokens, template, SamplingConfig()), ["a", "b", "c"], seed=seed)
+        seeds.append([asked[2] for asked in tokens.asked])
+    assert seeds[0] == seeds[2]
+    assert len({*seeds[0], *seeds[1]}) == 6
+    assert all(0 <= each < 1 << 63 for each in seeds[0] + seeds[1])
+
+
+def test_closing_the_engine_closes_the_tokens_engine(template):
+    tokens = Scripted()
+    engine = TemplateEngine(tokens, template, SamplingConfig())
+    assert engine.name == "tiny"
+    asyncio.run(engine.close())
+    assert tokens.released == ["everything"]
