@@ -3,16 +3,28 @@ from pathlib import Path
 import pytest
 
 from bough import recipes
+from bough.cli import main
 from bough.config.training import DPOConfig, GRPOConfig, SFTConfig
+from bough.runs.recipe import load_recipe, shipped_recipes
+from bough.runs.run import Run
 from bough.verbs import VERBS, resolve
 
 FILES = sorted(Path(recipes.__file__).parent.glob("*.yaml"))
+OF_STAGES = [file for file in FILES if file.stem in shipped_recipes()]
 
 
-@pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
-def test_every_shipped_recipe_is_valid(file: Path):
+@pytest.mark.parametrize("file", [file for file in FILES if file not in OF_STAGES], ids=lambda file: file.stem)
+def test_settings_of_one_verb_are_valid(file: Path):
     config = resolve(VERBS[file.stem.partition("-")[0]].config)
     config.load(file)
+
+
+@pytest.mark.parametrize("file", OF_STAGES, ids=lambda file: file.stem)
+def test_every_stage_of_a_recipe_is_valid(file: Path, tmp_path: Path):
+    playing = Run(load_recipe(file, {}), tmp_path / "run")
+    assert [stage.verb for stage, _ in playing.settings()][-1] == "eval"
+    assert main(["run", file.stem, "--dry-run"]) == 0
+    assert not (tmp_path / "run").exists()
 
 
 def load(name: str, config: type) -> object:

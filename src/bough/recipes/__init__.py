@@ -1,1 +1,1 @@
-"""Settings that reproduce the systems Bough began from: `bough VERB --config VERB-….yaml`."""
+"""What runs as it is: recipes of several stages (`bough run NAME`), and settings of one verb (`--config`)."""

@@ -11,7 +11,8 @@ class Kind:
 
     `reads` is the kind of data that its setting `file` names, `writes` the kind of what it
     leaves at `artefact` inside its folder. The setting `output` names that folder, or the
-    artefact itself where the verb writes a single file.
+    artefact itself where the verb writes a single file. A verb that plays where it has no
+    file (`or_plays`) is given the world only then.
     """
 
     reads: str | None
@@ -21,6 +22,7 @@ class Kind:
     file: str = ""
     one_file: bool = False
     resumes: bool = False
+    or_plays: bool = False
 
 
 KINDS: dict[str, Kind] = {
@@ -30,7 +32,7 @@ KINDS: dict[str, Kind] = {
     "groups": Kind("trajectories", "groups", "groups.jsonl", "output", "file", one_file=True),
     "sft": Kind("demonstrations", "model", "final", "output_dir", "train_file", resumes=True),
     "dpo": Kind("pairs", "model", "final", "output_dir", "train_file", resumes=True),
-    "grpo": Kind("groups", "model", "final", "output_dir", "train_file", resumes=True),
+    "grpo": Kind("groups", "model", "final", "output_dir", "train_file", resumes=True, or_plays=True),
     "eval": Kind(None, "evaluation", "results.json", "output"),
 }
 # Settings of a stage that say where and how it runs, not what comes of it.

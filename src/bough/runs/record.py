@@ -52,10 +52,13 @@ def fingerprint(verb: str, settings: Mapping[str, Any], inputs: Mapping[str, str
 
 
 def content(path: Path) -> str:
-    """A digest of a file, or of a folder's files with their names; of a name that is no file, the name itself."""
+    """A digest of a file, or of a folder's files with their names; of a name that is no file, the name itself.
+
+    A model card that is written beside weights later does not make them others.
+    """
     if path.is_dir():
         hasher = hashlib.sha256()
-        for file in sorted(found for found in path.rglob("*") if found.is_file()):
+        for file in sorted(found for found in path.rglob("*") if found.is_file() and found.name != "README.md"):
             hasher.update(f"{file.relative_to(path)}\0{_digest(file)}\n".encode())
         return hasher.hexdigest()[:16]
     return _digest(path) if path.is_file() else str(path)

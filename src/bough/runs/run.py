@@ -135,8 +135,10 @@ class Run:
         values |= stage.settings
         if kind.reads and config.field_name(kind.file) not in {config.field_name(key) for key in stage.settings}:
             source = self._source(stage, kind, shelf)
-            if source is not None:
+            if source is not None and not (kind.or_plays and "environment" in stage.settings):
                 values[kind.file] = source
+                for name in ("environment", "options") if kind.or_plays else ():
+                    values.pop(name, None)
         return config(**values)
 
     def _source(self, stage: Planned, kind: Kind, shelf: Shelf) -> Path | None:
