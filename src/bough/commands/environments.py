@@ -53,10 +53,11 @@ def check_one(config: EnvCheckConfig) -> int:
     out = console.out()
     for problem in report.problems:
         out.print(console.printable(problem), markup=False)
+    played = "1 task" if len(tasks) == 1 else f"{len(tasks)} tasks"
     if report.problems:
-        out.print(f"{kind.name} breaks the contract: {len(report.problems)} problems in {len(tasks)} tasks")
+        out.print(f"{kind.name} breaks the contract in {played}; problems: {len(report.problems)}")
         return 2
-    out.print(f"{kind.name} keeps the contract in {len(tasks)} tasks: determinism, replay, bad input, close")
+    out.print(f"{kind.name} keeps the contract in {played}: determinism, replay, bad input, close")
     return 0
 
 
