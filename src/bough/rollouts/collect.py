@@ -1,7 +1,9 @@
 """Many episodes at once: worlds step while the model writes, and nothing that is finished is lost.
 
-A world or an engine that breaks costs an episode a retry, which is counted; one that
-keeps breaking is left out and named, never recorded as the agent's failure.
+A world or an engine that breaks costs an episode a retry, which is counted. An episode whose
+retries are used up is put off to the end and tried as often again, alone: a browser that
+dies takes all its episodes along, and a long one may be under way each time. One that
+breaks even then is left out and named, never recorded as the agent's failure.
 """
 
 from __future__ import annotations
@@ -103,22 +105,27 @@ async def collect(
     user's (`InputError`) or ours.
     """
     tally, begun = Tally(), time.monotonic()
-    queue = iter(wanted)
+    put_off: list[Attempt] = []
 
-    async def worker() -> None:
+    async def worker(queue: Iterator[Attempt], tried: int) -> None:
         for attempt in queue:
-            result = await _play(kind, agent, attempt, limits, retries, tally)
+            result = await _play(kind, agent, attempt, limits, range(tried, tried + retries + 1), tally)
             tally.seconds = time.monotonic() - begun
             if result is not None:
                 tally.add(result[0])
                 finished(*result)
+            elif not tried:
+                put_off.append(attempt)
             if tell is not None:
                 tell(tally)
 
+    queue = iter(wanted)
     try:
         async with asyncio.TaskGroup() as group:
             for _ in range(concurrency):
-                group.create_task(worker())
+                group.create_task(worker(queue, 0))
+        if retries:
+            await worker(iter(put_off), retries + 1)
     except ExceptionGroup as several:
         raise several.exceptions[0] from None
     tally.seconds = time.monotonic() - begun
@@ -126,15 +133,15 @@ async def collect(
 
 
 async def _play(
-    kind: type[Environment], agent: Agent, attempt: Attempt, limits: LimitsConfig, retries: int, tally: Tally
+    kind: type[Environment], agent: Agent, attempt: Attempt, limits: LimitsConfig, tries: range, tally: Tally
 ) -> tuple[Trajectory, Images] | None:
-    for again in range(retries + 1):
+    for again in tries:
         try:
             trajectory, images = await play(kind, attempt.task, agent, id=attempt.id, seed=attempt.seed, limits=limits)
         except (WorldError, EngineError) as error:
             tally.faults["world" if isinstance(error, WorldError) else "engine"] += 1
             tally.lost[attempt.id] = str(error)
-            await asyncio.sleep(min(0.1 * 2**again, 5.0))
+            await asyncio.sleep(min(0.1 * 2 ** (again - tries.start), 5.0))
             continue
         tally.lost.pop(attempt.id, None)
         if again:

@@ -1,0 +1,60 @@
+import asyncio
+
+import pytest
+import torch
+
+from bough.config.rollouts import AgentConfig
+from bough.config.sampling import SamplingConfig
+from bough.rollouts.agents import Agent, ExpertAgent, make_agent
+from bough.rollouts.rescore import logprob_gap, rescore, sampled_calls
+from bough.training.policy import Policy
+from bough.types import Call, Message, Task, Trajectory, Turn
+
+REPLY = Message(role="assistant", content="x")
+
+
+def played(*calls: Call | None) -> Trajectory:
+    turns = [Turn(reply=REPLY, call=call) for call in calls]
+    return Trajectory(id="t", task=Task(id="t"), start=[Message(role="user", content="Go.")], turns=turns)
+
+
+def call(number: int, logprobs: list[float] | None) -> Call:
+    return Call(prompt_ids=[number, 2, 3], completion_ids=[4, 5], logprobs=logprobs)
+
+
+def test_calls_are_spread_over_the_episodes_and_have_logprobs():
+    episodes = [
+        played(call(1, [-1, -1]), None),
+        played(call(2, None)),
+        *(played(call(n, [-1, -1])) for n in range(3, 9)),
+    ]
+    assert [chosen.prompt_ids[0] for chosen in sampled_calls(episodes, 3)] == [1, 4, 6]
+    assert sampled_calls(episodes, 0) == [] == sampled_calls([], 3)
+
+
+def test_the_gap_is_what_was_added():
+    policy = Policy.load("tiny").eval()
+    with torch.no_grad():
+        [true] = policy.logprobs([call(1, None)])
+    shifted = call(1, [float(true[0]) + 0.5, float(true[1]) - 0.25])
+    gap = logprob_gap(policy, [shifted])
+    assert gap["rescored_tokens"] == 2
+    assert gap["logprob_gap_max"] == pytest.approx(0.5, abs=1e-5)
+    assert gap["logprob_gap_mean"] == pytest.approx(0.375, abs=1e-5)
+
+
+def test_only_a_model_in_this_process_can_be_asked_again():
+    assert rescore(ExpertAgent(), [played(call(1, [-1, -1]))], 4) == {}
+
+
+def test_the_agent_that_settings_name():
+    def made(model: str) -> Agent:
+        async def make() -> Agent:
+            agent = await make_agent(AgentConfig(model=model), SamplingConfig())
+            await agent.close()
+            return agent
+
+        return asyncio.run(make())
+
+    assert [made(name).name for name in ("expert", "random", "tiny")] == ["expert", "random", "tiny"]
+    assert rescore(made("tiny"), [played(call(1, [-1, -1]))], 4)["rescored_tokens"] == 2
