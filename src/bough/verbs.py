@@ -136,10 +136,26 @@ VERBS: dict[str, Verb] = {
         "  bough compare runs/eval-sft/results.json runs/eval-dpo/results.json\n"
         "  bough compare runs/eval-sft runs/eval-dpo --gate",
     ),
+    "view": Verb(
+        "look at a run or a data file in the browser",
+        "bough.config.viewer:ViewConfig", "bough.commands.view:view",
+        "  bough view runs/demo\n  bough view pairs.jsonl --model smollm2\n  bough view runs/demo --export demo.html",
+    ),
     "merge": Verb(
         "write an adapter into its base model",
         "bough.config.merge:MergeConfig", "bough.commands.merge:merge",
         "  bough merge runs/dpo/final -o model",
+    ),
+    "card": Verb(
+        "write the model card of what a run has trained",
+        "bough.config.card:CardConfig", "bough.commands.card:card",
+        "  bough card runs/demo --license apache-2.0\n"
+        "  bough card runs/dpo --repo org/name --evaluations runs/eval --overwrite",
+    ),
+    "push": Verb(
+        "upload weights and card to the Hub",
+        "bough.config.card:PushConfig", "bough.commands.card:push",
+        "  bough push runs/demo --repo org/name --dry-run\n  bough push runs/demo --repo org/name --private",
     ),
 }  # fmt: skip
 

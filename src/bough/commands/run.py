@@ -90,10 +90,10 @@ def _success_table(folder: Path, recipe: Recipe) -> Table | str:
 
 def _rate(report: Any, episodes: int) -> tuple[str, str, str]:
     success = report.get("success") if isinstance(report, dict) else None
-    if not isinstance(success, dict):
-        return "", "", str(episodes)
-    low, high = success["low"], success["high"]
-    return f"{success['rate']:.1%}", f"{low:.1%} – {high:.1%}", str(episodes)
+    interval = success.get("interval") if isinstance(success, dict) else None
+    if not isinstance(success, dict) or not isinstance(interval, dict):
+        return "unknown", "", str(episodes)
+    return f"{success['mean']:.1%}", f"{interval['low']:.1%} – {interval['high']:.1%}", str(episodes)
 
 
 def _records(folder: Path, recipe: Recipe) -> list[tuple[str, Record | None]]:

@@ -1,0 +1,110 @@
+"""A model card: the README that goes with weights, made from what their run left on file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+
+from bough.cards import measured, told
+from bough.cards.base_model import BaseModel, base_model
+from bough.cards.front_matter import all_datasets, front_matter
+from bough.cards.lineage import read_json
+from bough.cards.markdown import code, fenced, plain, table
+from bough.cards.measured import Measured
+from bough.cards.places import without_places
+from bough.cards.subject import Subject, find_subject
+from bough.cards.usage import usage
+from bough.config.card import CardConfig
+from bough.models.cache import cache_folder
+
+
+@dataclass(frozen=True)
+class Card:
+    """The text, where it belongs, and what its reader will miss."""
+
+    text: str
+    path: Path
+    missing: tuple[str, ...]
+
+
+def make_card(config: CardConfig) -> Card:
+    """The card of what lies in `config.run`."""
+    subject = find_subject(config.run, config.evaluations)
+    base = base_model(subject.lineage.base, config.base_model)
+    found = measured.measured(subject, base)
+    title = config.name or (config.repo.partition("/")[2] if config.repo else subject.name)
+    parts = [
+        front_matter(subject, base, found, title, config),
+        f"# {plain(title)}",
+        *_body(subject, base, found, config),
+    ]
+    text = without_places("\n\n".join(parts) + "\n", _places(subject))
+    return Card(text, config.output or subject.weights / "README.md", tuple(_missing(base, found, config)))
+
+
+def _body(subject: Subject, base: BaseModel, found: Sequence[Measured], config: CardConfig) -> Iterator[str]:
+    lineage = subject.lineage
+    yield _introduction(subject, base)
+    yield "## Training objective"
+    yield from told.objective(subject.about, lineage)
+    yield "## Training pipeline"
+    yield fenced(told.pipeline(base, lineage))
+    yield "## Data"
+    yield from told.data(lineage)
+    yield "## Hyper-parameters"
+    yield told.settings(lineage.stages)
+    yield "## Evaluation"
+    yield from measured.section(found, measured.gate_notes(subject, base))
+    yield "## Usage"
+    yield from usage(subject, base, config.repo)
+    yield "## Sources and terms"
+    yield _sources(subject, base, config)
+    yield (
+        "Whoever uses this model is bound by the licence of the base model and by the terms of the data. It is meant "
+        "for acting in the worlds named above; nothing is known about how it does elsewhere, and what an agent does "
+        "should be looked at before it is let near anything that matters."
+    )
+
+
+def _introduction(subject: Subject, base: BaseModel) -> str:
+    methods = " → ".join(stage.verb.upper() for stage in subject.lineage.stages)
+    link = f"[{base.hub_id}](https://huggingface.co/{base.hub_id})" if base.hub_id else plain(base.name)
+    if subject.is_adapter:
+        what = f"A LoRA adapter for {link}, trained with {methods}. The base model is loaded separately."
+    else:
+        what = f"A model made from {link}, all weights trained with {methods}."
+    return f"{what} {base.note}".strip()
+
+
+def _sources(subject: Subject, base: BaseModel, config: CardConfig) -> str:
+    rows = [["base model", plain(base.shown), base.license or "see its page"]]
+    if subject.lineage.start:
+        rows.append(["start adapter", plain(subject.lineage.start), "–"])
+    rows += [["data", plain(name), "see its page"] for name in all_datasets(subject, config)]
+    files = [stage.data.name for stage in subject.lineage.stages if stage.data is not None and not stage.data.hub_id]
+    rows += [["data", plain(name), "–"] for name in dict.fromkeys(files)]
+    rows.append(["this model", plain(config.repo or subject.name), config.license or "not stated"])
+    adapter = read_json(subject.weights / "adapter_config.json", {})
+    peft = f", PEFT {plain(adapter['peft_version'])}" if adapter.get("peft_version") else ""
+    rows.append(["made with", f"Bough {version('bough')}{peft}", "MIT"])
+    return table(["component", "source", "licence"], rows)
+
+
+def _places(subject: Subject) -> list[Path]:
+    """Folders whose names are this machine's own; /home and /tmp are everybody's."""
+    run = subject.run.resolve()
+    own = [run, *run.parents, Path.cwd(), cache_folder()]
+    return [Path.home(), *(place for place in own if len(place.parts) > 2)]
+
+
+def _missing(base: BaseModel, found: Sequence[Measured], config: CardConfig) -> Iterator[str]:
+    if base.hub_id is None:
+        yield f"the base model is known as {code(base.name)} only; --base-model org/name says what it is on the Hub"
+    if config.license is None:
+        yield "no licence is stated; --license says which"
+    if config.repo is None:
+        yield "the usage text has no name to load; --repo org/name gives it"
+    if not any(group.own for group in found):
+        yield "no evaluation of these weights is known; --evaluations names results of `bough eval --environment`"

@@ -1,0 +1,197 @@
+"""Where weights come from: the training stages that made them, one upon the other, and the data of each.
+
+Every stage wrote down what it was told (`config.yaml`) and what became of its data
+(`ledger.json`); the settings name the weights and the file it began with, and those lie in
+the folders of the stages before it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from bough.cards.places import nearby
+from bough.config.base import Config
+from bough.config.training import DPOConfig, GRPOConfig, SFTConfig
+from bough.curation.output import ENDINGS, ledger_path
+from bough.errors import InputError
+from bough.models.resolve import BUILT_IN
+from bough.rundir import RunDir
+from bough.training.metrics_file import MetricsFile
+from bough.trajectories.reader import Reader
+from bough.types import Pair
+
+# A setting that only the stages of one verb have.
+VERBS: dict[str, tuple[str, type[Config]]] = {
+    "sft": ("step_weighted_loss", SFTConfig),
+    "dpo": ("loss_type", DPOConfig),
+    "grpo": ("clip_low", GRPOConfig),
+}
+HUB_DATA = "hf:"
+# A file that is larger than this is not read again only to count in it.
+MOST_BYTES = 64 << 20
+
+
+@dataclass(frozen=True)
+class Data:
+    """A file or a folder of episodes. `made` is the file's ledger, `played` the report of a collection."""
+
+    name: str
+    path: Path | None = None
+    settings: dict[str, Any] = field(default_factory=dict)
+    made: dict[str, Any] = field(default_factory=dict)
+    played: dict[str, Any] = field(default_factory=dict)
+    sources: tuple[Data, ...] = ()
+
+    @property
+    def reasons(self) -> dict[str, int]:
+        """How many pairs there are of each reason: as the ledger has it, else counted in the file."""
+        told = self.made.get("reasons")
+        if isinstance(told, dict):
+            return told
+        if self.path is None or not self.path.is_file() or self.path.stat().st_size > MOST_BYTES:
+            return {}
+        counts = Counter(one.reason for one in Reader(self.path, on_error="skip") if isinstance(one, Pair))
+        return {reason: count for reason, count in counts.most_common() if reason is not None}
+
+    @property
+    def hub_id(self) -> str | None:
+        """org/name, where the data is a data set of the Hub."""
+        parts = [part for part in self.name.removeprefix(HUB_DATA).split("/") if part]
+        return "/".join(parts[:2]) if self.name.startswith(HUB_DATA) and len(parts) > 1 else None
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One training stage."""
+
+    folder: Path
+    verb: str
+    settings: dict[str, Any]
+    ledgers: list[dict[str, Any]]
+    report: dict[str, Any]
+    metrics: list[dict[str, Any]]
+    data: Data | None
+
+    @property
+    def name(self) -> str:
+        return self.folder.name
+
+    @property
+    def weights(self) -> Path:
+        return RunDir(self.folder).final
+
+    @property
+    def defaults(self) -> dict[str, Any]:
+        """What the settings are where nobody says otherwise."""
+        fields = VERBS[self.verb][1].model_fields
+        return {name: info.get_default(call_default_factory=True) for name, info in fields.items()}
+
+
+@dataclass(frozen=True)
+class Lineage:
+    """The stages from the first to the last, the model before them, and an adapter that no run is known of."""
+
+    stages: tuple[Stage, ...]
+    base: str
+    start: str | None = None
+
+    @property
+    def last(self) -> Stage:
+        return self.stages[-1]
+
+
+def lineage(folder: Path) -> Lineage:
+    """The lineage of the weights that the training stage of `folder` left."""
+    stages: list[Stage] = []
+    while True:
+        stage = read_stage(folder)
+        if any(stage.folder.resolve() == other.folder.resolve() for other in stages):
+            raise InputError(f"{folder}: its settings lead in a circle: a stage is made of its own weights")
+        stages.insert(0, stage)
+        model, adapter = str(stage.settings.get("model") or ""), stage.settings.get("adapter")
+        weights = None if (adapter or model) in BUILT_IN else nearby(adapter or model, folder)
+        if weights is not None and RunDir(weights.parent).config.is_file() and weights.name in ("final", "best"):
+            folder = weights.parent
+            continue
+        if weights is not None and (weights / "adapter_config.json").is_file():
+            base = model if adapter else _base_of(weights)
+            return Lineage(tuple(stages), base, Path(adapter or model).name)
+        return Lineage(tuple(stages), model)
+
+
+def read_stage(folder: Path) -> Stage:
+    """What is on file of one training stage."""
+    run = RunDir(folder)
+    settings = read_yaml(run.config)
+    verb = next((verb for verb, (key, _) in VERBS.items() if key in settings), None)
+    if verb is None:
+        raise InputError(f"{run.config}: these are not the settings of a training stage ({', '.join(VERBS)})")
+    ledgers = read_json(run.ledger, [])
+    train_file = settings.get("train_file")
+    return Stage(
+        folder,
+        verb,
+        settings,
+        [ledger for ledger in ledgers if isinstance(ledger, dict)] if isinstance(ledgers, list) else [],
+        read_json(run.report, {}),
+        MetricsFile.read(run.metrics),
+        read_data(str(train_file), folder) if train_file else None,
+    )
+
+
+def read_data(written: str, folder: Path, depth: int = 0) -> Data:
+    """The data that the settings of `folder` call `written`, and what it was made of."""
+    if written.startswith(HUB_DATA):
+        return Data(written)
+    path = nearby(written, folder)
+    name = Path(written).name
+    if path is None or depth > 8:
+        return Data(name)
+    if path.is_file() and name.startswith("trajectories.") and (path.parent / "report.json").is_file():
+        path, name = path.parent, path.parent.name
+    if path.is_dir():
+        return Data(
+            name,
+            path,
+            settings=read_yaml(path / "config.yaml") if (path / "config.yaml").is_file() else {},
+            played=read_json(path / "report.json", {}),
+        )
+    made = read_json(ledger_path(path), {}) if path.name.endswith(ENDINGS) else {}
+    sources = made.get("sources")
+    found = [read_data(str(one), path.parent, depth + 1) for one in sources] if isinstance(sources, list) else []
+    return Data(name, path, made=made, sources=tuple(found))
+
+
+def read_yaml(file: Path) -> dict[str, Any]:
+    """A settings file."""
+    try:
+        values = yaml.safe_load(file.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise InputError(f"{file}: there is no such file; is its folder that of a run?") from None
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        raise InputError(f"{file}: cannot be read as YAML: {error}") from None
+    if not isinstance(values, dict):
+        raise InputError(f"{file}: settings are a mapping, not {type(values).__name__}")
+    return values
+
+
+def read_json(file: Path, otherwise: Any) -> Any:
+    """A file of numbers, `otherwise` where there is none or it is of another kind."""
+    try:
+        found = json.loads(file.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return otherwise
+    except (OSError, ValueError) as error:
+        raise InputError(f"{file}: cannot be read as JSON: {error}") from None
+    return found if isinstance(found, type(otherwise)) else otherwise
+
+
+def _base_of(adapter: Path) -> str:
+    settings = read_json(adapter / "adapter_config.json", {})
+    return str(settings.get("base_model_name_or_path") or "")

@@ -1,0 +1,184 @@
+"""What was measured: evaluations of one world put side by side, in tables and in words."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bough.cards.base_model import BaseModel
+from bough.cards.markdown import code, plain, table
+from bough.cards.places import nearby
+from bough.cards.subject import Evaluation, Subject
+from bough.config.evaluation import BASELINES
+from bough.errors import InputError
+from bough.evaluation.comparison import compare
+from bough.evaluation.results import ModelResult, Results
+from bough.evaluation.success import Measure, Report, report
+from bough.models.resolve import BUILT_IN
+from bough.terminal.evaluation import sentence
+
+THIS = "this adapter"
+DECODING = ("engine", "temperature", "max_new_tokens", "max_turns")
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One world and one set of tasks, and every model that played them. `own` is this card's model, if it did."""
+
+    settings: Results
+    models: list[ModelResult]
+    own: str | None
+    sequential: bool
+
+    @property
+    def reports(self) -> dict[str, Report]:
+        level, early = self.settings.level, self.sequential
+        return {
+            model.name: report(model.outcomes, lost=len(model.lost), level=level, sequential=early)
+            for model in self.models
+        }
+
+
+def measured(subject: Subject, base: BaseModel) -> list[Measured]:
+    """The evaluations, those of the same tasks together, with names that say which stage a model is of."""
+    together: dict[str, list[Evaluation]] = {}
+    for evaluation in subject.evaluations:
+        results = evaluation.results
+        key = json.dumps([results.environment, results.options, results.split, results.seed, results.level])
+        together.setdefault(key, []).append(evaluation)
+    return [_together(evaluations, subject, base) for evaluations in together.values()]
+
+
+def model_of(model: ModelResult, evaluation: Evaluation) -> Path | None:
+    """The folder of weights that an evaluation calls by this model's name, if it is one."""
+    written = model.settings.get("adapter") or model.name
+    return None if written in (*BASELINES, *BUILT_IN) else nearby(str(written), evaluation.folder)
+
+
+def gate_notes(subject: Subject, base: BaseModel) -> list[str]:
+    """What the gates of the run said, with this card's names for the models."""
+    names = {
+        model.name: _name(model, evaluation, subject, base)
+        for evaluation in subject.evaluations
+        for model in evaluation.results.models
+    }
+    notes = [evaluation.note for evaluation in subject.evaluations if evaluation.note]
+    if not names:
+        return notes
+    known = re.compile("|".join(re.escape(name) for name in sorted(names, key=len, reverse=True)))
+    return [known.sub(lambda match: names[match[0]], note) for note in notes]
+
+
+def _together(evaluations: list[Evaluation], subject: Subject, base: BaseModel) -> Measured:
+    models: dict[str, ModelResult] = {}
+    own = None
+    for evaluation in evaluations:
+        for model in evaluation.results.models:
+            name = _name(model, evaluation, subject, base)
+            known = models.get(name)
+            if known is not None and known.outcomes == model.outcomes:
+                continue  # the same episodes, told twice
+            shown = name if known is None else f"{name} ({evaluation.folder.name})"
+            models[shown] = model.model_copy(update={"name": shown})
+            own = shown if name == THIS else own
+    early = any(evaluation.results.stop_width is not None for evaluation in evaluations)
+    return Measured(evaluations[0].results, list(models.values()), own, early)
+
+
+def _name(model: ModelResult, evaluation: Evaluation, subject: Subject, base: BaseModel) -> str:
+    weights = model_of(model, evaluation)
+    if weights is not None:
+        if weights.resolve() == subject.weights.resolve():
+            return THIS if subject.is_adapter else "this model"
+        for stage in subject.lineage.stages:
+            if weights.resolve() == stage.weights.resolve():
+                return f"after {stage.name}"
+        return "/".join(weights.parts[-2:]) if weights.name in ("final", "best") else weights.name
+    return f"{base.shown} (base)" if model.name == subject.lineage.base else model.name
+
+
+def section(found: Sequence[Measured], notes: Sequence[str]) -> Iterator[str]:
+    """The paragraphs of the evaluation."""
+    if not found:
+        yield "This model has not been evaluated in a world."
+        return
+    for group in found:
+        yield from _group(group)
+    for note in notes:
+        yield f"The gate of the run: {plain(note)}"
+
+
+def _group(group: Measured) -> Iterator[str]:
+    results, reports = group.settings, group.reports
+    yield f"### {plain(shortened(results.environment))}"
+    yield _played(results, group.models)
+    level = f"{results.level:.0%}"
+    headings = ["model", f"success ({level} interval)", "episodes", "reward", "turns", "tokens", "invalid replies"]
+    yield table(headings, [[_marked(name, group.own), *_row(one)] for name, one in reports.items()])
+    methods = dict.fromkeys(one.success.interval.method for one in reports.values() if one.success.interval)
+    yield f"Intervals: {plain('; '.join(methods))}. An episode whose outcome is unknown is left out and counted."
+    yield from _compared(group)
+    types = sorted({kind for one in reports.values() for kind in one.types})
+    if len(types) > 1:
+        rows = [[code(kind), *(_rate(one.types.get(kind)) for one in reports.values())] for kind in types]
+        yield table(["success by type of task", *map(plain, reports)], rows)
+    ends = sorted({end for one in reports.values() for end in one.failures})
+    if ends:
+        rows = [[code(end), *(str(one.failures.get(end, 0)) for one in reports.values())] for end in ends]
+        yield table(["how failures ended", *map(plain, reports)], rows)
+
+
+def _played(results: Results, models: Sequence[ModelResult]) -> str:
+    said = [f"split {code(results.split)}" if results.split else "tasks from a file", f"seed {results.seed}"]
+    if results.attempts > 1:
+        said.append(f"{results.attempts} attempts at each task")
+    if results.options:
+        said.append(f"options {code(json.dumps({key: shortened(value) for key, value in results.options.items()}))}")
+    for key in DECODING:
+        values = {json.dumps(model.settings.get(key)) for model in models if model.settings.get(key) is not None}
+        if len(values) == 1:
+            said.append(f"{key.replace('_', ' ')} {plain(json.loads(values.pop()))}")
+    return f"All models played the same tasks with the same seeds: {', '.join(said)}."
+
+
+def _compared(group: Measured) -> Iterator[str]:
+    if len(group.models) < 2:
+        return
+    try:
+        found = compare(group.models, level=group.settings.level, sequential=group.sequential)
+    except InputError as error:
+        yield f"The models cannot be compared with each other: {plain(error)}"
+        return
+    yield "\n".join(f"- {plain(sentence(one.to_json()))}" for one in found)
+
+
+def _row(found: Report) -> list[str]:
+    missing = [f"{count} {what}" for what, count in (("unknown", found.unknown), ("lost", found.lost)) if count]
+    invalid = "–" if found.invalid_rate is None else f"{found.invalid_rate:.1%}"
+    means = [_number(one.mean) for one in (found.reward, found.turns, found.completion_tokens)]
+    return [_rate(found.success), ", ".join([str(found.episodes), *missing]), *means, invalid]
+
+
+def _marked(name: str, own: str | None) -> str:
+    return f"**{plain(name)}**" if name == own else plain(name)
+
+
+def _rate(measure: Measure | None) -> str:
+    if measure is None or measure.mean is None:
+        return "–"
+    interval = measure.interval
+    where = f" ({100 * interval.low:.1f}–{100 * interval.high:.1f})" if interval else ""
+    return f"{100 * measure.mean:.1f}%{where}"
+
+
+def _number(value: float | None) -> str:
+    return "–" if value is None else f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+
+
+def shortened(value: Any) -> Any:
+    """A world or an option that is a path, by its last part."""
+    return Path(value).name if isinstance(value, str) and "/" in value else value

@@ -1,0 +1,122 @@
+"""What a card is about: from a folder that someone names to the weights, their lineage and their evaluations."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from bough.cards.lineage import Lineage, lineage, read_json, read_yaml
+from bough.errors import InputError
+from bough.evaluation.results import FILE_NAME, Results
+from bough.rundir import RunDir
+from bough.runs.gate import judge
+from bough.runs.kinds import KINDS
+from bough.runs.recipe import Recipe, plan
+from bough.runs.record import Record
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Results, and the folder that they and their episodes lie in. `note` is what a gate said to them."""
+
+    folder: Path
+    results: Results
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Subject:
+    """Weights and all that is known about them. `run` is the folder that holds all of it."""
+
+    name: str
+    about: str
+    run: Path
+    weights: Path
+    lineage: Lineage
+    evaluations: tuple[Evaluation, ...]
+
+    @property
+    def is_adapter(self) -> bool:
+        return (self.weights / "adapter_config.json").is_file()
+
+
+def find_subject(folder: Path, more: list[Path]) -> Subject:
+    """What lies in `folder`: a recipe's run, a training stage, or the weights that one left. `more` are evaluations."""
+    if not folder.is_dir():
+        raise InputError(f"{folder}: there is no such folder")
+    further = [Evaluation(path if path.is_dir() else path.parent, Results.read(path)) for path in more]
+    if (folder / "recipe.yaml").is_file():
+        recipe = _recipe(folder)
+        return _subject(_accepted(folder, recipe), recipe.name, folder, recipe, further)
+    above = folder.resolve().parent
+    stage = above if _is_weights(folder) and RunDir(above).config.is_file() else folder
+    if not RunDir(stage).config.is_file():
+        raise InputError(
+            f"{folder}: there is neither a recipe.yaml nor a config.yaml in it; "
+            "name the folder of a `bough run`, or of a `bough sft`, `dpo` or `grpo`"
+        )
+    above = stage.resolve().parent
+    if (above / "recipe.yaml").is_file():
+        recipe = _recipe(above)
+        return _subject(stage, f"{recipe.name} {stage.resolve().name}", above, recipe, further)
+    return _subject(stage, stage.resolve().name, stage, None, further)
+
+
+def _subject(stage: Path, name: str, run: Path, recipe: Recipe | None, further: list[Evaluation]) -> Subject:
+    weights = RunDir(stage).final
+    found = lineage(stage)
+    if not _is_weights(weights):
+        raise InputError(f"{weights}: there are no weights in it; has the stage come to its end?")
+    evaluations = [*_evaluations(run, recipe), *further] if recipe is not None else further
+    return Subject(name, recipe.about if recipe is not None else "", run, weights, found, tuple(evaluations))
+
+
+def _recipe(folder: Path) -> Recipe:
+    try:
+        return Recipe(**read_yaml(folder / "recipe.yaml"))
+    except InputError as error:
+        raise InputError(f"{folder / 'recipe.yaml'} is no recipe:", error.problems or [str(error)]) from None
+
+
+def _accepted(folder: Path, recipe: Recipe) -> Path:
+    """The stage whose weights the run ends with: the newest, but for those that a gate sent back."""
+    model: Path | None = None
+    evaluated: dict[str, tuple[Path, Path | None]] = {}
+    accepted: str | None = None
+    for stage in plan(recipe):
+        here = folder / stage.folder
+        record, kind = Record.read(here), KINDS.get(stage.verb)
+        if kind is None or record is None or not record.finished:
+            continue
+        if kind.writes == "model":
+            model = here
+        if kind.writes != "evaluation":
+            continue
+        evaluated[stage.name] = (here, model)
+        gate = stage.gate if accepted is not None else None  # the first evaluation has nothing to be better than
+        against = str((gate or {}).get("against", accepted))
+        if gate is None or judge(evaluated[against][0], here, alpha=float(gate.get("alpha", 0.05))).promote:
+            accepted = stage.name
+        else:
+            model = evaluated[against][1]
+    if model is None:
+        raise InputError(f"{folder}: no training stage of this run has finished, or no gate let one through")
+    return model
+
+
+def _evaluations(folder: Path, recipe: Recipe) -> list[Evaluation]:
+    found = []
+    for stage in plan(recipe):
+        record = Record.read(folder / stage.folder)
+        # `bough eval --eval-file` leaves a file of another kind.
+        if record is not None and record.finished and _has_episodes(folder / stage.folder / FILE_NAME):
+            found.append(Evaluation(folder / stage.folder, Results.read(folder / stage.folder), record.note))
+    return found
+
+
+def _has_episodes(file: Path) -> bool:
+    return str(read_json(file, {}).get("bough", "")).startswith("evaluation/")
+
+
+def _is_weights(folder: Path) -> bool:
+    return any((folder / name).is_file() for name in ("adapter_config.json", "config.json"))

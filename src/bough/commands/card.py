@@ -1,0 +1,58 @@
+"""`bough card` and `bough push`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rich.filesize import decimal
+
+from bough.cards.card import make_card
+from bough.cards.release import make_release
+from bough.cards.subject import find_subject
+from bough.cards.upload import upload
+from bough.config.card import CardConfig, PushConfig
+from bough.disk import write_atomically
+from bough.errors import InputError
+from bough.terminal import console
+
+
+def card(config: CardConfig) -> int:
+    made = make_card(config)
+    if made.path.is_dir():
+        raise InputError(f"{made.path} is a folder; --output names a file")
+    if made.path.exists() and not config.overwrite:
+        raise InputError(f"{made.path} exists; --overwrite replaces it, --output names another file")
+    try:
+        made.path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(made.path, made.text)
+    except OSError as error:
+        raise InputError(f"{made.path}: cannot be written: {error.strerror}") from None
+    for missing in made.missing:
+        console.err().print(f"note: {console.printable(missing)}", style="yellow", markup=False)
+    console.out().print(f"the card is in {made.path}", markup=False)
+    return 0
+
+
+def push(config: PushConfig) -> int:
+    subject = find_subject(config.run, [])
+    release = make_release(subject, config.base_model)
+    out, err = console.out(), console.err()
+    for name in release.files:
+        note = " (the base model by its name on the Hub)" if name in release.changed else ""
+        out.print(f"{decimal(release.size(name)):>10}  {name}{note}", markup=False)
+    for name in release.naming([Path.home(), Path.cwd(), subject.run.resolve()]):
+        err.print(f"note: {name} names a folder of this machine", style="yellow", markup=False)
+    if config.repo not in (subject.weights / "README.md").read_text(encoding="utf-8", errors="replace"):
+        hint = f"bough card {config.run} --repo {config.repo} --overwrite"
+        err.print(
+            f"note: the card does not say {config.repo}; `{hint}` writes one that does", style="yellow", markup=False
+        )
+    visibility = " as a private repository" if config.private else ""
+    if config.dry_run:
+        out.print(
+            f"{len(release.files)} files would go to {config.repo}{visibility}; nothing was uploaded", markup=False
+        )
+        return 0
+    address = upload(release, config.repo, private=config.private, message=config.message)
+    out.print(f"{len(release.files)} files are at {address}", markup=False)
+    return 0

@@ -1,0 +1,115 @@
+// Evaluations: rates with intervals, every model against every other, how they fail; each number leads to its episodes.
+import { ask } from "./api.js";
+import { h, link } from "./dom.js";
+import { count, number, percent, plural, probability, signed, words } from "./format.js";
+import { chip, fact, facts, interval, nothing } from "./marks.js";
+
+export async function evaluationPage(asked) {
+  const { evaluations } = await ask("overview");
+  if (!evaluations.length) return { title: "Evaluation", node: h("div", {}, h("h1", {}, "Evaluation"), nothing("No evaluation is in this folder: bough eval leaves a results.json.")) };
+  const folder = asked.folder ?? evaluations.at(-1);
+  const found = await ask("evaluation", { folder });
+  const tabs = evaluations.length > 1 ? h("nav", { class: "tabs", "aria-label": "evaluations" }, evaluations.map((one) => {
+    const to = link("evaluation", { folder: one }, one.split("/").slice(-2).join("/"));
+    if (one === folder) to.setAttribute("aria-current", "page");
+    return to;
+  })) : null;
+  const level = percent(found.level, 0);
+  const node = h("div", {},
+    h("header", { class: "head row" }, h("h1", {}, "Evaluation")),
+    tabs,
+    facts(fact("world", found.environment), found.split ? fact("split", found.split) : null, fact("seed", found.seed), fact("attempts at a task", found.attempts),
+      Object.entries(found.options).map(([name, value]) => fact(words(name), Array.isArray(value) ? value.join(", ") : JSON.stringify(value)))),
+    h("section", {}, h("h2", {}, "Success, with its ", level, " interval"), summary(found)),
+    found.models.length > 1 ? h("section", {}, h("h2", {}, "Who is better"), matrix(found)) : null,
+    types(found),
+    failures(found),
+  );
+  return { title: "Evaluation", node };
+}
+
+function episodes(model, words_, ...text) {
+  return model.file ? link("trajectories", { file: model.file, ...words_ }, ...text) : h("span", {}, ...text);
+}
+
+function summary(found) {
+  const several = (report) => Object.entries(report.pass_at).filter(([k]) => Number(k) > 1);
+  const attempts = found.models.some((model) => several(model.report).length);
+  return h("div", { class: "scroll" }, h("table", { class: "list board" },
+    h("thead", {}, h("tr", {}, ["model", "", "success", "interval", "episodes", "reward", "turns", "tokens", "invalid replies", attempts ? "pass@k" : null].filter((one) => one !== null).map((name, i) => h("th", { scope: "col", class: i > 1 ? "num" : null }, name)))),
+    h("tbody", {}, found.models.map((model) => {
+      const { report } = model;
+      const range = report.success.interval;
+      return h("tr", { class: model.folder === found.folder ? "current" : null },
+        h("th", { scope: "row" }, model.name),
+        h("td", { class: "wide" }, interval(report.success)),
+        h("td", { class: "num strong" }, episodes(model, { outcome: "success" }, percent(report.success.mean))),
+        h("td", { class: "num" }, range ? `${percent(range.low)} – ${percent(range.high)}` : "–"),
+        h("td", { class: "num" }, episodes(model, {}, count(report.episodes))),
+        h("td", { class: "num" }, number(report.reward.mean)),
+        h("td", { class: "num" }, number(report.turns.mean)),
+        h("td", { class: "num" }, number(report.completion_tokens.mean)),
+        h("td", { class: "num" }, percent(report.invalid_rate)),
+        attempts ? h("td", { class: "num" }, several(report).map(([k, one]) => `@${k} ${percent(one.mean, 0)}`).join(", ")) : null,
+      );
+    })),
+  ), lost(found.models));
+}
+
+function lost(models) {
+  const rows = models.filter((model) => model.report.lost || model.report.unknown);
+  return rows.length ? h("p", { class: "faint" }, rows.map((model) => `${model.name}: ${[model.report.lost && `${plural(model.report.lost, "episode")} lost to a broken world or engine`, model.report.unknown && `${plural(model.report.unknown, "episode")} of unknown outcome`].filter(Boolean).join(", ")}`).join("; ")) : null;
+}
+
+function matrix(found) {
+  if (!found.comparisons.length) return nothing(found.why_not || "There is nothing to compare.");
+  const by = new Map(found.comparisons.flatMap((one) => [[`${one.first}\0${one.second}`, [one, 1]], [`${one.second}\0${one.first}`, [one, -1]]]));
+  const names = found.models.map((model) => model.name);
+  return h("div", {},
+    h("div", { class: "scroll" }, h("table", { class: "matrix" },
+      h("caption", {}, "Points of success that the row has over the column, on the tasks that both played"),
+      h("thead", {}, h("tr", {}, h("td", {}), names.map((name) => h("th", { scope: "col" }, name)))),
+      h("tbody", {}, names.map((row) => h("tr", {}, h("th", { scope: "row" }, row), names.map((column) => {
+        const known = by.get(`${column}\0${row}`);
+        if (!known) return h("td", { class: "self" }, row === column ? "" : "–");
+        const [one, sign] = known;
+        const mean = sign * one.success.mean;
+        const range = one.success.interval ? [sign * one.success.interval.low, sign * one.success.interval.high].sort((a, b) => a - b) : null;
+        return h("td", { class: one.significant ? (mean > 0 ? "better" : "worse") : "even", title: one.test },
+          h("b", {}, signed(100 * mean, 1)),
+          range ? h("div", { class: "small" }, `${signed(100 * range[0], 1)} to ${signed(100 * range[1], 1)}`) : null,
+          h("div", { class: "small faint" }, probability(one.adjusted_p)),
+          h("div", { class: "small" }, one.significant ? (mean > 0 ? "better" : "worse") : "not significant"));
+      })))),
+    )),
+    h("p", { class: "faint" }, `${found.comparisons[0].test}; ${found.comparisons.length > 1 ? `p-values corrected for ${found.comparisons.length} comparisons (Holm)` : "one comparison"}.`),
+  );
+}
+
+function types(found) {
+  const names = [...new Set(found.models.flatMap((model) => Object.keys(model.report.types)))].sort();
+  if (!names.length) return null;
+  return h("section", {}, h("h2", {}, "By type of task"), h("div", { class: "scroll" }, h("table", { class: "list" },
+    h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "type"), found.models.map((model) => h("th", { scope: "col", class: "num" }, model.name)))),
+    h("tbody", {}, names.map((name) => h("tr", {}, h("th", { scope: "row" }, words(name)), found.models.map((model) => {
+      const one = model.report.types[name];
+      return h("td", { class: "num" }, one ? [episodes(model, { type: name }, percent(one.mean)), one.interval ? h("div", { class: "small faint" }, `${percent(one.interval.low, 0)} – ${percent(one.interval.high, 0)}`) : null] : "–");
+    })))),
+  )));
+}
+
+function failures(found) {
+  const rows = found.models.filter((model) => Object.keys(model.report.failures).length || Object.keys(model.report.errors).length);
+  if (!rows.length) return null;
+  return h("section", {}, h("h2", {}, "How they fail"), rows.map((model) => {
+    const total = model.report.episodes;
+    return h("div", { class: "fails" }, h("h3", {}, model.name),
+      h("ul", { class: "bars" }, Object.entries(model.report.failures).map(([stop, n]) => h("li", {},
+        h("span", {}, episodes(model, { outcome: "failure", stop }, words(stop))),
+        h("span", { class: "bar", "aria-hidden": "true" }, h("span", { style: { width: `${(100 * n) / total}%` } })),
+        h("span", { class: "num" }, `${count(n)} (${percent(n / total, 0)})`),
+      ))),
+      Object.keys(model.report.errors).length ? h("p", { class: "faint" }, "in replies: ", Object.entries(model.report.errors).map(([name, n]) => `${count(n)} ${words(name)}`).join(", ")) : null,
+    );
+  }));
+}

@@ -1,0 +1,48 @@
+// Numbers and names as people read them.
+
+const whole = new Intl.NumberFormat("en");
+
+export function count(value) {
+  return value === null || value === undefined ? "–" : whole.format(value);
+}
+
+export function plural(value, word) {
+  return `${count(value)} ${word}${value === 1 ? "" : word.endsWith("y") ? "" : "s"}`;
+}
+
+export function number(value) {
+  if (value === null || value === undefined || !Number.isFinite(value)) return "–";
+  if (Number.isInteger(value) && Math.abs(value) < 1e6) return whole.format(value).replace("-", "−");
+  const size = Math.abs(value);
+  if (size >= 1e6 || size < 1e-3) return value.toExponential(1).replace("e+", "e").replace("-", "−");
+  return String(+value.toPrecision(size >= 100 ? 4 : 3)).replace("-", "−");
+}
+
+export function signed(value, digits = 2) {
+  if (value === null || value === undefined) return "–";
+  return `${value < 0 ? "−" : "+"}${Math.abs(value).toFixed(digits)}`;
+}
+
+export function percent(value, digits = 1) {
+  return value === null || value === undefined ? "–" : `${(100 * value).toFixed(digits)}%`;
+}
+
+export function duration(seconds) {
+  if (seconds === null || seconds === undefined || !seconds) return "";
+  if (seconds < 60) return `${seconds.toFixed(seconds < 10 ? 1 : 0)} s`;
+  if (seconds < 3600) return `${(seconds / 60).toFixed(1)} min`;
+  return `${(seconds / 3600).toFixed(1)} h`;
+}
+
+export function probability(p) {
+  return p < 0.0001 ? "p < 0.0001" : `p = ${p.toPrecision(2)}`;
+}
+
+export function words(name) {
+  return String(name).replaceAll("_", " ");
+}
+
+export function shorten(text, length) {
+  const plain = String(text ?? "");
+  return plain.length <= length ? plain : `${plain.slice(0, length - 1)}…`;
+}

@@ -1,0 +1,103 @@
+"""What training makes of each turn: its weight or its advantage, where a training run in the folder says so.
+
+A file that a run trained on is read with that run's settings. Without one, the attempts
+of a group have GRPO's plain advantages; a lone trajectory has none.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from bough.errors import BoughError, RowError
+from bough.objectives.advantages import group_advantages
+from bough.rewards.score import score
+from bough.types import Group, Trajectory
+from bough.viewer.index import Index
+
+MAX_CONFIG = 1 << 20
+
+
+@dataclass(frozen=True)
+class Credit:
+    """One value a turn, None where there is none. `source` says in words where they come from."""
+
+    weights: list[float | None]
+    advantages: list[float | None]
+    source: str = ""
+
+
+def trajectory_credit(index: Index, file: str, record: Trajectory) -> Credit:
+    """The weights of a demonstration."""
+    nothing: list[float | None] = [None] * len(record.turns)
+    settings, stage = trained_with(index, file)
+    if settings is None:
+        return Credit(nothing, nothing)
+    weights = [1.0 if turn.trained else 0.0 for turn in record.turns]
+    if settings.get("step_weighted_loss"):
+        from bough.objectives.sft import step_weights
+
+        given = step_weights([turn.reward for turn in record.turns])
+        weights = [weight * one for weight, one in zip(weights, given, strict=True)]
+    return Credit([*weights], nothing, f"weights as {stage} used them")
+
+
+def group_credit(index: Index, file: str, group: Group) -> list[Credit]:
+    """The advantages of every attempt of a group."""
+    settings, stage = trained_with(index, file)
+    spread: list[list[float | None]] | None = None
+    source = "advantages of the rewards in this group"
+    if settings is not None:
+        spread, source = _as_trained(group, settings), f"advantages as {stage} used them"
+    if spread is None:
+        found = group_advantages([score(attempt) for attempt in group.attempts]).values
+        spread = [[value] * len(attempt.turns) for value, attempt in zip(found, group.attempts, strict=True)]
+    return [Credit([None] * len(values), values, source) for values in spread]
+
+
+def trained_with(index: Index, file: str) -> tuple[dict[str, Any] | None, str]:
+    """The settings of the newest training run in the folder that read `file`, and the run's name."""
+    path = index.root.path / file
+    for folder in reversed(index.contents.training):
+        settings = stage_settings(index, folder)
+        named = settings.get("train_file")
+        own = folder == str(Path(file).parent.parent) and Path(file).parent.name == "rollouts"
+        if own or (isinstance(named, str) and _is(named, path, index.root.path)):
+            return settings, folder
+    return None, ""
+
+
+def stage_settings(index: Index, folder: str) -> dict[str, Any]:
+    """What a stage's `config.yaml` says; nothing where it says nothing."""
+    file = index.root.inside(index.root.path / folder / "config.yaml")
+    try:
+        if file is None or file.stat().st_size > MAX_CONFIG:
+            return {}
+        found = yaml.safe_load(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError, yaml.YAMLError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _is(named: str, path: Path, root: Path) -> bool:
+    """Whether a training file's name means `path`; runs are often started, or moved, somewhere else."""
+    wanted = Path(named)
+    if wanted.is_absolute():
+        return wanted == path
+    tail = wanted.parts
+    whole = (root.name, *path.relative_to(root).parts)
+    return len(tail) > 1 and (whole[-len(tail) :] == tail or tail[-len(whole) :] == whole)
+
+
+def _as_trained(group: Group, settings: dict[str, Any]) -> list[list[float | None]] | None:
+    from bough.config.training import GRPOConfig
+    from bough.stages.grpo import call_advantages
+
+    known = {key: value for key, value in settings.items() if key in GRPOConfig.model_fields}
+    try:
+        return call_advantages(group, GRPOConfig(**known))
+    except (BoughError, RowError):
+        return None

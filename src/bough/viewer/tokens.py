@@ -1,0 +1,60 @@
+"""The exact tokens of a turn's call: as they were recorded, or as a model's template makes them of the messages."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from bough.formats.bough import common_prefix
+from bough.types import Call, Trajectory
+from bough.viewer.index import Index
+from bough.viewer.models import Model, Models
+from bough.viewer.records import MissingError, find_trajectory, place
+
+# A prompt may be very long; its beginning is rarely what one looks for.
+MAX_PROMPT = 6000
+
+
+def tokens(index: Index, models: Models, at: str, turn: int, attempt: int | None = None) -> dict[str, Any]:
+    """The tokens of one turn."""
+    record = find_trajectory(index, at, attempt)
+    if not 0 <= turn < len(record.turns):
+        raise MissingError("the trajectory has no such turn")
+    model = models.of(place(at)[0], record)
+    call, source = record.turns[turn].call, "recorded"
+    if call is None:
+        call, source = _built(model, record, turn), f"made with the template of {model.name}"
+    if call is None:
+        why = model.missing or "this reply is not trained, or cannot be"
+        return {"turn": turn, "missing": f"There are no tokens on file, and none can be made: {why}."}
+    before = record.turns[turn - 1].call if turn else None
+    return _shown(call, model, before) | {"turn": turn, "source": source, "model": model.name}
+
+
+def _built(model: Model, record: Trajectory, turn: int) -> Call | None:
+    """The call that training would make of the messages."""
+    template = model.template()
+    if template is None:
+        return None
+    from bough.calls.builder import CallBuilder
+
+    for built in CallBuilder(template).build(record.start, record.turns[: turn + 1], record.tools):
+        if built.turn == turn:
+            return built.call
+    return None
+
+
+def _shown(call: Call, model: Model, before: Call | None) -> dict[str, Any]:
+    prompt = call.prompt_ids
+    earlier = [*before.prompt_ids, *before.completion_ids] if before is not None else []
+    shared = common_prefix(earlier, prompt)
+    cut = max(0, len(prompt) - MAX_PROMPT)
+    return {
+        "prompt": {"ids": prompt[cut:], "texts": model.texts(prompt[cut:]), "left_out": cut},
+        "shared": max(0, shared - cut),
+        "completion": {
+            "ids": call.completion_ids,
+            "texts": model.texts(call.completion_ids),
+            "logprobs": call.logprobs,
+        },
+        "why_no_text": model.missing,
+    }

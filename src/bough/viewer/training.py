@@ -1,0 +1,59 @@
+"""The curves of a training run: the lines of `metrics.jsonl`, from where a page has them on."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+from bough.viewer.credit import stage_settings
+from bough.viewer.index import Index
+from bough.viewer.records import MissingError
+from bough.viewer.runs import read_json, state_of
+
+# A piece at a time, so that a run of a million steps opens as well.
+MAX_PIECE = 8 << 20
+MAX_METRICS = 400
+
+
+def training(index: Index, folder: str, after: int) -> dict[str, Any]:
+    """The metrics behind byte `after`, where to go on, and whether more is to come."""
+    if folder not in index.contents.training:
+        raise MissingError("there is no such training run in the folder")
+    file = index.root.inside(index.root.path / folder / "metrics.jsonl")
+    if file is None:
+        raise MissingError("the run's metrics are gone")
+    size = file.stat().st_size
+    # A run that resumes forgets lines: what the page has is then no longer what is on file.
+    begin = after if 0 <= after <= size else 0
+    with file.open("rb") as stream:
+        stream.seek(begin)
+        piece = stream.read(MAX_PIECE)
+    whole = piece[: piece.rfind(b"\n") + 1]
+    answer: dict[str, Any] = {
+        "folder": folder,
+        "from": begin,
+        "next": begin + len(whole),
+        "more": begin + len(piece) < size,
+        "state": state_of(index, folder, read_json(index, f"{folder}/stage.json")),
+        "lines": [line for text in whole.splitlines() if (line := _line(text)) is not None],
+    }
+    if begin == 0:
+        answer |= {"settings": stage_settings(index, folder), "report": read_json(index, f"{folder}/report.json")}
+    return answer
+
+
+def _line(text: bytes) -> dict[str, float] | None:
+    """The finite numbers of a line that has a step."""
+    try:
+        values = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(values, dict) or not _is_number(values.get("step")):
+        return None
+    numbers = {key: value for key, value in values.items() if _is_number(value)}
+    return dict(list(numbers.items())[:MAX_METRICS])
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)

@@ -1,0 +1,33 @@
+from pathlib import Path
+from typing import Any
+
+from bough.cli import main
+
+RECIPE = """\
+world: {environment: "tests.environments.worlds:Counting"}
+stages:
+  - collect: {model: expert, tasks: 3}
+  - demos:
+  - eval: {model: [expert], tasks: 4}
+"""
+
+
+def test_a_run_ends_with_its_success_rates_and_is_listed_and_shown(tmp_path: Path, capsys: Any):
+    (tmp_path / "mine.yaml").write_text(RECIPE)
+    folder = tmp_path / "runs" / "mine"
+    assert main(["run", str(tmp_path / "mine.yaml"), "-o", str(folder)]) == 0
+    out = capsys.readouterr().out
+    assert "03-eval     100.0%" in out and "51.0% – 100.0%" in out, out
+    assert main(["runs", "list", str(tmp_path / "runs")]) == 0
+    assert "mine  mine    3 of 3  eval" in capsys.readouterr().out
+    assert main(["runs", "show", str(folder)]) == 0
+    shown = capsys.readouterr().out
+    assert "01-collect  done" in shown and "100.0%" in shown
+
+
+def test_what_is_no_run_is_named(tmp_path: Path, capsys: Any):
+    assert main(["runs", "show", str(tmp_path)]) == 2
+    assert "there is no recipe.yaml in it" in capsys.readouterr().err
+    assert main(["run", "no-such-recipe"]) == 2
+    assert "there is no recipe 'no-such-recipe'" in capsys.readouterr().err
+    assert main(["runs", "list", str(tmp_path / "nowhere")]) == 2
