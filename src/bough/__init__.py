@@ -30,7 +30,8 @@ _HOME = {name: module for module, names in _HOMES.items() for name in names}
 
 __all__ = [  # noqa: RUF022  as above
     "DPOConfig", "GRPOConfig", "SFTConfig", "Environment", "Observation", "WorldError", "BoughError", "InputError",
-    "Trained", "dpo", "grpo", "sft", "Policy", "Reader", "read", "Writer", "Call", "Group", "Message", "Pair", "Task", "ToolCall", "Trajectory", "Turn",
+    "Trained", "dpo", "grpo", "sft", "Policy", "Reader", "read", "Writer", "Call", "Group", "Message", "Pair", "Task",
+    "ToolCall", "Trajectory", "Turn",
 ]  # fmt: skip
 
 
