@@ -68,6 +68,13 @@ def test_a_world_that_keeps_breaking_is_named_and_not_blamed_on_the_agent():
     )
 
 
+def test_an_episode_that_is_unlucky_too_often_gets_its_turn_at_the_end():
+    Breaking.broken = {"t1": 3}
+    tally, kept = collected(kind=Breaking, wanted=list(attempts(TASKS, 1, 0)), retries=1)
+    assert list(kept)[-1] == "t1#0" and kept["t1#0"].info["retries"] == 3 and kept["t1#0"].success
+    assert tally.lost == {} and tally.faults == {"world": 3}
+
+
 def test_engine_faults_are_counted_apart():
     tally, kept = collected(Script([BROKEN]), wanted=list(attempts(TASKS[:1], 1, 0)), retries=0)
     assert kept == {} and tally.faults == {"engine": 1}

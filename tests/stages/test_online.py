@@ -1,4 +1,4 @@
-import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -67,8 +67,6 @@ def test_a_run_that_was_cut_short_ends_in_the_same_bits(tmp_path: Path, updates:
     cut = tmp_path / "cut"
     for path in sorted((cut / "checkpoints").iterdir()):
         if int(path.name.rpartition("-")[2]) > 2:
-            import shutil
-
             shutil.rmtree(path)
     bough.grpo(settings(cut, updates=updates, resume=True))
     weights = [(folder / "final/adapter_model.safetensors").read_bytes() for folder in (whole.weights.parent, cut)]
@@ -77,8 +75,24 @@ def test_a_run_that_was_cut_short_ends_in_the_same_bits(tmp_path: Path, updates:
 
 def test_groups_that_teach_nothing_are_replaced_up_to_a_budget(tmp_path: Path):
     config = settings(tmp_path, environment="tests.stages.letters:Hopeless", resample=3.0)
-    with pytest.raises(BoughError, match=r"the first tasks teach nothing \(6 groups in, 0 kept, 6 dropped \(6 zero_variance\)"):
+    said = r"the first tasks teach nothing \(6 groups in, 0 kept, 6 dropped \(6 zero_variance\)"
+    with pytest.raises(BoughError, match=said):
         bough.grpo(config)
+
+
+def test_a_task_that_comes_again_in_a_batch_is_played_anew(tmp_path: Path):
+    config = settings(tmp_path, environment="tests.stages.letters:Few", max_steps=1, batch_size=4, resample=4.0)
+    bough.grpo(config)
+    groups = [record for record in read(tmp_path / "rollouts/00000.jsonl") if isinstance(record, Group)]
+    replies = [tuple(str(attempt.turns[0].reply) for attempt in group.attempts) for group in groups]
+    assert len(groups) == 4 and len({group.task.id for group in groups}) == 2
+    assert len(set(replies)) == 4
+
+
+def test_a_divergence_from_weights_that_are_gone_is_refused_before_playing(tmp_path: Path):
+    with pytest.raises(InputError, match="--kl-coef with --environment needs an adapter"):
+        bough.grpo(settings(tmp_path, use_lora=False, kl_coef=0.1))
+    assert not (tmp_path / "rollouts").exists()
 
 
 def test_a_rubric_decides_what_is_compared(tmp_path: Path):
@@ -119,4 +133,3 @@ def test_each_thing_that_goes_wrong_has_its_alarm():
     better, worse = {**calm, "eval_success": 0.6}, {**calm, "eval_success": 0.4, "reward": 0.9}
     assert "held-out success fell from 60.0% to 40.0% while the reward rose" in str(alarm([better, worse]))
     assert alarm([better, {**worse, "reward": 0.1}]) is None, "an agent that gets worse everywhere games nothing"
-    assert json.dumps(calm)

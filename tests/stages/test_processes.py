@@ -8,8 +8,9 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -20,47 +21,100 @@ from bough.training.checkpoint import checkpoints
 from bough.training.metrics_file import MetricsFile
 
 ROOT = Path(__file__).parents[2]
-TORCHRUN = ["torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "bough"]
-SFT = ["sft", "--train-file", str(ROOT / "examples" / "household.jsonl"), "--model", "tiny", "--batch-size", "3"]
-DPO = ["dpo", "--train-file", str(ROOT / "examples" / "household-pairs.jsonl"), "--model", "tiny", "--batch-size", "5"]
-FULL = [*SFT, "--no-use-lora", "--learning-rate", "1e-3", "--token-budget", "1024"]
-LORA = [*DPO, "--learning-rate", "1e-2"]
+CPU = os.environ | {"ACCELERATE_USE_CPU": "true", "OMP_NUM_THREADS": "1"}
+
+
+def episode(length: int) -> list[dict[str, str]]:
+    """Guesses from above until the number is hit."""
+    messages = [{"role": "user", "content": f"Guess a number from 1 to {length}."}]
+    for guess in range(length, 1, -1):
+        messages += [{"role": "assistant", "content": f"It is {guess}."}, {"role": "user", "content": "Lower."}]
+    return [*messages, {"role": "assistant", "content": "It is 1."}]
+
+
+def pair(length: int) -> dict[str, Any]:
+    *prompt, last = episode(length)
+    return {"prompt": prompt, "chosen": [last], "rejected": [{"role": "assistant", "content": f"No idea {length}."}]}
+
+
+class Commands(NamedTuple):
+    """Command lines without a run's folder: SFT of all weights, and DPO with an adapter."""
+
+    full: list[str]
+    lora: list[str]
+
+
+@pytest.fixture(scope="module")
+def commands(tmp_path_factory: pytest.TempPathFactory) -> Commands:
+    """Batches of three and five: what two processes have of them is never the same."""
+    episodes, pairs = (tmp_path_factory.mktemp("data") / name for name in ("episodes.jsonl", "pairs.jsonl"))
+    episodes.write_text("".join(json.dumps({"messages": episode(length)}) + "\n" for length in (2, 6, 3, 4, 7)))
+    pairs.write_text("".join(json.dumps(pair(length)) + "\n" for length in (2, 6, 3, 9, 4, 14, 7)))
+    every = ["--model", "tiny", "--save-steps", "1", "--token-budget", "128"]
+    full = ["sft", "--train-file", str(episodes), "--batch-size", "3", "--no-use-lora", "--learning-rate", "1e-3"]
+    lora = ["dpo", "--train-file", str(pairs), "--batch-size", "5", "--learning-rate", "1e-2"]
+    return Commands([*full, *every], [*lora, *every])
+
+
+class Pair:
+    """Two processes at a time: see two_processes.py."""
+
+    def __init__(self, folder: Path) -> None:
+        self.log, command = folder / "log.txt", [sys.executable, "-m", "tests.stages.two_processes"]
+        pipe = subprocess.PIPE
+        self.server = subprocess.Popen(command, cwd=ROOT, env=CPU, stdin=pipe, stdout=pipe, text=True)
+
+    def start(self, arguments: list[str]) -> list[int]:
+        """Their ids."""
+        self.log.unlink(missing_ok=True)
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        self._send(json.dumps({"arguments": arguments, "port": port, "log": str(self.log)}))
+        return [int(child) for child in self._answer().split()]
+
+    def finish(self) -> int:
+        """The exit code, when both have ended."""
+        return int(self._answer())
+
+    def run(self, arguments: list[str]) -> str:
+        """Runs a command and returns what it said."""
+        self.start(arguments)
+        code = self.finish()
+        said = self.log.read_text()
+        assert code == 0, f"exit code {code}: {said[-3000:]}"
+        return said
+
+    def close(self) -> None:
+        self.server.communicate()
+
+    def _send(self, line: str) -> None:
+        assert self.server.stdin
+        self.server.stdin.write(line + "\n")
+        self.server.stdin.flush()
+
+    def _answer(self) -> str:
+        assert self.server.stdout
+        return self.server.stdout.readline()
+
+
+@pytest.fixture(scope="module")
+def two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
+    pair = Pair(tmp_path_factory.mktemp("two"))
+    yield pair
+    pair.close()
 
 
 @pytest.fixture(autouse=True)
-def one_thread():
+def one_thread() -> Iterator[None]:
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(threads)
 
 
-def start(arguments: list[str], run: Path, launcher: list[str] | None = None) -> subprocess.Popen[str]:
-    """Two processes in a session of their own, so that they can be killed together."""
-    return subprocess.Popen(
-        [sys.executable, "-m", *(launcher or forked()), *arguments, "--output-dir", str(run)],
-        cwd=ROOT,
-        env=os.environ | {"ACCELERATE_USE_CPU": "true", "OMP_NUM_THREADS": "1"},
-        stderr=subprocess.PIPE,
-        stdout=subprocess.DEVNULL,
-        text=True,
-        start_new_session=True,
-    )
-
-
-def forked() -> list[str]:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return ["tests.stages.two_processes", str(free.getsockname()[1])]
-
-
-def train(arguments: list[str], run: Path, processes: int, launcher: list[str] | None = None) -> None:
-    if processes == 1:
-        assert main([*arguments, "--output-dir", str(run)]) == 0
-        return
-    started = start(arguments, run, launcher)
-    _, said = started.communicate()
-    assert started.returncode == 0, said[-3000:]
+def alone(arguments: list[str], run: Path) -> None:
+    assert main([*arguments, "--output-dir", str(run)]) == 0
 
 
 def told(run: Path, name: str) -> list[Any]:
@@ -68,7 +122,7 @@ def told(run: Path, name: str) -> list[Any]:
 
 
 def assert_same(one: Path, two: Path) -> None:
-    for name in ("loss", "eval_loss", "grad_norm"):
+    for name in ("loss", "eval_loss", "grad_norm", "token_accuracy"):
         assert told(one, name) == pytest.approx(told(two, name), rel=1e-4)
     trained = [json.loads((run / "report.json").read_text())["tokens_trained"] for run in (one, two)]
     assert trained[0] == trained[1]
@@ -80,59 +134,82 @@ def assert_same(one: Path, two: Path) -> None:
         assert (weight - weights[1][name]).abs().max() < 1e-4, name
 
 
+def test_sft_of_sharded_weights_is_that_of_one_process(tmp_path: Path, two: Pair, commands: Commands):
+    held_out = commands.full[commands.full.index("--train-file") + 1]
+    arguments = [*commands.full, "--max-steps", "3", "--eval-file", held_out, "--eval-steps", "1"]
+    alone(arguments, tmp_path / "one")
+    said = two.run([*arguments, "--shard", "--output-dir", str(tmp_path / "two")])
+    assert_same(tmp_path / "one", tmp_path / "two")
+    assert len(told(tmp_path / "two", "eval_loss")) == 3
+    assert said.count("weights in") == 1  # one of the two speaks
+
+
 @pytest.mark.parametrize(
-    ("alone", "together", "launcher"),
+    "more",
     [
-        (LORA, [], TORCHRUN),
-        ([*FULL, "--eval-file", str(ROOT / "examples" / "household.jsonl")], ["--shard"], None),
         # Pairs larger than a row, which are computed twice, and activations that are.
-        ([*LORA, "--token-budget", "384", "--gradient-checkpointing"], ["--shard"], None),
-        ([*LORA, "--no-use-lora", "--learning-rate", "1e-3"], ["--shard"], None),
+        ["--gradient-checkpointing"],
+        ["--no-use-lora", "--learning-rate", "1e-3"],
     ],
-    ids=["dpo with whole weights", "sft of sharded weights", "dpo with a sharded adapter", "dpo of sharded weights"],
+    ids=["an adapter", "all weights"],
 )
-def test_two_processes_train_what_one_does(
-    tmp_path: Path, alone: list[str], together: list[str], launcher: list[str] | None
+def test_dpo_of_sharded_weights_is_that_of_one_process(tmp_path: Path, two: Pair, commands: Commands, more: list[str]):
+    arguments = [*commands.lora, *more, "--max-steps", "3"]
+    alone(arguments, tmp_path / "one")
+    two.run([*arguments, "--shard", "--output-dir", str(tmp_path / "two")])
+    assert_same(tmp_path / "one", tmp_path / "two")
+
+
+def test_torchrun_with_whole_weights_trains_what_one_process_does(tmp_path: Path, commands: Commands):
+    arguments = [*commands.lora, "--max-steps", "3", "--token-budget", "1024"]
+    alone(arguments, tmp_path / "one")
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "bough"]
+    command += [*arguments, "--output-dir", str(tmp_path / "two")]
+    done = subprocess.run(command, cwd=ROOT, env=CPU, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert_same(tmp_path / "one", tmp_path / "two")
+    # What pairs of two processes have in common is computed by both: there were two.
+    assert told(tmp_path / "two", "tokens_computed")[-1] > told(tmp_path / "one", "tokens_computed")[-1]
+
+
+def test_a_reference_adapter_is_sharded_too(tmp_path: Path, two: Pair, commands: Commands):
+    alone([*commands.lora, "--max-steps", "2"], tmp_path / "start")
+    arguments = [*commands.lora, "--model", str(tmp_path / "start" / "final"), "--max-steps", "2"]
+    alone(arguments, tmp_path / "one")
+    two.run([*arguments, "--shard", "--output-dir", str(tmp_path / "two")])
+    assert_same(tmp_path / "one", tmp_path / "two")
+
+
+@pytest.mark.parametrize("kind", ["full", "lora"])
+def test_a_killed_sharded_run_goes_on_alone_and_the_other_way_round(
+    tmp_path: Path, two: Pair, commands: Commands, kind: str
 ):
-    alone = [*alone, "--max-steps", "3", "--save-steps", "1"]
-    train(alone, tmp_path / "one", processes=1)
-    train([*alone, *together], tmp_path / "two", 2, launcher)
-    assert_same(tmp_path / "one", tmp_path / "two")
-    if not together:  # what pairs of two processes have in common is computed by both: there were two
-        assert told(tmp_path / "two", "tokens_computed")[-1] > told(tmp_path / "one", "tokens_computed")[-1]
+    arguments = [*getattr(commands, kind), "--max-steps", "10"]
+    alone(arguments, tmp_path / "whole")
 
+    killed = tmp_path / "killed"
+    children = two.start([*arguments, "--shard", "--output-dir", str(killed)])
+    while not checkpoints(killed / "checkpoints"):
+        for child in children:
+            os.kill(child, 0)  # still there
+        time.sleep(0.005)
+    for child in children:
+        os.kill(child, signal.SIGKILL)
+    assert two.finish() == -signal.SIGKILL
+    assert not (killed / "final").exists()
+    alone([*arguments, "--resume"], killed)
+    assert_same(tmp_path / "whole", killed)
 
-def test_a_reference_adapter_is_sharded_too(tmp_path: Path):
-    train([*SFT, "--max-steps", "2", "--learning-rate", "1e-2"], tmp_path / "sft", processes=1)
-    arguments = [*LORA, "--model", str(tmp_path / "sft" / "final"), "--max-steps", "2"]
-    train(arguments, tmp_path / "one", processes=1)
-    train([*arguments, "--shard"], tmp_path / "two", processes=2)
-    assert_same(tmp_path / "one", tmp_path / "two")
-
-
-@pytest.mark.parametrize("arguments", [FULL, LORA], ids=["all weights", "an adapter"])
-def test_a_killed_sharded_run_goes_on_alone_and_the_other_way_round(tmp_path: Path, arguments: list[str]):
-    arguments = [*arguments, "--max-steps", "8", "--save-steps", "1"]
-    train(arguments, tmp_path / "whole", processes=1)
-
-    killed = start([*arguments, "--shard"], tmp_path / "killed")
-    while len(checkpoints(tmp_path / "killed" / "checkpoints")) < 2:
-        assert killed.poll() is None, killed.communicate()[1][-3000:]
-        time.sleep(0.01)
-    os.killpg(killed.pid, signal.SIGKILL)
-    killed.communicate()
-    assert not (tmp_path / "killed" / "final").exists()
-    train([*arguments, "--resume"], tmp_path / "killed", processes=1)
-    assert_same(tmp_path / "whole", tmp_path / "killed")
-
-    shutil.copytree(tmp_path / "whole", tmp_path / "sharded", ignore=shutil.ignore_patterns("final"))
-    train([*arguments, "--resume", "--shard"], tmp_path / "sharded", processes=2)
+    shutil.copytree(tmp_path / "whole", tmp_path / "sharded", ignore=shutil.ignore_patterns("final", "step-*[89]"))
+    two.run([*arguments, "--resume", "--shard", "--output-dir", str(tmp_path / "sharded")])
     assert_same(tmp_path / "whole", tmp_path / "sharded")
 
 
-def test_what_does_not_go_with_sharding_is_said_at_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+def test_what_does_not_go_with_sharding_is_said_at_once(
+    tmp_path: Path, commands: Commands, capsys: pytest.CaptureFixture[str]
+):
     more = ["--shard", "--qlora", "--compile", "--optimizer", "adamw_8bit", "--output-dir", str(tmp_path)]
-    assert main([*FULL, *more]) == 2
+    assert main([*commands.full, *more]) == 2
     said = capsys.readouterr().err
     assert "--shard does not go with --qlora" in said
     assert "--shard does not go with --compile" in said

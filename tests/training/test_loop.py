@@ -132,7 +132,7 @@ def test_a_step_that_overflows_is_left_out_counted_and_said(tmp_path: Path, capl
     hook = trained.register_hook(lambda gradient: gradient * float("inf"))
     weights = [parameter.clone() for parameter in overflowing.policy.parameters()]
     with caplog.at_level(logging.WARNING):
-        overflowing._step()
+        overflowing._step(overflowing.source.batch(0))
     hook.remove()
     assert "Step 1 changed nothing: its gradients overflow in float16" in caplog.text
     assert (overflowing.counters.step, overflowing.counters.overflows) == (1, 1)

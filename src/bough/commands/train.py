@@ -6,6 +6,7 @@ from bough.config.training import DPOConfig, GRPOConfig, SFTConfig
 from bough.stages import train
 from bough.terminal import console
 from bough.training.metrics_file import MetricsFile
+from bough.training.processes import Processes
 
 
 def sft(config: SFTConfig) -> int:
@@ -21,6 +22,9 @@ def grpo(config: GRPOConfig) -> int:
 
 
 def _tell(trained: train.Trained) -> int:
+    """What came of it, said by one process for all."""
+    if not Processes().first:
+        return 0
     counters, out = trained.counters, console.out()
     lines = [line for line in MetricsFile.read(trained.weights.parent / "metrics.jsonl") if "loss" in line]
     if lines:

@@ -99,7 +99,7 @@ class OnlineSource:
         self.policy.eval()
         self.player.renew(step)
         if not file.exists():
-            self._write(file, self._play(number))
+            self._write(file, self._play())
         groups = [record for record in Reader(file, format="bough") if isinstance(record, Group)]
         self._drawn = max([self._drawn, *(int(str(group.info["tasks_drawn"])) for group in groups)])
         values = self._measure(number, groups)
@@ -115,16 +115,18 @@ class OnlineSource:
         if (alarm := self._watch.alarm()) is not None:
             raise PausedError(f"paused before batch {number}: {alarm}; --resume --no-watch goes on nevertheless")
 
-    def _play(self, number: int) -> list[Group]:
+    def _play(self) -> list[Group]:
         """Groups for one batch, played with the weights as they are."""
         config, groups = self.config, list[Group]()
         budget = int(config.batch_size * config.resample)
         while budget > 0 and len(groups) < config.batch_size:
             count = min(config.batch_size - len(groups), budget)
             tasks = self.player.tasks(self._drawn, count)
+            # A small world's tasks come again, in one batch even: never with the seeds that they had.
+            seed = config.seed * 1_000_003 + self._drawn
             self._drawn += count
             budget -= count
-            for group in self.player.groups(tasks, config.seed * 1_000_003 + number):
+            for group in self.player.groups(tasks, seed):
                 if (why := self._teaches_nothing(group)) is not None:
                     self.groups.drop(why)
                     continue

@@ -124,6 +124,8 @@ def _play(
 ) -> OnlineSource:
     if processes.count > 1:
         raise InputError("--environment plays in one process only; leave out accelerate launch")
+    if config.kl_coef and not config.use_lora:
+        raise InputError("--kl-coef with --environment needs an adapter: of all weights no start is left")
     return OnlineSource(config, policy, template, run)
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
+from bough.models.progress import no_bars
 from bough.training.adapters import ACTOR
 from bough.training.policy import Policy
 
@@ -27,5 +28,6 @@ def save_policy(policy: Policy, tokenizer: Any, folder: Path, weights: dict[str,
         shutil.rmtree(folder / ACTOR)
         (folder / "README.md").unlink(missing_ok=True)  # peft's empty model card
     else:
-        policy.model.save_pretrained(folder, state_dict=weights)
+        with no_bars():
+            policy.model.save_pretrained(folder, state_dict=weights)
     tokenizer.save_pretrained(folder)

@@ -1,0 +1,90 @@
+"""What only a GPU can do: 4-bit weights, 8-bit optimizers, float16, and sharded weights beside FlexAttention."""
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from bough.cli import main
+from bough.training.metrics_file import MetricsFile
+
+ROOT = Path(__file__).parents[2]
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+
+SFT = ["sft", "--train-file", str(ROOT / "examples" / "household.jsonl"), "--model", "tiny", "--batch-size", "3"]
+SFT += ["--learning-rate", "1e-2", "--max-steps", "12", "--save-steps", "4"]
+
+
+def train(run: Path, *more: str) -> list[dict[str, Any]]:
+    assert main([*SFT, "--output-dir", str(run), *more]) == 0
+    return MetricsFile.read(run / "metrics.jsonl")
+
+
+def resumed(run: Path, *more: str) -> list[dict[str, Any]]:
+    """The run once more from its last checkpoint on."""
+    shutil.rmtree(run / "final")
+    return train(run, *more, "--resume")
+
+
+# A rank of 64 makes the adapter's matrices large enough for bitsandbytes to keep their moments in 8 bits.
+@pytest.mark.parametrize(
+    "settings",
+    [
+        ["--qlora", "--lora-r", "64", "--optimizer", "paged_adamw_8bit"],
+        ["--qlora", "--lora-r", "64", "--optimizer", "adamw_8bit"],
+        ["--no-use-lora", "--optimizer", "adamw_8bit", "--learning-rate", "1e-3"],
+    ],
+    ids=["4-bit weights, paged", "4-bit weights", "all weights"],
+)
+def test_8_bit_optimizers_train_and_go_on_from_a_checkpoint(tmp_path: Path, settings: list[str]):
+    pytest.importorskip("bitsandbytes", reason="the qlora extra is not installed")
+    lines = train(tmp_path / "run", *settings)
+    assert lines[-1]["loss"] < 0.9 * lines[0]["loss"]
+    state = load_file(tmp_path / "run" / "checkpoints" / "step-00000008" / "optimizer.safetensors")
+    assert any(value.dtype == torch.uint8 for value in state.values())
+    again = resumed(tmp_path / "run", *settings)
+    assert again[-1]["loss"] == pytest.approx(lines[-1]["loss"], rel=0.02)
+
+
+def test_4_bit_weights_are_4_bits(tmp_path: Path):
+    pytest.importorskip("bitsandbytes", reason="the qlora extra is not installed")
+    from bough.training.adapters import Lora
+    from bough.training.policy import Policy
+
+    policy = Policy.load("tiny", quantize=True, lora=Lora(r=4))
+    kinds = {type(module).__name__ for module in policy.base.modules()}
+    assert "Linear4bit" in kinds
+    assert {parameter.dtype for parameter in policy.parameters() if parameter.requires_grad} == {torch.float32}
+
+
+@pytest.mark.parametrize("tuning", [[], ["--no-use-lora", "--learning-rate", "1e-3"]], ids=["adapter", "all weights"])
+def test_float16_trains_what_float32_trains_and_keeps_its_scale(tmp_path: Path, tuning: list[str]):
+    exact = train(tmp_path / "exact", *tuning, "--no-bf16")
+    lines = train(tmp_path / "run", *tuning, "--fp16")
+    report = json.loads((tmp_path / "run" / "report.json").read_text())
+    assert lines[0]["loss"] == pytest.approx(exact[0]["loss"], rel=0.01)
+    assert report["overflows"] <= 6
+    assert lines[-1]["loss"] < 0.9 * lines[0]["loss"]
+    if not report["overflows"]:  # a step that is left out is one fewer
+        assert [line["loss"] for line in lines] == pytest.approx([line["loss"] for line in exact], rel=0.05)
+    state = json.loads((tmp_path / "run" / "checkpoints" / "step-00000008" / "state.json").read_text())["counters"]
+    assert state["loss_scale"]["scale"] == 65536 / 2 ** state["overflows"]
+    assert resumed(tmp_path / "run", *tuning, "--fp16")[-1]["loss"] == pytest.approx(lines[-1]["loss"], rel=0.02)
+
+
+@pytest.mark.parametrize("tuning", [[], ["--no-use-lora"]], ids=["adapter", "all weights"])
+def test_sharded_weights_train_as_whole_ones(tmp_path: Path, tuning: list[str]):
+    """One process: what adds up over several is tested on CPUs; here are bfloat16, its float32 adapter and the GPU."""
+    whole = train(tmp_path / "whole", *tuning, "--learning-rate", "1e-3")
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "1", "-m", "bough"]
+    more = [*tuning, "--learning-rate", "1e-3", "--shard", "--output-dir", str(tmp_path / "run")]
+    done = subprocess.run([*command, *SFT, *more], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    sharded = MetricsFile.read(tmp_path / "run" / "metrics.jsonl")
+    assert [line["loss"] for line in sharded] == pytest.approx([line["loss"] for line in whole], rel=0.01)
