@@ -2,7 +2,7 @@ from collections import Counter
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bough.training.plan import Curriculum, Plan, PlannedStep
@@ -72,6 +72,7 @@ def test_no_examples_no_steps(options: dict[str, int]):
     assert plan([], [], batch_size=2, num_epochs=1, **options) == []
 
 
+@settings(deadline=None)
 @given(st.integers(1, 30), st.integers(1, 7), st.floats(0.1, 4), st.integers(0, 5))
 def test_whole_epochs_are_fair(count: int, batch: int, epochs: float, seed: int):
     planned = plan([str(i % 3) for i in range(count)], [0.0] * count, batch_size=batch, num_epochs=epochs, seed=seed)

@@ -1,5 +1,5 @@
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bough.training.schedule import Decay, learning_rate
@@ -21,6 +21,7 @@ def test_cosine_is_half_way_down_in_the_middle():
     assert rates(4, "cosine", warmup_ratio=0)[2] == pytest.approx(0.5)
 
 
+@settings(deadline=None)
 @given(st.integers(1, 200), st.sampled_from(["cosine", "linear", "constant"]), st.floats(0, 1))
 def test_the_rate_is_never_zero_and_never_rises_again(count: int, decay: Decay, ratio: float):
     values = rates(count, decay, ratio)

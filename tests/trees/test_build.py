@@ -1,6 +1,6 @@
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 
 from bough.errors import InputError
 from bough.trees.build import TokenTree
@@ -40,6 +40,7 @@ def test_the_largest_branch_comes_first():
     assert tree.end.tolist() == [6, 5, 4, 4, 5, 6]
 
 
+@settings(deadline=None)
 @given(call_sets())
 def test_no_branch_is_larger_than_one_before_it(calls):
     tree = TokenTree.of(calls)
@@ -49,6 +50,7 @@ def test_no_branch_is_larger_than_one_before_it(calls):
         assert sizes == sorted(sizes, reverse=True)
 
 
+@settings(deadline=None)
 @given(call_sets())
 def test_every_distinct_start_is_one_node(calls):
     tree = TokenTree.of(calls)
@@ -58,6 +60,7 @@ def test_every_distinct_start_is_one_node(calls):
     assert tree.num_raw == sum(map(len, read))
 
 
+@settings(deadline=None)
 @given(call_sets())
 def test_a_node_sees_its_path_and_nothing_else(calls):
     tree = TokenTree.of(calls)
@@ -67,6 +70,7 @@ def test_a_node_sees_its_path_and_nothing_else(calls):
         assert tree.position[q] == len(seen) - 1
 
 
+@settings(deadline=None)
 @given(call_sets())
 def test_an_answered_token_is_predicted_from_all_that_came_before_it(calls):
     tree = TokenTree.of(calls)

@@ -1,7 +1,7 @@
 import logging
 
 import numpy as np
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bough.trees.pack import first_fit, plain_rows, tree_rows
@@ -30,6 +30,7 @@ def test_an_answer_that_calls_share_is_predicted_once():
     assert sorted(found) == [(2, 3), (3, 4), (3, 5)]
 
 
+@settings(deadline=None)
 @given(call_sets(), st.integers(1, 40), st.sampled_from([tree_rows, plain_rows]))
 def test_rows_hold_every_answer_once(calls, budget, make):
     rows = make(calls, budget)

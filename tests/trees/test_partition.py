@@ -1,7 +1,7 @@
 from itertools import combinations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bough.trees.build import TokenTree
@@ -32,6 +32,7 @@ def test_the_cut_falls_where_least_is_repeated():
     assert [part.calls for part in partition(early, 6)] == [[0, 1], [2]]
 
 
+@settings(deadline=None)
 @given(call_sets(), st.integers(1, 30))
 def test_every_call_is_in_one_part_of_the_size_it_says(calls, budget):
     parts = partition(calls, budget)
@@ -41,6 +42,7 @@ def test_every_call_is_in_one_part_of_the_size_it_says(calls, budget):
         assert part.num_tokens <= budget or len(part.calls) == 1
 
 
+@settings(deadline=None)
 @given(call_sets(max_calls=6), st.integers(4, 20))
 def test_no_other_cut_of_the_sorted_calls_computes_fewer_tokens(calls, budget):
     order = sorted(range(len(calls)), key=lambda c: (calls[c].prompt_ids + calls[c].completion_ids)[:-1])
