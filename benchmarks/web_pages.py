@@ -1,139 +1,135 @@
-"""The pages that no expert plays, tried: what a text agent sees there and what the best simple script gets.
+"""Which pages a text agent can solve, tried on every one of them.
 
-    python benchmarks/web_pages.py [--seeds 10]
+    python benchmarks/web_pages.py [--seeds 10] [--pages …] [--output FILE]
 
-For each page the right answers are compared with what is shown (two problems that look
-alike but want different answers cannot be told apart), or the best reward of a script that
-does what it can with the actions there are.
+On a page that counts as solvable the scripted expert plays, which reads the goal and the
+text alone: how often it won is the proof. On a page that does not, whatever a script could
+do there is done, and what came of it is written down.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
-import math
+import platform
+import time
 from collections.abc import Awaitable, Callable
+from importlib.metadata import version
+from pathlib import Path
 
-from bough.environments.base import Observation
+from bough.environments.base import WorldError
 from bough.environments.web.environment import Web
+from bough.environments.web.expert import EXPERTS
+from bough.environments.web.pages import NOT_FOR_TEXT, all_pages, text_pages
+from bough.environments.web.pool import Pool
 from bough.types import Task
 
-
-async def attempt(
-    page: str, seed: int, choose: Callable[[Web, int], str | None], turns: int = 40
-) -> tuple[str, float | None]:
-    """What was shown first, and the reward at the end (None if there was no end)."""
-    env = Web(Task(id=f"{page}-{seed}", seed=seed, data={"page": page}))
-    try:
-        start: Observation = await env.start()
-        for turn in range(turns):
-            action = choose(env, turn)
-            if action is None:
-                break
-            seen = await env.step(action)
-            if seen.done:
-                return start.text, seen.reward
-        return start.text, None
-    finally:
-        await env.close()
+Choose = Callable[[Web], Awaitable[str | None]]
 
 
-def numbers(env: Web, kind: str) -> list[int]:
-    assert env.view is not None
-    return [line.number for line in env.view.lines if line.kind == kind]
+async def attempt(page: str, seed: int, choose: Choose, turns: int = Web.max_turns) -> tuple[str, float | None, bool]:
+    """What was shown first, the reward at the end (None if there was no end) and whether that was a success."""
+    for tries in range(5):
+        env = Web(Task(id=f"{page}-{seed}", seed=seed, data={"page": page}))
+        try:
+            shown = (await env.start()).text
+            for _ in range(turns):
+                reply = await choose(env)
+                if reply is None:
+                    break
+                seen = await env.step(reply)
+                if seen.done:
+                    return shown, seen.reward, bool(seen.success)
+            return shown, None, False
+        except WorldError:
+            if tries == 4:
+                raise
+        finally:
+            await env.close()
+    raise AssertionError
+
+
+async def by_expert(page: str, seeds: range) -> int:
+    """On how many seeds the page's script wins."""
+    results = [await attempt(page, seed, Web.expert) for seed in seeds]
+    return sum(success for _, _, success in results)
 
 
 async def count_sides(seeds: range) -> str:
-    """The button that wins, by trying all five on every problem."""
+    """Every button on every problem: whether the text tells which one is right."""
     answers: dict[str, set[int]] = {}
     for seed in seeds:
         for button in range(2, 7):
-            shown, reward = await attempt("count-sides", seed, lambda _env, _turn, b=button: f"click('{b}')")
-            if reward == 1:
+
+            async def press(_env: Web, button: int = button) -> str | None:
+                return f"click('{button}')"
+
+            shown, _, success = await attempt("count-sides", seed, press, 1)
+            if success:
                 answers.setdefault(shown, set()).add(button)
-    return f"{len(answers)} different texts; the most right buttons for one text: {max(map(len, answers.values()))}"
+    most = max(map(len, answers.values()))
+    return f"all 5 buttons pressed on each problem: {len(answers)} text, for which {most} different buttons were right"
 
 
-async def simon_says(seeds: range) -> str:
-    """Three presses of the first button win where the sequence is just that; the text tells nothing."""
-    shown = {
-        (await attempt("simon-says", seed, lambda _env, turn: "wait()" if turn < 3 else None))[0] for seed in seeds
-    }
-    rewards = [(await attempt("simon-says", seed, lambda _env, _turn: "click('1')", 6))[1] for seed in seeds]
-    wins = rewards.count(1.0)
-    return f"{len(shown)} text for {len(seeds)} problems; pressing the first button wins {wins}"
+async def hover_shape(seeds: range) -> str:
+    """The mouse on the coloured square at every turn."""
+
+    async def hover(env: Web) -> str | None:
+        assert env.view is not None
+        return f"hover('{next(line.number for line in env.view.lines if line.facts.get('id') == 'highlight')}')"
+
+    results = [await attempt("hover-shape", seed, hover) for seed in seeds]
+    ended = sum(reward is not None for _, reward, _ in results)
+    return (
+        f"the coloured square hovered over at each of {Web.max_turns} turns: {ended} of {len(results)} episodes ended"
+    )
 
 
-async def drag_cube(seeds: range) -> str:
-    texts = set()
-
-    def choose(env: Web, turn: int) -> str | None:
-        texts.add(env._shown())
-        return f"mouse_drag(80, 110, {80 + 30 * (turn - 3)}, 125)" if turn < 6 else None
-
-    for seed in seeds:
-        await attempt("drag-cube", seed, choose)
-    return f"{len(texts)} text whatever is dragged"
-
-
-async def draw_circle(seeds: range) -> str:
-    """The best of straight strokes around the mark."""
-    best = []
-    for seed in seeds:
-        rewards = []
-        for angle in range(0, 360, 60):
-
-            def choose(env: Web, turn: int, angle: int = angle) -> str | None:
-                assert env.view is not None
-                if turn:
-                    return f"click('{numbers(env, 'button')[0]}')"
-                mark = next(line.facts for line in env.view.lines if line.kind == "circle")
-                x, y = mark["x"] + 25 * math.cos(angle), mark["y"] + 25 * math.sin(angle)
-                return f"mouse_drag({x:.0f}, {y:.0f}, {2 * mark['x'] - x + 12:.0f}, {2 * mark['y'] - y:.0f})"
-
-            rewards.append((await attempt("draw-circle", seed, choose, 3))[1] or -1.0)
-        best.append(max(rewards))
-    return f"best reward {max(best):.2f}"
-
-
-def follower(kind: str, action: str) -> Callable[[range, str], Awaitable[str]]:
-    """Always goes for the first (or the only lit) shape."""
-
-    async def run(seeds: range, page: str) -> str:
-        def choose(env: Web, _turn: int) -> str | None:
-            assert env.view is not None
-            inside = [line for line in env.view.lines if line.kind == kind and 0 <= line.facts["x"] <= 160]
-            return f"{action}('{inside[0].number}')" if inside else "wait()"
-
-        rewards = [(await attempt(page, seed, choose))[1] for seed in seeds]
-        ended = [reward for reward in rewards if reward is not None]
-        return f"best reward {max(ended):.2f}" if ended else "no end after 40 actions"
-
-    return run
-
-
-async def number_checkboxes(seeds: range) -> str:
-    """One problem per digit: whether anything but the digit's name tells them apart."""
-    shown = {(await attempt("number-checkboxes", seed, lambda _env, _turn: None))[0] for seed in seeds}
-    bodies = {text.partition("when finished.")[2] for text in shown}
-    return f"{len(bodies)} text below {len(shown)} goals; the drawing is a picture"
+TRIALS: dict[str, Callable[[range], Awaitable[str]]] = {
+    "count-sides": count_sides,
+    "hover-shape": hover_shape,
+}
 
 
 async def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=10)
-    seeds = range(parser.parse_args().seeds)
-    print("| page | what came of it |\n|---|---|")
-    print(f"| count-sides | {await count_sides(seeds)} |", flush=True)
-    print(f"| simon-says | {await simon_says(seeds)} |", flush=True)
-    print(f"| drag-cube | {await drag_cube(seeds)} |", flush=True)
-    print(f"| draw-circle | {await draw_circle(seeds)} |", flush=True)
-    print(f"| number-checkboxes | {await number_checkboxes(seeds)} |", flush=True)
-    for page, kind, action in (
-        ("chase-circle", "circle", "hover"), ("hover-shape", "rect", "hover"), ("moving-items", "circle", "click"),
-    ):  # fmt: skip
-        print(f"| {page} | {await follower(kind, action)(seeds, page)} |", flush=True)
+    parser.add_argument("--pages", nargs="*", default=list(all_pages()))
+    parser.add_argument("--at-once", type=int, default=4)
+    parser.add_argument("--output", type=Path)
+    options = parser.parse_args()
+    seeds, begin, turns = range(options.seeds), time.perf_counter(), asyncio.Semaphore(options.at_once)
+    rows: dict[str, str] = {}
+
+    async def one(page: str) -> None:
+        async with turns:
+            if page in NOT_FOR_TEXT:
+                rows[page] = f"| {page} | {NOT_FOR_TEXT[page]} | {await TRIALS[page](seeds)} |"
+            elif page in EXPERTS:
+                module = EXPERTS[page].__module__.rpartition(".")[2]
+                rows[page] = (
+                    f"| {page} | {module}.{EXPERTS[page].__name__} | {await by_expert(page, seeds)}/{len(seeds)} |"
+                )
+            else:
+                rows[page] = f"| {page} | none: nobody has won there yet | |"
+            print(rows[page], flush=True)
+
+    await asyncio.gather(*(one(page) for page in options.pages))
+    browser = (await (await Pool.here().take()).browser.connection.call("Browser.getVersion"))["product"]
     await Web.shutdown()
+    solvable = [page for page in text_pages() if page in rows]
+    rest = [page for page in NOT_FOR_TEXT if page in rows]
+    text = "\n".join([
+        f"{len(rows)} pages, {len(seeds)} seeds each, {time.perf_counter() - begin:.0f} s",
+        f"miniwob {version('miniwob')}, {browser}, {platform.machine()}, {time.strftime('%F')}",
+        "", f"{len(rest)} pages that goal and text are not enough for:", "",
+        "| page | why | what was tried, and what came of it |", "|---|---|---|", *(rows[page] for page in rest),
+        "", f"{len(solvable)} pages that they are enough for:", "",
+        "| page | script | won |", "|---|---|---|", *(rows[page] for page in solvable),
+    ])  # fmt: skip
+    print(text)
+    if options.output:
+        options.output.write_text(text + "\n")
 
 
 if __name__ == "__main__":

@@ -1,37 +1,44 @@
 """Which pages can start their next problem without being loaded anew.
 
-    python benchmarks/web_restart.py [--seeds 10] [--pages …]
+    python benchmarks/web_restart.py [--seeds 20] [--pages …] [--output FILE]
 
-Each seed is played twice, by the expert or at random: on a page freshly loaded, and on one
-on which all seeds before were played. Where everything shown and paid is the same, nothing
-is carried over. Pages that miniwob registers as not deterministic are reported beside it.
+Each seed is played by the expert, at random, or a little at random and then by the expert,
+in turn: on a page freshly loaded, and on one on which all seeds before were played. Where
+everything shown and paid is the same, nothing is carried over. Where it is not, the seed is
+played on two more fresh pages: if even those differ, the page is not deterministic by itself.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import platform
 import random
 import re
+import time
+from importlib.metadata import version
 from pathlib import Path
 
 from bough.environments.web import page as page_module
 from bough.environments.web.environment import Web
-from bough.environments.web.page import Page
+from bough.environments.web.page import Page, View
 from bough.environments.web.pages import RELOADED, all_pages, html_folder
 from bough.environments.web.pool import Pool
 from bough.types import Task
 
 TURNS = 12
+# Who decides at a turn: the expert wins and leaves a finished page, chance leaves it in any state.
+STYLES = ("expert", "random", "mixed")
 
 
-async def play(page: Page, name: str, seed: int, by_expert: bool) -> list[object]:
+async def play(page: Page, name: str, seed: int, style: str) -> list[object]:
     """Everything that an episode shows."""
     env = Web(Task(id=f"{name}-{seed}", seed=seed, data={"page": name}))
     env._page, env.view = page, await page.start(name, seed, "train")
     seen: list[object] = [env.view]
     chance = random.Random(f"{name} {seed}")
-    for _ in range(TURNS):
+    for turn in range(TURNS):
+        by_expert = style == "expert" or (style == "mixed" and turn >= 2)
         reply = await env.expert() if by_expert else None
         choices = env.choices()
         if reply is None and not choices:
@@ -43,19 +50,46 @@ async def play(page: Page, name: str, seed: int, by_expert: bool) -> list[object
     return seen
 
 
-async def carries_state(name: str, seeds: int) -> bool:
+async def fresh(name: str, seed: int, style: str) -> list[object]:
     pool = Pool.here()
-    fresh, kept = await pool.take(), await pool.take()
+    page = await pool.take()
+    page.name = ""  # so that it is loaded anew
+    try:
+        return await play(page, name, seed, style)
+    finally:
+        await pool.give_back(page, sound=True)
+
+
+async def verdict(name: str, seeds: int) -> tuple[str, str]:
+    """What becomes of a page that is used again: "clean", "carries" or "chance"; and where that was seen."""
+    pool = Pool.here()
+    kept = await Page.open((await pool.take()).browser)
     try:
         for number in range(seeds):
-            fresh.name = ""  # so that it is loaded anew
-            by_expert = number % 2 == 0
-            if await play(fresh, name, 1000 + number, by_expert) != await play(kept, name, 1000 + number, by_expert):
-                return True
-        return False
+            seed, style = 1000 + number, STYLES[number % len(STYLES)]
+            alone, after = await fresh(name, seed, style), await play(kept, name, seed, style)
+            if alone != after:
+                again = [await fresh(name, seed, style) for _ in range(2)]
+                same = all(other == alone for other in again)
+                return ("carries" if same else "chance"), f"problem {number + 1}, {difference(alone, after)}"
+        return "clean", ""
     finally:
-        await pool.give_back(fresh, sound=False)
-        await pool.give_back(kept, sound=False)
+        await kept.close()
+
+
+def difference(one: list[object], other: list[object]) -> str:
+    """The first thing that is not the same, in a few words."""
+    for place, (a, b) in enumerate(zip(one, other, strict=False)):
+        if a == b:
+            continue
+        turn = f"turn {(place + 3) // 4}"
+        if isinstance(a, View) and isinstance(b, View):
+            if a.goal != b.goal:
+                return f"{turn}: the goal"
+            lines = [x for x, y in zip(a.lines, b.lines, strict=False) if x != y]
+            return f"{turn}: {lines[0].kind or 'text'} {lines[0].name!r}"[:60] if lines else f"{turn}: what is shown"
+        return f"{turn}: {a!r} against {b!r}"[:80]
+    return "the number of turns"
 
 
 def not_deterministic() -> set[str]:
@@ -67,26 +101,39 @@ def not_deterministic() -> set[str]:
 
 async def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seeds", type=int, default=10)
+    parser.add_argument("--seeds", type=int, default=20)
     parser.add_argument("--pages", nargs="*", default=list(all_pages()))
+    parser.add_argument("--output", type=Path)
     options = parser.parse_args()
     page_module.RELOADED = frozenset()  # type: ignore[misc]  # nothing is loaded anew unless this script says so
-    turns, carrying = asyncio.Semaphore(4), set()
+    turns, begin = asyncio.Semaphore(4), time.perf_counter()
+    found: dict[str, tuple[str, str]] = {}
 
     async def one(name: str) -> None:
         async with turns:
-            if await carries_state(name, options.seeds):
-                carrying.add(name)
-                print(f"{name} carries something over", flush=True)
+            found[name] = await verdict(name, options.seeds)
+            print(name, *found[name], flush=True)
 
     await asyncio.gather(*(one(name) for name in options.pages))
+    browser = (await (await Pool.here().take()).browser.connection.call("Browser.getVersion"))["product"]
     await Web.shutdown()
-    print("carry something over:", *sorted(carrying))
-    print("not deterministic by miniwob's word:", *sorted(not_deterministic() & set(options.pages)))
-    print(
-        "to be loaded anew, but not in the list:",
-        *sorted((carrying | not_deterministic()) & set(options.pages) - RELOADED),
-    )
+    unclean = {name: (what, where) for name, (what, where) in sorted(found.items()) if what != "clean"}
+    words = {"carries": "carries something over", "chance": "is not the same even when loaded anew"}
+    text = "\n".join([
+        f"{len(found)} pages, {options.seeds} problems one after the other on each, against the same on fresh pages; "
+        f"{time.perf_counter() - begin:.0f} s",
+        f"miniwob {version('miniwob')}, {browser}, {platform.machine()}, {time.strftime('%F')}",
+        "",
+        f"{len(found) - len(unclean)} pages carry nothing over. The others:", "",
+        "| page | what | first seen |", "|---|---|---|",
+        *(f"| {name} | {words[what]} | {where.replace('|', '/')} |" for name, (what, where) in unclean.items()), "",
+        "In `RELOADED` but clean here: " + (", ".join(sorted(RELOADED & set(found) - set(unclean))) or "none"), "",
+        "Missing from `RELOADED`: " + (", ".join(sorted(set(unclean) - RELOADED)) or "none"), "",
+        "Not deterministic by miniwob's own word: " + ", ".join(sorted(not_deterministic() & set(found))),
+    ])  # fmt: skip
+    print(text)
+    if options.output:
+        options.output.write_text(text + "\n")
 
 
 if __name__ == "__main__":

@@ -52,7 +52,7 @@ def test_an_action_that_does_not_exist_is_named_with_its_nearest():
         ("click", {"where": "1"}, "click is used as"),
         ("click", {"_0": ""}, "number or its selector"),
         ("click", {"_0": True}, "number or its selector"),
-        ("scroll", {"_0": "left"}, "'up' or 'down'"),
+        ("scroll", {"_0": "left"}, "'up', 'down', 'top', 'bottom'"),
         ("press", {"_0": "enter"}, "is not a key"),
         ("press", {"_0": ""}, "is not a key"),
         ("fill", {"_0": "1", "_1": ["x"]}, "text must be text"),

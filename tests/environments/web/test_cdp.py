@@ -138,3 +138,16 @@ def test_a_browser_that_does_not_answer_counts_as_dead(monkeypatch):
         assert browser.connection.lost is None
 
     asyncio.run(main())
+
+
+def test_a_pipe_that_breaks_while_we_write_ends_the_connection_in_silence(caplog):
+    async def main():
+        browser = await Browser().open()
+        os.close(browser.reading)
+        for _ in range(8):
+            with pytest.raises(WorldError, match="died"):
+                await browser.connection.call("A")
+        assert browser.connection.lost == "the browser died"
+
+    asyncio.run(main())
+    assert caplog.records == []

@@ -9,11 +9,14 @@ import sys
 
 import pytest
 
+from bough.config.rollouts import LimitsConfig
 from bough.environments.base import WorldError
 from bough.environments.web.environment import SEEDS_PER_SPLIT, Options, Web
 from bough.environments.web.pages import text_pages
 from bough.environments.web.pool import Pool
 from bough.errors import InputError
+from bough.rollouts.agents import ExpertAgent
+from bough.rollouts.collect import attempts, collect
 from bough.types import Task
 from tests.environments.web.conftest import web
 
@@ -171,10 +174,10 @@ def test_tasks_go_round_the_pages_and_no_split_shares_a_seed():
     assert len({task.id for task in tasks}) == 6 and tasks[0].seed == tasks[1].seed != tasks[2].seed
     assert tasks == list(itertools.islice(Web.tasks(options, split="train", seed=1), 6))
     assert tasks != list(itertools.islice(Web.tasks(options, split="train", seed=2), 6))
-    for place, split in enumerate(("train", "valid", "test")):
+    for place, split in enumerate(("train", "seen", "unseen")):
         for task in itertools.islice(Web.tasks(options, split=split, seed=7), 50):
             assert place * SEEDS_PER_SPLIT <= task.seed < (place + 1) * SEEDS_PER_SPLIT
-            assert task.data["mode"] == ("train" if split == "train" else "test")
+            assert task.data["mode"] == ("test" if split == "unseen" else "train")
     assert {task.data["page"] for task in itertools.islice(Web.tasks(Options()), len(text_pages()))} == set(
         text_pages()
     )
@@ -235,6 +238,31 @@ def test_episodes_on_a_browser_that_dies_raise_world_errors_and_the_next_ones_wo
     assert run(main()) >= 3
     assert sorted(finished) == [(seed, True) for seed in range(24)]
     assert len(failures) >= 3
+
+
+def test_a_collection_loses_no_episode_to_a_browser_that_is_killed(run):
+    """The same 24 episodes twice: undisturbed, and with Chromium killed three times under them."""
+    wanted = list(attempts(itertools.islice(Web.tasks(Options(pages=["login-user", "click-menu"])), 24), 1, 0))
+
+    async def collected(kills):
+        kept = {}
+
+        def finished(trajectory, images):
+            kept[trajectory.id] = trajectory
+            if len(kept) in kills:
+                os.killpg(Pool.here().browser.pid, signal.SIGKILL)
+
+        tally = await collect(Web, ExpertAgent(), wanted, finished, limits=LimitsConfig(), concurrency=6)
+        return tally, kept
+
+    quiet, expected = run(collected(()))
+    tally, kept = run(collected((4, 10, 16)))
+    assert (quiet.successes, dict(quiet.faults)) == (24, {})
+    assert (tally.episodes, tally.successes, tally.lost) == (24, 24, {}) and 3 <= tally.faults["world"] <= 18
+    again = [kept[name].info.get("retries", 0) for name in expected]
+    assert sum(again) == tally.faults["world"]
+    for name, trajectory in expected.items():
+        assert kept[name].turns == trajectory.turns and kept[name].start == trajectory.start
 
 
 def test_a_task_file_needs_no_more_than_a_page(run):

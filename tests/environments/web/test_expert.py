@@ -34,7 +34,8 @@ def test_experts_of_every_family_win(run):
     pages = (
         "click-button", "click-menu", "click-tab-2", "choose-list", "choose-date-medium", "use-slider", "read-table",
         "count-shape", "odd-or-even", "email-inbox-reply", "social-media-some", "drag-items-grid", "find-midpoint",
-        "form-sequence-3", "terminal", "highlight-text", "hot-cold", "ascending-numbers",
+        "form-sequence-3", "terminal", "highlight-text", "hot-cold", "ascending-numbers", "drag-cube", "draw-circle",
+        "order-food", "daily-calendar", "email-inbox-forward-nl", "simon-says", "circle-center",
     )  # fmt: skip
 
     async def play(page, seed):

@@ -210,3 +210,189 @@ def test_every_selector_finds_its_own_element(run):
         lines, found = run(main(name))
         assert found == [1] * len(lines), name
         assert len({line.selector for line in lines}) == len(lines)
+
+
+@pytest.mark.parametrize(
+    ("name", "action"),
+    [("use-colorwheel-2", "fill('1', 'A0B1C2')"), ("draw-circle", "mouse_drag(20, 70, 60, 110)")],
+)
+def test_a_page_that_carries_something_over_is_loaded_anew(run, name, action):
+    """Each of these starts its second problem otherwise when it is not."""
+
+    async def main():
+        pool = Pool.here()
+        page = await pool.take()
+        await page.start(name, 1, "train")
+        await page.act(bind(read_call(action)))
+        again = [await page.start(name, 2, "train"), await page.act(bind(read_call(action)))]
+        page.name = ""
+        fresh = [await page.start(name, 2, "train"), await page.act(bind(read_call(action)))]
+        await pool.give_back(page, sound=False)
+        return again, fresh
+
+    again, fresh = run(main())
+    assert again == fresh
+
+
+def test_a_page_that_carries_nothing_over_is_not_loaded_anew(run):
+    async def main():
+        pool = Pool.here()
+        page = await pool.take()
+        await page.start("click-test", 1, "train")
+        await page._evaluate("(window.still_here = true, {})")
+        await page.start("click-test", 2, "train")
+        here = await page._evaluate("({here: window.still_here === true})")
+        await pool.give_back(page, sound=True)
+        return here
+
+    assert run(main()) == {"here": True}
+
+
+def test_what_moves_away_from_under_the_mouse_leaves_it(run):
+    """The circle goes its way: a mouse that stays where it was is in and out again, and is paid for the time inside."""
+
+    async def main():
+        view = await shown("chase-circle", 3)
+        circle = view.lines[0].facts
+        at = f"mouse_move({circle['x']}, {circle['y']})"
+        return [(await shown("chase-circle", 3, *many)).reward for many in ([at] * 28, ["mouse_move(1, 1)"] * 28)]
+
+    stayed, away = run(main())
+    # The page counts the milliseconds outside; looked at only once an action it would be 0.1846.
+    assert 0 <= away < 0.02 and stayed == pytest.approx(0.1698, abs=0.005)
+
+
+def test_on_a_restless_page_an_action_takes_its_time_and_no_more(run):
+    async def lit(count):
+        view = await shown("simon-says", 1, *["mouse_move(1, 1)"] * count)
+        return [line.facts["id"] for line in view.lines if line.facts.get("class") == "push"]
+
+    # the first light is on from 600 to 850 ms; the page is read at 200, 400, …
+    assert [run(lit(count)) for count in (1, 2, 3, 4)] == [[], ["button-1"], ["button-1"], []]
+
+
+def test_the_button_stays_down_from_mouse_down_to_mouse_up(run):
+    async def moved(*actions):
+        before = (await shown("drag-box", 2)).lines
+        box = next(line.facts for line in before if line.facts.get("id") == "draggableSmall")
+        words = [action.format(x=box["x"], y=box["y"], right=box["x"] + 20) for action in actions]
+        after = (await shown("drag-box", 2, *words)).lines
+        return next(line.facts["x"] for line in after if line.facts.get("id") == "draggableSmall") - box["x"]
+
+    down, move, up = "mouse_down({x}, {y})", "mouse_move({right}, {y})", "mouse_up({right}, {y})"
+    assert run(moved(move)) == 0 and run(moved(down, move)) == 20
+    assert run(moved(down, move, up, "mouse_move(5, 150)")) == 20
+
+
+def test_a_button_that_was_left_down_is_up_in_the_next_problem(run):
+    async def main():
+        pool = Pool.here()
+        page = await pool.take()
+        for _ in range(2):
+            view = await page.start("drag-circle", 2, "train")
+            circle = next(line.facts for line in view.lines if line.kind == "circle")
+            held = await page.act(bind(read_call(f"mouse_down({circle['x']}, {circle['y']})")))
+        again = await page.start("drag-circle", 2, "train")
+        view = await page.act(bind(read_call(f"mouse_move({circle['x'] + 9}, {circle['y']})")))
+        buttons = await page._evaluate(BUTTONS_OF_A_MOVE)
+        await page.act(bind(read_call(f"mouse_move({circle['x'] + 5}, {circle['y']})")))
+        found = await page._evaluate("({buttons: window.seen_buttons})")
+        await pool.give_back(page, sound=False)
+        return held.lines, again.lines, view.lines, buttons, found
+
+    held, again, view, _, found = run(main())
+    assert held == again == view and found == {"buttons": 0}
+
+
+BUTTONS_OF_A_MOVE = "(addEventListener('mousemove', (event) => { window.seen_buttons = event.buttons; }), {})"
+
+
+def test_a_movement_with_the_button_down_says_so(run):
+    """Some pages end a drag at the first movement that does not."""
+
+    async def main():
+        pool, heard = Pool.here(), []
+        page = await pool.take()
+        await page.start("click-test", 2, "train")
+        await page._evaluate(BUTTONS_OF_A_MOVE)
+        for action in (
+            "mouse_move(5, 150)",
+            "mouse_down(6, 150)",
+            "mouse_move(7, 150)",
+            "mouse_up(8, 150)",
+            "mouse_move(9, 150)",
+        ):
+            await page.act(bind(read_call(action)))
+            heard.append((await page._evaluate("({buttons: window.seen_buttons})"))["buttons"])
+        await pool.give_back(page, sound=False)
+        return heard
+
+    assert run(main()) == [0, 0, 1, 1, 0]
+
+
+def test_movements_that_nobody_made_are_kept_from_the_page(run):
+    """Chromium makes some up when a page changes under the mouse; they look like those outside of an action."""
+
+    async def main():
+        pool = Pool.here()
+        page = await pool.take()
+        await page.start("click-test", 2, "train")
+        await page._evaluate(BUTTONS_OF_A_MOVE)
+        await page._mouse("mouseMoved", (30, 90))
+        await asyncio.sleep(0.1)
+        before = await page._evaluate("({heard: 'seen_buttons' in window})")
+        await page.act(bind(read_call("mouse_move(40, 90)")))
+        after = await page._evaluate("({heard: 'seen_buttons' in window})")
+        await pool.give_back(page, sound=False)
+        return before["heard"], after["heard"]
+
+    assert run(main()) == (False, True)
+
+
+def test_scrolling_goes_step_by_step_or_to_the_end(run):
+    async def share(*actions):
+        return (await shown("sign-agreement", 0, *actions)).lines[1].facts["scrolled"]
+
+    some, more = run(share("scroll('down', '1')")), run(share("scroll('down', '1')", "scroll('down', '1')"))
+    assert 0 < int(some[:-1]) < int(more[:-1]) < 100
+    assert (
+        run(share("scroll('bottom', '1')")) == "100%"
+        and run(share("scroll('bottom', '1')", "scroll('top', '1')")) == "0%"
+    )
+    assert run(share("scroll('down', '1')", "scroll('down', '1')", "scroll('up', '1')")) == some
+
+
+def test_things_too_far_apart_to_be_seen_together_are_not_dragged(run):
+    view = run(shown("daily-calendar", 1))
+    number = {line.facts.get("id"): line.number for line in view.lines}
+    with pytest.raises(RefusedError, match="too far apart"):
+        run(shown("daily-calendar", 1, f"drag('{number['hh-1']}', '{number['hh-40']}')"))
+
+
+def test_half_hours_stand_beside_their_hour_in_any_font(run):
+    """They wrap below it where letters are wider than Arial's, and the event is drawn elsewhere than dragged."""
+    view = run(shown("daily-calendar", 1))
+    assert next(line.facts["x"] for line in view.lines if line.facts.get("id") == "hh-0") > 70
+
+
+def test_pictures_are_told_by_their_names(run):
+    assert "(vegan) (gluten-free)" in [line.name for line in run(shown("order-food", 1)).lines]
+
+
+def test_of_words_among_their_like_the_active_one_is_told(run):
+    active = [line for line in run(shown("drag-cube", 1)).lines if "active" in str(line.facts.get("class"))]
+    assert [line.name for line in active] == ["6"]
+
+
+def test_an_icon_that_changes_under_the_mouse_is_hit(run):
+    async def main():
+        for _ in range(3):
+            pool = Pool.here()
+            page = await Page.open((await pool.take()).browser)
+            view = await page.start("social-media", 1002, "train")
+            icon = [line.number for line in view.lines if line.facts.get("class") == "retweet"][-1]
+            view = await page.act(bind(read_call(f"click('{icon}')")))
+            await page.close()
+            assert view.done
+
+    run(main())

@@ -23,6 +23,10 @@ def test_text_pages_are_all_the_others():
     assert not set(text_pages()) & set(NOT_FOR_TEXT)
 
 
+def test_every_other_page_has_an_expert():
+    assert set(text_pages()) == set(EXPERTS)
+
+
 def test_nobody_scripted_a_page_that_text_cannot_solve():
     assert not set(EXPERTS) & set(NOT_FOR_TEXT)
 

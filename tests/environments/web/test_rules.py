@@ -37,3 +37,8 @@ def test_the_command_means_the_same_action():
     call = ToolCall(name="scroll", arguments={"0": "down", "1": "1"})
     written = commands.parse(f"action: {rules.as_command(call, LINES)}").calls[0]
     assert bind(written).arguments == {"direction": "down", "element": "#a"}
+
+
+def test_only_the_actions_asked_for_are_told():
+    text = rules.text(functions, ["click", "fill"])
+    assert "\nclick('3') - " in text and "\nfill('3', 'text') - " in text and "scroll" not in text

@@ -27,12 +27,13 @@ const point = (reference) => {
   for (const box of boxes) for (const v of fractions) for (const u of fractions) {
     const x = box.left + u * box.width, y = box.top + v * box.height;
     const hit = document.elementFromPoint(x, y);
-    if (inside(element, hit) && (hit === element || !interactive(hit) || element.matches("select, label"))) return { x, y };
+    if (inside(element, hit) && (hit === element || !interactive(hit) || element.matches("select, label"))) return { x, y, icon: isIcon(hit) };
     cover = cover || hit;
   }
   for (const box of boxes) {
     const x = box.left + box.width / 2, y = box.top + box.height / 2;
-    if (inside(element, document.elementFromPoint(x, y))) return { x, y };
+    const hit = document.elementFromPoint(x, y);
+    if (inside(element, hit)) return { x, y, icon: isIcon(hit) };
   }
   throw new Refused(`${spoken(reference)} is covered by something else.`);
 };
@@ -68,8 +69,8 @@ const findText = (wanted) => {
   const [first, last] = [letters[at], letters[at + bare.length - 1]];
   return [first[0], first[1], last[0], last[1] + 1];
 };
-const tell = (element, ...types) => {
-  for (const type of types) element.dispatchEvent(new Event(type, { bubbles: true }));
+const changed = (element) => {
+  for (const type of ["input", "change"]) element.dispatchEvent(new Event(type, { bubbles: true }));
 };
 const acts = {
   alive: () => ({}),
@@ -81,13 +82,21 @@ const acts = {
     return { text: getSelection().toString() };
   },
   point: ({ reference }) => point(reference),
-  drop: ({ reference, dragged }) => drop(reference, dragged),
+  drag: ({ reference, target }) => {
+    point(reference);
+    drop(target, reference); // now both are in sight, if they can be
+    const begin = point(reference), before = resolve(reference).getBoundingClientRect();
+    const end = drop(target, reference), after = resolve(reference).getBoundingClientRect();
+    if (before.top !== after.top || before.left !== after.left)
+      throw new Refused(`${spoken(reference)} and ${spoken(target)} are too far apart.`);
+    return { begin, end };
+  },
   // Selects what is there, so that typing replaces it. Fields with a picker take their value at once.
   fill: ({ reference, text }) => {
     const element = focus(reference);
     if (element.matches("[type=date], [type=time], [type=month], [type=week], [type=color], [type=range], [type=datetime-local]")) {
       Object.getOwnPropertyDescriptor(HTMLInputElement.prototype, "value").set.call(element, text);
-      tell(element, "input", "change");
+      changed(element);
       if (element.value !== text) throw new Refused(`${spoken(reference)} does not take ${JSON.stringify(text)}; it is of type ${element.type}.`);
       return { typed: true };
     }
@@ -106,7 +115,7 @@ const acts = {
     });
     if (chosen.length > 1 && !element.multiple) throw new Refused(`${spoken(reference)} takes one option.`);
     for (const option of element.options) option.selected = chosen.includes(option);
-    tell(element, "input", "change");
+    changed(element);
     return {};
   },
   select_text: ({ text }) => {
@@ -117,13 +126,14 @@ const acts = {
     else { field.focus(); field.setSelectionRange(field.value.indexOf(text), field.value.indexOf(text) + text.length); }
     return {};
   },
-  scroll: ({ reference, down }) => {
+  scroll: ({ reference, direction }) => {
     let element = reference === null ? document.scrollingElement : resolve(reference);
     while (element && element !== document.scrollingElement && element.scrollHeight <= element.clientHeight + 1)
       element = element.parentElement;
     element = element || document.scrollingElement;
     const before = element.scrollTop;
-    element.scrollTop += (down ? 1 : -1) * Math.max(20, element.clientHeight * 0.8);
+    const some = Math.max(20, element.clientHeight * 0.8), far = element.scrollHeight;
+    element.scrollTop += { up: -some, down: some, top: -far, bottom: far }[direction];
     return { moved: element.scrollTop !== before };
   },
 };
@@ -133,6 +143,7 @@ const clear = () => {
   now = BEGINNING;
   elements = [];
   numbers = new WeakMap();
+  [under, entered] = [null, []];
   document.activeElement?.blur();
   for (const element of document.querySelectorAll("*")) if (element.scrollTop) element.scrollTop = 0;
 };
@@ -140,16 +151,25 @@ const clear = () => {
 window.bough = {
   // Also starts the next problem in a page that has been played: nothing of the last one is left but what the
   // page itself carries on.
-  start: async (seed, mode) => {
+  start: async (seed, mode, step) => {
     if (started) clear();
     started = true;
     acting = false;
+    stepMs = step;
+    mouse = { x: innerWidth - 1, y: innerHeight - 1, buttons: 0 };
     Math.seedrandom(seed);
     core.setDataMode(mode);
     core.EPISODE_MAX_TIME = 2 ** 31 - 1; // one more overflows, and the episode ends at once
     core.startEpisodeReal();
     await settle();
     return observe();
+  },
+  // What has just been scrolled is under the mouse only from the next frame on.
+  hovering: async (reference) => {
+    const element = resolve(reference);
+    for (let tries = 0; tries < 100 && !element.matches(":hover"); tries++) await new Promise((r) => realSetTimeout(r, 5));
+    await pictures();
+    return {};
   },
   after: async () => {
     acting = false;

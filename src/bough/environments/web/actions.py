@@ -45,6 +45,7 @@ class UnknownActionError(ValueError):
     """There is no such action, or not with these arguments. The message is for the agent."""
 
 
+DIRECTIONS = ("up", "down", "top", "bottom")
 ELEMENT = Parameter("element", "element")
 SIGNATURES = {
     signature.name: signature
@@ -61,12 +62,14 @@ SIGNATURES = {
         Signature(
             "scroll",
             (Parameter("direction", "direction"), Parameter("element", "element", optional=True)),
-            "'up' or 'down', the page or an element",
+            "'up', 'down', 'top' or 'bottom': the page or an element",
         ),
         Signature("hover", (ELEMENT,), "move the mouse over an element"),
         Signature("drag", (ELEMENT, Parameter("target", "element")), "drag one element onto another"),
         Signature("select_text", (Parameter("text", "text"),), "mark a text on the page"),
         Signature("mouse_move", (Parameter("x", "number"), Parameter("y", "number")), "move the mouse to a point"),
+        Signature("mouse_down", (Parameter("x", "number"), Parameter("y", "number")), "hold the button at a point"),
+        Signature("mouse_up", (Parameter("x", "number"), Parameter("y", "number")), "let go at a point"),
         Signature("mouse_click", (Parameter("x", "number"), Parameter("y", "number")), "click a point"),
         Signature(
             "mouse_drag",
@@ -122,8 +125,8 @@ def _as(parameter: Parameter, value: JsonValue) -> JsonValue:
                 raise UnknownActionError(f"{value!r} is not a key; allowed: {', '.join(keys.NAMED)}, a character.")
             return value
         case "direction":
-            if value not in ("up", "down"):
-                raise UnknownActionError("direction must be 'up' or 'down'.")
+            if value not in DIRECTIONS:
+                raise UnknownActionError(f"direction must be one of {', '.join(map(repr, DIRECTIONS))}.")
             return value
         case "number":
             try:

@@ -33,7 +33,7 @@ class Connection(asyncio.Protocol):
         loop = asyncio.get_running_loop()
         reading, writing = FileIO(read_fd, "rb"), FileIO(write_fd, "wb")
         self._reader, _ = await loop.connect_read_pipe(lambda: self, reading)
-        self._writer, _ = await loop.connect_write_pipe(_Writing, writing)
+        self._writer, _ = await loop.connect_write_pipe(lambda: _Writing(self), writing)
 
     async def call(self, method: str, session: str = "", **parameters: Any) -> dict[str, Any]:
         """What the browser answers. A browser that takes longer than a minute counts as dead."""
@@ -46,7 +46,10 @@ class Connection(asyncio.Protocol):
         answer = asyncio.get_running_loop().create_future()
         self._answers[self._number] = (session, answer)
         assert self._writer is not None
-        self._writer.write(json.dumps(message).encode() + b"\0")
+        if self._writer.is_closing():
+            self.close("the browser died")
+        else:
+            self._writer.write(json.dumps(message).encode() + b"\0")
         return await self._wait(answer, method)
 
     def next_event(self, session: str, method: str) -> asyncio.Future[dict[str, Any]]:
@@ -119,7 +122,13 @@ class Connection(asyncio.Protocol):
 
 
 class _Writing(asyncio.BaseProtocol):
-    """The write pipe's side of the protocol: the read pipe learns of the end as soon."""
+    """The write pipe's side of the protocol: whichever of the two breaks first ends the connection."""
+
+    def __init__(self, connection: Connection) -> None:
+        self.connection = connection
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
+        self.connection.close("the browser died")
 
 
 def _fail(future: asyncio.Future[dict[str, Any]], why: str) -> None:

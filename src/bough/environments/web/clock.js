@@ -29,9 +29,10 @@ window.confirm = () => true;
 window.prompt = () => null;
 
 // Runs what is due until nothing but ticking is left (an interval shorter than TICK_MS is an animation),
-// at least LEAST_MS and at most MOST_MS.
+// at least LEAST_MS and at most MOST_MS. On pages that never come to rest it is `stepMs`, no more and no less.
+let stepMs = null;
 const settle = async () => {
-  const least = now + LEAST_MS, most = now + MOST_MS;
+  const least = now + (stepMs ?? LEAST_MS), most = now + (stepMs ?? MOST_MS);
   for (;;) {
     const pending = [...timers.values()].filter((t) => t.due <= most);
     if (!pending.length) break;
@@ -41,16 +42,23 @@ const settle = async () => {
     if (next.every === null) timers.delete(next.id); else next.due = now + next.every;
     try { next.run(); } catch (error) { console.error(error); }
     await null;
+    track();
   }
   now = Math.max(now, least);
   for (const animation of document.getAnimations()) try { animation.finish(); } catch { /* it never ends */ }
-  // Icons drawn with content:url() have no size until they are decoded.
-  for (let tries = 0; tries < 100 && iconsAreMissing(); tries++) await new Promise((r) => realSetTimeout(r, 5));
+  track();
+  await pictures();
 };
+// Pictures, and icons drawn with content:url(), have no size until they are loaded.
+const pictures = async () => {
+  for (let tries = 0; tries < 600 && ([...document.images].some((image) => !image.complete) || iconsAreMissing()); tries++)
+    await new Promise((r) => realSetTimeout(r, 5));
+};
+const isIcon = (element) => !element.childNodes.length && getComputedStyle(element).content.startsWith("url(");
 const iconsAreMissing = () =>
   document.styleSheets.length > 0 &&
   [...document.querySelectorAll("#area *")].some((element) => {
-    if (element.childNodes.length || !getComputedStyle(element).content.startsWith("url(")) return false;
+    if (!isIcon(element)) return false;
     const box = element.getBoundingClientRect();
     return (box.width === 0 || box.height === 0) && element.offsetParent !== null;
   });

@@ -18,7 +18,7 @@ from pydantic import Field, field_validator
 
 from bough.environments.base import Environment, Observation
 from bough.environments.web import rules
-from bough.environments.web.actions import Action, UnknownActionError, bind
+from bough.environments.web.actions import SIGNATURES, Action, UnknownActionError, bind
 from bough.environments.web.choices import choices
 from bough.environments.web.elements import render
 from bough.environments.web.expert import advise
@@ -33,8 +33,8 @@ from bough.types import Task, ToolCall
 
 SPEECH: dict[str, ModuleType] = {"functions": functions, "commands": commands}
 # Splits share the pages and differ in the seeds, which never meet; MiniWoB++'s pages that
-# hold words back for testing use those in every split but the first.
-SPLITS = {"train": 0, "valid": 1, "test": 2}
+# hold words back for testing use those in the last split only.
+SPLITS = {"train": 0, "seen": 1, "unseen": 2}
 SEEDS_PER_SPLIT = 1 << 24
 
 
@@ -45,6 +45,10 @@ class Options(Environment.Options):
     speech: Literal["functions", "commands"] = Field(
         default="functions", description="click('3') on numbered elements, or CLICK(selector=\"…\")"
     )
+    actions: list[str] = Field(
+        default=[],
+        description="actions the agent is told of, such as click,fill; empty: all (a shorter prompt is faster)",
+    )
     screenshots: bool = Field(default=False, description="keep a picture of the page at each turn")
 
     @field_validator("pages")
@@ -53,6 +57,14 @@ class Options(Environment.Options):
         for page in pages:
             _check(page)
         return pages
+
+    @field_validator("actions")
+    @classmethod
+    def _actions_exist(cls, actions: list[str]) -> list[str]:
+        for action in actions:
+            if action not in SIGNATURES:
+                raise ValueError(f"there is no action {action!r}{did_you_mean(action, SIGNATURES)}")
+        return actions
 
 
 class Web(Environment):
@@ -72,6 +84,8 @@ class Web(Environment):
         self.speech = SPEECH[speech]
         self.mode = str(task.data.get("mode", "train"))
         self.screenshots = bool(task.data.get("screenshots", False))
+        actions = task.data.get("actions")
+        self.actions = [str(action) for action in actions] if isinstance(actions, list) else []
         self.view: View | None = None
         self.history: list[Action] = []
         self.seen: list[View] = []
@@ -92,7 +106,8 @@ class Web(Environment):
             data = {
                 "page": page,
                 "speech": options.speech,
-                "mode": "train" if split == "train" else "test",
+                **({"actions": list(options.actions)} if options.actions else {}),
+                "mode": "test" if split == "unseen" else "train",
                 "screenshots": options.screenshots,
             }
             yield Task(id=f"web-{page}-{page_seed}", environment=cls.name, seed=page_seed, data=data)
@@ -116,7 +131,9 @@ class Web(Environment):
             self._broken = True
             raise
         content = f"Goal: {self.view.goal}\n\n{self._shown()}"
-        return Observation.begin(rules.text(self.speech), content, images=images, info={"page": self.page_name})
+        return Observation.begin(
+            rules.text(self.speech, self.actions), content, images=images, info={"page": self.page_name}
+        )
 
     async def step(self, reply: str) -> Observation:
         view = self.view

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from bough.environments.web.actions import Action
-from bough.environments.web.experts import clicking, dates, filling, moving, posts, puzzles, reading
+from bough.environments.web.experts import clicking, dates, drawing, filling, moving, posts, puzzles, reading, words
 from bough.environments.web.experts.scene import Advice, Expert, Scene
 from bough.environments.web.page import View
 
 EXPERTS: dict[str, Expert] = {
     page: expert
-    for module in (clicking, filling, dates, reading, puzzles, posts, moving)
+    for module in (clicking, filling, dates, reading, puzzles, posts, words, moving, drawing)
     for page, expert in module.EXPERTS.items()
 }
 

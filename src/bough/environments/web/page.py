@@ -20,7 +20,7 @@ from bough.environments.web import keys
 from bough.environments.web.actions import Action
 from bough.environments.web.browser import HEIGHT, WIDTH, Browser
 from bough.environments.web.elements import Line, read_line
-from bough.environments.web.pages import RELOADED, html_folder
+from bough.environments.web.pages import MENDED, RELOADED, RESTLESS, html_folder
 
 # The part of the window that a page draws its task in; the rest shows its clock and score.
 TASK_WIDTH, TASK_HEIGHT = 160, 210
@@ -56,6 +56,7 @@ class Page:
         self.browser, self.session, self.target = browser, session, target
         self.name = ""  # of the page that is loaded
         self._clipboard = ""
+        self._held = False  # whether the mouse's button is down between actions
 
     @classmethod
     async def open(cls, browser: Browser) -> Page:
@@ -74,11 +75,15 @@ class Page:
     async def start(self, name: str, seed: int, mode: str) -> View:
         """Loads a page and starts its problem number `seed`."""
         self._clipboard = ""
+        if self._held:
+            self._held = False
+            await self._mouse("mouseReleased", (WIDTH - 1, HEIGHT - 1), button="left", clickCount=1)
         # Where the mouse was left it would hover over the new problem.
         await self._mouse("mouseMoved", (WIDTH - 1, HEIGHT - 1))
         if self.name != name or name in RELOADED:
             await self._load(name)
-        return _view(await self._evaluate(f"bough.start({seed}, {json.dumps(mode)})"))
+        step_ms = RESTLESS.get(name)
+        return _view(await self._evaluate(f"bough.start({seed}, {json.dumps(mode)}, {json.dumps(step_ms)})"))
 
     async def _load(self, name: str) -> None:
         self.name = ""
@@ -87,6 +92,9 @@ class Page:
         if answer.get("errorText"):
             raise WorldError(f"the browser could not load {name}: {answer['errorText']}")
         await self.browser.connection.arrival(loaded)
+        if name in MENDED:
+            style = f"{{textContent: {json.dumps(MENDED[name])}}}"
+            await self._evaluate(f"document.head.append(Object.assign(document.createElement('style'), {style})), {{}}")
         self.name = name
 
     async def act(self, action: Action) -> View:
@@ -104,10 +112,16 @@ class Page:
         await self.browser.connection.call("Target.closeTarget", targetId=self.target)
 
     async def _do_click(self, element: int | str) -> None:
-        await self._click(await self._point(element))
+        found = await self._ask("point", reference=element)
+        at = (found["x"], found["y"])
+        if found["icon"]:
+            # Many icons change under the mouse, and while the other picture loads there is nothing to press.
+            await self._move(at)
+            await self._evaluate(f"bough.hovering({json.dumps(element)})")
+        await self._click(at)
 
     async def _do_hover(self, element: int | str) -> None:
-        await self._mouse("mouseMoved", await self._point(element))
+        await self._move(await self._point(element))
 
     async def _do_mouse_click(self, x: float, y: float) -> None:
         await self._ask("alive")
@@ -115,17 +129,29 @@ class Page:
 
     async def _do_mouse_move(self, x: float, y: float) -> None:
         await self._ask("alive")
-        await self._mouse("mouseMoved", (x, y))
+        await self._move((x, y))
+
+    async def _do_mouse_down(self, x: float, y: float) -> None:
+        await self._ask("alive")
+        await self._move((x, y))
+        self._held = True
+        await self._mouse("mousePressed", (x, y), button="left", buttons=1, clickCount=1)
+
+    async def _do_mouse_up(self, x: float, y: float) -> None:
+        await self._ask("alive")
+        await self._move((x, y))
+        self._held = False
+        await self._mouse("mouseReleased", (x, y), button="left", clickCount=1)
 
     async def _do_mouse_drag(self, from_x: float, from_y: float, to_x: float, to_y: float) -> None:
         await self._ask("alive")
         await self._drag((from_x, from_y), (to_x, to_y))
 
     async def _do_drag(self, element: int | str, target: int | str) -> None:
-        begin = await self._point(element)
-        end = await self._ask("drop", reference=target, dragged=element)
+        found = await self._ask("drag", reference=element, target=target)
+        begin, end = found["begin"], found["end"]
         corners = [end["via"]] if "via" in end else []
-        await self._drag(begin, *((point["x"], point["y"]) for point in [*corners, end]))
+        await self._drag((begin["x"], begin["y"]), *((point["x"], point["y"]) for point in [*corners, end]))
 
     async def _do_fill(self, element: int | str, text: str) -> None:
         if (await self._ask("fill", reference=element, text=text))["typed"]:
@@ -169,7 +195,7 @@ class Page:
         await self._ask("select_text", text=text)
 
     async def _do_scroll(self, direction: str, element: int | str | None) -> None:
-        await self._ask("scroll", reference=element, down=direction == "down")
+        await self._ask("scroll", reference=element, direction=direction)
 
     async def _do_wait(self) -> None:
         await self._ask("wait")
@@ -178,7 +204,12 @@ class Page:
         found = await self._ask("point", reference=element)
         return found["x"], found["y"]
 
+    async def _move(self, to: tuple[float, float]) -> None:
+        held: dict[str, Any] = {"button": "left", "buttons": 1} if self._held else {}
+        await self._mouse("mouseMoved", to, **held)
+
     async def _click(self, at: tuple[float, float]) -> None:
+        self._held = False
         await asyncio.gather(
             self._mouse("mouseMoved", at),
             self._mouse("mousePressed", at, button="left", buttons=1, clickCount=1),
@@ -186,6 +217,7 @@ class Page:
         )
 
     async def _drag(self, begin: tuple[float, float], *ends: tuple[float, float]) -> None:
+        self._held = False
         await self._mouse("mouseMoved", begin)
         await self._mouse("mousePressed", begin, button="left", buttons=1, clickCount=1)
         for end in ends:

@@ -12,27 +12,34 @@ from pathlib import Path
 
 from bough.errors import InputError
 
-# What would have to be seen, or done faster or rounder than single actions allow.
+# What would have to be seen, or cannot be won at all.
 NOT_FOR_TEXT = {
-    "chase-circle": "the mouse would have to follow a circle all the time, not once a turn",
     "count-sides": "the shape is drawn on a canvas",
-    "drag-cube": "which side of the cube faces the user is not in the text",
-    "draw-circle": "the mouse would have to go round; drags are straight",
     "hover-shape": "the page never ends and gives no reward",
-    "moving-items": "ten circles must be clicked in ten seconds, each action takes one",
-    "number-checkboxes": "how a digit is to be drawn is shown as a picture",
-    "simon-says": "the order is shown by buttons that light up before the page is read",
 }
-# Pages that pay for precision give 1 to nobody: from this raw reward on it is a success.
-ENOUGH = {"bisect-angle": 0.8, "circle-center": 0.8, "find-midpoint": 0.8, "right-angle": 0.8}
-# Pages that carry something from one problem to the next, or are known to by miniwob's authors.
+# Pages that pay by the pixel or the degree. The full reward asks for a point between pixels, and comes by luck if
+# at all (27 of 400 tries); an expert who looks where its dot came down reaches these on every one of 100 seeds.
+ENOUGH = {
+    "bisect-angle": 0.95,
+    "chase-circle": 0.9,  # the time before the mouse first reaches the circle is lost to everybody
+    "circle-center": 0.95,
+    "find-midpoint": 0.95,
+    "right-angle": 0.9,
+}
+# Pages that never come to rest: by their clock an action takes this many milliseconds, so that a turn is soon enough.
+RESTLESS = {"chase-circle": 350, "hover-shape": 300, "moving-items": 350, "simon-says": 200}
+# Pages whose layout falls apart without a font as narrow as Arial, and the style that holds it together.
+MENDED = {"daily-calendar": ".hour .hour-label { width: 17% !important }"}
+# Pages that were seen to carry something from one problem to the next (`benchmarks/results/web_restart.md`), their
+# kin, and those that miniwob's authors call not deterministic.
 RELOADED = frozenset(
     (
         "book-flight", "book-flight-nodelay", "chase-circle", "choose-date", "choose-date-easy", "choose-date-medium",
         "choose-date-nodelay", "click-dialog", "click-dialog-2", "click-pie", "click-pie-nodelay", "click-scroll-list",
-        "drag-cube", "focus-text-2", "hot-cold", "hover-shape", "moving-items", "order-food", "phone-book",
-        "scroll-text", "scroll-text-2", "search-engine", "simon-says", "social-media", "social-media-all",
-        "social-media-some", "stock-market", "terminal", "use-colorwheel", "use-colorwheel-2",
+        "drag-cube", "draw-circle", "focus-text-2", "hot-cold", "hover-shape", "moving-items", "order-food",
+        "phone-book", "scroll-text", "scroll-text-2", "search-engine", "sign-agreement", "simon-says", "social-media",
+        "social-media-all", "social-media-some", "stock-market", "terminal", "use-colorwheel", "use-colorwheel-2",
+        "use-slider", "use-slider-2",
     )
 )  # fmt: skip
 

@@ -8,15 +8,42 @@ EventTarget.prototype.addEventListener = function (type, ...rest) {
 };
 
 // When a page changes under a mouse that does not move, Chromium makes up movements some milliseconds later.
-// Whether they come before or after the page is read is chance, so only those of an action get through.
-let acting = false;
-for (const name of ["over", "out", "move", "enter", "leave"]) for (const device of ["mouse", "pointer"])
-  addEventListener.call(window, device + name, (event) => { if (!acting && event.isTrusted) event.stopImmediatePropagation(); }, true);
+// Whether they come before or after the page is read is chance. So only the movements of an action get through, and
+// what the mouse enters and leaves is worked out here: when it moves, and whenever the page's clock has moved something.
+let acting = false, mouse = { x: 0, y: 0, buttons: 0 }, under = null, entered = [];
+const around = (element) => { const path = []; for (; element; element = element.parentElement) path.push(element); return path; };
+const tell = (element, type, bubbles, relatedTarget) => {
+  if (!element.isConnected) return;
+  const event = { bubbles, cancelable: bubbles, composed: true, view: window, relatedTarget, buttons: mouse.buttons, clientX: mouse.x, clientY: mouse.y };
+  element.dispatchEvent(new PointerEvent("pointer" + type, { ...event, pointerType: "mouse", isPrimary: true }));
+  element.dispatchEvent(new MouseEvent("mouse" + type, event));
+};
+const track = () => {
+  const hit = document.elementFromPoint(mouse.x, mouse.y), last = under;
+  if (hit === last) return;
+  const left = entered, path = around(hit);
+  [under, entered] = [hit, path];
+  if (last) tell(last, "out", true, hit);
+  for (const element of left) if (!path.includes(element)) tell(element, "leave", false, hit);
+  if (hit) tell(hit, "over", true, last);
+  for (const element of [...path].reverse()) if (!left.includes(element)) tell(element, "enter", false, last);
+};
+for (const device of ["pointer", "mouse"]) {
+  for (const name of ["over", "out", "enter", "leave"])
+    addEventListener.call(window, device + name, (event) => { if (event.isTrusted) event.stopImmediatePropagation(); }, true);
+  addEventListener.call(window, device + "move", (event) => {
+    if (!event.isTrusted) return;
+    if (!acting) return event.stopImmediatePropagation();
+    mouse = { x: event.clientX, y: event.clientY, buttons: event.buttons };
+    track();
+  }, true);
+}
 
 const OUTSIDE = "#query, #reward-display, #sync-task-cover, #click-canvas, #attention-canvas, .ui-helper-hidden-accessible, script, style, noscript, template";
 const STAGE = "html, body, #wrap, #area, form, table, tbody, svg, ul.ui-menu, #area > svg";
 const NATIVE = "a, button, input:not([type=hidden]), select, textarea, summary, [contenteditable=true], [onclick], [draggable=true]";
 const WIDGET = "[role=tab], [role=menuitem], [role=option], [role=slider], [role=spinbutton], [role=treeitem], .ui-draggable, .ui-sortable > *, .ui-resizable-handle, .ui-menu-item";
+const MARKED = ".active, .selected";
 const SHAPES = new Set(["circle", "rect", "ellipse", "polygon", "line", "path", "polyline", "image"]);
 const TEXT_FIELDS = new Set(["text", "password", "search", "email", "tel", "url", "number", "date", "time", "month", "week", "color", "range", "datetime-local"]);
 
@@ -93,6 +120,7 @@ const describe = (element, name) => {
   const type = classes(element), paint = element.style && element.style.backgroundColor;
   if (!entry.name && type && !element.matches("input, select, textarea")) facts.class = type;
   else if (/selected|active|checked|done|completed/.test(type)) facts.class = type;
+  else if (element.children.length === 1 && element.firstElementChild.matches(MARKED)) facts.class = classes(element.firstElementChild);
   if (paint && !entry.name && !element.matches("input, select, textarea")) facts.color = paint;
   if (element instanceof SVGElement) Object.assign(facts, shape(element));
   else if (element.matches(".ui-draggable, .ui-slider-handle, .ui-resizable-handle") || (!entry.name && roomy(element)))
@@ -152,6 +180,7 @@ const read = () => {
       if (child instanceof Text) text.push(child.data);
       else if (!(child instanceof Element) || child.matches(OUTSIDE)) continue;
       else if (child.tagName === "BR") flush();
+      else if (child.tagName === "IMG" && child.alt && getComputedStyle(child).display !== "none") text.push(` (${child.alt})`);
       else if (getComputedStyle(child).display === "contents") walk(child);
       else if (!visible(child)) { if (getComputedStyle(child).display !== "none" && child.children.length) walkHidden(child); }
       else if (interactive(child)) {
@@ -171,6 +200,7 @@ const read = () => {
         const block = isBlock(child);
         if (block) flush();
         if (bare(child)) { flush(); lines.push(describe(child, "")); }
+        else if (marked(child)) { flush(); lines.push(describe(child, ownText(child))); }
         else walk(child);
         if (block) flush();
       }
@@ -180,6 +210,8 @@ const read = () => {
   const bare = (element) =>
     !element.childNodes.length && !element.matches("hr, #area, label, .ui-dialog *") && element.getBoundingClientRect().width > 3 &&
     Boolean(classes(element) || element.id || element.style?.backgroundColor);
+  // Of words among others of their kind, those that are the active ones.
+  const marked = (element) => !element.children.length && element.matches(MARKED) && element.textContent.trim();
   const walkHidden = (element) => {
     for (const child of element.children) if (visible(child) && !child.matches(OUTSIDE)) {
       if (interactive(child)) { flush(); lines.push(describe(child, nameOf(child))); walkInteractive(child); }

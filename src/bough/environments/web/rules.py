@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from types import ModuleType
 
 from bough.environments.web.actions import SIGNATURES, Parameter, Signature
@@ -11,17 +11,15 @@ from bough.speech import commands
 from bough.types import ToolCall
 
 
-def text(speech: ModuleType) -> str:
-    """The rules in the words of a form of speech."""
+def text(speech: ModuleType, actions: Collection[str] = ()) -> str:
+    """The rules in the words of a form of speech; of `actions` only, where some are named."""
     as_commands = speech is commands
     shown = "with their selectors" if as_commands else "with a number each"
-    lines = [_usage(signature, as_commands) for signature in SIGNATURES.values()]
-    actions = "\n".join(
-        f"{usage} - {signature.about}" for usage, signature in zip(lines, SIGNATURES.values(), strict=True)
-    )
+    offered = [signature for name, signature in SIGNATURES.items() if not actions or name in actions]
+    lines = "\n".join(f"{_usage(signature, as_commands)} - {signature.about}" for signature in offered)
     return (
         f"You use a web page to reach a goal. You see its elements {shown}, and act once each turn.\n\n"
-        f"Actions:\n{actions}\n\n{speech.PROMPT}"
+        f"Actions:\n{lines}\n\n{speech.PROMPT}"
     )
 
 

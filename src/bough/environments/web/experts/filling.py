@@ -166,7 +166,7 @@ def agreement(scene: Scene) -> Advice:
     field = first(scene.all("text"))
     if field.facts.get("disabled"):
         area = first(scene.all("textarea"))
-        return Advice(call("scroll", "down", str(area.number)), "I read on to the end.")
+        return Advice(call("scroll", "bottom", str(area.number)), "I read on to the end.")
     return fill_then([(field, scene.quoted[0])], scene.named(scene.quoted[1], "button"))
 
 

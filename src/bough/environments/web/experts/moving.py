@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import re
+from collections.abc import Callable
 
 from bough.environments.web.elements import Line
 from bough.environments.web.experts.scene import Advice, Expert, Scene, call, click, first, ordinal
@@ -65,17 +67,26 @@ def drag_shapes(scene: Scene) -> Advice:
     return click(scene.submit())
 
 
-def circle_center(scene: Scene) -> Advice:
-    if scene.done("mouse_click"):
+def _aim(scene: Scene, wanted: tuple[float, float]) -> Advice:
+    """Clicks, looks where the dot came down (these pages draw it a little beside), corrects that once, and submits."""
+    dots = scene.all("circle", id="blue-circle")
+    if not dots:
+        return _point(wanted)
+    clicks = scene.done("mouse_click")
+    x, y = _at(dots[0])
+    if len(clicks) > 1 or (x, y) == (round(wanted[0]), round(wanted[1])):
         return click(scene.submit())
-    return _point(_at(first(scene.all("circle"))))
+    clicked = [float(str(clicks[-1].arguments[axis])) for axis in ("x", "y")]
+    return _point((wanted[0] - x + clicked[0], wanted[1] - y + clicked[1]))
+
+
+def circle_center(scene: Scene) -> Advice:
+    return _aim(scene, _at(first(line for line in scene.all("circle") if "id" not in line.facts)))
 
 
 def midpoint(scene: Scene) -> Advice:
-    if scene.done("mouse_click"):
-        return click(scene.submit())
-    (ax, ay), (bx, by) = (_at(line) for line in scene.all("circle")[:2])
-    return _point(((ax + bx) / 2, (ay + by) / 2))
+    (ax, ay), (bx, by) = (_at(line) for line in scene.all("circle", fill="black"))
+    return _aim(scene, ((ax + bx) / 2, (ay + by) / 2))
 
 
 def line_through(scene: Scene) -> Advice:
@@ -129,34 +140,27 @@ def resize(scene: Scene) -> Advice:
 
 
 def right_angle(scene: Scene) -> Advice:
-    """A point on the perpendicular through the blue point, on the side where there is more room."""
-    if scene.done("mouse_click"):
-        return click(scene.submit())
-    (ax, ay), (vx, vy) = _at(first(scene.all(id="init-black"))), _at(first(scene.all(id="init-blue")))
-    return _point(_on_ray((vx, vy), (-(ay - vy), ax - vx)))
+    vertex, end = _at(first(scene.all(id="init-blue"))), _at(first(scene.all(id="init-black")))
+    return _aim(scene, _best_point(lambda at: abs(_angle(end, vertex, at) - math.pi / 2)))
 
 
 def bisect(scene: Scene) -> Advice:
-    if scene.done("mouse_click"):
-        return click(scene.submit())
-    vertex = _at(first(scene.all("circle", fill="blue")))
-    ends = [_at(line) for line in scene.all("circle", fill="black")]
-    arms = [(x - vertex[0], y - vertex[1]) for x, y in ends]
-    lengths = [(dx * dx + dy * dy) ** 0.5 for dx, dy in arms]
-    way = tuple(sum(arm[i] / length for arm, length in zip(arms, lengths, strict=True)) for i in (0, 1))
-    return _point(_on_ray(vertex, (way[0], way[1]), both_ways=False))
+    vertex = _at(first(line for line in scene.all("circle", fill="blue") if "id" not in line.facts))
+    one, other = (_at(line) for line in scene.all("circle", fill="black"))
+    whole = _angle(one, vertex, other)
+    return _aim(
+        scene, _best_point(lambda at: max(_angle(one, vertex, at), _angle(other, vertex, at), whole / 2) - whole / 2)
+    )
 
 
-def _on_ray(start: tuple[float, float], way: tuple[float, float], *, both_ways: bool = True) -> tuple[float, float]:
-    """The farthest whole point from `start` along `way` (or against it) inside the drawing."""
-    length = (way[0] ** 2 + way[1] ** 2) ** 0.5
-    points = [
-        (start[0] + sign * distance * way[0] / length, start[1] + sign * distance * way[1] / length)
-        for sign in ((1, -1) if both_ways else (1,))
-        for distance in range(10, 160, 2)
-    ]
-    inside = [(x, y) for x, y in points if 5 < x < 150 and 58 < y < 170]
-    return max(inside, key=lambda point: (point[0] - start[0]) ** 2 + (point[1] - start[1]) ** 2)
+def _angle(one: tuple[float, float], vertex: tuple[float, float], other: tuple[float, float]) -> float:
+    turn = [math.atan2(end[1] - vertex[1], end[0] - vertex[0]) for end in (one, other)]
+    return abs((turn[0] - turn[1] + math.pi) % (2 * math.pi) - math.pi)
+
+
+def _best_point(error: Callable[[tuple[int, int]], float]) -> tuple[int, int]:
+    """The point of the drawing where the error is least; the pages measure angles between whole points."""
+    return min(((x, y) for x in range(8, 150) for y in range(60, 170)), key=error)
 
 
 def hot_cold(scene: Scene) -> Advice:

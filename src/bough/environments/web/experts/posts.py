@@ -8,11 +8,11 @@ from bough.environments.web.elements import Line
 from bough.environments.web.experts.scene import Advice, Expert, Scene, StuckError, click, fill, first
 
 
-def _icon(lines: list[Line], name: str) -> Line:
+def find_icon(lines: list[Line], name: str) -> Line:
     return first(line for line in lines if name in str(line.facts.get("class", "")).split())
 
 
-def _mail_of(scene: Scene, sender: str) -> list[Line]:
+def mail_of(scene: Scene, sender: str) -> list[Line]:
     """The row of a sender's mail and the icons in it."""
     rows = [
         place for place, line in enumerate(scene.elements) if line.kind == "div" and line.name.startswith(sender + " ")
@@ -26,15 +26,15 @@ def mail(scene: Scene) -> Advice:
     """Delete, star, reply to, or forward the mail by somebody."""
     sender = scene.goal_match(r"email by (\w+)")[1]
     if "trash icon" in scene.goal or "delete" in scene.goal:
-        return click(_icon(_mail_of(scene, sender), "trash"))
+        return click(find_icon(mail_of(scene, sender), "trash"))
     if "star icon" in scene.goal:
-        return click(_icon(_mail_of(scene, sender), "star"))
+        return click(find_icon(mail_of(scene, sender), "star"))
     if "reply" in scene.goal:
-        return _answer(scene, sender, "Reply", scene.quoted[0])
-    return _answer(scene, sender, "Forward", scene.goal_match(r"forward that email to (\w+)")[1])
+        return answer(scene, sender, "Reply", scene.quoted[0])
+    return answer(scene, sender, "Forward", scene.goal_match(r"forward that email to (\w+)")[1])
 
 
-def _answer(scene: Scene, sender: str, button: str, text: str) -> Advice:
+def answer(scene: Scene, sender: str, button: str, text: str) -> Advice:
     """Opens the mail, then its form, fills it in and sends it."""
     fields = scene.all("text", "textarea")
     if fields:
@@ -44,7 +44,7 @@ def _answer(scene: Scene, sender: str, button: str, text: str) -> Advice:
             first(line for line in scene.elements if "send" in str(line.facts.get("id", line.facts.get("class", ""))))
         )
     buttons = [line for line in scene.elements if line.name == button]
-    return click(buttons[0]) if buttons else click(_mail_of(scene, sender)[0])
+    return click(buttons[0]) if buttons else click(mail_of(scene, sender)[0])
 
 
 BUTTONS = {"Reply": "reply", "Retweet": "retweet", "Like": "like", "Share": "share"}
@@ -70,13 +70,13 @@ def post(scene: Scene) -> Advice:
         return click(opened[0])
     name = button.lower().split()[0]
     direct = [line for line in icons if name in str(line.facts.get("class", "")).split()]
-    return click(direct[0]) if direct else click(_icon(icons, "more"), "It must be among the others.")
+    return click(direct[0]) if direct else click(find_icon(icons, "more"), "It must be among the others.")
 
 
 def posts_by(scene: Scene) -> Advice:
     """The same icon on all posts of a user, or on as many as the goal says."""
     button, user = scene.goal_match(r"Click the \"(.*)\" button on .* by (@\w+)").groups()
-    icons = [_icon(icons, BUTTONS[button]) for name, icons in _posts(scene) if name == user]
+    icons = [find_icon(icons, BUTTONS[button]) for name, icons in _posts(scene) if name == user]
     amount = re.search(r"on (\d+) posts?", scene.goal)
     for icon in icons[: int(amount[1])] if amount else icons:
         if "active" not in str(icon.facts["class"]).split():

@@ -64,9 +64,9 @@ def last_word(scene: Scene) -> Advice:
 
 def scroll(scene: Scene) -> Advice:
     area = first(scene.all("textarea"))
-    direction = "down" if "bottom" in scene.goal else "up"
-    if area.facts.get("scrolled") != ("100%" if direction == "down" else "0%"):
-        return Advice(call("scroll", direction, str(area.number)), f"I scroll {direction}.")
+    end = "bottom" if "bottom" in scene.goal else "top"
+    if area.facts.get("scrolled") != ("100%" if end == "bottom" else "0%"):
+        return Advice(call("scroll", end, str(area.number)), f"I scroll to the {end}.")
     return click(scene.submit())
 
 
