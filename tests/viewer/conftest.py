@@ -98,8 +98,9 @@ def browser_tab(run: Run) -> Iterator[Tab]:
 
 
 @pytest.fixture
-def tab(browser_tab: Tab) -> Iterator[Tab]:
+def tab(browser_tab: Tab, run: Run) -> Iterator[Tab]:
     """The browser's tab; whatever it complains of fails the test."""
+    run(browser_tab.leave())
     browser_tab.complaints.clear()
     yield browser_tab
     assert browser_tab.complaints == []

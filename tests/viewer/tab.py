@@ -56,6 +56,12 @@ class Tab:
         await self.call("Page.navigate", url=address)
         await self.settled()
 
+    async def leave(self) -> None:
+        """Goes to an empty page, and waits for what the last one may still have to say."""
+        await self.call("Page.navigate", url="about:blank")
+        await self.until("location.href === 'about:blank'")
+        await asyncio.sleep(0.1)
+
     async def settled(self, within_s: float = 20.0) -> None:
         """Waits until a page is shown and not waiting for an answer."""
         ready = "!!document.querySelector('main h1') && !document.querySelector('main[aria-busy]')"

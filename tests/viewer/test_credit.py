@@ -30,6 +30,8 @@ def test_the_run_that_read_a_file_is_found_wherever_it_was_started(tmp_path: Pat
         ("demo/01-demos/a.jsonl", True),
         ("a.jsonl", False),
         ("/x/a.jsonl", False),
+        ("/moved/demo/01-demos/a.jsonl", True),
+        ("/moved/other/01-demos/a.jsonl", False),
     ):
         (root / "02-sft/config.yaml").write_text(json.dumps({"train_file": named}))
         assert (trained_with(index, "01-demos/a.jsonl")[0] is not None) is found

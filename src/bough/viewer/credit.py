@@ -84,10 +84,7 @@ def stage_settings(index: Index, folder: str) -> dict[str, Any]:
 
 def _is(named: str, path: Path, root: Path) -> bool:
     """Whether a training file's name means `path`; runs are often started, or moved, somewhere else."""
-    wanted = Path(named)
-    if wanted.is_absolute():
-        return wanted == path
-    tail = wanted.parts
+    tail = Path(named).parts
     whole = (root.name, *path.relative_to(root).parts)
     return len(tail) > 1 and (whole[-len(tail) :] == tail or tail[-len(whole) :] == whole)
 
