@@ -1,9 +1,9 @@
 """Multi-turn episodes: Bough's local engine against transformers' `generate`, which reads the history anew each turn.
 
-    python benchmarks/rollouts.py --model smollm2 --episodes 4 --turns 8            # CPU
+    python benchmarks/rollouts.py --model smollm2 --episodes 8 --turns 6            # CPU
     python benchmarks/rollouts.py --model qwen3-0.6b --episodes 128 --turns 10      # GPU
 
-Both play the same episodes: the prompts and observations of `examples/household.jsonl`, one
+Both play the same episodes to the end: the prompts and observations of `examples/household.jsonl`, one
 after the other, and between them answers of the same number of tokens, drawn at temperature 1.
 Prompts are the example's own tokens with SmolLM2 and random tokens, one for four characters, with
 the other models. transformers takes all episodes of a turn as one padded batch.
@@ -15,16 +15,18 @@ import argparse
 import asyncio
 import json
 import random
-import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
-from measure import failure_in, machine, now, table
+from measure import failure_in, machine, now, seconds_of, table
 
 from bough.config.sampling import SamplingConfig
 from bough.engines.local import schedule
+from bough.engines.local.draw import Wishes, draw
 from bough.engines.local.engine import LocalEngine
+from bough.engines.local.graphs import Graphs
 from bough.training.policy import Policy
 from bough.types import Call
 from models import NAMES, build
@@ -80,8 +82,8 @@ async def ours(engine: LocalEngine, played: list[Script], answer: int) -> list[C
 
 
 @torch.inference_mode()
-def theirs(model: Any, played: list[Script], answer: int, until: float) -> int:
-    """How many tokens were drawn; what is not begun by `until` is left out."""
+def theirs(model: Any, played: list[Script], answer: int) -> int:
+    """Plays all turns of all episodes; how many tokens were drawn."""
     histories = [list(start) for start, _ in played]
     drawn = 0
     for t in range(len(played[0][1])):
@@ -95,126 +97,162 @@ def theirs(model: Any, played: list[Script], answer: int, until: float) -> int:
         drawn += sum(map(len, out))
         for history, reply, (_, observations) in zip(histories, out, played, strict=True):
             history += reply + observations[t]
-        if time.monotonic() > until:
-            break
     return drawn
 
 
 def step_time(engine: LocalEngine) -> str:
-    """How long a step takes in which all draw, by itself: the largest graph, played again."""
+    """How long a step takes in which all draw, by itself: the largest graph, played again; and its draw alone."""
     graphs = getattr(engine.worker.runner, "_graphs", None)
     if graphs is None:
         return ""
     shape = max(graphs._recorded)
     with engine.reader.reading():
-        begin = now()
-        for _ in range(20):
-            graphs(*shape)
-        return f"; a step for {shape[0]} takes {(now() - begin) / 20 * 1e3:.1f} ms"
+        logits_BV = torch.randn(shape[0], engine.reader.vocabulary, device="cuda", dtype=torch.bfloat16)
+        wishes = Wishes.of([(SamplingConfig(), 0.5)] * shape[0], "cuda")
+        drawing = Graphs(lambda: draw(logits_BV, wishes, cut=False)[0])
+        step_ms = seconds_of(lambda: graphs(*shape), warm_up=3, times=20) * 1e3
+        draw_ms = seconds_of(drawing, warm_up=3, times=20) * 1e3
+        kernels(lambda: graphs(*shape))
+    return f"; a step for {shape[0]} takes {step_ms:.1f} ms, {draw_ms:.2f} of it the draw"
+
+
+def kernels(step: Callable[[], object]) -> None:
+    """Prints what a step spends its time on."""
+    from torch.profiler import ProfilerActivity, profile
+
+    with profile(activities=[ProfilerActivity.CUDA]) as seen:
+        for _ in range(3):
+            step()
+        torch.cuda.synchronize()
+    averages = seen.key_averages()
+    print(f"({sum(event.count for event in averages) // 3} kernels a step)")
+    print(averages.table(sort_by="self_cuda_time_total", row_limit=16, max_name_column_width=70), flush=True)
 
 
 def gap(policy: Policy, calls: list[Call]) -> str:
     """How far the sampled log-probabilities are from those that training computes."""
     with torch.no_grad():
+        calls = calls[:: max(len(calls) // 40, 1)]  # a sample will do
         scored = policy.logprobs(calls)
     apart = torch.cat([(torch.tensor(c.logprobs) - s.cpu()).abs() for c, s in zip(calls, scored, strict=True)])
     return f"at most {apart.max():.1e}, {apart.mean():.1e} on average"
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", choices=NAMES, default="smollm2")
-    parser.add_argument("--episodes", type=int, default=4)
-    parser.add_argument("--turns", type=int, default=8)
-    parser.add_argument("--answer", type=int, default=24, help="tokens of each answer")
-    parser.add_argument("--length", type=int, default=None, help="the longest episode, in tokens")
-    parser.add_argument("--compile", action="store_true", help="also with the small layers compiled")
-    parser.add_argument("--eager", action="store_true", help="also without CUDA graphs")
-    parser.add_argument("--unshared", action="store_true", help="also with no prefix shared between episodes")
-    parser.add_argument("--limit-s", type=float, default=3600, help="no contender begins another turn after so long")
-    options = parser.parse_args()
-    cuda = torch.cuda.is_available()
-    if not cuda:
-        torch.set_num_threads(1)
-    until = time.monotonic() + options.limit_s
-    model = build(options.model).eval()
-    policy = Policy(model, attention="sdpa").eval()  # nothing to compile before the first number
-    played = scripts(options.model, model.config.vocab_size, options.episodes, options.turns)
-    prompts = [len(start) for start, _ in played]
-    added = [len(words) + options.answer for _, observations in played for words in observations]
-    print(f"\n## {options.model}: {options.episodes} episodes of {options.turns} turns, {options.answer} tokens each\n")
-    growth = sum(added) / len(added)
-    print(f"{machine()}. First prompts {min(prompts)} to {max(prompts)} tokens, {growth:.0f} more a turn.\n")
-    rows: list[list[object]] = []
-    rates: dict[str, float] = {}
+class Report:
+    """The table, printed line by line and, with a file, added to it at the end."""
 
-    def measure(name: str, work: Any, notes: Any = lambda _: "") -> None:
+    def __init__(self, title: str, output: Path | None) -> None:
+        self.title, self.output = title, output
+        self.rows: list[list[object]] = []
+        self.rates: dict[str, float] = {}
+
+    def measure(self, name: str, work: Callable[[], Any], notes: Callable[[Any], str] = lambda _: "") -> None:
         failed: list[str] = []
         with failure_in(failed):
             begin = now()
             done = work()
             seconds = now() - begin
             num_tokens = done if isinstance(done, int) else sum(len(call.completion_ids) for call in done)
-            rates[name] = num_tokens / seconds
-            rows.append([name, num_tokens, f"{seconds:.1f}", f"{rates[name]:.1f}", notes(done)])
-        rows.extend([name, "", "", "", reason] for reason in failed)
-        print(f"({rows[-1]})", flush=True)
+            self.rates[name] = num_tokens / seconds
+            self.rows.append([name, num_tokens, f"{seconds:.1f}", f"{self.rates[name]:.1f}", ""])
+            self.rows[-1][-1] = notes(done)
+        self.rows.extend([name, "", "", "", reason] for reason in failed)
+        print(f"({self.rows[-1]})", flush=True)
 
-    def with_engine(name: str, **more: Any) -> None:
-        engine = LocalEngine.of(policy, max_length=options.length, max_running=max(options.episodes, 2), **more)
+    def write(self) -> None:
+        parts = [self.title, table(["contender", "tokens drawn", "seconds", "tokens/s", "notes"], self.rows)]
+        others = {name: rate for name, rate in self.rates.items() if name.startswith("transformers")}
+        for name, rate in self.rates.items():
+            if name.startswith("Bough") and others:
+                ratios = ", ".join(f"{rate / other:.1f}× {their}" for their, other in others.items())
+                parts.append(f"{name}: {ratios}.")
+        text = "\n\n".join(parts) + "\n"
+        print("\n" + text, flush=True)
+        if self.output:
+            with self.output.open("a", encoding="utf-8") as file:
+                file.write("\n" + text)
 
-        async def once() -> list[Call]:
-            return await ours(engine, played, options.answer)
 
-        async def closed() -> None:
-            await engine.close()
+def play_ours(report: Report, name: str, policy: Policy, played: list[Script], answer: int, **options: Any) -> None:
+    """Measures the engine, once its graphs are recorded and its kernels compiled."""
+    engine = LocalEngine.of(policy, max_running=max(len(played), 2), **options)
 
-        def notes(calls: list[Call]) -> str:
+    async def once() -> list[Call]:
+        return await ours(engine, played, answer)
+
+    async def closed() -> None:
+        await engine.close()
+
+    def notes(calls: list[Call]) -> str:
+        s = engine.scheduler
+        tokens = f"prompt tokens read {s.num_prefilled}, kept {s.num_kept}, shared {s.num_shared}"
+        steps = f"; {engine.worker.num_steps} steps"
+        return f"{tokens}{steps}{step_time(engine)}; log-probabilities apart {gap(policy, calls)}"
+
+    failed: list[str] = []
+    with failure_in(failed):
+        if torch.cuda.is_available():
+            begin = now()
+            asyncio.run(once())
+            with engine.reader.reading():
+                engine.worker.runner.prepare()
+            print(f"(the first time, with everything recorded: {now() - begin:.1f} s)", flush=True)
             s = engine.scheduler
-            tokens = f"prompt tokens read {s.num_prefilled}, kept {s.num_kept}, shared {s.num_shared}"
-            return f"{tokens}{step_time(engine)}; log-probabilities apart {gap(policy, calls)}"
+            s.num_prefilled = s.num_kept = s.num_shared = engine.worker.num_steps = 0
+        report.measure(name, lambda: asyncio.run(once()), notes)
+    asyncio.run(closed())
 
-        failed: list[str] = []
-        with failure_in(failed):
-            if cuda:  # graphs are recorded before the clock starts, as kernels are chosen for the other
-                asyncio.run(once())
-                s = engine.scheduler
-                s.num_prefilled = s.num_kept = s.num_shared = 0
-            measure(name, lambda: asyncio.run(once()), notes)
-        asyncio.run(closed())
 
-    with_engine("Bough")
-    if options.eager:
-        with_engine("Bough, no CUDA graphs", graphs=False)
-    if options.unshared:
-        usual, schedule.WORTH_SHARING = schedule.WORTH_SHARING, 1 << 60
-        with_engine("Bough, nothing shared between episodes")
-        schedule.WORTH_SHARING = usual
+def play_theirs(report: Report, model: Any, played: list[Script], answer: int) -> None:
     model.config.use_cache = True
     model.set_attn_implementation("sdpa")
-    if cuda:
-        theirs(model, [(start, said[:1]) for start, said in played], 8, until)
+    if torch.cuda.is_available():
+        theirs(model, [(start, said[:1]) for start, said in played], 8)
     else:
-        # With oneDNN, as torch comes, matrix products on ARM are slower: both are shown.
+        # With oneDNN, as torch comes, matrix products on ARM may be slower: both are shown.
         torch.backends.mkldnn.enabled = False
-        measure("transformers generate, oneDNN off", lambda: theirs(model, played, options.answer, until))
+        report.measure("transformers generate, oneDNN off", lambda: theirs(model, played, answer))
         torch.backends.mkldnn.enabled = True
-    measure("transformers generate", lambda: theirs(model, played, options.answer, until))
+    report.measure("transformers generate", lambda: theirs(model, played, answer))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", choices=NAMES, default="smollm2")
+    parser.add_argument("--episodes", type=int, default=8)
+    parser.add_argument("--turns", type=int, default=6)
+    parser.add_argument("--answer", type=int, default=24, help="tokens of each answer")
+    parser.add_argument("--length", type=int, default=None, help="the longest episode, in tokens")
+    parser.add_argument("--compile", action="store_true", help="also with compiled layers")
+    parser.add_argument("--eager", action="store_true", help="also without CUDA graphs")
+    parser.add_argument("--unshared", action="store_true", help="also with no prefix shared between episodes")
+    parser.add_argument("--output", type=Path, help="a Markdown file to which the result is added")
+    options = parser.parse_args()
+    if not torch.cuda.is_available():
+        torch.set_num_threads(1)
+    model = build(options.model).eval()
+    policy = Policy(model, attention="sdpa").eval()  # nothing to compile before the first number
+    played = scripts(options.model, model.config.vocab_size, options.episodes, options.turns)
+    prompts = [len(start) for start, _ in played]
+    added = [len(words) + options.answer for _, observations in played for words in observations]
+    growth = sum(added) / len(added)
+    report = Report(
+        f"## {options.model}: {options.episodes} episodes of {options.turns} turns, {options.answer} tokens each\n\n"
+        f"{machine()}. First prompts {min(prompts)} to {max(prompts)} tokens, {growth:.0f} more a turn.",
+        options.output,
+    )
+    usual: dict[str, Any] = {"max_length": options.length}
+    play_ours(report, "Bough", policy, played, options.answer, **usual)
+    if options.eager:
+        play_ours(report, "Bough, no CUDA graphs", policy, played, options.answer, graphs=False, **usual)
+    if options.unshared:
+        worth, schedule.WORTH_SHARING = schedule.WORTH_SHARING, 1 << 60
+        play_ours(report, "Bough, nothing shared between episodes", policy, played, options.answer, **usual)
+        schedule.WORTH_SHARING = worth
+    play_theirs(report, model, played, options.answer)
     if options.compile:
-        compile_small(model)
-        with_engine("Bough, norms and MLPs compiled")
-    print("\n" + table(["contender", "tokens drawn", "seconds", "tokens/s", "notes"], rows))
-    others = {name: rate for name, rate in rates.items() if name.startswith("transformers")}
-    for name, rate in rates.items():
-        if name.startswith("Bough"):
-            print(f"\n{name}: " + ", ".join(f"{rate / other:.1f}× {their}" for their, other in others.items()))
-
-
-def compile_small(model: Any) -> None:
-    """Compiles what needs no cache, each kind of module once."""
-    for module in model.modules():
-        if type(module).__name__.endswith(("RMSNorm", "MLP")):
-            module.compile(dynamic=True)
+        play_ours(report, "Bough, compiled", policy, played, options.answer, compile=True, **usual)
+    report.write()
 
 
 if __name__ == "__main__":

@@ -269,9 +269,10 @@ def test_a_step_that_breaks_is_told_and_the_engine_goes_on(policy, monkeypatch):
     assert len(drawn.completion_ids) == 16
 
 
-def test_an_engine_over_a_policy_uses_its_newest_weights_and_leaves_it_as_it_was():
+@pytest.mark.parametrize("fold", [False, True])
+def test_an_engine_over_a_policy_uses_its_newest_weights_and_leaves_it_as_it_was(fold):
     policy = Policy.load("tiny", device="cpu", lora=Lora(r=4)).train()
-    engine = small_engine(policy, name="before")
+    engine = small_engine(policy, name="before", fold=fold)
 
     async def around_an_update():
         first = await engine.generate("e", SYSTEM, sampling=SAMPLING, seed=1, stop_ids=[])

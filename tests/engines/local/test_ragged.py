@@ -3,7 +3,7 @@ import random
 import pytest
 import torch
 
-from bough.engines.local.ragged import BLOCK, RaggedCache, RaggedStore
+from bough.engines.local.ragged import RaggedCache, RaggedStore
 from bough.engines.local.reader import Reader
 from bough.engines.local.schedule import Resident, Span
 from bough.training.adapters import Lora
@@ -47,7 +47,7 @@ def made_up_plan(generator: random.Random, length: int) -> list[list[tuple[int, 
     left = dict.fromkeys(generator.sample(range(4), generator.randint(1, 4)), length)
     plan = []
     while left:
-        step = [(s, min(left[s], generator.choice([1, 1, 2, 7, 33, BLOCK + 1, 3 * BLOCK]))) for s in left]
+        step = [(s, min(left[s], generator.choice([1, 1, 2, 7, 33, 129, 384]))) for s in left]
         plan.append(step)
         left = {s: left[s] - size for s, size in step if left[s] > size}
     return plan

@@ -4,7 +4,7 @@ from bough.engines.local.rows import batches, rounded
 from bough.engines.local.schedule import Resident, Span
 
 
-@pytest.mark.parametrize(("needed", "number"), [(1, 1), (3, 4), (8, 8), (9, 10), (17, 20), (65, 80), (128, 128)])
+@pytest.mark.parametrize(("needed", "number"), [(1, 2), (3, 4), (8, 8), (9, 10), (17, 20), (65, 80), (128, 128)])
 def test_numbers_of_rows_are_rounded_up_to_a_few(needed, number):
     assert rounded(needed) == number
 

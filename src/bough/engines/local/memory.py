@@ -29,8 +29,7 @@ def _allowed() -> int:
     """What the container may still take."""
     group = Path("/sys/fs/cgroup")
     try:
-        most = (group / "memory.max").read_text(encoding="ascii").strip()
-        used = int((group / "memory.current").read_text(encoding="ascii"))
-    except (OSError, ValueError):
+        most, used = (int((group / name).read_text(encoding="ascii")) for name in ("memory.max", "memory.current"))
+    except (OSError, ValueError):  # no such group, or "max": no limit
         return 1 << 62
-    return 1 << 62 if most == "max" else max(int(most) - used, 0)
+    return max(most - used, 0)

@@ -20,34 +20,34 @@ from bough.engines.local.reader import Reader
 from bough.engines.local.schedule import Resident, Span
 from bough.trees.layers import Sight
 
-BLOCK = 128  # keys that are looked at together
+BLOCK = 512  # keys that torch's kernel looks at together; buffers grow by as much
 QUERIES = 128  # queries that are looked at together
-ROOM = 4 * BLOCK  # buffers grow by this much, so that not every turn copies
+ROWS = 32  # rows that torch's kernel takes at once, or a multiple
+CAPPED = 128  # keys that are looked at together where scores are capped, which that kernel cannot do
 
 
 class RaggedStore:
-    """A buffer [layers, 2, blocks, heads, BLOCK, size] for each resident."""
+    """A buffer [layers, 2, heads, tokens, size] for each resident."""
 
     def __init__(self, reader: Reader) -> None:
         self.reader = reader
 
     def cost(self, tokens: int) -> int:
-        return -(-tokens // ROOM) * ROOM
+        return -(-tokens // BLOCK) * BLOCK
 
     def allocate(self, resident: Resident, tokens: int) -> None:
         reader, old = self.reader, resident.place
-        blocks = self.cost(tokens) // BLOCK
-        shape = (reader.num_layers, 2, blocks, reader.num_heads, BLOCK, reader.head_size)
+        capacity = self.cost(tokens)
+        shape = (reader.num_layers, 2, reader.num_heads, capacity, reader.head_size)
         # Zeros, for a weight of nothing times whatever was in memory may be NaN.
         resident.place = torch.zeros(shape, dtype=reader.dtype)
-        resident.capacity = blocks * BLOCK
-        if old is not None and resident.ids:
-            full = -(-len(resident.ids) // BLOCK)
-            resident.place[:, :, :full] = old[:, :, :full]
+        resident.capacity = capacity
+        if old is not None:
+            known = len(resident.ids)
+            resident.place[:, :, :, :known] = old[:, :, :, :known]
 
     def copy(self, source: Resident, target: Resident, begin: int, end: int) -> None:
-        first, last = begin // BLOCK, -(-end // BLOCK)
-        target.place[:, :, first:last] = source.place[:, :, first:last]
+        target.place[:, :, :, begin:end] = source.place[:, :, :, begin:end]
 
     def free(self, resident: Resident) -> None:
         resident.place, resident.capacity = None, 0
@@ -107,24 +107,19 @@ class RaggedCache:
             begin, self.num_tokens = self.num_tokens, self.num_tokens + len(span.tokens)
             self.pieces.append((begin, self.num_tokens, len(span.resident.ids), span.resident.place))
         self.sights = sights
-        self._bias: dict[tuple[int, int, Sight], Tensor] = {}
+        self._bias: dict[tuple[int, int, Sight, int], Tensor] = {}
 
     def update(self, keys: Tensor, values: Tensor, layer: int, *_: Any) -> tuple[RaggedLayer, None]:
         """Puts the new keys and values [1, G, T, D] where they belong."""
-        for states, kind in ((keys, 0), (values, 1)):
-            states_TGD = states[0].transpose(0, 1)
-            for begin, end, position, buffer in self.pieces:
-                place = buffer[layer, kind]
-                if end - begin == 1:
-                    place[position // BLOCK, :, position % BLOCK] = states_TGD[begin]
-                else:
-                    index = torch.arange(position, position + end - begin)
-                    place[index // BLOCK, :, index % BLOCK] = states_TGD[begin:end].to(place.dtype)
+        for begin, end, position, buffer in self.pieces:
+            place = buffer[layer, :, :, position : position + end - begin]
+            place[0] = keys[0, :, begin:end]
+            place[1] = values[0, :, begin:end]
         return RaggedLayer(self, layer), None
 
-    def bias(self, begin: int, end: int, sight: Sight) -> Tensor:
-        """What is added to the scores [blocks, queries, BLOCK] of the tokens from `begin` to `end`: 0 or -inf."""
-        if (begin, end, sight) not in self._bias:
+    def bias(self, begin: int, end: int, sight: Sight, rows: int) -> Tensor:
+        """What is added to the scores of the tokens from `begin` to `end`, over and over: 0 or -inf, [rows, keys]."""
+        if (begin, end, sight, rows) not in self._bias:
             query_Q1 = torch.arange(begin, end)[:, None]
             key_K = torch.arange(-(-end // BLOCK) * BLOCK)
             sees_QK = key_K <= query_Q1
@@ -132,8 +127,8 @@ class RaggedCache:
             if since_Q1 is not None:
                 sees_QK &= key_K >= since_Q1
             bias_QK = torch.zeros(sees_QK.shape).masked_fill_(~sees_QK, float("-inf"))
-            self._bias[begin, end, sight] = bias_QK.view(end - begin, -1, BLOCK).transpose(0, 1)
-        return self._bias[begin, end, sight]
+            self._bias[begin, end, sight, rows] = bias_QK.repeat(-(-rows // (end - begin)), 1)[:rows]
+        return self._bias[begin, end, sight, rows]
 
 
 class RaggedLayer:
@@ -143,43 +138,57 @@ class RaggedLayer:
         self.cache, self.layer = cache, layer
 
     def attend(self, query: Tensor, scaling: float, softcap: float | None) -> Tensor:
-        out_TGRD: Tensor | None = None
+        groups = self.cache.pieces[0][3].shape[2]
+        query_TGRD = query[0].transpose(0, 1).reshape(query.shape[2], groups, -1, query.shape[3])
+        out_TGRD = query_TGRD.new_zeros(query_TGRD.shape)
         for begin, end, position, buffer in self.cache.pieces:
             keys, values = buffer[self.layer]
-            groups = keys.shape[1]
-            if out_TGRD is None:
-                shape = (query.shape[2], groups, query.shape[1] // groups, query.shape[3])
-                out_TGRD = query.new_zeros(shape)
             for first in range(begin, end, QUERIES):
                 last = min(first + QUERIES, end)
-                query_GRQD = query[0, :, first:last].view(groups, -1, last - first, query.shape[3])
-                start = position + first - begin
-                bias = self.cache.bias(start, start + last - first, self.cache.sights[self.layer])
-                out_GRQD = attend(query_GRQD, keys, values, bias, scaling, softcap)
-                out_TGRD[first:last] = out_GRQD.permute(2, 0, 1, 3)
-        assert out_TGRD is not None
+                out_TGRD[first:last] = self._look(
+                    query_TGRD[first:last].to(keys.dtype), keys, values, position + first - begin, scaling, softcap
+                )
         return out_TGRD.flatten(1, 2)[None]
+
+    def _look(
+        self, query_QGRD: Tensor, keys: Tensor, values: Tensor, start: int, scaling: float, softcap: float | None
+    ) -> Tensor:
+        """Attention of Q tokens, which begin at `start`, in G groups of R heads: a row for each token and head."""
+        queries, groups, repeats, size = query_QGRD.shape
+        query_GMD = query_QGRD.permute(1, 2, 0, 3).reshape(groups, -1, size)
+        if query_GMD.shape[1] % ROWS == 1:  # the kernel would be left with a single row
+            query_GMD = torch.cat([query_GMD, query_GMD[:, :1]], dim=1)
+        bias_MK = self.cache.bias(start, start + queries, self.cache.sights[self.layer], query_GMD.shape[1])
+        seen = bias_MK.shape[1]
+        look = attend if softcap is None else attend_capped
+        out_GMD = look(query_GMD, keys[:, :seen], values[:, :seen], bias_MK, scaling, softcap or 0.0)
+        return out_GMD[:, : repeats * queries].reshape(groups, repeats, queries, size).permute(2, 0, 1, 3)
 
 
 def attend(
-    query_GRQD: Tensor, keys_CGKD: Tensor, values_CGKD: Tensor, bias_CQK: Tensor, scaling: float, softcap: float | None
+    query_GMD: Tensor, keys_GKD: Tensor, values_GKD: Tensor, bias_MK: Tensor, scaling: float, _: float
 ) -> Tensor:
-    """Attention of Q tokens in G groups of R heads to C blocks of keys and values."""
-    groups, repeats, queries, size = query_GRQD.shape
-    blocks = len(bias_CQK)
-    rows = repeats * queries
-    query_GMD = query_GRQD.to(keys_CGKD.dtype).reshape(groups, rows, size)
-    if rows == 1:
-        query_GMD = query_GMD.expand(-1, 2, -1)
-    scores_CGMK = (query_GMD * scaling) @ keys_CGKD[:blocks].transpose(2, 3)
-    if softcap is not None:
-        scores_CGMK = (scores_CGMK / softcap).tanh_().mul_(softcap)
-    if rows == 1:
-        scores_CGMK += bias_CQK[:, None]
-    else:
-        scores_CGMK.view(blocks, groups, repeats, queries, BLOCK).add_(bias_CQK[:, None, None])
-    weights_CGMK = scores_CGMK.sub_(scores_CGMK.amax((0, 3), keepdim=True)).exp_()
+    """Attention of M rows in G groups to K keys and values, a multiple of `BLOCK`."""
+    out: Tensor = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
+        query_GMD[None],
+        keys_GKD[None],
+        values_GKD[None],
+        attn_mask=bias_MK[None, None].to(query_GMD.dtype),
+        scale=scaling,
+    )[0]
+    return out[0]
+
+
+def attend_capped(
+    query_GMD: Tensor, keys_GKD: Tensor, values_GKD: Tensor, bias_MK: Tensor, scaling: float, softcap: float
+) -> Tensor:
+    """The same, block by block, with scores that `softcap` bounds."""
+    groups, rows, size = query_GMD.shape
+    keys_GCKD, values_GCKD = (states.reshape(groups, -1, CAPPED, size) for states in (keys_GKD, values_GKD))
+    scores_GCMK = (query_GMD * scaling)[:, None] @ keys_GCKD.transpose(2, 3)
+    scores_GCMK = (scores_GCMK / softcap).tanh_().mul_(softcap)
+    scores_GCMK += bias_MK.view(rows, -1, CAPPED).transpose(0, 1)
+    weights_GCMK = scores_GCMK.sub_(scores_GCMK.amax((1, 3), keepdim=True)).exp_()
     # Running sums go from block to block in order; in what order a plain sum goes depends on the number of rows.
-    total_GM1 = weights_CGMK.sum(3, keepdim=True).cumsum(0)[-1]
-    out_GMD = (weights_CGMK @ values_CGKD[:blocks]).cumsum(0)[-1] / total_GM1
-    return out_GMD[:, :rows].reshape(groups, repeats, queries, size)
+    total_GM1 = weights_GCMK.sum(3, keepdim=True).cumsum(1)[:, -1]
+    return (weights_GCMK @ values_GCKD).cumsum(1)[:, -1] / total_GM1

@@ -6,19 +6,25 @@ what comes back on to its attention function, which is ours too and knows what i
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
+from bough.engines.local.fold import Fold
 from bough.errors import InputError
 from bough.training.head import Head
 from bough.training.policy import Policy
 from bough.trees.layers import Sight
 
+log = logging.getLogger(__name__)
+
 NAME = "bough_local"  # our attention among those of transformers
+# Layers differ in their number alone, and one form is to serve them all; 0 and 1 always get their own.
+DYNAMO: dict[str, Any] = {"allow_unspec_int_on_nn_module": True, "recompile_limit": 64}
 
 
 class KeysValues(Protocol):
@@ -36,9 +42,13 @@ class Cache(Protocol):
 
 
 class Reader:
-    """Reads tokens with a policy's newest weights."""
+    """Reads tokens with a policy's newest weights.
 
-    def __init__(self, policy: Policy) -> None:
+    With `compile`, each layer's small operations become a few kernels: a minute once. With
+    `fold`, an adapter is folded into a second copy of the weights: call `fold.renew` when it changed.
+    """
+
+    def __init__(self, policy: Policy, *, compile: bool = False, fold: bool = False) -> None:
         from transformers import AttentionInterface
 
         AttentionInterface.register(NAME, _attend)
@@ -54,6 +64,8 @@ class Reader:
         kinds = getattr(config, "layer_types", None) or [next(iter(policy.sights))] * self.num_layers
         self.sights: list[Sight] = [policy.sights[kind] for kind in kinds]
         self._head = Head.of(policy.base)
+        self._forms = self._layer_forms(compile)
+        self.fold = Fold(policy.model) if fold and hasattr(policy.model, "peft_config") else None
 
     @property
     def device(self) -> torch.device:
@@ -71,15 +83,28 @@ class Reader:
             self.policy.eval()
         if base.config._attn_implementation != NAME:
             base.set_attn_implementation(NAME)
-        # oneDNN's matrix products round differently from batch to batch, and on ARM are three times slower.
+        # oneDNN's matrix products round differently from batch to batch, and on ARM are no faster.
         onednn, torch.backends.mkldnn.enabled = torch.backends.mkldnn.enabled, False  # type: ignore[assignment]
         try:
-            with torch.inference_mode():
+            with self.fold.inside() if self.fold else nullcontext(), self._forms_in_use(), torch.inference_mode():
                 yield
         finally:
             torch.backends.mkldnn.enabled = onednn
             if training:
                 self.policy.train()
+
+    @contextmanager
+    def _forms_in_use(self) -> Iterator[None]:
+        """Layers that were compiled for training are not used as such: that was for no cache."""
+        before = [(layer, layer._compiled_call_impl) for layer, _ in self._forms]
+        for layer, form in self._forms:
+            layer._compiled_call_impl = form
+        try:
+            with torch._dynamo.config.patch(DYNAMO) if self._compiled else nullcontext():
+                yield
+        finally:
+            for layer, form in before:
+                layer._compiled_call_impl = form
 
     def hidden(self, tokens_BQ: Tensor, positions_BQ: Tensor, cache: Cache) -> Tensor:
         """The hidden states [B, Q, D] of tokens whose keys and values go to `cache`."""
@@ -96,6 +121,16 @@ class Reader:
 
     def _precision(self) -> torch.autocast:
         return torch.autocast(self.device.type, self.policy.autocast, enabled=self.policy.autocast is not None)
+
+    def _layer_forms(self, compile: bool) -> list[tuple[Any, Any]]:
+        """Each layer, and how it is called here: compiled, or None for as it is."""
+        self._compiled = compile and len(set(self.sights)) == 1
+        if compile and not self._compiled:
+            log.warning("layers that see differently far are not compiled for generation")
+        from transformers.modeling_layers import GradientCheckpointingLayer
+
+        layers = [each for each in self.policy.decoder.modules() if isinstance(each, GradientCheckpointingLayer)]
+        return [(each, torch.compile(each._call_impl, dynamic=True) if self._compiled else None) for each in layers]
 
     def _refuse(self) -> None:
         """What this engine cannot do is said at once, with what can."""

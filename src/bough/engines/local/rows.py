@@ -14,13 +14,12 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.functional import scaled_dot_product_attention
 
+from bough.engines.local.attention import NONE, attend_rows
 from bough.engines.local.draw import Wishes, cuts, draw, uniform
 from bough.engines.local.graphs import Graphs
 from bough.engines.local.reader import Reader
 from bough.engines.local.schedule import Resident, Span
-from bough.trees.layers import Sight
 
 TOGETHER = 16_384  # tokens of prompts that are read together
 
@@ -65,6 +64,15 @@ class RowsRunner:
         self._starts = torch.arange(most + 1, dtype=torch.int32, device=reader.device)
         self._graphs = Graphs(self._draw_for) if graphs and self.flash else None
 
+    def prepare(self) -> None:
+        """Records the graphs of all numbers of episodes, so that no step has to: a few seconds."""
+        if self._graphs is None:
+            return
+        self._inputs.zero_()
+        self._inputs[2] = self.store.num_rows
+        for number in sorted({rounded(n) for n in range(1, self.store.num_rows + 1)}):
+            self._graphs(number, False)
+
     def run(self, spans: Sequence[Span]) -> list[tuple[int, float] | None]:
         """Computes the spans; for each that draws, the token and its log-probability."""
         drawn: dict[int, tuple[int, float]] = {}
@@ -100,12 +108,13 @@ class RowsRunner:
     def _read(self, spans: Sequence[Span]) -> dict[int, tuple[int, float]]:
         """Reads tokens of any number; who then has all of a prompt draws."""
         device = self.reader.device
-        known = [len(span.resident.ids) for span in spans]
-        sizes = [len(span.tokens) for span in spans]
-        tokens = torch.tensor([token for span in spans for token in span.tokens], device=device)
+        # One token for nobody: a single prompt would be compiled for by itself.
+        known = [*(len(span.resident.ids) for span in spans), 0]
+        sizes = [*(len(span.tokens) for span in spans), 1]
+        tokens = torch.tensor([*(token for span in spans for token in span.tokens), 0], device=device)
         positions = [start + i for start, size in zip(known, sizes, strict=True) for i in range(size)]
         position = torch.tensor(positions, device=device)
-        rows = torch.tensor([span.resident.place for span in spans], device=device)
+        rows = torch.tensor([*(span.resident.place for span in spans), self.store.num_rows], device=device)
         size_N = torch.tensor(sizes, device=device)
         ends = torch.tensor(known, device=device) + size_N
         starts = torch.tensor([0, *sizes], device=device).cumsum(0).int()
@@ -124,11 +133,9 @@ class RowsRunner:
 
 
 class RowsCache:
-    """The rows of N episodes as a model's cache, for T tokens one behind the other.
+    """The rows of N episodes as a model's cache, for T tokens one behind the other; `attend_rows` says what is what.
 
-    `position_T` and `row_T` say where each token belongs, `row_N` and `end_N` how much of
-    which row each episode then has, `start_N1` where its tokens begin, `most` the most
-    tokens any of them has.
+    It is made of tensors and numbers alone, so that a compiled layer takes any of them.
     """
 
     def __init__(
@@ -141,79 +148,50 @@ class RowsCache:
         start_N1: Tensor,
         most: int,
     ) -> None:
-        self.kv, self.sights, self.flash = runner.store.kv, runner.reader.sights, runner.flash
-        self.position_T, self.row_T, self.row_N, self.end_N, self.start_N1 = position_T, row_T, row_N, end_N, start_N1
-        self.most = most
-        length = self.kv.shape[3]
-        # Where each episode's keys begin when all rows are taken as one; a last entry is asked for and not read.
-        self.first_N1 = torch.cat([row_N, row_N[-1:] + 1]).mul(length).int()
-        self.end32_N = end_N.int()
+        self.kv, self.flash = runner.store.kv, runner.flash
+        self.position_T, self.row_T, self.row_N, self.start_N1 = position_T, row_T, row_N, start_N1
+        self.most, self.end_N = most, end_N.int()
+        # A last entry is asked for and not read.
+        self.first_N1 = torch.cat([row_N, row_N[-1:] + 1]).mul(self.kv.shape[3]).int()
+        sights = runner.reader.sights
+        self.window, self.chunk = sights[0].window or NONE, sights[0].chunk or NONE
+        self.others = None if len(set(sights)) == 1 else [(s.window or NONE, s.chunk or NONE) for s in sights]
 
     def update(self, keys: Tensor, values: Tensor, layer: int, *_: Any) -> tuple[RowsLayer, None]:
-        for states_1GTD, kind in ((keys, 0), (values, 1)):
-            place = self.kv[layer, kind]
-            place[self.row_T, self.position_T] = states_1GTD[0].transpose(0, 1).to(place.dtype)
-        return RowsLayer(self, layer), None
+        return RowsLayer(self, keys, values, layer), None
 
 
 class RowsLayer:
-    """One layer's keys and values."""
+    """One layer's new keys and values, on their way."""
 
-    def __init__(self, cache: RowsCache, layer: int) -> None:
-        self.cache, self.layer = cache, layer
+    def __init__(self, cache: RowsCache, keys: Tensor, values: Tensor, layer: int) -> None:
+        self.cache, self.keys, self.values, self.layer = cache, keys, values, layer
 
     def attend(self, query: Tensor, scaling: float, softcap: float | None) -> Tensor:
-        keys, values = self.cache.kv[self.layer]
-        query_THD = query[0].transpose(0, 1).to(keys.dtype)
-        sight = self.cache.sights[self.layer]
-        if self.cache.flash:
-            return self._flash(query_THD, keys.flatten(0, 1), values.flatten(0, 1), scaling, sight)[None]
-        return self._one_by_one(query_THD, keys, values, scaling, softcap, sight)[None]
-
-    def _flash(self, query_THD: Tensor, keys: Tensor, values: Tensor, scaling: float, sight: Sight) -> Tensor:
-        cache = self.cache
-        window = {} if sight.window is None else {"window_size_left": sight.window - 1, "window_size_right": 0}
-        out: Tensor = torch.ops.aten._flash_attention_forward(
-            query_THD,
-            keys,
-            values,
+        cache, dtype = self.cache, self.cache.kv.dtype
+        # A number that differs from layer to layer would be compiled for one by one.
+        window, chunk = (cache.window, cache.chunk) if cache.others is None else cache.others[self.layer]
+        query_THD, keys_TGD, values_TGD = (x[0].transpose(0, 1).to(dtype) for x in (query, self.keys, self.values))
+        out_THD: Tensor = attend_rows(
+            query_THD.contiguous(),
+            keys_TGD,
+            values_TGD,
+            cache.kv,
+            self.layer,
+            cache.position_T,
+            cache.row_T,
+            cache.row_N,
+            cache.end_N,
             cache.start_N1,
             cache.first_N1,
             cache.most,
-            cache.kv.shape[3],
-            0.0,
-            True,
-            False,
-            scale=scaling,
-            seqused_k=cache.end32_N,
-            **window,
-        )[0]
-        return out
-
-    def _one_by_one(
-        self, query_THD: Tensor, keys: Tensor, values: Tensor, scaling: float, softcap: float | None, sight: Sight
-    ) -> Tensor:
-        """For what FlashAttention cannot do, among it float32: slow, and no graph can hold it."""
-        cache, outs = self.cache, []
-        starts = cache.start_N1.tolist()
-        for n, (row, end) in enumerate(zip(cache.row_N.tolist(), cache.end_N.tolist(), strict=True)):
-            query = query_THD[starts[n] : starts[n + 1]].transpose(0, 1)
-            repeats = query.shape[0] // keys.shape[2]
-            key, value = (x[row, :end].transpose(0, 1).repeat_interleave(repeats, 0) for x in (keys, values))
-            position_Q1 = cache.position_T[starts[n] : starts[n + 1], None]
-            key_L = torch.arange(end, device=query.device)
-            sees = key_L <= position_Q1
-            if (since := sight.since(position_Q1)) is not None:
-                sees &= key_L >= since
-            if softcap is None:
-                out = scaled_dot_product_attention(query[None], key[None], value[None], attn_mask=sees, scale=scaling)[
-                    0
-                ]
-            else:
-                scores = ((query @ key.transpose(1, 2)).float() * (scaling / softcap)).tanh() * softcap
-                out = scores.masked_fill(~sees, float("-inf")).softmax(-1).to(value.dtype) @ value
-            outs.append(out.transpose(0, 1))
-        return torch.cat(outs)
+            window,
+            chunk,
+            scaling,
+            softcap or 0.0,
+            cache.flash,
+        )
+        return out_THD[None]
 
 
 NO_WISH = [0.0, 1.0, 1.0, 0.0, 0.0]
@@ -253,7 +231,11 @@ def batches(spans: Sequence[Span]) -> list[list[Span]]:
 
 
 def rounded(needed: int) -> int:
-    """As few different numbers as will do: up to 8 by powers of two, then by eighths of the power above."""
+    """As few different numbers as will do: 2 to 8 by powers of two, then by eighths of the power above.
+
+    Not 1, which would be compiled for by itself.
+    """
+    needed = max(needed, 2)
     power = 1 << max(needed - 1, 0).bit_length()
     step = max(power // 8, 1) if power > 8 else power
     return -(-needed // step) * step

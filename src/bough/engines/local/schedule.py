@@ -174,14 +174,19 @@ class Scheduler:
         Those are the tokens that it has, or with `computed` false will have soon.
         """
         prompt, best, length = request.prompt_ids, None, known + WORTH_SHARING - 1
+        most = len(prompt) - 1
+        if most <= length:
+            return None, 0
         for name, one in self.residents.items():
             ids = one.ids if computed or one.request is None else one.request.prompt_ids
             # Most are no match, and one token tells: only what goes on beyond the best so far is compared.
-            if name == request.episode or min(len(ids), len(prompt) - 1) <= length or ids[length] != prompt[length]:
+            if len(ids) <= length or ids[length] != prompt[length] or name == request.episode:
                 continue
-            shared = min(common(ids, prompt), len(prompt) - 1)
+            shared = min(common(ids, prompt), most)
             if shared > length:
                 best, length = one, shared
+                if length == most:
+                    break
         return best, length if best else 0
 
     def _free(self, resident: Resident) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
@@ -16,6 +17,7 @@ from bough.engines.local.schedule import Scheduler, Span
 
 log = logging.getLogger(__name__)
 
+GATHER_S = 0.003  # episodes that were answered together come back together, if they are given a moment
 CHUNK = 512  # tokens of prompts in one step beside those who draw, unless the runner wants more
 
 
@@ -77,6 +79,8 @@ class Worker:
     def _serve(self) -> None:
         torch.set_num_threads(self.threads)
         while self._wait():
+            if not self.runner.mixes:
+                time.sleep(GATHER_S)
             with self.reader.reading():
                 while self._work():
                     pass

@@ -1,0 +1,62 @@
+"""A LoRA adapter folded into the weights it adapts, for generation alone.
+
+The folded weights lie beside the policy's own, which stay as they are: as much memory
+again as the adapted layers take. Without it an adapter makes a step about a fifth slower.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from bough.errors import InputError
+from bough.training.adapters import ACTOR, adapted_layers
+
+
+class Fold:
+    """Weights with the actor in them. After the actor has changed, call `renew`."""
+
+    def __init__(self, model: Any) -> None:
+        self._layers = [_foldable(layer) for layer in adapted_layers(model)]
+        self._own: list[Tensor] = [layer.base_layer.weight.data for layer in self._layers]
+        self._folded = [torch.empty_like(weight) for weight in self._own]
+        self.renew()
+
+    @property
+    def num_bytes(self) -> int:
+        return sum(weight.nbytes for weight in self._folded)
+
+    @torch.no_grad()
+    def renew(self) -> None:
+        """Folds the newest actor, in place: a recorded graph goes on with it."""
+        for layer, own, folded in zip(self._layers, self._own, self._folded, strict=True):
+            folded.copy_(own.float() + layer.get_delta_weight(ACTOR).float())
+
+    @contextmanager
+    def inside(self) -> Iterator[None]:
+        """Within it the layers use the folded weights and no adapter."""
+        disabled = [layer._disable_adapters for layer in self._layers]
+        for layer, folded in zip(self._layers, self._folded, strict=True):
+            layer._disable_adapters, layer.base_layer.weight.data = True, folded
+        try:
+            yield
+        finally:
+            for layer, own, before in zip(self._layers, self._own, disabled, strict=True):
+                layer._disable_adapters, layer.base_layer.weight.data = before, own
+
+
+def _foldable(layer: Any) -> Any:
+    """The layer, if its adapter is a plain product of two matrices and its weight a plain matrix of its own."""
+    from peft.tuners.lora import Linear
+
+    plain = isinstance(layer, Linear) and isinstance(layer.base_layer, nn.Linear)
+    if not plain or ACTOR in layer.lora_variant or layer.lora_bias.get(ACTOR):
+        raise InputError(
+            f"an adapter on {type(layer).__name__} cannot be folded into its weights: only LoRA on linear layers "
+            "that are not quantized can; leave fold out"
+        )
+    return layer

@@ -1,0 +1,62 @@
+import pytest
+import torch
+from torch._dynamo.utils import counters
+
+from bough.config.sampling import SamplingConfig
+from bough.engines.local.reader import NAME, Reader
+from bough.training.policy import Policy
+from tests.engines.local.playing import play, prompt, run, small_engine
+from tests.training.families import make
+
+SAMPLING = SamplingConfig(max_new_tokens=6)
+
+
+@pytest.fixture
+def traced(monkeypatch):
+    """Layers are traced as for a GPU, but what comes out is run as it is: no compiler is needed."""
+    compiled = torch.compile
+    monkeypatch.setattr(torch, "compile", lambda function, **options: compiled(function, backend="eager", **options))
+    torch._dynamo.reset()
+    counters.clear()
+    yield
+    torch._dynamo.reset()
+
+
+def test_one_compiled_form_serves_all_layers_prompts_and_draws_alike(traced):
+    config = make("qwen3").config
+    config.num_hidden_layers, config.layer_types = 5, ["full_attention"] * 5
+    torch.manual_seed(0)
+    from transformers import AutoModelForCausalLM
+
+    policy = Policy(AutoModelForCausalLM.from_config(config)).eval()
+    drawn = []
+    for compiled in (False, True):
+        engine = small_engine(policy, rows=True, max_length=250, compile=compiled)
+        played = run(engine, *(play(engine, f"{i}", 2, SAMPLING, prompt("system", 60)) for i in range(3)))
+        drawn.append([answer.completion_ids for calls in played for _, answer in calls])
+        assert bool(counters["stats"]["unique_graphs"]) == compiled
+    assert drawn[0] == drawn[1]
+    # At most one each for the first two layers and for the rest; never one for each layer or number of tokens.
+    assert counters["stats"]["unique_graphs"] <= 3
+    assert not counters["graph_break"]
+
+
+def test_what_was_compiled_for_training_is_left_alone_and_not_used():
+    policy = Policy(make("llama"), compile=True).train()
+    layers = policy._layers()
+    before = [layer._compiled_call_impl for layer in layers]
+    attention = policy.base.config._attn_implementation
+    reader = Reader(policy)
+    with reader.reading():
+        assert [layer._compiled_call_impl for layer in layers] == [None] * len(layers)
+        assert not policy.training and policy.base.config._attn_implementation == NAME != attention
+    assert None not in before
+    assert [layer._compiled_call_impl for layer in layers] == before
+    assert policy.training
+
+
+def test_layers_that_see_differently_far_are_not_compiled_and_that_is_said(traced, caplog):
+    reader = Reader(Policy(make("gemma3")).eval(), compile=True)
+    assert "not compiled" in caplog.text
+    with reader.reading():
+        assert all(layer._compiled_call_impl is None for layer in reader.policy._layers())
