@@ -16,7 +16,7 @@ from bough.training.metrics_file import MetricsFile
 from bough.types import Message, Turn
 from tests.viewer.samples import call, trajectory, write
 
-# Nine steps of a real DPO run of SmolLM2.
+# A curve that falls, written by hand.
 LOSSES = [0.6931, 0.6921, 0.6504, 0.6102, 0.5877, 0.5904, 0.5410, 0.5233, 0.5101]
 # A 1 x 1 picture.
 PNG = bytes.fromhex(
