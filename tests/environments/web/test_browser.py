@@ -48,6 +48,26 @@ def test_a_browser_answers_until_it_is_killed_and_leaves_nothing_behind():
 
 
 @pytest.mark.usefixtures("run")
+def test_a_profile_that_is_written_to_while_it_is_removed_goes_too(monkeypatch):
+    async def main():
+        browser = await Browser.start()
+        removals = []
+
+        def rmtree(path, **how):
+            remove(path, **how)
+            removals.append(path)
+            if len(removals) == 1:  # what a helper of Chromium's does in its last moment
+                (path / "Default").mkdir(parents=True)
+
+        remove = module.shutil.rmtree
+        monkeypatch.setattr(module.shutil, "rmtree", rmtree)
+        browser.kill()
+        assert removals == [browser.profile] * 2 and not browser.profile.exists()
+
+    asyncio.run(main())
+
+
+@pytest.mark.usefixtures("run")
 def test_a_browser_that_dies_by_itself_is_noticed():
     async def main():
         browser = await Browser.start()

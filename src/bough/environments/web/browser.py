@@ -116,7 +116,16 @@ class Browser:
         # Asked politely it waits for its own children; killed at once it would leave them to whoever is process 1.
         if not self._ended(signal.SIGTERM, within_s=2.0):
             self._ended(signal.SIGKILL, within_s=10.0)
-        shutil.rmtree(self.profile, ignore_errors=True)
+        self._remove_profile(within_s=5.0)
+
+    def _remove_profile(self, *, within_s: float) -> None:
+        """A helper of Chromium's may outlive it by a moment and write what was just removed."""
+        end = time.monotonic() + within_s
+        while self.profile.exists() and time.monotonic() < end:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self.pid, signal.SIGKILL)
+            shutil.rmtree(self.profile, ignore_errors=True)
+            time.sleep(0.01)
 
     def _ended(self, how: signal.Signals, *, within_s: float) -> bool:
         with contextlib.suppress(ProcessLookupError, PermissionError):
