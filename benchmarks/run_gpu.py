@@ -45,6 +45,7 @@ JOBS: dict[str, tuple[str, int, str]] = {
         f"episode_dpo.py {FOUR} --trl-batches 1 4 --tasks 2 --successes 2 --failures 2",
     ),
     "head": ("head.md", 60, "tree_build.py"),
+    "rollouts": ("rollouts.md", 90, f"rollouts.py {SMALL} --episodes 128 --turns 10 --answer 32 --length 4096"),
 }
 # Not run unless asked for.
 MORE: dict[str, tuple[str, int, str]] = {

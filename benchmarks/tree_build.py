@@ -88,7 +88,13 @@ def liger(hidden: Tensor, targets: Tensor, layer: nn.Linear) -> Tensor:
     return -loss
 
 
-HEADS = {"whole": whole, "ours": ours, "liger": liger}
+def torchs(hidden: Tensor, targets: Tensor, layer: nn.Linear) -> Tensor:
+    from torch.nn.functional import linear_cross_entropy
+
+    return -linear_cross_entropy(hidden, layer.weight, targets, reduction="sum")
+
+
+HEADS = {"whole": whole, "torch": torchs, "ours": ours, "liger": liger}
 
 
 def measure_head(name: str, trained: bool) -> None:
@@ -120,7 +126,9 @@ if __name__ == "__main__":
         device = torch.cuda.get_device_name() if CUDA else "CPU, one thread"
         print(f"torch {torch.__version__}, {device}; head: {TOKENS} x {HIDDEN} x {VOCABULARY}")
         measure_building()
-        heads = ["whole", "ours", *(["liger"] if CUDA and importlib.util.find_spec("liger_kernel") else [])]
+        heads = ["whole", "ours"]
+        heads += ["torch"] if hasattr(torch.nn.functional, "linear_cross_entropy") else []
+        heads += ["liger"] if CUDA and importlib.util.find_spec("liger_kernel") else []
         for head in heads:
             for mode in ("frozen", "trained"):
                 subprocess.run([sys.executable, __file__, head, mode], check=True)

@@ -58,12 +58,16 @@ def pairs(file: Path, sources: list[Path], reasons: dict[str, int]) -> Path:
     return file
 
 
-def evaluation(folder: Path, models: dict[str, str], **more: Any) -> Path:
-    """Results in a world: a name and a string of 1 (solved) and 0 for each model."""
+def evaluation(folder: Path, models: dict[str, str], *, goes_on_with: str | None = None, **more: Any) -> Path:
+    """Results in a world: a name and a string of 1 (solved) and 0 for each model. A run may go on with another."""
     folder.mkdir(parents=True, exist_ok=True)
     results: list[ModelResult] = [result(name, binary(solved), turns=3) for name, solved in models.items()]
     values = {"environment": "household", "split": "unseen", "seed": 0} | more
     Results(**values, models=results).write(folder / "results.json")
+    record = Record.read(folder)
+    if record is not None:
+        record.goes_on_with = goes_on_with
+        record.write(folder)
     return folder
 
 

@@ -111,7 +111,7 @@ def test_what_a_gate_said_has_the_cards_names(tmp_path: Path):
     folders.evaluation(run / "01-before", {"smollm2": "00"})
     folders.stage(run / "02-sft", "sft")
     weights = str(run / "02-sft/final")
-    folders.evaluation(run / "03-after", {weights: "11"})
+    folders.evaluation(run / "03-after", {weights: "11"}, goes_on_with="02-sft/final")
     record = run / "03-after/stage.json"
     record.write_text(record.read_text().replace('"note": ""', f'"note": "{weights} is better than smollm2"'))
     notes = gate_notes(find_subject(run, []), BASE)

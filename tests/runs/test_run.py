@@ -85,3 +85,53 @@ def test_a_later_round_plays_other_tasks(tmp_path: Path):
         (tmp_path / "run" / name / "config.yaml").read_text() for name in ("01-expert", "02-expert-round-2")
     )
     assert "\nseed: 0\n" in first and "\nseed: 1\n" in second
+
+
+def gated(folder: Path, before: str, after: str) -> list[str]:
+    """A run whose gate compares how two agents played, whatever was trained between."""
+    stages = [
+        {"eval": {"name": "before", "model": before, "tasks": 12}},
+        COLLECT,
+        {"demos": {}},
+        SFT,
+        {"eval": {"name": "after", "model": after, "tasks": 12, "gate": {"alpha": 0.05}}},
+        {"collect": {"name": "played", "tasks": 1, "max_turns": 1}},
+    ]
+    return played(folder, *stages)
+
+
+def test_a_gate_lets_a_better_model_through(tmp_path: Path):
+    lines = gated(tmp_path / "run", "random", "expert")
+    assert any(line.startswith("05-after: ") for line in lines), "its reason is told"
+    record = Record.read(tmp_path / "run/05-after")
+    assert record is not None and record.goes_on_with == "04-sft/final"
+    assert "04-sft/final" in (tmp_path / "run/06-played/config.yaml").read_text()
+
+
+def test_a_gate_sends_back_what_is_not_better(tmp_path: Path):
+    gated(tmp_path / "run", "expert", "expert")
+    record = Record.read(tmp_path / "run/05-after")
+    assert record is not None and record.goes_on_with == "tiny" and record.note
+    assert "model: tiny" in (tmp_path / "run/06-played/config.yaml").read_text()
+
+
+def test_mlflow_has_a_parent_with_a_child_for_each_stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    mlflow = pytest.importorskip("mlflow", reason="the mlflow extra is not installed")
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    monkeypatch.chdir(tmp_path)
+    stages = [COLLECT, {"demos": {}}, SFT, {"eval": {"model": "expert", "tasks": 4}}]
+    for number in (3, 4):  # stopped and gone on with: the same parent, nothing twice
+        Run(recipe(*stages[:number]), tmp_path / "runs/run", report_to=["mlflow"]).play(lambda _: None)
+    found = {run.info.run_name: run for run in mlflow.search_runs(experiment_names=["bough"], output_format="list")}
+    assert sorted(found) == ["01-expert", "02-demos", "03-sft", "04-eval", "test"]
+    parent = found.pop("test")
+    assert {run.data.tags["mlflow.parentRunId"] for run in found.values()} == {parent.info.run_id}
+    assert {run.info.status for run in [parent, *found.values()]} == {"FINISHED"}
+    assert parent.data.params["model"] == "tiny"
+    assert found["01-expert"].data.metrics["success_rate"] == 1.0
+    assert found["02-demos"].data.metrics["trajectories_kept"] == 3
+    assert found["03-sft"].data.metrics["loss"] > 0 and found["03-sft"].data.params["max_steps"] == "1"
+    assert found["04-eval"].data.metrics["success"] == 1.0 > found["04-eval"].data.metrics["success_low"]
+    kept = {item.path for item in mlflow.MlflowClient().list_artifacts(parent.info.run_id)}
+    assert kept == {"recipe.yaml", "lineage.json"}
+    assert [path.name for path in tmp_path.iterdir()] == ["runs"], "nothing lies about elsewhere"

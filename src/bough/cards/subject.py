@@ -9,7 +9,6 @@ from bough.cards.lineage import Lineage, lineage, read_json, read_yaml
 from bough.errors import InputError
 from bough.evaluation.results import FILE_NAME, Results
 from bough.rundir import RunDir
-from bough.runs.gate import judge
 from bough.runs.kinds import KINDS
 from bough.runs.recipe import Recipe, plan
 from bough.runs.record import Record
@@ -81,8 +80,6 @@ def _recipe(folder: Path) -> Recipe:
 def _accepted(folder: Path, recipe: Recipe) -> Path:
     """The stage whose weights the run ends with: the newest, but for those that a gate sent back."""
     model: Path | None = None
-    evaluated: dict[str, tuple[Path, Path | None]] = {}
-    accepted: str | None = None
     for stage in plan(recipe):
         here = folder / stage.folder
         record, kind = Record.read(here), KINDS.get(stage.verb)
@@ -90,15 +87,9 @@ def _accepted(folder: Path, recipe: Recipe) -> Path:
             continue
         if kind.writes == "model":
             model = here
-        if kind.writes != "evaluation":
-            continue
-        evaluated[stage.name] = (here, model)
-        gate = stage.gate if accepted is not None else None  # the first evaluation has nothing to be better than
-        against = str((gate or {}).get("against", accepted))
-        if gate is None or judge(evaluated[against][0], here, alpha=float(gate.get("alpha", 0.05))).promote:
-            accepted = stage.name
-        else:
-            model = evaluated[against][1]
+        elif record.goes_on_with is not None:
+            inside = folder / record.goes_on_with
+            model = inside.parent if inside.is_dir() else None
     if model is None:
         raise InputError(f"{folder}: no training stage of this run has finished, or no gate let one through")
     return model

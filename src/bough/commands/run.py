@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +16,13 @@ from bough.runs.recipe import Recipe, find_recipe, load_recipe, plan
 from bough.runs.record import Record
 from bough.runs.run import Run
 from bough.terminal import console
+from bough.tracking.trackers import Name
 
 
 def run(config: RunConfig) -> int:
     recipe = load_recipe(find_recipe(config.recipe), config.set)
     folder = config.output_dir or Path("runs") / recipe.name
-    playing = Run(recipe, folder)
+    playing = Run(recipe, folder, report_to=_trackers(config))
     if config.dry_run:
         return _show_plan(playing)
     err = console.err()
@@ -28,6 +30,12 @@ def run(config: RunConfig) -> int:
     console.out().print(_success_table(folder, recipe))
     console.out().print(f"everything is in {folder}", markup=False)
     return 0
+
+
+def _trackers(config: RunConfig) -> list[Name]:
+    if config.report_to is None:
+        return ["mlflow"] if find_spec("mlflow") else []
+    return [name for name in config.report_to if name != "none"]
 
 
 def list_runs(config: RunsListConfig) -> int:

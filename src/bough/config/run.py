@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Literal
 
 from pydantic import Field
 
@@ -22,6 +23,9 @@ class RunConfig(Config):
     )
     set: OptionValues = Field(
         {}, description="change the recipe: model=…, seed=…, world.max_turns=…, or STAGE.SETTING=… by verb or name"
+    )
+    report_to: list[Literal["mlflow", "wandb", "tensorboard", "none"]] | None = Field(
+        None, description="trackers besides the run's own files; none: no other (default: mlflow where it is installed)"
     )
     dry_run: bool = Field(False, description="check every stage's settings and show them; run nothing")
 

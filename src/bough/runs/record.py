@@ -21,7 +21,11 @@ PIECE = 1 << 20
 
 @dataclass
 class Record:
-    """A stage's memory, in `stage.json` of its folder."""
+    """A stage's memory, in `stage.json` of its folder.
+
+    `note` is what a gate said; `goes_on_with`, after an evaluation, the model that the run goes on with:
+    a path inside the run, or the recipe's own model.
+    """
 
     verb: str
     name: str
@@ -32,6 +36,7 @@ class Record:
     finished: bool = False
     seconds: float = 0.0
     note: str = ""
+    goes_on_with: str | None = None
 
     def write(self, folder: Path) -> None:
         write_json(folder / "stage.json", asdict(self))

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,8 +16,11 @@ from bough.disk import write_atomically, write_json
 from bough.errors import BoughError, InputError, did_you_mean
 from bough.runs.gate import judge
 from bough.runs.kinds import FREE, KINDS, Kind
+from bough.runs.numbers import files_of, numbers_of
 from bough.runs.recipe import Planned, Recipe, plan, to_yaml
 from bough.runs.record import Record, content, fingerprint
+from bough.tracking.recipe import RecipeTracker
+from bough.tracking.trackers import Name
 from bough.verbs import VERBS, resolve
 
 Tell = Callable[[str], None]
@@ -37,8 +41,8 @@ class Shelf:
 class Run:
     """A recipe in a folder."""
 
-    def __init__(self, recipe: Recipe, folder: Path) -> None:
-        self.recipe, self.folder = recipe, folder
+    def __init__(self, recipe: Recipe, folder: Path, *, report_to: Sequence[Name] = ()) -> None:
+        self.recipe, self.folder, self.report_to = recipe, folder, list(report_to)
         self.stages = plan(recipe)
         self.check()
 
@@ -74,24 +78,35 @@ class Run:
         except OSError as error:
             raise InputError(f"{self.folder}: cannot be used as a run folder: {error.strerror}") from None
         self._agree()
-        write_atomically(self.folder / "recipe.yaml", to_yaml(self.recipe))
+        recipe, lineage = self.folder / "recipe.yaml", self.folder / "lineage.json"
+        write_atomically(recipe, to_yaml(self.recipe))
         shelf = Shelf(self.recipe.model)
-        for stage in self.stages:
-            record = self._play(stage, shelf, tell)
-            self._shelve(stage, shelf)
-            self._open_gate(stage, shelf, record, tell)
-            write_json(self.folder / "lineage.json", self.lineage())
+        with self._tracker() as tracker:
+            if tracker:
+                tracker.keep(recipe)
+            for stage in self.stages:
+                record = self._play(stage, shelf, tell, tracker)
+                self._shelve(stage, shelf)
+                self._open_gate(stage, shelf, record, tell)
+                write_json(lineage, self.lineage())
+            if tracker:
+                tracker.keep(lineage)
+
+    def _tracker(self) -> AbstractContextManager[RecipeTracker | None]:
+        if "mlflow" not in self.report_to:
+            return nullcontext()
+        return RecipeTracker(self.folder, self.recipe.name, self.recipe.model_dump(mode="json"))
 
     def lineage(self) -> list[dict[str, Any]]:
         """Which data and which model made which, as far as the run has come."""
         records = [(stage, Record.read(self.folder / stage.folder)) for stage in self.stages]
         return [
             {"stage": stage.folder, "verb": record.verb, "inputs": record.inputs, "outputs": record.outputs,
-             "finished": record.finished, "note": record.note}
+             "finished": record.finished, "note": record.note, "goes_on_with": record.goes_on_with}
             for stage, record in records if record is not None
         ]  # fmt: skip
 
-    def _play(self, stage: Planned, shelf: Shelf, tell: Tell) -> Record:
+    def _play(self, stage: Planned, shelf: Shelf, tell: Tell, tracker: RecipeTracker | None) -> Record:
         kind, folder = KINDS[stage.verb], self.folder / stage.folder
         config = self._config(stage, shelf)
         inputs = _inputs(KINDS[stage.verb], config)
@@ -119,6 +134,8 @@ class Run:
         record.outputs = {kind.writes: content(folder / kind.artefact)}
         record.finished = True
         record.write(folder)
+        if tracker and kind.writes != "model":  # who trains reports for itself
+            tracker.add(stage.folder, settings, numbers_of(folder), files_of(folder))
         return record
 
     def _config(self, stage: Planned, shelf: Shelf) -> Config:
@@ -131,6 +148,7 @@ class Run:
         values |= {kind.output: folder / kind.artefact if kind.one_file else folder}
         if kind.resumes:
             values["resume"] = (folder / "checkpoints").exists()
+        values |= {"report_to": self.report_to}
         values = {key: value for key, value in values.items() if config.field_name(key) in fields}
         values |= stage.settings
         if kind.reads and config.field_name(kind.file) not in {config.field_name(key) for key in stage.settings}:
@@ -165,6 +183,7 @@ class Run:
             return
         if stage.gate is None or shelf.accepted is None:
             shelf.accepted = stage.name
+            self._remember(stage, shelf, record)
             return
         against = str(stage.gate.get("against", shelf.accepted))
         if against not in shelf.evaluated:
@@ -176,8 +195,14 @@ class Run:
         else:
             shelf.model = model_before
         record.note = verdict.reason
-        record.write(self.folder / stage.folder)
+        self._remember(stage, shelf, record)
         tell(f"{stage.folder}: {verdict.reason}")
+
+    def _remember(self, stage: Planned, shelf: Shelf, record: Record) -> None:
+        """Which model the run goes on with after an evaluation."""
+        path = Path(shelf.model)
+        record.goes_on_with = str(path.relative_to(self.folder)) if path.is_relative_to(self.folder) else shelf.model
+        record.write(self.folder / stage.folder)
 
     def _agree(self) -> None:
         """A folder holds one recipe's run; settings may change, and only what they concern is run again."""
