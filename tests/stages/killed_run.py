@@ -1,4 +1,4 @@
-"""A program: trains with the given arguments in child processes that it kills at random, until one gets to the end.
+"""A program: runs a verb in child processes that it kills at random, until one gets to the end.
 
     python -m tests.stages.killed_run KILLS SEED VERB ARGUMENTS…
 
@@ -27,7 +27,7 @@ def run(kills: int, seed: int, arguments: list[str]) -> int:
     while True:
         child = os.fork()
         if child == 0:
-            os._exit(main([*arguments, "--resume"]))
+            os._exit(main(arguments))
         if killed < kills:
             time.sleep(chance.uniform(0.05, 1.5))
             os.kill(child, signal.SIGKILL)

@@ -24,6 +24,7 @@ def finish(run: Path, kills: int, *arguments: str) -> int:
         "11",
         *arguments,
         *COMMON,
+        "--resume",
         "--output-dir",
         str(run),
     ]

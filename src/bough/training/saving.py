@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
+from bough.disk import write_json
 from bough.models.progress import no_bars
 from bough.training.adapters import ACTOR
 from bough.training.policy import Policy
@@ -27,7 +29,16 @@ def save_policy(policy: Policy, tokenizer: Any, folder: Path, weights: dict[str,
             file.rename(folder / file.name)
         shutil.rmtree(folder / ACTOR)
         (folder / "README.md").unlink(missing_ok=True)  # peft's empty model card
+        _in_order(folder / "adapter_config.json")
     else:
         with no_bars():
             policy.model.save_pretrained(folder, state_dict=weights)
     tokenizer.save_pretrained(folder)
+
+
+def _in_order(file: Path) -> None:
+    """peft writes the adapted layers as a set, in another order in each process; equal adapters make equal files."""
+    config = json.loads(file.read_text(encoding="utf-8"))
+    if isinstance(config["target_modules"], list):
+        config["target_modules"].sort()
+    write_json(file, config)
