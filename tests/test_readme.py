@@ -1,44 +1,31 @@
 """Every block of the README runs as it stands there, on the tiny model for speed."""
 
-import os
 import re
 import shlex
-import shutil
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 import bough
+from tests.blocks import ROOT, blocks, lay_out, lines, run
 
-ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
-BLOCKS = re.findall(r"```(sh|python)\n(.*?)```", README, flags=re.DOTALL)
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    place = tmp_path_factory.mktemp("readme")
-    shutil.copytree(ROOT / "examples", place / "examples")
-    return place
-
-
-def run(command: list[str], folder: Path) -> None:
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, env=environment)
-    assert done.returncode == 0, f"{' '.join(command)}\n{done.stdout}\n{done.stderr}"
+    return lay_out(tmp_path_factory.mktemp("readme"))
 
 
 def test_every_block_runs(folder: Path):
     ran = 0
-    for language, text in BLOCKS:
-        text = text.replace("smollm2", "tiny")
+    for language, text in blocks(README, "sh", "python"):
         if language == "python":
             run([sys.executable, "-c", text], folder)
             ran += 1
             continue
-        for line in filter(None, map(str.strip, text.splitlines())):
+        for line in lines(text):
             if line.startswith("bough "):
                 run([sys.executable, "-m", *shlex.split(line)], folder)
                 ran += 1

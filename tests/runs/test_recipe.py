@@ -33,7 +33,7 @@ def test_rounds_are_unrolled_and_every_stage_has_a_folder(file: Path):
         "01-demonstrations", "02-demos", "03-collect", "04-dpo", "05-collect-round-2", "06-dpo-round-2", "07-eval",
     ]  # fmt: skip
     assert [stage.verb for stage in stages[:2]] == ["collect", "demos"]
-    assert (stages[3].source, stages[3].settings) == ("other", {"max_steps": 3})
+    assert (stages[3].sources, stages[3].settings) == (("other",), {"max_steps": 3})
     assert stages[6].gate == {"alpha": 0.1} and stages[6].settings == {}
 
 

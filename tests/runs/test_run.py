@@ -79,6 +79,14 @@ def test_a_folder_of_other_things_is_left_alone(tmp_path: Path):
         played(tmp_path, COLLECT)
 
 
+def test_a_stage_may_name_several_to_read_from(tmp_path: Path):
+    other = {"collect": {"model": "expert", "tasks": 2, "split": "seen", "name": "seen"}}
+    played(tmp_path / "run", COLLECT, other, {"demos": {"from": ["seen", "expert"]}})
+    assert len((tmp_path / "run/03-demos/demonstrations.jsonl").read_text().splitlines()) == 5
+    record = Record.read(tmp_path / "run/03-demos")
+    assert record is not None and set(record.inputs) == {"file", "also"}
+
+
 def test_a_later_round_plays_other_tasks(tmp_path: Path):
     played(tmp_path / "run", {"repeat": {"rounds": 2, "stages": [COLLECT]}})
     first, second = (

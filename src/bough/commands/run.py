@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 from rich.table import Table
 
 from bough.config.run import RunConfig, RunsListConfig, RunsShowConfig
 from bough.config.yaml_file import YamlFile
 from bough.errors import InputError
-from bough.evaluation.results import Results
+from bough.evaluation.comparison import Comparison
 from bough.runs.recipe import Recipe, find_recipe, load_recipe, plan
 from bough.runs.record import Record
 from bough.runs.run import Run
+from bough.runs.summary import summary
 from bough.terminal import console
 from bough.tracking.trackers import Name
 
@@ -28,7 +28,7 @@ def run(config: RunConfig) -> int:
     err = console.err()
     playing.play(lambda line: err.print(f"▸ {line}", style="bold", markup=False))
     console.out().print(_success_table(folder, recipe))
-    console.out().print(f"everything is in {folder}", markup=False)
+    console.out().print(f"\nEverything is in {folder}. Look at it in a browser:\n  bough view {folder}", markup=False)
     return 0
 
 
@@ -82,26 +82,24 @@ def _show_plan(playing: Run) -> int:
 
 
 def _success_table(folder: Path, recipe: Recipe) -> Table | str:
-    """Success by evaluation, with its interval."""
-    table = Table("evaluation", "success", "95% interval", "episodes", box=None, pad_edge=False)
-    for name, record in _records(folder, recipe):
-        if record is None or record.verb != "eval" or not record.finished:
-            continue
-        try:
-            results = Results.read(folder / name)
-        except InputError:
-            continue
-        for model in results.models:
-            table.add_row(name, *_rate(results.reports.get(model.name), len(model.outcomes)))
+    """Success by evaluation, and what each stage between them brought."""
+    table = Table("evaluation", "success", "95% interval", "episodes", "against", "paired", box=None, pad_edge=False)
+    for row in summary(folder, recipe):
+        rate = "unknown" if row.success is None else f"{row.success:.1%}"
+        interval = "" if row.success is None else f"{row.low:.1%} – {row.high:.1%}"
+        table.add_row(
+            row.stage, rate, interval, str(row.episodes), row.before, _paired(row.compared) if row.compared else ""
+        )
     return table if table.row_count else ""
 
 
-def _rate(report: Any, episodes: int) -> tuple[str, str, str]:
-    success = report.get("success") if isinstance(report, dict) else None
-    interval = success.get("interval") if isinstance(success, dict) else None
-    if not isinstance(success, dict) or not isinstance(interval, dict):
-        return "unknown", "", str(episodes)
-    return f"{success['mean']:.1%}", f"{interval['low']:.1%} – {interval['high']:.1%}", str(episodes)
+def _paired(found: Comparison) -> str:
+    """The difference task by task; its p-value is corrected for the number of rows."""
+    low_high = ""
+    if found.success.interval is not None:
+        low_high = f" ({100 * found.success.interval.low:+.1f} to {100 * found.success.interval.high:+.1f})"
+    verdict = f"p = {found.adjusted_p:.2g}" if found.significant else f"not significant, p = {found.adjusted_p:.2g}"
+    return f"{100 * found.success.mean:+.1f} points{low_high}, {verdict}"
 
 
 def _records(folder: Path, recipe: Recipe) -> list[tuple[str, Record | None]]:

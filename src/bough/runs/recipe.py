@@ -10,7 +10,8 @@
       - eval: {episodes: 100, split: unseen}
 
 What a stage needs and does not say comes from the recipe and from the stages before it:
-the newest model, the newest data of the kind it reads, the world, a folder of its own.
+the newest model, the newest data of the kind it reads (or that of the stages it names,
+`from: own-play` or `from: [own-play, demonstrations]`), the world, a folder of its own.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ class Planned:
     name: str
     round: int
     settings: dict[str, Any] = field(default_factory=dict)
-    source: str | None = None
+    sources: tuple[str, ...] = ()
     gate: dict[str, Any] | None = None
     place: str = ""
 
@@ -122,12 +123,16 @@ def _unrolled(stages: list[Any], problems: list[str], place: str, round: int) ->
             yield {
                 "verb": verb,
                 "name": str(own.pop("name", verb)),
-                "source": own.pop("from", None),
+                "sources": _names(own.pop("from", [])),
                 "gate": own.pop("gate", None),
                 "round": round,
                 "settings": own,
                 "place": f"{here}.{verb}",
             }
+
+
+def _names(value: Any) -> tuple[str, ...]:
+    return tuple(map(str, value if isinstance(value, list) else [value]))
 
 
 def _change(values: dict[str, Any], key: str, value: JsonValue) -> str | None:

@@ -152,21 +152,24 @@ class Run:
         values = {key: value for key, value in values.items() if config.field_name(key) in fields}
         values |= stage.settings
         if kind.reads and config.field_name(kind.file) not in {config.field_name(key) for key in stage.settings}:
-            source = self._source(stage, kind, shelf)
-            if source is not None and not (kind.or_plays and "environment" in stage.settings):
-                values[kind.file] = source
+            sources = self._sources(stage, kind, shelf)
+            if sources[1:]:
+                values["also"] = sources[1:]
+            if sources and not (kind.or_plays and "environment" in stage.settings):
+                values[kind.file] = sources[0]
                 for name in ("environment", "options") if kind.or_plays else ():
                     values.pop(name, None)
         return config(**values)
 
-    def _source(self, stage: Planned, kind: Kind, shelf: Shelf) -> Path | None:
+    def _sources(self, stage: Planned, kind: Kind, shelf: Shelf) -> list[Path]:
+        """The files that the stage reads: those of the stages it names, or the newest of its kind."""
         assert kind.reads is not None
-        if stage.source is not None:
-            if stage.source not in shelf.by_name:
-                names = did_you_mean(stage.source, shelf.by_name)
-                raise InputError(f"from: there is no earlier stage {stage.source!r}{names}")
-            return shelf.by_name[stage.source]
-        return shelf.newest.get(kind.reads)
+        for name in stage.sources:
+            if name not in shelf.by_name:
+                raise InputError(f"from: there is no earlier stage {name!r}{did_you_mean(name, shelf.by_name)}")
+        if stage.sources:
+            return [shelf.by_name[name] for name in stage.sources]
+        return [shelf.newest[kind.reads]] if kind.reads in shelf.newest else []
 
     def _shelve(self, stage: Planned, shelf: Shelf) -> None:
         kind = KINDS[stage.verb]
@@ -219,10 +222,10 @@ def _inputs(kind: Kind, config: Config) -> dict[str, str]:
     """Every input by its setting, as a digest of its content."""
     values = config.model_dump()
     inputs = {}
-    for name in filter(None, ("model", "adapter", "task_file", "eval_file", kind.file)):
+    for name in filter(None, ("model", "adapter", "task_file", "eval_file", kind.file, "also")):
         value = values.get(name)
-        if isinstance(value, list):
+        if isinstance(value, list) and value:
             inputs[name] = ",".join(content(Path(str(one))) for one in value)
-        elif value is not None:
+        elif value:
             inputs[name] = content(Path(str(value)))
     return inputs

@@ -1,0 +1,72 @@
+"""How a run's evaluations follow each other: success with its interval, and against the model that was held before."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from bough.errors import InputError
+from bough.evaluation.comparison import Comparison, compare
+from bough.evaluation.correction import holm
+from bough.evaluation.results import ModelResult, Results
+from bough.evaluation.success import report
+from bough.runs.recipe import Recipe, plan
+from bough.runs.record import Record
+
+
+@dataclass(frozen=True)
+class Row:
+    """An evaluation of a run. `compared` is with the one whose model the run had gone on with, if there is one."""
+
+    stage: str
+    success: float | None
+    low: float
+    high: float
+    episodes: int
+    before: str = ""
+    compared: Comparison | None = None
+
+
+def summary(folder: Path, recipe: Recipe) -> list[Row]:
+    """All finished evaluations in order; the p-values of the comparisons are corrected for their number (Holm)."""
+    rows: list[Row] = []
+    held: tuple[str, ModelResult] | None = None
+    for stage, record, results in _evaluations(folder, recipe):
+        model = results.models[-1]
+        row = _row(stage, model)
+        if held is not None:
+            row = replace(row, before=held[0], compared=_compared(held[1], model))
+        rows.append(row)
+        if held is None or record.goes_on_with is None or model.name.endswith(record.goes_on_with):
+            held = (stage, model)
+    corrected = iter(holm([row.compared.success.p for row in rows if row.compared]))
+    return [
+        replace(row, compared=replace(row.compared, adjusted_p=next(corrected))) if row.compared else row
+        for row in rows
+    ]
+
+
+def _evaluations(folder: Path, recipe: Recipe) -> Iterator[tuple[str, Record, Results]]:
+    for stage in plan(recipe):
+        record = Record.read(folder / stage.folder)
+        if record is None or not record.finished or stage.verb != "eval":
+            continue
+        try:
+            yield stage.folder, record, Results.read(folder / stage.folder)
+        except InputError:  # `bough eval --eval-file` leaves a file of another kind
+            continue
+
+
+def _row(stage: str, model: ModelResult) -> Row:
+    found = report(model.outcomes, lost=len(model.lost), level=0.95, sequential=False).success
+    if found is None or found.interval is None:
+        return Row(stage, None, 0.0, 1.0, len(model.outcomes))
+    return Row(stage, found.mean, found.interval.low, found.interval.high, len(model.outcomes))
+
+
+def _compared(before: ModelResult, after: ModelResult) -> Comparison | None:
+    try:
+        return compare([before, after])[0]
+    except InputError:  # other tasks: nothing to say
+        return None

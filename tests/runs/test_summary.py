@@ -1,0 +1,61 @@
+from pathlib import Path
+
+import pytest
+
+from bough.config.yaml_file import YamlFile
+from bough.runs.recipe import Recipe
+from bough.runs.summary import Row, summary
+from tests.cards import folders
+
+STAGES = [
+    {"eval": {"name": "base"}},
+    {"sft": {}},
+    {"eval": {"name": "after-sft"}},
+    {"dpo": {}},
+    {"eval": {"name": "after-dpo"}},
+    {"grpo": {}},
+    {"eval": {"name": "after-grpo"}},
+]
+
+
+def rows(folder: Path) -> list[Row]:
+    return summary(folder, Recipe(**YamlFile.read(folder / "recipe.yaml").values))
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    """SFT helps, DPO harms and is sent back by its gate, GRPO helps a little."""
+    folder = folders.recipe(tmp_path / "run", *STAGES)
+    folders.evaluation(folder / "01-base", {"smollm2": "0" * 40}, goes_on_with="smollm2")
+    folders.evaluation(folder / "03-after-sft", {"run/02-sft/final": "1" * 20 + "0" * 20}, goes_on_with="02-sft/final")
+    folders.evaluation(folder / "05-after-dpo", {"run/04-dpo/final": "0" * 40}, goes_on_with="02-sft/final")
+    folders.evaluation(
+        folder / "07-after-grpo", {"run/06-grpo/final": "1" * 22 + "0" * 18}, goes_on_with="02-sft/final"
+    )
+    return folder
+
+
+def test_each_evaluation_is_compared_with_the_model_that_was_held_before(run: Path):
+    found = rows(run)
+    assert [(row.stage, row.success, row.episodes) for row in found] == [
+        ("01-base", 0.0, 40), ("03-after-sft", 0.5, 40), ("05-after-dpo", 0.0, 40), ("07-after-grpo", 0.55, 40),
+    ]  # fmt: skip
+    assert [row.before for row in found] == ["", "01-base", "03-after-sft", "03-after-sft"]
+    differences = [row.compared.success.mean for row in found if row.compared]
+    assert differences == pytest.approx([0.5, -0.5, 0.05])
+    assert found[1].low < 0.5 < found[1].high
+
+
+def test_the_p_values_are_corrected_for_their_number(run: Path):
+    raw = [row.compared.success.p for row in rows(run) if row.compared]
+    corrected = [row.compared.adjusted_p for row in rows(run) if row.compared]
+    assert raw == pytest.approx([2**-19, 2**-19, 0.5])
+    assert corrected == pytest.approx([3 * 2**-19, 3 * 2**-19, 0.5])
+    assert [row.compared.significant for row in rows(run) if row.compared] == [True, True, False]
+
+
+def test_other_tasks_are_not_compared(run: Path):
+    folders.evaluation(run / "03-after-sft", {"run/02-sft/final": "1" * 40}, goes_on_with="02-sft/final")
+    text = (run / "03-after-sft/results.json").read_text()
+    (run / "03-after-sft/results.json").write_text(text.replace('"task-', '"other-').replace('"task": "', '"task": "x'))
+    assert rows(run)[1].compared is None
