@@ -6,8 +6,8 @@ READY := $(VENV)/ready
 
 .PHONY: demo test test-vllm browser check format setup lock clean
 
-demo: setup
-	PATH="$(CURDIR)/$(BIN):$$PATH" bash examples/demo.sh
+demo: setup browser
+	$(BIN)/bough run demo
 
 test: setup browser
 	$(BIN)/python -m pytest -n 2 --dist loadfile

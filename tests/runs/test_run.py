@@ -3,8 +3,10 @@ from typing import Any
 
 import pytest
 
+from bough.config.run import RunConfig
 from bough.errors import InputError
-from bough.runs.recipe import Recipe
+from bough.evaluation.results import Results
+from bough.runs.recipe import Recipe, load_recipe
 from bough.runs.record import Record
 from bough.runs.run import Run
 
@@ -87,6 +89,13 @@ def test_a_stage_may_name_several_to_read_from(tmp_path: Path):
     assert record is not None and set(record.inputs) == {"file", "also"}
 
 
+def test_a_stage_with_a_hyphen_can_be_changed_by_name(tmp_path: Path):
+    (tmp_path / "mine.yaml").write_text("stages:\n  - collect: {name: own-play, environment: x, tasks: 3}\n")
+    config = RunConfig(recipe="mine.yaml", set=["own-play.tasks=5"])
+    changed = load_recipe(tmp_path / "mine.yaml", config.set)
+    assert changed.stages[0]["collect"]["tasks"] == 5  # type: ignore[call-overload,index]
+
+
 def test_a_later_round_plays_other_tasks(tmp_path: Path):
     played(tmp_path / "run", {"repeat": {"rounds": 2, "stages": [COLLECT]}})
     first, second = (
@@ -121,6 +130,18 @@ def test_a_gate_sends_back_what_is_not_better(tmp_path: Path):
     record = Record.read(tmp_path / "run/05-after")
     assert record is not None and record.goes_on_with == "tiny" and record.note
     assert "model: tiny" in (tmp_path / "run/06-played/config.yaml").read_text()
+
+
+def test_in_a_later_round_the_gate_compares_with_the_round_before(tmp_path: Path):
+    """Round by round on the same tasks: not with itself, which has the same name."""
+    judged = {"eval": {"name": "judged", "model": "random", "tasks": 8, "gate": {"alpha": 0.05}}}
+    first = {"eval": {"name": "first", "model": "expert", "tasks": 8}}
+    played(tmp_path / "run", first, {"repeat": {"rounds": 2, "stages": [COLLECT, judged]}})
+    notes = [Record.read(tmp_path / "run" / name) for name in ("03-judged", "05-judged-round-2")]
+    points = [note.note.split("(")[1].split(" points")[0] for note in notes if note]
+    assert points[0] == points[1] and float(points[0]) < -20
+    seeds = {Results.read(tmp_path / "run" / name).seed for name in ("01-first", "03-judged", "05-judged-round-2")}
+    assert seeds == {0}
 
 
 def test_mlflow_has_a_parent_with_a_child_for_each_stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

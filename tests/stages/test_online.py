@@ -104,7 +104,7 @@ def test_a_rubric_decides_what_is_compared(tmp_path: Path):
 def test_a_file_or_a_world_but_not_both(tmp_path: Path):
     with pytest.raises(InputError, match="groups come from train_file or from an environment"):
         bough.GRPOConfig(output_dir=tmp_path)
-    with pytest.raises(InputError, match="--max-steps is required with --environment"):
+    with pytest.raises(InputError, match="max_steps is required with environment"):
         bough.grpo(settings(tmp_path, max_steps=None))
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import sys
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -28,7 +30,8 @@ def run(config: RunConfig) -> int:
     err = console.err()
     playing.play(lambda line: err.print(f"▸ {line}", style="bold", markup=False))
     console.out().print(_success_table(folder, recipe))
-    console.out().print(f"\nEverything is in {folder}. Look at it in a browser:\n  bough view {folder}", markup=False)
+    bough = "bough" if shutil.which("bough") else sys.argv[0]  # the program may lie in an environment that is not on
+    console.out().print(f"\nEverything is in {folder}. Look at it in a browser:\n{bough} view {folder}", markup=False)
     return 0
 
 

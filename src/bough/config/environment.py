@@ -13,7 +13,7 @@ from bough.config.base import Config
 from bough.config.flags import plain_type
 
 
-def _pairs(value: Any) -> Any:
+def key_values(value: Any) -> Any:
     """`key=value` words from the command line, as a mapping; values are read as YAML."""
     if not isinstance(value, list):
         return value
@@ -23,13 +23,19 @@ def _pairs(value: Any) -> Any:
         if not equals:
             raise ValueError(f"{word!r} must be written as key=value")
         try:
-            options[key.replace("-", "_")] = yaml.safe_load(text) if text else ""
+            options[key] = yaml.safe_load(text) if text else ""
         except yaml.YAMLError:
-            options[key.replace("-", "_")] = text
+            options[key] = text
     return options
 
 
-OptionValues = Annotated[dict[str, JsonValue], BeforeValidator(_pairs)]
+def _options(value: Any) -> Any:
+    """A world's settings, which may be written as flags are."""
+    found = key_values(value)
+    return {key.replace("-", "_"): one for key, one in found.items()} if isinstance(value, list) else found
+
+
+OptionValues = Annotated[dict[str, JsonValue], BeforeValidator(_options)]
 
 
 class EnvironmentConfig(Config):

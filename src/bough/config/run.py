@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field, JsonValue
 
 from bough.config.base import Config
-from bough.config.environment import OptionValues
+from bough.config.environment import key_values
 
 
 class RunConfig(Config):
@@ -21,7 +21,7 @@ class RunConfig(Config):
     output_dir: Path | None = Field(
         None, description="the run's folder (default: runs/ and the recipe's name)", json_schema_extra={"short": "-o"}
     )
-    set: OptionValues = Field(
+    set: Annotated[dict[str, JsonValue], BeforeValidator(key_values)] = Field(
         {}, description="change the recipe: model=…, seed=…, world.max_turns=…, or STAGE.SETTING=… by verb or name"
     )
     report_to: list[Literal["mlflow", "wandb", "tensorboard", "none"]] | None = Field(

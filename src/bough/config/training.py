@@ -177,6 +177,16 @@ class DPOConfig(TrainingConfig):
         False, description="compute the reference's log-probabilities once, before training, and keep them on disk"
     )
 
+    @model_validator(mode="after")
+    def _settings_of_the_loss(self) -> Self:
+        if self.label_smoothing and self.loss_type in ("hinge", "ipo"):
+            raise ValueError(f"label_smoothing is not defined for the {self.loss_type} loss; leave it out")
+        if self.loss_type == "cdpo" and not self.label_smoothing:
+            raise ValueError("cdpo is DPO with label smoothing: give label_smoothing above 0, or loss_type sigmoid")
+        if self.gamma and self.loss_type != "simpo":
+            raise ValueError(f"gamma is SimPO's margin; the {self.loss_type} loss has none")
+        return self
+
 
 class GRPOConfig(TrainingConfig, OnlineConfig):  # type: ignore[misc]  # pydantic's plugin and two bases
     """Group-relative policy optimisation: on groups of attempts on file, or in a world that is played in meanwhile."""
@@ -189,7 +199,9 @@ class GRPOConfig(TrainingConfig, OnlineConfig):  # type: ignore[misc]  # pydanti
         1e-6, gt=0, description="peak learning rate", validation_alias=AliasChoices("learning_rate", "lr")
     )
     num_epochs: float = Field(1, gt=0, description="how often the data is gone through")
-    reward: str | None = Field(None, description="the reward to compare attempts by (default: the only one they have)")
+    reward: str | None = Field(
+        None, description="the reward to compare attempts by (default: a rubric's total, or the only one they have)"
+    )
     normalise: bool = Field(True, description="divide advantages by the group's standard deviation (off: Dr. GRPO)")
     advantage: Literal["attempt", "step", "turn"] = Field(
         "attempt", description="one advantage an attempt, spread over its steps by their rewards, or one a turn"
@@ -221,4 +233,14 @@ class GRPOConfig(TrainingConfig, OnlineConfig):  # type: ignore[misc]  # pydanti
     def _a_file_or_a_world(self) -> Self:
         if (self.train_file is None) == (self.environment is None):
             raise ValueError("groups come from train_file or from an environment: give one of them")
+        if self.environment is not None and self.max_steps is None:
+            raise ValueError("max_steps is required with environment: a world has no end of its own")
+        return self
+
+    @model_validator(mode="after")
+    def _settings_of_the_loss(self) -> Self:
+        if self.averaging == "constant_length" and self.constant_length is None:
+            raise ValueError("averaging constant_length needs constant_length, the length to divide by")
+        if self.dual_clip is not None and self.dual_clip <= 1 + self.clip_high:
+            raise ValueError(f"dual_clip bounds ratios beyond the clip range, so above {1 + self.clip_high:g}")
         return self

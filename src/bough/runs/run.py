@@ -33,9 +33,9 @@ class Shelf:
     model: str
     newest: dict[str, Path] = field(default_factory=dict)
     by_name: dict[str, Path] = field(default_factory=dict)
-    # Evaluations with the model they were made with, for gates.
+    # Evaluations with the model they were made with, for gates; `accepted` is that of the model that goes on.
     evaluated: dict[str, tuple[Path, str]] = field(default_factory=dict)
-    accepted: str | None = None
+    accepted: tuple[Path, str] | None = None
 
 
 class Run:
@@ -86,8 +86,8 @@ class Run:
                 tracker.keep(recipe)
             for stage in self.stages:
                 record = self._play(stage, shelf, tell, tracker)
-                self._shelve(stage, shelf)
                 self._open_gate(stage, shelf, record, tell)
+                self._shelve(stage, shelf)
                 write_json(lineage, self.lineage())
             if tracker:
                 tracker.keep(lineage)
@@ -144,7 +144,9 @@ class Run:
         config: type[Config] = resolve(VERBS[stage.verb].config)
         fields = config.model_fields
         values: dict[str, Any] = {k: v for k, v in self.recipe.world.items() if config.field_name(k) in fields}
-        values |= {"model": shelf.model, "seed": self.recipe.seed + stage.round - 1}
+        # Every round plays other tasks, but is judged on the same.
+        later = 0 if kind.writes == "evaluation" else stage.round - 1
+        values |= {"model": shelf.model, "seed": self.recipe.seed + later}
         values |= {kind.output: folder / kind.artefact if kind.one_file else folder}
         if kind.resumes:
             values["resume"] = (folder / "checkpoints").exists()
@@ -177,29 +179,26 @@ class Run:
         shelf.by_name[stage.name] = shelf.newest[kind.writes] = path
         if kind.writes == "model":
             shelf.model = str(path)
-        if kind.writes == "evaluation":
-            shelf.evaluated[stage.name] = (path, shelf.model)
 
     def _open_gate(self, stage: Planned, shelf: Shelf, record: Record, tell: Tell) -> None:
         """After an evaluation with a gate: a model that is not really better gives way to the one before."""
         if KINDS[stage.verb].writes != "evaluation":
             return
+        here = (self.folder / stage.folder / KINDS[stage.verb].artefact, shelf.model)
         if stage.gate is None or shelf.accepted is None:
-            shelf.accepted = stage.name
-            self._remember(stage, shelf, record)
-            return
-        against = str(stage.gate.get("against", shelf.accepted))
-        if against not in shelf.evaluated:
-            raise InputError(f"{stage.place}.gate: there is no earlier evaluation {against!r}")
-        old, model_before = shelf.evaluated[against]
-        verdict = judge(old, shelf.evaluated[stage.name][0], alpha=float(stage.gate.get("alpha", 0.05)))
-        if verdict.promote:
-            shelf.accepted = stage.name
+            shelf.accepted = here
         else:
-            shelf.model = model_before
-        record.note = verdict.reason
+            against = stage.gate.get("against")
+            if against is not None and against not in shelf.evaluated:
+                raise InputError(f"{stage.place}.gate: there is no earlier evaluation {against!r}")
+            old, model_before = shelf.evaluated[against] if against is not None else shelf.accepted
+            verdict = judge(old, here[0], alpha=float(stage.gate.get("alpha", 0.05)))
+            shelf.accepted = here if verdict.promote else (old, model_before)
+            shelf.model = shelf.accepted[1]
+            record.note = verdict.reason
+            tell(f"{stage.folder}: {verdict.reason}")
+        shelf.evaluated[stage.name] = here
         self._remember(stage, shelf, record)
-        tell(f"{stage.folder}: {verdict.reason}")
 
     def _remember(self, stage: Planned, shelf: Shelf, record: Record) -> None:
         """Which model the run goes on with after an evaluation."""

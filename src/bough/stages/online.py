@@ -22,7 +22,7 @@ from bough.calls.builder import CallBuilder
 from bough.calls.template import ChatTemplate
 from bough.config.training import GRPOConfig
 from bough.disk import sync, write_json
-from bough.errors import BoughError, InputError, RowError
+from bough.errors import BoughError, RowError
 from bough.ledger import Ledger
 from bough.rundir import RunDir
 from bough.stages.examples import CallSource, reward_of
@@ -47,8 +47,7 @@ class OnlineSource:
     """
 
     def __init__(self, config: GRPOConfig, policy: Policy, template: ChatTemplate, run: RunDir) -> None:
-        if config.max_steps is None:
-            raise InputError("--max-steps is required with --environment: a world has no end of its own")
+        assert config.max_steps is not None  # its settings see to it
         self.player = Player(config, policy, template)
         self.config = config.model_copy(update={"reward": self.player.reward})
         self.policy, self.num_steps = policy, config.max_steps
