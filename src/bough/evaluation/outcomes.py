@@ -13,7 +13,7 @@ from pydantic_core import to_json
 from bough.types import Record, Task, Trajectory
 
 # Where the worlds say what kind of task it is.
-TYPE_KEYS = ("type", "task_type", "page")
+TYPE_KEYS = ("type", "task_type", "page", "kind")
 
 
 class Outcome(Record):

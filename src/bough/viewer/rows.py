@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bough.errors import RowError
+from bough.evaluation.outcomes import TYPE_KEYS
 from bough.formats import detect
 from bough.formats.base import Row, Sample
 from bough.trajectories.lines import lines
 from bough.trajectories.reader import parse
-from bough.viewer.summaries import TYPE_KEYS
 
 PLAIN = (".jsonl", ".ndjson")
 # A line longer than this is not a record but an accident, and is not held in memory.

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from bough.evaluation.outcomes import TYPE_KEYS
 from bough.formats.base import Sample
 from bough.rewards.score import score
 from bough.types import Group, Message, Pair, Task, Trajectory, Turn
 
 # Where the worlds say what kind of task it is.
-TYPE_KEYS = ("type", "task_type", "page")
 # Of a record's text this much can be searched for; a page of nonsense has no end.
 MAX_TEXT = 40_000
 MAX_WORD = 300

@@ -2,7 +2,8 @@ import pytest
 import torch
 from peft import LoraConfig, get_peft_model
 
-from bough.engines.local.fold import Fold
+from bough.engines.local.engine import LocalEngine
+from bough.engines.local.fold import Fold, pays
 from bough.errors import InputError
 from bough.training.adapters import ACTOR, Lora
 from bough.training.policy import Policy
@@ -75,3 +76,11 @@ def test_adapters_of_other_kinds_are_refused(special):
     model = get_peft_model(make("llama"), config, adapter_name=ACTOR)
     with pytest.raises(InputError, match="cannot be folded"):
         Fold(model)
+    assert not pays(model)
+
+
+def test_by_itself_an_engine_folds_where_nothing_is_lost():
+    assert LocalEngine.of(adapted(), max_tokens=512).reader.fold is not None
+    assert LocalEngine.of(adapted(), max_tokens=512, fold=False).reader.fold is None
+    assert LocalEngine.of(Policy.load("tiny", device="cpu"), max_tokens=512).reader.fold is None
+    assert pays(adapted().model) and not pays(adapted().model.to(torch.bfloat16))

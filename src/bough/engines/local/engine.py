@@ -19,6 +19,7 @@ import torch
 
 from bough.config.sampling import SamplingConfig
 from bough.engines.base import ContextFullError, Generated
+from bough.engines.local.fold import pays
 from bough.engines.local.memory import free_bytes
 from bough.engines.local.ragged import RaggedRunner, RaggedStore
 from bough.engines.local.reader import Reader
@@ -42,7 +43,8 @@ class LocalEngine:
     `max_running` how many calls are computed at once. `threads` are torch's own; `graphs`
     are CUDA graphs. With `compile`, each layer's small operations become a few kernels: on
     a GPU that takes a minute or two once, and then a step is faster. With `fold`, a LoRA
-    adapter costs no time but memory: as much again as the weights that it adapts.
+    adapter costs no time but memory: as much again as the weights that it adapts (by default
+    so in float32, where nothing is lost by it).
     """
 
     def __init__(
@@ -57,11 +59,11 @@ class LocalEngine:
         threads: int | None = None,
         graphs: bool = True,
         compile: bool = False,
-        fold: bool = False,
+        fold: bool | None = None,
         rows: bool | None = None,
     ) -> None:
         self.policy = name
-        self.reader = reader = Reader(policy, compile=compile, fold=fold)
+        self.reader = reader = Reader(policy, compile=compile, fold=pays(policy.model) if fold is None else fold)
         self._tokenizer = tokenizer
         rows = reader.device.type == "cuda" if rows is None else rows
         if not rows and reader.device.type != "cpu":

@@ -49,12 +49,22 @@ class Fold:
                 layer._disable_adapters, layer.base_layer.weight.data = before, own
 
 
-def _foldable(layer: Any) -> Any:
-    """The layer, if its adapter is a plain product of two matrices and its weight a plain matrix of its own."""
+def pays(model: Any) -> bool:
+    """Whether there is an adapter that can be folded without a loss: in 16 bits the weights would round it away."""
+    layers = list(adapted_layers(model)) if hasattr(model, "peft_config") else []
+    return bool(layers) and all(_plain(one) and one.base_layer.weight.dtype == torch.float32 for one in layers)
+
+
+def _plain(layer: Any) -> bool:
+    """Whether the adapter is a plain product of two matrices and the weight a plain matrix of its own."""
     from peft.tuners.lora import Linear
 
     plain = isinstance(layer, Linear) and isinstance(layer.base_layer, nn.Linear)
-    if not plain or ACTOR in layer.lora_variant or layer.lora_bias.get(ACTOR):
+    return plain and ACTOR not in layer.lora_variant and not layer.lora_bias.get(ACTOR)
+
+
+def _foldable(layer: Any) -> Any:
+    if not _plain(layer):
         raise InputError(
             f"an adapter on {type(layer).__name__} cannot be folded into its weights: only LoRA on linear layers "
             "that are not quantized can; leave fold out"
