@@ -27,8 +27,12 @@ def test_every_stage_of_a_recipe_is_valid(file: Path, tmp_path: Path):
     assert not (tmp_path / "run").exists()
 
 
+def file(name: str) -> Path:
+    return Path(recipes.__file__).parent / f"{name}.yaml"
+
+
 def load(name: str, config: type) -> object:
-    return config.load(Path(recipes.__file__).parent / f"{name}.yaml")  # type: ignore[attr-defined]
+    return config.load(file(name))  # type: ignore[attr-defined]
 
 
 def test_the_seeds_numbers_are_in_the_recipes():
@@ -40,11 +44,20 @@ def test_the_seeds_numbers_are_in_the_recipes():
     assert isinstance(agilerl, DPOConfig)
     assert (agilerl.batch_size, agilerl.learning_rate, agilerl.beta, agilerl.seed) == (32, 5e-6, 0.001, 42)
     assert (agilerl.nll_alpha, agilerl.max_grad_norm) == (1.0, 0.1)
-    tcr = load("grpo-tcr", GRPOConfig)
+    tcr = load("grpo-tcr-on-file", GRPOConfig)
     assert isinstance(tcr, GRPOConfig)
     assert (tcr.learning_rate, tcr.batch_size, tcr.num_epochs, tcr.max_length) == (1e-6, 4, 3, 2560 + 10480)
     assert (tcr.clip_low, tcr.clip_high, tcr.dual_clip, tcr.kl_coef, tcr.averaging) == (0.2, 0.28, 10, 0, "token_mean")
+    online = GRPOConfig(environment="x", output_dir="y", **load_recipe(file("grpo-tcr"), {}).stages[1]["grpo"])
+    for name in ("learning_rate", "batch_size", "max_length", "clip_low", "clip_high", "dual_clip", "kl_coef"):
+        assert getattr(online, name) == getattr(tcr, name), name
+    assert (online.group_size, online.max_steps, online.updates) == (8, 366 * 4, 4)
+    assert online.rewards["overlong"] == {"weight": 1, "max_length": 10480, "buffer": 3000}
     knowlyr = load("sft-knowlyr", SFTConfig)
     assert isinstance(knowlyr, SFTConfig)
     assert (knowlyr.model, knowlyr.batch_size, knowlyr.max_length) == ("Qwen/Qwen2.5-Coder-7B", 4, 4096)
     assert knowlyr.step_weighted_loss and knowlyr.curriculum
+    staged = SFTConfig(model=knowlyr.model, output_dir="y", **load_recipe(file("knowlyr"), {}).stages[0]["sft"])
+    assert staged.model_dump(exclude={"train_file", "output_dir"}) == knowlyr.model_dump(
+        exclude={"train_file", "output_dir"}
+    )
