@@ -1,3 +1,4 @@
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -164,3 +165,18 @@ def test_mlflow_has_a_parent_with_a_child_for_each_stage(tmp_path: Path, monkeyp
     kept = {item.path for item in mlflow.MlflowClient().list_artifacts(parent.info.run_id)}
     assert kept == {"recipe.yaml", "lineage.json"}
     assert [path.name for path in tmp_path.iterdir()] == ["runs"], "nothing lies about elsewhere"
+
+
+def test_a_training_that_was_cut_before_its_first_checkpoint_starts_over(tmp_path: Path):
+    stages = [COLLECT, {"demos": {}}, SFT]
+    played(tmp_path / "run", *stages)
+    folder = tmp_path / "run/03-sft"
+    weights = (folder / "final/adapter_model.safetensors").read_bytes()
+    for name in ("final", "checkpoints"):
+        shutil.rmtree(folder / name, ignore_errors=True)
+    record = Record.read(folder)
+    assert record is not None and (folder / "config.yaml").exists()
+    record.finished = False
+    record.write(folder)
+    played(tmp_path / "run", *stages)
+    assert (folder / "final/adapter_model.safetensors").read_bytes() == weights

@@ -14,6 +14,7 @@ from bough.config.base import Config
 from bough.config.yaml_file import YamlFile
 from bough.disk import write_atomically, write_json
 from bough.errors import BoughError, InputError, did_you_mean
+from bough.rundir import RunDir
 from bough.runs.gate import judge
 from bough.runs.kinds import FREE, KINDS, Kind
 from bough.runs.numbers import files_of, numbers_of
@@ -149,7 +150,7 @@ class Run:
         values |= {"model": shelf.model, "seed": self.recipe.seed + later}
         values |= {kind.output: folder / kind.artefact if kind.one_file else folder}
         if kind.resumes:
-            values["resume"] = (folder / "checkpoints").exists()
+            values["resume"] = RunDir(folder).used  # from its newest checkpoint, or anew where there is none yet
         values |= {"report_to": self.report_to}
         values = {key: value for key, value in values.items() if config.field_name(key) in fields}
         values |= stage.settings
