@@ -16,7 +16,7 @@ PICTURES = {
     "runs": ("runs", [], "main h1", 900),
     "training": ("training", [], "main svg", 900),
     "trajectories": ("trajectories", [], "tbody tr[data-row]", 700),
-    "tokens": ("trajectories?outcome=failure&q=enter", ["tbody tr[data-row] a", ".tokens summary"], ".tokens", 900),
+    "tokens": ("trajectories?outcome=failure", ["tbody tr[data-row] a"], ".turn", 900),
     "pair": ("pairs", ["tbody tr a"], ".sides", 700),
     "tree": ("groups", ["tbody tr a"], "svg.tree", 700),
     "evaluation": ("evaluation", [], "main h1", 900),
