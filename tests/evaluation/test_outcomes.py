@@ -1,3 +1,4 @@
+from bough.curation.locations import Locations
 from bough.evaluation.outcomes import Outcome, by_task, digest, means
 from bough.types import Message, Task, Trajectory, Turn
 from tests.evaluation.samples import outcomes
@@ -22,6 +23,21 @@ def test_an_episode_becomes_a_row():
     assert (found.success, found.reward, found.stop) == (False, 0.5, "loop")
     assert (found.turns, found.prompt_tokens, found.completion_tokens) == (3, 30, 6)
     assert found.errors == {"malformed": 2}
+
+
+def test_mistakes_that_rules_see_are_counted_once_a_turn():
+    def turn(action: str, answer: str) -> Turn:
+        said = [Message(role="user", content=answer)]
+        return Turn(reply=REPLY, action=action, observation=said)
+
+    start = [Message(role="user", content="You see a sinkbasin 1, and a fridge 1.\n\nYour task is to: find an apple.")]
+    sink = turn("go to sinkbasin 1", "On the sinkbasin 1, you see nothing.")
+    turns = [sink, sink, turn("open fridge 1", "It is open."), turn("close fridge 1", "It is closed.")]
+    turns.append(turn("task succeeded", "Nothing happens."))
+    places = Locations({"apple": frozenset({"fridge"})})
+    found = Outcome.of(trajectory(start=start, turns=turns, stop="premature_success"), places)
+    assert found.mistakes == {"implausible_location": 1, "loop": 1, "premature_success": 1, "wasted_step": 1}
+    assert Outcome.of(trajectory(start=start, turns=turns[:1])).mistakes == {}
 
 
 def test_what_is_not_known_stays_unknown():

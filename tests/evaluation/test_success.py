@@ -50,6 +50,20 @@ def test_costs_and_errors():
     assert found.failures == {"loop": 1}
 
 
+def test_a_mistakes_rate_is_the_share_of_episodes_that_made_it():
+    made = [{"loop": 3}, {"loop": 1, "wasted_step": 1}, {}, {}]
+    rows = [row.model_copy(update={"mistakes": one}) for row, one in zip(outcomes("1 1 0 0"), made, strict=True)]
+    found = report(rows).mistakes
+    assert {kind: rate.mean for kind, rate in found.items()} == {
+        "premature_success": 0, "loop": 0.5, "wasted_step": 0.25, "implausible_location": 0,
+    }  # fmt: skip
+    assert found["loop"].interval == rate_interval([1, 1, 0, 0], 4, 0.95)
+
+
+def test_mistakes_nobody_looked_for_are_unknown():
+    assert report(outcomes("1 0")).mistakes["loop"].mean is None
+
+
 def test_types_of_tasks_have_rates_of_their_own():
     rows = [row.model_copy(update={"type": "b" if row.task < "t2" else "a"}) for row in outcomes(binary("10111"))]
     found = report(rows)

@@ -16,6 +16,7 @@ from bough.cards.subject import Evaluation, Subject
 from bough.config.evaluation import BASELINES
 from bough.errors import InputError
 from bough.evaluation.comparison import compare
+from bough.evaluation.outcomes import MISTAKES
 from bough.evaluation.results import ModelResult, Results
 from bough.evaluation.success import Measure, Report, report
 from bough.models.resolve import BUILT_IN
@@ -130,6 +131,10 @@ def _group(group: Measured) -> Iterator[str]:
     if ends:
         rows = [[code(end), *(str(one.failures.get(end, 0)) for one in reports.values())] for end in ends]
         yield table(["how failures ended", *map(plain, reports)], rows)
+    mistakes = [kind for kind in MISTAKES if any(one.mistakes[kind].mean for one in reports.values())]
+    if mistakes:
+        rows = [[code(kind), *(_rate(one.mistakes[kind]) for one in reports.values())] for kind in mistakes]
+        yield table(["episodes with a mistake", *map(plain, reports)], rows)
 
 
 def _played(results: Results, models: Sequence[ModelResult]) -> str:

@@ -114,6 +114,11 @@ class Environment(ABC):
         raise NoTasksError(f"{cls.__name__} makes no tasks of its own; give them with --task-file")
 
     @classmethod
+    def locations(cls) -> Mapping[str, frozenset[str]]:
+        """In which kinds of places each kind of thing is ever found; empty where there is nothing to look for."""
+        return {}
+
+    @classmethod
     async def shutdown(cls) -> None:
         """Lets go of what all episodes share (a browser, a pool of processes)."""
         return

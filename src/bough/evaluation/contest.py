@@ -19,6 +19,7 @@ from typing import Any, Protocol
 from bough.config.evaluation import EvalConfig
 from bough.config.rollouts import CollectConfig, LimitsConfig
 from bough.config.sampling import SamplingConfig
+from bough.curation.locations import Locations
 from bough.disk import write_json
 from bough.environments.base import Environment
 from bough.environments.registry import find
@@ -106,7 +107,7 @@ async def _play(
                         tell=(lambda tally: watcher.tell(tally.to_json())) if watcher is not None else None,
                     )  # fmt: skip
                     lost |= tally.lost
-                outcomes = _outcomes(collection, wanted)
+                outcomes = _outcomes(collection, wanted, kind)
                 if config.stop_width and _narrow(outcomes, config.stop_width, config.level):
                     break
         finally:
@@ -116,10 +117,11 @@ async def _play(
     return ModelResult(name=model, settings=shown, outcomes=outcomes, lost=lost)
 
 
-def _outcomes(collection: Collection, wanted: Iterable[Attempt]) -> list[Outcome]:
+def _outcomes(collection: Collection, wanted: Iterable[Attempt], kind: type[Environment]) -> list[Outcome]:
     """In the order of the tasks; a folder may hold more episodes than were asked for."""
     played = {trajectory.id: trajectory for trajectory in collection.read()}
-    return [Outcome.of(played[attempt.id]) for attempt in wanted if attempt.id in played]
+    locations = Locations(dict(kind.locations()))
+    return [Outcome.of(played[attempt.id], locations) for attempt in wanted if attempt.id in played]
 
 
 def _narrow(outcomes: list[Outcome], width: float, level: float) -> bool:

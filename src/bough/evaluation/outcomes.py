@@ -10,16 +10,23 @@ from collections.abc import Callable, Iterable
 from pydantic import Field, FiniteFloat
 from pydantic_core import to_json
 
+from bough.config.curation import Reason
+from bough.curation.failure_modes import mistakes, rules
+from bough.curation.locations import Locations
 from bough.types import Record, Task, Trajectory
 
 # Where the worlds say what kind of task it is.
 TYPE_KEYS = ("type", "task_type", "page", "kind")
+NO_PLACES = Locations({})
+MISTAKES: tuple[Reason, ...] = ("premature_success", "loop", "wasted_step", "implausible_location")
 
 
 class Outcome(Record):
     """One episode. A `success` of None is unknown: left out of every rate, and counted.
 
     `digest` is the task's whole content: two tasks of one name need not be one task.
+    `errors` are replies that the world could not act on, `mistakes` those it could but a
+    rule finds fault with; both by kind. Results on file from before there were rules have None.
     """
 
     task: str
@@ -33,11 +40,13 @@ class Outcome(Record):
     completion_tokens: int = 0
     stop: str | None = None
     errors: dict[str, int] = Field({})
+    mistakes: dict[str, int] | None = None
 
     @classmethod
-    def of(cls, trajectory: Trajectory) -> Outcome:
+    def of(cls, trajectory: Trajectory, locations: Locations = NO_PLACES) -> Outcome:
         """The outcome of a collected episode, whose name is that of its task, # and its attempt."""
         attempt = trajectory.id.rpartition("#")[2]
+        found = Counter(mistake.reason for mistake in mistakes(trajectory, rules(MISTAKES, locations)))
         return cls(
             task=trajectory.task.id,
             digest=digest(trajectory.task),
@@ -50,6 +59,7 @@ class Outcome(Record):
             completion_tokens=int(str(trajectory.info.get("completion_tokens", 0))),
             stop=trajectory.stop,
             errors=dict(sorted(Counter(turn.error for turn in trajectory.turns if turn.error).items())),
+            mistakes=dict(sorted(found.items())),
         )
 
 

@@ -8,9 +8,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from bough.config.curation import Reason
 from bough.evaluation.attempts import ladder, pass_all, pass_at
 from bough.evaluation.intervals import Interval, mean_interval, rate_interval
-from bough.evaluation.outcomes import Outcome, by_task, means
+from bough.evaluation.outcomes import MISTAKES, Outcome, by_task, means
 from bough.evaluation.sequential import confidence_sequence
 
 
@@ -29,7 +30,11 @@ class Measure:
 
 @dataclass(frozen=True)
 class Report:
-    """Everything about one model. Failures are counted by how the episode ended, errors by kind over all turns."""
+    """Everything about one model.
+
+    Failures are counted by how the episode ended, errors by kind over all turns; a
+    mistake's rate is the share of episodes in which it was made at all.
+    """
 
     tasks: int
     episodes: int
@@ -45,6 +50,7 @@ class Report:
     failures: dict[str, int]
     errors: dict[str, int]
     invalid_rate: float | None
+    mistakes: dict[str, Measure]
     types: dict[str, Measure]
 
     def to_json(self) -> dict[str, Any]:
@@ -90,8 +96,16 @@ def report(outcomes: Sequence[Outcome], *, lost: int = 0, level: float = 0.95, s
         failures=dict(Counter(outcome.stop or "unknown" for outcome in failed).most_common()),
         errors=dict(errors.most_common()),
         invalid_rate=sum(errors.values()) / turns if turns else None,
+        mistakes=_mistakes(outcomes, level, sequential),
         types=_types(outcomes, level, sequential),
     )
+
+
+def _mistakes(outcomes: Sequence[Outcome], level: float, sequential: bool) -> dict[str, Measure]:
+    def made(kind: Reason) -> dict[str, list[float]]:
+        return by_task(outcomes, lambda outcome: None if outcome.mistakes is None else kind in outcome.mistakes)
+
+    return {kind: _rate(means(made(kind)), made(kind), level, sequential) for kind in MISTAKES}
 
 
 def _types(outcomes: Sequence[Outcome], level: float, sequential: bool) -> dict[str, Measure]:

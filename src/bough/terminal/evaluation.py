@@ -43,7 +43,11 @@ def show(reports: Mapping[str, Any], comparisons: Sequence[Any], level: float) -
     _print(console, _success(reports, level))
     for method in {report["success"]["interval"]["method"]: None for report in reports.values() if _known(report)}:
         console.print(f"intervals: {method}", style="dim", markup=False)
-    for title, table in (("pass@k, pass^k", _passes(reports)), ("by type of task", _types(reports))):
+    for title, table in (
+        ("pass@k, pass^k", _passes(reports)),
+        ("by type of task", _types(reports)),
+        ("episodes with a mistake", _mistakes(reports)),
+    ):
         if table.row_count:
             console.print(f"\n{title}", style="bold")
             _print(console, table)
@@ -120,6 +124,14 @@ def _types(reports: Mapping[str, Any]) -> Table:
         for kind in kinds:
             cells = [_rate(report["types"].get(kind, none)) for report in reports.values()]
             table.add_row(printable(kind), *cells)
+    return table
+
+
+def _mistakes(reports: Mapping[str, Any]) -> Table:
+    table = _table("mistake", *map(printable, reports))
+    kinds = {kind for report in reports.values() for kind, rate in report["mistakes"].items() if rate["mean"]}
+    for kind in sorted(kinds):
+        table.add_row(kind, *(_rate(report["mistakes"][kind]) for report in reports.values()))
     return table
 
 

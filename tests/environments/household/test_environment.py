@@ -87,6 +87,40 @@ def test_the_first_end_counts_though_the_game_can_be_played_on():
     assert lost.info["feedback"] == "You pick up the apple 1 from the shelf 1."
 
 
+def test_who_must_claim_ends_the_episode_by_a_true_claim_only():
+    *before, won, claimed = play(*WIN, "task succeeded", claim=True)
+    assert not any(answer.done for answer in (*before, won)) and won.progress == 1
+    assert (claimed.terminated, claimed.success, claimed.stop, claimed.reward) == (True, True, None, 1.0)
+    early = play(*TAKE, "task succeeded", claim=True)[-1]
+    assert (early.terminated, early.success, early.stop) == (True, False, "premature_success")
+    undone = play(*WIN, "take apple 1 from shelf 1", "task succeeded", claim=True)[-1]
+    assert (undone.success, undone.stop) == (False, "premature_success")
+
+
+def test_who_must_claim_is_told_so_and_shown_how_by_the_expert():
+    asked, free = (play(claim=claim)[0].messages[0].content for claim in (True, False))
+    assert "task succeeded" in asked and "ends by itself" not in asked
+    assert "task succeeded" not in free and "ends by itself" in free
+
+    async def episode() -> tuple[list[str], Observation]:
+        (task,) = islice(Household.tasks(Household.Options(claim=True), split="train", seed=0), 1)
+        world, said = Household(task), []
+        answer = await world.start()
+        while (reply := await world.expert()) is not None:
+            assert reply.splitlines()[-1].removeprefix("ACTION: ") in world.choices()
+            answer = await world.step(reply)
+            said.append(reply)
+        return said, answer
+
+    said, answer = asyncio.run(episode())
+    assert said[-1].endswith("ACTION: task succeeded") and answer.success
+
+
+def test_the_world_knows_where_things_are_ever_found():
+    places = Household.locations()
+    assert "fridge" in places["apple"] and "toilet" not in places["apple"]
+
+
 def test_programs_are_told_the_raw_game():
     start, answer = play("go to shelf 1")
     assert start.info["intro"].startswith("-= Welcome to TextWorld, ALFRED! =-")

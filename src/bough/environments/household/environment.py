@@ -21,6 +21,7 @@ from bough.environments.household.expert import Expert
 from bough.environments.household.game import KINDS, Game, Kind
 from bough.environments.household.memory import Memory, Omniscience
 from bough.environments.household.progress import progress
+from bough.environments.household.rooms import whereabouts
 from bough.errors import InputError
 from bough.speech import lines
 from bough.speech.base import MalformedError
@@ -43,11 +44,14 @@ look
 inventory
 
 Name things with their numbers, as they are shown to you: mug 1, drawer 2. You can hold one object at a time. \
-You see what lies in a closed receptacle once you have opened it. The episode ends by itself when the task is done; \
-if an action cannot be taken, nothing happens.
+You see what lies in a closed receptacle once you have opened it. {end}; if an action cannot be taken, nothing happens.
 """
 CLAIM = "task succeeded"
+ENDS = "The episode ends by itself when the task is done"
+CLAIMS = f"When the task is done, say so with the action: {CLAIM}"
 HINT = "\nAVAILABLE ACTIONS: "
+WON: dict[str, Any] = {"terminated": True, "success": True, "reward": 1.0}
+PREMATURE: dict[str, Any] = {"terminated": True, "success": False, "stop": "premature_success", "reward": 0.0}
 
 
 class Household(Environment):
@@ -67,6 +71,9 @@ class Household(Environment):
         expert: Literal["explore", "plan"] = Field(
             "explore", description="the expert looks for things as an agent must, or knows where they are"
         )
+        claim: bool = Field(
+            False, description=f"the agent says `{CLAIM}` when it is done; else the game ends by itself when it is won"
+        )
 
     def __init__(self, task: Task) -> None:
         super().__init__(task)
@@ -75,12 +82,13 @@ class Household(Environment):
             raise InputError(f'task {task.id}: its data has no "game"; tasks of this world carry the whole game')
         self.engine = Engine(Game.from_data(data))
         self.memory = Memory(self.engine.world)
+        self.claim = bool(task.data.get("claim"))
         self.ended: dict[str, Any] = {}
 
     @classmethod
     def tasks(cls, options: Config, *, split: str = "train", seed: int = 0) -> Iterator[Task]:
         assert isinstance(options, cls.Options)
-        shown = {"admissible": options.admissible, "expert": options.expert}
+        shown = {"admissible": options.admissible, "expert": options.expert, "claim": options.claim}
         if options.games is None:
             found = games.generated(options.types, split, seed)
         else:
@@ -91,7 +99,7 @@ class Household(Environment):
 
     async def start(self) -> Observation:
         put = self.engine.world.game.wording.put_command.format(o="(object)", r="(receptacle)")
-        rules = f"{RULES.format(put=put)}\n{lines.PROMPT}"
+        rules = f"{RULES.format(put=put, end=CLAIMS if self.claim else ENDS)}\n{lines.PROMPT}"
         intro = self.engine.intro.removeprefix(feedback.BANNER)
         info = {**self._info("", self.engine.intro), "intro": self.engine.intro}
         return Observation.begin(rules, intro, hint=self._hint(), progress=progress(self.memory), info=info)
@@ -110,14 +118,14 @@ class Household(Environment):
         return self._answer(text, command, text, action=command)
 
     def _claimed(self, command: str) -> Observation:
-        """The agent says that it is done. A game that is won has ended by itself, so an open one is not done."""
-        if not self.ended and not self.engine.won:
-            self.ended = {"terminated": True, "success": False, "stop": "premature_success", "reward": 0.0}
+        """The agent says that it is done."""
+        if not self.ended:
+            self.ended = WON if self.engine.won else PREMATURE
         return self._answer(feedback.NOTHING, command, feedback.NOTHING, action=command)
 
     def _answer(self, said: str, command: str, text: str, **more: Any) -> Observation:
-        if not self.ended and self.engine.won:
-            self.ended = {"terminated": True, "success": True, "reward": 1.0}
+        if not self.ended and self.engine.won and not self.claim:
+            self.ended = WON
         info = self._info(command, text)
         hint = None if self.ended else self._hint()
         return Observation.say(said, hint=hint, progress=progress(self.memory), info=info, **more, **self.ended)
@@ -127,16 +135,22 @@ class Household(Environment):
         return {"command": command, "feedback": text, "admissible": engine.admissible, "won": engine.won}
 
     def _hint(self) -> str | None:
-        return HINT + ", ".join(self.engine.admissible) if self.task.data.get("admissible") else None
+        return HINT + ", ".join(self.choices()) if self.task.data.get("admissible") else None
 
     def say(self, action: str, thought: str = "") -> str:
         return lines.write(action, thought)
 
     async def expert(self) -> str | None:
+        if self.claim and self.engine.won and not self.ended:
+            return self.say(CLAIM, "I have done what was asked, so the task is done.")
         plans = self.task.data.get("expert") == "plan"
         memory = Omniscience(self.engine.world) if plans else self.memory
         move = Expert(memory).next()
         return None if move is None else self.say(move.command, move.thought)
 
     def choices(self) -> Sequence[str]:
-        return self.engine.admissible
+        return [*self.engine.admissible, CLAIM] if self.claim else self.engine.admissible
+
+    @classmethod
+    def locations(cls) -> dict[str, frozenset[str]]:
+        return whereabouts()

@@ -60,3 +60,13 @@ def likely(thing: str, receptacle: str) -> float:
     seen = [room.where[thing] for room in rooms().rooms if thing in room.where]
     total = sum(sum(where.values()) for where in seen)
     return sum(where.get(receptacle, 0) for where in seen) / total if total else 0.0
+
+
+@cache
+def whereabouts() -> dict[str, frozenset[str]]:
+    """The types of receptacles in which each type of thing was seen at all."""
+    seen: dict[str, set[str]] = {}
+    for room in rooms().rooms:
+        for thing, where in room.where.items():
+            seen.setdefault(thing, set()).update(where)
+    return {thing: frozenset(where) for thing, where in seen.items()}

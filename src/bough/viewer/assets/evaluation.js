@@ -110,6 +110,12 @@ function failures(found) {
         h("span", { class: "num" }, `${count(n)} (${percent(n / total, 0)})`),
       ))),
       Object.keys(model.report.errors).length ? h("p", { class: "faint" }, "in replies: ", Object.entries(model.report.errors).map(([name, n]) => `${count(n)} ${words(name)}`).join(", ")) : null,
+      made(model.report),
     );
   }));
+}
+
+function made(report) {
+  const kinds = Object.entries(report.mistakes).filter(([, rate]) => rate.mean);
+  return kinds.length ? h("p", { class: "faint" }, "episodes with a mistake: ", kinds.map(([kind, rate]) => `${percent(rate.mean, 0)} ${words(kind)}`).join(", ")) : null;
 }
