@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from bough.errors import InputError
-from bough.runs.recipe import Recipe, find_recipe, load_recipe, plan
+from bough.runs.recipe import Gate, Recipe, find_recipe, load_recipe, plan
 
 TEXT = """\
 model: tiny
@@ -34,7 +34,7 @@ def test_rounds_are_unrolled_and_every_stage_has_a_folder(file: Path):
     ]  # fmt: skip
     assert [stage.verb for stage in stages[:2]] == ["collect", "demos"]
     assert (stages[3].sources, stages[3].settings) == (("other",), {"max_steps": 3})
-    assert stages[6].gate == {"alpha": 0.1} and stages[6].settings == {}
+    assert stages[6].gate == Gate(alpha=0.1) and stages[6].settings == {}
 
 
 def test_the_name_is_the_files(file: Path):

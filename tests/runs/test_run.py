@@ -126,6 +126,28 @@ def test_a_gate_lets_a_better_model_through(tmp_path: Path):
     assert "04-sft/final" in (tmp_path / "run/06-played/config.yaml").read_text()
 
 
+@pytest.mark.parametrize(
+    ("stage", "problem"),
+    [
+        (
+            {"eval": {"model": "expert", "gate": {"against": "bfore"}}},
+            "evaluation 'bfore'; did you mean before?",
+        ),
+        ({"eval": {"model": "expert", "gate": {"against": "expert"}}}, "no earlier evaluation 'expert'"),
+        ({"eval": {"model": "expert", "gate": {"alpa": 0.05}}}, "alpa"),
+        ({"eval": {"model": "expert", "gate": {"alpha": 2}}}, "alpha"),
+        ({"eval": {"model": "expert", "gate": 0.05}}, "settings are a mapping"),
+        ({"collect": {"model": "expert", "gate": {}}}, "only an evaluation has a gate"),
+    ],
+)
+def test_a_gate_that_cannot_work_is_said_before_anything_runs(tmp_path: Path, stage: Any, problem: str):
+    before = {"eval": {"name": "before", "model": "random", "tasks": 2}}
+    with pytest.raises(InputError) as error:
+        Run(recipe(before, COLLECT, stage), tmp_path / "run")
+    assert problem in str(error.value) and "stages[2]" in str(error.value)
+    assert not (tmp_path / "run").exists()
+
+
 def test_a_gate_sends_back_what_is_not_better(tmp_path: Path):
     gated(tmp_path / "run", "expert", "expert")
     record = Record.read(tmp_path / "run/05-after")
@@ -165,6 +187,41 @@ def test_mlflow_has_a_parent_with_a_child_for_each_stage(tmp_path: Path, monkeyp
     kept = {item.path for item in mlflow.MlflowClient().list_artifacts(parent.info.run_id)}
     assert kept == {"recipe.yaml", "lineage.json"}
     assert [path.name for path in tmp_path.iterdir()] == ["runs"], "nothing lies about elsewhere"
+
+
+def test_a_folder_with_a_quote_and_long_settings_are_no_trouble_to_mlflow(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    mlflow = pytest.importorskip("mlflow", reason="the mlflow extra is not installed")
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    wordy = recipe(COLLECT).model_copy(update={"about": "it's " * 2000})
+    folder = tmp_path / "anna's"
+    Run(wordy, folder / "run", report_to=["mlflow"]).play(lambda _: None)
+    names = [run.info.run_name for run in mlflow.search_runs(experiment_names=["bough"], output_format="list")]
+    assert sorted(names) == ["01-expert", "test"]
+    # Killed behind the stage's end and before its record: it is made up for, once.
+    (child,) = (name for name in mlflow.search_runs(output_format="list", experiment_names=["bough"])
+                if name.info.run_name == "01-expert")  # fmt: skip
+    mlflow.MlflowClient().delete_run(child.info.run_id)
+    for _ in range(2):
+        Run(wordy, folder / "run", report_to=["mlflow"]).play(lambda _: None)
+    names = [run.info.run_name for run in mlflow.search_runs(experiment_names=["bough"], output_format="list")]
+    assert sorted(names) == ["01-expert", "test"] and "did not take" not in caplog.text
+
+
+def test_what_mlflow_does_not_take_does_not_stop_a_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    mlflow = pytest.importorskip("mlflow", reason="the mlflow extra is not installed")
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+
+    def broken(*_: object) -> None:
+        raise RuntimeError("the disk is full")
+
+    monkeypatch.setattr(mlflow, "log_artifact", broken)
+    Run(recipe(COLLECT, {"demos": {}}), tmp_path / "runs/run", report_to=["mlflow"]).play(lambda _: None)
+    assert (tmp_path / "runs/run/02-demos/demonstrations.jsonl").exists()
+    assert "did not take 01-expert: the disk is full" in caplog.text
 
 
 def test_a_training_that_was_cut_before_its_first_checkpoint_starts_over(tmp_path: Path):

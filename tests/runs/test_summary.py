@@ -54,6 +54,17 @@ def test_the_p_values_are_corrected_for_their_number(run: Path):
     assert [row.compared.significant for row in rows(run) if row.compared] == [True, True, False]
 
 
+def test_after_a_gate_against_an_older_evaluation_that_one_is_held(tmp_path: Path):
+    """GRPO is judged against SFT and sent back to it, though DPO went on in between."""
+    run = folders.recipe(tmp_path / "run", *STAGES, {"sft": {"name": "more"}}, {"eval": {"name": "last"}})
+    onward = {"01-base": "smollm2", "03-after-sft": "02-sft/final", "05-after-dpo": "04-dpo/final"}
+    onward |= {"07-after-grpo": "02-sft/final", "09-last": "08-more/final"}
+    models = ["smollm2", "run/02-sft/final", "run/04-dpo/final", "run/06-grpo/final", "run/08-more/final"]
+    for (stage, goes_on_with), model in zip(onward.items(), models, strict=True):
+        folders.evaluation(run / stage, {model: "1" * 20 + "0" * 20}, goes_on_with=goes_on_with)
+    assert [row.before for row in rows(run)] == ["", "01-base", "03-after-sft", "05-after-dpo", "03-after-sft"]
+
+
 def test_other_tasks_are_not_compared(run: Path):
     folders.evaluation(run / "03-after-sft", {"run/02-sft/final": "1" * 40}, goes_on_with="02-sft/final")
     text = (run / "03-after-sft/results.json").read_text()

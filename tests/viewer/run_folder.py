@@ -56,7 +56,11 @@ def fill(folder: Path, bough: Callable[[Sequence[str]], int]) -> None:
         "model": "smollm2",
         "seed": 0,
         "world": {"environment": "household"},
-    }
+        "stages": [
+            {"collect": {"name": "demonstrations"}}, {"collect": {"name": "rollouts"}}, {"pairs": {}}, {"groups": {}},
+            {"dpo": {}}, {"eval": {}}, {"collect": {"name": "sampled"}},
+        ],
+    }  # fmt: skip
     (folder / "recipe.yaml").write_text(json.dumps(recipe))
 
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from bough.cards.lineage import Lineage, lineage, read_json, read_yaml
+from bough.cards.lineage import Lineage, lineage, read_json
 from bough.errors import InputError
-from bough.evaluation.results import FILE_NAME, Results
+from bough.evaluation.results import FILE_NAME as RESULTS
+from bough.evaluation.results import Results
 from bough.rundir import RunDir
 from bough.runs.kinds import KINDS
-from bough.runs.recipe import Recipe, plan
+from bough.runs.recipe import FILE_NAME, Recipe, plan, read_recipe
 from bough.runs.record import Record
 
 
@@ -44,8 +45,8 @@ def find_subject(folder: Path, more: list[Path]) -> Subject:
     if not folder.is_dir():
         raise InputError(f"{folder}: there is no such folder")
     further = [Evaluation(path if path.is_dir() else path.parent, Results.read(path)) for path in more]
-    if (folder / "recipe.yaml").is_file():
-        recipe = _recipe(folder)
+    if (folder / FILE_NAME).is_file():
+        recipe = read_recipe(folder)
         return _subject(_accepted(folder, recipe), recipe.name, folder, recipe, further)
     above = folder.resolve().parent
     stage = above if _is_weights(folder) and RunDir(above).config.is_file() else folder
@@ -55,8 +56,8 @@ def find_subject(folder: Path, more: list[Path]) -> Subject:
             "name the folder of a `bough run`, or of a `bough sft`, `dpo` or `grpo`"
         )
     above = stage.resolve().parent
-    if (above / "recipe.yaml").is_file():
-        recipe = _recipe(above)
+    if (above / FILE_NAME).is_file():
+        recipe = read_recipe(above)
         return _subject(stage, f"{recipe.name} {stage.resolve().name}", above, recipe, further)
     return _subject(stage, stage.resolve().name, stage, None, further)
 
@@ -68,13 +69,6 @@ def _subject(stage: Path, name: str, run: Path, recipe: Recipe | None, further: 
         raise InputError(f"{weights}: there are no weights in it; has the stage come to its end?")
     evaluations = [*_evaluations(run, recipe), *further] if recipe is not None else further
     return Subject(name, recipe.about if recipe is not None else "", run, weights, found, tuple(evaluations))
-
-
-def _recipe(folder: Path) -> Recipe:
-    try:
-        return Recipe(**read_yaml(folder / "recipe.yaml"))
-    except InputError as error:
-        raise InputError(f"{folder / 'recipe.yaml'} is no recipe:", error.problems or [str(error)]) from None
 
 
 def _accepted(folder: Path, recipe: Recipe) -> Path:
@@ -100,7 +94,7 @@ def _evaluations(folder: Path, recipe: Recipe) -> list[Evaluation]:
     for stage in plan(recipe):
         record = Record.read(folder / stage.folder)
         # `bough eval --eval-file` leaves a file of another kind.
-        if record is not None and record.finished and _has_episodes(folder / stage.folder / FILE_NAME):
+        if record is not None and record.finished and _has_episodes(folder / stage.folder / RESULTS):
             found.append(Evaluation(folder / stage.folder, Results.read(folder / stage.folder), record.note))
     return found
 

@@ -10,10 +10,9 @@ from pathlib import Path
 from rich.table import Table
 
 from bough.config.run import RunConfig, RunsListConfig, RunsShowConfig
-from bough.config.yaml_file import YamlFile
 from bough.errors import InputError
 from bough.evaluation.comparison import Comparison
-from bough.runs.recipe import Recipe, find_recipe, load_recipe, plan
+from bough.runs.recipe import FILE_NAME, Recipe, find_recipe, load_recipe, plan, read_recipe
 from bough.runs.record import Record
 from bough.runs.run import Run
 from bough.runs.summary import summary
@@ -45,8 +44,8 @@ def list_runs(config: RunsListConfig) -> int:
     if not config.folder.is_dir():
         raise InputError(f"{config.folder}: there is no such folder")
     table = Table("run", "recipe", "stages", "last", box=None, pad_edge=False)
-    for file in sorted(config.folder.glob("*/recipe.yaml")):
-        recipe = _recipe_of(file.parent)
+    for file in sorted(config.folder.glob(f"*/{FILE_NAME}")):
+        recipe = read_recipe(file.parent)
         done = [record for _, record in _records(file.parent, recipe) if record and record.finished]
         table.add_row(
             file.parent.name, recipe.name, f"{len(done)} of {len(plan(recipe))}", done[-1].name if done else ""
@@ -56,7 +55,7 @@ def list_runs(config: RunsListConfig) -> int:
 
 
 def show_run(config: RunsShowConfig) -> int:
-    recipe = _recipe_of(config.run)
+    recipe = read_recipe(config.run)
     out = console.out()
     out.print(
         f"{recipe.name}: {recipe.about or 'no description'}\nmodel {recipe.model}, seed {recipe.seed}", markup=False
@@ -107,12 +106,6 @@ def _paired(found: Comparison) -> str:
 
 def _records(folder: Path, recipe: Recipe) -> list[tuple[str, Record | None]]:
     return [(stage.folder, Record.read(folder / stage.folder)) for stage in plan(recipe)]
-
-
-def _recipe_of(folder: Path) -> Recipe:
-    if not (folder / "recipe.yaml").is_file():
-        raise InputError(f"{folder}: there is no recipe.yaml in it; is it the folder of a run?")
-    return Recipe(**YamlFile.read(folder / "recipe.yaml").values)
 
 
 def _facts(values: dict[str, str]) -> str:

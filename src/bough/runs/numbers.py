@@ -30,12 +30,13 @@ def _evaluated(folder: Path) -> Iterator[tuple[str, float]]:
     for number, model in enumerate(results.models):
         report: Any = results.reports.get(model.name) or {}
         success = report.get("success")
-        if success is None:
+        if success is None or success["mean"] is None:
             continue
         end = f"_{number + 1}" if len(results.models) > 1 else ""
         yield f"success{end}", success["mean"]
-        yield f"success_low{end}", success["interval"]["low"]
-        yield f"success_high{end}", success["interval"]["high"]
+        if success["interval"] is not None:
+            yield f"success_low{end}", success["interval"]["low"]
+            yield f"success_high{end}", success["interval"]["high"]
         yield f"episodes{end}", success["episodes"]
 
 

@@ -29,6 +29,7 @@ from bough.config.yaml_file import YamlFile
 from bough.errors import InputError, did_you_mean
 
 SHIPPED = Path(__file__).parents[1] / "recipes"
+FILE_NAME = "recipe.yaml"
 
 
 class Recipe(Config):
@@ -42,6 +43,13 @@ class Recipe(Config):
     stages: list[dict[str, JsonValue]] = Field(min_length=1, description="verbs with their settings, in order")
 
 
+class Gate(Config):
+    """What an evaluation asks of a model: to be better than another, beyond chance. Else the other one goes on."""
+
+    alpha: float = Field(0.05, gt=0, lt=1, description="at most this share of models that are no better is promoted")
+    against: str | None = Field(None, description="an earlier evaluation (default: that of the model that went on)")
+
+
 @dataclass(frozen=True)
 class Planned:
     """A stage as it stands in a recipe, rounds unrolled. `place` is where, for people."""
@@ -52,7 +60,7 @@ class Planned:
     round: int
     settings: dict[str, Any] = field(default_factory=dict)
     sources: tuple[str, ...] = ()
-    gate: dict[str, Any] | None = None
+    gate: Gate | None = None
     place: str = ""
 
     @property
@@ -90,6 +98,17 @@ def load_recipe(path: Path, changes: Mapping[str, JsonValue]) -> Recipe:
         raise InputError(f"{path} is no recipe:", error.problems) from None
 
 
+def read_recipe(folder: Path) -> Recipe:
+    """The recipe that a run folder was made with."""
+    file = folder / FILE_NAME
+    if not file.is_file():
+        raise InputError(f"{folder}: there is no {FILE_NAME} in it; is it the folder of a run?")
+    try:
+        return Recipe(**YamlFile.read(file).values)
+    except InputError as error:
+        raise InputError(f"{file} is no recipe:", error.problems or [str(error)]) from None
+
+
 def plan(recipe: Recipe) -> list[Planned]:
     """The stages in the order in which they run. Raises InputError naming every stage that is not well formed."""
     problems: list[str] = []
@@ -124,11 +143,24 @@ def _unrolled(stages: list[Any], problems: list[str], place: str, round: int) ->
                 "verb": verb,
                 "name": str(own.pop("name", verb)),
                 "sources": _names(own.pop("from", [])),
-                "gate": own.pop("gate", None),
+                "gate": _gate(own.pop("gate", None), f"{here}.{verb}", problems),
                 "round": round,
                 "settings": own,
                 "place": f"{here}.{verb}",
             }
+
+
+def _gate(value: Any, place: str, problems: list[str]) -> Gate | None:
+    if value is None:
+        return None
+    if not isinstance(value, dict):
+        problems.append(f"{place}.gate: settings are a mapping, such as {{alpha: 0.05}}, not {value!r}")
+        return None
+    try:
+        return Gate(**value)
+    except InputError as error:
+        problems += [f"{place}.gate: {problem}" for problem in error.problems or [str(error)]]
+        return None
 
 
 def _names(value: Any) -> tuple[str, ...]:

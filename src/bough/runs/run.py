@@ -11,14 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from bough.config.base import Config
-from bough.config.yaml_file import YamlFile
 from bough.disk import write_atomically, write_json
 from bough.errors import BoughError, InputError, did_you_mean
 from bough.rundir import RunDir
 from bough.runs.gate import judge
 from bough.runs.kinds import FREE, KINDS, Kind
 from bough.runs.numbers import files_of, numbers_of
-from bough.runs.recipe import Planned, Recipe, plan, to_yaml
+from bough.runs.recipe import FILE_NAME, Planned, Recipe, plan, read_recipe, to_yaml
 from bough.runs.record import Record, content, fingerprint
 from bough.tracking.recipe import RecipeTracker
 from bough.tracking.trackers import Name
@@ -61,9 +60,20 @@ class Run:
                 self._config(stage, shelf)
             except InputError as error:
                 problems += [f"{stage.place}: {problem}" for problem in error.problems or [str(error)]]
+            problems += self._gate_problems(stage, shelf)
             self._shelve(stage, shelf)
         if problems:
             raise InputError(f"the recipe {self.recipe.name} has {len(problems)} problems:", problems)
+
+    def _gate_problems(self, stage: Planned, shelf: Shelf) -> Iterator[str]:
+        if stage.gate is None:
+            return
+        if KINDS[stage.verb].writes != "evaluation":
+            yield f"{stage.place}.gate: only an evaluation has a gate"
+        against = stage.gate.against
+        evaluations = [name for name, path in shelf.by_name.items() if path.name == KINDS["eval"].artefact]
+        if against is not None and against not in evaluations:
+            yield f"{stage.place}.gate: there is no earlier evaluation {against!r}{did_you_mean(against, evaluations)}"
 
     def settings(self) -> Iterator[tuple[Planned, dict[str, Any]]]:
         """Every stage with the settings it would run with, those at their defaults left out."""
@@ -79,7 +89,7 @@ class Run:
         except OSError as error:
             raise InputError(f"{self.folder}: cannot be used as a run folder: {error.strerror}") from None
         self._agree()
-        recipe, lineage = self.folder / "recipe.yaml", self.folder / "lineage.json"
+        recipe, lineage = self.folder / FILE_NAME, self.folder / "lineage.json"
         write_atomically(recipe, to_yaml(self.recipe))
         shelf = Shelf(self.recipe.model)
         with self._tracker() as tracker:
@@ -119,6 +129,8 @@ class Run:
         same = before is not None and before.fingerprint == record.fingerprint
         if before is not None and same and before.finished and (folder / kind.artefact).exists():
             tell(f"{stage.folder}: done already")
+            if tracker and kind.writes != "model" and not tracker.knows(stage.folder):  # killed in between
+                tracker.add(stage.folder, settings, numbers_of(folder), files_of(folder))
             return before
         if not same:
             if before is not None:
@@ -189,11 +201,9 @@ class Run:
         if stage.gate is None or shelf.accepted is None:
             shelf.accepted = here
         else:
-            against = stage.gate.get("against")
-            if against is not None and against not in shelf.evaluated:
-                raise InputError(f"{stage.place}.gate: there is no earlier evaluation {against!r}")
+            against = stage.gate.against
             old, model_before = shelf.evaluated[against] if against is not None else shelf.accepted
-            verdict = judge(old, here[0], alpha=float(stage.gate.get("alpha", 0.05)))
+            verdict = judge(old, here[0], alpha=stage.gate.alpha)
             shelf.accepted = here if verdict.promote else (old, model_before)
             shelf.model = shelf.accepted[1]
             record.note = verdict.reason
@@ -209,9 +219,8 @@ class Run:
 
     def _agree(self) -> None:
         """A folder holds one recipe's run; settings may change, and only what they concern is run again."""
-        file = self.folder / "recipe.yaml"
-        if file.exists():
-            before = YamlFile.read(file).values.get("name")
+        if (self.folder / FILE_NAME).exists():
+            before = read_recipe(self.folder).name
             if before != self.recipe.name:
                 raise InputError(f"{self.folder} holds a run of the recipe {before}; take another --output-dir")
         elif self.folder.exists() and any(self.folder.iterdir()):

@@ -32,14 +32,16 @@ def summary(folder: Path, recipe: Recipe) -> list[Row]:
     """All finished evaluations in order; the p-values of the comparisons are corrected for their number (Holm)."""
     rows: list[Row] = []
     held: tuple[str, ModelResult] | None = None
+    seen: list[tuple[str, ModelResult]] = []
     for stage, record, results in _evaluations(folder, recipe):
         model = results.models[-1]
         row = _row(stage, model)
         if held is not None:
             row = replace(row, before=held[0], compared=_compared(held[1], model))
         rows.append(row)
-        if held is None or record.goes_on_with is None or model.name.endswith(record.goes_on_with):
-            held = (stage, model)
+        seen.append((stage, model))
+        onward = record.goes_on_with
+        held = next((one for one in reversed(seen) if onward is None or one[1].name.endswith(onward)), held or seen[0])
     corrected = iter(holm([row.compared.success.p for row in rows if row.compared]))
     return [
         replace(row, compared=replace(row.compared, adjusted_p=next(corrected))) if row.compared else row

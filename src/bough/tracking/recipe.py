@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import hashlib
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -10,13 +13,16 @@ from typing import Any, Self
 from bough.tracking.trackers import experiment, import_tracker, keep_in, number, plain
 
 EXPERIMENT = "bough"
-FOLDER = "bough.folder"
+FOLDER, KEY = "bough.folder", "bough.key"  # where a run lies; the same as a word that needs no quotes
+LONGEST = 500  # characters of a setting that everybody keeps
+log = logging.getLogger("bough")
 
 
 class RecipeTracker:
     """Opens the parent of a run folder, the same one when the run goes on. Training stages hang themselves under it.
 
-    MLflow keeps its records in `mlflow.db` beside the run folder unless MLFLOW_TRACKING_URI says otherwise.
+    MLflow keeps its records in `mlflow.db` beside the run folder unless MLFLOW_TRACKING_URI says otherwise. What it
+    cannot take while the run goes on is said and left out: a run does not fail for its records.
     """
 
     def __init__(self, folder: Path, name: str, settings: Mapping[str, Any]) -> None:
@@ -27,16 +33,19 @@ class RecipeTracker:
         keep_in(self.folder.parent)
         self._home = home = experiment(EXPERIMENT, self.folder.parent)
         path = str(self.folder.resolve())
-        before = self._mlflow.search_runs(
-            [home], filter_string=f"tags.`{FOLDER}` = '{path}'", output_format="list", max_results=1
-        )
+        key = hashlib.blake2b(path.encode(), digest_size=16).hexdigest()
+        before = self._search(f"tags.`{KEY}` = '{key}'")
         self._mlflow.start_run(
             run_id=before[0].info.run_id if before else None, experiment_id=home, run_name=self.name,
-            tags={FOLDER: path},
+            tags={FOLDER: path, KEY: key},
         )  # fmt: skip
         if not before:
-            self._mlflow.log_params(plain(self.settings))
+            with _leniently("the recipe's settings"):
+                self._mlflow.log_params(_short({key: value for key, value in self.settings.items() if key != "stages"}))
         return self
+
+    def _search(self, words: str) -> list[Any]:
+        return list(self._mlflow.search_runs([self._home], filter_string=words, output_format="list"))
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -45,12 +54,31 @@ class RecipeTracker:
 
     def add(self, stage: str, settings: Mapping[str, Any], numbers: Mapping[str, Any], files: Sequence[Path]) -> None:
         """A finished stage that does not report for itself."""
-        with self._mlflow.start_run(experiment_id=self._home, run_name=stage, nested=True):
-            self._mlflow.log_params(plain(settings))
+        with _leniently(stage), self._mlflow.start_run(experiment_id=self._home, run_name=stage, nested=True):
+            self._mlflow.log_params(_short(settings))
             self._mlflow.log_metrics({key: float(value) for key, value in numbers.items() if number(value)})
             for file in files:
                 self._mlflow.log_artifact(str(file))
 
+    def knows(self, stage: str) -> bool:
+        """Whether a stage was added before."""
+        parent = self._mlflow.active_run().info.run_id
+        children = self._search(f"tags.`mlflow.parentRunId` = '{parent}'")
+        return any(child.info.run_name == stage for child in children)
+
     def keep(self, file: Path) -> None:
         """A file of the whole run, in its newest state."""
-        self._mlflow.log_artifact(str(file))
+        with _leniently(file.name):
+            self._mlflow.log_artifact(str(file))
+
+
+def _short(settings: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value[:LONGEST] if isinstance(value, str) else value for key, value in plain(settings).items()}
+
+
+@contextmanager
+def _leniently(what: str) -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:
+        log.warning("MLflow did not take %s: %s", what, error)

@@ -7,11 +7,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-import yaml
-
-from bough.config.yaml_file import YamlFile
 from bough.errors import BoughError
-from bough.runs.recipe import Recipe, plan
+from bough.runs.recipe import Recipe, plan, read_recipe
 from bough.viewer.evaluations import rates
 from bough.viewer.index import Index
 from bough.viewer.queries import counts
@@ -114,23 +111,29 @@ def _guess(index: Index, folder: str, rows: list[dict[str, Any]]) -> str:
 
 
 def _run(here: Path, folder: str, stages: list[dict[str, Any]]) -> dict[str, Any]:
-    try:
-        recipe = yaml.safe_load((here / folder / "recipe.yaml").read_text(encoding="utf-8"))
-    except (OSError, ValueError, yaml.YAMLError):
-        recipe = None
-    recipe = recipe if isinstance(recipe, dict) else {}
-    shown = {key: str(recipe.get(key)) for key in ("name", "about", "model", "seed") if recipe.get(key) is not None}
-    world = recipe.get("world")
-    if isinstance(world, dict) and world.get("environment"):
-        shown["environment"] = str(world["environment"])
+    recipe = _recipe(here / folder)
+    shown: dict[str, str] = {}
+    if recipe is not None:
+        shown = {key: str(getattr(recipe, key)) for key in ("name", "about", "model", "seed")}
+        if recipe.world.get("environment"):
+            shown["environment"] = str(recipe.world["environment"])
     return {"name": Path(here / folder).name, "folder": folder, "recipe": shown, "stages": stages}
+
+
+def _recipe(folder: Path) -> Recipe | None:
+    """What the run was made with, if its file still says so."""
+    try:
+        return read_recipe(folder)
+    except (BoughError, OSError, TypeError):
+        return None
 
 
 def _to_come(folder: Path, begun: set[str]) -> list[dict[str, Any]]:
     """The stages of the recipe that have not begun yet."""
+    recipe = _recipe(folder)
     try:
-        stages = plan(Recipe(**YamlFile.read(folder / "recipe.yaml").values))
-    except (BoughError, OSError, TypeError):
+        stages = plan(recipe) if recipe is not None else []
+    except BoughError:
         return []
     nothing: dict[str, Any] = {"inputs": {}, "outputs": {}, "files": [], "success": [], "report": {}, "note": ""}
     nothing |= {"seconds": None, "training": False, "evaluation": False, "state": "to come"}
