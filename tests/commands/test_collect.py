@@ -39,6 +39,8 @@ def test_every_call_is_on_file_as_the_tokens_it_was(tmp_path: Path, capsys: Any)
         assert call is not None and torch.allclose(logprobs, torch.tensor(call.logprobs), atol=1e-4)
     report = json.loads((tmp_path / "report.json").read_text())
     assert report["episodes"] == 6 and report["logprob_gap_max"] < 1e-4 and report["rescored_tokens"] > 0
+    again = json.loads((tmp_path / "rescored.json").read_text())
+    assert sum(len(values) for turns in again.values() for values in turns.values()) == report["rescored_tokens"]
     assert "sampled against trained log-probabilities" in capsys.readouterr().out
 
 

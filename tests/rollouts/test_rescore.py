@@ -6,7 +6,7 @@ import torch
 from bough.config.rollouts import AgentConfig
 from bough.config.sampling import SamplingConfig
 from bough.rollouts.agents import Agent, ExpertAgent, make_agent
-from bough.rollouts.rescore import logprob_gap, rescore, sampled_calls
+from bough.rollouts.rescore import Rescored, logprob_gap, rescore, sampled_calls, trained_logprobs
 from bough.training.policy import Policy
 from bough.types import Call, Message, Task, Trajectory, Turn
 
@@ -37,14 +37,14 @@ def test_the_gap_is_what_was_added():
     with torch.no_grad():
         [true] = policy.logprobs([call(1, None)])
     shifted = call(1, [float(true[0]) + 0.5, float(true[1]) - 0.25])
-    gap = logprob_gap(policy, [shifted])
+    gap = logprob_gap([shifted], trained_logprobs(policy, [shifted]))
     assert gap["rescored_tokens"] == 2
     assert gap["logprob_gap_max"] == pytest.approx(0.5, abs=1e-5)
     assert gap["logprob_gap_mean"] == pytest.approx(0.375, abs=1e-5)
 
 
 def test_only_a_model_in_this_process_can_be_asked_again():
-    assert rescore(ExpertAgent(), [played(call(1, [-1, -1]))], 4) == {}
+    assert rescore(ExpertAgent(), [played(call(1, [-1, -1]))], 4) == Rescored()
 
 
 def test_the_agent_that_settings_name():
@@ -57,4 +57,7 @@ def test_the_agent_that_settings_name():
         return asyncio.run(make())
 
     assert [made(name).name for name in ("expert", "random", "tiny")] == ["expert", "random", "tiny"]
-    assert rescore(made("tiny"), [played(call(1, [-1, -1]))], 4)["rescored_tokens"] == 2
+    found = rescore(made("tiny"), [played(None, call(1, [-1, -1]))], 4)
+    assert found.numbers["rescored_tokens"] == 2
+    trained = trained_logprobs(Policy.load("tiny").eval(), [call(1, None)])[0]
+    assert found.logprobs == {"t": {1: pytest.approx(trained, abs=1e-5)}}

@@ -94,6 +94,9 @@ def _sampled(folder: Path) -> None:
     later = [*prompt, *first, *ids(" On the shelf you see a mug.")]
     turns = [_said("go to shelf 1", prompt, first), _said("take mug 1", later, second)]
     write(folder / "trajectories.jsonl", trajectory("sampled#0", [], turns=turns, info={"images": ["images/001.png"]}))
+    # The first reply was scored again: the second of its tokens is off by 0.02.
+    trained = [-0.25 * (i + 1) - 0.02 * (i == 1) for i in range(len(first))]
+    write_json(folder / "rescored.json", {"sampled#0": {"0": trained}})
     write_json(folder / "report.json", {"logprob_gap_mean": 4.8e-07, "logprob_gap_max": 1.4e-06, "rescored_tokens": 75})
 
 

@@ -101,6 +101,27 @@ def test_trajectories_are_filtered_searched_and_sorted(server: Server, tab: Tab,
     run(read())
 
 
+def test_tokens_are_coloured_by_the_gap_between_sampler_and_trainer(server: Server, tab: Tab, run: Run):
+    async def read() -> None:
+        await tab.goto(f"{server.address}#/trajectory?at=07-sampled%2Ftrajectories.jsonl%3A1")
+        await tab.until("!!document.querySelector('.turn')")
+        await tab.press("j")
+        await tab.press("t")
+        await tab.until("!!document.querySelector('.tokens .token')")
+        names = await tab.evaluate(
+            "[...document.querySelectorAll('.tokens .buttons button')].map((b) => b.textContent)"
+        )
+        assert names == ["trained", "log-probability", "gap to the trainer"]
+        await tab.click(".tokens .buttons button:nth-child(3)")
+        kinds = await tab.evaluate("[...document.querySelectorAll('.tokens .answer .token')].map((t) => t.className)")
+        assert kinds[:3] == ["token surprise-0", "token surprise-3", "token surprise-0"]
+        title = await tab.evaluate("document.querySelectorAll('.tokens .answer .token')[1].title")
+        assert "the trainer's −0.52, apart 0.020" in title
+        assert "at most 0.020" in await tab.text(".tokens .legend")
+
+    run(read())
+
+
 def test_the_keyboard_reaches_a_trajectory_its_turns_and_its_tokens(server: Server, tab: Tab, run: Run):
     async def read() -> None:
         await tab.goto(f"{server.address}#/runs")

@@ -24,11 +24,29 @@ def test_the_recorded_tokens_with_what_the_call_before_had_already(folder: Path,
     assert "".join(found["prompt"]["texts"][found["shared"] :]) == " On the shelf you see a mug."
 
 
+def test_what_the_trainer_says_to_the_same_tokens_where_it_was_asked(folder: Path, make_index: Make):
+    index = make_index(folder)
+    first, second = (
+        tokens(index, Models(index, None), "07-sampled/trajectories.jsonl:1", turn)["completion"] for turn in (0, 1)
+    )
+    assert first["trained_logprobs"][:3] == [-0.25, -0.52, -0.75] and second["trained_logprobs"] is None
+
+
+@pytest.mark.parametrize(
+    "broken", ["[]", "{", '{"sampled#0": 3}', '{"sampled#0": {"0": [-1.0]}}', '{"sampled#0": {"0": "x"}}']
+)
+def test_a_file_of_another_shape_is_no_answer(folder: Path, make_index: Make, broken: str):
+    (folder / "07-sampled/rescored.json").write_text(broken)
+    index = make_index(folder)
+    found = tokens(index, Models(index, None), "07-sampled/trajectories.jsonl:1", 0)
+    assert found["completion"]["trained_logprobs"] is None
+
+
 def test_without_the_model_ids_are_shown_and_why(tmp_path: Path, make_index: Make):
     write(tmp_path / "run/a.jsonl", trajectory("a#0", [], turns=[turn("look", call=call([1, 2], [3]))], info={}))
     index = make_index(tmp_path / "run")
     found = tokens(index, Models(index, None), "a.jsonl:1", 0)
-    assert found["completion"] == {"ids": [3], "texts": None, "logprobs": None}
+    assert found["completion"] == {"ids": [3], "texts": None, "logprobs": None, "trained_logprobs": None}
     assert found["why_no_text"] == "no model is named; start the viewer with --model NAME"
 
 

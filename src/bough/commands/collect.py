@@ -50,8 +50,10 @@ async def _collect(config: CollectConfig, collection: Collection, missing: list[
                     tell=lambda tally: bar.tell(tally.to_json()),
                 )  # fmt: skip
         numbers = _all_on_file(collection, tally)
-        if agent is not None and (gap := rescore(agent, collection.read(), config.rescore)):
-            numbers |= gap
+        if agent is not None:
+            rescored = rescore(agent, collection.read(), config.rescore)
+            collection.keep_rescored(rescored.logprobs)
+            numbers |= rescored.numbers
     finally:
         if agent is not None:
             await agent.close()

@@ -4,6 +4,7 @@
     OUTPUT/trajectories.jsonl     one episode a line, as it happened
     OUTPUT/images/ID/TURN.png     screenshots, where the world was asked for them
     OUTPUT/report.json            the numbers
+    OUTPUT/rescored.json          the trainer's log-probabilities of some replies: {episode: {turn: [one a token]}}
 
 An episode is on file whole or not at all; a collection that was killed goes on with
 the episodes that are missing.
@@ -27,6 +28,7 @@ from bough.trajectories.reader import Reader
 from bough.trajectories.writer import Writer
 from bough.types import Trajectory
 
+RESCORED = "rescored.json"
 # Settings that change how fast episodes are played, or how many, but not what is in them.
 FREE = {"output", "concurrency", "retries", "overwrite", "tasks", "attempts", "rescore", "key_variable", "base_url"}
 
@@ -83,6 +85,11 @@ class Collection:
         self._writer.close()
         beside.rename(self.trajectories)
         sync(self.path)
+
+    def keep_rescored(self, logprobs: dict[str, dict[int, list[float]]]) -> None:
+        """What `bough view` shows the gap between sampler and trainer by."""
+        if logprobs:
+            write_json(self.path / RESCORED, logprobs)
 
     def report(self, numbers: dict[str, Any]) -> None:
         write_json(self.path / "report.json", numbers)

@@ -6,6 +6,8 @@ bfloat16); what is left between them is what importance sampling has to make goo
 
 from __future__ import annotations
 
+import math
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from bough.rollouts.agents import Agent, ModelAgent
@@ -15,20 +17,39 @@ if TYPE_CHECKING:
     from bough.training.policy import Policy
 
 
-def rescore(agent: Agent, trajectories: list[Trajectory], count: int) -> dict[str, Any]:
-    """The gap on up to `count` calls; nothing where no model in this process played, or none are wanted."""
+@dataclass(frozen=True)
+class Rescored:
+    """The trainer's log-probabilities of sampled replies, by episode and turn, and the gap in numbers."""
+
+    logprobs: dict[str, dict[int, list[float]]] = field(default_factory=dict)
+    numbers: dict[str, Any] = field(default_factory=dict)
+
+
+def rescore(agent: Agent, trajectories: list[Trajectory], count: int) -> Rescored:
+    """Asks again for up to `count` calls; nothing where no model in this process played, or none are wanted."""
     engine = agent.engine if isinstance(agent, ModelAgent) else None
     policy: Policy | None = getattr(engine, "scorer", None)
-    calls = sampled_calls(trajectories, count)
-    return logprob_gap(policy, calls) if policy is not None and calls else {}
+    chosen = _spread(trajectories, count)
+    if policy is None or not chosen:
+        return Rescored()
+    calls = [call for _, _, call in chosen]
+    found = trained_logprobs(policy, calls)
+    by_episode: dict[str, dict[int, list[float]]] = {}
+    for (episode, turn, _), values in zip(chosen, found, strict=True):
+        by_episode.setdefault(episode, {})[turn] = values
+    return Rescored(by_episode, logprob_gap(calls, found))
 
 
 def sampled_calls(trajectories: list[Trajectory], count: int) -> list[Call]:
     """Up to `count` calls with sampled log-probabilities, spread evenly over the episodes."""
+    return [call for _, _, call in _spread(trajectories, count)]
+
+
+def _spread(trajectories: list[Trajectory], count: int) -> list[tuple[str, int, Call]]:
     calls = [
-        turn.call
+        (trajectory.id, number, turn.call)
         for trajectory in trajectories
-        for turn in trajectory.turns
+        for number, turn in enumerate(trajectory.turns)
         if turn.call is not None and turn.call.logprobs and turn.call.completion_ids
     ]
     if count <= 0 or not calls:
@@ -37,16 +58,23 @@ def sampled_calls(trajectories: list[Trajectory], count: int) -> list[Call]:
     return calls[::step][:count]
 
 
-def logprob_gap(policy: Policy, calls: list[Call]) -> dict[str, Any]:
-    """The mean and the largest absolute difference over the answered tokens of `calls`, which were sampled."""
+def trained_logprobs(policy: Policy, calls: list[Call]) -> list[list[float]]:
+    """What training would compute for the answered tokens of each call."""
     import torch
 
     with torch.no_grad():
-        found = policy.logprobs(calls)
-    sampled = torch.tensor([value for call in calls for value in call.logprobs or ()])
-    gaps = (torch.cat([values.cpu() for values in found]) - sampled).abs()
+        return [values.tolist() for values in policy.logprobs(calls)]
+
+
+def logprob_gap(calls: list[Call], trained: list[list[float]]) -> dict[str, Any]:
+    """The mean and the largest absolute difference over the answered tokens of `calls`, which were sampled."""
+    gaps = [
+        abs(new - old)
+        for call, values in zip(calls, trained, strict=True)
+        for new, old in zip(values, call.logprobs or (), strict=True)
+    ]
     return {
-        "rescored_tokens": int(gaps.numel()),
-        "logprob_gap_mean": float(gaps.mean()),
-        "logprob_gap_max": float(gaps.max()),
+        "rescored_tokens": len(gaps),
+        "logprob_gap_mean": math.fsum(gaps) / len(gaps),
+        "logprob_gap_max": max(gaps),
     }

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from bough.formats.bough import common_prefix
+from bough.rollouts.collection import RESCORED
 from bough.types import Call, Trajectory
 from bough.viewer.index import Index
 from bough.viewer.models import Model, Models
 from bough.viewer.records import MissingError, find_trajectory, place
+from bough.viewer.runs import read_json
 
 # A prompt may be very long; its beginning is rarely what one looks for.
 MAX_PROMPT = 6000
@@ -27,7 +30,10 @@ def tokens(index: Index, models: Models, at: str, turn: int, attempt: int | None
         why = model.missing or "this reply is not trained, or cannot be"
         return {"turn": turn, "missing": f"There are no tokens on file, and none can be made: {why}."}
     before = record.turns[turn - 1].call if turn else None
-    return _shown(call, model, before) | {"turn": turn, "source": source, "model": model.name}
+    shown = _shown(call, model, before)
+    if source == "recorded":
+        shown["completion"]["trained_logprobs"] = _trained(index, at, record.id, turn, len(call.completion_ids))
+    return shown | {"turn": turn, "source": source, "model": model.name}
 
 
 def _built(model: Model, record: Trajectory, turn: int) -> Call | None:
@@ -41,6 +47,16 @@ def _built(model: Model, record: Trajectory, turn: int) -> Call | None:
         if built.turn == turn:
             return built.call
     return None
+
+
+def _trained(index: Index, at: str, episode: str, turn: int, length: int) -> list[float] | None:
+    """What the trainer says to the same tokens, if it was asked when they were played."""
+    found = read_json(index, str(Path(place(at)[0]).parent / RESCORED))
+    for key in (episode, str(turn)):
+        found = found.get(key) if isinstance(found, dict) else None
+    values: Any = found
+    sound = isinstance(values, list) and len(values) == length and all(isinstance(value, float) for value in values)
+    return values if sound else None
 
 
 def _shown(call: Call, model: Model, before: Call | None) -> dict[str, Any]:

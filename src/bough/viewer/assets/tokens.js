@@ -4,6 +4,7 @@ import { h } from "./dom.js";
 import { count, number, signed } from "./format.js";
 
 const TAIL = 160;
+const GAP = "gap to the trainer";
 
 export function tokensOf(where, turnNumber, turn) {
   const body = h("div", { class: "tokens" }, h("p", { class: "faint", role: "status" }, "looking up the tokens …"));
@@ -25,7 +26,7 @@ function view(found, turn) {
     answer.replaceChildren(...texts(completion).map((one, i) => token(one, completion, i, turn, mode.name)));
     legend.replaceChildren(...explain(mode.name, turn, completion));
   }
-  const choices = ["trained", completion.logprobs && "log-probability", turn.advantage !== null && turn.advantage !== undefined && "advantage", turn.weight !== null && turn.weight !== undefined && "weight"].filter(Boolean);
+  const choices = ["trained", completion.logprobs && "log-probability", completion.trained_logprobs && GAP, turn.advantage !== null && turn.advantage !== undefined && "advantage", turn.weight !== null && turn.weight !== undefined && "weight"].filter(Boolean);
   const buttons = choices.map((name) => h("button", { type: "button", "aria-pressed": String(name === mode.name), on: { click: (event) => {
     mode.name = name;
     for (const one of buttons) one.setAttribute("aria-pressed", String(one === event.currentTarget));
@@ -55,10 +56,17 @@ function view(found, turn) {
 
 function token(text, completion, i, turn, mode) {
   const value = completion.logprobs ? completion.logprobs[i] : null;
+  const gap = completion.trained_logprobs ? completion.trained_logprobs[i] - value : null;
   const title = [`id ${completion.ids[i]}`, value === null ? null : `log-probability ${number(value)} (${(100 * Math.exp(value)).toPrecision(3)}%)`,
+    gap === null ? null : `the trainer's ${number(completion.trained_logprobs[i])}, apart ${Math.abs(gap).toPrecision(2)}`,
     turn.advantage === null || turn.advantage === undefined ? null : `advantage ${signed(turn.advantage)}`,
     turn.weight === null || turn.weight === undefined ? null : `weight ${number(turn.weight)}`].filter(Boolean).join("\n");
-  return h("span", { class: `token ${shade(mode, value, turn)}`, title }, text);
+  return h("span", { class: `token ${mode === GAP ? `surprise-${size(gap)}` : shade(mode, value, turn)}`, title }, text);
+}
+
+// Powers of ten: below 0.0001 is rounding in float32, above 0.1 is what importance sampling should know of.
+function size(gap) {
+  return Math.min(4, Math.max(0, Math.ceil(Math.log10(Math.abs(gap) + 1e-12)) + 4));
 }
 
 // Five steps of one hue: how surprised the model was; two hues for the sign of an advantage.
@@ -77,6 +85,10 @@ function explain(mode, turn, completion) {
   if (mode === "log-probability") {
     const total = completion.logprobs.reduce((sum, one) => sum + one, 0);
     return [box("surprise-0", "likely"), box("surprise-2", "surprising"), box("surprise-4", "very surprising"), h("span", { class: "faint" }, `sum ${number(total)}`)];
+  }
+  if (mode === GAP) {
+    const gaps = completion.trained_logprobs.map((one, i) => Math.abs(one - completion.logprobs[i]));
+    return [box("surprise-0", "below 0.0001"), box("surprise-2", "0.001 to 0.01"), box("surprise-4", "above 0.1"), h("span", { class: "faint" }, `sampler against trainer, at most ${Math.max(...gaps).toPrecision(2)}`)];
   }
   if (mode === "advantage") return [box("gain-3", "made likelier"), box("loss-3", "made less likely"), h("span", { class: "faint" }, `advantage ${signed(turn.advantage)} on each token`)];
   if (mode === "weight") return [box("gain-2", "counts"), h("span", { class: "faint" }, `weight ${number(turn.weight)} on each token`)];
