@@ -6,12 +6,13 @@ import pytest
 
 from bough.config.curation import PairsConfig
 from bough.config.rollouts import LimitsConfig
-from bough.curation.counterfactual import Cost
+from bough.curation.counterfactual import Cost, Miner
 from bough.curation.pair_work import PairWork
+from bough.curation.rounds import Round
 from bough.curation.source import Filed
 from bough.errors import InputError
 from bough.rollouts.episode import play
-from bough.types import Task
+from bough.types import Pair, Task
 from tests.environments.worlds import Counting
 from tests.rollouts.players import Script
 
@@ -24,8 +25,8 @@ def counted(name: str, *replies: str, environment: str | None = None, goal: int 
     return Filed(asyncio.run(play(Counting, task, Script(list(replies)), id=name, seed=0, limits=limits))[0], name, 1)
 
 
-def work(*filed: Filed, tell: Any = None, **settings: Any) -> PairWork:
-    return PairWork(PairsConfig(file=Path("in.jsonl"), output=Path("out.jsonl"), **settings), filed, tell)
+def work(*filed: Filed, tell: Any = None, folder: Path = Path(), **settings: Any) -> PairWork:
+    return PairWork(PairsConfig(file=Path("in.jsonl"), output=folder / "out.jsonl", **settings), filed, tell)
 
 
 def test_each_kind_has_its_ledger_and_the_whole_comes_last():
@@ -48,14 +49,14 @@ def test_caps_are_kept():
     assert mining.ledgers[-1].dropped == {"parting_over_its_cap": 1}
 
 
-def test_samples_and_counterfactuals_share_one_budget():
+def test_samples_and_counterfactuals_share_one_budget(tmp_path: Path):
     told: list[Cost] = []
     bad = [counted("a", "9", environment=COUNTING), counted("b", "8", environment=COUNTING, goal=4)]
     settings: dict[str, Any] = {
         "model": "expert", "max_turns": 3, "samples": 1, "scouts": 1, "plays": 3, "max_episodes": 16,
         "better": ["sample"], "reasons": ["invalid_action"], "per_trajectory": 1,
     }  # fmt: skip
-    mining = work(*bad, tell=told.append, kinds=["failure_mode", "counterfactual"], **settings)
+    mining = work(*bad, tell=told.append, folder=tmp_path, kinds=["failure_mode", "counterfactual"], **settings)
     pairs = asyncio.run(mining.mine())
     # A round costs 2 × 1 + 2 × 3 = 8 episodes: the first mistake is played out; "to 4" cannot be reached in three
     # turns, which two scouts show. Then 16 − 10 are left, too few for a round.
@@ -64,6 +65,44 @@ def test_samples_and_counterfactuals_share_one_budget():
         "rounds": 2, "episodes": 10, "sampled_turns": 0, "lost_episodes": 0,
     }  # fmt: skip
     assert mining.ledgers[1].dropped == {"budget": 2} and told[-1] is mining.cost
+
+
+def test_mining_that_was_killed_goes_on_and_ends_in_the_same_pairs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    bad = [counted(name, "9", environment=COUNTING) for name in "abcd"]
+    settings: dict[str, Any] = {"model": "expert", "max_turns": 3, "samples": 1, "scouts": 1, "plays": 3}
+    settings |= {"kinds": ["counterfactual"], "concurrency": 8, "rounds": 4}  # a round a wave
+
+    def mined(folder: Path, stop_after: int = 99, **more: Any) -> tuple[PairWork, list[Pair], int]:
+        played, looked = [], Miner._look_into
+
+        async def look_into(self: Miner, one: Round, against: str) -> Pair | str:
+            if len(played) == stop_after:
+                raise KeyboardInterrupt
+            played.append(one)
+            return await looked(self, one, against)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Miner, "_look_into", look_into)
+            mining = work(*bad, folder=folder, **(settings | more))
+            try:
+                return mining, asyncio.run(mining.mine()), len(played)
+            except KeyboardInterrupt:
+                return mining, [], len(played)
+
+    (tmp_path / "whole").mkdir()
+    whole, pairs, _ = mined(tmp_path / "whole")
+    assert len(pairs) == 4
+    mined(tmp_path, stop_after=6)
+    with (tmp_path / ".out.jsonl.looked-into").open("a") as file:
+        file.write('{"rounds": [["c", 0]], "resu')  # killed while it was written
+    again, found, played = mined(tmp_path)
+    assert (found, played) == (pairs, 10) and again.cost == whole.cost
+    assert [ledger.to_json() for ledger in again.ledgers] == [ledger.to_json() for ledger in whole.ledgers]
+    assert mined(tmp_path)[2] == 0, "now all of it is known"
+    assert mined(tmp_path, seed=1)[2] == 16, "other settings are other work"
+    last, _, _ = mined(tmp_path)
+    last.forget()
+    assert not (tmp_path / ".out.jsonl.looked-into").exists()
 
 
 def test_the_setting_names_the_world_else_the_task_does():

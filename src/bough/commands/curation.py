@@ -48,7 +48,9 @@ def pairs(config: PairsConfig) -> int:
     more: dict[str, Any] = {"reasons": dict(Counter(pair.reason for pair in kept).most_common())}
     if work.cost.rounds:
         more["cost"] = work.cost.to_json()
-    return _write(config, kept, [rows, *work.ledgers], "pairs", **more)
+    done = _write(config, kept, [rows, *work.ledgers], "pairs", **more)
+    work.forget()
+    return done
 
 
 def _scored(filed: list[Filed], config: RewardsConfig) -> tuple[list[Filed], dict[str, Any]]:

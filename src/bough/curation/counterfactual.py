@@ -22,6 +22,7 @@ from pydantic import JsonValue
 from bough.config.curation import CounterfactualConfig
 from bough.config.rollouts import LimitsConfig
 from bough.curation.branches import Branch, BranchAgent, at_round
+from bough.curation.journal import Journal, Result
 from bough.curation.posterior import Rate, probability_better
 from bough.curation.round_pairs import round_pair
 from bough.curation.rounds import Round
@@ -73,6 +74,7 @@ class Miner:
     seed: int = 0
     cost: Cost = field(default_factory=Cost)
     tell: Callable[[Cost], None] | None = None
+    journal: Journal | None = None
 
     async def pairs(self, rounds: Sequence[Round], ledger: Ledger, *, against: str | None = None) -> list[Pair]:
         """A pair for each round where one reply is surely better than another."""
@@ -80,8 +82,7 @@ class Miner:
         waiting = list(rounds)
         while wave := self._wave(waiting):
             del waiting[: len(wave)]
-            looks = [self._look_into(one, against or self.config.against) for one in wave]
-            for result in await _together(looks):
+            for result in await self._results(wave, against or self.config.against):
                 if isinstance(result, str):
                     ledger.drop(result)
                 else:
@@ -92,6 +93,17 @@ class Miner:
         if waiting:
             ledger.drop("budget", len(waiting))
         return found
+
+    async def _results(self, wave: Sequence[Round], against: str) -> list[Result]:
+        known = self.journal.recall(wave) if self.journal is not None else None
+        if known is not None:
+            results, spent = known
+            self.cost.__dict__.update(spent)
+            return results
+        results = await _together(self._look_into(one, against) for one in wave)
+        if self.journal is not None:
+            self.journal.add(wave, results, self.cost.to_json())
+        return results
 
     def _wave(self, waiting: Sequence[Round]) -> list[Round]:
         """As many of the next rounds as are worth looking into at once and are paid for in the worst case.

@@ -8,6 +8,7 @@ from bough.config.curation import PairsConfig
 from bough.curation.counterfactual import Cost, Miner
 from bough.curation.episode_pairs import episode_pairs
 from bough.curation.failure_pairs import failure_pairs
+from bough.curation.journal import Journal
 from bough.curation.round_pairs import round_pairs
 from bough.curation.rounds import telling_rounds
 from bough.curation.shares import balanced
@@ -27,6 +28,7 @@ class PairWork:
         self.config, self.filed, self.tell = config, filed, tell
         self.ledgers: list[Ledger] = []
         self.cost = Cost()
+        self.journal: Journal | None = None
         self._agent: Agent | None = None
         self._kinds: dict[str | None, type[Environment] | None] = {}
 
@@ -73,7 +75,13 @@ class PairWork:
         """A miner in one world. All share one agent and one budget."""
         if self._agent is None:
             self._agent = await make_agent(self.config, self.config)
-        return Miner(kind, self._agent, self.config, self.config, self.config.seed, self.cost, self.tell)
+            self.journal = Journal(self.config, self.filed)
+        return Miner(kind, self._agent, self.config, self.config, self.config.seed, self.cost, self.tell, self.journal)
+
+    def forget(self) -> None:
+        """The pairs are on file: what helps to go on after a kill can go."""
+        if self.journal is not None:
+            self.journal.remove()
 
     def kind_of(self, item: Filed) -> type[Environment] | None:
         """The world that a trajectory was played in; None where its task does not say."""
