@@ -25,6 +25,8 @@ def test_settings_of_a_preference_loss_that_do_not_go_together(settings: dict, s
         ({"train_file": "g.jsonl", "averaging": "constant_length"}, "needs constant_length"),
         ({"train_file": "g.jsonl", "dual_clip": 1.2, "clip_high": 0.28}, "above 1.28"),
         ({"environment": "household"}, "max_steps is required"),
+        ({"environment": "e", "max_steps": 1, "task_file": "t", "eval_every": 1}, "needs eval_task_file"),
+        ({"environment": "e", "max_steps": 1, "task_file": "t", "eval_task_file": "t"}, "eval_task_file is task_file"),
         ({"train_file": "g.jsonl", "environment": "household"}, "give one of them"),
         ({}, "give one of them"),
     ],

@@ -37,7 +37,7 @@ def test_filters_by_reward_and_length():
         episode("none", "c", rewards={"outcome": None}),
         episode("long", "d", "e", "f", rewards={"outcome": 1.0}),
     ]
-    found, ledger = kept(*episodes, min_reward=0.5, max_turns=2)
+    found, ledger = kept(*episodes, min_reward=0.5, longest=2)
     assert names(found) == ["good"] and ledger.dropped == {"low_reward": 1, "not_scored": 1, "too_many_turns": 1}
 
 

@@ -21,11 +21,3 @@ def test_a_total_that_was_not_scored_is_not_replaced_by_another():
 def test_without_rewards_success_counts():
     assert [score(trajectory(success=success)) for success in (True, False, None)] == [1.0, 0.0, None]
     assert score(trajectory(rewards={"a": 1.0, "b": 2.0}, success=True)) is None
-
-
-def test_training_takes_the_rubrics_total_too():
-    from bough.stages.examples import reward_of
-
-    both = trajectory(rewards={"outcome": 1.0, "total": 0.5}, success=True)
-    unscored = trajectory(rewards={"outcome": 1.0, "total": None}, success=True)
-    assert (reward_of(both), reward_of(unscored), reward_of(both, "outcome")) == (0.5, None, 1.0)

@@ -1,3 +1,4 @@
+import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -6,6 +7,7 @@ import pytest
 
 import bough
 from bough.errors import BoughError, InputError
+from bough.stages.player import Player
 from bough.stages.watch import Watch
 from bough.training.metrics_file import MetricsFile
 from bough.training.source import PausedError
@@ -93,6 +95,28 @@ def test_a_divergence_from_weights_that_are_gone_is_refused_before_playing(tmp_p
     with pytest.raises(InputError, match="--kl-coef with --environment needs an adapter"):
         bough.grpo(settings(tmp_path, use_lora=False, kl_coef=0.1))
     assert not (tmp_path / "rollouts").exists()
+
+
+def test_held_out_tasks_come_from_a_file_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    for name in ("train", "held-out"):
+        tasks = [{"id": f"{name}-{number}", "data": {"number": number}} for number in range(4)]
+        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(task) + "\n" for task in tasks))
+    played: list[str] = []
+    monkeypatch.setattr(Player, "_play", _noting(played, Player._play))
+    files = {"task_file": tmp_path / "train.jsonl", "eval_task_file": tmp_path / "held-out.jsonl"}
+    bough.grpo(settings(tmp_path / "run", max_steps=2, eval_every=1, eval_tasks=3, **files))
+    names = {id.partition("#")[0] for id in played}
+    assert {name for name in names if "held-out" in name} == {f"held-out-{n}" for n in range(3)}
+    assert {name for name in names if "held-out" not in name} == {f"train-{n}" for n in range(4)}
+
+
+def _noting(played: list[str], play: Any) -> Any:
+    def noted(self: Player, wanted: Any, temperature: float) -> Any:
+        order = list(wanted)
+        played.extend(attempt.id for attempt in order)
+        return play(self, order, temperature)
+
+    return noted
 
 
 def test_a_rubric_decides_what_is_compared(tmp_path: Path):

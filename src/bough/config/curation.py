@@ -48,7 +48,7 @@ class DemosConfig(CurationConfig, RewardsConfig):
     """Keeps the episodes worth imitating."""
 
     min_reward: float | None = Field(None, description="keep episodes of at least this reward")
-    max_turns: int | None = Field(None, ge=1, description="keep episodes of at most so many turns")
+    longest: int | None = Field(None, ge=1, description="keep episodes of at most so many turns")
     failures: bool = Field(False, description="keep failures and unknown outcomes too; give --min-reward then")
     errors: Literal["keep", "context", "drop"] = Field(
         "context",

@@ -40,6 +40,7 @@ class WatchConfig(Config):
     eval_every: int = Field(0, ge=0, description="play held-out tasks after so many batches; 0: never")
     eval_tasks: int = Field(32, ge=1, description="how many held-out tasks")
     eval_split: str = Field("unseen", description="where held-out tasks come from")
+    eval_task_file: Path | None = Field(None, description="held-out tasks from a JSON Lines file instead")
     eval_temperature: float = Field(0.0, ge=0, description="how held-out replies are drawn")
     watch: bool = Field(
         True, description="pause when reward rises while held-out success falls, lengths run away or entropy collapses"

@@ -200,7 +200,8 @@ class GRPOConfig(TrainingConfig, OnlineConfig):  # type: ignore[misc]  # pydanti
     )
     num_epochs: float = Field(1, gt=0, description="how often the data is gone through")
     reward: str | None = Field(
-        None, description="the reward to compare attempts by (default: a rubric's total, or the only one they have)"
+        None,
+        description="the reward to compare by (default: the total, the only one there is, or the outcome)",
     )
     normalise: bool = Field(True, description="divide advantages by the group's standard deviation (off: Dr. GRPO)")
     advantage: Literal["attempt", "step", "turn"] = Field(
@@ -235,6 +236,10 @@ class GRPOConfig(TrainingConfig, OnlineConfig):  # type: ignore[misc]  # pydanti
             raise ValueError("groups come from train_file or from an environment: give one of them")
         if self.environment is not None and self.max_steps is None:
             raise ValueError("max_steps is required with environment: a world has no end of its own")
+        if self.eval_every and self.task_file is not None and self.eval_task_file is None:
+            raise ValueError("eval_every with task_file needs eval_task_file: held-out tasks are not learnt from")
+        if self.eval_task_file is not None and self.eval_task_file == self.task_file:
+            raise ValueError("eval_task_file is task_file: held-out tasks are not learnt from")
         return self
 
     @model_validator(mode="after")

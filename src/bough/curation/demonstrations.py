@@ -51,7 +51,7 @@ def _fit(trajectory: Trajectory, config: DemosConfig) -> tuple[Trajectory, str |
         value = score(trajectory, config.reward)
         if value is None or value < config.min_reward:
             return trajectory, "not_scored" if value is None else "low_reward"
-    if config.max_turns is not None and len(trajectory.turns) > config.max_turns:
+    if config.longest is not None and len(trajectory.turns) > config.longest:
         return trajectory, "too_many_turns"
     if any(turn.error for turn in trajectory.turns):
         if config.errors == "drop":

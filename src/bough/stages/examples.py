@@ -15,7 +15,7 @@ from bough.ledger import Ledger
 from bough.terminal.console import printable, progress
 from bough.training.objective import Example
 from bough.trajectories.reader import Problem, Reader
-from bough.types import Call, Message, Trajectory, Turn, split_conversation
+from bough.types import Call, Message, Turn, split_conversation
 
 PROBLEMS_SHOWN = 20
 E = TypeVar("E", bound=Example)
@@ -107,15 +107,3 @@ def _ranks(values: Sequence[float | None]) -> list[float]:
 def head_of(start: list[Message]) -> str:
     """A name for the episode that a history belongs to: what was said before the first reply."""
     return digest(*split_conversation(start)[0])
-
-
-def reward_of(trajectory: Trajectory, name: str | None = None) -> float | None:
-    """The reward called `name`; without a name a rubric's "total", "reward", the only one, or success as 1 or 0."""
-    rewards = trajectory.rewards
-    if name is not None:
-        return rewards.get(name)
-    if "total" in rewards:
-        return rewards["total"]
-    if "reward" in rewards or len(rewards) == 1:
-        return rewards.get("reward", next(iter(rewards.values())))
-    return None if trajectory.success is None or rewards else float(trajectory.success)

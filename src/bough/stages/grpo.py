@@ -15,7 +15,8 @@ from bough.formats.base import Sample
 from bough.objectives.advantages import group_advantages, step_advantages, turn_advantages
 from bough.objectives.base import Loss
 from bough.objectives.grpo import aggregation_weights, grpo_loss
-from bough.stages.examples import CallSource, Examples, by_difficulty, head_of, read_examples, reward_of
+from bough.rewards.score import score
+from bough.stages.examples import CallSource, Examples, by_difficulty, head_of, read_examples
 from bough.training.objective import Example
 from bough.types import Call, Group, Trajectory
 
@@ -118,7 +119,7 @@ def make_attempts(group: Group, source: CallSource, config: GRPOConfig) -> Attem
     if not calls:
         raise RowError("nothing_to_train", "no reply of this group can be trained")
     aggregation = aggregation_weights(lengths, config.averaging, constant_length=config.constant_length)
-    rewards = [reward for attempt in group.attempts if (reward := reward_of(attempt, config.reward)) is not None]
+    rewards = [reward for attempt in group.attempts if (reward := score(attempt, config.reward)) is not None]
     return Attempts(
         calls=calls,
         cluster=head_of(group.attempts[0].start),
@@ -131,7 +132,7 @@ def make_attempts(group: Group, source: CallSource, config: GRPOConfig) -> Attem
 
 def call_advantages(group: Group, config: GRPOConfig) -> list[list[float | None]]:
     """An advantage for every turn of every attempt; None where it was not scored."""
-    rewards = [reward_of(attempt, config.reward) for attempt in group.attempts]
+    rewards = [score(attempt, config.reward) for attempt in group.attempts]
     level = "step" if config.step_level_advantage else config.advantage
     if level == "turn":
         by_turn = turn_advantages(

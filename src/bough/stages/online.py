@@ -24,8 +24,9 @@ from bough.config.training import GRPOConfig
 from bough.disk import sync, write_json
 from bough.errors import BoughError, RowError
 from bough.ledger import Ledger
+from bough.rewards.score import score
 from bough.rundir import RunDir
-from bough.stages.examples import CallSource, reward_of
+from bough.stages.examples import CallSource
 from bough.stages.grpo import Attempts, make_attempts
 from bough.stages.player import Player
 from bough.stages.watch import Watch
@@ -134,7 +135,7 @@ class OnlineSource:
         return [group.model_copy(update={"info": {"tasks_drawn": self._drawn}}) for group in groups]
 
     def _teaches_nothing(self, group: Group) -> str | None:
-        rewards = [reward_of(attempt, self.player.reward) for attempt in group.attempts]
+        rewards = [score(attempt, self.player.reward) for attempt in group.attempts]
         known = [reward for reward in rewards if reward is not None]
         if len(known) < 2:
             return "too_few_scored"

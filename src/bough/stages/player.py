@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
+from pathlib import Path
 from statistics import fmean
 from typing import Any
 
@@ -20,10 +21,10 @@ from bough.environments.registry import find
 from bough.environments.tasks import tasks_of
 from bough.errors import InputError
 from bough.rewards.rubric import Rubric
+from bough.rewards.score import score
 from bough.rollouts.agents import ModelAgent
 from bough.rollouts.collect import Attempt, attempts, collect
 from bough.rollouts.rescore import sampled_calls
-from bough.stages.examples import reward_of
 from bough.training.policy import Policy
 from bough.types import Group, Task, Trajectory
 
@@ -47,7 +48,7 @@ class Player:
             for temperature in {config.temperature, config.eval_temperature}
         }
         self._loop = asyncio.Runner()
-        self._tasks = self._all_tasks(config.split)
+        self._tasks = self._all_tasks(config.split, config.task_file)
         self._known: list[Task] = []
 
     def renew(self, step: int) -> None:
@@ -78,7 +79,7 @@ class Player:
 
     def held_out(self) -> dict[str, Any]:
         """Success on tasks that are never learnt from."""
-        tasks = islice(self._all_tasks(self.config.eval_split), self.config.eval_tasks)
+        tasks = islice(self._all_tasks(self.config.eval_split, self.config.eval_task_file), self.config.eval_tasks)
         played = self._play(attempts(tasks, 1, self.config.seed), self.config.eval_temperature)
         known = [record.success for record in played if record.success is not None]
         return {"eval_success": fmean(known), "eval_episodes": len(known)} if known else {}
@@ -89,7 +90,7 @@ class Player:
         turns = [turn for attempt in members for turn in attempt.turns]
         values = {
             "episodes": len(members),
-            "reward": _mean(reward_of(attempt, self.reward) for attempt in members),
+            "reward": _mean(score(attempt, self.reward) for attempt in members),
             "success": _mean(attempt.success for attempt in members),
             "turns": _mean(len(attempt.turns) for attempt in members),
             "reply_tokens": _mean(len(turn.call.completion_ids) for turn in turns if turn.call),
@@ -131,9 +132,9 @@ class Player:
         place = {attempt.id: number for number, attempt in enumerate(order)}
         return sorted(kept, key=lambda record: place[record.id])
 
-    def _all_tasks(self, split: str) -> Iterator[Task]:
+    def _all_tasks(self, split: str, file: Path | None) -> Iterator[Task]:
         config = self.config
-        return tasks_of(self.kind, options=config.options, split=split, task_file=config.task_file, seed=config.seed)
+        return tasks_of(self.kind, options=config.options, split=split, task_file=file, seed=config.seed)
 
 
 def _sampling(config: GRPOConfig, temperature: float) -> SamplingConfig:

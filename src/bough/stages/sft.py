@@ -14,7 +14,8 @@ from bough.errors import RowError
 from bough.formats.base import Sample
 from bough.objectives.base import Loss
 from bough.objectives.sft import sft_loss, step_weights
-from bough.stages.examples import CallSource, Examples, by_difficulty, head_of, read_examples, reward_of
+from bough.rewards.score import score
+from bough.stages.examples import CallSource, Examples, by_difficulty, head_of, read_examples
 from bough.training.objective import Example
 from bough.types import Trajectory
 
@@ -74,5 +75,5 @@ def _demonstration(trajectory: Trajectory, source: CallSource, weighted: bool) -
         calls=list(trained.values()),
         cluster=head_of(trajectory.start),
         weights=tuple(weights[t] for t in trained),
-        reward=reward_of(trajectory),
+        reward=score(trajectory),
     )
