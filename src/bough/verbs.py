@@ -144,7 +144,7 @@ VERBS: dict[str, Verb] = {
     "merge": Verb(
         "write an adapter into its base model",
         "bough.config.merge:MergeConfig", "bough.commands.merge:merge",
-        "  bough merge runs/dpo/final -o model",
+        "  bough merge runs/dpo/final -o model\n  bough merge runs/dpo/final -o model.gguf --gguf-type q8_0",
     ),
     "card": Verb(
         "write the model card of what a run has trained",

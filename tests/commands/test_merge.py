@@ -2,7 +2,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM
+from gguf import GGUFReader, LlamaFileType
+from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
 
 from bough.cli import main
 from bough.models.resolve import load_tokenizer
@@ -13,13 +14,18 @@ from bough.training.saving import save_policy
 IDS = torch.tensor([[5, 6, 7, 8]])
 
 
-def test_a_merged_model_is_plain_and_computes_the_same(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    policy = Policy.load("tiny", lora=Lora(r=4)).eval()
+def save_adapter(base: str, folder: Path) -> Policy:
+    policy = Policy.load(base, lora=Lora(r=4)).eval()
     with torch.no_grad():
         for name, parameter in policy.named_parameters():
             if "lora_B" in name:
                 parameter.normal_(std=0.3)
-    save_policy(policy, load_tokenizer("tiny"), tmp_path / "adapter")
+    save_policy(policy, load_tokenizer(base), folder)
+    return policy
+
+
+def test_a_merged_model_is_plain_and_computes_the_same(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    policy = save_adapter("tiny", tmp_path / "adapter")
     command = ["merge", str(tmp_path / "adapter"), "-o", str(tmp_path / "model")]
     assert main(command) == 0
     merged = AutoModelForCausalLM.from_pretrained(tmp_path / "model")
@@ -27,3 +33,36 @@ def test_a_merged_model_is_plain_and_computes_the_same(tmp_path: Path, capsys: p
     assert load_tokenizer(str(tmp_path / "model")).chat_template
     assert main(command) == 2
     assert "exists" in capsys.readouterr().err
+
+
+def test_a_merged_gguf_file_computes_the_same(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    policy = save_adapter("tiny", tmp_path / "adapter")
+    command = ["merge", str(tmp_path / "adapter"), "-o", str(tmp_path / "new" / "model.gguf"), "--gguf-type", "f32"]
+    assert main(command) == 0
+    assert [path.name for path in (tmp_path / "new").iterdir()] == ["model.gguf"]
+    source = {"pretrained_model_name_or_path": tmp_path / "new", "gguf_file": "model.gguf"}
+    merged = AutoModelForCausalLM.from_pretrained(**source, quantization_config=GgufConfig(dequantize=True))
+    assert torch.allclose(merged(IDS).logits, policy.base(IDS).logits, atol=1e-4)
+    assert AutoTokenizer.from_pretrained(**source).chat_template == load_tokenizer("tiny").chat_template
+    assert main(command) == 2
+    assert "exists; name a file that does not" in capsys.readouterr().err
+
+
+def test_a_gguf_file_is_f16_unless_told_otherwise(tmp_path: Path):
+    save_adapter("tiny", tmp_path / "adapter")
+    assert main(["merge", str(tmp_path / "adapter"), "-o", str(tmp_path / "model.gguf")]) == 0
+    reader = GGUFReader(tmp_path / "model.gguf")
+    assert {tensor.tensor_type.name for tensor in reader.tensors if len(tensor.shape) == 2} == {"F16"}
+    assert reader.fields["general.file_type"].contents() == LlamaFileType.MOSTLY_F16
+
+
+def test_a_gguf_type_without_a_gguf_file_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    assert main(["merge", str(tmp_path / "adapter"), "-o", str(tmp_path / "model"), "--gguf-type", "f16"]) == 2
+    assert "gguf_type belongs to an output whose name ends in .gguf" in capsys.readouterr().err
+
+
+def test_a_family_that_gguf_cannot_hold_leaves_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    save_adapter("tiny-gemma", tmp_path / "adapter")
+    assert main(["merge", str(tmp_path / "adapter"), "-o", str(tmp_path / "model.gguf")]) == 2
+    assert "family gemma3_text; allowed: llama, qwen2, qwen3" in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["adapter"]
