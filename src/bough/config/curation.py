@@ -13,9 +13,9 @@ from bough.config.rollouts import AgentConfig, LimitsConfig
 from bough.config.sampling import SamplingConfig
 
 Reason = Literal["loop", "premature_success", "implausible_location", "invalid_action", "wasted_step"]
-PairReason = Reason | Literal["success_over_failure", "more_progress", "parting", "counterfactual"]
+PairReason = Reason | Literal["success_over_failure", "more_progress", "parting", "counterfactual", "right_step"]
 Better = Literal["success", "expert", "sample"]
-Kind = Literal["episode", "parting", "failure_mode", "counterfactual"]
+Kind = Literal["episode", "parting", "failure_mode", "right_step", "counterfactual"]
 
 
 def _counts(value: Any) -> Any:
@@ -135,7 +135,8 @@ class PairsConfig(
     kinds: list[Kind] = Field(
         ["episode"],
         description="episode: success against failure; parting: the round where a failure left the way to success; "
-        "failure_mode: mistakes that rules find; counterfactual: replies that were tried out",
+        "failure_mode: mistakes that rules find; right_step: steps of a success against mistakes it did not make; "
+        "counterfactual: replies that were tried out",
     )
     environment: str | None = Field(
         None, description="the world to replay in for expert, sample and counterfactual (default: the tasks' own)"

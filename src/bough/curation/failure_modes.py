@@ -55,7 +55,12 @@ def premature_success(trajectory: Trajectory, at: int) -> bool:
     last = at == len(turns) - 1
     if last and trajectory.stop == "premature_success":
         return True
-    return not (last and trajectory.success) and _DONE.match(did(turns[at])) is not None
+    return not (last and trajectory.success) and claims(turns[at])
+
+
+def claims(turn: Turn) -> bool:
+    """Whether a turn says that the task is done."""
+    return _DONE.match(did(turn)) is not None
 
 
 def invalid_action(trajectory: Trajectory, at: int) -> bool:

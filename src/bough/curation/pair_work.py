@@ -9,6 +9,7 @@ from bough.curation.counterfactual import Cost, Miner
 from bough.curation.episode_pairs import episode_pairs
 from bough.curation.failure_pairs import failure_pairs
 from bough.curation.journal import Journal
+from bough.curation.right_steps import right_steps
 from bough.curation.round_pairs import round_pairs
 from bough.curation.rounds import telling_rounds
 from bough.curation.shares import balanced
@@ -50,6 +51,9 @@ class PairWork:
             if "failure_mode" in config.kinds:
                 ledger = self._ledger("mistakes")
                 found += await failure_pairs(self.filed, config, ledger, kinds=self.kind_of, miner=self.miner)
+            if "right_step" in config.kinds:
+                ledger = self._ledger("mistakes that successes did not make")
+                found += await right_steps(self.filed, config, ledger, kinds=self.kind_of, seed=config.seed)
             if "counterfactual" in config.kinds:
                 found += await self._counterfactual(self._ledger("rounds, for what else could be done"))
         finally:
