@@ -28,7 +28,7 @@ def run(config: RunConfig) -> int:
         return _show_plan(playing)
     err = console.err()
     playing.play(lambda line: err.print(f"▸ {line}", style="bold", markup=False))
-    console.out().print(_success_table(folder, recipe))
+    console.print_table(console.out(), _success_table(folder, recipe))
     bough = "bough" if shutil.which("bough") else sys.argv[0]  # the program may lie in an environment that is not on
     console.out().print(f"\nEverything is in {folder}. Look at it in a browser:\n{bough} view {folder}", markup=False)
     return 0
@@ -69,8 +69,8 @@ def show_run(config: RunsShowConfig) -> int:
         table.add_row(
             folder, state, f"{record.seconds / 60:.1f}", _facts(record.inputs), _facts(record.outputs), record.note
         )
-    out.print(table)
-    out.print(_success_table(config.run, recipe))
+    console.print_table(out, table)
+    console.print_table(out, _success_table(config.run, recipe))
     return 0
 
 
@@ -83,7 +83,7 @@ def _show_plan(playing: Run) -> int:
     return 0
 
 
-def _success_table(folder: Path, recipe: Recipe) -> Table | str:
+def _success_table(folder: Path, recipe: Recipe) -> Table:
     """Success by evaluation, and what each stage between them brought."""
     table = Table("evaluation", "success", "95% interval", "episodes", "against", "paired", box=None, pad_edge=False)
     for row in summary(folder, recipe):
@@ -92,7 +92,7 @@ def _success_table(folder: Path, recipe: Recipe) -> Table | str:
         table.add_row(
             row.stage, rate, interval, str(row.episodes), row.before, _paired(row.compared) if row.compared else ""
         )
-    return table if table.row_count else ""
+    return table if table.row_count else Table(box=None, show_header=False)
 
 
 def _paired(found: Comparison) -> str:

@@ -10,7 +10,9 @@ import re
 
 from rich.console import Console
 from rich.progress import MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.table import Table
 
+WIDEST = 10_000
 CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 
 
@@ -28,6 +30,13 @@ def out() -> Console:
 def err() -> Console:
     """For progress, notes and errors."""
     return Console(stderr=True, soft_wrap=True, highlight=False)
+
+
+def print_table(console: Console, table: Table) -> None:
+    """A table. A pipe has no width of its own: nothing is cut off or wrapped there."""
+    if not console.is_terminal:
+        console.width = max(console.width, console.measure(table, options=console.options.update(width=WIDEST)).maximum)
+    console.print(table)
 
 
 def progress(what: str, total: int | None = None) -> Progress:

@@ -8,11 +8,10 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from bough.terminal.console import err, out, printable
+from bough.terminal.console import err, out, print_table, printable
 from bough.terminal.episodes import EpisodesProgress
 
 Json = dict[str, Any]
-WIDEST = 10_000
 
 
 class ContestProgress:
@@ -40,7 +39,7 @@ class ContestProgress:
 def show(reports: Mapping[str, Any], comparisons: Sequence[Any], level: float) -> None:
     """The whole evaluation."""
     console = out()
-    _print(console, _success(reports, level))
+    print_table(console, _success(reports, level))
     for method in {report["success"]["interval"]["method"]: None for report in reports.values() if _known(report)}:
         console.print(f"intervals: {method}", style="dim", markup=False)
     for title, table in (
@@ -50,7 +49,7 @@ def show(reports: Mapping[str, Any], comparisons: Sequence[Any], level: float) -
     ):
         if table.row_count:
             console.print(f"\n{title}", style="bold")
-            _print(console, table)
+            print_table(console, table)
     _failures(console, reports)
     if comparisons:
         console.print()
@@ -150,13 +149,6 @@ def _table(*headings: str) -> Table:
     for number, heading in enumerate(headings):
         table.add_column(heading, justify="right" if number else "left", no_wrap=True)
     return table
-
-
-def _print(console: Console, table: Table) -> None:
-    # A pipe has no width of its own: nothing is cut off there.
-    if not console.is_terminal:
-        console.width = max(console.width, console.measure(table, options=console.options.update(width=WIDEST)).maximum)
-    console.print(table)
 
 
 def _known(report: Json) -> bool:
