@@ -42,7 +42,7 @@ def test_what_has_not_changed_is_not_run_again_and_what_has_is(tmp_path: Path):
     played(folder, COLLECT, {"demos": {}})
     made = (folder / "01-expert/trajectories.jsonl").stat().st_mtime_ns
     assert played(folder, COLLECT, {"demos": {}}) == ["01-expert: done already", "02-demos: done already"]
-    lines = played(folder, COLLECT, {"demos": {"max_turns": 2}})
+    lines = played(folder, COLLECT, {"demos": {"longest": 2}})
     assert lines == [
         "01-expert: done already",
         "02-demos: what it depends on has changed; starting it anew",
