@@ -16,7 +16,12 @@ PICTURES = {
     "runs": ("runs", [], "main h1", 900),
     "training": ("training", [], "main svg", 900),
     "trajectories": ("trajectories", [], "tbody tr[data-row]", 700),
-    "tokens": ("trajectories?outcome=failure", ["tbody tr[data-row] a"], ".turn", 900),
+    "tokens": (
+        "trajectory?at=06-own-play%2Ftrajectories.jsonl%3A15",
+        ["details.exact summary", ".tokens .buttons button:nth-child(3)"],
+        ".tokens .legend",
+        900,
+    ),
     "pair": ("pairs", ["tbody tr a"], ".sides", 700),
     "tree": ("groups", ["tbody tr a"], "svg.tree", 700),
     "evaluation": ("evaluation", [], "main h1", 900),
