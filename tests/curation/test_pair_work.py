@@ -100,6 +100,10 @@ def test_mining_that_was_killed_goes_on_and_ends_in_the_same_pairs(tmp_path: Pat
     assert [ledger.to_json() for ledger in again.ledgers] == [ledger.to_json() for ledger in whole.ledgers]
     assert mined(tmp_path)[2] == 0, "now all of it is known"
     assert mined(tmp_path, seed=1)[2] == 16, "other settings are other work"
+    monkeypatch.setattr("bough.curation.journal.stamp", lambda *_: [["model.safetensors", 1, 1]])
+    assert mined(tmp_path, seed=1)[2] == 16, "so are other weights"
+    (tmp_path / ".out.jsonl.looked-into").write_text("{\n")
+    assert mined(tmp_path, seed=1)[2] == 16, "a file that cannot be read is begun anew"
     last, _, _ = mined(tmp_path)
     last.forget()
     assert not (tmp_path / ".out.jsonl.looked-into").exists()

@@ -3,7 +3,8 @@ from pathlib import Path
 import pytest
 
 from bough.errors import InputError
-from bough.runs.recipe import Gate, Recipe, find_recipe, load_recipe, plan
+from bough.runs.gate import Gate
+from bough.runs.recipe import Recipe, find_recipe, load_recipe, plan
 
 TEXT = """\
 model: tiny

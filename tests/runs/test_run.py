@@ -5,11 +5,12 @@ from typing import Any
 import pytest
 
 from bough.config.run import RunConfig
-from bough.errors import InputError
+from bough.errors import BoughError, InputError
 from bough.evaluation.results import Results
 from bough.runs.recipe import Recipe, load_recipe
 from bough.runs.record import Record
 from bough.runs.run import Run
+from bough.tracking.recipe import RecipeTracker
 
 COUNTING = "tests.environments.worlds:Counting"
 
@@ -222,6 +223,9 @@ def test_what_mlflow_does_not_take_does_not_stop_a_run(
     Run(recipe(COLLECT, {"demos": {}}), tmp_path / "runs/run", report_to=["mlflow"]).play(lambda _: None)
     assert (tmp_path / "runs/run/02-demos/demonstrations.jsonl").exists()
     assert "did not take 01-expert: the disk is full" in caplog.text
+    monkeypatch.setattr(RecipeTracker, "_search", broken)
+    with pytest.raises(BoughError, match="MLflow cannot be used: the disk is full; --report-to none"):
+        Run(recipe(COLLECT), tmp_path / "runs/other", report_to=["mlflow"]).play(lambda _: None)
 
 
 def test_a_training_that_was_cut_before_its_first_checkpoint_starts_over(tmp_path: Path):

@@ -7,17 +7,23 @@ would follow could be compared, and `ReplayError` says so.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from bough.curation.source import Filed
 from bough.engines.base import Answer, Chat
 from bough.environments.base import Environment, WorldError
 from bough.environments.replay import ReplayError, replay
 from bough.errors import BoughError
 from bough.rollouts.agents import Agent
 from bough.types import Message, Trajectory, conversation
+
+# Who knows the world that a trajectory was played in.
+Kinds = Callable[[Filed], type[Environment] | None]
+# Rounds at a time: each may hold a page of a browser.
+REPLAYS = 8
 
 
 @asynccontextmanager

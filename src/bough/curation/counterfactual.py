@@ -51,6 +51,11 @@ class Cost:
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
 
+    def become(self, spent: dict[str, int]) -> None:
+        """What had been spent when it was put on file."""
+        for name, count in spent.items():
+            setattr(self, name, count)
+
 
 @dataclass
 class Option:
@@ -98,7 +103,7 @@ class Miner:
         known = self.journal.recall(wave) if self.journal is not None else None
         if known is not None:
             results, spent = known
-            self.cost.__dict__.update(spent)
+            self.cost.become(spent)
             return results
         results = await _together(self._look_into(one, against) for one in wave)
         if self.journal is not None:

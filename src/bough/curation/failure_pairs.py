@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pydantic import JsonValue
 
 from bough.config.curation import FailureModesConfig, Reason
-from bough.curation.branches import at_round
+from bough.curation.branches import REPLAYS, Kinds, at_round
 from bough.curation.counterfactual import Miner
 from bough.curation.failure_modes import Rule, mistakes, rules
 from bough.curation.locations import Locations
@@ -28,9 +28,6 @@ from bough.environments.replay import ReplayError
 from bough.ledger import Ledger
 from bough.types import Message, Pair, Turn
 
-Kinds = Callable[[Filed], type[Environment] | None]
-# Replays at a time: each may hold a page of a browser.
-CONCURRENCY = 8
 UNKNOWN = "nobody_knows_better"
 
 
@@ -53,7 +50,7 @@ async def failure_pairs(
 ) -> list[Pair]:
     """A pair for each mistake that somebody knows better than. `kinds` gives a trajectory's world, if it is known."""
     advisor = Advisor(config, StateTree(filed), rules(config.reasons, _locations(filed, config)), kinds, ledger)
-    gate = asyncio.Semaphore(CONCURRENCY)
+    gate = asyncio.Semaphore(REPLAYS)
 
     async def ask(item: Filed) -> list[Pair | Round]:
         async with gate:

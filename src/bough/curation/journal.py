@@ -1,8 +1,8 @@
 """What was looked into before a kill: playing on takes long, and what is known is not played again.
 
 A line a wave of rounds, written when the wave has ended, in a file beside the output that
-goes when the output is there. The next start with the same settings and the same
-trajectories takes the waves from it, in order, as far as they go.
+goes when the output is there. The next start with the same settings, the same weights
+and the same trajectories takes the waves from it, in order, as far as they go.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from pydantic_core import to_json
 from bough.config.curation import PairsConfig
 from bough.curation.rounds import Round
 from bough.curation.source import Filed
+from bough.models.weights import stamp
 from bough.types import Pair
 
 Result = Pair | str
@@ -61,7 +62,10 @@ class Journal:
         except OSError:
             return
         whole = data[: data.rfind(b"\n") + 1]
-        lines = [json.loads(line) for line in whole.splitlines()]
+        try:
+            lines = [json.loads(line) for line in whole.splitlines()]
+        except ValueError:
+            lines = []
         if not lines or lines[0].get("key") != self._key:
             self.remove()
             return
@@ -72,6 +76,7 @@ class Journal:
 
 def _key(config: PairsConfig, filed: Iterable[Filed]) -> str:
     digest = hashlib.blake2b(config.model_dump_json(exclude={"output", "overwrite"}).encode(), digest_size=16)
+    digest.update(to_json(stamp(config.model, config.adapter)))
     for item in filed:
         digest.update(to_json(item.trajectory))
     return digest.hexdigest()

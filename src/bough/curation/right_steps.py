@@ -11,11 +11,11 @@ there is no mistake.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from random import Random
 
 from bough.config.curation import FailureModesConfig, Reason
-from bough.curation.branches import at_round
+from bough.curation.branches import REPLAYS, Kinds, at_round
 from bough.curation.failure_modes import claims
 from bough.curation.round_pairs import round_pair
 from bough.curation.source import Filed
@@ -27,8 +27,6 @@ from bough.speech.hermes import reply_text
 from bough.types import Message, Pair, Trajectory, Turn
 
 REASON = "right_step"
-# Replays at a time: each may hold a page of a browser.
-CONCURRENCY = 8
 
 
 async def right_steps(
@@ -36,11 +34,11 @@ async def right_steps(
     config: FailureModesConfig,
     ledger: Ledger,
     *,
-    kinds: Callable[[Filed], type[Environment] | None],
+    kinds: Kinds,
     seed: int,
 ) -> list[Pair]:
     """From each success `per_trajectory` steps at most against a repetition, and one against an early claim."""
-    gate = asyncio.Semaphore(CONCURRENCY)
+    gate = asyncio.Semaphore(REPLAYS)
 
     async def look_at(item: Filed) -> list[Pair]:
         async with gate:

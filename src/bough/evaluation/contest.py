@@ -13,7 +13,6 @@ import hashlib
 import json
 import re
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Any, Protocol
 
 from bough.config.evaluation import EvalConfig
@@ -30,6 +29,7 @@ from bough.evaluation.outcomes import Outcome
 from bough.evaluation.results import FILE_NAME, ModelResult, Results
 from bough.evaluation.sequential import looks
 from bough.evaluation.success import report
+from bough.models.weights import stamp
 from bough.rollouts.agents import Agent, make_agent
 from bough.rollouts.collect import Attempt, attempts, collect
 from bough.rollouts.collection import Collection
@@ -37,7 +37,6 @@ from bough.types import Task
 
 # What fixes a model's replies, besides the model.
 SETTINGS = ["engine", "adapter", "chat_template", *SamplingConfig.model_fields, *LimitsConfig.model_fields]
-WEIGHTS = (".safetensors", ".bin", ".gguf", ".json", ".jinja")
 
 
 class Watcher(Protocol):
@@ -139,9 +138,7 @@ def folder_name(model: str) -> str:
 
 def _same_weights(settings: CollectConfig) -> None:
     """Episodes on file are those of the model as it is now: a folder may have been trained anew under its name."""
-    folders = [path for path in (Path(settings.model), settings.adapter) if path is not None and path.is_dir()]
-    files = sorted(file for folder in folders for file in folder.iterdir() if file.suffix in WEIGHTS)
-    now = [[file.name, file.stat().st_size, file.stat().st_mtime_ns] for file in files]
+    now = stamp(settings.model, settings.adapter)
     note = settings.output / "weights.json"
     if note.exists() and json.loads(note.read_text(encoding="utf-8")) != now:
         raise InputError(

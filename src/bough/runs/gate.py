@@ -4,8 +4,18 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from pydantic import Field
+
+from bough.config.base import Config
 from bough.evaluation.gate import Decision, gate
 from bough.evaluation.results import Results
+
+
+class Gate(Config):
+    """What an evaluation asks of a model: to be better than another, beyond chance. Else the other one goes on."""
+
+    alpha: float = Field(0.05, gt=0, lt=1, description="at most this share of models that are no better is promoted")
+    against: str | None = Field(None, description="an earlier evaluation (default: that of the model that went on)")
 
 
 def judge(before: Path, after: Path, *, alpha: float) -> Decision:

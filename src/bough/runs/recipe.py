@@ -27,6 +27,7 @@ from pydantic import Field, JsonValue
 from bough.config.base import Config
 from bough.config.yaml_file import YamlFile
 from bough.errors import InputError, did_you_mean
+from bough.runs.gate import Gate
 
 SHIPPED = Path(__file__).parents[1] / "recipes"
 FILE_NAME = "recipe.yaml"
@@ -41,13 +42,6 @@ class Recipe(Config):
     seed: int = Field(0, ge=0, description="of everything that is drawn; a repeated round adds its number")
     world: dict[str, JsonValue] = Field({}, description="settings of every stage that knows them")
     stages: list[dict[str, JsonValue]] = Field(min_length=1, description="verbs with their settings, in order")
-
-
-class Gate(Config):
-    """What an evaluation asks of a model: to be better than another, beyond chance. Else the other one goes on."""
-
-    alpha: float = Field(0.05, gt=0, lt=1, description="at most this share of models that are no better is promoted")
-    against: str | None = Field(None, description="an earlier evaluation (default: that of the model that went on)")
 
 
 @dataclass(frozen=True)

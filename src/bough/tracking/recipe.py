@@ -10,6 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from bough.errors import BoughError
 from bough.tracking.trackers import experiment, import_tracker, keep_in, number, plain
 
 EXPERIMENT = "bough"
@@ -30,6 +31,13 @@ class RecipeTracker:
         self._mlflow = import_tracker("mlflow")
 
     def __enter__(self) -> Self:
+        try:
+            self._open()
+        except Exception as error:
+            raise BoughError(f"MLflow cannot be used: {error}; --report-to none goes without it") from error
+        return self
+
+    def _open(self) -> None:
         keep_in(self.folder.parent)
         self._home = home = experiment(EXPERIMENT, self.folder.parent)
         path = str(self.folder.resolve())
@@ -42,7 +50,6 @@ class RecipeTracker:
         if not before:
             with _leniently("the recipe's settings"):
                 self._mlflow.log_params(_short({key: value for key, value in self.settings.items() if key != "stages"}))
-        return self
 
     def _search(self, words: str) -> list[Any]:
         return list(self._mlflow.search_runs([self._home], filter_string=words, output_format="list"))
@@ -50,7 +57,8 @@ class RecipeTracker:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._mlflow.end_run("FINISHED" if kind is None else "KILLED" if kind is KeyboardInterrupt else "FAILED")
+        with _leniently("how the run ended"):
+            self._mlflow.end_run("FINISHED" if kind is None else "KILLED" if kind is KeyboardInterrupt else "FAILED")
 
     def add(self, stage: str, settings: Mapping[str, Any], numbers: Mapping[str, Any], files: Sequence[Path]) -> None:
         """A finished stage that does not report for itself."""
@@ -61,10 +69,12 @@ class RecipeTracker:
                 self._mlflow.log_artifact(str(file))
 
     def knows(self, stage: str) -> bool:
-        """Whether a stage was added before."""
-        parent = self._mlflow.active_run().info.run_id
-        children = self._search(f"tags.`mlflow.parentRunId` = '{parent}'")
-        return any(child.info.run_name == stage for child in children)
+        """Whether a stage was added before; where that cannot be found out it is not added again."""
+        with _leniently(f"a question after {stage}"):
+            parent = self._mlflow.active_run().info.run_id
+            children = self._search(f"tags.`mlflow.parentRunId` = '{parent}'")
+            return any(child.info.run_name == stage for child in children)
+        return True
 
     def keep(self, file: Path) -> None:
         """A file of the whole run, in its newest state."""

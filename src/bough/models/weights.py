@@ -1,0 +1,14 @@
+"""Whether weights are still the same: a folder may have been trained anew under its name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+FILES = (".safetensors", ".bin", ".gguf", ".json", ".jinja")
+
+
+def stamp(model: str, adapter: Path | None) -> list[list[str | int]]:
+    """Name, size and time of every file that a model in a folder, and its adapter, consist of; none for a mere name."""
+    folders = [path for path in (Path(model), adapter) if path is not None and path.is_dir()]
+    files = sorted(file for folder in folders for file in folder.iterdir() if file.suffix in FILES)
+    return [[file.name, file.stat().st_size, file.stat().st_mtime_ns] for file in files]
