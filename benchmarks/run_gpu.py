@@ -30,7 +30,17 @@ JOBS: dict[str, tuple[str, int, str]] = {
     "dpo-30": ("dpo.md", 150, f"dpo.py {FOUR} --compile --rounds 30 --trl-batches 3 6"),
     "grpo": ("grpo.md", 200, f"grpo.py {FOUR} --compile --trl-batches 2 8"),
     "sft-4b": ("sft.md", 160, f"sft.py {FOUR} --compile --trl flex_attention:8192"),
-    "sft-0.6b": ("sft.md", 160, f"sft.py {SMALL} --checkpointing --compile --trl flex_attention:8192"),
+    "sft-0.6b": (
+        "sft.md",
+        160,
+        f"sft.py {SMALL} --tuning full --checkpointing --compile --budget 32768 --trl flex_attention:32768"
+        " flex_attention:8192",
+    ),
+    "sft-0.6b-lora": (
+        "sft.md",
+        160,
+        f"sft.py {SMALL} --tuning lora --checkpointing --compile --budget 32768 --trl flex_attention:32768",
+    ),
     "episode-dpo": ("episode_dpo.md", 90, f"episode_dpo.py {FOUR} --trl-batches 1 4"),
     "limit": ("limit.md", 140, "limit.py --model qwen3-4b --work sft --variants compiled --warm-up 1 --steps 3"),
     "dpo-15": ("dpo.md", 120, f"dpo.py {FOUR} --compile --rounds 15 --trl-batches 3 15"),
