@@ -40,3 +40,12 @@ class Few(Letters):
     def tasks(cls, options: Any, *, split: str = "train", seed: int = 0) -> Iterator[Task]:
         for number in range(2):
             yield Task(id=f"{split}-{seed}-{number}", data={"number": number})
+
+
+class Late(Letters):
+    """The first five tasks pay all the same."""
+
+    async def step(self, reply: str) -> Observation:
+        if int(str(self.task.data["number"])) < 5:
+            return Observation.end(success=False, reward=0.0)
+        return await super().step(reply)

@@ -77,9 +77,14 @@ def test_a_run_that_was_cut_short_ends_in_the_same_bits(tmp_path: Path, updates:
 
 def test_groups_that_teach_nothing_are_replaced_up_to_a_budget(tmp_path: Path):
     config = settings(tmp_path, environment="tests.stages.letters:Hopeless", resample=3.0)
-    said = r"the first tasks teach nothing \(6 groups in, 0 kept, 6 dropped \(6 zero_variance\)"
+    said = r"the first tasks teach nothing \(24 groups in, 0 kept, 24 dropped \(24 zero_variance\)"
     with pytest.raises(BoughError, match=said):
         bough.grpo(config)
+
+
+def test_a_batch_that_teaches_nothing_is_not_yet_the_end(tmp_path: Path):
+    trained = bough.grpo(settings(tmp_path, environment="tests.stages.letters:Late", resample=1.0, max_steps=1))
+    assert trained.ledgers[0] == {"item": "groups", "in": 6, "kept": 1, "dropped": {"zero_variance": 5}}
 
 
 def test_a_task_that_comes_again_in_a_batch_is_played_anew(tmp_path: Path):

@@ -38,13 +38,16 @@ from bough.types import Group
 
 log = logging.getLogger(__name__)
 
+# That no attempt at any task of a batch differs from another may be bad luck; so often in a row it is not.
+DRAWS = 4
+
 
 class OnlineSource:
     """Plays a batch of groups whenever the last one is used up.
 
     A batch has `batch_size` tasks with `group_size` attempts each. Groups whose attempts
     all have the same reward teach nothing: other tasks are tried in their place, up to
-    `resample` times as many.
+    `resample` times as many; where none of them taught anything, so many again.
     """
 
     def __init__(self, config: GRPOConfig, policy: Policy, template: ChatTemplate, run: RunDir) -> None:
@@ -117,6 +120,11 @@ class OnlineSource:
 
     def _play(self) -> list[Group]:
         """Groups for one batch, played with the weights as they are."""
+        drawn = (self._draw() for _ in range(DRAWS))
+        groups = next(filter(None, drawn), [])
+        return [group.model_copy(update={"info": {"tasks_drawn": self._drawn}}) for group in groups]
+
+    def _draw(self) -> list[Group]:
         config, groups = self.config, list[Group]()
         budget = int(config.batch_size * config.resample)
         while budget > 0 and len(groups) < config.batch_size:
@@ -132,7 +140,7 @@ class OnlineSource:
                     continue
                 self.groups.keep()
                 groups.append(group)
-        return [group.model_copy(update={"info": {"tasks_drawn": self._drawn}}) for group in groups]
+        return groups
 
     def _teaches_nothing(self, group: Group) -> str | None:
         rewards = [score(attempt, self.player.reward) for attempt in group.attempts]
