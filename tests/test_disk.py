@@ -13,6 +13,11 @@ def test_a_failed_write_leaves_the_old_file(tmp_path: Path):
     assert path.read_text() == "old"
 
 
+def test_a_folder_that_is_not_there_costs_no_result(tmp_path: Path):
+    write_json(tmp_path / "new" / "folder" / "a.json", 1)
+    assert (tmp_path / "new/folder/a.json").read_text() == "1\n"
+
+
 def test_json_is_readable_by_people(tmp_path: Path):
     write_json(tmp_path / "a.json", {"name": "été"})
     assert (tmp_path / "a.json").read_text() == '{\n  "name": "été"\n}\n'

@@ -15,7 +15,8 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def write_atomically(path: Path, text: str) -> None:
-    """Writes the whole file or leaves the old one: a reader never sees a half."""
+    """Writes the whole file or leaves the old one: a reader never sees a half. Its folder is made where it is not."""
+    path.parent.mkdir(parents=True, exist_ok=True)
     beside = path.with_name(f".{path.name}.{os.getpid()}")
     beside.write_text(text, encoding="utf-8")
     sync(beside)

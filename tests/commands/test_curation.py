@@ -83,7 +83,7 @@ def test_groups_are_scored_by_a_rubric_with_a_function_of_ones_own(collection: P
 
 
 def test_pairs_of_every_kind_come_from_one_collection(collection: Path, tmp_path: Path, capsys: Any):
-    output = tmp_path / "pairs.jsonl"
+    output = tmp_path / "a" / "new" / "pairs.jsonl"
     code, out, err = run(
         capsys, "pairs", collection, "-o", output, "--environment", COUNTING, "--model", "random",
         "--kinds", "episode", "parting", "failure_mode", "counterfactual",
@@ -92,13 +92,13 @@ def test_pairs_of_every_kind_come_from_one_collection(collection: Path, tmp_path
     )  # fmt: skip
     assert code == 0, err
     found = [record for record in read(output) if isinstance(record, Pair)]
-    report = json.loads((tmp_path / "pairs.ledger.json").read_text())
+    report = json.loads((output.parent / "pairs.ledger.json").read_text())
     reasons = report["reasons"]
     assert {"success_over_failure", "parting", "invalid_action", "counterfactual"} <= set(reasons)
     assert reasons["parting"] <= 3 and reasons["invalid_action"] <= 0.4 * len(found)
     assert sum(reasons.values()) == len(found) and report["cost"]["episodes"] <= 200
     names = [ledger["item"] for ledger in report["ledgers"]]
-    assert names[0] == "rows" and names[-1] == "pairs" and len(names) == 7
+    assert names[0] == "trajectories" and names[-1] == "pairs" and len(names) == 7
     assert "cost: rounds" in out and all("history" in p.info or "chosen" in p.info for p in found)
 
 

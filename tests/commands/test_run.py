@@ -25,6 +25,15 @@ def test_a_run_ends_with_its_success_rates_and_is_listed_and_shown(tmp_path: Pat
     assert "01-collect  done" in shown and "100.0%" in shown
 
 
+def test_one_broken_run_does_not_hide_the_others(tmp_path: Path, capsys: Any):
+    for name, text in (("broken", "stages: 3"), ("whole", RECIPE + "name: whole\n")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "recipe.yaml").write_text(text)
+    assert main(["runs", "list", str(tmp_path)]) == 0
+    out = capsys.readouterr().out
+    assert "is no recipe" in out and "whole   whole" in out and "0 of 3" in out, out
+
+
 def test_what_is_no_run_is_named(tmp_path: Path, capsys: Any):
     assert main(["runs", "show", str(tmp_path)]) == 2
     assert "there is no recipe.yaml in it" in capsys.readouterr().err

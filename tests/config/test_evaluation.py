@@ -34,6 +34,7 @@ def test_the_settings_read_back_to_the_same(tmp_path: Path):
         ),
         ({"eval_file": "a.jsonl", "attempts": 2}, "--attempts belongs to --environment"),
         ({"eval_file": "a.jsonl", "model": ["a", "b"]}, "--eval-file measures one model, not 2"),
+        ({"eval_file": "a.jsonl", "output": "/"}, "--output / is a folder"),
         ({"environment": "household", "output": "o", "model": ["a", "a"]}, "--model a is given twice"),
         ({"environment": "household", "output": "o", "model": ["a", "b"], "adapter": "c"}, "--adapter goes with one"),
         ({"environment": "household", "output": "o", "attempts": 4}, "--attempts 4 at temperature 0"),

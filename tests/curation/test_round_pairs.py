@@ -60,6 +60,14 @@ def test_the_same_action_argued_for_differently_is_the_same_way():
     assert pair.rejected[0].call is not None and pair.rejected[0].call.completion_ids == [5]
 
 
+def test_a_failure_whose_first_slip_was_the_right_action_does_not_part():
+    """The door did not open for it; what it did then left the state as it was."""
+    good = episode("good", turn("open", "It opens."), "leave")
+    bad = episode("bad", turn("open", "Nothing happens."), turn("sing", "Nothing happens."), success=False)
+    found, ledger = mined(good, bad)
+    assert not found and ledger.dropped == {"never_part": 1}
+
+
 def test_of_several_successes_the_one_nearest_to_its_end_shows_the_way():
     attempts = [episode("far", "x", "y", "z"), episode("near", "v"), episode("f", "w", success=False)]
     assert mined(*attempts)[0][0].chosen[0].action == "v"

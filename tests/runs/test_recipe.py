@@ -60,12 +60,40 @@ def test_a_change_that_fits_nothing_is_an_error_with_the_nearest(file: Path):
 
 
 def test_stages_that_are_not_well_formed_are_all_named():
-    recipe = Recipe(stages=[{"sft": 3}, {"a": {}, "b": {}}, {"repeat": {"rounds": "x"}}])
+    never = {"repeat": {"rounds": 0, "stages": []}}
+    recipe = Recipe(stages=[{"sft": 3}, {"a": {}, "b": {}}, {"repeat": {"rounds": "x"}}, never])
     with pytest.raises(InputError) as error:
         plan(recipe)
     assert [problem.partition(":")[0].partition(" ")[0] for problem in error.value.problems] == [
-        "stages[0].sft", "stages[1]", "stages[2].repeat",
+        "stages[0].sft", "stages[1]", "stages[2].repeat", "stages[3].repeat",
     ]  # fmt: skip
+
+
+def test_every_round_of_a_round_has_a_number_of_its_own():
+    inner = {"repeat": {"rounds": 2, "stages": [{"collect": {}}]}}
+    stages = plan(Recipe(stages=[{"repeat": {"rounds": 3, "stages": [inner]}}]))
+    assert [stage.round for stage in stages] == [1, 2, 3, 4, 5, 6]
+
+
+@pytest.mark.parametrize(
+    ("text", "change", "problem"),
+    [
+        ("stages: [{collect: 5}]", {"collect.tasks": 3}, "there is no stage 'collect'"),
+        ("stages: [{repeat: 3}]", {"collect.tasks": 3}, "there is no stage 'collect'"),
+        ("stages: [{collect: {options: 3}}]", {"collect.options.x": 4}, "collect.options.x: options is 3"),
+        ("model: tiny\nstages: [{demos: }]\nmodel: smollm2", {}, "model is set twice"),
+    ],
+)
+def test_what_cannot_be_changed_or_meant_is_said(tmp_path: Path, text: str, change: dict[str, int], problem: str):
+    (tmp_path / "mine.yaml").write_text(text)
+    with pytest.raises(InputError) as error:
+        load_recipe(tmp_path / "mine.yaml", change)
+    assert problem in str(error.value)
+
+
+def test_an_empty_world_can_be_given_settings(tmp_path: Path):
+    (tmp_path / "mine.yaml").write_text("world:\nstages: [{demos: }]")
+    assert load_recipe(tmp_path / "mine.yaml", {"world.max_turns": 3}).world == {"max_turns": 3}
 
 
 def test_a_shipped_recipe_is_found_by_name_and_others_by_file():

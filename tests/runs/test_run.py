@@ -4,12 +4,18 @@ from typing import Any
 
 import pytest
 
+from bough.commands.evaluate import evaluate
+from bough.config.evaluation import EvalConfig
 from bough.config.run import RunConfig
 from bough.errors import BoughError, InputError
+from bough.evaluation.comparison import compare
+from bough.evaluation.gate import gate
 from bough.evaluation.results import Results
-from bough.runs.recipe import Recipe, load_recipe
+from bough.evaluation.success import report
+from bough.runs.recipe import Recipe, load_recipe, read_recipe
 from bough.runs.record import Record
 from bough.runs.run import Run
+from bough.runs.summary import summary
 from bough.tracking.recipe import RecipeTracker
 
 COUNTING = "tests.environments.worlds:Counting"
@@ -106,21 +112,28 @@ def test_a_later_round_plays_other_tasks(tmp_path: Path):
     assert "\nseed: 0\n" in first and "\nseed: 1\n" in second
 
 
-def gated(folder: Path, before: str, after: str) -> list[str]:
-    """A run whose gate compares how two agents played, whatever was trained between."""
-    stages = [
-        {"eval": {"name": "before", "model": before, "tasks": 12}},
-        COLLECT,
-        {"demos": {}},
-        SFT,
-        {"eval": {"name": "after", "model": after, "tasks": 12, "gate": {"alpha": 0.05}}},
-        {"collect": {"name": "played", "tasks": 1, "max_turns": 1}},
-    ]
-    return played(folder, *stages)
+@pytest.fixture
+def plays(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """Who plays in a stage's stead, by the stage's name: models that were trained for a moment are all alike."""
+    stead: dict[str, str] = {}
+
+    def evaluated(config: EvalConfig) -> int:
+        assert config.output is not None
+        player = stead.get(config.output.name.partition("-")[2], config.model[0])
+        return evaluate(config.model_copy(update={"model": [player]}))
+
+    monkeypatch.setattr("bough.commands.evaluate.evaluate", evaluated)
+    return stead
 
 
-def test_a_gate_lets_a_better_model_through(tmp_path: Path):
-    lines = gated(tmp_path / "run", "random", "expert")
+BEFORE = {"eval": {"name": "before", "tasks": 12}}
+AFTER = {"eval": {"name": "after", "tasks": 12, "gate": {"alpha": 0.05}}}
+PLAYED = {"collect": {"name": "played", "tasks": 1, "max_turns": 1}}
+
+
+def test_a_gate_lets_a_better_model_through(tmp_path: Path, plays: dict[str, str]):
+    plays |= {"before": "random", "after": "expert"}
+    lines = played(tmp_path / "run", BEFORE, COLLECT, {"demos": {}}, SFT, AFTER, PLAYED)
     assert any(line.startswith("05-after: ") for line in lines), "its reason is told"
     record = Record.read(tmp_path / "run/05-after")
     assert record is not None and record.goes_on_with == "04-sft/final"
@@ -131,35 +144,84 @@ def test_a_gate_lets_a_better_model_through(tmp_path: Path):
     ("stage", "problem"),
     [
         (
-            {"eval": {"model": "expert", "gate": {"against": "bfore"}}},
+            {"eval": {"gate": {"against": "bfore"}}},
             "evaluation 'bfore'; did you mean before?",
         ),
-        ({"eval": {"model": "expert", "gate": {"against": "expert"}}}, "no earlier evaluation 'expert'"),
-        ({"eval": {"model": "expert", "gate": {"alpa": 0.05}}}, "alpa"),
-        ({"eval": {"model": "expert", "gate": {"alpha": 2}}}, "alpha"),
-        ({"eval": {"model": "expert", "gate": 0.05}}, "settings are a mapping"),
-        ({"collect": {"model": "expert", "gate": {}}}, "only an evaluation has a gate"),
+        ({"eval": {"gate": {"against": "expert"}}}, "no earlier evaluation 'expert'"),
+        ({"eval": {"gate": {"alpa": 0.05}}}, "alpa"),
+        ({"eval": {"gate": {"alpha": 2}}}, "alpha"),
+        ({"eval": {"gate": 0.05}}, "settings are a mapping"),
+        ({"collect": {"model": "expert", "gate": {}}}, "only an evaluation of the run's own model"),
+        ({"eval": {"model": ["random", "expert"], "gate": {}}}, "only an evaluation of the run's own model"),
+        ({"eval": {"model_name_or_path": "expert", "gate": {}}}, "only an evaluation of the run's own model"),
     ],
 )
 def test_a_gate_that_cannot_work_is_said_before_anything_runs(tmp_path: Path, stage: Any, problem: str):
-    before = {"eval": {"name": "before", "model": "random", "tasks": 2}}
+    before = {"eval": {"name": "before", "tasks": 2}}
     with pytest.raises(InputError) as error:
         Run(recipe(before, COLLECT, stage), tmp_path / "run")
     assert problem in str(error.value) and "stages[2]" in str(error.value)
     assert not (tmp_path / "run").exists()
 
 
-def test_a_gate_sends_back_what_is_not_better(tmp_path: Path):
-    gated(tmp_path / "run", "expert", "expert")
+def test_a_gate_sends_back_what_is_not_better(tmp_path: Path, plays: dict[str, str]):
+    plays |= {"before": "expert", "after": "expert"}
+    played(tmp_path / "run", BEFORE, COLLECT, {"demos": {}}, SFT, AFTER, PLAYED)
     record = Record.read(tmp_path / "run/05-after")
     assert record is not None and record.goes_on_with == "tiny" and record.note
     assert "model: tiny" in (tmp_path / "run/06-played/config.yaml").read_text()
 
 
-def test_in_a_later_round_the_gate_compares_with_the_round_before(tmp_path: Path):
+def test_an_evaluation_of_somebody_else_is_no_measure_for_a_gate(tmp_path: Path, plays: dict[str, str]):
+    """An expert's ceiling stands in the table; the trained model is compared with the one before."""
+    plays |= {"before": "random", "after": "expert"}
+    ceiling = {"eval": {"name": "ceiling", "model": "expert", "tasks": 12}}
+    played(tmp_path / "run", BEFORE, ceiling, COLLECT, {"demos": {}}, SFT, AFTER)
+    record, aside = (Record.read(tmp_path / "run" / name) for name in ("06-after", "02-ceiling"))
+    assert record is not None and record.goes_on_with == "05-sft/final", record
+    assert aside is not None and aside.goes_on_with == "tiny" and not aside.note
+
+
+def test_a_gate_knows_of_an_evaluation_that_was_stopped_by_looking(tmp_path: Path, plays: dict[str, str]):
+    plays |= {"before": "random", "after": "expert"}
+    early = {"tasks": 12, "stop_width": 0.9}
+    after = {"eval": {"name": "after", **early, "gate": {"alpha": 0.05}}}
+    played(tmp_path / "run", {"eval": {"name": "before", **early}}, COLLECT, {"demos": {}}, SFT, after)
+    before, after_it = (Results.read(tmp_path / "run" / name).models[0] for name in ("01-before", "05-after"))
+    record = Record.read(tmp_path / "run/05-after")
+    assert record is not None and f"p = {gate(before, after_it, sequential=True).p:.2g}" in record.note
+    row = summary(tmp_path / "run", read_recipe(tmp_path / "run"))[1]
+    assert row.low == pytest.approx(report(after_it.outcomes, sequential=True).success.interval.low)  # type: ignore[union-attr]
+    assert (
+        row.compared is not None and row.compared.success.p == compare([before, after_it], sequential=True)[0].success.p
+    )
+
+
+def test_the_likelihoods_of_a_file_are_a_stage_too(tmp_path: Path):
+    stages = [COLLECT, {"demos": {}}, {"eval": {"name": "likely", "eval_file": str(tmp_path / "held-out.jsonl")}}]
+    played(tmp_path / "first", *stages[:2])
+    shutil.copy(tmp_path / "first/02-demos/demonstrations.jsonl", tmp_path / "held-out.jsonl")
+    played(tmp_path / "run", *stages, seed=3)
+    assert "perplexity" in (tmp_path / "run/03-likely/results.json").read_text()
+
+
+def test_another_name_of_a_setting_is_that_setting(tmp_path: Path):
+    run = Run(recipe({"eval": {"model_name_or_path": "random", "episodes": 3}}), tmp_path / "run")
+    [(_, settings)] = run.settings()
+    assert (settings["model"], settings["tasks"]) == (["random"], 3)
+
+
+def test_a_setting_of_the_world_that_nobody_has_is_named(tmp_path: Path):
+    world = {"environment": COUNTING, "max_turn": 3, "episodes": 2}
+    with pytest.raises(InputError, match=r"world.max_turn: no stage has such a setting; did you mean max_turns"):
+        Run(Recipe(name="test", model="tiny", world=world, stages=[COLLECT]), tmp_path / "run")
+
+
+def test_in_a_later_round_the_gate_compares_with_the_round_before(tmp_path: Path, plays: dict[str, str]):
     """Round by round on the same tasks: not with itself, which has the same name."""
-    judged = {"eval": {"name": "judged", "model": "random", "tasks": 8, "gate": {"alpha": 0.05}}}
-    first = {"eval": {"name": "first", "model": "expert", "tasks": 8}}
+    plays |= {"first": "expert", "judged": "random", "judged-round-2": "random"}
+    judged = {"eval": {"name": "judged", "tasks": 8, "gate": {"alpha": 0.05}}}
+    first = {"eval": {"name": "first", "tasks": 8}}
     played(tmp_path / "run", first, {"repeat": {"rounds": 2, "stages": [COLLECT, judged]}})
     notes = [Record.read(tmp_path / "run" / name) for name in ("03-judged", "05-judged-round-2")]
     points = [note.note.split("(")[1].split(" points")[0] for note in notes if note]

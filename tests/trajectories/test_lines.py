@@ -41,6 +41,16 @@ def test_the_same_rows_come_out_of_every_wrapping(tmp_path: Path, plain: Path, n
     assert list(read(tmp_path / name)) == list(read(plain))
 
 
+def test_of_a_collections_folder_only_the_trajectories_are_read_and_of_any_folder_nothing_hidden(
+    tmp_path: Path, plain: Path
+):
+    (tmp_path / ".plain.jsonl.999.jsonl").write_bytes(TEXT)
+    assert len(list(read(tmp_path))) == 5
+    (tmp_path / "report.json").write_text('{"episodes": 5}')
+    plain.rename(tmp_path / "trajectories.jsonl")
+    assert len(list(read(tmp_path))) == 5
+
+
 @pytest.mark.parametrize(
     ("ending", "pack"), [(".gz", gzip.compress), (".xz", lzma.compress), (".zst", zstandard.compress)]
 )

@@ -10,7 +10,6 @@ from tests.viewer.samples import trajectory, write
 
 def test_a_folder_is_sorted_into_what_it_holds(folder: Path):
     found = Root(folder).contents()
-    assert found.recipes == ["."]
     assert found.training == ["05-dpo"]
     assert found.evaluations == ["06-eval"]
     assert "02-rollouts/trajectories.jsonl" in found.data and "06-eval/models/random/trajectories.jsonl" in found.data

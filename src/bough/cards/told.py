@@ -34,6 +34,7 @@ REASONS = {
     "wasted_step": "undoes the step before",
     "success_over_failure": "failed where another attempt at the same task succeeded",
     "more_progress": "got less far than another attempt at the same task",
+    "right_step": "a mistake that a success did not make there",
     "parting": "where a failure left the way to success",
     "counterfactual": "played on from the same state, it led to success less often",
 }

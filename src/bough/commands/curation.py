@@ -40,15 +40,15 @@ def groups(config: GroupsConfig) -> int:
 
 def pairs(config: PairsConfig) -> int:
     check_output(config.output, config.overwrite)
-    rows = Ledger("rows")
-    filed = read_filed([config.file, *config.also], rows, format=config.format)
-    rows.keep(len(filed))
+    read = Ledger("trajectories")
+    filed = read_filed([config.file, *config.also], read, format=config.format)
+    read.keep(len(filed))
     work = PairWork(config, filed, tell=_Progress().tell)
     kept = asyncio.run(work.mine())
     more: dict[str, Any] = {"reasons": dict(Counter(pair.reason for pair in kept).most_common())}
     if work.cost.rounds:
         more["cost"] = work.cost.to_json()
-    done = _write(config, kept, [rows, *work.ledgers], "pairs", **more)
+    done = _write(config, kept, [read, *work.ledgers], "pairs", **more)
     work.forget()
     return done
 

@@ -7,6 +7,7 @@ import sys
 from importlib.util import find_spec
 from pathlib import Path
 
+from rich.markup import escape
 from rich.table import Table
 
 from bough.config.run import RunConfig, RunsListConfig, RunsShowConfig
@@ -45,11 +46,14 @@ def list_runs(config: RunsListConfig) -> int:
         raise InputError(f"{config.folder}: there is no such folder")
     table = Table("run", "recipe", "stages", "last", box=None, pad_edge=False)
     for file in sorted(config.folder.glob(f"*/{FILE_NAME}")):
-        recipe = read_recipe(file.parent)
-        done = [record for _, record in _records(file.parent, recipe) if record and record.finished]
-        table.add_row(
-            file.parent.name, recipe.name, f"{len(done)} of {len(plan(recipe))}", done[-1].name if done else ""
-        )
+        try:
+            recipe = read_recipe(file.parent)
+            records = _records(file.parent, recipe)
+        except InputError as error:
+            table.add_row(file.parent.name, escape(console.printable(str(error))), "", "")
+            continue
+        done = [record for _, record in records if record and record.finished]
+        table.add_row(file.parent.name, recipe.name, f"{len(done)} of {len(records)}", done[-1].name if done else "")
     console.out().print(table if table.row_count else f"no runs in {config.folder}")
     return 0
 

@@ -41,7 +41,6 @@ class CurationConfig(Config):
     reward: str | None = Field(
         None, description="the reward to compare by (default: the total, the only one there is, or the outcome)"
     )
-    seed: int = Field(0, ge=0, description="fixes every choice that is left to chance")
 
 
 class DemosConfig(CurationConfig, RewardsConfig):
@@ -138,6 +137,7 @@ class PairsConfig(
         "failure_mode: mistakes that rules find; right_step: steps of a success against mistakes it did not make; "
         "counterfactual: replies that were tried out",
     )
+    seed: int = Field(0, ge=0, description="fixes every choice that is left to chance")
     environment: str | None = Field(
         None, description="the world to replay in for expert, sample and counterfactual (default: the tasks' own)"
     )

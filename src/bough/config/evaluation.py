@@ -95,6 +95,8 @@ class EvalConfig(EnvironmentConfig, AgentConfig, SamplingConfig, LimitsConfig, C
             self._can_be_played()
         elif len(self.model) > 1:
             raise ValueError(f"--eval-file measures one model, not {len(self.model)}")
+        elif self.output is not None and self.output.is_dir():
+            raise ValueError(f"--output {self.output} is a folder; with --eval-file it names a JSON file")
         return self
 
     def _is_stray(self, name: str, default: Any) -> bool:

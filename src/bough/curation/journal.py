@@ -44,6 +44,7 @@ class Journal:
     def add(self, wave: Sequence[Round], results: Sequence[Result], cost: dict[str, Any]) -> None:
         """Puts a wave on the disk."""
         shown = [one if isinstance(one, str) else one.model_dump(mode="json") for one in results]
+        self.path.parent.mkdir(parents=True, exist_ok=True)
         fresh = not self.path.exists()
         with self.path.open("ab") as file:
             if fresh:

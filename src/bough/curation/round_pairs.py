@@ -77,9 +77,11 @@ def round_pairs(filed: Sequence[Filed], ledger: Ledger) -> list[Pair]:
         if (state, did(turn)) in seen:
             ledger.drop("duplicate")
             continue
-        seen.add((state, did(turn)))
         way = tree.way_on(state, did(turn))
-        assert way is not None
+        if way is None:  # the one to learn from did here what every success did
+            ledger.drop("never_part")
+            continue
+        seen.add((state, did(turn)))
         ledger.keep()
         found.append(_parting_pair(item, at, way, tree.crossings[state]))
     return found

@@ -40,7 +40,7 @@ def read_filed(sources: Iterable[Path], ledger: Ledger, *, format: str = "auto")
 
 
 def _read(source: Path, ledger: Ledger, format: str) -> Iterator[Filed]:
-    reader = Reader(_file(source), format=format, on_error="skip")
+    reader = Reader(source, format=format, on_error="skip")
     for sample in reader:
         if isinstance(sample, Pair):
             ledger.drop("wrong_kind")
@@ -49,9 +49,3 @@ def _read(source: Path, ledger: Ledger, format: str) -> Iterator[Filed]:
             yield Filed(trajectory, reader.place.file, reader.place.line)
     for reason, count in reader.skipped.items():
         ledger.drop(reason, count)
-
-
-def _file(source: Path) -> Path:
-    """A collection's folder holds settings and a report too; only one of its files has trajectories."""
-    inside = source / "trajectories.jsonl"
-    return inside if inside.is_file() else source

@@ -21,4 +21,5 @@ class Gate(Config):
 def judge(before: Path, after: Path, *, alpha: float) -> Decision:
     """Whether the model evaluated in `after` is really better than the one in `before`."""
     old, new = Results.read(before), Results.read(after)
-    return gate(old.models[-1], new.models[-1], alpha=alpha)
+    early = old.stop_width is not None or new.stop_width is not None
+    return gate(old.models[-1], new.models[-1], alpha=alpha, sequential=early)

@@ -81,6 +81,8 @@ def shipped_recipes() -> list[str]:
 def load_recipe(path: Path, changes: Mapping[str, JsonValue]) -> Recipe:
     """The recipe of a file with `changes` made: `model=…`, `world.KEY=…`, `STAGE.KEY=…` by a stage's verb or name."""
     document = YamlFile.read(path)
+    if document.problems:
+        raise InputError(f"{path} is no recipe:", document.problems)
     values = dict(document.values)
     values.setdefault("name", path.stem)
     problems = [problem for key, value in changes.items() if (problem := _change(values, key, value))]
@@ -126,11 +128,13 @@ def _unrolled(stages: list[Any], problems: list[str], place: str, round: int) ->
             problems.append(f"{here}.{verb}: settings are a mapping, not {settings!r}")
         elif verb == "repeat":
             inner, rounds = settings.get("stages"), settings.get("rounds", 1)
-            if set(settings) - {"rounds", "stages"} or not isinstance(inner, list) or not isinstance(rounds, int):
-                problems.append(f"{here}.repeat takes rounds (a number) and stages (a list)")
+            if set(settings) - {"rounds", "stages"} or not isinstance(inner, list) or not _is_count(rounds):
+                problems.append(f"{here}.repeat takes rounds (a number from 1) and stages (a list)")
                 continue
             for number in range(1, rounds + 1):
-                yield from _unrolled(inner, problems if number == 1 else [], f"{here}.repeat", number)
+                # A round inside a round is one of its own: it plays other tasks than all the others.
+                running = (round - 1) * rounds + number
+                yield from _unrolled(inner, problems if number == 1 else [], f"{here}.repeat", running)
         else:
             own = dict(settings)
             yield {
@@ -157,11 +161,16 @@ def _gate(value: Any, place: str, problems: list[str]) -> Gate | None:
         return None
 
 
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
+
+
 def _names(value: Any) -> tuple[str, ...]:
     return tuple(map(str, value if isinstance(value, list) else [value]))
 
 
 def _change(values: dict[str, Any], key: str, value: JsonValue) -> str | None:
+    """Makes one change, or says why it cannot be made."""
     first, _, rest = key.partition(".")
     if not rest:
         if first == "stages":
@@ -169,36 +178,41 @@ def _change(values: dict[str, Any], key: str, value: JsonValue) -> str | None:
         values[first] = value
         return None
     if first == "world":
-        _set(values.setdefault("world", {}), rest, value)
-        return None
+        return _set(values, key, value)
     stages = list(_all_stages(values.get("stages") or []))
     found = [settings for verb, settings in stages if first in (verb, settings["name"])]
     if not found:
         names = {word for verb, settings in stages for word in (verb, settings["name"])}
         return f"{key}: there is no stage {first!r}{did_you_mean(first, sorted(names | {'world'}))}"
-    for settings in found:
-        _set(settings, rest, value)
-    return None
+    problems = [_set(settings, rest, value) for settings in found]
+    return next((f"{first}.{problem}" for problem in problems if problem), None)
 
 
 def _all_stages(stages: list[Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Every stage that is well formed, with settings that can be changed; `plan` names the others."""
     for stage in stages:
         for verb in stage if isinstance(stage, dict) else ():
-            if stage[verb] is None:
-                stage[verb] = {}
+            settings = stage[verb] = {} if stage[verb] is None else stage[verb]
+            if not isinstance(settings, dict):
+                continue
             if verb == "repeat":
-                yield from _all_stages(stage[verb].get("stages") or [])
+                inner = settings.get("stages")
+                yield from _all_stages(inner if isinstance(inner, list) else [])
             else:
-                stage[verb].setdefault("name", verb)
-                yield verb, stage[verb]
+                settings.setdefault("name", verb)
+                yield verb, settings
 
 
-def _set(target: dict[str, Any], key: str, value: JsonValue) -> None:
-    first, _, rest = key.partition(".")
-    if rest:
-        _set(target.setdefault(first, {}), rest, value)
-    else:
-        target[first] = value
+def _set(target: dict[str, Any], key: str, value: JsonValue) -> str | None:
+    *path, last = key.split(".")
+    for at, name in enumerate(path, 1):
+        if target.get(name) is None:
+            target[name] = {}
+        target = target[name]
+        if not isinstance(target, dict):
+            return f"{key}: {'.'.join(path[:at])} is {target!r}, not a mapping"
+    target[last] = value
+    return None
 
 
 def to_yaml(recipe: Recipe) -> str:

@@ -48,7 +48,7 @@ class Run:
 
     def check(self) -> None:
         """Every stage's settings, before anything runs: all problems at once."""
-        problems: list[str] = []
+        problems = list(self._world_problems())
         shelf = Shelf(self.recipe.model)
         for stage in self.stages:
             if stage.verb not in KINDS:
@@ -60,18 +60,26 @@ class Run:
                 self._config(stage, shelf)
             except InputError as error:
                 problems += [f"{stage.place}: {problem}" for problem in error.problems or [str(error)]]
-            problems += self._gate_problems(stage, shelf)
+            problems += self._gate_problems(stage)
             self._shelve(stage, shelf)
         if problems:
             raise InputError(f"the recipe {self.recipe.name} has {len(problems)} problems:", problems)
 
-    def _gate_problems(self, stage: Planned, shelf: Shelf) -> Iterator[str]:
+    def _world_problems(self) -> Iterator[str]:
+        """Settings of the world that no verb has."""
+        configs: list[type[Config]] = [resolve(VERBS[verb].config) for verb in KINDS]
+        known = {name for config in configs for name in config.model_fields}
+        for key in self.recipe.world:
+            if not any(config.field_name(key) in known for config in configs):
+                yield f"world.{key}: no stage has such a setting{did_you_mean(key, sorted(known))}"
+
+    def _gate_problems(self, stage: Planned) -> Iterator[str]:
         if stage.gate is None:
             return
-        if KINDS[stage.verb].writes != "evaluation":
-            yield f"{stage.place}.gate: only an evaluation has a gate"
+        if not _judges_the_run(stage):
+            yield f"{stage.place}.gate: only an evaluation of the run's own model, in the world, has a gate"
         against = stage.gate.against
-        evaluations = [name for name, path in shelf.by_name.items() if path.name == KINDS["eval"].artefact]
+        evaluations = [one.name for one in self.stages[: stage.number - 1] if _judges_the_run(one)]
         if against is not None and against not in evaluations:
             yield f"{stage.place}.gate: there is no earlier evaluation {against!r}{did_you_mean(against, evaluations)}"
 
@@ -156,7 +164,10 @@ class Run:
         kind, folder = KINDS[stage.verb], self.folder / stage.folder
         config: type[Config] = resolve(VERBS[stage.verb].config)
         fields = config.model_fields
-        values: dict[str, Any] = {k: v for k, v in self.recipe.world.items() if config.field_name(k) in fields}
+        own = {config.field_name(key): value for key, value in stage.settings.items()}
+        if kind.writes == "evaluation" and "eval_file" in own:  # likelihoods of a file: no world has a part in it
+            return config(**{"model": shelf.model, kind.output: folder / kind.artefact} | own)
+        values: dict[str, Any] = {config.field_name(key): value for key, value in self.recipe.world.items()}
         # Every round plays other tasks, but is judged on the same.
         later = 0 if kind.writes == "evaluation" else stage.round - 1
         values |= {"model": shelf.model, "seed": self.recipe.seed + later}
@@ -164,13 +175,12 @@ class Run:
         if kind.resumes:
             values["resume"] = RunDir(folder).used  # from its newest checkpoint, or anew where there is none yet
         values |= {"report_to": self.report_to}
-        values = {key: value for key, value in values.items() if config.field_name(key) in fields}
-        values |= stage.settings
-        if kind.reads and config.field_name(kind.file) not in {config.field_name(key) for key in stage.settings}:
+        values = {key: value for key, value in values.items() if key in fields} | own
+        if kind.reads and kind.file not in own:
             sources = self._sources(stage, kind, shelf)
             if sources[1:]:
                 values["also"] = sources[1:]
-            if sources and not (kind.or_plays and "environment" in stage.settings):
+            if sources and not (kind.or_plays and "environment" in own):
                 values[kind.file] = sources[0]
                 for name in ("environment", "options") if kind.or_plays else ():
                     values.pop(name, None)
@@ -196,6 +206,9 @@ class Run:
     def _open_gate(self, stage: Planned, shelf: Shelf, record: Record, tell: Tell) -> None:
         """After an evaluation with a gate: a model that is not really better gives way to the one before."""
         if KINDS[stage.verb].writes != "evaluation":
+            return
+        if not _judges_the_run(stage):
+            self._remember(stage, shelf, record)
             return
         here = (self.folder / stage.folder / KINDS[stage.verb].artefact, shelf.model)
         if stage.gate is None or shelf.accepted is None:
@@ -225,6 +238,13 @@ class Run:
                 raise InputError(f"{self.folder} holds a run of the recipe {before}; take another --output-dir")
         elif self.folder.exists() and any(self.folder.iterdir()):
             raise InputError(f"{self.folder} holds other files; a run needs a folder of its own")
+
+
+def _judges_the_run(stage: Planned) -> bool:
+    """Whether the stage plays the run's own model: one that names another, or a file, is there to be looked at."""
+    config: type[Config] = resolve(VERBS[stage.verb].config) if stage.verb in KINDS else Config
+    own = {config.field_name(key) for key in stage.settings}
+    return stage.verb in KINDS and KINDS[stage.verb].writes == "evaluation" and not own & {"model", "eval_file"}
 
 
 def _inputs(kind: Kind, config: Config) -> dict[str, str]:

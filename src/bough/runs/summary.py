@@ -9,7 +9,7 @@ from pathlib import Path
 from bough.errors import InputError
 from bough.evaluation.comparison import Comparison, compare
 from bough.evaluation.correction import holm
-from bough.evaluation.results import ModelResult, Results
+from bough.evaluation.results import Results
 from bough.evaluation.success import report
 from bough.runs.recipe import Recipe, plan
 from bough.runs.record import Record
@@ -31,17 +31,17 @@ class Row:
 def summary(folder: Path, recipe: Recipe) -> list[Row]:
     """All finished evaluations in order; the p-values of the comparisons are corrected for their number (Holm)."""
     rows: list[Row] = []
-    held: tuple[str, ModelResult] | None = None
-    seen: list[tuple[str, ModelResult]] = []
+    held: tuple[str, Results] | None = None
+    seen: list[tuple[str, Results]] = []
     for stage, record, results in _evaluations(folder, recipe):
-        model = results.models[-1]
-        row = _row(stage, model)
+        row = _row(stage, results)
         if held is not None:
-            row = replace(row, before=held[0], compared=_compared(held[1], model))
+            row = replace(row, before=held[0], compared=_compared(held[1], results))
         rows.append(row)
-        seen.append((stage, model))
+        seen.append((stage, results))
         onward = record.goes_on_with
-        held = next((one for one in reversed(seen) if onward is None or one[1].name.endswith(onward)), held or seen[0])
+        of_it = (one for one in reversed(seen) if onward is None or one[1].models[-1].name.endswith(onward))
+        held = next(of_it, held or seen[0])
     corrected = iter(holm([row.compared.success.p for row in rows if row.compared]))
     return [
         replace(row, compared=replace(row.compared, adjusted_p=next(corrected))) if row.compared else row
@@ -60,15 +60,17 @@ def _evaluations(folder: Path, recipe: Recipe) -> Iterator[tuple[str, Record, Re
             continue
 
 
-def _row(stage: str, model: ModelResult) -> Row:
-    found = report(model.outcomes, lost=len(model.lost), level=0.95, sequential=False).success
+def _row(stage: str, results: Results) -> Row:
+    model, early = results.models[-1], results.stop_width is not None
+    found = report(model.outcomes, lost=len(model.lost), level=0.95, sequential=early).success
     if found is None or found.interval is None:
         return Row(stage, None, 0.0, 1.0, len(model.outcomes))
     return Row(stage, found.mean, found.interval.low, found.interval.high, len(model.outcomes))
 
 
-def _compared(before: ModelResult, after: ModelResult) -> Comparison | None:
+def _compared(before: Results, after: Results) -> Comparison | None:
+    early = before.stop_width is not None or after.stop_width is not None
     try:
-        return compare([before, after])[0]
+        return compare([before.models[-1], after.models[-1]], sequential=early)[0]
     except InputError:  # other tasks: nothing to say
         return None

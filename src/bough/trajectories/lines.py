@@ -27,14 +27,20 @@ Content = bytes | dict[str, Any]
 
 
 def files(source: str | Path) -> list[Path]:
-    """The files behind a path: itself, or the shards of a folder in order of name."""
+    """The files behind a path: itself, or the shards of a folder in order of name.
+
+    A collection's folder holds settings and reports too; only one of its files has trajectories.
+    """
     path = Path(source)
     if is_dataset(path) or is_hub(path) or path.is_file():
         return [path]
     if not path.exists():
         raise InputError(f"{path}: there is no such file or folder")
+    if (collected := path / "trajectories.jsonl").is_file():
+        return [collected]
     endings = [text + packed for text in TEXT_SUFFIXES for packed in PACKED_SUFFIXES] + [".parquet"]
-    shards = sorted(p for p in path.iterdir() if p.is_file() and p.name.endswith(tuple(endings)))
+    names = sorted(p.name for p in path.iterdir() if p.is_file() and not p.name.startswith("."))
+    shards = [path / name for name in names if name.endswith(tuple(endings))]
     if not shards:
         raise InputError(f"{path}: the folder holds no data file; looked for {', '.join(endings)}")
     return shards

@@ -1,4 +1,4 @@
-"""What a folder holds that can be looked at: data files, training runs, evaluations, recipes.
+"""What a folder holds that can be looked at: data files, training runs, evaluations, stages of recipes.
 
 Only what is found here is ever served: a page asks for a name, and a name that was not
 found stands for nothing. Links that lead out of the folder are not followed.
@@ -17,7 +17,6 @@ from bough.trajectories.lines import PACKED_SUFFIXES, TEXT_SUFFIXES
 # Weights, pictures and half-finished work: nothing in there is a record.
 CLOSED = {"checkpoints", "cache", "final", "best", "images", "node_modules", "__pycache__"}
 DATA_ENDINGS = tuple(text + packed for text in TEXT_SUFFIXES[:2] for packed in PACKED_SUFFIXES)
-NOT_DATA = {"metrics.jsonl"}
 MAX_DEPTH = 7
 MAX_FILES = 5000
 
@@ -29,7 +28,6 @@ class Contents:
     data: list[str] = field(default_factory=list)
     training: list[str] = field(default_factory=list)
     evaluations: list[str] = field(default_factory=list)
-    recipes: list[str] = field(default_factory=list)
     stages: list[str] = field(default_factory=list)
 
 
@@ -54,8 +52,6 @@ class Root:
                 found.training.append(folder)
             elif file.name == "results.json":
                 found.evaluations.append(folder)
-            elif file.name == "recipe.yaml":
-                found.recipes.append(folder)
             elif file.name == "stage.json":
                 found.stages.append(folder)
             elif file.name.endswith(DATA_ENDINGS) or file.suffix == ".parquet":

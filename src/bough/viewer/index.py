@@ -43,7 +43,6 @@ Facets = dict[str, list[dict[str, Any]]]
 BATCH = 200
 BATCH_S = 0.25
 SCAN_S = 2.0
-ELSEWHERE = "let BOUGH_CACHE name another folder"
 
 
 @dataclass(frozen=True)
