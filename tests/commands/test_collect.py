@@ -14,6 +14,7 @@ from bough.cli import main
 from bough.training.policy import Policy
 from bough.trajectories.reader import read
 from bough.types import Trajectory
+from tests.environments.worlds import Breaking
 
 COUNTING = "tests.environments.worlds:Counting"
 
@@ -75,6 +76,7 @@ def test_tasks_of_a_file(tmp_path: Path):
         (["--options", "x=1"], "x is not a setting"),
         (["--options", "x"], "'x' must be written as key=value"),
         (["--base-url", "http://127.0.0.1:1"], "needs --engine openai"),
+        (["--task-file", "/nope.jsonl"], "/nope.jsonl: there is no such file"),
         (["--engine", "openai"], "--engine openai needs the server's address"),
     ],
 )
@@ -103,3 +105,37 @@ def test_an_interrupted_collection_keeps_what_is_finished_and_goes_on(tmp_path: 
     command[-1] = str(tmp_path / "uninterrupted")
     assert subprocess.run(command, env=environment, check=False, capture_output=True).returncode == 0
     assert (tmp_path / "uninterrupted" / "trajectories.jsonl").read_bytes() == whole
+
+
+def test_a_finished_collection_keeps_its_report(tmp_path: Path, capsys: Any):
+    assert collect(tmp_path, "--tasks", "2", "--max-errors", "2") == 0
+    report, said = (tmp_path / "report.json").read_bytes(), capsys.readouterr()
+    assert collect(tmp_path, "--tasks", "2", "--max-errors", "2") == 0
+    again = capsys.readouterr()
+    assert (tmp_path / "report.json").read_bytes() == report and b"logprob_gap_max" in report
+    assert "2 of 2 episodes are on file; there is nothing to play" in again.err and again.out == said.out
+    (tmp_path / "report.json").unlink()
+    assert collect(tmp_path, "--tasks", "2", "--max-errors", "2") == 0
+    assert json.loads((tmp_path / "report.json").read_text())["episodes"] == 2, "killed before it was written"
+
+
+def test_a_collection_of_which_everything_is_lost_has_failed(tmp_path: Path, capsys: Any, monkeypatch: Any):
+    monkeypatch.setattr(Breaking, "broken", {"train-0-0": 99, "train-0-1": 99})
+    words = ["--retries", "0"]
+    world = "tests.environments.worlds:Breaking"
+    assert collect(tmp_path, *words, "--tasks", "2", model="expert", environment=world) == 1
+    shown = capsys.readouterr().err
+    assert "Error: no episode came to its end, 2 were given up; train-0-0#0: the browser died" in shown
+    assert "train-0-1#0 was given up: the browser died" in shown
+    assert collect(tmp_path, *words, "--tasks", "3", model="expert", environment=world) == 0, "one was played"
+
+
+def test_other_tasks_under_the_same_names_are_not_taken_for_played(tmp_path: Path, capsys: Any):
+    file = tmp_path / "tasks.jsonl"
+    file.write_text('{"id": "x", "goal": 2}\n{"id": "y", "goal": 3}\n')
+    words = ["--task-file", str(file), "--tasks", "2"]
+    assert collect(tmp_path / "out", *words, model="expert") == 0
+    file.write_text('{"id": "y", "goal": 2}\n{"id": "x", "goal": 3}\n')
+    assert collect(tmp_path / "out", *words, model="expert") == 2
+    assert "holds episodes of other tasks under the names of these" in capsys.readouterr().err
+    assert collect(tmp_path / "out", *words, "--overwrite", model="expert") == 0

@@ -41,6 +41,23 @@ def test_unknown_and_unmatched_episodes_are_left_out_and_counted():
     assert found.rates == (0.5, 0.5)
 
 
+def test_what_either_side_lost_is_left_out():
+    first, second = result("a", binary("1" * 10)), result("b", binary("1" * 10))
+    first = first.model_copy(update={"outcomes": first.outcomes[1:]})
+    second = second.model_copy(update={"outcomes": second.outcomes[:-1]})
+    [found] = compare([first, second])
+    assert (found.episodes, found.left_out) == (8, 2)
+
+
+def test_a_comparison_that_cannot_be_made_may_be_left_out_and_counts_for_nothing():
+    said: list[str] = []
+    found = compare([A, result("none", ""), B], leave_out=said.append)
+    assert found == compare([A, B]) and found[0].comparisons == 1
+    assert said == ["a and none: none played no episode to its end"]
+    with pytest.raises(InputError, match="none played no episode to its end"):
+        compare([A, result("none", ""), B])
+
+
 def test_attempts_are_matched_one_by_one():
     pairs = matched(result("a", "1? 0"), result("b", "01 1"))
     assert task_differences(pairs) == [-1.0, 1.0]

@@ -7,14 +7,17 @@ from typing import Any
 import pytest
 
 from bough.config.evaluation import EvalConfig
+from bough.engines.base import EngineError
 from bough.errors import InputError
 from bough.evaluation import contest as module
 from bough.evaluation.contest import contest, folder_name
 from bough.evaluation.results import Results
-from bough.rollouts.agents import RandomAgent
+from bough.rollouts.agents import ExpertAgent, RandomAgent
+from bough.rollouts.collect import AllLostError
 from tests.environments.worlds import Breaking, Counting
 
 COUNTING = "tests.environments.worlds:Counting"
+BREAKING = "tests.environments.worlds:Breaking"
 
 
 def config(folder: Path, **more: Any) -> EvalConfig:
@@ -167,3 +170,46 @@ def test_a_watcher_hears_of_every_model(tmp_path: Path):
     run(tmp_path, model="expert", tasks=2)
     asyncio.run(contest(config(tmp_path, tasks=3, concurrency=1), Watcher()))
     assert Watcher.heard == [("expert", 1, 2), 1, ("random", 3, 0), 1, 2, 3]
+
+
+class Broken(RandomAgent):
+    """An engine that is gone."""
+
+    def enter(self, *args: Any, **more: Any) -> Any:
+        raise EngineError("no server")
+
+
+def test_a_model_whose_episodes_are_all_lost_does_not_take_the_others_results_along(
+    tmp_path: Path, monkeypatch: Any, capsys: Any
+):
+    async def make(settings: Any, _: Any) -> Any:
+        return ExpertAgent() if settings.model == "expert" else Broken()
+
+    monkeypatch.setattr(module, "make_agent", make)
+    found = run(tmp_path, tasks=3, retries=0)
+    assert Results.read(tmp_path) == found and [len(model.outcomes) for model in found.models] == [3, 0]
+    assert found.comparisons == [] and found.reports["random"]["lost"] == 3  # type: ignore
+    assert "not compared: expert and random: random played no episode" in capsys.readouterr().err
+
+
+def test_where_everything_is_lost_the_contest_has_failed(tmp_path: Path, monkeypatch: Any):
+    monkeypatch.setattr(Breaking, "broken", {"unseen-0-0": 99, "unseen-0-1": 99})
+    with pytest.raises(AllLostError, match=r"4 were given up; expert, unseen-0-0#0: the browser died"):
+        run(tmp_path, environment=BREAKING, tasks=2, retries=0)
+    assert [len(model.lost) for model in Results.read(tmp_path).models] == [2, 2], "why is on file"
+
+
+def test_other_tasks_under_the_same_names_are_not_taken_for_played(tmp_path: Path):
+    file = tmp_path / "tasks.jsonl"
+    file.write_text('{"id": "x", "goal": 2}\n{"id": "y", "goal": 3}\n')
+    run(tmp_path / "eval", task_file=file, tasks=2)
+    file.write_text('{"id": "y", "goal": 2}\n{"id": "x", "goal": 3}\n')
+    with pytest.raises(InputError, match=r"(?s)holds episodes of other tasks.*- y#0\n  - x#0"):
+        run(tmp_path / "eval", task_file=file, tasks=2)
+    run(tmp_path / "eval", task_file=file, tasks=2, overwrite=True)
+
+
+def test_fewer_tasks_than_were_asked_for_are_told(tmp_path: Path, capsys: Any):
+    (tmp_path / "tasks.jsonl").write_text('{"id": "x", "goal": 2}\n')
+    run(tmp_path / "eval", task_file=tmp_path / "tasks.jsonl", tasks=50)
+    assert "50 tasks were asked for; there are 1" in capsys.readouterr().err

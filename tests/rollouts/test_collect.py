@@ -1,13 +1,15 @@
 import asyncio
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from bough.config.rollouts import LimitsConfig
+from bough.config.evaluation import EvalConfig
+from bough.config.rollouts import CollectConfig, LimitsConfig
 from bough.environments.base import Environment
 from bough.errors import InputError
 from bough.rollouts.agents import ExpertAgent, RandomAgent
-from bough.rollouts.collect import Attempt, Tally, attempts, collect
+from bough.rollouts.collect import AllLostError, Attempt, Tally, attempts, collect, wanted_tasks
 from bough.types import Task, Trajectory
 from tests.environments.worlds import Breaking, Counting
 from tests.rollouts.players import BROKEN, Script
@@ -96,3 +98,30 @@ def test_an_unknown_outcome_is_no_failure():
     for success in (True, False, None):
         tally.add(Trajectory(id="a", task=TASKS[0], start=start, turns=turns, success=success))
     assert tally.to_json()["success_rate"] == 0.5
+
+
+def test_a_world_that_cannot_be_made_costs_its_own_episode_only():
+    class Unlicensed(Counting):
+        def __init__(self, task: Task) -> None:
+            super().__init__(task)
+            if task.id == "t1":
+                raise RuntimeError("no licence")
+
+    tally, kept = collected(kind=Unlicensed, wanted=list(attempts(TASKS, 1, 0)), retries=0)
+    assert set(kept) == {"t0#0", "t2#0", "t3#0", "t4#0"} and set(tally.lost) == {"t1#0"}
+
+
+@pytest.mark.parametrize("settings", [CollectConfig, EvalConfig])
+def test_fewer_tasks_than_were_asked_for_are_told(settings: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    (tmp_path / "tasks.jsonl").write_text('{"id": "a", "goal": 2}\n{"id": "b", "goal": 2}\n')
+    values = {"environment": "tests.environments.worlds:Counting", "output": tmp_path}
+    values |= {"task_file": tmp_path / "tasks.jsonl", "model": "expert"}
+    assert [task.id for task in wanted_tasks(Counting, settings(**values, tasks=2))] == ["a", "b"]
+    assert capsys.readouterr().err == ""
+    assert len(wanted_tasks(Counting, settings(**values, tasks=50))) == 2
+    assert capsys.readouterr().err == "50 tasks were asked for; there are 2\n"
+
+
+def test_when_all_is_lost_the_first_reason_is_told():
+    error = AllLostError({"a#0": "down", "b#0": "gone"})
+    assert str(error) == "no episode came to its end, 2 were given up; a#0: down" and error.exit_code == 1

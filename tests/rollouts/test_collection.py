@@ -1,10 +1,14 @@
+import json
+import os
 from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import JsonValue
 
 from bough.config.rollouts import CollectConfig
 from bough.errors import InputError
+from bough.rollouts.collect import Attempt
 from bough.rollouts.collection import Collection
 from bough.types import Message, Task, Trajectory
 
@@ -13,8 +17,9 @@ def config(folder: Path, **more: Any) -> CollectConfig:
     return CollectConfig(environment="household", output=folder, **more)
 
 
-def episode(id: str) -> Trajectory:
-    return Trajectory(id=id, task=Task(id="t"), start=[Message(role="user", content="Go.")], turns=[], success=True)
+def episode(id: str, task: Task | None = None) -> Trajectory:
+    start = [Message(role="user", content="Go.")]
+    return Trajectory(id=id, task=task or Task(id="t"), start=start, turns=[], success=True)
 
 
 def test_what_was_added_is_on_file_at_once(tmp_path: Path):
@@ -29,7 +34,7 @@ def test_a_collection_goes_on_where_it_stopped(tmp_path: Path):
     with (tmp_path / "trajectories.jsonl").open("a") as file:
         file.write('{"bough": "trajectory/1", "id": "t#1", "ta')
     with Collection(config(tmp_path, tasks=99, concurrency=2)) as collection:
-        assert collection.finished == {"t#0"}
+        assert set(collection.finished) == {"t#0"}
         collection.add(episode("t#1"), [])
         assert [record.id for record in collection.read()] == ["t#0", "t#1"]
 
@@ -40,7 +45,7 @@ def test_other_settings_need_another_folder(tmp_path: Path):
     with pytest.raises(InputError, match=r"(?s)other settings.*temperature was 1.0, now 0.5"):
         Collection(config(tmp_path, temperature=0.5))
     with Collection(config(tmp_path, temperature=0.5, overwrite=True)) as collection:
-        assert collection.finished == set()
+        assert not collection.finished
 
 
 def test_overwriting_spares_a_folder_that_is_no_collection(tmp_path: Path):
@@ -64,4 +69,85 @@ def test_a_finished_collection_is_in_the_order_of_its_tasks(tmp_path: Path):
             collection.add(episode(id), [])
         collection.finish(["a#0", "a#1", "b#0"])
         assert [record.id for record in collection.read()] == ["a#0", "a#1", "b#0", "stranger"]
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["config.yaml", "trajectories.jsonl"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["config.yaml", "trajectories.jsonl", "weights.json"]
+
+
+def test_overwriting_forgets_the_collection_and_nothing_else(tmp_path: Path):
+    with Collection(config(tmp_path)) as collection:
+        collection.add(episode("t#0"), [(0, b"png")])
+        collection.keep_rescored({"t#0": {0: [-0.5]}})
+        collection.report({"episodes": 1})
+    (tmp_path / "notes.txt").write_text("mine")
+    (tmp_path / "plots").mkdir()
+    with Collection(config(tmp_path, overwrite=True)) as collection:
+        assert not collection.finished
+    found = sorted(path.name for path in tmp_path.iterdir())
+    assert found == ["config.yaml", "notes.txt", "plots", "trajectories.jsonl", "weights.json"]
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [("", "the file is empty"), ("model: [", "1: not YAML"), ("- a\n", "must be a mapping of settings")],
+)
+def test_settings_that_cannot_be_read_are_an_input_error(text: str, complaint: str, tmp_path: Path):
+    with Collection(config(tmp_path)) as collection:
+        collection.add(episode("t#0"), [])
+    (tmp_path / "config.yaml").write_text(text)
+    with pytest.raises(InputError, match=rf"config\.yaml:.*{complaint}.*take another --output, or --overwrite"):
+        Collection(config(tmp_path))
+    with Collection(config(tmp_path, overwrite=True)) as collection:
+        assert not collection.finished
+
+
+def test_a_model_that_was_trained_anew_needs_another_folder(tmp_path: Path):
+    model, folder = tmp_path / "final", tmp_path / "episodes"
+    model.mkdir()
+    (model / "model.safetensors").write_bytes(b"one")
+    for _ in range(2):
+        with Collection(config(folder, model=str(model))):
+            pass
+    os.utime(model / "model.safetensors", ns=(1, 1))
+    with pytest.raises(InputError, match=r"final has changed since its episodes in .*; take another --output"):
+        Collection(config(folder, model=str(model)))
+    (folder / "weights.json").write_text("{")
+    with pytest.raises(InputError, match="has changed since"):
+        Collection(config(folder, model=str(model)))
+    with Collection(config(folder, model=str(model), overwrite=True)):
+        assert json.loads((folder / "weights.json").read_text()) == [["model.safetensors", 3, 1]]
+
+
+def test_what_is_missing_is_what_is_not_on_file(tmp_path: Path):
+    data: dict[str, JsonValue] = {"b": 1.0, "a": [1, None, 1e22, "é"], "c": float("nan"), "d": -0.0}
+    task = Task(id="t", environment="w", seed=3, data=data)
+    wanted = [Attempt("t#0", task, 1), Attempt("t#1", task, 2)]
+    with Collection(config(tmp_path)) as collection:
+        collection.add(episode("t#0", task), [])
+        assert collection.missing(wanted) == wanted[1:]
+    with Collection(config(tmp_path)) as collection:
+        assert collection.missing(wanted) == wanted[1:], "read back it is still the same task"
+        turned = task.model_copy(update={"data": dict(reversed(data.items()))})
+        assert collection.missing([Attempt("t#0", turned, 1)]) == []
+
+
+@pytest.mark.parametrize("change", [{"seed": 4}, {"data": {"goal": 3}}, {"data": {"goal": 2, "more": 1}}])
+def test_another_task_of_the_same_name_needs_another_folder(change: Any, tmp_path: Path):
+    task = Task(id="t", seed=3, data={"goal": 2})
+    with Collection(config(tmp_path)) as collection:
+        collection.add(episode("t#0", task), [])
+    other = task.model_copy(update=change)
+    with Collection(config(tmp_path)) as collection:
+        with pytest.raises(InputError, match=r"(?s)episodes of other tasks.*--output, or --overwrite:\n  - t#0$"):
+            collection.missing([Attempt("t#0", other, 1), Attempt("t#1", other, 1)])
+        assert len(collection.missing([Attempt("t#1", other, 1)])) == 1
+
+
+def test_a_report_counts_only_if_it_is_of_every_episode(tmp_path: Path):
+    with Collection(config(tmp_path)) as collection:
+        assert collection.old_report() is None
+        collection.add(episode("t#0"), [])
+        collection.report({"episodes": 1})
+        assert collection.old_report() == {"episodes": 1}
+        collection.add(episode("t#1"), [])
+        assert collection.old_report() is None
+        (tmp_path / "report.json").write_text("[")
+        assert collection.old_report() is None

@@ -1,4 +1,5 @@
 import asyncio
+import math
 from typing import Any
 
 import pytest
@@ -6,6 +7,8 @@ import pytest
 from bough.config.rollouts import LimitsConfig
 from bough.engines.base import EngineError
 from bough.environments.base import Environment, Observation, WorldError
+from bough.errors import InputError
+from bough.rollouts.agents import ExpertAgent
 from bough.rollouts.episode import play
 from bough.types import Task, Trajectory
 from tests.environments.worlds import Counting
@@ -130,3 +133,69 @@ def test_a_broken_engine_raises_and_everything_is_closed():
     with pytest.raises(EngineError):
         played(script=script, kind=Kept)
     assert script.closed == 1 and [world.closed for world in worlds] == [1]
+
+
+def test_a_world_with_a_time_limit_of_its_own_is_broken_when_it_passes():
+    class Waiting(Counting):
+        async def step(self, reply: str) -> Observation:
+            raise TimeoutError("the database did not answer")
+
+    class Unreachable(Counting):
+        async def start(self) -> Observation:
+            raise TimeoutError("no connection")
+
+    with pytest.raises(WorldError, match="step raised TimeoutError: the database did not answer"):
+        played("1", kind=Waiting, episode_timeout_s=60)
+    with pytest.raises(WorldError, match="start raised TimeoutError: no connection"):
+        played("1", kind=Unreachable)
+
+
+def test_an_engine_that_gives_no_answer_in_time_is_no_failure_of_the_agent():
+    with pytest.raises(EngineError, match="the answer raised TimeoutError: gone"):
+        played("1", TimeoutError("gone"))
+
+
+def test_a_world_that_cannot_be_made_is_broken_unless_it_names_a_mistake():
+    class Unlicensed(Counting):
+        def __init__(self, task: Task) -> None:
+            raise RuntimeError("no licence")
+
+    class Particular(Counting):
+        def __init__(self, task: Task) -> None:
+            raise InputError("no such page")
+
+    with pytest.raises(WorldError, match=r"Unlicensed\(task\) raised RuntimeError: no licence"):
+        played("1", kind=Unlicensed)
+    with pytest.raises(InputError, match="no such page"):
+        played("1", kind=Particular)
+
+
+def test_an_expert_that_stumbles_and_a_reward_that_is_no_number_are_the_worlds(caplog: pytest.LogCaptureFixture):
+    class Stumbling(Counting):
+        async def expert(self) -> str:
+            raise KeyError("map")
+
+    class Unscored(Counting):
+        async def step(self, reply: str) -> Observation:
+            return Observation.end(success=True, reward=math.nan)
+
+    class Clinging(Counting):
+        async def close(self) -> None:
+            raise OSError("still busy")
+
+    with pytest.raises(WorldError, match="expert raised KeyError: 'map'"):
+        asyncio.run(play(Stumbling, TASK, ExpertAgent(), id="a#0", seed=0, limits=LimitsConfig()))
+    with pytest.raises(WorldError, match="step gave the reward nan"):
+        played("1", kind=Unscored)
+    assert played("1", "2", "3", kind=Clinging).turns, "what was played stays played"
+    assert "close raised OSError: still busy" in caplog.text
+
+
+@pytest.mark.parametrize("stop", [None, "aborted"])
+def test_an_end_whose_outcome_the_world_does_not_know_stays_unknown(stop: str | None):
+    class Silent(Counting):
+        async def step(self, reply: str) -> Observation:
+            return Observation.end("Over.", success=None, stop=stop)
+
+    trajectory = played("1", kind=Silent)
+    assert (trajectory.success, trajectory.stop, trajectory.rewards) == (None, stop or "done", {"outcome": None})

@@ -7,9 +7,8 @@ from typing import Any
 
 from bough.config.rollouts import CollectConfig
 from bough.environments.registry import find
-from bough.environments.tasks import first_tasks, tasks_of
 from bough.rollouts.agents import Agent, make_agent
-from bough.rollouts.collect import Attempt, Tally, attempts
+from bough.rollouts.collect import AllLostError, Attempt, Tally, attempts, wanted_tasks
 from bough.rollouts.collect import collect as collect_episodes
 from bough.rollouts.collection import Collection
 from bough.rollouts.rescore import rescore
@@ -19,23 +18,24 @@ from bough.terminal.episodes import EpisodesProgress
 
 def collect(config: CollectConfig) -> int:
     kind = find(config.environment)
-    tasks = first_tasks(
-        tasks_of(kind, options=config.options, split=config.split, task_file=config.task_file, seed=config.seed),
-        config.tasks,
-    )
-    if len(tasks) < config.tasks:
-        console.err().print(f"{config.tasks} tasks were asked for; there are {len(tasks)}", style="yellow")
-    wanted = list(attempts(tasks, config.attempts, config.seed))
+    wanted = list(attempts(wanted_tasks(kind, config), config.attempts, config.seed))
     with Collection(config) as collection:
-        missing = [attempt for attempt in wanted if attempt.id not in collection.finished]
+        missing = collection.missing(wanted)
         if len(missing) < len(wanted):
-            console.err().print(f"{len(wanted) - len(missing)} of {len(wanted)} episodes are on file; going on")
-        asyncio.run(_collect(config, collection, missing))
+            then = "going on" if missing else "there is nothing to play"
+            console.err().print(f"{len(wanted) - len(missing)} of {len(wanted)} episodes are on file; {then}")
+        numbers = None if missing else collection.old_report()
+        if numbers is None:
+            numbers = asyncio.run(_collect(config, collection, missing))
+            collection.report(numbers)
         collection.finish([attempt.id for attempt in wanted])
+    _tell(collection, numbers)
+    if not any(attempt.id in collection.finished for attempt in wanted):
+        raise AllLostError(numbers["lost"])
     return 0
 
 
-async def _collect(config: CollectConfig, collection: Collection, missing: list[Attempt]) -> None:
+async def _collect(config: CollectConfig, collection: Collection, missing: list[Attempt]) -> dict[str, Any]:
     kind = find(config.environment)
     numbers: dict[str, Any] = {}
     tally = Tally()
@@ -58,8 +58,7 @@ async def _collect(config: CollectConfig, collection: Collection, missing: list[
         if agent is not None:
             await agent.close()
         await kind.shutdown()
-    collection.report(numbers)
-    _tell(collection, numbers)
+    return numbers
 
 
 def _all_on_file(collection: Collection, now: Tally) -> dict[str, Any]:
@@ -74,10 +73,10 @@ def _tell(collection: Collection, numbers: dict[str, Any]) -> None:
     out = console.out()
     rate = numbers["success_rate"]
     out.print(f"{numbers['episodes']} episodes, success {'unknown' if rate is None else f'{rate:.1%}'}")
-    out.print("stopped: " + ", ".join(f"{count} {reason}" for reason, count in numbers["stops"].items()), markup=False)
-    for name in ("errors", "faults"):
+    for title, name in (("stopped", "stops"), ("errors", "errors"), ("faults", "faults")):
         if numbers[name]:
-            out.print(f"{name}: " + ", ".join(f"{count} {what}" for what, count in numbers[name].items()), markup=False)
+            counts = ", ".join(f"{count} {what}" for what, count in numbers[name].items())
+            out.print(f"{title}: {counts}", markup=False)
     for episode, why in numbers["lost"].items():
         console.err().print(console.printable(f"{episode} was given up: {why}"), style="red", markup=False)
     if "logprob_gap_max" in numbers:

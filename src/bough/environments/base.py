@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Self
 
@@ -147,3 +148,14 @@ class WorldError(BoughError):
 
     Whoever plays the episode plays it again from its start, and counts it.
     """
+
+
+@contextmanager
+def blamed_on_the_world(what: str) -> Iterator[None]:
+    """A WorldError of whatever `what` raises, unless it is an error that Bough knows."""
+    try:
+        yield
+    except BoughError:
+        raise
+    except Exception as error:
+        raise WorldError(f"{what} raised {type(error).__name__}: {error}") from error

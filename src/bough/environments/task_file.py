@@ -15,20 +15,25 @@ from pydantic_core import to_json
 
 from bough.errors import InputError, RowError
 from bough.formats.base import Row, row_error
-from bough.trajectories.lines import lines
+from bough.trajectories.lines import files, lines
 from bough.trajectories.reader import parse
 from bough.types import Task
 
 
 def read_tasks(path: Path, environment: str) -> Iterator[Task]:
-    """The tasks of a file, in order. A bad row is an InputError with its place."""
-    for number, content in lines(path):
-        if isinstance(content, bytes) and not content.strip():
-            continue
+    """The tasks of a file, or of the shards of a folder, in order. A bad row is an InputError with its place."""
+    for file in files(path):
         try:
-            yield _task(parse(content), environment)
+            for number, content in lines(file):
+                if isinstance(content, bytes) and not content.strip():
+                    continue
+                try:
+                    task = _task(parse(content), environment)
+                except RowError as error:
+                    raise InputError(f"{file}:{number}: {error}") from None
+                yield task
         except RowError as error:
-            raise InputError(f"{path}:{number}: {error}") from None
+            raise InputError(f"{file}: {error}") from None
 
 
 def _task(row: Row, environment: str) -> Task:

@@ -7,7 +7,7 @@ episode whose outcome one side does not know is left out and counted.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import Any, Literal
@@ -70,12 +70,28 @@ class Comparison:
 
 
 def compare(
-    models: Sequence[ModelResult], *, against: Against = "first", level: float = 0.95, sequential: bool = False
+    models: Sequence[ModelResult],
+    *,
+    against: Against = "first",
+    level: float = 0.95,
+    sequential: bool = False,
+    leave_out: Callable[[str], None] | None = None,
 ) -> list[Comparison]:
-    """Every model with the first one, or all with all, corrected for how many comparisons that makes."""
-    pairs = combinations(models, 2) if against == "all" else [(models[0], other) for other in models[1:]]
-    chosen = list(pairs)
-    found = [_compare(first, second, level, sequential, len(chosen)) for first, second in chosen]
+    """Every model with the first one, or all with all, corrected for how many comparisons that makes.
+
+    A comparison that cannot be made is an InputError; with `leave_out` it is left out, and
+    `leave_out` is told why.
+    """
+    wanted = combinations(models, 2) if against == "all" else [(models[0], other) for other in models[1:]]
+    chosen = []
+    for first, second in wanted:
+        try:
+            chosen.append((first, second, _comparable(first, second)))
+        except InputError as error:
+            if leave_out is None:
+                raise
+            leave_out(str(error))
+    found = [_compare(first, second, pairs, level, sequential, len(chosen)) for first, second, pairs in chosen]
     adjusted = holm([comparison.success.p for comparison in found])
     return [replace(one, adjusted_p=p) for one, p in zip(found, adjusted, strict=True)]
 
@@ -95,6 +111,8 @@ def matched(first: ModelResult, second: ModelResult) -> list[tuple[Outcome, Outc
             f"{first.name} and {second.name} played different tasks of one name ({unlike[0]}{more}): "
             "the world or its options differ, and episodes cannot be matched"
         )
+    if empty := [model.name for model in (first, second) if not model.outcomes]:
+        raise InputError(f"{first.name} and {second.name}: {' and '.join(empty)} played no episode to its end")
     if not both:
         raise InputError(f"{first.name} and {second.name} have no task in common; evaluate both on the same tasks")
     return both
@@ -110,11 +128,27 @@ def task_differences(pairs: Sequence[tuple[Outcome, Outcome]], *, reward: bool =
     return [theirs - mine for mine, theirs in zip(*sides, strict=True)]
 
 
-def _compare(first: ModelResult, second: ModelResult, level: float, sequential: bool, together: int) -> Comparison:
+def _comparable(first: ModelResult, second: ModelResult) -> list[tuple[Outcome, Outcome]]:
     pairs = matched(first, second)
-    known = [(a, b) for a, b in pairs if a.success is not None and b.success is not None]
-    if not known:
+    if not _known(pairs):
         raise InputError(f"{first.name} and {second.name}: no task has a known outcome for both")
+    return pairs
+
+
+def _known(pairs: Sequence[tuple[Outcome, Outcome]]) -> list[tuple[Outcome, Outcome]]:
+    return [(a, b) for a, b in pairs if a.success is not None and b.success is not None]
+
+
+def _compare(
+    first: ModelResult,
+    second: ModelResult,
+    pairs: Sequence[tuple[Outcome, Outcome]],
+    level: float,
+    sequential: bool,
+    together: int,
+) -> Comparison:
+    known = _known(pairs)
+    played = {(outcome.task, outcome.attempt) for outcome in (*first.outcomes, *second.outcomes)}
     differences, alpha = task_differences(known), round(1.0 - level, 12)
     rates = [means(by_task(side, lambda outcome: outcome.success)) for side in zip(*known, strict=True)]
     one_attempt = len(known) == len(differences)
@@ -129,7 +163,7 @@ def _compare(first: ModelResult, second: ModelResult, level: float, sequential: 
         second=second.name,
         tasks=len(differences),
         episodes=len(known),
-        left_out=max(len(first.outcomes), len(second.outcomes)) - len(known),
+        left_out=len(played) - len(known),
         better=sum(value > 0 for value in differences),
         worse=sum(value < 0 for value in differences),
         rates=(_mean(rates[0]), _mean(rates[1])),

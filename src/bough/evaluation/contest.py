@@ -10,29 +10,25 @@ in their order, never in the order in which episodes end: quick failures end fir
 from __future__ import annotations
 
 import hashlib
-import json
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
 from bough.config.evaluation import EvalConfig
-from bough.config.rollouts import CollectConfig, LimitsConfig
+from bough.config.rollouts import LimitsConfig
 from bough.config.sampling import SamplingConfig
 from bough.curation.locations import Locations
-from bough.disk import write_json
 from bough.environments.base import Environment
 from bough.environments.registry import find
-from bough.environments.tasks import first_tasks, tasks_of
-from bough.errors import InputError
 from bough.evaluation.comparison import compare
 from bough.evaluation.outcomes import Outcome
 from bough.evaluation.results import FILE_NAME, ModelResult, Results
 from bough.evaluation.sequential import looks
 from bough.evaluation.success import report
-from bough.models.weights import stamp
 from bough.rollouts.agents import Agent, make_agent
-from bough.rollouts.collect import Attempt, attempts, collect
+from bough.rollouts.collect import AllLostError, Attempt, attempts, collect, wanted_tasks
 from bough.rollouts.collection import Collection
+from bough.terminal import console
 from bough.types import Task
 
 # What fixes a model's replies, besides the model.
@@ -48,11 +44,10 @@ class Watcher(Protocol):
 
 
 async def contest(config: EvalConfig, watcher: Watcher | None = None) -> Results:
-    """Plays what is not yet on file, and writes and returns the results."""
+    """Plays what is not yet on file, and writes and returns the results. Raises AllLostError where there are none."""
     assert config.output is not None
     kind = find(config.environment)
-    source = tasks_of(kind, options=config.options, split=config.split, task_file=config.task_file, seed=config.seed)
-    tasks = first_tasks(source, config.tasks)
+    tasks = wanted_tasks(kind, config)
     try:
         models = [await _play(config, kind, model, tasks, watcher) for model in config.model]
     finally:
@@ -67,20 +62,26 @@ async def contest(config: EvalConfig, watcher: Watcher | None = None) -> Results
         stop_width=config.stop_width,
         models=models,
     )
-    results = with_numbers(results, config.against)
+    results = with_numbers(results, config.against, _not_compared)
     results.write(config.output / FILE_NAME)
+    if not any(model.outcomes for model in models):
+        raise AllLostError({f"{model.name}, {id}": why for model in models for id, why in model.lost.items()})
     return results
 
 
-def with_numbers(results: Results, against: Any = "first") -> Results:
+def with_numbers(results: Results, against: Any = "first", leave_out: Callable[[str], None] | None = None) -> Results:
     """The same results with reports and comparisons made anew from the outcomes."""
     early = results.stop_width is not None
     reports = {
         model.name: report(model.outcomes, lost=len(model.lost), level=results.level, sequential=early).to_json()
         for model in results.models
     }
-    compared = compare(results.models, against=against, level=results.level, sequential=early)
+    compared = compare(results.models, against=against, level=results.level, sequential=early, leave_out=leave_out)
     return results.model_copy(update={"reports": reports, "comparisons": [one.to_json() for one in compared]})
+
+
+def _not_compared(why: str) -> None:
+    console.err().print(console.printable(f"not compared: {why}"), style="yellow", markup=False)
 
 
 async def _play(
@@ -91,11 +92,10 @@ async def _play(
     lost: dict[str, str] = {}
     agent: Agent | None = None
     with Collection(settings) as collection:
-        _same_weights(settings)
         try:
             for count in looks(len(tasks)) if config.stop_width else [len(tasks)]:
                 wanted = list(attempts(tasks[:count], config.attempts, config.seed))
-                missing = [attempt for attempt in wanted if attempt.id not in collection.finished]
+                missing = collection.missing(wanted)
                 if watcher is not None:
                     watcher.begin(model, len(missing), len(wanted) - len(missing))
                 if missing:
@@ -134,15 +134,3 @@ def folder_name(model: str) -> str:
     if plain == model:
         return plain
     return f"{plain}-{hashlib.blake2b(model.encode(), digest_size=3).hexdigest()}"
-
-
-def _same_weights(settings: CollectConfig) -> None:
-    """Episodes on file are those of the model as it is now: a folder may have been trained anew under its name."""
-    now = stamp(settings.model, settings.adapter)
-    note = settings.output / "weights.json"
-    if note.exists() and json.loads(note.read_text(encoding="utf-8")) != now:
-        raise InputError(
-            f"{settings.model} has changed since its episodes in {settings.output} were played; "
-            "take another --output, or --overwrite"
-        )
-    write_json(note, now)

@@ -10,7 +10,7 @@ from bough.config.rollouts import AgentConfig
 from bough.config.sampling import SamplingConfig
 from bough.engines.base import Answer, Chat, Engine
 from bough.engines.load import load_engine
-from bough.environments.base import Environment
+from bough.environments.base import Environment, blamed_on_the_world
 from bough.errors import InputError
 from bough.types import Message
 
@@ -83,7 +83,8 @@ class _ExpertChat:
     environment: Environment
 
     async def answer(self, messages: list[Message], tools: list[dict[str, Any]]) -> Answer:  # noqa: ARG002
-        reply = await self.environment.expert()
+        with blamed_on_the_world("expert"):
+            reply = await self.environment.expert()
         if reply is None:
             kind = type(self.environment)
             raise InputError(f"{kind.name}: there is no expert for task {self.environment.task.id}")
@@ -99,7 +100,8 @@ class _RandomChat:
     chance: random.Random
 
     async def answer(self, messages: list[Message], tools: list[dict[str, Any]]) -> Answer:  # noqa: ARG002
-        choices = self.environment.choices()
+        with blamed_on_the_world("choices"):
+            choices = self.environment.choices()
         if not choices:
             raise InputError(f"{type(self.environment).name} does not say which actions are possible: none at random")
         action = self.chance.choice(sorted(choices))

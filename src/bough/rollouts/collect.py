@@ -12,15 +12,19 @@ import asyncio
 import hashlib
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from bough.config.rollouts import LimitsConfig
+from bough.config.evaluation import EvalConfig
+from bough.config.rollouts import CollectConfig, LimitsConfig
 from bough.engines.base import EngineError
 from bough.environments.base import Environment, WorldError
+from bough.environments.tasks import first_tasks, tasks_of
+from bough.errors import BoughError
 from bough.rollouts.agents import Agent
 from bough.rollouts.episode import play
+from bough.terminal import console
 from bough.types import Task, Trajectory
 
 Images = list[tuple[int, bytes]]
@@ -77,6 +81,23 @@ class Attempt:
     id: str
     task: Task
     seed: int
+
+
+class AllLostError(BoughError):
+    """World or engine let no episode come to its end: nothing was learnt."""
+
+    def __init__(self, lost: Mapping[str, str]) -> None:
+        episode, why = next(iter(lost.items()))
+        super().__init__(f"no episode came to its end, {len(lost)} were given up; {episode}: {why}")
+
+
+def wanted_tasks(kind: type[Environment], config: CollectConfig | EvalConfig) -> list[Task]:
+    """The tasks that the settings ask for. Says so where there are fewer."""
+    source = tasks_of(kind, options=config.options, split=config.split, task_file=config.task_file, seed=config.seed)
+    tasks = first_tasks(source, config.tasks)
+    if len(tasks) < config.tasks:
+        console.err().print(f"{config.tasks} tasks were asked for; there are {len(tasks)}", style="yellow")
+    return tasks
 
 
 def attempts(tasks: Iterable[Task], count: int, seed: int) -> Iterator[Attempt]:

@@ -4,72 +4,98 @@
     OUTPUT/trajectories.jsonl     one episode a line, as it happened
     OUTPUT/images/ID/TURN.png     screenshots, where the world was asked for them
     OUTPUT/report.json            the numbers
+    OUTPUT/weights.json           names, sizes and times of the files of the model that played
     OUTPUT/rescored.json          the trainer's log-probabilities of some replies: {episode: {turn: [one a token]}}
 
 An episode is on file whole or not at all; a collection that was killed goes on with
-the episodes that are missing.
+the episodes that are missing, as long as settings, weights and tasks are the same.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import re
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 import yaml
 
 from bough.config.rollouts import CollectConfig
+from bough.config.yaml_file import YamlFile
 from bough.disk import sync, write_atomically, write_json
 from bough.errors import InputError
+from bough.models.weights import stamp
+from bough.rollouts.collect import Attempt
 from bough.trajectories.reader import Reader
 from bough.trajectories.writer import Writer
-from bough.types import Trajectory
+from bough.types import Task, Trajectory
 
-RESCORED = "rescored.json"
+SETTINGS, TRAJECTORIES, IMAGES = "config.yaml", "trajectories.jsonl", "images"
+REPORT, RESCORED, WEIGHTS = "report.json", "rescored.json", "weights.json"
 # Settings that change how fast episodes are played, or how many, but not what is in them.
 FREE = {"output", "concurrency", "retries", "overwrite", "tasks", "attempts", "rescore", "key_variable", "base_url"}
+WAY_OUT = "take another --output, or --overwrite"
+MAX_NAMED = 10
 
 
 class Collection:
-    """The folder, open for more episodes. `finished` are the ids of those that are on file."""
+    """The folder, open for more episodes. `finished` has the id of each that is on file, and its task's digest."""
 
     def __init__(self, config: CollectConfig) -> None:
         self.path = config.output
-        self.trajectories = self.path / "trajectories.jsonl"
-        self.finished: set[str] = set()
-        if config.overwrite and self._is_ours():
-            shutil.rmtree(self.path)
-        self._agree(config)
+        self.trajectories = self.path / TRAJECTORIES
+        weights = stamp(config.model, config.adapter)
         try:
+            if self._is_ours():
+                if config.overwrite:
+                    self._clear()
+                else:
+                    self._agree(config)
+                    self._same_weights(config.model, weights)
             self.path.mkdir(parents=True, exist_ok=True)
-            write_atomically(self.path / "config.yaml", config.to_yaml())
+            write_atomically(self.path / SETTINGS, config.to_yaml())
+            write_json(self.path / WEIGHTS, weights)
         except OSError as error:
             raise InputError(f"--output {self.path}: cannot be used as a folder: {error.strerror}") from None
         self._writer = Writer(self.trajectories, batch_s=0.0)
-        self.finished = {record.id for record in self.read()}
+        self.finished = {record.id: _digest(record.task) for record in self.read()}
 
     def read(self) -> list[Trajectory]:
         """Every episode on file."""
         reader = Reader(self.trajectories, format="bough", on_error="skip")
         return [record for record in reader if isinstance(record, Trajectory)]
 
+    def missing(self, wanted: Iterable[Attempt]) -> list[Attempt]:
+        """What is not on file. An episode that is, but of another task under the same name, is an InputError."""
+        wanted = list(wanted)
+        others = [one.id for one in wanted if self.finished.get(one.id, "") not in ("", _digest(one.task))]
+        if others:
+            more = [f"and {len(others) - MAX_NAMED} more"] if len(others) > MAX_NAMED else []
+            raise InputError(
+                f"{self.path} holds episodes of other tasks under the names of these; {WAY_OUT}:",
+                [*others[:MAX_NAMED], *more],
+            )
+        return [attempt for attempt in wanted if attempt.id not in self.finished]
+
     def add(self, trajectory: Trajectory, images: list[tuple[int, bytes]]) -> None:
         """Puts a finished episode on the disk, its images first."""
         if images:
-            folder = self.path / "images" / _file_name(trajectory.id)
+            folder = self.path / IMAGES / _file_name(trajectory.id)
             folder.mkdir(parents=True, exist_ok=True)
             names = []
             for turn, image in images:
                 name = f"{turn:03}.png"
                 (folder / name).write_bytes(image)
-                names.append(f"images/{folder.name}/{name}")
+                names.append(f"{IMAGES}/{folder.name}/{name}")
             trajectory = trajectory.model_copy(update={"info": {**trajectory.info, "images": names}})
         self._writer.write(trajectory)
         self._writer.flush()
-        self.finished.add(trajectory.id)
+        self.finished[trajectory.id] = _digest(trajectory.task)
 
     def finish(self, order: Sequence[str]) -> None:
         """Puts the episodes in this order, whichever ended first: the same settings give the same file."""
@@ -92,7 +118,13 @@ class Collection:
             write_json(self.path / RESCORED, logprobs)
 
     def report(self, numbers: dict[str, Any]) -> None:
-        write_json(self.path / "report.json", numbers)
+        write_json(self.path / REPORT, numbers)
+
+    def old_report(self) -> dict[str, Any] | None:
+        """The numbers on file, if they are those of all episodes on file."""
+        numbers = _json(self.path / REPORT)
+        whole = isinstance(numbers, dict) and numbers.get("episodes") == len(self.finished)
+        return numbers if whole else None
 
     def __enter__(self) -> Self:
         return self
@@ -103,20 +135,54 @@ class Collection:
         self._writer.close()
 
     def _is_ours(self) -> bool:
-        return self.trajectories.exists() and (self.path / "config.yaml").exists()
+        return self.trajectories.exists() and (self.path / SETTINGS).exists()
+
+    def _clear(self) -> None:
+        """Forgets the collection; what else lies in the folder is not ours."""
+        for name in (TRAJECTORIES, SETTINGS, REPORT, RESCORED, WEIGHTS):
+            (self.path / name).unlink(missing_ok=True)
+        if (self.path / IMAGES).is_dir():
+            shutil.rmtree(self.path / IMAGES)
 
     def _agree(self, config: CollectConfig) -> None:
         """A collection goes on only with the settings it was begun with."""
-        file = self.path / "config.yaml"
-        if not self.trajectories.exists() or not file.exists():
-            return
-        old, new = yaml.safe_load(file.read_text(encoding="utf-8")), yaml.safe_load(config.to_yaml())
+        old, new = _settings(self.path / SETTINGS), yaml.safe_load(config.to_yaml())
         changed = sorted(key for key in new if key not in FREE and old.get(key) != new[key])
         if changed:
             raise InputError(
-                f"{self.path} holds episodes played with other settings; take another --output, or --overwrite:",
+                f"{self.path} holds episodes played with other settings; {WAY_OUT}:",
                 [f"{key} was {old.get(key)!r}, now {new[key]!r}" for key in changed],
             )
+
+    def _same_weights(self, model: str, now: list[list[str | int]]) -> None:
+        """Episodes on file are those of the model as it is now: a folder may have been trained anew under its name."""
+        note = self.path / WEIGHTS
+        if note.exists() and _json(note) != now:
+            raise InputError(f"{model} has changed since its episodes in {self.path} were played; {WAY_OUT}")
+
+
+def _settings(file: Path) -> dict[str, Any]:
+    try:
+        values = YamlFile.read(file).values
+        if not values:
+            raise InputError(f"{file}: the file is empty")
+    except InputError as error:
+        raise InputError(f"{error}; how the episodes beside it were played is not known: {WAY_OUT}") from None
+    return values
+
+
+def _json(file: Path) -> Any:
+    """What is in the file; None where it cannot be read, which no good one says."""
+    try:
+        return json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+
+
+def _digest(task: Task) -> str:
+    """The same for a task and what is read back of it, in whatever order its keys stand."""
+    plain = json.dumps(json.loads(task.model_dump_json(warnings=False)), sort_keys=True)
+    return hashlib.blake2b(plain.encode(), digest_size=16).hexdigest()
 
 
 def _file_name(text: str) -> str:

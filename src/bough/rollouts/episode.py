@@ -17,23 +17,27 @@ episode with a stop reason of their own. Only a world or an engine that broke ra
 from __future__ import annotations
 
 import asyncio
+import logging
+import math
 from dataclasses import dataclass, field
 from typing import Any
 
 from pydantic import JsonValue
 
 from bough.config.rollouts import LimitsConfig
-from bough.engines.base import Answer, Chat, ContextFullError
-from bough.environments.base import Environment, Observation, WorldError
+from bough.engines.base import Answer, Chat, ContextFullError, EngineError
+from bough.environments.base import Environment, Observation, WorldError, blamed_on_the_world
 from bough.errors import BoughError
 from bough.rollouts.agents import Agent
 from bough.speech.hermes import reply_text
 from bough.types import Message, Task, Trajectory, Turn
 
+log = logging.getLogger(__name__)
+
 
 @dataclass
 class Episode:
-    """What has happened so far."""
+    """What has happened so far. `ended` is set where the world itself ended it, not a limit."""
 
     id: str
     task: Task
@@ -41,6 +45,7 @@ class Episode:
     start: list[Message] = field(default_factory=list)
     tools: list[dict[str, Any]] = field(default_factory=list)
     images: list[tuple[int, bytes]] = field(default_factory=list)
+    ended: bool = False
     success: bool | None = None
     stop: str | None = None
     num_prompt_tokens: int = 0
@@ -77,13 +82,13 @@ class Episode:
     def _look(self, observation: Observation) -> None:
         self.images += [(len(self.turns), image) for image in observation.images]
         if observation.done:
-            self.success = observation.success
+            self.ended, self.success = True, observation.success
             self.stop = observation.stop or ("done" if observation.terminated else "truncated")
 
     def trajectory(self, agent: str) -> Trajectory:
-        """The record. An episode that did not come to its end is no success."""
+        """The record. An episode that the world did not end is no success; one that it did may be unknown."""
         rewards = [turn.reward for turn in self.turns if turn.reward is not None]
-        success = self.success if self.stop in ("done", "truncated") or self.success is not None else False
+        success = self.success if self.ended else False
         outcome = sum(rewards) if rewards else None if success is None else float(success)
         info: dict[str, JsonValue] = {
             "agent": agent,
@@ -112,22 +117,38 @@ async def play(
     about the agent, and the episode may be played again.
     """
     episode = Episode(id, task)
-    environment = kind(task)
+    with blamed_on_the_world(f"{kind.__name__}(task)"):
+        environment = kind(task)
     chat: Chat | None = None
     try:
         episode.begin(await _in_time(environment.start(), limits, "start"))
         chat = agent.enter(environment, episode=id, seed=seed)
-        async with asyncio.timeout(limits.episode_timeout_s):
-            await _turns(episode, environment, chat, limits)
-    except TimeoutError:
-        episode.stop = "episode_timeout"
+        await _all_turns(episode, environment, chat, limits)
     except ContextFullError:
         episode.stop = "context_full"
     finally:
         if chat is not None:
             chat.close()
-        await environment.close()
+        await _close(environment)
     return episode.trajectory(agent.name), episode.images
+
+
+async def _close(environment: Environment) -> None:
+    """What was played stays played, however its world takes leave."""
+    try:
+        await environment.close()
+    except Exception as error:
+        log.warning("%s: close raised %s: %s", environment.task.id, type(error).__name__, error)
+
+
+async def _all_turns(episode: Episode, environment: Environment, chat: Chat, limits: LimitsConfig) -> None:
+    try:
+        async with asyncio.timeout(limits.episode_timeout_s) as clock:
+            await _turns(episode, environment, chat, limits)
+    except TimeoutError as error:
+        if not clock.expired():
+            raise EngineError(f"the answer raised {type(error).__name__}: {error}") from error
+        episode.stop = "episode_timeout"
 
 
 async def _turns(episode: Episode, environment: Environment, chat: Chat, limits: LimitsConfig) -> None:
@@ -148,16 +169,18 @@ async def _in_time(waiting: Any, limits: LimitsConfig, what: str) -> Observation
     try:
         async with asyncio.timeout(limits.step_timeout_s) as clock:
             observation = await waiting
-    except TimeoutError as error:
-        if not clock.expired():
-            raise
-        raise WorldError(f"{what} took longer than {limits.step_timeout_s:g} s") from error
     except BoughError:
         raise
     except Exception as error:
+        # A world has time limits of its own; only ours says that it hangs.
+        if clock.expired():
+            raise WorldError(f"{what} took longer than {limits.step_timeout_s:g} s") from error
         raise WorldError(f"{what} raised {type(error).__name__}: {error}") from error
     if not isinstance(observation, Observation):
         raise WorldError(f"{what} returned a {type(observation).__name__}; it must return an Observation")
+    for name in ("reward", "progress"):
+        if not math.isfinite(getattr(observation, name) or 0.0):
+            raise WorldError(f"{what} gave the {name} {getattr(observation, name)}")
     return observation
 
 

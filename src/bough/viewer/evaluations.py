@@ -85,11 +85,9 @@ def _compared(models: list[ModelResult], results: Results) -> tuple[list[dict[st
     if len(models) < 2:
         return [], ""
     early = results.stop_width is not None
-    try:
-        found = compare(models, against="all", level=results.level, sequential=early)
-    except InputError as error:
-        return [], str(error)
-    return [one.to_json() for one in found], ""
+    why_not: list[str] = []
+    found = compare(models, against="all", level=results.level, sequential=early, leave_out=why_not.append)
+    return [one.to_json() for one in found], "; ".join(why_not)
 
 
 def _setting(results: Results) -> tuple[Any, ...]:
