@@ -33,6 +33,13 @@ class Hopeless(Letters):
         return Observation.end(success=False, reward=0.0)
 
 
+class Rounding(Letters):
+    """Rewards that differ in the last bit only."""
+
+    async def step(self, reply: str) -> Observation:
+        return Observation.end(success=False, reward=0.3 if len(reply) % 2 else 0.1 + 0.2)
+
+
 class Few(Letters):
     """Two tasks only."""
 
@@ -49,3 +56,25 @@ class Late(Letters):
         if int(str(self.task.data["number"])) < 5:
             return Observation.end(success=False, reward=0.0)
         return await super().step(reply)
+
+
+class Gap(Letters):
+    """After the first four tasks come sixteen that pay all the same."""
+
+    async def step(self, reply: str) -> Observation:
+        if 4 <= int(str(self.task.data["number"])) < 20:
+            return Observation.end(success=False, reward=0.0)
+        return await super().step(reply)
+
+
+class Early(Letters):
+    """A point in one of two turns: in the first if that has an even number of letters."""
+
+    max_turns = 2
+    first: float | None = None
+
+    async def step(self, reply: str) -> Observation:
+        if self.first is None:
+            self.first = float(len(reply) % 2 == 0)
+            return Observation.say("Again.", reward=self.first)
+        return Observation.end(success=True, reward=1.0 - self.first)

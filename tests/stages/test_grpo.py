@@ -2,11 +2,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
+from bough.calls.builder import CallBuilder
+from bough.calls.template import load_template
 from bough.config.training import GRPOConfig
 from bough.errors import RowError
-from bough.stages.grpo import call_advantages
-from bough.types import Group, Message, Task, Trajectory, Turn
+from bough.ledger import Ledger
+from bough.stages.examples import CallSource
+from bough.stages.grpo import Attempts, GRPOObjective, call_advantages, make_attempts
+from bough.types import Call, Group, Message, Task, Trajectory, Turn
 
 HI = [Message(role="user", content="Hi")]
 
@@ -47,6 +52,37 @@ def test_turns_without_rewards_get_the_outcome_on_the_last():
         [0.5, 0.5],
         [-0.5, -0.5],
     ]
+
+
+def test_what_an_attempts_reward_has_beyond_its_turns_is_on_the_last():
+    # The turns' rewards become 0.1, 0.9 and 0.1, −0.1: returns of 1, 0.9 and 0, −0.1.
+    good, bad = advantages(attempt(1.0, 0.1, 0.1), attempt(0.0, 0.1, 0.1), advantage="turn")
+    assert good == pytest.approx([0.5, 0.5]) and bad == pytest.approx([-0.5, -0.5])
+    # Where the world's reward is the sum of its turns' nothing is beyond: returns of 1, 0 and 1, 1.
+    assert advantages(attempt(1.0, 1.0, 0.0), attempt(1.0, 0.0, 1.0), advantage="turn") == [[0.0, -0.5], [0.0, 0.5]]
+
+
+def test_an_attempt_whose_reward_cannot_be_told_is_not_scored_by_its_turns():
+    played = (attempt(1.0, 1.0), attempt(None, 5.0), attempt(0.0, 0.0))
+    assert advantages(*played, advantage="turn") == [[0.5], [None], [-0.5]]
+
+
+def test_a_group_with_rewards_of_turns_alone_can_be_trained():
+    attempts = [attempt(None, step).model_copy(update={"rewards": {}}) for step in (1.0, 0.0)]
+    source = CallSource(CallBuilder(load_template("tiny")), Ledger("calls"))
+    config = GRPOConfig(train_file=Path("a"), normalise=False, advantage="turn")
+    example = make_attempts(Group(task=Task(id="t"), attempts=attempts), source, config)
+    assert example.advantages == (0.5, -0.5) and example.reward is None
+
+
+def test_a_call_without_sampled_log_probabilities_is_not_corrected_and_spoils_no_other():
+    objective = GRPOObjective(GRPOConfig(train_file=Path("a")), online=True)
+    # On-policy the ratio is 1; the first call's token is 1.5 times as likely as the sampler says.
+    calls = [Call(prompt_ids=[3], completion_ids=[4], logprobs=[-2.0]), Call(prompt_ids=[3], completion_ids=[5, 6])]
+    parts = objective.parts(Attempts(calls=calls, advantages=(1.0, -1.0), weights=(1.0, 1.0), denominator=3.0))
+    now = [[torch.tensor([-2.0]) + torch.tensor(1.5).log()], [torch.tensor([-1.0, -3.0])]]
+    loss = objective.loss(parts, now, None, 3.0)
+    assert loss.value.item() == pytest.approx(-(1.5 - 1 - 1) / 3)
 
 
 def test_a_group_with_nothing_to_tell_apart_is_dropped_with_its_reason():

@@ -1,15 +1,18 @@
 import json
 import shutil
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import bough
+from bough.engines.local.engine import LocalEngine
 from bough.errors import BoughError, InputError
 from bough.stages.player import Player
 from bough.stages.watch import Watch
 from bough.training.metrics_file import MetricsFile
+from bough.training.policy import Policy
 from bough.training.source import PausedError
 from bough.trajectories.reader import read
 from bough.types import Group
@@ -58,28 +61,95 @@ def test_mini_batches_and_passes_leave_the_policy_behind(tmp_path: Path):
     assert [line["epoch"] for line in lines] == [0, 0, 0, 0]
     assert lines[0]["ratio"] == pytest.approx(1, abs=1e-4)
     assert lines[3]["approx_kl"] > 1e-6, "the fourth update's data is of the policy before the first"
-    assert [path.name for path in sorted((tmp_path / "rollouts").iterdir())] == ["00000.json", "00000.jsonl"]
+    names = ["00000.json", "00000.jsonl", "00000.safetensors"]
+    assert [path.name for path in sorted((tmp_path / "rollouts").iterdir())] == names
 
 
-@pytest.mark.parametrize("updates", [1, 2])
-def test_a_run_that_was_cut_short_ends_in_the_same_bits(tmp_path: Path, updates: int):
+@pytest.mark.parametrize(("updates", "killed_behind"), [(1, 2), (2, 1), (2, 2), (2, 3)])
+def test_a_run_that_was_cut_short_ends_in_the_same_bits(tmp_path: Path, updates: int, killed_behind: int):
     whole = bough.grpo(settings(tmp_path / "whole", updates=updates))
-    bough.grpo(settings(tmp_path / "cut", updates=updates))
-    # As if it had been killed behind step 2, with the rollouts of a later batch already on file.
+    bough.grpo(settings(tmp_path / "cut", updates=updates, save_total_limit=9))
+    # As if it had been killed there, with the rollouts of a later batch already on file.
     cut = tmp_path / "cut"
-    for path in sorted((cut / "checkpoints").iterdir()):
-        if int(path.name.rpartition("-")[2]) > 2:
+    checkpoints = {int(path.name.rpartition("-")[2]): path for path in (cut / "checkpoints").iterdir()}
+    assert killed_behind in checkpoints
+    for step, path in checkpoints.items():
+        if step > killed_behind:
             shutil.rmtree(path)
-    bough.grpo(settings(cut, updates=updates, resume=True))
+    resumed = bough.grpo(settings(cut, updates=updates, resume=True))
     weights = [(folder / "final/adapter_model.safetensors").read_bytes() for folder in (whole.weights.parent, cut)]
     assert weights[0] == weights[1]
+    assert resumed.ledgers == whole.ledgers
 
 
-def test_groups_that_teach_nothing_are_replaced_up_to_a_budget(tmp_path: Path):
-    config = settings(tmp_path, environment="tests.stages.letters:Hopeless", resample=3.0)
+def test_a_policy_is_not_used_before_the_sampler_has_let_go_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    events: list[str] = []
+    for kind, name in ((LocalEngine, "generate"), (LocalEngine, "renew"), (LocalEngine, "rest"), (Policy, "forward")):
+        monkeypatch.setattr(kind, name, _told(events, name, getattr(kind, name)))
+    bough.grpo(settings(tmp_path, max_steps=2, updates=2, eval_every=1, eval_tasks=2))
+    changes = [(now, then) for now, then in pairwise(events) if now != then]
+    assert {then for now, then in changes if now == "generate"} == {"rest"}
+    assert {then for now, then in changes if now == "renew"} == {"rest"}
+    assert ("rest", "forward") in changes
+
+
+def _told(events: list[str], name: str, do: Any) -> Any:
+    def told(*args: Any, **more: Any) -> Any:
+        events.append(name)
+        return do(*args, **more)
+
+    return told
+
+
+@pytest.mark.parametrize("world", ["Hopeless", "Rounding"])
+def test_groups_that_teach_nothing_are_replaced_up_to_a_budget(tmp_path: Path, world: str):
+    config = settings(tmp_path, environment=f"tests.stages.letters:{world}", resample=3.0)
     said = r"the first tasks teach nothing \(24 groups in, 0 kept, 24 dropped \(24 zero_variance\)"
     with pytest.raises(BoughError, match=said):
         bough.grpo(config)
+    assert list((tmp_path / "rollouts").iterdir()) == [], "the same settings must not be stuck with it"
+    assert bough.grpo(settings(tmp_path, max_steps=1, resume=True)).counters.step == 1
+
+
+def test_a_run_that_ran_out_of_tasks_that_teach_goes_on_with_other_settings(tmp_path: Path):
+    ended = bough.grpo(settings(tmp_path, environment="tests.stages.letters:Gap", resample=1.0))
+    assert ended.counters.step == 2 and not list((tmp_path / "rollouts").glob("00002*"))
+    assert ended.ledgers[0] == {"item": "groups", "in": 12, "kept": 4, "dropped": {"zero_variance": 8}}
+    resumed = bough.grpo(settings(tmp_path, environment="tests.stages.letters:Gap", resample=8.0, resume=True))
+    assert resumed.counters.step == 4
+
+
+def test_what_teaches_is_what_the_objective_can_tell_apart(tmp_path: Path):
+    """Every attempt has one point, in its first turn or in its second."""
+    config = settings(tmp_path, environment="tests.stages.letters:Early", advantage="turn", max_steps=1)
+    assert bough.grpo(config).ledgers[0]["kept"] == 2
+
+
+def test_reward_and_success_are_of_all_that_was_played(tmp_path: Path):
+    """Five tasks that pay nothing are played before the one that teaches."""
+    config = settings(tmp_path, environment="tests.stages.letters:Late", resample=1.0, max_steps=1)
+    bough.grpo(config)
+    [line] = metrics(tmp_path)
+    [group] = read(tmp_path / "rollouts/00000.jsonl")
+    assert isinstance(group, Group)
+    paid = sum(attempt.rewards["outcome"] or 0.0 for attempt in group.attempts)
+    tokens = sum(len(turn.call.completion_ids) for a in group.attempts for turn in a.turns if turn.call)
+    assert paid > 0 and line["episodes"] == 24
+    assert line["reward"] == line["reward/outcome"] == pytest.approx(paid / 24)
+    assert line["success"] == pytest.approx(sum(bool(attempt.success) for attempt in group.attempts) / 24)
+    assert line["reply_tokens"] == pytest.approx(tokens / 4), "how long replies are is measured on what is learnt from"
+    # Killed before the first checkpoint, the batch is on file without the episodes that taught nothing.
+    shutil.rmtree(tmp_path / "checkpoints")
+    bough.grpo(config.model_copy(update={"resume": True}))
+    [again] = metrics(tmp_path)
+    assert {name: again[name] for name in ("episodes", "reward", "success")} == {
+        name: line[name] for name in ("episodes", "reward", "success")
+    }
+
+
+def test_a_batch_is_as_many_tasks_as_steps_are_accumulated(tmp_path: Path):
+    bough.grpo(settings(tmp_path, max_steps=1, batch_size=1, gradient_accumulation_steps=3))
+    assert len(list(read(tmp_path / "rollouts/00000.jsonl"))) == 3
 
 
 def test_a_batch_that_teaches_nothing_is_not_yet_the_end(tmp_path: Path):

@@ -37,7 +37,6 @@ def collect(config: CollectConfig) -> int:
 
 async def _collect(config: CollectConfig, collection: Collection, missing: list[Attempt]) -> dict[str, Any]:
     kind = find(config.environment)
-    numbers: dict[str, Any] = {}
     tally = Tally()
     agent: Agent | None = None
     try:
@@ -49,15 +48,15 @@ async def _collect(config: CollectConfig, collection: Collection, missing: list[
                     limits=config, concurrency=config.concurrency, retries=config.retries,
                     tell=lambda tally: bar.tell(tally.to_json()),
                 )  # fmt: skip
-        numbers = _all_on_file(collection, tally)
-        if agent is not None:
-            rescored = rescore(agent, collection.read(), config.rescore)
-            collection.keep_rescored(rescored.logprobs)
-            numbers |= rescored.numbers
     finally:
         if agent is not None:
             await agent.close()
         await kind.shutdown()
+    numbers = _all_on_file(collection, tally)
+    if agent is not None:  # closed: nobody else is using its model any more
+        rescored = rescore(agent, collection.read(), config.rescore)
+        collection.keep_rescored(rescored.logprobs)
+        numbers |= rescored.numbers
     return numbers
 
 

@@ -113,8 +113,9 @@ def turn_advantages(
     GiGPO (2505.10978) groups by equal states instead of equal turn numbers.
 
     A turn that was not scored (None) adds nothing to a return. An attempt without any scored
-    turn is unscored: its advantages are None and no baseline knows it. An outcome reward
-    belongs to the last turn; the caller adds it there. Dropped as in `group_advantages`.
+    turn is unscored: its advantages are None and no baseline knows it. What an attempt's reward
+    has beyond its turns' belongs to the last turn; the caller adds it there. Dropped as in
+    `group_advantages`.
     """
     returns = [_returns_to_go(turns, discount) for turns in rewards]
     scored = [attempt for attempt in returns if attempt is not None]

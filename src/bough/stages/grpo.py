@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from statistics import fmean
 
 import torch
 from torch import Tensor
@@ -126,7 +127,7 @@ def make_attempts(group: Group, source: CallSource, config: GRPOConfig) -> Attem
         advantages=tuple(advantages),
         weights=tuple(aggregation.weights[number] for number in owner),
         denominator=aggregation.denominator,
-        reward=sum(rewards) / len(rewards),
+        reward=fmean(rewards) if rewards else None,
     )
 
 
@@ -158,10 +159,15 @@ def call_advantages(group: Group, config: GRPOConfig) -> list[list[float | None]
 
 
 def _turn_rewards(attempt: Trajectory, outcome: float | None) -> list[float | None]:
-    """The rewards of the turns; where they have none of their own, the outcome on the last."""
+    """The rewards of the turns; what the attempt's own has beyond them is on the last, so that they add up to it.
+
+    An attempt whose reward could not be told is not scored; one that has none has those of its turns alone.
+    """
     rewards = [turn.reward for turn in attempt.turns]
-    if outcome is not None and rewards and all(reward is None for reward in rewards):
-        rewards[-1] = outcome
+    if outcome is None:
+        return [None] * len(rewards) if attempt.rewards else rewards
+    if rewards:
+        rewards[-1] = (rewards[-1] or 0.0) + (outcome - sum(reward for reward in rewards if reward is not None))
     return rewards
 
 
@@ -169,9 +175,10 @@ def _before(part: Attempts, now: Tensor) -> Tensor:
     return part.before[0].to(now.device) if part.before else now.detach()
 
 
-def _sampled(parts: Sequence[Attempts], like: Tensor) -> Tensor | None:
-    """The sampler's log-probabilities, where every call on file has them."""
+def _sampled(parts: Sequence[Attempts], before: Tensor) -> Tensor | None:
+    """The sampler's log-probabilities; for a call without any, those before the update: nothing is corrected."""
     values = [part.calls[0].logprobs for part in parts]
-    if any(value is None for value in values):
+    if all(value is None for value in values):
         return None
-    return torch.tensor([logprob for value in values if value is not None for logprob in value], device=like.device)
+    pieces = torch.split(before, [len(part.calls[0].completion_ids) for part in parts])
+    return torch.cat([p if v is None else p.new_tensor(v) for p, v in zip(pieces, values, strict=True)])

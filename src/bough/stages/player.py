@@ -53,6 +53,7 @@ class Player:
 
     def renew(self, step: int) -> None:
         self._tokens.renew(f"step-{step}")
+        self._tokens.rest()
 
     def close(self) -> None:
         """Ends the sampler and lets the world go."""
@@ -84,20 +85,24 @@ class Player:
         known = [record.success for record in played if record.success is not None]
         return {"eval_success": fmean(known), "eval_episodes": len(known)} if known else {}
 
-    def numbers(self, groups: Sequence[Group]) -> dict[str, Any]:
-        """What there is to say about a batch of groups."""
+    def numbers(self, groups: Sequence[Group], played: Sequence[Group]) -> dict[str, Any]:
+        """What there is to say about a batch of groups, and about all that were `played` to find them.
+
+        Reward and success are of all: without the tasks that always or never succeed any policy looks middling.
+        """
+        everyone = [attempt for group in played for attempt in group.attempts]
         members = [attempt for group in groups for attempt in group.attempts]
         turns = [turn for attempt in members for turn in attempt.turns]
         values = {
-            "episodes": len(members),
-            "reward": _mean(score(attempt, self.reward) for attempt in members),
-            "success": _mean(attempt.success for attempt in members),
+            "episodes": len(everyone),
+            "reward": _mean(score(attempt, self.reward) for attempt in everyone),
+            "success": _mean(attempt.success for attempt in everyone),
             "turns": _mean(len(attempt.turns) for attempt in members),
             "reply_tokens": _mean(len(turn.call.completion_ids) for turn in turns if turn.call),
             "errors": _mean(turn.error is not None for turn in turns),
         }
-        for name in sorted({name for attempt in members for name in attempt.rewards}):
-            values[f"reward/{name}"] = _mean(attempt.rewards.get(name) for attempt in members)
+        for name in sorted({name for attempt in everyone for name in attempt.rewards}):
+            values[f"reward/{name}"] = _mean(attempt.rewards.get(name) for attempt in everyone)
         return {name: value for name, value in values.items() if value is not None} | self._distances(members)
 
     def _distances(self, members: list[Trajectory]) -> dict[str, float]:
@@ -129,6 +134,7 @@ class Player:
                 log.warning("%s was given up: %s", id, why)
 
         self._loop.run(play())
+        self._tokens.rest()
         place = {attempt.id: number for number, attempt in enumerate(order)}
         return sorted(kept, key=lambda record: place[record.id])
 

@@ -107,7 +107,10 @@ class LocalEngine:
 
     @classmethod
     def of(cls, policy: Policy, **options: Any) -> Self:
-        """An engine over the very weights of `policy`, adapters included. After they change, call `renew`."""
+        """An engine over the very weights of `policy`, adapters included.
+
+        Call `rest` before they are used otherwise and `renew` after they have changed.
+        """
         return cls(policy, **options)
 
     async def generate(
@@ -144,6 +147,10 @@ class LocalEngine:
         if self.reader.fold:
             self.worker.order(self.reader.fold.renew)
         self.worker.drop_all()
+
+    def rest(self) -> None:
+        """Waits until nothing is computed: an answer is there a moment before the policy is free for other uses."""
+        self.worker.rest()
 
     async def close(self) -> None:
         await asyncio.to_thread(self.worker.close)

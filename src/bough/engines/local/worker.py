@@ -39,7 +39,7 @@ class Worker:
         self.num_steps = 0
         self._orders: list[Callable[[], None]] = []
         self._wake = threading.Condition()
-        self._closed = False
+        self._closed = self._at_work = False
         self._thread: threading.Thread | None = None
         self._waited = 0
 
@@ -56,7 +56,7 @@ class Worker:
         """Has `do` done between two steps, in the order of asking."""
         with self._wake:
             self._orders.append(do)
-            self._wake.notify()
+            self._wake.notify_all()
 
     def drop(self, episode: str) -> None:
         self.order(lambda: self._drop(episode))
@@ -68,11 +68,16 @@ class Worker:
 
         self.order(drop)
 
+    def rest(self) -> None:
+        """Waits until all orders are done and the model is nobody's: it is as it was before it was read."""
+        with self._wake:
+            self._wake.wait_for(self._resting)
+
     def close(self) -> None:
         """Ends the thread and gives up what is under way."""
         with self._wake:
             self._closed = True
-            self._wake.notify()
+            self._wake.notify_all()
         if self._thread is not None:
             self._thread.join()
 
@@ -89,25 +94,42 @@ class Worker:
     def _wait(self) -> bool:
         """Sleeps until there is something to do; False when it is time to end."""
         with self._wake:
+            self._at_work = False
+            self._wake.notify_all()
             self._wake.wait_for(lambda: self._closed or self._orders)
-            return not self._closed
+            self._at_work = not self._closed
+            return self._at_work
+
+    def _resting(self) -> bool:
+        nobody_serves = self._thread is None or self._closed
+        return not self._at_work and (nobody_serves or not self._orders)
 
     def _work(self) -> bool:
         """One step, if there is anything to do."""
-        with self._wake:
-            orders, self._orders = self._orders, []
-        for do in orders:
-            do()
-        self._forget_the_given_up()
-        if self._closed or not self.scheduler.busy:
-            return False
         try:
+            self._obey()
+            self._forget_the_given_up()
+            if self._closed or not self.scheduler.busy:
+                return False
             self.scheduler.admit()
             self._step(self._choose(self.scheduler.spans(CHUNK if self.runner.mixes else 1 << 40)))
         except Exception as error:  # whatever broke, those who wait must hear of it
             log.exception("the local engine broke in a step; every episode is computed anew")
             self._give_up(EngineError(f"the local engine broke: {type(error).__name__}: {error}"))
         return True
+
+    def _obey(self) -> None:
+        """Does all that was ordered, then raises if something went wrong: nobody's order is lost with another's."""
+        with self._wake:
+            orders, self._orders = self._orders, []
+        failure: Exception | None = None
+        for do in orders:
+            try:
+                do()
+            except Exception as error:
+                failure = error
+        if failure is not None:
+            raise failure
 
     def _choose(self, spans: list[Span]) -> list[Span]:
         """A runner that does not mix reads prompts when enough have come, or waited long enough."""

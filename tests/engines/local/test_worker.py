@@ -1,0 +1,92 @@
+import asyncio
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from bough.config.sampling import SamplingConfig
+from bough.engines.base import EngineError
+from bough.engines.local.engine import LocalEngine
+from bough.training.adapters import Lora
+from bough.training.policy import Policy
+from tests.engines.local.playing import prompt, small_engine
+
+
+@pytest.fixture
+def engine() -> LocalEngine:
+    return small_engine(Policy.load("tiny", device="cpu", lora=Lora(r=4)).eval(), fold=True)
+
+
+def answer(engine: LocalEngine) -> None:
+    sampling = SamplingConfig(max_new_tokens=2)
+    asyncio.run(engine.generate("e", prompt("e", 5), sampling=sampling, seed=1, stop_ids=[]))
+
+
+def test_a_rest_ends_only_when_the_model_is_as_it_was(engine: LocalEngine, monkeypatch: pytest.MonkeyPatch):
+    reading, let_go, free = engine.reader.reading, threading.Event(), list[bool]()
+
+    @contextmanager
+    def held() -> Iterator[None]:
+        with reading():
+            yield
+            let_go.wait()
+        free.append(True)
+
+    class Noticed(threading.Condition):
+        """The worker lets go as soon as somebody else waits, and not before."""
+
+        def wait(self, timeout: float | None = None) -> bool:
+            if threading.current_thread() is not engine.worker._thread:
+                let_go.set()
+            return super().wait(timeout)
+
+    monkeypatch.setattr(engine.reader, "reading", held)
+    monkeypatch.setattr(engine.worker, "_wake", Noticed())
+    try:
+        answer(engine)
+        assert not free, "the answer is there while the model is still held"
+        engine.rest()
+        assert free
+    finally:
+        let_go.set()
+        asyncio.run(engine.close())
+
+
+def test_orders_are_done_when_a_rest_ends(engine: LocalEngine):
+    answer(engine)
+    engine.rest()
+    assert engine.scheduler.residents
+    with engine.worker._wake:  # so that the worker cannot wake up before somebody waits for it
+        engine.renew("after")
+        engine.rest()
+        assert not engine.scheduler.residents
+    asyncio.run(engine.close())
+
+
+def test_nobody_waits_for_a_worker_that_does_not_serve(engine: LocalEngine):
+    engine.renew("before the first answer")
+    engine.rest()
+    answer(engine)
+    asyncio.run(engine.close())
+    engine.release("e")
+    engine.rest()
+
+
+def test_an_order_that_fails_is_heard_of_by_those_who_wait_and_ends_nothing(engine: LocalEngine):
+    def fail() -> None:
+        raise MemoryError("no room to fold")
+
+    answer(engine)
+    with engine.worker._wake:  # both orders are there before the worker sees either
+        engine.worker.order(fail)
+        waiting = asyncio.new_event_loop()
+        sampling = SamplingConfig(max_new_tokens=2)
+        asked = waiting.create_task(engine.generate("f", prompt("f", 5), sampling=sampling, seed=1, stop_ids=[]))
+        waiting.call_soon(waiting.stop)
+        waiting.run_forever()
+    with pytest.raises(EngineError, match="MemoryError: no room to fold"):
+        waiting.run_until_complete(asked)
+    waiting.close()
+    answer(engine)
+    asyncio.run(engine.close())
