@@ -2,6 +2,7 @@
 
 import json
 import math
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -109,6 +110,27 @@ def test_another_shape_is_an_error_unless_it_may_be_merged(tmp_path: Path, capsy
     assert json.loads((tmp_path / "dpo" / "final" / "adapter_config.json").read_text())["r"] == 12
 
 
+def test_only_what_is_asked_of_a_start_adapter_changes(tmp_path: Path):
+    layers = ["--lora-target-modules", "q_proj", "v_proj", "--lora-alpha", "24"]
+    train("sft", EXAMPLES / "household.jsonl", tmp_path / "a", "--max-steps", "1", *layers)
+    common = ["--train-file", str(EXAMPLES / "household.jsonl"), "--max-steps", "1", "--output-dir"]
+    model = ["--model", str(tmp_path / "a" / "final")]
+    for name, more in (("b", ["--lora-dropout", "0.25"]), ("c", ["--merge-lora", "--lora-r", "12"])):
+        assert main(["sft", *common, str(tmp_path / name), *model, *more]) == 0
+    assert used(tmp_path / "b") == told(tmp_path / "b") == (8, 24, 0.25, ["q_proj", "v_proj"])
+    assert used(tmp_path / "c") == told(tmp_path / "c") == (12, 24, 0.0, ["q_proj", "v_proj"])
+
+
+def used(run: Path) -> tuple[int, int, float, list[str]]:
+    config = json.loads((run / "final" / "adapter_config.json").read_text())
+    return config["r"], config["lora_alpha"], config["lora_dropout"], config["target_modules"]
+
+
+def told(run: Path) -> tuple[int, int, float, list[str]]:
+    config = yaml.safe_load((run / "config.yaml").read_text())
+    return config["lora_r"], config["lora_alpha"], config["lora_dropout"], config["lora_target_modules"]
+
+
 def test_all_weights_can_be_trained_with_a_precomputed_reference(tmp_path: Path):
     run = tmp_path / "run"
     lines = train(
@@ -118,6 +140,25 @@ def test_all_weights_can_be_trained_with_a_precomputed_reference(tmp_path: Path)
     assert lines[-1]["loss"] < lines[0]["loss"]
     assert (run / "final" / "model.safetensors").exists()
     assert list((run / "cache").glob("reference-*.safetensors"))
+
+
+def test_all_weights_keep_their_reference_when_other_settings_ask_for_it_again(tmp_path: Path):
+    run = tmp_path / "run"
+    full = ["--max-steps", "4", "--save-steps", "2", "--no-use-lora", "--learning-rate", "1e-3"]
+    pairs = EXAMPLES / "household-pairs.jsonl"
+    whole = train("dpo", pairs, run, *full)
+    cut(run, 2)
+    held_out = ["--eval-file", str(EXAMPLES / "household-pairs-held-out.jsonl")]
+    resumed = [line for line in train("dpo", pairs, run, *full, *held_out, "--resume") if "loss" in line]
+    assert whole[-1]["margin"] > 0.01
+    assert [line["margin"] for line in resumed] == pytest.approx([line["margin"] for line in whole], abs=1e-4)
+
+
+def cut(run: Path, step: int) -> None:
+    """Leaves the run as if it had been killed after this step's checkpoint."""
+    for path in (run / "checkpoints").iterdir():
+        if int(path.name.removeprefix("step-")) > step:
+            shutil.rmtree(path)
 
 
 def test_a_precomputed_reference_gives_the_same_run(tmp_path: Path):
@@ -189,6 +230,27 @@ def test_bad_rows_stop_before_training_or_are_counted(tmp_path: Path, capsys: py
     assert rows["in"] == 6 and rows["kept"] == 5 and sum(rows["dropped"].values()) == 1
 
 
+def test_the_good_side_of_a_dropped_pair_is_not_counted_as_trained(tmp_path: Path):
+    def pair(chosen: str, rejected: str) -> dict[str, Any]:
+        sides = {"prompt": ("user", "hi"), "chosen": ("assistant", chosen), "rejected": ("assistant", rejected)}
+        return {key: [{"role": role, "content": text}] for key, (role, text) in sides.items()}
+
+    file, long = tmp_path / "pairs.jsonl", "b " * 400
+    file.write_text("".join(json.dumps(row) + "\n" for row in (pair("a", long), pair(long, "a"), pair("a", "b"))))
+    train("dpo", file, tmp_path / "run", "--max-steps", "1", "--max-length", "100")
+    rows, calls = json.loads((tmp_path / "run" / "ledger.json").read_text())
+    assert rows == {"item": "rows", "in": 3, "kept": 1, "dropped": {"side_incomplete": 2}}
+    assert calls == {"item": "calls", "in": 6, "kept": 2, "dropped": {"too_long": 2, "side_incomplete": 2}}
+
+
+def test_steps_of_no_weight_are_not_counted_as_trained(tmp_path: Path):
+    steps = [{"action": "look", "observation": "a door", "reward": r} for r in (1.0, 0.0)]
+    (tmp_path / "a.jsonl").write_text(json.dumps({"instruction": "Go.", "input": "", "steps": steps}) + "\n")
+    train("sft", tmp_path / "a.jsonl", tmp_path / "run", "--max-steps", "1", "--step-weighted-loss")
+    _, calls = json.loads((tmp_path / "run" / "ledger.json").read_text())
+    assert calls == {"item": "calls", "in": 2, "kept": 1, "dropped": {"no_weight": 1}}
+
+
 def test_knowlyrs_yaml_runs_as_it_is_written(tmp_path: Path):
     text = f"""
 model_name_or_path: tiny
@@ -223,3 +285,46 @@ def test_going_on_with_other_settings_is_said(tmp_path: Path, caplog: pytest.Log
     assert main([*command, "--max-steps", "3", "--resume"]) == 0
     assert "max_steps 2 → 3" in caplog.text
     assert MetricsFile.read(run / "metrics.jsonl")[-1]["step"] == 3
+
+
+def test_other_settings_are_said_where_there_is_no_checkpoint_yet(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    run = tmp_path / "run"
+    train("sft", EXAMPLES / "household.jsonl", run, "--max-steps", "1")
+    shutil.rmtree(run / "checkpoints")
+    train("sft", EXAMPLES / "household.jsonl", run, "--max-steps", "1", "--seed", "7", "--resume")
+    assert "holds no checkpoint yet" in caplog.text and "seed 42 → 7" in caplog.text
+
+
+def test_a_finished_run_goes_on_from_its_last_step(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    run, weights = tmp_path / "run", tmp_path / "run" / "final" / "adapter_model.safetensors"
+    train("sft", EXAMPLES / "household.jsonl", run, "--max-steps", "2")
+    finished = weights.read_bytes()
+    train("sft", EXAMPLES / "household.jsonl", run, "--max-steps", "2", "--resume")
+    assert "All 2 steps are done already" in caplog.text
+    assert weights.read_bytes() == finished
+    lines = train("sft", EXAMPLES / "household.jsonl", run, "--max-steps", "3", "--resume")
+    assert "Going on from step 2." in caplog.text and [line["step"] for line in lines] == [1, 2, 3]
+    assert weights.read_bytes() != finished
+
+
+def test_a_run_goes_on_with_the_adapter_it_has_and_may_change_its_dropout(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    run = tmp_path / "run"
+    train("sft", EXAMPLES / "household.jsonl", run, "--max-steps", "1")
+    command = ["sft", "--train-file", str(EXAMPLES / "household.jsonl"), "--output-dir", str(run), *FAST, "--resume"]
+    assert main([*command, "--max-steps", "2", "--lora-alpha", "64"]) == 2
+    assert "weights of another shape" in (said := capsys.readouterr().err) and "lora_alpha 32 → 64" in said
+    assert told(run)[1] == 32
+    assert main([*command, "--max-steps", "2", "--lora-dropout", "0.5"]) == 0
+    assert used(run)[2] == told(run)[2] == 0.5
+
+
+def test_a_finished_run_that_played_keeps_its_ledger(tmp_path: Path):
+    run = ["--output-dir", str(tmp_path), *FAST, "--max-steps", "1", "--group-size", "4", "--max-new-tokens", "8"]
+    command = ["grpo", "--environment", "tests.stages.letters:Letters", *run, "--batch-size", "2"]
+    assert main(command) == 0
+    ledger = (tmp_path / "ledger.json").read_text()
+    assert json.loads(ledger)[0]["kept"] == 2
+    assert main([*command, "--resume"]) == 0
+    assert (tmp_path / "ledger.json").read_text() == ledger

@@ -62,6 +62,19 @@ def test_a_checkpoint_that_is_none_is_an_input_error(tmp_path: Path):
         checkpoint.Checkpoint(folder).restore(torch.optim.AdamW([nn.Parameter(torch.zeros(1))]))
 
 
+def test_the_optimizers_settings_are_those_of_now_and_its_moments_those_of_the_checkpoint(tmp_path: Path):
+    weight = nn.Parameter(torch.ones(2, 2))
+    before = torch.optim.AdamW([weight], lr=0.1, weight_decay=0.01)
+    weight.square().sum().backward()
+    before.step()
+    save(tmp_path, 1, nn.Linear(1, 1), before)
+    now = torch.optim.AdamW([nn.Parameter(torch.ones(2, 2))], lr=0.2, weight_decay=0.5)
+    checkpoint.checkpoints(tmp_path)[0].restore(now)
+    (group,) = now.param_groups
+    assert (group["lr"], group["weight_decay"]) == (0.2, 0.5)
+    assert torch.equal(now.state[group["params"][0]]["exp_avg"], before.state[weight]["exp_avg"])
+
+
 def test_no_pickle_is_written(tmp_path: Path):
     trained(1, folder=tmp_path)
     names = {path.name for path in (tmp_path / "step-00000001").iterdir()}

@@ -15,8 +15,9 @@ from bough.stages.sft import Demonstration, SFTObjective
 from bough.training.adapters import Lora
 from bough.training.checkpoint import checkpoints
 from bough.training.loop import Trainer
+from bough.training.metrics_file import MetricsFile
 from bough.training.policy import Policy
-from bough.training.source import FileSource
+from bough.training.source import Batch, FileSource
 from bough.training.step import Step
 from bough.types import Call
 
@@ -39,8 +40,7 @@ def trainer(tmp_path: Path, **settings: Any) -> Trainer:
         batch_size=2,
         num_epochs=2,
         learning_rate=1e-2,
-        token_budget=512,
-        **settings,
+        **{"token_budget": 512} | settings,
     )
     run = RunDir(tmp_path)
     run.create(config)
@@ -93,6 +93,69 @@ def test_a_loss_that_is_no_number_stops_with_the_batch_saved_and_the_weights_unt
     rows = [json.loads(line) for line in (tmp_path / "bad-batch-1.jsonl").read_text().splitlines()]
     assert len(rows) == 2 and rows[0]["calls"][0]["prompt_ids"][:3] == [5, 6, 7]
     assert all(torch.equal(value, weights[name]) for name, value in broken.policy.named_parameters())
+
+
+def test_a_budget_that_memory_forced_stays_until_another_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    failing(monkeypatch, 1)
+    trainer(tmp_path, save_steps=2).train()
+    (half_way, _) = checkpoints(tmp_path / "checkpoints")
+    assert trainer(tmp_path).train(half_way).budget == 256
+    assert trainer(tmp_path, token_budget=128).train(half_way).budget == 128
+    assert trainer(tmp_path, token_budget=1024).train(half_way).budget == 1024
+
+
+def test_another_weight_decay_is_used_from_where_a_run_goes_on(tmp_path: Path):
+    trainer(tmp_path, save_steps=2).train()
+    again = trainer(tmp_path, weight_decay=0.5)
+    again.train(checkpoints(tmp_path / "checkpoints")[0])
+    assert [group["weight_decay"] for group in again.optimizer.param_groups] == [0.5]
+
+
+def test_a_finished_run_says_so_and_can_be_made_longer(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    assert trainer(tmp_path).train().step == 4
+    (last,) = checkpoints(tmp_path / "checkpoints")
+    with caplog.at_level(logging.WARNING):
+        assert trainer(tmp_path).train(last).step == 4
+    assert "All 4 steps are done already" in caplog.text
+    assert trainer(tmp_path, max_steps=6).train(last).step == 6
+    assert [line["step"] for line in MetricsFile.read(tmp_path / "metrics.jsonl")] == [1, 2, 3, 4, 5, 6]
+
+
+def test_a_run_made_longer_learns_what_one_that_was_never_stopped_does(tmp_path: Path):
+    # The first run ends in the middle of an epoch, which must not count as one.
+    adaptive = {"lr_scheduler": "constant", "warmup_ratio": 0.0, "curriculum": True, "curriculum_start_ratio": 1.0}
+    adaptive |= {"curriculum_success": 1.0}
+    whole, short = (trainer(tmp_path / name, max_steps=steps, **adaptive) for name, steps in (("whole", 6), ("cut", 3)))
+    whole.train()
+    short.train()
+    longer = trainer(tmp_path / "cut", max_steps=6, **adaptive)
+    longer.policy.load_state_dict(short.policy.state_dict())
+    longer.train(checkpoints(tmp_path / "cut" / "checkpoints")[-1])
+    assert longer.counters == whole.counters
+    assert all(torch.equal(a, b) for a, b in zip(longer.policy.parameters(), whole.policy.parameters(), strict=True))
+
+
+def test_held_out_examples_are_measured_at_the_end_of_a_run_that_ends_within_an_epoch(tmp_path: Path):
+    measuring = trainer(tmp_path, max_steps=3)
+    measuring.held_out = EXAMPLES[:1]
+    measuring.train()
+    lines = MetricsFile.read(tmp_path / "metrics.jsonl")
+    assert [line["step"] for line in lines if "eval_loss" in line] == [2, 3]
+
+
+def test_numbers_that_come_with_a_batch_are_logged_whether_or_not_its_step_is_due(tmp_path: Path):
+    playing = trainer(tmp_path, logging_steps=3)
+    batch = playing.source.batch
+
+    def played(step: int) -> Batch:
+        found = batch(step)
+        assert found is not None
+        return Batch(found.examples, found.epoch, {"reward": 0.5} if step == 1 else {})
+
+    playing.source.batch = played  # type: ignore[method-assign]
+    playing.train()
+    lines = MetricsFile.read(tmp_path / "metrics.jsonl")
+    assert [(line["step"], line.get("reward")) for line in lines] == [(2, 0.5), (3, None), (4, None)]
 
 
 def test_an_adaptive_curriculum_stays_with_the_easy_until_they_are_learnt(tmp_path: Path):

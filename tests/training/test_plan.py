@@ -118,3 +118,6 @@ def test_where_an_epoch_ends_is_known():
     assert [laid_out.ends_epoch(i) for i in range(4)] == [False, True, False, True]
     with pytest.raises(IndexError):
         laid_out[4]
+    # Where a run stops in the middle of an epoch, none has ended.
+    cut = Plan(["a", "b", "c"], [0.0] * 3, batch_size=2, num_epochs=2, max_steps=3)
+    assert [cut.ends_epoch(i) for i in range(3)] == [False, True, False]

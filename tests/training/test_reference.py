@@ -46,6 +46,26 @@ def test_what_was_computed_beforehand_is_read_back_from_disk(policy: Policy, tmp
         assert torch.equal(a, b) and torch.allclose(a, c, atol=1e-6)
 
 
+def test_a_policy_that_has_been_trained_in_full_is_not_its_own_reference(tmp_path: Path):
+    expected = Policy.load("tiny").logprobs(CALLS)
+    trained, loaded = Policy.load("tiny"), []
+    with torch.no_grad():
+        for parameter in trained.parameters():
+            parameter.mul_(1.5)
+
+    def start() -> Policy:
+        loaded.append(Policy.load("tiny"))
+        return loaded[-1]
+
+    for _ in range(2):  # the second time it is on file, and nothing is loaded
+        reference = Reference(trained)
+        reference.compute(CALLS, 4096, tmp_path, "tiny", start=start)
+        (row,) = trained.rows(CALLS)
+        for c, logprobs in zip(row.calls, reference.of([row], CALLS)[0], strict=True):
+            assert torch.allclose(logprobs, expected[c], atol=1e-6)
+    assert len(loaded) == 1
+
+
 def test_other_data_or_another_model_is_another_file(policy: Policy, tmp_path: Path):
     for calls, name in ((CALLS, "tiny"), (CALLS[:1], "tiny"), (CALLS, "other")):
         Reference(policy).compute(calls, 4096, tmp_path, name)

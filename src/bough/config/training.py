@@ -14,6 +14,10 @@ from bough.config.base import Config
 from bough.config.calls import CallsConfig
 from bough.config.online import OnlineConfig
 
+# Settings that mean something only beside eval_file, and those that mean nothing where a world is played in.
+OF_HELD_OUT = ("eval_steps", "early_stopping_patience", "save_best_model")
+OF_FILES = ("eval_file", *OF_HELD_OUT, "curriculum", "precompute_reference")
+
 
 class TrainingDataConfig(Config):
     """What is trained on."""
@@ -150,6 +154,17 @@ class TrainingConfig(
 ):
     """What every training stage is told."""
 
+    @model_validator(mode="after")
+    def _nothing_in_vain(self) -> Self:
+        if problem := self._in_vain():
+            raise ValueError(problem)
+        return self
+
+    def _in_vain(self) -> str | None:
+        """Which settings would have no effect beside the others, and why."""
+        given = [name for name in OF_HELD_OUT if getattr(self, name)]
+        return f"{', '.join(given)} needs eval_file, the data to measure on" if given and not self.eval_file else None
+
 
 class SFTConfig(TrainingConfig):
     """Supervised fine-tuning: the model learns to answer as the trajectories did."""
@@ -229,6 +244,12 @@ class GRPOConfig(TrainingConfig, OnlineConfig):  # type: ignore[misc]  # pydanti
         False,
         description="compute the log-probabilities before the update once, before training, and keep them on disk",
     )
+
+    def _in_vain(self) -> str | None:
+        if self.environment is None:
+            return super()._in_vain()
+        given = [name for name in OF_FILES if getattr(self, name)]
+        return f"{', '.join(given)} does not go with environment: that is for data on file" if given else None
 
     @model_validator(mode="after")
     def _a_file_or_a_world(self) -> Self:

@@ -79,7 +79,8 @@ def preferences(config: DPOConfig, builder: CallBuilder, held_out: bool = False)
 
 
 def _preference(pair: Pair, source: CallSource) -> Preference:
-    chosen, rejected = (_whole_side(pair, turns, source) for turns in (pair.chosen, pair.rejected))
+    sides = [(turns, source.calls(pair.start, turns, pair.tools)) for turns in (pair.chosen, pair.rejected)]
+    chosen, rejected = (_whole(turns, calls) for turns, calls in sides)
     return Preference(
         calls=chosen + rejected,
         cluster=head_of(pair.start),
@@ -89,9 +90,8 @@ def _preference(pair: Pair, source: CallSource) -> Preference:
     )
 
 
-def _whole_side(pair: Pair, turns: list[Turn], source: CallSource) -> list[Call]:
+def _whole(turns: list[Turn], calls: dict[int, Call]) -> list[Call]:
     """All calls of one side: half a side would be compared with a whole one."""
-    calls = source.calls(pair.start, turns, pair.tools)
     if not calls or len(calls) < sum(turn.trained for turn in turns):
         raise RowError("side_incomplete", "a call of the pair cannot be trained, so its sides cannot be compared")
     return list(calls.values())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -59,17 +60,20 @@ def read_examples(
     but has nothing to train on is always only counted.
     """
     found: Examples[E] = Examples()
-    source = CallSource(builder, found.calls)
     problems: list[Problem] = []
     reader = Reader(file, format=config.format, on_error="skip", on_problem=problems.append)
     with progress(f"reading {file.name}") as bar:
         for sample in reader:
             place = f"{reader.place.file}:{reader.place.line}"
+            calls = Ledger("calls")
             try:
-                found.examples.append(replace(make(sample, source), place=place))
+                example = make(sample, CallSource(builder, calls))
+                found.examples.append(replace(example, place=place))
                 found.rows.keep()
+                _enter(found.calls, calls, len(example.calls), "no_weight")
             except RowError as error:
                 found.rows.drop(error.reason)
+                _enter(found.calls, calls, 0, error.reason)
                 if error.reason == "wrong_kind":
                     problems.append(Problem(reader.place.file, reader.place.line, error.reason, str(error)))
             bar.advance(bar.task_ids[0])
@@ -83,6 +87,13 @@ def read_examples(
     if not found.examples:
         raise InputError(f"{file}: not one row can be trained on: {found.rows}; {found.calls}")
     return found
+
+
+def _enter(ledger: Ledger, of_row: Ledger, trained: int, reason: str) -> None:
+    """Enters a row's calls: so many are trained, the other good ones are dropped for `reason`."""
+    ledger.keep(trained)
+    for why, count in (of_row.dropped + Counter({reason: of_row.kept - trained})).items():
+        ledger.drop(why, count)
 
 
 def by_difficulty(examples: Sequence[E], rewards: Sequence[float | None]) -> list[E]:

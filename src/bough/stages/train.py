@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -25,20 +26,23 @@ from bough.stages.online import OnlineSource
 from bough.stages.sft import SFTObjective, demonstrations
 from bough.terminal.training import TrainingProgress
 from bough.tracking.trackers import Trackers
-from bough.training.adapters import REFERENCE, Lora, add_actor, load_actor
+from bough.training.adapters import REFERENCE, add_actor, load_actor
 from bough.training.checkpoint import Checkpoint, checkpoints
 from bough.training.load import base_and_adapter, load_model
 from bough.training.loop import Counters, Trainer
 from bough.training.objective import Objective
 from bough.training.policy import Policy
 from bough.training.processes import Processes
-from bough.training.reconcile import grow, read_shape
+from bough.training.reconcile import grow
 from bough.training.saving import save_policy
+from bough.training.shape import lora, start_adapter
 from bough.training.source import FileSource
 
 log = logging.getLogger(__name__)
 # Settings that do not change what is computed.
 UNIMPORTANT = {"resume", "overwrite", "output_dir", "logging_steps", "save_steps", "save_total_limit", "report_to"}
+# Settings that say what shape the trained weights have, which a checkpoint of them has settled.
+SHAPE = {"use_lora", "lora_r", "lora_alpha", "lora_target_modules"}
 Reader = Callable[[Any, CallBuilder, bool], Examples[Any]]
 
 
@@ -75,10 +79,10 @@ def _train(config: Any, objective: Objective[Any], read: Reader | None) -> Train
         _make_room(run, config)
     processes.wait()
     resumed = _newest_checkpoint(run, config)
-    start, config = _start_adapter(config)
+    start, config = start_adapter(config)
     if processes.first:
-        if resumed:
-            _tell_changes(run, config)
+        if config.resume and run.config.exists():
+            _tell_changes(run, config, resumed)
         run.create(config)
     template = load_template(base_and_adapter(config.model)[0], config.chat_template)
     builder = CallBuilder(template, max_length=config.max_length, stride=config.stride)
@@ -105,7 +109,8 @@ def _train(config: Any, objective: Objective[Any], read: Reader | None) -> Train
         if processes.first:
             progress.begin(len(source), *([training.rows, training.calls] if read else []))
         if isinstance(source, FileSource):
-            _precompute(trainer, source, config, start, template)
+            afresh = partial(_afresh, config, processes) if resumed and not config.use_lora else None
+            _precompute(trainer, source, config, start, template, afresh)
         try:
             counters = trainer.train(resumed)
         finally:
@@ -113,6 +118,8 @@ def _train(config: Any, objective: Objective[Any], read: Reader | None) -> Train
                 source.close()
     accounts = [source.groups, source.calls] if isinstance(source, OnlineSource) else [training.rows, training.calls]
     ledgers = [account.to_json() for account in accounts]
+    if read is None and resumed and resumed.step == counters.step and run.ledger.exists():  # nothing was left to play
+        ledgers = json.loads(run.ledger.read_text(encoding="utf-8"))
     if processes.first:
         write_json(run.ledger, ledgers)
         write_json(run.report, asdict(counters) | {"weights": run.final.name})
@@ -149,57 +156,17 @@ def _newest_checkpoint(run: RunDir, config: TrainingConfig) -> Checkpoint | None
     return found[-1] if found else None
 
 
-def _tell_changes(run: RunDir, config: TrainingConfig) -> None:
+def _tell_changes(run: RunDir, config: TrainingConfig, resumed: Checkpoint | None) -> None:
     """A run that goes on with other settings may be what is wanted, but not in silence."""
     before = YamlFile.read(run.config).values
     now = config.model_dump(mode="json")
-    changed = [
-        f"{k} {before[k]} → {v}" for k, v in now.items() if k not in UNIMPORTANT and k in before and before[k] != v
-    ]
+    changed = {
+        k: f"{k} {before[k]} → {v}" for k, v in now.items() if k not in UNIMPORTANT and k in before and before[k] != v
+    }
+    if resumed and (fixed := [change for k, change in changed.items() if k in SHAPE]):
+        raise InputError(f"{resumed.path} holds weights of another shape; a run keeps the one it began with:", fixed)
     if changed:
-        log.warning("Going on with other settings than the run began with: %s.", "; ".join(changed))
-
-
-def _start_adapter(config: TrainingConfig) -> tuple[Path | None, TrainingConfig]:
-    """The adapter to start from, and the settings with its shape where none was asked for."""
-    start = config.adapter or base_and_adapter(config.model)[1]
-    if start is None:
-        return None, config
-    if not config.use_lora:
-        raise InputError(f"--no-use-lora cannot start from the adapter {start}; merge it into the model first")
-    shape = read_shape(start)
-    asked = {"lora_r", "lora_alpha", "lora_target_modules", "lora_dropout"} & config.model_fields_set
-    if not asked:
-        targets = [shape.targets] if isinstance(shape.targets, str) else list(shape.targets)
-        update = {
-            "lora_r": shape.r,
-            "lora_alpha": shape.alpha,
-            "lora_dropout": shape.dropout,
-            "lora_target_modules": targets,
-        }
-        return start, config.model_copy(update=update)
-    wanted = _lora(config)
-    differences = [
-        f"{name} is {mine} here and {theirs} there"
-        for name, mine, theirs in (
-            ("lora_r", wanted.r, shape.r),
-            ("lora_alpha", wanted.alpha, shape.alpha),
-            ("lora_target_modules", wanted.targets, shape.targets),
-        )
-        if mine != theirs and name in asked
-    ]
-    if differences and not config.merge_lora:
-        raise InputError(
-            f"the start adapter {start} has another shape; --merge-lora grows it to fit, "
-            "leaving these settings out takes it as it is:", differences,
-        )  # fmt: skip
-    return start, config
-
-
-def _lora(config: TrainingConfig) -> Lora:
-    names = config.lora_target_modules
-    targets = "all-linear" if names == ["all-linear"] else tuple(sorted(names))
-    return Lora(config.lora_r, config.lora_alpha, config.lora_dropout, targets)
+        log.warning("Going on with other settings than the run began with: %s.", "; ".join(changed.values()))
 
 
 def _load_policy(
@@ -228,11 +195,11 @@ def _load_policy(
     if config.gradient_checkpointing:
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
     if actor is None:
-        model = add_actor(model, _lora(config)) if config.use_lora else model
+        model = add_actor(model, lora(config)) if config.use_lora else model
     elif resumed or not config.merge_lora:
-        model = load_actor(model, actor)
+        model = load_actor(model, actor, dropout=config.lora_dropout)
     else:
-        model = grow(model, actor, _lora(config))
+        model = grow(model, actor, lora(config))
     if needs_reference and start:
         model.load_adapter(str(start), adapter_name=REFERENCE, is_trainable=False)
     policy = Policy(model, attention=config.attention, autocast=autocast, compile=config.compile, device=device)
@@ -267,12 +234,23 @@ def _precision(config: TrainingConfig, device: torch.device) -> torch.dtype | No
     return torch.bfloat16 if bf16 else None
 
 
+def _afresh(config: TrainingConfig, processes: Processes) -> Policy:
+    """The model that a run of all weights began with: beside the trained one there is room for it, as for gradients."""
+    log.warning("No reference for these settings and this data is on file; computing it from %s again.", config.model)
+    return _load_policy(config, None, None, processes, needs_reference=False)
+
+
 def _precompute(
-    trainer: Trainer, source: FileSource, config: TrainingConfig, start: Path | None, template: ChatTemplate
+    trainer: Trainer,
+    source: FileSource,
+    config: TrainingConfig,
+    start: Path | None,
+    template: ChatTemplate,
+    afresh: Callable[[], Policy] | None,
 ) -> None:
     """Reference log-probabilities beforehand: where asked for, and where all weights are trained."""
     if trainer.reference is None or (config.use_lora and not getattr(config, "precompute_reference", False)):
         return
     calls = [call for example in [*source.examples, *trainer.held_out] for call in example.calls]
     name = f"{config.model}|{start and start.resolve()}|{config.bf16}|{config.fp16}|{template.end_of_turn}"
-    trainer.reference.compute(calls, config.token_budget, trainer.run.cache, name)
+    trainer.reference.compute(calls, config.token_budget, trainer.run.cache, name, start=afresh)

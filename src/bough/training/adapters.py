@@ -11,19 +11,25 @@ from typing import Any
 import torch
 
 from bough.errors import InputError
+from bough.training.load import load_outline
 
 ACTOR = "actor"
 REFERENCE = "reference"
+Targets = str | tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class Lora:
-    """A new LoRA adapter. `targets` are names of modules, or "all-linear": every linear layer but the head."""
+    """A new LoRA adapter.
+
+    `targets` are names of modules, a pattern that whole names match, or "all-linear": every
+    linear layer but the head.
+    """
 
     r: int = 16
     alpha: int = 32
     dropout: float = 0.0
-    targets: str | tuple[str, ...] = "all-linear"
+    targets: Targets = "all-linear"
 
 
 def add_actor(model: Any, lora: Lora) -> Any:
@@ -34,16 +40,31 @@ def add_actor(model: Any, lora: Lora) -> Any:
     config = LoraConfig(
         r=lora.r, lora_alpha=lora.alpha, lora_dropout=lora.dropout, target_modules=targets, task_type="CAUSAL_LM"
     )
-    return get_peft_model(model, config, adapter_name=ACTOR)
+    try:
+        return get_peft_model(model, config, adapter_name=ACTOR)
+    except ValueError as error:
+        raise InputError(f"lora_target_modules does not fit the model: {error}") from error
 
 
-def load_actor(model: Any, folder: Path) -> Any:
-    """The model with the adapter in `folder` as its actor."""
-    from peft import PeftModel
+def load_actor(model: Any, folder: Path, *, dropout: float | None = None) -> Any:
+    """The model with the adapter in `folder` as its actor, and with another dropout than it had if one is given."""
+    from peft import PeftConfig, PeftModel
 
     if not (folder / "adapter_config.json").is_file():
         raise InputError(f"{folder} holds no adapter: adapter_config.json is missing")
-    return PeftModel.from_pretrained(model, folder, adapter_name=ACTOR, is_trainable=True)
+    config = PeftConfig.from_pretrained(folder)
+    if dropout is not None:
+        config.lora_dropout = dropout
+    return PeftModel.from_pretrained(model, folder, adapter_name=ACTOR, is_trainable=True, config=config)
+
+
+def same_layers(name: str, left: Targets, right: Targets) -> bool:
+    """Whether two ways to name layers mean the same ones of the model `name`."""
+    return left == right or _layers(name, left) == _layers(name, right)
+
+
+def _layers(name: str, targets: Targets) -> set[str]:
+    return set(add_actor(load_outline(name), Lora(r=1, targets=targets)).targeted_module_names)
 
 
 def adapted_layers(model: Any) -> list[Any]:

@@ -48,11 +48,14 @@ class Checkpoint:
         return self.path / "weights"
 
     def restore(self, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-        """Puts the optimizer and the random number generators back; returns the counters."""
+        """Puts the optimizer's state and the random number generators back; returns the counters.
+
+        The optimizer's settings stay its own: a run may go on with others than it began with.
+        """
         try:
             state = json.loads((self.path / "state.json").read_text())
             found = _unflatten(load_file(self.path / "optimizer.safetensors"), state["optimizer"])
-            optimizer.load_state_dict(_in_pieces(found, optimizer))
+            optimizer.load_state_dict(_with_settings(_in_pieces(found, optimizer), optimizer))
             randomness = load_file(self.path / "random.safetensors")
         except (OSError, ValueError, KeyError) as error:
             raise InputError(f"{self.path}: not a checkpoint of this run: {error}") from error
@@ -146,6 +149,13 @@ def _unflatten(tensors: dict[str, Tensor], numbers: dict[str, Any]) -> dict[str,
         index, _, name = key.partition(".")
         state.setdefault(int(index), {})[name] = value
     return {"state": state, "param_groups": numbers["param_groups"]}
+
+
+def _with_settings(state: dict[str, Any], optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    """The state with the optimizer's own settings."""
+    own = optimizer.state_dict()["param_groups"]
+    groups = [kept | mine | {"params": kept["params"]} for kept, mine in zip(state["param_groups"], own, strict=True)]
+    return state | {"param_groups": groups}
 
 
 def _in_pieces(state: dict[str, Any], optimizer: torch.optim.Optimizer) -> dict[str, Any]:

@@ -37,6 +37,20 @@ def load_model(name: str, *, dtype: torch.dtype | None, device: torch.device, qu
     return model if quantize else model.to(device)
 
 
+def load_outline(name: str) -> Any:
+    """The model `name` without its weights: which layers it has, at no cost."""
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    from bough.models.resolve import resolve
+
+    try:
+        config = AutoConfig.from_pretrained(resolve(name), trust_remote_code=False)
+        with torch.device("meta"):
+            return AutoModelForCausalLM.from_config(config, trust_remote_code=False)
+    except (OSError, ValueError) as error:
+        raise InputError(f"the model {name} cannot be loaded: {str(error).partition(chr(10))[0]}") from error
+
+
 def base_and_adapter(name: str) -> tuple[str, Path | None]:
     """A folder that holds only an adapter names its base model; any other name is a model's."""
     folder = Path(name)

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from pydantic_core import to_json
 from torch import Tensor
 
 from bough.config.training import TrainingConfig
@@ -23,6 +22,7 @@ from bough.errors import BoughError
 from bough.objectives.base import Mean
 from bough.rundir import RunDir
 from bough.training import checkpoint
+from bough.training.bad_batch import write_batch
 from bough.training.metrics_file import MetricsFile
 from bough.training.objective import Example, Objective
 from bough.training.optimizer import make_optimizer
@@ -46,7 +46,8 @@ class Counters:
     tokens_trained: int = 0
     tokens_computed: int = 0
     tokens_raw: int = 0
-    budget: int = 0
+    token_budget: int = 0  # as it was set
+    budget: int = 0  # as it is, where memory ran out
     best_loss: float | None = None
     evaluations_without_gain: int = 0
     levels: list[int] = field(default_factory=lambda: [0])
@@ -89,16 +90,13 @@ class Trainer:
         # Gradients too small for float16 are lifted into its range; too high, and the step is left out.
         self.scaler = torch.amp.GradScaler(policy.device.type, enabled=config.fp16)
         self.scaler.scale(torch.zeros((), device=policy.device))  # until then it has no scale
-        self.counters = Counters(budget=config.token_budget)
+        self.counters = Counters(token_budget=config.token_budget, budget=config.token_budget)
 
     def train(self, resume: checkpoint.Checkpoint | None = None) -> Counters:
         """Runs the plan from its beginning or from a checkpoint (whose weights the policy must have)."""
         torch.manual_seed(self.config.seed + self.processes.rank)
         if resume:
-            self.counters = Counters(**resume.restore(self.optimizer))
-            if self.counters.loss_scale:
-                self.scaler.load_state_dict(self.counters.loss_scale)
-            self.source.restore(self.counters.levels)
+            self._restore(resume)
         metrics = MetricsFile(self.run.metrics, self.counters.step) if self.processes.first else None
         self.policy.train()
         while self.counters.step < len(self.source):
@@ -107,7 +105,7 @@ class Trainer:
                 log.warning("Stopped behind step %d: there is nothing left to learn from.", self.counters.step)
                 break
             values = self._step(batch)
-            if self._due(self.config.logging_steps) and metrics:
+            if metrics and (batch.values or self._due(self.config.logging_steps)):
                 metrics.append(values)
             if self.held_out and self._evaluation_due():
                 measured = self._evaluate()
@@ -118,10 +116,21 @@ class Trainer:
                         "Stopped early: eval loss has not fallen %d times.", self.counters.evaluations_without_gain
                     )
                     break
-            if self._due(self.config.save_steps) and self.counters.step < len(self.source):
+            if self._due(self.config.save_steps):
                 self._save_checkpoint()
         self._save_weights(self.run.final)
         return self.counters
+
+    def _restore(self, resume: checkpoint.Checkpoint) -> None:
+        self.counters = Counters(**resume.restore(self.optimizer))
+        if self.counters.token_budget != self.config.token_budget:
+            # A budget that memory forced stays as long as nobody asks for another.
+            self.counters.token_budget = self.counters.budget = self.config.token_budget
+        if self.counters.loss_scale:
+            self.scaler.load_state_dict(self.counters.loss_scale)
+        self.source.restore(self.counters.levels)
+        if self.counters.step >= len(self.source):
+            log.warning("All %d steps are done already; a larger --max-steps goes on.", self.counters.step)
 
     def _next_batch(self) -> Batch | None:
         """What the next step learns from. Where the source pauses the run, what was learnt so far is saved first."""
@@ -256,7 +265,7 @@ class Trainer:
     def _evaluation_due(self) -> bool:
         if self.config.eval_steps:
             return self._due(self.config.eval_steps)
-        return self.source.ends_epoch(self.counters.step - 1)
+        return self.source.ends_epoch(self.counters.step - 1) or self.counters.step == len(self.source)
 
     def _out_of_patience(self) -> bool:
         patience = self.config.early_stopping_patience
@@ -287,12 +296,8 @@ class Trainer:
         )
 
     def _not_finite(self, step: int, examples: Sequence[Example], loss: float) -> BoughError:
-        path = self.run.bad_batch(step)
-        path.write_bytes(
-            b"".join(to_json(asdict(example), fallback=lambda v: v.model_dump()) + b"\n" for example in examples)
-        )
-        places = ", ".join(example.place for example in examples[:3])
+        where = write_batch(self.run.bad_batch(step), examples)
         return BoughError(
-            f"the loss of step {step} is {loss}; nothing was changed by it. Its batch is in {path} (from {places}…); "
+            f"the loss of step {step} is {loss}; nothing was changed by it. Its batch is in {where}; "
             "a lower --learning-rate or float32 often helps, then --resume"
         )

@@ -80,10 +80,8 @@ class Plan:
         return self._steps[number]
 
     def ends_epoch(self, number: int) -> bool:
-        """Whether step `number` is the last of its epoch, or of all."""
-        return number == self.num_steps - 1 or (
-            self[number] is self._steps[-1] and self._laid_out == self[number].epoch + 1
-        )
+        """Whether step `number` is the last of its epoch. The last of all need not be: a run may be made longer."""
+        return self[number] is self._steps[-1] and self._laid_out == self[number].epoch + 1
 
     def tell(self, success: float) -> None:
         """How well the epoch that has just ended went; decides the next one's share."""

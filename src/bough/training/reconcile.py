@@ -15,7 +15,7 @@ import torch
 from safetensors.torch import load_file
 
 from bough.errors import InputError
-from bough.training.adapters import ACTOR, Lora, add_actor
+from bough.training.adapters import ACTOR, Lora, Targets, add_actor
 
 # What else an adapter may be told; with any of these its weights mean something else.
 UNSUPPORTED = ("use_rslora", "use_dora", "rank_pattern", "alpha_pattern", "modules_to_save", "fan_in_fan_out")
@@ -36,6 +36,11 @@ def read_shape(folder: Path) -> Lora:
     return Lora(r=config["r"], alpha=config["lora_alpha"], dropout=config["lora_dropout"], targets=names)
 
 
+def larger(old: Lora, wanted: Lora) -> Lora:
+    """The shape that an adapter of shape `old` is grown to."""
+    return Lora(max(old.r, wanted.r), wanted.alpha, wanted.dropout, _union(old.targets, wanted.targets))
+
+
 def grow(model: Any, folder: Path, wanted: Lora) -> Any:
     """The model with an actor of the larger shape that computes what the adapter in `folder` computes."""
     config = json.loads((folder / "adapter_config.json").read_text(encoding="utf-8"))
@@ -44,7 +49,7 @@ def grow(model: Any, folder: Path, wanted: Lora) -> Any:
         raise InputError(f"{folder}: an adapter with {', '.join(odd)} cannot be grown; merge it into the model first")
     old = read_shape(folder)
     tensors = load_file(folder / "adapter_model.safetensors")
-    shape = Lora(max(old.r, wanted.r), wanted.alpha, wanted.dropout, _union(old.targets, wanted.targets))
+    shape = larger(old, wanted)
     grown = add_actor(model, shape)
     parameters = dict(grown.named_parameters())
     correction = (old.alpha / old.r) / (shape.alpha / shape.r)
@@ -60,7 +65,9 @@ def grow(model: Any, folder: Path, wanted: Lora) -> Any:
     return grown
 
 
-def _union(left: str | tuple[str, ...], right: str | tuple[str, ...]) -> str | tuple[str, ...]:
+def _union(left: Targets, right: Targets) -> Targets:
+    if left == right:
+        return left
     if isinstance(left, str) or isinstance(right, str):
         return "all-linear"
     return tuple(sorted({*left, *right}))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
@@ -36,18 +36,29 @@ class Reference:
         with torch.no_grad(), _evaluating(self.policy), self.policy.reference():
             return [answers.logprobs for answers in self.policy.answers(rows)]
 
-    def compute(self, calls: Sequence[Call], budget: int, cache: Path, name: str) -> None:
+    def compute(
+        self,
+        calls: Sequence[Call],
+        budget: int,
+        cache: Path,
+        name: str,
+        *,
+        start: Callable[[], Policy] | None = None,
+    ) -> None:
         """Computes them for all calls now, or reads them from `cache` if they are there.
 
         The file's name is a digest of `name` (which model, which adapter) and of all tokens.
-        Each process computes its share.
+        Each process computes its share. `start` loads the policy as the run began, for where
+        the one here has been trained and holds nothing that has not.
         """
         processes = Processes()
         path = cache / f"reference-{_digest(calls, name)}.safetensors"
         if processes.sum(path.exists()) == processes.count:
             values = load_file(path)["logprobs"]
         else:
-            values = torch.cat([torch.empty(0), *processes.gather(self._compute(processes.share(calls), budget))])
+            policy = start() if start else self.policy
+            found = _logprobs(policy, processes.share(calls), budget)
+            values = torch.cat([torch.empty(0), *processes.gather(found)])
             if processes.first:
                 cache.mkdir(parents=True, exist_ok=True)
                 draft = path.with_suffix(".draft")
@@ -57,11 +68,12 @@ class Reference:
         pieces = torch.split(values.to(self.policy.device), [len(call.completion_ids) for call in calls])
         self._known = {id(call): piece for call, piece in zip(calls, pieces, strict=True)}
 
-    def _compute(self, calls: Sequence[Call], budget: int) -> list[Tensor]:
-        # Where all weights are trained, the policy is its own reference as long as it has not been.
-        as_reference = self.policy.reference() if hasattr(self.policy.model, "peft_config") else nullcontext()
-        with torch.no_grad(), _evaluating(self.policy), as_reference:
-            return [logprobs.cpu() for logprobs in self.policy.logprobs(calls, budget=budget)]
+
+def _logprobs(policy: Policy, calls: Sequence[Call], budget: int) -> list[Tensor]:
+    # Where all weights are trained, the policy is its own reference as long as it has not been.
+    as_reference = policy.reference() if hasattr(policy.model, "peft_config") else nullcontext()
+    with torch.no_grad(), _evaluating(policy), as_reference:
+        return [logprobs.cpu() for logprobs in policy.logprobs(calls, budget=budget)]
 
 
 @contextmanager
