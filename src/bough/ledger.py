@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Self
 
 
 @dataclass
@@ -27,6 +27,10 @@ class Ledger:
     def to_json(self) -> dict[str, Any]:
         assert self.came_in == self.kept + self.dropped.total(), "the ledger does not add up"
         return {"item": self.item, "in": self.came_in, "kept": self.kept, "dropped": dict(self.dropped.most_common())}
+
+    @classmethod
+    def from_json(cls, kept: dict[str, Any]) -> Self:
+        return cls(kept["item"], kept["in"], kept["kept"], Counter(kept["dropped"]))
 
     def __str__(self) -> str:
         reasons = ", ".join(f"{count} {reason}" for reason, count in self.dropped.most_common())

@@ -1,5 +1,6 @@
 from bough.curation.locations import Locations
-from bough.evaluation.outcomes import Outcome, by_task, digest, means
+from bough.environments.tasks import digest
+from bough.evaluation.outcomes import Outcome, by_task, means
 from bough.types import Message, Task, Trajectory, Turn
 from tests.evaluation.samples import outcomes
 

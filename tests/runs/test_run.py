@@ -191,7 +191,8 @@ def test_a_gate_knows_of_an_evaluation_that_was_stopped_by_looking(tmp_path: Pat
     record = Record.read(tmp_path / "run/05-after")
     assert record is not None and f"p = {gate(before, after_it, sequential=True).p:.2g}" in record.note
     row = summary(tmp_path / "run", read_recipe(tmp_path / "run"))[1]
-    assert row.low == pytest.approx(report(after_it.outcomes, sequential=True).success.interval.low)  # type: ignore[union-attr]
+    found = report(after_it.outcomes, sequential=True).success
+    assert found is not None and found.interval is not None and row.low == pytest.approx(found.interval.low)
     assert (
         row.compared is not None and row.compared.success.p == compare([before, after_it], sequential=True)[0].success.p
     )

@@ -143,7 +143,9 @@ def test_held_out_examples_are_measured_at_the_end_of_a_run_that_ends_within_an_
     assert [line["step"] for line in lines if "eval_loss" in line] == [2, 3]
 
 
-def test_numbers_that_come_with_a_batch_are_logged_whether_or_not_its_step_is_due(tmp_path: Path):
+def test_numbers_that_come_with_a_batch_are_logged_whether_or_not_its_step_is_due(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     playing = trainer(tmp_path, logging_steps=3)
     batch = playing.source.batch
 
@@ -152,7 +154,7 @@ def test_numbers_that_come_with_a_batch_are_logged_whether_or_not_its_step_is_du
         assert found is not None
         return Batch(found.examples, found.epoch, {"reward": 0.5} if step == 1 else {})
 
-    playing.source.batch = played  # type: ignore[method-assign]
+    monkeypatch.setattr(playing.source, "batch", played)
     playing.train()
     lines = MetricsFile.read(tmp_path / "metrics.jsonl")
     assert [(line["step"], line.get("reward")) for line in lines] == [(2, 0.5), (3, None), (4, None)]

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Iterator, Mapping
 from itertools import islice
 from pathlib import Path
 
 from pydantic import JsonValue
+from pydantic_core import to_json
 
 from bough.config.environment import make_options
 from bough.environments.base import Environment
@@ -31,6 +34,13 @@ def tasks_of(
         return
     for task in kind.tasks(make_options(kind.Options, options), split=split, seed=seed):
         yield task if task.environment else task.model_copy(update={"environment": kind.name})
+
+
+def digest(task: Task) -> str:
+    """A short name for everything that fixes the task's start: the same for what is read back of it."""
+    content = {"environment": task.environment, "seed": task.seed, "data": task.data}
+    plain = json.dumps(json.loads(to_json(content)), sort_keys=True)
+    return hashlib.blake2b(plain.encode(), digest_size=8).hexdigest()
 
 
 def first_tasks(tasks: Iterator[Task], count: int) -> list[Task]:

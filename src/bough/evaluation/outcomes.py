@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable
 
 from pydantic import Field, FiniteFloat
-from pydantic_core import to_json
 
 from bough.config.curation import Reason
 from bough.curation.failure_modes import mistakes, rules
 from bough.curation.locations import Locations
-from bough.types import Record, Task, Trajectory
+from bough.environments.tasks import digest
+from bough.types import Record, Trajectory
 
 # Where the worlds say what kind of task it is.
 TYPE_KEYS = ("type", "task_type", "page", "kind")
@@ -61,12 +60,6 @@ class Outcome(Record):
             errors=dict(sorted(Counter(turn.error for turn in trajectory.turns if turn.error).items())),
             mistakes=dict(sorted(found.items())),
         )
-
-
-def digest(task: Task) -> str:
-    """A short name for everything that fixes the task's start."""
-    content = {"environment": task.environment, "seed": task.seed, "data": task.data}
-    return hashlib.blake2b(to_json(content), digest_size=8).hexdigest()
 
 
 def by_task(outcomes: Iterable[Outcome], value: Callable[[Outcome], float | bool | None]) -> dict[str, list[float]]:

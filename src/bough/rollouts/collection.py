@@ -13,7 +13,6 @@ the episodes that are missing, as long as settings, weights and tasks are the sa
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import re
@@ -28,12 +27,13 @@ import yaml
 from bough.config.rollouts import CollectConfig
 from bough.config.yaml_file import YamlFile
 from bough.disk import sync, write_atomically, write_json
+from bough.environments.tasks import digest
 from bough.errors import InputError
 from bough.models.weights import stamp
 from bough.rollouts.collect import Attempt
 from bough.trajectories.reader import Reader
 from bough.trajectories.writer import Writer
-from bough.types import Task, Trajectory
+from bough.types import Trajectory
 
 SETTINGS, TRAJECTORIES, IMAGES = "config.yaml", "trajectories.jsonl", "images"
 REPORT, RESCORED, WEIGHTS = "report.json", "rescored.json", "weights.json"
@@ -63,7 +63,7 @@ class Collection:
         except OSError as error:
             raise InputError(f"--output {self.path}: cannot be used as a folder: {error.strerror}") from None
         self._writer = Writer(self.trajectories, batch_s=0.0)
-        self.finished = {record.id: _digest(record.task) for record in self.read()}
+        self.finished = {record.id: digest(record.task) for record in self.read()}
 
     def read(self) -> list[Trajectory]:
         """Every episode on file."""
@@ -73,7 +73,7 @@ class Collection:
     def missing(self, wanted: Iterable[Attempt]) -> list[Attempt]:
         """What is not on file. An episode that is, but of another task under the same name, is an InputError."""
         wanted = list(wanted)
-        others = [one.id for one in wanted if self.finished.get(one.id, "") not in ("", _digest(one.task))]
+        others = [one.id for one in wanted if self.finished.get(one.id, "") not in ("", digest(one.task))]
         if others:
             more = [f"and {len(others) - MAX_NAMED} more"] if len(others) > MAX_NAMED else []
             raise InputError(
@@ -95,7 +95,7 @@ class Collection:
             trajectory = trajectory.model_copy(update={"info": {**trajectory.info, "images": names}})
         self._writer.write(trajectory)
         self._writer.flush()
-        self.finished[trajectory.id] = _digest(trajectory.task)
+        self.finished[trajectory.id] = digest(trajectory.task)
 
     def finish(self, order: Sequence[str]) -> None:
         """Puts the episodes in this order, whichever ended first: the same settings give the same file."""
@@ -177,12 +177,6 @@ def _json(file: Path) -> Any:
         return json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
-
-
-def _digest(task: Task) -> str:
-    """The same for a task and what is read back of it, in whatever order its keys stand."""
-    plain = json.dumps(json.loads(task.model_dump_json(warnings=False)), sort_keys=True)
-    return hashlib.blake2b(plain.encode(), digest_size=16).hexdigest()
 
 
 def _file_name(text: str) -> str:

@@ -27,7 +27,6 @@ from pydantic import JsonValue
 from bough.config.rollouts import LimitsConfig
 from bough.engines.base import Answer, Chat, ContextFullError, EngineError
 from bough.environments.base import Environment, Observation, WorldError, blamed_on_the_world
-from bough.errors import BoughError
 from bough.rollouts.agents import Agent
 from bough.speech.hermes import reply_text
 from bough.types import Message, Task, Trajectory, Turn
@@ -167,15 +166,11 @@ async def _turns(episode: Episode, environment: Environment, chat: Chat, limits:
 async def _in_time(waiting: Any, limits: LimitsConfig, what: str) -> Observation:
     """What the world says. A world that raises or hangs is broken, whatever it raises."""
     try:
-        async with asyncio.timeout(limits.step_timeout_s) as clock:
-            observation = await waiting
-    except BoughError:
-        raise
-    except Exception as error:
-        # A world has time limits of its own; only ours says that it hangs.
-        if clock.expired():
-            raise WorldError(f"{what} took longer than {limits.step_timeout_s:g} s") from error
-        raise WorldError(f"{what} raised {type(error).__name__}: {error}") from error
+        async with asyncio.timeout(limits.step_timeout_s):
+            with blamed_on_the_world(what):
+                observation = await waiting
+    except TimeoutError as error:  # ours: one of the world's own is a WorldError by now
+        raise WorldError(f"{what} took longer than {limits.step_timeout_s:g} s") from error
     if not isinstance(observation, Observation):
         raise WorldError(f"{what} returned a {type(observation).__name__}; it must return an Observation")
     for name in ("reward", "progress"):

@@ -16,7 +16,6 @@ import json
 import logging
 import os
 import random
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -203,7 +202,7 @@ class OnlineSource:
         """A batch's numbers, shown to the watch; the tasks drawn and the ledgers are then as they were behind it."""
         values: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
         if (ledgers := values.pop("ledgers", None)) is not None:
-            self.groups, self.calls = map(_ledger, ledgers)
+            self.groups, self.calls = map(Ledger.from_json, ledgers)
         self._drawn = values["tasks_drawn"]
         self._watch.see(values)
         return values
@@ -232,7 +231,3 @@ def _save(file: Path, tensors: dict[str, Tensor]) -> None:
     sync(beside)
     beside.rename(file)
     sync(file.parent)
-
-
-def _ledger(kept: dict[str, Any]) -> Ledger:
-    return Ledger(kept["item"], kept["in"], kept["kept"], Counter(kept["dropped"]))
