@@ -3,6 +3,8 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from bough import bit_exact
+
 if TYPE_CHECKING:
     from bough.config.training import DPOConfig, GRPOConfig, SFTConfig
     from bough.environments.base import Environment, Observation, WorldError
@@ -14,6 +16,7 @@ if TYPE_CHECKING:
     from bough.types import Call, Group, Message, Pair, Task, ToolCall, Trajectory, Turn
 
 __version__ = "0.1.0"
+bit_exact.prepare()  # before anything below loads torch
 
 # What is public and where it lives; loaded when it is first asked for, so that `import bough` is quick.
 _HOMES = {

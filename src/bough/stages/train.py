@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from bough import bit_exact
 from bough.calls.builder import CallBuilder
 from bough.calls.template import ChatTemplate, load_template
 from bough.config.training import DPOConfig, GRPOConfig, SFTConfig, TrainingConfig
@@ -79,6 +80,8 @@ def _train(config: Any, objective: Objective[Any], read: Reader | None) -> Train
         _make_room(run, config)
     processes.wait()
     resumed = _newest_checkpoint(run, config)
+    if resumed and processes.device.type == "cpu":
+        bit_exact.warn_if_runs_differ()
     start, config = start_adapter(config)
     if processes.first:
         if config.resume and run.config.exists():

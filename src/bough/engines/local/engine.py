@@ -4,8 +4,9 @@
     drawn = await engine.generate("episode-1", ids, sampling=SamplingConfig(), seed=7, stop_ids=[2])
 
 On the CPU in float32 a draw is the same to the last bit whatever else is generated beside
-it, whichever way its prompt was cached and however often it is repeated. On a GPU it is
-the same only up to rounding.
+it, whichever way its prompt was cached and however often it is repeated; where the
+machine's matrix products cannot keep that, a warning says so. On a GPU it is the same only
+up to rounding.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import Any, Self
 
 import torch
 
+from bough import bit_exact
 from bough.config.sampling import SamplingConfig
 from bough.engines.base import ContextFullError, Generated
 from bough.engines.local.fold import pays
@@ -79,6 +81,8 @@ class LocalEngine:
             store = RowsStore(reader, num_rows=num_rows, length=longest)
             runner, budget = RowsRunner(reader, store, graphs=graphs), store.num_rows
         else:
+            if reader.dtype == torch.float32:
+                bit_exact.warn_if_batches_differ()
             store, runner = RaggedStore(reader), RaggedRunner(reader)
             longest = min(longest, budget // store.cost(1) * store.cost(1))
             if longest < 2:
