@@ -63,7 +63,7 @@ PLAIN = {
 }  # fmt: skip
 
 
-def make(family: str) -> torch.nn.Module:
+def make(family: str, **changed: object) -> torch.nn.Module:
     name, settings = (TREES | PLAIN)[family]
     torch.manual_seed(0)
-    return transformers.AutoModelForCausalLM.from_config(getattr(transformers, name)(**settings)).eval()
+    return transformers.AutoModelForCausalLM.from_config(getattr(transformers, name)(**settings | changed)).eval()

@@ -3,7 +3,7 @@ import random
 import pytest
 import torch
 
-from bough.engines.local.ragged import RaggedCache, RaggedStore
+from bough.engines.local.ragged import RaggedRunner, RaggedStore
 from bough.engines.local.reader import Reader
 from bough.engines.local.schedule import Resident, Span
 from bough.training.adapters import Lora
@@ -21,7 +21,8 @@ def length_of(reader: Reader) -> int:
 
 def read(reader: Reader, plan: list[list[tuple[int, int]]]) -> dict[int, torch.Tensor]:
     """The hidden states of sequences that are read step by step; a step is (sequence, how many tokens) of several."""
-    store, residents, hidden = RaggedStore(reader), {}, {}
+    store, runner = RaggedStore(reader), RaggedRunner(reader)
+    residents, hidden = {}, {}
     with reader.reading():
         for step in plan:
             spans = []
@@ -31,15 +32,10 @@ def read(reader: Reader, plan: list[list[tuple[int, int]]]) -> dict[int, torch.T
                     store.allocate(residents[sequence], length_of(reader))
                 known = len(residents[sequence].ids)
                 spans.append(Span(residents[sequence], SEQUENCES[sequence][known : known + size], False))
-            tokens = [token for span in spans for token in span.tokens]
-            places = [len(span.resident.ids) + i for span in spans for i in range(len(span.tokens))]
-            rest = [0] * (len(tokens) == 1)
-            cache = RaggedCache(spans, reader.sights)
-            states = reader.hidden(torch.tensor([tokens + rest]), torch.tensor([places + rest]), cache)[0]
-            for (sequence, size), span in zip(step, spans, strict=True):
+            states = runner.read(spans)
+            for sequence, size in step:
                 hidden.setdefault(sequence, []).append(states[:size])
                 states = states[size:]
-                span.resident.ids.extend(span.tokens)
     return {sequence: torch.cat(parts) for sequence, parts in hidden.items()}
 
 

@@ -4,7 +4,8 @@ What is computed for a token is the same to the last bit whatever is computed be
 and however the tokens before it were cut into pieces. For that, every matrix product
 here has a fixed depth and width, sums go over fixed blocks one after the other, and what
 lies behind a token adds exact zeros. Matrix products with a single row are the one case
-that BLAS treats differently, so there are always two.
+that BLAS treats differently, so there are always two. Functions whose rounding
+depends on how threads share the work are left to one (`one_thread.py`).
 """
 
 from __future__ import annotations
@@ -63,6 +64,16 @@ class RaggedRunner:
 
     def run(self, spans: Sequence[Span]) -> list[tuple[int, float] | None]:
         """Computes the spans; for each that draws, the token and its log-probability."""
+        hidden_TD = self.read(spans)
+        ends = [0]
+        for span in spans:
+            ends.append(ends[-1] + len(span.tokens))
+        drawing = [(span, end - 1) for span, end in zip(spans, ends[1:], strict=True) if span.draws]
+        drawn = iter(self._draw(hidden_TD, drawing))
+        return [next(drawn) if span.draws else None for span in spans]
+
+    def read(self, spans: Sequence[Span]) -> Tensor:
+        """The hidden states of the spans' tokens, which their residents know from then on."""
         tokens = [token for span in spans for token in span.tokens]
         positions = [len(span.resident.ids) + i for span in spans for i in range(len(span.tokens))]
         padding = [0] * (len(tokens) == 1)
@@ -71,13 +82,9 @@ class RaggedRunner:
             torch.tensor([positions + padding]),
             RaggedCache(spans, self.reader.sights),
         )[0]
-        ends = [0]
         for span in spans:
-            ends.append(ends[-1] + len(span.tokens))
             span.resident.ids.extend(span.tokens)
-        drawing = [(span, end - 1) for span, end in zip(spans, ends[1:], strict=True) if span.draws]
-        drawn = iter(self._draw(hidden_TD, drawing))
-        return [next(drawn) if span.draws else None for span in spans]
+        return hidden_TD[: len(tokens)]
 
     def _draw(self, hidden_TD: Tensor, drawing: list[tuple[Span, int]]) -> list[tuple[int, float]]:
         if not drawing:

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from bough.engines.local.fold import Fold
+from bough.engines.local.one_thread import OneThread
 from bough.errors import InputError
 from bough.training.head import Head
 from bough.training.policy import Policy
@@ -85,8 +86,14 @@ class Reader:
             base.set_attn_implementation(NAME)
         # oneDNN's matrix products round differently from batch to batch, and on ARM are no faster.
         onednn, torch.backends.mkldnn.enabled = torch.backends.mkldnn.enabled, False  # type: ignore[assignment]
+        shared = self.device.type == "cpu" and torch.get_num_threads() > 1 and not self._compiled
         try:
-            with self.fold.inside() if self.fold else nullcontext(), self._forms_in_use(), torch.inference_mode():
+            with (
+                self.fold.inside() if self.fold else nullcontext(),
+                self._forms_in_use(),
+                torch.inference_mode(),
+                OneThread() if shared else nullcontext(),
+            ):
                 yield
         finally:
             torch.backends.mkldnn.enabled = onednn
