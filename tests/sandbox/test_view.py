@@ -2,7 +2,9 @@ import os
 import sys
 from pathlib import Path
 
-from bough.sandbox.view import view
+import pytest
+
+from bough.sandbox.view import SYSTEM, libraries, view
 
 
 def test_the_python_installation_is_shown_and_the_rest_is_not():
@@ -25,3 +27,48 @@ def test_nothing_is_shown_twice_and_links_are_links():
 
 def test_packages_are_those_of_this_python():
     assert all(path in sys.path for path in view().packages)
+
+
+MERGED = {"lib": "usr/lib", "lib64": "usr/lib64", "usr/lib/x86_64/ld.so": "", "usr/lib64/ld.so": "../lib/x86_64/ld.so"}
+LAYOUTS = {
+    "Debian": MERGED,
+    "Fedora": {"lib": "usr/lib", "lib64": "usr/lib64", "usr/lib/x": "", "usr/lib64/ld.so": ""},
+    "Arch": {"lib": "usr/lib", "lib64": "usr/lib", "usr/lib64": "lib", "usr/lib/ld.so": ""},
+    "a chain": {"lib64": "/usr/lib64", "usr/lib64": "../opt/first", "opt/first": "second", "opt/second/ld.so": ""},
+    "unmerged": {"lib/x": "", "lib64/ld.so": "", "usr/lib/y": ""},
+    "nowhere": {"lib64": "usr/lib64", "lib/ld.so": ""},
+    "a loop": {"lib64": "usr/lib64", "usr/lib64": "/lib64", "lib/ld.so": ""},
+}
+
+
+def make(root: Path, layout: dict[str, str]) -> None:
+    for name, target in layout.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.symlink_to(target) if target else path.touch()
+
+
+def resolved(path: str, links: dict[str, str]) -> str:
+    """Where links lead that are all there is."""
+    for _ in range(10):
+        if path not in links:
+            return path
+        path = os.path.normpath(Path(path).parent / links[path])
+    return "a loop"
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_every_library_folder_leads_to_something_that_is_shown(tmp_path: Path, name: str):
+    make(tmp_path, LAYOUTS[name])
+    shown, links = libraries(str(tmp_path))
+    assert all((tmp_path / path[1:]).exists() and not (tmp_path / path[1:]).is_symlink() for path in shown)
+    assert all(os.readlink(str(tmp_path) + link) == target for link, target in links.items())
+    ends = {resolved(path, links) for path in SYSTEM if os.path.lexists(str(tmp_path) + path)}
+    whole = {end for end in ends if end != "a loop" and (tmp_path / end[1:]).exists()}
+    assert whole <= set(shown)
+    assert any((tmp_path / path[1:] / "ld.so").is_file() or "x86_64" in os.listdir(tmp_path / path[1:]) for path in shown)
+
+
+def test_a_link_to_everything_shows_nothing(tmp_path: Path):
+    make(tmp_path, {"lib": "usr/lib", "usr/lib/x": "", "lib64": "..", "usr/lib64": "/"})
+    assert libraries(str(tmp_path))[0] == ["/usr/lib"]

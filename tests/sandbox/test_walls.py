@@ -1,13 +1,17 @@
+import asyncio
 import json
 import os
 import subprocess
+import tempfile
 from pathlib import Path
 
 import pytest
 
 from bough.errors import InputError
-from bough.sandbox import walls
-from bough.sandbox.base import Limits, RefusedError
+from bough.sandbox import view, walls
+from bough.sandbox.base import Limits, RefusedError, Result
+from bough.sandbox.pool import Sandbox
+from tests.sandbox.conftest import walls_here
 
 
 @pytest.fixture(autouse=True)
@@ -85,3 +89,37 @@ def test_the_keeper_without_walls_never_kills_everybody(tmp_path: Path):
         [command[0], "-c", code, json.dumps(settings)], env=environment, capture_output=True, text=True
     )
     assert done.stdout == "False\n", done.stderr
+
+
+@pytest.mark.parametrize("kind", walls_here())
+def test_a_library_folder_behind_links_is_read_through_them(kind: walls.Walls, monkeypatch: pytest.MonkeyPatch):
+    """As /lib64 leads to /usr/lib64 on some machines, where the dynamic loader lies."""
+
+    async def read(path: Path) -> Result:
+        async with Sandbox(workers=1, walls=kind) as sandbox:
+            return await sandbox.run(f"open({str(path)!r}).read()")
+
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as name:
+        folder = Path(name)
+        folder.chmod(0o755)
+        (folder / "deep" / "real").mkdir(parents=True)
+        (folder / "deep" / "real" / "loader").write_text("found")
+        (folder / "deep" / "second").symlink_to("real")
+        (folder / "first").symlink_to(folder / "deep" / "second")
+        monkeypatch.setattr(view, "SYSTEM", (*view.SYSTEM, str(folder / "first")))
+        view.view.cache_clear()
+        try:
+            result = asyncio.run(read(folder / "first" / "loader"))
+        finally:
+            view.view.cache_clear()
+    assert result.value == "'found'", result
+
+
+@pytest.mark.parametrize("kind", walls_here())
+def test_a_strict_umask_does_not_close_the_way_to_python(kind: walls.Walls):
+    before = os.umask(0o077)
+    try:
+        walls._tried.cache_clear()
+        assert walls._tried(kind, os.geteuid()) is None
+    finally:
+        os.umask(before)

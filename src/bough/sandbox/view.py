@@ -31,13 +31,25 @@ ENVIRONMENT = {
 
 @dataclass(frozen=True)
 class View:
-    """`views`: what is shown, and where. `links`: top-level links as the host has them. `hide`: for tracebacks."""
+    """What is shown, as the host names it; `inside` says where a sandbox sees it.
+
+    `views`: what is shown, and where. `links`: links as the host has them. `hide`: for tracebacks.
+    `environment`: variables that a Python needs which is seen elsewhere than it was installed.
+    """
 
     python: str
     views: dict[str, str]
     links: dict[str, str]
     packages: list[str]
     hide: dict[str, str]
+    environment: dict[str, str]
+
+    def inside(self, path: str) -> str:
+        """Where a path of the host, which is shown itself or with a folder above it, is seen."""
+        for source, place in self.views.items():
+            if _within(path, source):
+                return place + path[len(source) :]
+        return path
 
 
 @cache
@@ -46,17 +58,46 @@ def view() -> View:
     python = os.path.realpath(getattr(sys, "_base_executable", sys.executable) or sys.executable)
     packages = [path for path in dict.fromkeys(map(sysconfig.get_path, ("purelib", "platlib"))) if Path(path).is_dir()]
     prefix = os.path.realpath(sys.base_prefix)
-    shown = [*SYSTEM, *packages, python]
+    stdlib = os.path.realpath(sysconfig.get_path("stdlib"))
+    shown, links = libraries()
+    shown += [*packages, python]
     if prefix.startswith(NIX):
         shown.append(NIX)
     elif prefix not in HOMES:
         shown.append(prefix)
-    links = {path: str(Path(path).readlink()) for path in SYSTEM if Path(path).is_symlink()}
-    paths = sorted(path for path in shown if path not in links and Path(path).exists())
-    outer = [path for path in paths if not any(path != other and path.startswith(other + "/") for other in paths)]
-    views = {path: path for path in dict.fromkeys(outer)} | {str(INSIDE): f"{PROGRAM}/bough/sandbox/inside"}
-    hide = dict.fromkeys(packages, "site-packages") | {os.path.realpath(sysconfig.get_path("stdlib")): "python"}
-    return View(python, views, links, packages, hide)
+    outer = [path for path in sorted(set(shown)) if not any(path != other and _within(path, other) for other in shown)]
+    views = {path: _place(path) for path in outer} | {str(INSIDE): f"{PROGRAM}/bough/sandbox/inside"}
+    links = {link: target for link, target in links.items() if not any(_within(link, path) for path in outer)}
+    hide = dict.fromkeys(packages, "site-packages") | {stdlib: "python"}
+    # Its own library may be looked for where it was installed.
+    moved = {"LD_LIBRARY_PATH": f"{_place(prefix)}/lib"} if prefix in outer and _place(prefix) != prefix else {}
+    return View(python, views, links, packages, hide, moved)
+
+
+def libraries(root: str = "") -> tuple[list[str], dict[str, str]]:
+    """The system's libraries below `root`, and the links that lead to them: each ends at something that is shown."""
+    shown: list[str] = []
+    links: dict[str, str] = {}
+    waiting = [*SYSTEM]
+    while waiting:
+        path = waiting.pop(0)
+        there = Path(root + path)
+        if there.is_symlink() and path not in links:
+            links[path] = str(there.readlink())
+            target = os.path.normpath(Path(path).parent / links[path])
+            waiting += [target] * (target != "/")
+        elif there.exists() and not there.is_symlink() and path not in shown:
+            shown.append(path)
+    return shown, links
+
+
+def _place(path: str) -> str:
+    """Where a path of the host is seen: the same, except for what the sandbox's own scratch folders would cover."""
+    return f"{PROGRAM}/shown{path}" if any(_within(path, folder) for folder in SCRATCH) else path
+
+
+def _within(path: str, folder: str) -> bool:
+    return path == folder or path.startswith(folder.rstrip("/") + "/")
 
 
 def boot(module: str, folder: str) -> list[str]:

@@ -33,14 +33,14 @@ def command(walls: Walls, limits: Limits, folder: str, warm_up: str = "") -> tup
         "alone": walls != "none",
         "scratch": SCRATCH[0],
         "wipe": list(SCRATCH),
-        "packages": shown.packages,
+        "packages": [shown.inside(path) for path in shown.packages],
         "warm_up": warm_up,
-        "hide": shown.hide,
+        "hide": {shown.inside(path): seen for path, seen in shown.hide.items()},
     }
     if walls == "none":
-        settings |= {"scratch": folder, "wipe": [folder]}
+        settings |= {"scratch": folder, "wipe": [folder], "packages": shown.packages, "hide": shown.hide}
         return [shown.python, *boot("keeper", SOURCE), json.dumps(settings)], ENVIRONMENT | {"HOME": folder}
-    keeper = [shown.python, *boot("keeper", PROGRAM), json.dumps(settings)]
+    keeper = [shown.inside(shown.python), *boot("keeper", PROGRAM), json.dumps(settings)]
     if walls == "bubblewrap":
         return [*_bubblewrap(limits), *keeper], {}
     plan = {
@@ -50,7 +50,7 @@ def command(walls: Walls, limits: Limits, folder: str, warm_up: str = "") -> tup
         "scratch": list(SCRATCH),
         "disk_mb": limits.disk_mb,
         "command": keeper,
-        "environment": ENVIRONMENT,
+        "environment": ENVIRONMENT | shown.environment,
     }
     return [shown.python, *boot("launch", SOURCE), json.dumps(plan)], {}
 
@@ -62,9 +62,9 @@ def _bubblewrap(limits: Limits) -> list[str]:
     # Root keeps the right to become nobody, which the keeper does first of all.
     options += ["--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID"] if os.geteuid() == 0 else ["--unshare-user"]
     options += ["--new-session", "--as-pid-1", "--clearenv"]
-    for name, value in ENVIRONMENT.items():
+    for name, value in (ENVIRONMENT | shown.environment).items():
         options += ["--setenv", name, value]
-    places = [*shown.views.values(), *SCRATCH]
+    places = [*shown.views.values(), *shown.links, *SCRATCH]
     # Folders that bubblewrap makes by itself are closed to anybody but their owner.
     for folder in sorted({str(folder) for place in places for folder in Path(place).parents} - {"/"}):
         options += ["--perms", "0755", "--dir", folder]

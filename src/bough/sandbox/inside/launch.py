@@ -23,8 +23,9 @@ ROOM = (
 
 
 def main(plan: dict[str, Any]) -> NoReturn:
-    """Does what `plan` says: see `bough.sandbox.namespaces`."""
+    """Does what `plan` says: see `bough.sandbox.walls`."""
     root = os.geteuid() == 0
+    os.umask(0o022)  # folders on the way to a view must be open to whoever the keeper becomes
     if not root:
         _own_users()
     kernel.unshare(ROOM)
@@ -53,6 +54,7 @@ def _build(plan: dict[str, Any]) -> None:
     kernel.mount("none", "/", None, kernel.MS_REC | kernel.MS_PRIVATE)
     _tmpfs(root, "size=1m,mode=755")
     for link, target in plan["links"].items():
+        Path(root + link).parent.mkdir(parents=True, exist_ok=True)
         Path(root + link).symlink_to(target)
     for source, place in plan["views"].items():
         _view(source, root + place)
