@@ -190,7 +190,7 @@ def test_a_run_folder_in_use_is_never_trained_over_unasked(tmp_path: Path, capsy
         "1",
     ]
     assert main(command) == 2
-    assert "holds a run already; --resume goes on with it" in capsys.readouterr().err
+    assert "holds a run already; --resume continues it" in capsys.readouterr().err
     assert main([*command, "--overwrite"]) == 0
 
 
@@ -303,7 +303,7 @@ def test_a_finished_run_goes_on_from_its_last_step(tmp_path: Path, caplog: pytes
     assert "All 2 steps are done already" in caplog.text
     assert weights.read_bytes() == finished
     lines = train("sft", EXAMPLES / "household.jsonl", run, "--max-steps", "3", "--resume")
-    assert "Going on from step 2." in caplog.text and [line["step"] for line in lines] == [1, 2, 3]
+    assert "Resuming from step 2." in caplog.text and [line["step"] for line in lines] == [1, 2, 3]
     assert weights.read_bytes() != finished
 
 
