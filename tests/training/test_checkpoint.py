@@ -303,9 +303,7 @@ def test_what_is_not_damaged_passes(newest: checkpoint.Checkpoint):
     assert newest.restore(fresh()).step == 2
 
 
-@pytest.mark.parametrize(
-    ("file", "damage"), DAMAGES, ids=[f"{file}, {damage.__name__}" for file, damage in DAMAGES]
-)
+@pytest.mark.parametrize(("file", "damage"), DAMAGES, ids=[f"{file}, {damage.__name__}" for file, damage in DAMAGES])
 def test_damage_to_a_file_is_found_before_anything_is_loaded(
     newest: checkpoint.Checkpoint, file: str, damage: Callable[[Path], None]
 ):
@@ -328,7 +326,15 @@ def test_a_state_that_cannot_be_is_found_by_its_digest_and_by_itself(
 
 @pytest.mark.parametrize(
     "content",
-    ["[]", "3", '"text"', "{}", '{"state.json": 3}', '{"state.json": {"bytes": Infinity, "sha256": ""}}', "[" * 100_000],
+    [
+        "[]",
+        "3",
+        '"text"',
+        "{}",
+        '{"state.json": 3}',
+        '{"state.json": {"bytes": Infinity, "sha256": ""}}',
+        "[" * 100_000,
+    ],
     ids=lambda content: content[:40],
 )
 def test_a_list_of_files_that_is_none_is_said(newest: checkpoint.Checkpoint, content: str):
