@@ -108,7 +108,7 @@ def test_a_gradient_that_is_not_finite_stops_before_it_changes_a_weight(tmp_path
         return gradient * float("inf")
 
     trained.register_hook(spoil)
-    with pytest.raises(BoughError, match="the loss of step 3 is finite, but its gradient norm is (nan|inf)"):
+    with pytest.raises(BoughError, match=r"the loss of step 3 is finite, but its gradient norm is (nan|inf)"):
         broken.train()
     assert weights and all(map(torch.equal, broken.policy.parameters(), weights))
     assert all(parameter.grad is None for parameter in broken.policy.parameters())
@@ -140,7 +140,7 @@ def test_final_weights_that_are_not_finite_are_not_saved(tmp_path: Path):
     with torch.no_grad():
         next(p for p in broken.policy.parameters() if p.requires_grad).view(-1)[0] = float("inf")
     for path in (tmp_path / "final", tmp_path / "best"):
-        with pytest.raises(BoughError, match="not finite .*so they are not saved"):
+        with pytest.raises(BoughError, match=r"not finite .*so they are not saved"):
             broken._save_weights(path)
         assert not path.exists()
 
