@@ -1,3 +1,6 @@
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -18,3 +21,53 @@ def test_a_folder_that_cannot_be_made_is_an_input_error(tmp_path: Path):
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError, match="cannot be used as a run folder"):
         RunDir(tmp_path / "file" / "run").create(ShowConfig(file=Path("a")))
+
+
+HOLD = """
+import sys
+from bough.rundir import RunDir
+with RunDir(sys.argv[1]).locked():
+    print("locked", flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_a_folder_is_locked_against_other_processes_until_the_holder_ends_however_it_ends(tmp_path: Path):
+    run = RunDir(tmp_path / "deep" / "run")
+    for kill in (False, True):
+        command, pipe = [sys.executable, "-c", HOLD, str(run.path)], subprocess.PIPE
+        with subprocess.Popen(command, stdin=pipe, stdout=pipe, env=os.environ, text=True) as holder:
+            assert holder.stdout and holder.stdout.readline() == "locked\n"
+            with pytest.raises(InputError, match="is in use: another process is training there"), run.locked():
+                pass
+            if kill:
+                holder.kill()  # SIGKILL: nothing is cleaned up
+            else:
+                holder.communicate()
+            holder.wait()
+        with run.locked():
+            pass
+
+
+def test_one_process_cannot_train_twice_in_a_folder_either(tmp_path: Path):
+    with RunDir(tmp_path).locked(), pytest.raises(InputError, match="is in use"), RunDir(tmp_path).locked():
+        pass
+
+
+def test_a_folder_that_cannot_be_locked_is_an_input_error(tmp_path: Path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match="cannot be used as a run folder"), RunDir(tmp_path / "file" / "run").locked():
+        pass
+
+
+def test_clearing_leaves_what_is_not_the_runs_and_the_lock(tmp_path: Path):
+    run = RunDir(tmp_path)
+    with run.locked():
+        for file in (run.config, run.origin, run.ledger, run.report, run.metrics, run.bad_batch(3), tmp_path / "notes"):
+            file.write_text("")
+        for folder in (run.checkpoints, run.final):
+            folder.mkdir()
+        run.clear()
+        with pytest.raises(InputError, match="is in use"), RunDir(tmp_path).locked():
+            pass
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".lock", "notes"]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from bough.config.base import Config
@@ -11,11 +13,12 @@ from bough.errors import InputError
 
 
 class RunDir:
-    """A folder that holds what one run was told, did and left behind."""
+    """A folder with one run's settings, records and results."""
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
         self.config = self.path / "config.yaml"
+        self.origin = self.path / "origin.json"
         self.ledger = self.path / "ledger.json"
         self.report = self.path / "report.json"
         self.metrics = self.path / "metrics.jsonl"
@@ -34,16 +37,41 @@ class RunDir:
             self.path.mkdir(parents=True, exist_ok=True)
             write_atomically(self.config, config.to_yaml())
         except OSError as error:
-            raise InputError(f"{self.path}: cannot be used as a run folder: {error.strerror}") from None
+            raise self._unusable(error) from None
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keeps every other process from training here. The system releases the lock however this process ends."""
+        from filelock import FileLock, Timeout
+
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            lock = FileLock(self.path / ".lock")
+            lock.acquire(blocking=False)
+        except Timeout:
+            raise InputError(
+                f"{self.path} is in use: another process is training there; wait for it, or give another --output-dir"
+            ) from None
+        except OSError as error:
+            raise self._unusable(error) from None
+        try:
+            yield
+        finally:
+            lock.release()
 
     def clear(self) -> None:
-        """Removes what an earlier run left here; files that are not a run's stay."""
+        """Removes what an earlier run left here; other files stay."""
         for folder in (self.checkpoints, self.cache, self.rollouts, self.final, self.best):
             shutil.rmtree(folder, ignore_errors=True)
-        for file in (self.config, self.ledger, self.report, self.metrics):
+        for file in (self.config, self.origin, self.ledger, self.report, self.metrics):
             file.unlink(missing_ok=True)
+        for file in self.path.glob("bad-batch-*.jsonl"):
+            file.unlink()
 
     @property
     def used(self) -> bool:
         """Whether a training run has left something here."""
         return self.metrics.exists() or self.checkpoints.exists() or self.final.exists()
+
+    def _unusable(self, error: OSError) -> InputError:
+        return InputError(f"{self.path}: cannot be used as a run folder: {error.strerror}")

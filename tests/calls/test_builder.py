@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bough.calls.builder import CallBuilder
+from bough.calls.builder import Built, CallBuilder
 from bough.calls.template import ChatTemplate
 from bough.types import Call, Message, Turn, conversation
 from tests.calls.conftest import END_OF_TURN, FAMILIES, assistant, household, tokenizer_of, user
@@ -107,6 +107,35 @@ def test_a_turn_that_cannot_fit_is_dropped_with_its_reason_and_the_others_are_no
     assert "max_length is 300" in built[1].message
     # The third prompt had to forget the step that would not fit.
     assert built[2].forgotten == 2
+
+
+def test_a_call_beyond_the_models_context_is_dropped_whole_and_shortened_only_on_request():
+    template, (start, turns) = TEMPLATES["chatml"], household(20)
+    lengths = [len(b.call.prompt_ids) + len(b.call.completion_ids) for b in _built(template, start, turns) if b.call]
+    context = lengths[9]
+    dropped = _built(template, start, turns, context=context)
+    assert [each.reason for each in dropped] == [None] * 10 + ["too_long"] * 10
+    assert f"the call is {lengths[10]} tokens and the model's context {context}" in dropped[10].message
+    for max_length in (context, 10 * context):  # never more than the context
+        shortened = _built(template, start, turns, context=context, max_length=max_length)
+        found = [len(each.call.prompt_ids) + len(each.call.completion_ids) for each in shortened if each.call]
+        assert len(found) == 20 and max(found) <= context
+        assert shortened[19].forgotten > 0
+
+
+def test_a_recorded_call_beyond_the_models_context_is_dropped():
+    template = TEMPLATES["chatml"]
+    answer = template.tokenizer("look", add_special_tokens=False)["input_ids"]
+    call = Call(prompt_ids=[5] * 50, completion_ids=answer, text="look")
+    turn = Turn(reply=assistant("look"), call=call)
+    limit = 50 + len(answer)
+    (kept,) = _built(template, [user("Hi")], [turn], context=limit)
+    (dropped,) = _built(template, [user("Hi")], [turn], context=limit - 1)
+    assert kept.call == call and dropped.reason == "too_long"
+
+
+def _built(template: ChatTemplate, start: list[Message], turns: list[Turn], **limits: int) -> list[Built]:
+    return list(CallBuilder(template, **limits).build(start, turns, []))
 
 
 def test_history_inside_the_start_of_a_pair_can_be_forgotten_too():

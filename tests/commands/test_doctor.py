@@ -5,6 +5,7 @@ import pytest
 import yaml
 
 from bough.cli import main
+from bough.models.tiny import CONTEXT
 from bough.trajectories.writer import Writer
 from bough.types import Call, Message, Task, Trajectory, Turn
 
@@ -45,6 +46,20 @@ def test_answers_that_do_not_fit_are_a_failure(capsys: pytest.CaptureFixture[str
     shown = capsys.readouterr().out
     assert "FAIL no trained token" in shown
     assert "FAIL answer cut off: 63 answers do not fit into max_length 40" in shown
+
+
+def test_calls_beyond_the_models_context_are_counted_and_are_a_failure(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    def row(words: int) -> str:
+        said = [("user", "Say it."), ("assistant", "word " * words)]
+        return json.dumps({"messages": [{"role": role, "content": text} for role, text in said]}) + "\n"
+
+    (tmp_path / "a.jsonl").write_text(row(3) + row(CONTEXT))
+    assert doctor(str(tmp_path / "a.jsonl"), "--samples", "0") == 2
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "2 calls in, 1 kept, 1 dropped (1 too_long)" in shown
+    assert f"FAIL longer than the context: 1 calls are longer than the model's context of {CONTEXT} tokens" in shown
 
 
 def test_shortened_prompts_are_counted(capsys: pytest.CaptureFixture[str]):

@@ -1,4 +1,5 @@
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,35 @@ def test_a_file_without_good_rows_is_an_input_error(tmp_path: Path, capsys: pyte
     (tmp_path / "a.jsonl").write_text("{}\n")
     assert main(["eval", "--model", "tiny", "--eval-file", str(tmp_path / "a.jsonl")]) == 2
     assert "no row can be read" in capsys.readouterr().err
+
+
+def test_pairs_are_compared_over_the_reference_that_an_adapter_was_trained_against(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+):
+    pairs = EXAMPLES / "household-pairs-held-out.jsonl"
+
+    def measured(model: Path) -> dict[str, float]:
+        caplog.clear()
+        assert main(["eval", "--model", str(model), "--eval-file", str(pairs), "-o", str(tmp_path / "out.json")]) == 0
+        found: dict[str, float] = json.loads((tmp_path / "out.json").read_text())
+        return found
+
+    sft, dpo = tmp_path / "sft", tmp_path / "dpo"
+    train = ["--train-file", str(EXAMPLES / "household.jsonl"), "--max-steps", "4", "--learning-rate", "2e-2"]
+    assert main(["sft", "--model", "tiny", *train, "--output-dir", str(sft)]) == 0
+    # Steps too small to change a weight: on the reference, which is the SFT adapter, nothing is gained.
+    train = ["--train-file", str(pairs), "--max-steps", "1", "--learning-rate", "1e-30"]
+    assert main(["dpo", "--model", str(sft / "final"), *train, "--output-dir", str(dpo)]) == 0
+    assert measured(sft / "final")["preference_accuracy_over_reference"] > 0  # over the bare model
+    assert measured(dpo / "final")["preference_accuracy_over_reference"] == 0
+    assert measured(dpo / "checkpoints" / "step-00000001" / "weights")["preference_accuracy_over_reference"] == 0
+
+    shutil.copytree(dpo / "final", tmp_path / "elsewhere")
+    assert "preference_accuracy_over_reference" not in measured(tmp_path / "elsewhere")
+    assert "elsewhere is not in a run folder, so it is not known what it was trained from" in caplog.text
+    shutil.rmtree(sft)
+    assert "preference_accuracy_over_reference" not in measured(dpo / "final")
+    assert f"{sft / 'final'}, the adapter that {dpo} started from, is not there or has changed since" in caplog.text
 
 
 COUNTING = ["--environment", "tests.environments.worlds:Counting"]

@@ -68,3 +68,14 @@ def test_those_that_do_are_taken():
     DPOConfig(train_file="pairs.jsonl", output_dir="out", loss_type="cdpo", label_smoothing=0.1)
     DPOConfig(train_file="pairs.jsonl", output_dir="out", loss_type="simpo", gamma=0.5)
     GRPOConfig(train_file="g.jsonl", output_dir="out", averaging="constant_length", constant_length=64, dual_clip=10)
+
+
+def test_a_watch_on_a_divergence_that_cannot_be_measured_is_refused(tmp_path: Path):
+    played = {"environment": "household", "max_steps": 1, "output_dir": "out"}
+    assert GRPOConfig(**played, watch_kl=0.5).watch_kl == 0.5
+    with pytest.raises(InputError, match="watch_kl needs use_lora"):
+        GRPOConfig(**played, watch_kl=0.5, use_lora=False)
+    # Settings on file spell out every default.
+    config = GRPOConfig(**played, use_lora=False)
+    (tmp_path / "config.yaml").write_text(config.to_yaml())
+    assert GRPOConfig.load(tmp_path / "config.yaml") == config

@@ -182,7 +182,7 @@ def test_a_reference_adapter_is_sharded_too(tmp_path: Path, two: Pair, commands:
 
 @pytest.mark.parametrize("kind", ["full", "lora"])
 def test_a_killed_sharded_run_goes_on_alone_and_the_other_way_round(
-    tmp_path: Path, two: Pair, commands: Commands, kind: str
+    tmp_path: Path, two: Pair, commands: Commands, kind: str, caplog: pytest.LogCaptureFixture
 ):
     arguments = [*getattr(commands, kind), "--max-steps", "7"]
     alone(arguments, tmp_path / "whole")
@@ -198,11 +198,37 @@ def test_a_killed_sharded_run_goes_on_alone_and_the_other_way_round(
     assert two.finish() == -signal.SIGKILL
     assert not (killed / "final").exists()
     alone([*arguments, "--resume"], killed)
+    assert "saved by 2 processes and 1 resume from it" in caplog.text
     assert_same(tmp_path / "whole", killed)
 
     shutil.copytree(tmp_path / "whole", tmp_path / "sharded", ignore=shutil.ignore_patterns("final", "step-*[56]"))
     two.run([*arguments, "--resume", "--shard", "--output-dir", str(tmp_path / "sharded")])
     assert_same(tmp_path / "whole", tmp_path / "sharded")
+
+
+@pytest.mark.parametrize("shard", [[], ["--shard"]], ids=["whole weights", "sharded"])
+def test_both_processes_stop_at_a_gradient_that_is_not_finite(
+    tmp_path: Path, two: Pair, commands: Commands, shard: list[str]
+):
+    run = tmp_path / "run"
+    # The first loss is log 2 whatever beta is; its gradient is more than float32 holds.
+    two.start([*commands.lora, "--max-steps", "3", "--beta", "1e38", *shard, "--output-dir", str(run)])
+    assert two.finish() == 1
+    assert "the loss of step 1 is finite, but its gradient norm is" in two.log.read_text()
+    assert not (run / "final").exists() and checkpoints(run / "checkpoints") == []
+    assert len((run / "bad-batch-1.jsonl").read_text().splitlines()) == 5  # the batch of both
+
+
+def test_two_processes_resume_with_the_random_numbers_that_each_of_them_had(
+    tmp_path: Path, two: Pair, commands: Commands
+):
+    arguments = [*commands.lora, "--lora-dropout", "0.5", "--max-steps", "4", "--output-dir"]
+    two.run([*arguments, str(tmp_path / "whole")])
+    shutil.copytree(tmp_path / "whole", tmp_path / "cut", ignore=shutil.ignore_patterns("final", "step-*4"))
+    assert "saved by" not in two.run([*arguments, str(tmp_path / "cut"), "--resume"])
+    whole, cut = (tmp_path / name / "final" / "adapter_model.safetensors" for name in ("whole", "cut"))
+    assert whole.read_bytes() == cut.read_bytes()
+    assert told(tmp_path / "whole", "loss") == told(tmp_path / "cut", "loss")
 
 
 def test_what_does_not_go_with_sharding_is_said_at_once(

@@ -9,9 +9,12 @@ from typing import Any
 import pytest
 import torch
 import yaml
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
 from bough.cli import main
+from bough.models.resolve import resolve
+from bough.models.tiny import CONTEXT
+from bough.rundir import RunDir
 from bough.training.metrics_file import MetricsFile
 
 SAMPLES = Path(__file__).parents[1] / "samples"
@@ -190,7 +193,7 @@ def test_a_run_folder_in_use_is_never_trained_over_unasked(tmp_path: Path, capsy
         "1",
     ]
     assert main(command) == 2
-    assert "holds a run already; --resume goes on with it" in capsys.readouterr().err
+    assert "holds a run already; --resume continues it" in capsys.readouterr().err
     assert main([*command, "--overwrite"]) == 0
 
 
@@ -303,7 +306,7 @@ def test_a_finished_run_goes_on_from_its_last_step(tmp_path: Path, caplog: pytes
     assert "All 2 steps are done already" in caplog.text
     assert weights.read_bytes() == finished
     lines = train("sft", EXAMPLES / "household.jsonl", run, "--max-steps", "3", "--resume")
-    assert "Going on from step 2." in caplog.text and [line["step"] for line in lines] == [1, 2, 3]
+    assert "Resuming from step 2." in caplog.text and [line["step"] for line in lines] == [1, 2, 3]
     assert weights.read_bytes() != finished
 
 
@@ -328,3 +331,189 @@ def test_a_finished_run_that_played_keeps_its_ledger(tmp_path: Path):
     assert json.loads(ledger)[0]["kept"] == 2
     assert main([*command, "--resume"]) == 0
     assert (tmp_path / "ledger.json").read_text() == ledger
+
+
+def resume(verb: str, run: Path, *more: str) -> int:
+    return main([verb, "--output-dir", str(run), *FAST, "--resume", *more])
+
+
+def test_a_start_adapter_that_has_changed_is_refused_and_one_that_was_moved_is_not(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    start, pairs = tmp_path / "sft" / "final", str(EXAMPLES / "household-pairs.jsonl")
+    train("sft", EXAMPLES / "household.jsonl", tmp_path / "sft", "--max-steps", "1")
+    dpo = ["--train-file", pairs, "--model", str(start), "--max-steps", "2", "--save-steps", "1"]
+    assert main(["dpo", "--output-dir", str(tmp_path / "dpo"), *FAST, *dpo]) == 0
+    settings = (tmp_path / "dpo" / "config.yaml").read_text()
+    shutil.copytree(start, tmp_path / "moved")
+    train("sft", EXAMPLES / "household.jsonl", tmp_path / "sft", "--max-steps", "1", "--seed", "7", "--overwrite")
+    dpo[dpo.index("--max-steps") + 1] = "3"
+    assert resume("dpo", tmp_path / "dpo", *dpo) == 2
+    said = capsys.readouterr().err
+    assert f"the start adapter {start} is not the one the run began with, or has changed since" in said
+    assert f"--model {tmp_path / 'dpo' / 'checkpoints' / 'step-00000002' / 'weights'}" in said
+    assert (tmp_path / "dpo" / "config.yaml").read_text() == settings
+    dpo[dpo.index("--model") + 1] = str(tmp_path / "moved")
+    assert resume("dpo", tmp_path / "dpo", *dpo) == 0
+    assert MetricsFile.read(tmp_path / "dpo" / "metrics.jsonl")[-1]["step"] == 3
+
+
+def test_a_model_that_has_changed_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    model = tmp_path / "model"
+    shutil.copytree(resolve("tiny"), model)
+    more = ["--train-file", str(EXAMPLES / "household.jsonl"), "--model", str(model)]
+    assert main(["sft", "--output-dir", str(tmp_path / "run"), *FAST, *more, "--max-steps", "1"]) == 0
+    weights = {name: value * 1.01 for name, value in load_file(model / "model.safetensors").items()}
+    save_file(weights, tmp_path / "new.safetensors", metadata={"format": "pt"})
+    (tmp_path / "new.safetensors").rename(model / "model.safetensors")
+    assert resume("sft", tmp_path / "run", *more, "--max-steps", "2") == 2
+    assert f"the model {model} is not the one the run began with, or has changed since" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("change", ["a row more", "another reply", "another reward", "another order"])
+def test_other_examples_than_the_run_began_with_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], change: str
+):
+    def row(reply: str, reward: float) -> str:
+        steps = [{"action": reply, "observation": "a door", "reward": reward}]
+        return json.dumps({"instruction": "Go.", "input": "", "steps": steps}) + "\n"
+
+    file, rows = tmp_path / "a.jsonl", [row("look", 1.0), row("go", 0.5)]
+    file.write_text("".join(rows))
+    train("sft", file, tmp_path / "run", "--max-steps", "1")
+    new = {
+        "a row more": [*rows, row("open", 1.0)], "another reply": [row("see", 1.0), rows[1]],
+        "another reward": [row("look", 0.9), rows[1]], "another order": rows[::-1],
+    }[change]  # fmt: skip
+    file.write_text("".join(new))
+    assert resume("sft", tmp_path / "run", "--train-file", str(file), "--max-steps", "2") == 2
+    said = capsys.readouterr().err
+    assert f"the examples of {file} are not those the run began with" in said and "another --output-dir" in said
+    # The same records in another file are the same data.
+    (tmp_path / "b.jsonl").write_text("".join(rows))
+    assert resume("sft", tmp_path / "run", "--train-file", str(tmp_path / "b.jsonl"), "--max-steps", "2") == 0
+
+
+def test_settings_that_make_other_calls_of_the_same_data_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    file = EXAMPLES / "household.jsonl"
+    train("sft", file, tmp_path / "run", "--max-steps", "1")
+    assert resume("sft", tmp_path / "run", "--train-file", str(file), "--max-steps", "2", "--max-length", "600") == 2
+    assert "a setting that they depend on (--model, --chat-template, --max-length" in capsys.readouterr().err
+
+
+def test_other_held_out_data_starts_a_new_best(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    run = tmp_path / "run"
+    more = ["--eval-steps", "1", "--eval-file"]
+    train("sft", EXAMPLES / "household.jsonl", run, "--max-steps", "1", *more, str(EXAMPLES / "household.jsonl"))
+    train(
+        "sft", EXAMPLES / "household.jsonl", run, "--max-steps", "2", *more, str(SAMPLES / "sharegpt.jsonl"), "--resume"
+    )
+    assert "The held-out examples have changed" in caplog.text
+    report = json.loads((run / "report.json").read_text())
+    assert report["best_loss"] == MetricsFile.read(run / "metrics.jsonl")[-1]["eval_loss"]
+
+
+def test_a_run_without_its_origin_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    run = tmp_path / "run"
+    train("sft", EXAMPLES / "household.jsonl", run, "--max-steps", "1")
+    for damage in ("{", "[]", '{"model": "x", "other": 1}', None):
+        (run / "origin.json").write_text(damage) if damage else (run / "origin.json").unlink()
+        assert resume("sft", run, "--train-file", str(EXAMPLES / "household.jsonl"), "--max-steps", "2") == 2
+        assert "origin.json is missing or damaged" in capsys.readouterr().err
+
+
+def test_precomputed_log_probabilities_are_those_of_the_weights_that_are_there(tmp_path: Path):
+    """A start adapter that was trained again under its name, and a run that starts again in the same folder."""
+    start, run = tmp_path / "sft" / "final", tmp_path / "dpo"
+    dpo = ["dpo", "--train-file", str(EXAMPLES / "household-pairs.jsonl"), "--model", str(start), *FAST[2:]]
+    dpo += ["--output-dir", str(run), "--max-steps", "1", "--precompute-reference", "--resume"]
+    for steps in ("1", "3"):
+        train("sft", EXAMPLES / "household.jsonl", tmp_path / "sft", "--max-steps", steps, "--overwrite")
+        assert main(dpo) == 0
+        # Policy and reference are the same: a reference of other weights would show here.
+        assert MetricsFile.read(run / "metrics.jsonl")[0]["loss"] == pytest.approx(math.log(2), abs=1e-4)
+        shutil.rmtree(run / "checkpoints")  # as if it had been killed before the first
+    assert len(list((run / "cache").glob("reference-*.safetensors"))) == 2
+
+
+def test_a_damaged_checkpoint_is_named_and_the_one_before_resumes(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    run = tmp_path / "run"
+    train("sft", EXAMPLES / "household.jsonl", run, "--max-steps", "2", "--save-steps", "1")
+    whole = (run / "final" / "adapter_model.safetensors").read_bytes()
+    newest = run / "checkpoints" / "step-00000002"
+    config = newest / "weights" / "adapter_config.json"
+    config.write_text(config.read_text().replace('"r": 8', '"r": 1000000000'))  # would fill any memory
+    more = ["--train-file", str(EXAMPLES / "household.jsonl"), "--max-steps", "2", "--save-steps", "1"]
+    assert resume("sft", run, *more) == 2
+    said = capsys.readouterr().err
+    assert f"{newest} is damaged: weights/adapter_config.json has " in said and "from step 1" in said
+    shutil.rmtree(newest)
+    assert resume("sft", run, *more) == 0
+    assert (run / "final" / "adapter_model.safetensors").read_bytes() == whole
+
+
+def test_calls_beyond_the_models_context_are_dropped_and_named(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    def row(words: int) -> str:
+        said = [("user", "Say it."), ("assistant", "word " * words)]
+        return json.dumps({"messages": [{"role": role, "content": text} for role, text in said]}) + "\n"
+
+    file = tmp_path / "a.jsonl"
+    file.write_text(row(3) + row(CONTEXT) + row(5))
+    lines = train("sft", file, tmp_path / "run", "--max-steps", "1")
+    assert lines[-1]["step"] == 1
+    rows, calls = json.loads((tmp_path / "run" / "ledger.json").read_text())
+    assert calls == {"item": "calls", "in": 3, "kept": 2, "dropped": {"too_long": 1}}
+    assert rows["dropped"] == {"nothing_to_train": 1}
+    assert f"1 calls are longer than the model's context of {CONTEXT} tokens and are dropped as too_long" in caplog.text
+
+
+def test_a_gradient_that_is_not_finite_ends_the_run_with_nothing_saved(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    # The loss of the first step is log 2 whatever beta is; its gradient grows with beta, past what float32 holds.
+    pairs = ["--train-file", str(EXAMPLES / "household-pairs.jsonl"), "--beta", "1e38"]
+    assert main(["dpo", "--output-dir", str(tmp_path / "run"), *FAST, *pairs, "--max-steps", "3"]) == 1
+    assert "the loss of step 1 is finite, but its gradient norm is" in capsys.readouterr().err
+    assert (tmp_path / "run" / "bad-batch-1.jsonl").exists()
+    assert not (tmp_path / "run" / "final").exists() and not (tmp_path / "run" / "checkpoints").exists()
+
+
+def test_a_folder_in_which_another_process_trains_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    run = tmp_path / "run"
+    train("sft", EXAMPLES / "household.jsonl", run, "--max-steps", "1")
+    before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
+    with RunDir(run).locked():
+        for how in (["--overwrite"], ["--resume", "--max-steps", "2"], []):
+            command = ["sft", "--train-file", str(EXAMPLES / "household.jsonl"), "--output-dir", str(run), *FAST]
+            assert main([*command, *how]) == 2
+            assert f"{run} is in use: another process is training there" in capsys.readouterr().err
+    assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == before
+
+
+def test_a_tracker_that_breaks_does_not_stop_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    class Broken:
+        def store_init_configuration(self, values: Any) -> None: ...
+
+        def log(self, values: Any, step: int) -> None:
+            raise ConnectionError("the server is gone")
+
+        def finish(self) -> None:
+            raise ConnectionError("the server is still gone")
+
+    monkeypatch.setattr("bough.tracking.trackers._start", lambda *_: Broken())
+    more = ["--max-steps", "2", "--report-to", "mlflow"]
+    lines = train("sft", EXAMPLES / "household.jsonl", tmp_path / "run", *more)
+    assert [line["step"] for line in lines] == [1, 2] and (tmp_path / "run" / "final").is_dir()
+    assert caplog.text.count("mlflow failed: the server is gone") == 1
+
+
+def test_a_divergence_that_is_not_measured_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    run = ["--output-dir", str(tmp_path), *FAST, "--max-steps", "1", "--group-size", "4", "--max-new-tokens", "8"]
+    command = ["grpo", "--environment", "tests.stages.letters:Letters", *run, "--batch-size", "2", "--no-use-lora"]
+    assert main(command) == 0
+    assert "--watch-kl is off: without --use-lora" in caplog.text
+    assert "start_kl" not in MetricsFile.read(tmp_path / "metrics.jsonl")[0]

@@ -1,8 +1,9 @@
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from bough.errors import InputError
+from bough.errors import BoughError, InputError
 from bough.tracking.trackers import Trackers
 from bough.training.processes import Processes
 
@@ -57,3 +58,70 @@ def test_a_tracker_that_is_not_installed_is_an_input_error(tmp_path: Path, monke
     monkeypatch.setitem(__import__("sys").modules, "wandb", None)
     with pytest.raises(InputError, match=r"pip install 'bough\[wandb\]'"):
         Trackers(["wandb"], tmp_path, None, {})
+
+
+class Flaky:
+    """Fails in the calls whose numbers it is given."""
+
+    def __init__(self, *failing: int) -> None:
+        self.failing, self.calls, self.logged = failing, 0, list[int]()
+
+    def _call(self) -> None:
+        self.calls += 1
+        if self.calls in self.failing:
+            raise RuntimeError(f"call {self.calls}")
+
+    def store_init_configuration(self, values: dict[str, Any]) -> None:
+        self._call()
+
+    def log(self, values: dict[str, Any], step: int) -> None:
+        self._call()
+        self.logged.append(step)
+
+    def finish(self) -> None:
+        self._call()
+
+
+def use(monkeypatch: pytest.MonkeyPatch, trackers: dict[str, Flaky]) -> None:
+    monkeypatch.setattr("bough.tracking.trackers._start", lambda name, *_: trackers[name])
+
+
+def test_a_failure_is_logged_once_and_the_other_trackers_get_everything(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    flaky, good = Flaky(1, 3, 4, 6, 8), Flaky()
+    use(monkeypatch, {"mlflow": flaky, "tensorboard": good})
+    with Trackers(["mlflow", "tensorboard"], tmp_path, None, {"a": 1}) as trackers:
+        for step in range(1, 7):
+            trackers.log({"step": step, "loss": 1.0})
+    assert good.logged == [1, 2, 3, 4, 5, 6] and flaky.logged == [1, 4, 6]
+    assert caplog.text.count("mlflow failed: ") == 1 and "in a row" not in caplog.text
+
+
+def test_a_tracker_that_fails_three_times_in_a_row_is_not_asked_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    dead = Flaky(*range(2, 100))
+    use(monkeypatch, {"wandb": dead})
+    with Trackers(["wandb"], tmp_path, None, {}) as trackers:
+        for step in range(1, 9):
+            trackers.log({"step": step, "loss": 1.0})
+    assert dead.calls == 4  # the settings, and three tries
+    assert "wandb failed: call 2. Training continues" in caplog.text
+    assert "wandb failed 3 times in a row and is not used any more" in caplog.text
+
+
+def test_a_tracker_that_cannot_be_opened_is_said_and_the_open_ones_are_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    opened = Flaky()
+
+    def start(name: str, *_: Any) -> Flaky:
+        if name == "wandb":
+            raise OSError("no network")
+        return opened
+
+    monkeypatch.setattr("bough.tracking.trackers._start", start)
+    with pytest.raises(BoughError, match="wandb cannot be used: no network; leave it out of --report-to"):
+        Trackers(["mlflow", "wandb"], tmp_path, None, {})
+    assert opened.calls == 1  # its end

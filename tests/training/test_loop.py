@@ -2,6 +2,7 @@
 
 import json
 import logging
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -93,6 +94,109 @@ def test_a_loss_that_is_no_number_stops_with_the_batch_saved_and_the_weights_unt
     rows = [json.loads(line) for line in (tmp_path / "bad-batch-1.jsonl").read_text().splitlines()]
     assert len(rows) == 2 and rows[0]["calls"][0]["prompt_ids"][:3] == [5, 6, 7]
     assert all(torch.equal(value, weights[name]) for name, value in broken.policy.named_parameters())
+
+
+def test_a_gradient_that_is_not_finite_stops_before_it_changes_a_weight(tmp_path: Path):
+    broken = trainer(tmp_path, save_steps=1)
+    trained = next(parameter for parameter in broken.policy.parameters() if parameter.requires_grad)
+    weights: list[torch.Tensor] = []
+
+    def spoil(gradient: torch.Tensor) -> torch.Tensor:
+        if broken.counters.step < 2:
+            return gradient
+        weights[:] = [parameter.detach().clone() for parameter in broken.policy.parameters()]
+        return gradient * float("inf")
+
+    trained.register_hook(spoil)
+    with pytest.raises(BoughError, match=r"the loss of step 3 is finite, but its gradient norm is (nan|inf)"):
+        broken.train()
+    assert weights and all(map(torch.equal, broken.policy.parameters(), weights))
+    assert all(parameter.grad is None for parameter in broken.policy.parameters())
+    assert len((tmp_path / "bad-batch-3.jsonl").read_text().splitlines()) == 2
+    assert [found.step for found in checkpoints(tmp_path / "checkpoints")] == [1, 2]
+    assert not (tmp_path / "final").exists()
+
+
+@pytest.mark.parametrize("what", ["weights", "moments"])
+def test_what_is_not_finite_is_never_saved(tmp_path: Path, what: str):
+    broken = trainer(tmp_path, save_steps=1)
+    broken.held_out, broken.config = EXAMPLES[:1], broken.config.model_copy(update={"save_best_model": True})
+    trained = next(parameter for parameter in broken.policy.parameters() if parameter.requires_grad)
+
+    def spoil(optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        if broken.counters.step == 2:
+            target = trained if what == "weights" else optimizer.state[trained]["exp_avg"]
+            target.detach().view(-1)[0] = float("nan")
+
+    broken.optimizer.register_step_post_hook(spoil)
+    with pytest.raises(BoughError, match="after step 3 the weights or the optimizer's state are not finite"):
+        broken.train()
+    assert [found.step for found in checkpoints(tmp_path / "checkpoints")] == [1, 2]
+    assert not (tmp_path / "final").exists()
+
+
+def test_final_weights_that_are_not_finite_are_not_saved(tmp_path: Path):
+    broken = trainer(tmp_path)
+    with torch.no_grad():
+        next(p for p in broken.policy.parameters() if p.requires_grad).view(-1)[0] = float("inf")
+    for path in (tmp_path / "final", tmp_path / "best"):
+        with pytest.raises(BoughError, match=r"not finite .*so they are not saved"):
+            broken._save_weights(path)
+        assert not path.exists()
+
+
+def test_gradients_are_clipped_to_the_norm_that_the_settings_name(tmp_path: Path):
+    clipped = trainer(tmp_path, max_grad_norm=0.01)
+    seen: list[float] = []
+
+    def look(optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        gradients = [p.grad for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
+        seen.append(float(torch.cat([gradient.flatten() for gradient in gradients]).norm()))
+
+    clipped.optimizer.register_step_pre_hook(look)
+    clipped.train()
+    norms = [line["grad_norm"] for line in MetricsFile.read(tmp_path / "metrics.jsonl")]
+    assert len(norms) == 4 and min(norms) > 0.01  # as they were
+    assert seen == pytest.approx([0.01] * 4, rel=1e-3)
+
+
+def test_a_run_that_stops_early_leaves_a_checkpoint_and_stays_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    def impatient(patience: int) -> Trainer:
+        made = trainer(tmp_path, eval_file=Path("b"), eval_steps=1, early_stopping_patience=patience)
+        made.held_out = EXAMPLES[:1]
+        return made
+
+    monkeypatch.setattr(Trainer, "_evaluate", _no_gain)
+    with caplog.at_level(logging.WARNING):
+        assert impatient(2).train().step == 2
+    assert "Stopped early after step 2: eval loss has not fallen 2 times in a row" in caplog.text
+    (last,) = checkpoints(tmp_path / "checkpoints")
+    assert last.step == 2 and (tmp_path / "final").is_dir()
+    assert impatient(2).train(last).step == 2  # killed before its end, it would end the same
+    assert impatient(3).train(last).step == 3
+    assert impatient(2).train(last, same_held_out=False).step == 4  # measured on other data, it starts to count again
+
+
+def _no_gain(self: Trainer) -> dict[str, Any]:
+    self.counters.evaluations_without_gain += 1
+    return {"step": self.counters.step, "eval_loss": 1.0}
+
+
+def test_an_eval_loss_that_is_not_finite_is_never_the_best(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    measuring = trainer(tmp_path, eval_file=Path("b"), save_best_model=True)
+    measuring.held_out = EXAMPLES[:1]
+    real = measuring._computed
+
+    def computed(*arguments: Any, backward: bool) -> Any:
+        found = real(*arguments, backward=backward)
+        return found if backward else replace(found, loss=float("nan"))
+
+    monkeypatch.setattr(measuring, "_computed", computed)
+    counters = measuring.train()
+    assert (counters.best_loss, counters.evaluations_without_gain) == (None, 2)
+    assert not (tmp_path / "best").exists()
 
 
 def test_a_budget_that_memory_forced_stays_until_another_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -2,10 +2,13 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
-from bough.training.adapters import Lora
+from bough.models.resolve import load_tokenizer
+from bough.training.adapters import Lora, add_reference
 from bough.training.policy import Policy
 from bough.training.reference import Reference
+from bough.training.saving import save_policy
 from bough.types import Call
 
 CALLS = [Call(prompt_ids=[5, 6, 7], completion_ids=[8, 2]), Call(prompt_ids=[5, 6, 9], completion_ids=[10, 11, 2])]
@@ -30,6 +33,46 @@ def test_the_reference_is_the_model_without_its_adapter_and_without_dropout(poli
         assert not logprobs.requires_grad
     assert policy.training
     assert not torch.allclose(policy.eval().logprobs(CALLS)[0], bare[0], atol=1e-2)
+
+
+@pytest.mark.parametrize("computed", ["in each step", "in advance"])
+def test_a_reference_adapter_has_no_dropout(policy: Policy, tmp_path: Path, computed: str):
+    save_policy(policy, load_tokenizer("tiny"), tmp_path / "start")
+    add_reference(policy.model, tmp_path / "start")
+    policy.train()
+    layers = [module for name, module in policy.named_modules() if name.endswith("lora_dropout.reference")]
+    assert layers and all(layer.p == 0.5 and layer.training for layer in layers)
+    reference = Reference(policy)
+    if computed == "in advance":
+        reference.compute(CALLS, 4096, tmp_path / "cache", "tiny")
+    (row,) = policy.rows(CALLS)
+    (found,) = reference.of([row], CALLS)
+    exact = policy.eval().logprobs(CALLS)  # the actor is still what the reference is
+    for c, logprobs in zip(row.calls, found, strict=True):
+        assert torch.allclose(logprobs, exact[c], atol=1e-5)
+
+
+@pytest.mark.parametrize("damage", ["truncated", "empty", "not finite", "too short", "another name"])
+def test_a_damaged_file_of_log_probabilities_is_computed_again(
+    policy: Policy, tmp_path: Path, damage: str, caplog: pytest.LogCaptureFixture
+):
+    first = Reference(policy)
+    first.compute(CALLS, 4096, tmp_path, "tiny")
+    (file,) = tmp_path.glob("*.safetensors")
+    good = load_file(file)["logprobs"].clone()  # not a view of the file, which is about to change
+    if damage == "truncated":
+        file.write_bytes(file.read_bytes()[:-4])
+    elif damage == "empty":
+        file.write_bytes(b"")
+    else:
+        values = {"not finite": good * float("nan"), "too short": good[:-1], "another name": good}[damage]
+        save_file({"x" if damage == "another name" else "logprobs": values}, file)
+    again = Reference(policy)
+    again.compute(CALLS, 4096, tmp_path, "tiny")
+    assert f"{file} is damaged" in caplog.text
+    assert torch.equal(load_file(file)["logprobs"], good)
+    (row,) = policy.rows(CALLS)
+    assert all(map(torch.equal, first.of([row], CALLS)[0], again.of([row], CALLS)[0]))
 
 
 def test_what_was_computed_beforehand_is_read_back_from_disk(policy: Policy, tmp_path: Path):

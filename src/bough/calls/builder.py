@@ -36,12 +36,30 @@ class CallBuilder:
     following calls until those are too long in turn: neighbouring calls keep a prefix in
     common, which is what makes them cheap to train. The start (system and task) and the
     latest steps always stay.
+
+    `context` is how many tokens the model can read. No call is longer: it bounds
+    `max_length`, and without `max_length` a longer call is dropped as it is.
     """
 
-    def __init__(self, template: ChatTemplate, *, max_length: int | None = None, stride: float = 0.25) -> None:
+    def __init__(
+        self,
+        template: ChatTemplate,
+        *,
+        max_length: int | None = None,
+        stride: float = 0.25,
+        context: int | None = None,
+    ) -> None:
         self.template = template
-        self.max_length = max_length
+        self.max_length = min(max_length, context or max_length) if max_length else None
         self.stride = stride
+        self.context = context
+
+    @property
+    def limit(self) -> str:
+        """What bounds a call, in words."""
+        if self.max_length is not None and self.max_length != self.context:
+            return f"max_length {self.max_length}"
+        return f"the model's context of {self.context} tokens"
 
     def build(self, start: list[Message], turns: list[Turn], tools: list[dict[str, Any]]) -> Iterator[Built]:
         """One `Built` for each of `turns` that is to be trained, in order.
@@ -56,7 +74,7 @@ class CallBuilder:
             if not turn.trained:
                 continue
             if turn.call is not None and self._is_ours(turn.call):
-                yield self._recorded(index - len(history), turn.call)
+                yield self._within_context(self._recorded(index - len(history), turn.call))
                 continue
             try:
                 text = self._answer(start, turns[first:index], turn, tools)
@@ -66,7 +84,7 @@ class CallBuilder:
                 yield Built(index - len(history), None, error.reason, str(error))
                 continue
             call = Call(prompt_ids=prompt, completion_ids=completion, text=text)
-            yield Built(index - len(history), call, forgotten=first)
+            yield self._within_context(Built(index - len(history), call, forgotten=first))
 
     def _answer(self, start: list[Message], past: list[Turn], turn: Turn, tools: list[dict[str, Any]]) -> str:
         if turn.reply.empty:
@@ -119,3 +137,14 @@ class CallBuilder:
                 index, None, "too_long", f"the recorded call is {length} tokens; max_length is {self.max_length}"
             )
         return Built(index, call)
+
+    def _within_context(self, built: Built) -> Built:
+        """The call, or why the model cannot read it."""
+        length = len(built.call.prompt_ids) + len(built.call.completion_ids) if built.call else 0
+        if self.context is None or length <= self.context:
+            return built
+        return Built(
+            built.turn, None, "too_long",
+            f"the call is {length} tokens and the model's context {self.context}; "
+            "--max-length leaves out the oldest steps of a long prompt",
+        )  # fmt: skip

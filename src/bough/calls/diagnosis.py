@@ -86,7 +86,14 @@ class Diagnosis:
         tokenizer = self.builder.template.tokenizer
         if not self.tokens["trained"]:
             yield Finding("fail", "no trained token", "not one token of this file would be trained")
-        if too_long := self.calls.dropped["too_long"]:
+        too_long, builder = self.calls.dropped["too_long"], self.builder
+        if too_long and builder.max_length is None:
+            yield Finding(
+                "fail", "longer than the context",
+                f"{too_long} calls are longer than the model's context of {builder.context} tokens and would be "
+                "dropped; --max-length leaves out the oldest steps of a long prompt instead",
+            )  # fmt: skip
+        elif too_long:
             yield Finding(
                 "fail", "answer cut off",
                 f"{too_long} answers do not fit into max_length {self.builder.max_length} and would be left out "

@@ -11,16 +11,20 @@ from bough.config.doctor import DoctorConfig
 from bough.disk import write_json
 from bough.errors import InputError
 from bough.ledger import Ledger
+from bough.models.context import context_length
 from bough.rundir import RunDir
 from bough.terminal import console
 from bough.terminal.tokens import coloured
+from bough.training.load import base_and_adapter
 from bough.trajectories.reader import Reader
 
 
 def doctor(config: DoctorConfig) -> int:
     """Prints the samples, the counts and the findings; exit 2 if a finding is a failure."""
     template = load_template(config.model, config.chat_template)
-    diagnosis = Diagnosis(CallBuilder(template, max_length=config.max_length, stride=config.stride))
+    context = context_length(base_and_adapter(config.model)[0])
+    builder = CallBuilder(template, max_length=config.max_length, stride=config.stride, context=context)
+    diagnosis = Diagnosis(builder)
     reader = Reader(config.file, format=config.format, on_error="skip")
     out = console.out()
     rows = Ledger("rows")

@@ -21,7 +21,8 @@ class CallsConfig(Config):
     max_length: int | None = Field(
         None,
         ge=8,
-        description="longest call in tokens; longer prompts lose their oldest whole steps (default: no limit)",
+        description="longest call in tokens; longer prompts lose their oldest whole steps "
+        "(default: calls longer than the model's context are dropped)",
     )
     stride: float = Field(
         0.25, ge=0, lt=1, description="share of max_length that is freed at once when old steps are left out"

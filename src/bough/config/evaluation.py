@@ -75,7 +75,7 @@ class EvalConfig(EnvironmentConfig, AgentConfig, SamplingConfig, LimitsConfig, C
     eval_file: Path | None = Field(None, description="held-out data: any format that `bough data formats` lists")
     format: str = Field("auto", description="the file's format")
     token_budget: int = Field(4096, ge=128, description="tokens in one forward pass, shared ones counted once")
-    max_length: int | None = Field(None, ge=8, description="longest call in tokens (default: no limit)")
+    max_length: int | None = Field(None, ge=8, description="longest call in tokens (default: the model's context)")
     stride: float = Field(
         0.25, ge=0, lt=1, description="share of max_length that is freed at once when old steps are left out"
     )

@@ -14,7 +14,7 @@ from bough.config.base import Config
 from bough.config.calls import CallsConfig
 from bough.config.online import OnlineConfig
 
-# Settings that mean something only beside eval_file, and those that mean nothing where a world is played in.
+# Settings that need eval_file, and those that have no effect with an environment.
 OF_HELD_OUT = ("eval_steps", "early_stopping_patience", "save_best_model")
 OF_FILES = ("eval_file", *OF_HELD_OUT, "curriculum", "precompute_reference")
 
@@ -26,7 +26,7 @@ class TrainingDataConfig(Config):
     eval_file: Path | None = Field(None, description="held-out data; its loss is measured during training")
     format: str = Field("auto", description="the files' format")
     on_error: Literal["stop", "skip"] = Field(
-        "stop", description="a bad row: stop names them all before anything is trained, skip leaves them out"
+        "stop", description="bad rows: stop lists them all before training, skip drops them"
     )
 
 
@@ -36,16 +36,17 @@ class AdapterConfig(Config):
     use_lora: bool = Field(True, description="train a LoRA adapter; without it, all weights")
     lora_r: int = Field(16, ge=1, description="rank of the adapter")
     lora_alpha: int = Field(32, ge=1, description="scale of the adapter: alpha / r")
-    lora_dropout: float = Field(0.0, ge=0, lt=1, description="dropout in front of the adapter")
+    lora_dropout: float = Field(0.0, ge=0, lt=1, description="dropout on the input of the adapter")
     lora_target_modules: list[str] = Field(
-        ["all-linear"], description="names of the layers that get an adapter; all-linear is every one but the head"
+        ["all-linear"],
+        description="names of the layers that get an adapter; all-linear: every linear layer but the head",
     )
     adapter: Path | None = Field(
-        None, description="an adapter to start from, such as the stage before left; it is also the reference"
+        None, description="an adapter to start from, such as the previous stage's; it is also the reference"
     )
     merge_lora: bool = Field(
         False,
-        description="where the start adapter has another rank or other layers: grow it to fit, its function unchanged",
+        description="if the start adapter has another rank or other layers: grow it to fit without changing its output",
     )
     qlora: bool = Field(False, description="keep the base model in 4 bits (needs CUDA and bough[qlora])")
 
@@ -57,73 +58,75 @@ class OptimizerConfig(Config):
         2e-5, gt=0, description="peak learning rate", validation_alias=AliasChoices("learning_rate", "lr")
     )
     lr_scheduler: Literal["cosine", "linear", "constant"] = Field(
-        "cosine", description="how the rate falls after warm-up"
+        "cosine", description="decay of the learning rate after warm-up"
     )
-    warmup_ratio: float = Field(0.1, ge=0, le=1, description="share of all steps in which the rate rises")
+    warmup_ratio: float = Field(0.1, ge=0, le=1, description="share of all steps in which the learning rate rises")
     optimizer: Literal["adamw", "adamw_8bit", "paged_adamw_8bit"] = Field(
-        "adamw", description="8-bit kinds need CUDA and bough[qlora]"
+        "adamw", description="optimizer; the 8-bit ones need CUDA and bough[qlora]"
     )
-    weight_decay: float = Field(0.01, ge=0, description="decay of the weights, norms and biases excepted")
-    max_grad_norm: float = Field(1.0, gt=0, description="gradients longer than this are shortened to it")
-    num_epochs: float = Field(3, gt=0, description="how often the data is gone through")
+    weight_decay: float = Field(0.01, ge=0, description="weight decay, except for norms and biases")
+    max_grad_norm: float = Field(1.0, gt=0, description="clip the gradient norm to this value")
+    num_epochs: float = Field(3, gt=0, description="number of passes over the data")
     max_steps: int | None = Field(None, ge=1, description="stop after this many steps, whatever num_epochs says")
-    batch_size: int = Field(4, ge=1, description="records in a step (times gradient_accumulation_steps)")
+    batch_size: int = Field(4, ge=1, description="records per step (times gradient_accumulation_steps)")
     gradient_accumulation_steps: int = Field(
-        1, ge=1, description="multiplies batch_size; memory is token_budget's affair"
+        1, ge=1, description="multiplies batch_size; memory use depends on token_budget alone"
     )
-    seed: int = Field(42, ge=0, description="of the data's order and of dropout")
+    seed: int = Field(42, ge=0, description="random seed of the data's order and of dropout")
 
 
 class MachineConfig(Config):
     """How the computation fits the machine."""
 
-    token_budget: int = Field(8192, ge=128, description="tokens in one forward pass, shared ones counted once")
-    bf16: bool | None = Field(None, description="compute in bfloat16 (default: on a GPU yes, on a CPU no)")
-    fp16: bool = Field(False, description="compute in float16, for GPUs without bfloat16; overflows are left out")
-    shard: bool = Field(
-        False, description="spread the weights over the processes of accelerate launch: a piece in each, not all in all"
+    token_budget: int = Field(8192, ge=128, description="tokens per forward pass, shared tokens counted once")
+    bf16: bool | None = Field(None, description="compute in bfloat16 (default: yes on a GPU, no on a CPU)")
+    fp16: bool = Field(
+        False, description="compute in float16, for GPUs without bfloat16; steps that overflow are skipped"
     )
-    gradient_checkpointing: bool = Field(False, description="compute activations again instead of keeping them")
-    attention: Literal["auto", "flex", "sdpa"] = Field("auto", description="which attention kernel carries the tree")
+    shard: bool = Field(False, description="shard the weights over the processes of accelerate launch (FSDP2)")
+    gradient_checkpointing: bool = Field(False, description="recompute activations instead of keeping them")
+    attention: Literal["auto", "flex", "sdpa"] = Field("auto", description="attention kernel for token trees")
     compile: bool = Field(
-        False, description="compile the layers (CUDA): a minute or two at the start, then a third faster"
+        False, description="compile the layers (CUDA): takes a minute or two at the start, then a third faster"
     )
-    share: bool = Field(True, description="compute shared tokens once; off only to measure what that is worth")
+    share: bool = Field(True, description="compute shared tokens once; turn off only to measure the gain")
 
 
 class KeepingConfig(Config):
     """What is kept, and when."""
 
     output_dir: Path = Field(Path("runs/latest"), description="the run folder")
-    resume: bool = Field(False, description="go on from the newest checkpoint in the run folder")
-    overwrite: bool = Field(False, description="throw away what is in the run folder")
-    logging_steps: int = Field(1, ge=1, description="steps between two lines of metrics")
-    save_steps: int = Field(100, ge=1, description="steps between two checkpoints")
-    save_total_limit: int = Field(2, ge=1, description="how many checkpoints are kept")
+    resume: bool = Field(False, description="resume from the newest checkpoint in the run folder")
+    overwrite: bool = Field(False, description="delete the run that is in the run folder")
+    logging_steps: int = Field(1, ge=1, description="steps between lines of metrics")
+    save_steps: int = Field(100, ge=1, description="steps between checkpoints")
+    save_total_limit: int = Field(2, ge=1, description="number of checkpoints to keep")
     eval_steps: int | None = Field(
-        None, ge=1, description="steps between two measurements on eval_file (default: an epoch)"
+        None, ge=1, description="steps between evaluations on eval_file (default: one epoch)"
     )
     early_stopping_patience: int | None = Field(
-        None, ge=1, description="stop when eval loss has not fallen this many times"
+        None, ge=1, description="stop when eval loss has not fallen this many times in a row"
     )
     save_best_model: bool = Field(False, description="keep the weights with the lowest eval loss in best/")
-    report_to: list[Literal["mlflow", "wandb", "tensorboard"]] = Field([], description="trackers besides metrics.jsonl")
-    wandb_project: str | None = Field(None, description="the project in W&B, and MLflow's experiment")
+    report_to: list[Literal["mlflow", "wandb", "tensorboard"]] = Field(
+        [], description="trackers to use in addition to metrics.jsonl"
+    )
+    wandb_project: str | None = Field(None, description="W&B project and MLflow experiment")
 
 
 class CurriculumConfig(Config):
     """In which order."""
 
-    curriculum: bool = Field(False, description="begin with easy records: short and highly rewarded")
+    curriculum: bool = Field(False, description="start with easy records: short and highly rewarded")
     curriculum_start_ratio: float = Field(
-        0.3, gt=0, le=1, description="share of the data, easiest first, in the first epoch"
+        0.3, gt=0, le=1, description="share of the data, easiest first, used in the first epoch"
     )
     curriculum_success: float | None = Field(
         None,
         ge=0,
         le=1,
-        description="adaptive: more data only after an epoch with at least this success (accuracy on pairs; "
-        "otherwise the share of tokens that the model itself would have chosen)",
+        description="adaptive: add data only after an epoch with at least this success (accuracy on pairs; "
+        "otherwise the share of tokens that are the model's own first choice)",
     )
     curriculum_warmup_epochs: int = Field(1, ge=1, description="epochs until all of the data is used")
 
@@ -152,7 +155,7 @@ class TrainingConfig(
     CallsConfig,
     TrainingDataConfig,
 ):
-    """What every training stage is told."""
+    """Settings of every training stage."""
 
     @model_validator(mode="after")
     def _nothing_in_vain(self) -> Self:
@@ -170,7 +173,8 @@ class SFTConfig(TrainingConfig):
     """Supervised fine-tuning: the model learns to answer as the trajectories did."""
 
     step_weighted_loss: bool = Field(
-        False, description="weigh each reply by its step reward over the trajectory's mean (negative counts as 0)"
+        False,
+        description="weight each reply by its step reward divided by the trajectory's mean (negative counts as 0)",
     )
 
 
@@ -180,16 +184,16 @@ class DPOConfig(TrainingConfig):
     learning_rate: float = Field(
         5e-6, gt=0, description="peak learning rate", validation_alias=AliasChoices("learning_rate", "lr")
     )
-    num_epochs: float = Field(1, gt=0, description="how often the data is gone through")
+    num_epochs: float = Field(1, gt=0, description="number of passes over the data")
     loss_type: Literal["sigmoid", "cdpo", "hinge", "ipo", "length_normalised", "simpo"] = Field(
         "sigmoid", description="the preference loss; simpo needs no reference"
     )
-    beta: float = Field(0.1, gt=0, description="how much the reference holds back")
-    label_smoothing: float = Field(0.0, ge=0, lt=0.5, description="share of pairs thought to be the wrong way round")
+    beta: float = Field(0.1, gt=0, description="strength of the pull towards the reference")
+    label_smoothing: float = Field(0.0, ge=0, lt=0.5, description="assumed share of pairs that are the wrong way round")
     nll_alpha: float = Field(0.0, ge=0, description="weight of the chosen side's negative log-likelihood")
     gamma: float = Field(0.0, ge=0, description="SimPO's target margin")
     precompute_reference: bool = Field(
-        False, description="compute the reference's log-probabilities once, before training, and keep them on disk"
+        False, description="compute the reference's log-probabilities once before training and keep them on disk"
     )
 
     @model_validator(mode="after")
@@ -213,7 +217,7 @@ class GRPOConfig(TrainingConfig, OnlineConfig):  # type: ignore[misc]  # pydanti
     learning_rate: float = Field(
         1e-6, gt=0, description="peak learning rate", validation_alias=AliasChoices("learning_rate", "lr")
     )
-    num_epochs: float = Field(1, gt=0, description="how often the data is gone through")
+    num_epochs: float = Field(1, gt=0, description="number of passes over the data")
     reward: str | None = Field(
         None,
         description="the reward to compare by (default: the total, the only one there is, or the outcome)",
@@ -249,7 +253,12 @@ class GRPOConfig(TrainingConfig, OnlineConfig):  # type: ignore[misc]  # pydanti
         if self.environment is None:
             return super()._in_vain()
         given = [name for name in OF_FILES if getattr(self, name)]
-        return f"{', '.join(given)} does not go with environment: that is for data on file" if given else None
+        if given:
+            return f"{', '.join(given)} does not go with environment: that is for data on file"
+        default = type(self).model_fields["watch_kl"].default
+        if not self.use_lora and self.watch_kl != default:
+            return "watch_kl needs use_lora: of all weights no start policy is kept to measure a divergence from"
+        return None
 
     @model_validator(mode="after")
     def _a_file_or_a_world(self) -> Self:

@@ -19,11 +19,16 @@ from bough.types import Call, Group, Message, Pair, Turn
 
 @dataclass
 class HeldOut:
-    """Measurements over many records; `to_json` divides at the end."""
+    """Measurements over many records; `to_json` divides at the end.
+
+    With `over_reference` the sides of a pair are also compared by what an adapter gained on its
+    reference. That is what its training started from: where it was an adapter, the policy must have it.
+    """
 
     policy: Policy
     builder: CallBuilder
     budget: int
+    over_reference: bool = True
     calls: Ledger = field(default_factory=lambda: Ledger("calls"))
     tokens: int = 0
     logprob: float = 0.0
@@ -54,7 +59,7 @@ class HeldOut:
             before = reference[at : at + len(unit)] if reference else None
             at += len(unit)
             scores.append(self._score(found, before))
-            if number not in rejected:  # nobody should find the rejected side likely
+            if number not in rejected:  # the rejected side should not be likely
                 self._count(found)
         for chosen, worse in pairs:
             if units[chosen] and units[worse]:
@@ -70,7 +75,7 @@ class HeldOut:
             found["pairs"] = self.pairs
             found["preference_accuracy"] = self.wins / self.pairs
             found["preference_accuracy_per_token"] = self.wins_per_token / self.pairs
-            if hasattr(self.policy.model, "peft_config"):
+            if self.over_reference and hasattr(self.policy.model, "peft_config"):
                 found["preference_accuracy_over_reference"] = self.wins_over_reference / self.pairs
         return found
 
@@ -94,7 +99,7 @@ class HeldOut:
         return found
 
     def _reference(self, calls: Sequence[Call]) -> list[tuple[Tensor, Tensor]] | None:
-        if not hasattr(self.policy.model, "peft_config"):
+        if not self.over_reference or not hasattr(self.policy.model, "peft_config"):
             return None
         with self.policy.reference():
             return self._answers(calls)

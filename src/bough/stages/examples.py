@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
+import logging
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Generic, TypeVar
+
+from pydantic_core import to_json
 
 from bough.calls.builder import CallBuilder
 from bough.config.training import TrainingConfig
@@ -18,17 +22,22 @@ from bough.training.objective import Example
 from bough.trajectories.reader import Problem, Reader
 from bough.types import Call, Message, Turn, split_conversation
 
+log = logging.getLogger(__name__)
 PROBLEMS_SHOWN = 20
 E = TypeVar("E", bound=Example)
 
 
 @dataclass
 class Examples(Generic[E]):
-    """The examples of a file and what became of its rows and calls."""
+    """The examples of a file and what became of its rows and calls.
+
+    `digest` is of the records and the tokens of the examples: the same data, read in the same way.
+    """
 
     examples: list[E] = field(default_factory=list)
     rows: Ledger = field(default_factory=lambda: Ledger("rows"))
     calls: Ledger = field(default_factory=lambda: Ledger("calls"))
+    digest: str | None = None
 
 
 class CallSource:
@@ -60,6 +69,7 @@ def read_examples(
     but has nothing to train on is always only counted.
     """
     found: Examples[E] = Examples()
+    hasher = hashlib.sha256()
     problems: list[Problem] = []
     reader = Reader(file, format=config.format, on_error="skip", on_problem=problems.append)
     with progress(f"reading {file.name}") as bar:
@@ -70,6 +80,7 @@ def read_examples(
                 example = make(sample, CallSource(builder, calls))
                 found.examples.append(replace(example, place=place))
                 found.rows.keep()
+                hasher.update(to_json([sample, [(call.prompt_ids, call.completion_ids) for call in example.calls]]))
                 _enter(found.calls, calls, len(example.calls), "no_weight")
             except RowError as error:
                 found.rows.drop(error.reason)
@@ -86,11 +97,14 @@ def read_examples(
         raise InputError(f"{file} has {len(fatal)} bad rows (--on-error skip leaves them out):", shown + more)
     if not found.examples:
         raise InputError(f"{file}: not one row can be trained on: {found.rows}; {found.calls}")
+    if too_long := found.calls.dropped["too_long"]:
+        log.warning("%s: %d calls are longer than %s and are dropped as too_long.", file, too_long, builder.limit)
+    found.digest = hasher.hexdigest()
     return found
 
 
 def _enter(ledger: Ledger, of_row: Ledger, trained: int, reason: str) -> None:
-    """Enters a row's calls: so many are trained, the other good ones are dropped for `reason`."""
+    """Enters a row's calls: `trained` of them are kept, the other good ones are dropped for `reason`."""
     ledger.keep(trained)
     for why, count in (of_row.dropped + Counter({reason: of_row.kept - trained})).items():
         ledger.drop(why, count)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -19,6 +20,7 @@ from bough.config.training import DPOConfig, GRPOConfig, SFTConfig, TrainingConf
 from bough.config.yaml_file import YamlFile
 from bough.disk import write_json
 from bough.errors import InputError
+from bough.models.context import context_length
 from bough.rundir import RunDir
 from bough.stages.dpo import DPOObjective, preferences
 from bough.stages.examples import Examples
@@ -27,11 +29,13 @@ from bough.stages.online import OnlineSource
 from bough.stages.sft import SFTObjective, demonstrations
 from bough.terminal.training import TrainingProgress
 from bough.tracking.trackers import Trackers
-from bough.training.adapters import REFERENCE, add_actor, load_actor
+from bough.training.adapters import add_actor, add_reference, load_actor
 from bough.training.checkpoint import Checkpoint, checkpoints
+from bough.training.counters import Counters
 from bough.training.load import base_and_adapter, load_model
-from bough.training.loop import Counters, Trainer
+from bough.training.loop import Trainer
 from bough.training.objective import Objective
+from bough.training.origin import Origin
 from bough.training.policy import Policy
 from bough.training.processes import Processes
 from bough.training.reconcile import grow
@@ -49,7 +53,7 @@ Reader = Callable[[Any, CallBuilder, bool], Examples[Any]]
 
 @dataclass(frozen=True)
 class Trained:
-    """What a stage leaves behind: the weights' folder, where the run ended, and what became of its rows."""
+    """The result of a stage: the weights' folder, the counters at the end, and what became of its rows."""
 
     weights: Path
     counters: Counters
@@ -74,8 +78,15 @@ def grpo(config: GRPOConfig) -> Trained:
 
 
 def _train(config: Any, objective: Objective[Any], read: Reader | None) -> Trained:
-    """The whole stage. Without `read` the examples come from playing."""
+    """The whole stage, with the run folder to itself. Without `read` the examples come from playing."""
     run, processes = RunDir(config.output_dir), Processes()
+    with run.locked() if processes.first else nullcontext():
+        return _train_alone(config, objective, read, run, processes)
+
+
+def _train_alone(
+    config: Any, objective: Objective[Any], read: Reader | None, run: RunDir, processes: Processes
+) -> Trained:
     if processes.first:
         _make_room(run, config)
     processes.wait()
@@ -83,14 +94,19 @@ def _train(config: Any, objective: Objective[Any], read: Reader | None) -> Train
     if resumed and processes.device.type == "cpu":
         bit_exact.warn_if_runs_differ()
     start, config = start_adapter(config)
-    if processes.first:
-        if config.resume and run.config.exists():
-            _tell_changes(run, config, resumed)
-        run.create(config)
-    template = load_template(base_and_adapter(config.model)[0], config.chat_template)
-    builder = CallBuilder(template, max_length=config.max_length, stride=config.stride)
+    if processes.first and config.resume and run.config.exists():
+        _tell_changes(run, config, resumed)
+    base = base_and_adapter(config.model)[0]
+    template = load_template(base, config.chat_template)
+    builder = CallBuilder(template, max_length=config.max_length, stride=config.stride, context=context_length(base))
     training = read(config, builder, False) if read else Examples[Any]()
     held_out = read(config, builder, True) if read and config.eval_file else Examples[Any]()
+    origin = Origin.of(config, start, training.digest, held_out.digest)
+    same_held_out = _check_origin(run, config, start, origin, resumed)
+    processes.wait()
+    if processes.first:
+        run.create(config)
+        origin.write(run)
     needs_reference = objective.needs_reference or read is None  # to measure how far it has come
     policy = _load_policy(config, start, resumed, processes, needs_reference=needs_reference)
     source = FileSource(training.examples, config) if read else _play(config, policy, template, run, processes)
@@ -113,9 +129,9 @@ def _train(config: Any, objective: Objective[Any], read: Reader | None) -> Train
             progress.begin(len(source), *([training.rows, training.calls] if read else []))
         if isinstance(source, FileSource):
             afresh = partial(_afresh, config, processes) if resumed and not config.use_lora else None
-            _precompute(trainer, source, config, start, template, afresh)
+            _precompute(trainer, source, config, origin, afresh)
         try:
-            counters = trainer.train(resumed)
+            counters = trainer.train(resumed, same_held_out=same_held_out)
         finally:
             if isinstance(source, OnlineSource):
                 source.close()
@@ -135,32 +151,37 @@ def _play(
     if processes.count > 1:
         raise InputError("--environment plays in one process only; leave out accelerate launch")
     if config.kl_coef and not config.use_lora:
-        raise InputError("--kl-coef with --environment needs an adapter: of all weights no start is left")
+        raise InputError("--kl-coef with --environment needs --use-lora: of all weights no start is kept")
+    if config.watch and not config.use_lora:
+        log.warning("--watch-kl is off: without --use-lora no start policy is kept to measure a divergence from.")
     return OnlineSource(config, policy, template, run)
 
 
 def _make_room(run: RunDir, config: TrainingConfig) -> None:
-    """A folder that is in use is never trained over unasked."""
+    """A folder with a run in it is only overwritten on request."""
     if config.resume or not run.used:
         return
     if not config.overwrite:
         raise InputError(
-            f"{run.path} holds a run already; --resume goes on with it, --overwrite throws it away, "
-            "--output-dir names another"
+            f"{run.path} holds a run already; --resume continues it, --overwrite deletes it, "
+            "--output-dir names another folder"
         )
     run.clear()
 
 
 def _newest_checkpoint(run: RunDir, config: TrainingConfig) -> Checkpoint | None:
-    """Where to go on from."""
+    """The checkpoint to resume from, whole."""
     found = checkpoints(run.checkpoints) if config.resume else []
-    if config.resume and not found:
-        log.warning("%s holds no checkpoint yet; starting from the beginning.", run.path)
-    return found[-1] if found else None
+    if not found:
+        if config.resume:
+            log.warning("%s holds no checkpoint yet; starting from the beginning.", run.path)
+        return None
+    found[-1].check()
+    return found[-1]
 
 
 def _tell_changes(run: RunDir, config: TrainingConfig, resumed: Checkpoint | None) -> None:
-    """A run that goes on with other settings may be what is wanted, but not in silence."""
+    """A run may resume with other settings, but not in silence."""
     before = YamlFile.read(run.config).values
     now = config.model_dump(mode="json")
     changed = {
@@ -169,7 +190,24 @@ def _tell_changes(run: RunDir, config: TrainingConfig, resumed: Checkpoint | Non
     if resumed and (fixed := [change for k, change in changed.items() if k in SHAPE]):
         raise InputError(f"{resumed.path} holds weights of another shape; a run keeps the one it began with:", fixed)
     if changed:
-        log.warning("Going on with other settings than the run began with: %s.", "; ".join(changed.values()))
+        log.warning("Resuming with other settings than the run began with: %s.", "; ".join(changed.values()))
+
+
+def _check_origin(
+    run: RunDir, config: TrainingConfig, start: Path | None, origin: Origin, resumed: Checkpoint | None
+) -> bool:
+    """A run resumes only with the weights and the data it began with; returns whether the held-out data is the same."""
+    if resumed is None:
+        return True
+    before = Origin.read(run)
+    if differences := origin.differences(before, config, start):
+        raise InputError(
+            f"{run.path} cannot resume. To train its weights on something else, start a new run: "
+            f"--model {resumed.weights} and another --output-dir. What has changed:", differences,
+        )  # fmt: skip
+    if before.held_out and origin.held_out and before.held_out != origin.held_out:
+        log.warning("The held-out examples have changed; the best eval loss so far counts no more.")
+    return before.held_out == origin.held_out
 
 
 def _load_policy(
@@ -180,11 +218,11 @@ def _load_policy(
     *,
     needs_reference: bool,
 ) -> Policy:
-    """The policy as the run begins or goes on: the base, its actor, and a reference where the start is an adapter."""
+    """The policy as the run begins or resumes: the base, its actor, and a reference where the start is an adapter."""
     name = base_and_adapter(config.model)[0]
     actor = start
     if resumed:
-        log.warning("Going on from step %d.", resumed.step)
+        log.warning("Resuming from step %d.", resumed.step)
         name, actor = (name, resumed.weights) if config.use_lora else (str(resumed.weights), None)
     torch.manual_seed(config.seed)  # a new adapter is drawn at random
     device = processes.device
@@ -204,7 +242,7 @@ def _load_policy(
     else:
         model = grow(model, actor, lora(config))
     if needs_reference and start:
-        model.load_adapter(str(start), adapter_name=REFERENCE, is_trainable=False)
+        add_reference(model, start)
     policy = Policy(model, attention=config.attention, autocast=autocast, compile=config.compile, device=device)
     if config.shard:
         policy.shard(device)
@@ -230,7 +268,7 @@ def _check_machine(config: TrainingConfig, device: torch.device) -> None:
 
 
 def _precision(config: TrainingConfig, device: torch.device) -> torch.dtype | None:
-    """What matrix products are computed in, if not in float32."""
+    """The type that matrix products are computed in, None for float32."""
     if config.fp16:
         return torch.float16
     bf16 = device.type == "cuda" if config.bf16 is None else config.bf16
@@ -247,13 +285,13 @@ def _precompute(
     trainer: Trainer,
     source: FileSource,
     config: TrainingConfig,
-    start: Path | None,
-    template: ChatTemplate,
+    origin: Origin,
     afresh: Callable[[], Policy] | None,
 ) -> None:
-    """Reference log-probabilities beforehand: where asked for, and where all weights are trained."""
+    """Reference log-probabilities in advance: where asked for, and where all weights are trained."""
     if trainer.reference is None or (config.use_lora and not getattr(config, "precompute_reference", False)):
         return
     calls = [call for example in [*source.examples, *trainer.held_out] for call in example.calls]
-    name = f"{config.model}|{start and start.resolve()}|{config.bf16}|{config.fp16}|{template.end_of_turn}"
+    precision = _precision(config, trainer.processes.device)
+    name = f"{origin.model}|{origin.adapter}|{precision}|{config.qlora}"
     trainer.reference.compute(calls, config.token_budget, trainer.run.cache, name, start=afresh)

@@ -6,39 +6,68 @@ import importlib
 import logging
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self
 
-from bough.errors import InputError
+from bough.errors import BoughError, InputError
 
+log = logging.getLogger(__name__)
 Name = Literal["mlflow", "wandb", "tensorboard"]
 PACKAGES = {"mlflow": "bough[mlflow]", "wandb": "bough[wandb]", "tensorboard": "tensorboard"}
+
+
+# A tracker that has failed so often in a row is not asked again: each failure may be a time-out.
+TRIES = 3
 
 
 class Trackers:
     """Opens the named trackers for one run and passes its settings and numbers on.
 
     MLflow keeps its records in `mlflow.db` (SQLite) beside the run folder unless
-    MLFLOW_TRACKING_URI says otherwise; TensorBoard writes into the run folder.
+    MLFLOW_TRACKING_URI says otherwise; TensorBoard writes into the run folder. A tracker that
+    cannot be opened is an error; one that fails later is logged and does not stop the run.
     """
 
     def __init__(self, names: Sequence[Name], run: Path, project: str | None, settings: dict[str, Any]) -> None:
-        self._open = [_start(name, run, project or "bough") for name in names]
-        for tracker in self._open:
-            tracker.store_init_configuration(plain(settings))
+        self._open: dict[Name, Any] = {}
+        self._failures: dict[Name, int] = {}  # in a row
+        for name in names:
+            try:
+                self._open[name] = _start(name, run, project or "bough")
+            except BoughError:
+                self.close()
+                raise
+            except Exception as error:
+                self.close()
+                raise BoughError(f"{name} cannot be used: {error}; leave it out of --report-to") from error
+        self._tell(lambda tracker: tracker.store_init_configuration(plain(settings)))
 
     def log(self, values: dict[str, Any]) -> None:
         """The finite numbers among `values`, at their step."""
         numbers = {key: value for key, value in values.items() if number(value) and key != "step"}
-        for tracker in self._open:
-            tracker.log(numbers, step=values["step"])
+        self._tell(lambda tracker: tracker.log(numbers, step=values["step"]))
 
     def close(self) -> None:
-        for tracker in self._open:
-            tracker.finish()
-        self._open = []
+        self._tell(lambda tracker: tracker.finish())
+        self._open = {}
+
+    def _tell(self, what: Callable[[Any], None]) -> None:
+        """Asks something of every tracker; what one of them raises is logged the first time."""
+        for name, tracker in list(self._open.items()):
+            try:
+                what(tracker)
+            except Exception as error:
+                if name not in self._failures:
+                    log.warning("%s failed: %s. Training continues; all numbers are in metrics.jsonl.", name, error)
+                self._failures[name] = self._failures.get(name, 0) + 1
+                if self._failures[name] == TRIES:
+                    del self._open[name]
+                    log.warning("%s failed %d times in a row and is not used any more in this run.", name, TRIES)
+            else:
+                if name in self._failures:
+                    self._failures[name] = 0
 
     def __enter__(self) -> Self:
         return self
@@ -50,7 +79,7 @@ class Trackers:
 
 
 def plain(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings as every tracker takes them."""
+    """Settings in types that every tracker accepts."""
     return {key: value if isinstance(value, int | float | str) else str(value) for key, value in settings.items()}
 
 
@@ -62,18 +91,20 @@ def import_tracker(name: Name) -> Any:
     try:
         return importlib.import_module(name)
     except ImportError:
-        raise InputError(f"report_to {name} needs a package that is not here; pip install '{PACKAGES[name]}'") from None
+        raise InputError(
+            f"report_to {name} needs a package that is not installed; pip install '{PACKAGES[name]}'"
+        ) from None
 
 
 def keep_in(folder: Path) -> None:
     """Tells MLflow to keep its records in a database in `folder`, unless the user has told it otherwise."""
     import mlflow
 
-    for chatty in ("alembic", "mlflow.store.db.utils"):  # they tell of every table that they make
+    for chatty in ("alembic", "mlflow.store.db.utils"):  # they log every table that they make
         logging.getLogger(chatty).setLevel(logging.WARNING)
     if "MLFLOW_TRACKING_URI" not in os.environ:
         mlflow.set_tracking_uri(f"sqlite:///{(folder / 'mlflow.db').absolute()}")
-        # Else it makes a folder `mlruns` wherever we happen to stand.
+        # Otherwise it creates a folder `mlruns` in the working directory.
         os.environ["_MLFLOW_SERVER_ARTIFACT_ROOT"] = _files(folder)
 
 
@@ -82,7 +113,7 @@ def _files(folder: Path) -> str:
 
 
 def experiment(name: str, folder: Path) -> str:
-    """MLflow's number of the experiment, made if need be, with its files in `folder` where its records are there."""
+    """MLflow's id of the experiment, created if needed, with its files in `folder` where its records are there."""
     import mlflow
 
     found = mlflow.get_experiment_by_name(name)

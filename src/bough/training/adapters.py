@@ -58,6 +58,11 @@ def load_actor(model: Any, folder: Path, *, dropout: float | None = None) -> Any
     return PeftModel.from_pretrained(model, folder, adapter_name=ACTOR, is_trainable=True, config=config)
 
 
+def add_reference(model: Any, folder: Path) -> None:
+    """Loads the adapter in `folder` as the reference of a model that has an actor."""
+    model.load_adapter(str(folder), adapter_name=REFERENCE, is_trainable=False)
+
+
 def same_layers(name: str, left: Targets, right: Targets) -> bool:
     """Whether two ways to name layers mean the same ones of the model `name`."""
     return left == right or _layers(name, left) == _layers(name, right)

@@ -1,34 +1,47 @@
-"""Checkpoints: everything a run needs to go on as if nothing had happened, whole or not at all.
+"""Checkpoints: everything a run needs to resume as if it had never stopped, complete or not there at all.
 
     checkpoints/step-00000100/
         weights/                the adapter (or model), loadable by anyone
         optimizer.safetensors   the optimizer's tensors
-        random.safetensors      the state of the random number generators
-        state.json              the step, the optimizer's numbers, the counters
+        random.safetensors      the state of every process's random number generators
+        state.json              the optimizer's numbers, the counters, the number of processes
+        files.json              size and digest of all of these files
 
-A checkpoint is written beside, synced and renamed, so one that has its name is complete.
+A checkpoint is written under another name, synced and renamed, so one that has its name is
+complete. What has been damaged since is found by the digests before anything is loaded.
 Loading reads safetensors and JSON and executes nothing.
 """
 
 from __future__ import annotations
 
 import json
+import logging
 import re
 import shutil
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from bough.disk import put_in_place
+from bough.disk import put_in_place, write_json
 from bough.errors import InputError
-from bough.training.shard import gather, piece
+from bough.models.digest import file_digest
+from bough.training.counters import Counters
+from bough.training.optimizer_state import OptimizerState
 
 NAME = re.compile(r"step-(\d{8})")
+OPTIMIZER, RANDOM, STATE, FILES = "optimizer.safetensors", "random.safetensors", "state.json", "files.json"
+# A list of files is a few kilobytes; nobody reads gigabytes of JSON to find out that it is none.
+LONGEST_LIST = 1 << 20
+# What reading damaged JSON or safetensors ends in.
+BROKEN = (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError, SafetensorError)
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -47,76 +60,117 @@ class Checkpoint:
     def weights(self) -> Path:
         return self.path / "weights"
 
-    def restore(self, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-        """Puts the optimizer's state and the random number generators back; returns the counters.
+    def check(self) -> None:
+        """InputError where a file is not what it was when it was saved."""
+        for name, (size, digest) in self._files().items():
+            file = self.path / name
+            try:
+                if not file.is_file():
+                    raise self.damaged(f"{name} is {'not a file' if file.exists() else 'missing'}")
+                if file.stat().st_size != size:
+                    raise self.damaged(f"{name} has {file.stat().st_size} bytes; {size} were saved")
+                if file_digest(file) != digest:
+                    raise self.damaged(f"the content of {name} is not what was saved")
+            except OSError as error:
+                raise self.damaged(f"{name} cannot be read: {error.strerror or error}") from None
 
-        The optimizer's settings stay its own: a run may go on with others than it began with.
+    def restore(self, optimizer: torch.optim.Optimizer, *, rank: int = 0, count: int = 1) -> Counters:
+        """Puts back the optimizer's state and the random state of process `rank`; returns the counters.
+
+        The optimizer's settings stay its own: a run may resume with others than it began with.
         """
         try:
-            state = json.loads((self.path / "state.json").read_text())
-            found = _unflatten(load_file(self.path / "optimizer.safetensors"), state["optimizer"])
-            optimizer.load_state_dict(_with_settings(_in_pieces(found, optimizer), optimizer))
-            randomness = load_file(self.path / "random.safetensors")
-        except (OSError, ValueError, KeyError) as error:
-            raise InputError(f"{self.path}: not a checkpoint of this run: {error}") from error
-        torch.set_rng_state(randomness["cpu"])
-        if "cuda" in randomness and torch.cuda.is_available():
-            torch.cuda.set_rng_state(randomness["cuda"])
-        counters: dict[str, Any] = state["counters"]
+            state = _json(self.path / STATE)
+            counters = Counters.from_json(state["counters"])
+            if counters.step != self.step:
+                raise ValueError(f"its counters are those of step {counters.step}")
+            saved = OptimizerState(load_file(self.path / OPTIMIZER), state["optimizer"])
+            if (kind := saved.numbers["kind"]) != type(optimizer).__name__:
+                raise InputError(f"{self.path} was saved with the optimizer {kind}; a run keeps its --optimizer")
+            found = saved.checked(optimizer)
+            randomness = _random(load_file(self.path / RANDOM), state["processes"])
+        except InputError:
+            raise
+        except BROKEN as error:
+            why = f"{error.args[0]!r} is missing" if isinstance(error, KeyError) and error.args else str(error)
+            raise self.damaged(why) from error
+        found.put_into(optimizer)
+        if len(randomness) != count and rank == 0:
+            log.warning(
+                "The checkpoint was saved by %d processes and %d resume from it: with dropout the result is not that "
+                "of an uninterrupted run.",
+                len(randomness),
+                count,
+            )
+        if rank < len(randomness):
+            _set_random_state(randomness[rank])
         return counters
 
+    def damaged(self, why: str) -> InputError:
+        """The error that says what is wrong and what can be resumed from instead."""
+        earlier = [found for found in checkpoints(self.path.parent) if found.step < self.step]
+        instead = f"from step {earlier[-1].step} ({earlier[-1].path})" if earlier else "from the beginning"
+        return InputError(f"{self.path} is damaged: {why}. Delete this folder, and --resume starts {instead}")
 
-class OptimizerState(NamedTuple):
-    """An optimizer's state as named tensors and as JSON."""
-
-    tensors: dict[str, Tensor]
-    numbers: dict[str, Any]
-
-    @classmethod
-    def of(cls, optimizer: torch.optim.Optimizer) -> OptimizerState:
-        """The state as it is now. Where weights are sharded every process must ask; the first gets it whole."""
-        state = optimizer.state_dict()
-        tensors: dict[str, Tensor] = {}
-        numbers: dict[str, Any] = {"state": {}, "param_groups": state["param_groups"]}
-        for index, values in state["state"].items():
-            for name, value in _unwrapped(values).items():
-                if isinstance(value, Tensor):
-                    tensors[f"{index}.{name}"] = value
-                else:
-                    numbers["state"].setdefault(str(index), {})[name] = value
-        return cls(_each_by_itself(gather(tensors)), numbers)
+    def _files(self) -> dict[str, tuple[int, str]]:
+        """The sizes and digests of the files."""
+        file = self.path / FILES
+        try:
+            if not self.path.is_dir():
+                raise self.damaged("it is not a folder")
+            if file.stat().st_size > LONGEST_LIST:
+                raise self.damaged(f"{FILES} has {file.stat().st_size} bytes; it is not a list of files")
+            found = {name: (int(one["bytes"]), str(one["sha256"])) for name, one in _json(file).items()}
+            if missing := [name for name in (OPTIMIZER, RANDOM, STATE) if name not in found]:
+                raise self.damaged(f"{FILES} does not list {', '.join(missing)}")
+        except InputError:
+            raise
+        except OSError as error:
+            raise self.damaged(f"{FILES} cannot be read: {error.strerror or error}") from None
+        except BROKEN:
+            raise self.damaged(f"{FILES} is not a list of files") from None
+        return found
 
 
 def checkpoints(folder: Path) -> list[Checkpoint]:
-    """The complete checkpoints of a run, oldest first."""
-    if not folder.is_dir():
+    """The checkpoints of a run, oldest first."""
+    if not folder.exists():
         return []
+    if not folder.is_dir():
+        raise InputError(f"{folder} is not a folder, so it holds no checkpoints; move it away")
     return sorted((Checkpoint(p) for p in folder.iterdir() if NAME.fullmatch(p.name)), key=lambda c: c.step)
+
+
+def random_state() -> dict[str, Tensor]:
+    """The state of this process's random number generators."""
+    state = {"cpu": torch.get_rng_state()}
+    return state | ({"cuda": torch.cuda.get_rng_state()} if torch.cuda.is_available() else {})
 
 
 def save(
     folder: Path,
-    step: int,
     save_weights: Callable[[Path], None],
     optimizer: OptimizerState,
-    counters: dict[str, Any],
+    randomness: Sequence[Mapping[str, Tensor]],
+    counters: Counters,
     *,
     keep: int,
 ) -> Checkpoint:
-    """Writes a checkpoint and then removes all but the newest `keep`."""
+    """Writes a checkpoint and then removes all but the newest `keep`. `randomness` is each process's `random_state`."""
     folder.mkdir(parents=True, exist_ok=True)
     for leftover in folder.glob(".step-*"):
         shutil.rmtree(leftover)
-    draft = folder / f".step-{step:08}"
+    draft = folder / f".step-{counters.step:08}"
     draft.mkdir()
     save_weights(draft / "weights")
-    save_file(optimizer.tensors, draft / "optimizer.safetensors")
-    randomness = {"cpu": torch.get_rng_state()}
-    if torch.cuda.is_available():
-        randomness["cuda"] = torch.cuda.get_rng_state()
-    save_file(randomness, draft / "random.safetensors")
-    (draft / "state.json").write_text(json.dumps({"optimizer": optimizer.numbers, "counters": counters}))
-    saved = Checkpoint(folder / f"step-{step:08}")
+    save_file(optimizer.tensors, draft / OPTIMIZER)
+    by_rank = {f"{name}.{rank}": value for rank, state in enumerate(randomness) for name, value in state.items()}
+    save_file(by_rank, draft / RANDOM)
+    state = {"optimizer": optimizer.numbers, "counters": asdict(counters), "processes": len(randomness)}
+    (draft / STATE).write_text(json.dumps(state), encoding="utf-8")
+    files = sorted(file for file in draft.rglob("*") if file.is_file())
+    write_json(draft / FILES, {str(file.relative_to(draft).as_posix()): _listed(file) for file in files})
+    saved = Checkpoint(folder / f"step-{counters.step:08}")
     put_in_place(draft, saved.path)
     for old in checkpoints(folder)[:-keep]:
         # A rename first: a removal that is cut short must not leave half a checkpoint under its name.
@@ -126,43 +180,33 @@ def save(
     return saved
 
 
-def _unwrapped(values: dict[str, Any]) -> dict[str, Any]:
-    """bitsandbytes keeps what belongs to 8-bit moments in a dictionary of its own; it reads it without one too."""
-    inner = [value for value in values.values() if isinstance(value, dict)]
-    flat = {name: value for name, value in values.items() if not isinstance(value, dict)}
-    return {name: value for part in (flat, *inner) for name, value in part.items()}
+def _listed(file: Path) -> dict[str, int | str]:
+    return {"bytes": file.stat().st_size, "sha256": file_digest(file)}
 
 
-def _each_by_itself(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """A file holds no tensor under two names, as bitsandbytes has its quantization maps."""
-    seen: set[int] = set()
-    found = {}
-    for name, tensor in tensors.items():
-        found[name] = tensor.clone() if tensor.data_ptr() in seen else tensor.contiguous()
-        seen.add(tensor.data_ptr())
+def _json(file: Path) -> dict[str, Any]:
+    found = json.loads(file.read_text(encoding="utf-8"))
+    if not isinstance(found, dict):
+        raise TypeError(f"{file.name} does not hold a JSON object")
     return found
 
 
-def _unflatten(tensors: dict[str, Tensor], numbers: dict[str, Any]) -> dict[str, Any]:
-    state: dict[int, dict[str, Any]] = {int(index): dict(values) for index, values in numbers["state"].items()}
-    for key, value in tensors.items():
-        index, _, name = key.partition(".")
-        state.setdefault(int(index), {})[name] = value
-    return {"state": state, "param_groups": numbers["param_groups"]}
+def _random(tensors: dict[str, Tensor], processes: Any) -> list[dict[str, Tensor]]:
+    """The random state of each process. ValueError or KeyError where one is missing or is none."""
+    if not isinstance(processes, int) or isinstance(processes, bool) or not 0 < processes <= len(tensors):
+        raise ValueError(f"{RANDOM} holds no state of {processes!r} processes")
+    states = [{"cpu": tensors[f"cpu.{rank}"]} for rank in range(processes)]
+    for rank, state in enumerate(states):
+        if (cuda := tensors.get(f"cuda.{rank}")) is not None:
+            state["cuda"] = cuda
+        if any(value.dtype != torch.uint8 or value.dim() != 1 for value in state.values()):
+            raise ValueError(f"{RANDOM} holds no state of process {rank}")
+        if state["cpu"].shape != torch.get_rng_state().shape:
+            raise ValueError(f"the random state of process {rank} has another size than this machine's")
+    return states
 
 
-def _with_settings(state: dict[str, Any], optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-    """The state with the optimizer's own settings."""
-    own = optimizer.state_dict()["param_groups"]
-    groups = [kept | mine | {"params": kept["params"]} for kept, mine in zip(state["param_groups"], own, strict=True)]
-    return state | {"param_groups": groups}
-
-
-def _in_pieces(state: dict[str, Any], optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-    """The state cut as the weights are that it belongs to."""
-    weights = [weight for group in optimizer.param_groups for weight in group["params"]]
-    for index, values in state["state"].items():
-        for name, value in values.items():
-            if isinstance(value, Tensor):
-                values[name] = piece(value, weights[index])
-    return state
+def _set_random_state(state: Mapping[str, Tensor]) -> None:
+    torch.set_rng_state(state["cpu"])
+    if "cuda" in state and torch.cuda.is_available():
+        torch.cuda.set_rng_state(state["cuda"])

@@ -1,4 +1,4 @@
-"""The training loop: the same for every objective, and able to go on after a kill as if there had been none.
+"""The training loop: the same for every objective, and able to resume after a kill as if there had been none.
 
 source → step: examples → parts → rows → log-probabilities → loss → gradient → weights
 """
@@ -9,7 +9,6 @@ import logging
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +22,11 @@ from bough.objectives.base import Mean
 from bough.rundir import RunDir
 from bough.training import checkpoint
 from bough.training.bad_batch import write_batch
+from bough.training.counters import Counters
 from bough.training.metrics_file import MetricsFile
 from bough.training.objective import Example, Objective
 from bough.training.optimizer import make_optimizer
+from bough.training.optimizer_state import OptimizerState, not_finite
 from bough.training.policy import Policy
 from bough.training.processes import Processes
 from bough.training.reference import Reference
@@ -36,25 +37,7 @@ from bough.training.step import Gradient, Step
 
 log = logging.getLogger(__name__)
 Values = dict[str, Any]
-
-
-@dataclass
-class Counters:
-    """Where a run is; the part of it that a checkpoint keeps as numbers."""
-
-    step: int = 0
-    tokens_trained: int = 0
-    tokens_computed: int = 0
-    tokens_raw: int = 0
-    token_budget: int = 0  # as it was set
-    budget: int = 0  # as it is, where memory ran out
-    best_loss: float | None = None
-    evaluations_without_gain: int = 0
-    levels: list[int] = field(default_factory=lambda: [0])
-    success_total: float = 0.0
-    success_count: float = 0.0
-    overflows: int = 0
-    loss_scale: dict[str, float] = field(default_factory=dict)
+ADVICE = "A lower --learning-rate or float32 often helps, then --resume"
 
 
 class Trainer:
@@ -87,22 +70,27 @@ class Trainer:
             learning_rate=config.learning_rate,
             weight_decay=config.weight_decay,
         )
-        # Gradients too small for float16 are lifted into its range; too high, and the step is left out.
+        # Gradients too small for float16 are scaled into its range; where they overflow, the step is skipped.
         self.scaler = torch.amp.GradScaler(policy.device.type, enabled=config.fp16)
         self.scaler.scale(torch.zeros((), device=policy.device))  # until then it has no scale
         self.counters = Counters(token_budget=config.token_budget, budget=config.token_budget)
 
-    def train(self, resume: checkpoint.Checkpoint | None = None) -> Counters:
-        """Runs the plan from its beginning or from a checkpoint (whose weights the policy must have)."""
+    def train(self, resume: checkpoint.Checkpoint | None = None, *, same_held_out: bool = True) -> Counters:
+        """Runs the plan from its beginning or from a checkpoint (whose weights the policy must have).
+
+        Without `same_held_out` the best eval loss so far was measured on other data, and counts no more.
+        """
         torch.manual_seed(self.config.seed + self.processes.rank)
         if resume:
             self._restore(resume)
+        if not same_held_out:
+            self.counters.best_loss, self.counters.evaluations_without_gain = None, 0
         metrics = MetricsFile(self.run.metrics, self.counters.step) if self.processes.first else None
         self.policy.train()
-        while self.counters.step < len(self.source):
+        while self.counters.step < len(self.source) and not self._out_of_patience():
             batch = self._next_batch()
             if batch is None:
-                log.warning("Stopped behind step %d: there is nothing left to learn from.", self.counters.step)
+                log.warning("Stopped after step %d: there is nothing left to learn from.", self.counters.step)
                 break
             values = self._step(batch)
             if metrics and (batch.values or self._due(self.config.logging_steps)):
@@ -111,29 +99,32 @@ class Trainer:
                 measured = self._evaluate()
                 if metrics:
                     metrics.append(measured)
-                if self._out_of_patience():
-                    log.warning(
-                        "Stopped early: eval loss has not fallen %d times.", self.counters.evaluations_without_gain
-                    )
-                    break
-            if self._due(self.config.save_steps):
+            if self._due(self.config.save_steps) or self._out_of_patience():
                 self._save_checkpoint()
+        if self._out_of_patience():
+            log.warning(
+                "Stopped early after step %d: eval loss has not fallen %d times in a row.",
+                self.counters.step,
+                self.counters.evaluations_without_gain,
+            )
         self._save_weights(self.run.final)
         return self.counters
 
     def _restore(self, resume: checkpoint.Checkpoint) -> None:
-        self.counters = Counters(**resume.restore(self.optimizer))
+        self.counters = resume.restore(self.optimizer, rank=self.processes.rank, count=self.processes.count)
         if self.counters.token_budget != self.config.token_budget:
-            # A budget that memory forced stays as long as nobody asks for another.
+            # A budget that memory forced stays until the settings ask for another.
             self.counters.token_budget = self.counters.budget = self.config.token_budget
-        if self.counters.loss_scale:
-            self.scaler.load_state_dict(self.counters.loss_scale)
+        try:
+            self.scaler.load_state_dict(self.counters.loss_scale or self.scaler.state_dict())
+        except KeyError as error:
+            raise resume.damaged(f"its loss_scale has no {error}") from error
         self.source.restore(self.counters.levels)
         if self.counters.step >= len(self.source):
-            log.warning("All %d steps are done already; a larger --max-steps goes on.", self.counters.step)
+            log.warning("All %d steps are done already; a larger --max-steps trains on.", self.counters.step)
 
     def _next_batch(self) -> Batch | None:
-        """What the next step learns from. Where the source pauses the run, what was learnt so far is saved first."""
+        """What the next step learns from. Where the source pauses the run, a checkpoint is saved first."""
         try:
             return self.source.batch(self.counters.step)
         except PausedError:
@@ -152,8 +143,8 @@ class Trainer:
             self.processes.sum_gradients(self.policy.parameters())
         loss, metrics = self.processes.sum_metrics(found.loss, found.metrics)
         if not math.isfinite(loss):
-            raise self._not_finite(number + 1, examples, loss)
-        norm = self._update(number + 1)
+            raise self._not_finite(batch, f"the loss of step {number + 1} is {loss}")
+        norm = self._update(batch)
         trained = sum(example.num_trained for example in examples)
         trained, computed, raw = self.processes.sum_counts(trained, found.tokens_computed, found.tokens_raw)
         self.counters.step += 1
@@ -179,28 +170,32 @@ class Trainer:
         self.tell(values)
         return values
 
-    def _update(self, step: int) -> float:
-        """Changes the weights by their gradients; returns how long those were together."""
+    def _update(self, batch: Batch) -> float:
+        """Changes the weights by their gradients; returns the norm that those had before clipping."""
+        step = self.counters.step + 1
         self.scaler.unscale_(self.optimizer)
         trained = [parameter for parameter in self.policy.parameters() if parameter.requires_grad]
+        # The same number in every process, so that all of them go on or none does.
         norm = float(whole(torch.nn.utils.clip_grad_norm_(trained, self.config.max_grad_norm)))
+        if not math.isfinite(norm) and not self.scaler.is_enabled():
+            raise self._not_finite(batch, f"the loss of step {step} is finite, but its gradient norm is {norm}")
         scale = self.scaler.get_scale()
         self.scaler.step(self.optimizer)
         self.scaler.update()
         self.optimizer.zero_grad()
         if self.scaler.get_scale() < scale:
             self.counters.overflows += 1
-            log.warning("Step %d changed nothing: its gradients overflow in float16. Its batch is left out.", step)
+            log.warning("Step %d changed nothing: its gradients overflow in float16. Its batch is skipped.", step)
         return norm
 
     def _gradient(self, examples: Sequence[Example]) -> Gradient:
-        """The gradient of a step; where memory runs out, once more in half as large pieces."""
+        """The gradient of a step; where memory runs out, computed again with half the token budget."""
         denominator = self.processes.sum(sum(map(self.objective.amount, examples)))
         parts = [part for example in examples for part in self.objective.parts(example)]
         try:
             return self._computed(parts, denominator, backward=True)
         except torch.cuda.OutOfMemoryError as error:
-            if self.policy.sharded:  # the others wait in the middle of a pass, and nobody can join them there
+            if self.policy.sharded:  # the others wait in the middle of a pass, and cannot be joined there
                 raise self._out_of_memory() from error
             self.counters.budget //= 2
             log.warning(
@@ -228,7 +223,8 @@ class Trainer:
         found = self._computed(parts, denominator, backward=False)
         self.policy.train()
         loss, metrics = self.processes.sum_metrics(found.loss, found.metrics)
-        if self.counters.best_loss is None or loss < self.counters.best_loss:
+        best = math.inf if self.counters.best_loss is None else self.counters.best_loss
+        if math.isfinite(loss) and loss < best:
             self.counters.best_loss, self.counters.evaluations_without_gain = loss, 0
             if self.config.save_best_model:
                 self._save_weights(self.run.best)
@@ -240,7 +236,7 @@ class Trainer:
         return values
 
     def _count_success(self, metrics: dict[str, Mean]) -> None:
-        """Remembers how well the epoch is going, and tells the source when it ends."""
+        """Adds up how well the epoch is going, and tells the source when it ends."""
         success = metrics.get("accuracy", metrics["token_accuracy"])
         self.counters.success_total += float(success.total)
         self.counters.success_count += float(success.count)
@@ -273,21 +269,33 @@ class Trainer:
 
     def _save_checkpoint(self) -> None:
         self.counters.loss_scale = self.scaler.state_dict()
-        weights, optimizer = self.policy.weights(), checkpoint.OptimizerState.of(self.optimizer)
+        weights, optimizer = self.policy.weights(), OptimizerState.of(self.optimizer)
+        self._check_finite(not_finite(weights) or optimizer.not_finite)
+        randomness = self.processes.gather([checkpoint.random_state()])
         if self.processes.first:
             checkpoint.save(
-                self.run.checkpoints, self.counters.step, lambda folder: self.save(folder, weights), optimizer,
-                asdict(self.counters), keep=self.config.save_total_limit,
+                self.run.checkpoints, lambda folder: self.save(folder, weights), optimizer, randomness,
+                self.counters, keep=self.config.save_total_limit,
             )  # fmt: skip
         self.processes.wait()
 
     def _save_weights(self, path: Path) -> None:
         weights = self.policy.weights()
+        self._check_finite(not_finite(weights))
         if self.processes.first:
             draft = path.with_name(f".{path.name}")
             self.save(draft, weights)
             put_in_place(draft, path)
         self.processes.wait()
+
+    def _check_finite(self, broken: str | None) -> None:
+        """Weights that are not finite are never saved: a run could not resume from them, and no stage start."""
+        names = [name for name in self.processes.gather([broken]) if name is not None]
+        if names:
+            raise BoughError(
+                f"after step {self.counters.step} the weights or the optimizer's state are not finite ({names[0]}), "
+                f"so they are not saved; checkpoints before that are good. {ADVICE}"
+            )
 
     def _out_of_memory(self) -> BoughError:
         return BoughError(
@@ -295,9 +303,10 @@ class Trainer:
             "try a smaller --token-budget, --gradient-checkpointing, a smaller --max-length or --qlora, then --resume"
         )
 
-    def _not_finite(self, step: int, examples: Sequence[Example], loss: float) -> BoughError:
-        where = write_batch(self.run.bad_batch(step), examples)
-        return BoughError(
-            f"the loss of step {step} is {loss}; nothing was changed by it. Its batch is in {where}; "
-            "a lower --learning-rate or float32 often helps, then --resume"
-        )
+    def _not_finite(self, batch: Batch, what: str) -> BoughError:
+        """The error of a step that must not change the weights; its batch is on file for a look."""
+        self.optimizer.zero_grad()
+        path = self.run.bad_batch(self.counters.step + 1)
+        where = write_batch(path, batch.examples) if self.processes.first else str(path)
+        self.processes.wait()
+        return BoughError(f"{what}; the step changed nothing. Its batch is in {where}. {ADVICE}")
