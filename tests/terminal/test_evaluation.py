@@ -12,9 +12,7 @@ COSTS = ["reward", "turns", "tokens", "invalid"]
 
 
 def shown(capsys: Any, *models: ModelResult, sequential: bool = False, **more: Any) -> str:
-    reports = {
-        model.name: report(model.outcomes, lost=len(model.lost), sequential=sequential).to_json() for model in models
-    }
+    reports = {model.name: report(model.outcomes, lost=model.lost, sequential=sequential).to_json() for model in models}
     comparisons = [one.to_json() for one in compare(models, sequential=sequential, **more)] if len(models) > 1 else []
     show(reports, comparisons, 0.95)
     return str(capsys.readouterr().out)
@@ -40,9 +38,15 @@ def test_the_table_has_a_row_for_each_model_and_says_which_interval(capsys: Any)
     assert "sft  failures: 2 loop" in rest
 
 
-def test_lost_episodes_are_shown(capsys: Any):
-    model = result("sft", binary("11")).model_copy(update={"lost": {"t9#0": "the browser died"}})
-    assert "2, 1 lost" in shown(capsys, model)
+def test_lost_episodes_are_shown_beside_an_interval_that_allows_for_them(capsys: Any):
+    _, row, method, *_ = shown(capsys, result("sft", binary("1" * 9 + "x" * 7))).splitlines()
+    assert row.split()[:6] == ["sft", "100.0%", "(33.2–100.0)", "9,", "7", "lost"]
+    assert "lost episodes as failures at the lower end" in method
+
+
+def test_a_comparison_says_how_many_episodes_were_lost():
+    text = said("0" * 10, "1" * 8 + "xx")
+    assert "on 8 tasks (8 better, 0 worse, 2 lost: worst case in the interval and p);" in text
 
 
 def test_attempts_and_types_have_tables_of_their_own_that_are_not_cut_off(capsys: Any):

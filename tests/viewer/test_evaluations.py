@@ -3,11 +3,13 @@ from pathlib import Path
 
 import pytest
 
+from bough.evaluation.intervals import wilson
 from bough.evaluation.outcomes import Outcome
 from bough.evaluation.results import ModelResult, Results
-from bough.viewer.evaluations import evaluation
+from bough.viewer.evaluations import evaluation, rates
 from bough.viewer.index import Index
 from bough.viewer.records import MissingError
+from tests.evaluation.samples import result
 
 Make = Callable[[Path], Index]
 
@@ -30,6 +32,17 @@ def test_a_played_evaluation_with_links_to_its_episodes(folder: Path, make_index
     [comparison] = found["comparisons"]
     # All six tasks lost: McNemar's exact p is 2 / 2**6.
     assert comparison["success"]["mean"] == -1.0 and comparison["success"]["p"] == pytest.approx(2 / 64)
+
+
+def test_lost_episodes_are_told_wherever_episodes_are_counted(tmp_path: Path, make_index: Make):
+    (tmp_path / "run/a").mkdir(parents=True)
+    model = result("m", "1 1 x")
+    Results(environment="household", seed=0, models=[model]).write(tmp_path / "run/a/results.json")
+    index = make_index(tmp_path / "run")
+    [shown] = evaluation(index, "a")["models"]
+    assert [one["task"] for one in shown["lost"]] == ["t2"] and shown["report"]["lost"] == 1
+    [row] = rates(index, "a")
+    assert (row["mean"], row["episodes"], row["lost"]) == (1.0, 2, 1) and row["interval"]["low"] == wilson(2, 3)[0]
 
 
 def test_evaluations_of_one_run_on_the_same_tasks_are_compared(tmp_path: Path, make_index: Make):

@@ -24,7 +24,7 @@ def compare(config: CompareConfig) -> int:
     early = any(results.stop_width is not None for results in files.values())
     found = compare_models(models, against=config.against, level=config.level, sequential=early)
     reports = {
-        model.name: report(model.outcomes, lost=len(model.lost), level=config.level, sequential=early).to_json()
+        model.name: report(model.outcomes, lost=model.lost, level=config.level, sequential=early).to_json()
         for model in models
     }
     comparisons = [one.to_json() for one in found]

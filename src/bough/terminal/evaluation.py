@@ -63,7 +63,7 @@ def sentence(found: Json) -> str:
     head = (
         f"{found['second']} against {found['first']}: {_points(success['mean'])} points of success"
         f"{_points_interval(success['interval'])} on {found['tasks']} tasks"
-        f" ({found['better']} better, {found['worse']} worse{_left_out(found['left_out'])})"
+        f" ({found['better']} better, {found['worse']} worse{_missing(found)})"
     )
     test = f"{found['test']} p {_p(success['p'])}"
     if found["comparisons"] > 1:
@@ -175,8 +175,9 @@ def _points_interval(interval: Json | None) -> str:
     return f" ({_points(interval['low'])} to {_points(interval['high'])})" if interval else ""
 
 
-def _left_out(count: int) -> str:
-    return f", {count} left out" if count else ""
+def _missing(found: Json) -> str:
+    lost = f", {found['lost']} lost: worst case in the interval and p" if found["lost"] else ""
+    return f"{lost}, {found['left_out']} left out" if found["left_out"] else lost
 
 
 def _p(value: float) -> str:
