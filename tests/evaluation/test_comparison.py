@@ -89,8 +89,8 @@ def test_a_comparison_that_cannot_be_made_may_be_left_out_and_counts_for_nothing
     said: list[str] = []
     found = compare([A, result("none", ""), B], leave_out=said.append)
     assert found == compare([A, B]) and found[0].comparisons == 1
-    assert said == ["a and none: none played no episode to its end"]
-    with pytest.raises(InputError, match="none played no episode to its end"):
+    assert said == ["a and none: none finished no episode"]
+    with pytest.raises(InputError, match="none finished no episode"):
         compare([A, result("none", ""), B])
 
 
@@ -138,7 +138,7 @@ def test_looking_while_playing_asks_for_a_test_that_allows_it():
 def test_other_tasks_are_refused():
     other = result("b", binary("11"))
     changed = other.model_copy(update={"outcomes": [row.model_copy(update={"digest": "x"}) for row in other.outcomes]})
-    with pytest.raises(InputError, match=r"played different tasks of one name \(t0 and 1 more\)"):
+    with pytest.raises(InputError, match=r"played different tasks with the same name \(t0 and 1 more\)"):
         compare([A, changed])
     renamed = other.model_copy(update={"outcomes": [row.model_copy(update={"task": "x"}) for row in other.outcomes]})
     with pytest.raises(InputError, match="a and b have no task in common"):

@@ -207,7 +207,7 @@ def test_a_model_whose_episodes_are_all_lost_does_not_take_the_others_results_al
     found = run(tmp_path, tasks=3, retries=0)
     assert Results.read(tmp_path) == found and [len(model.outcomes) for model in found.models] == [3, 0]
     assert found.comparisons == [] and len(found.models[1].lost) == 3
-    assert "not compared: expert and random: random played no episode" in capsys.readouterr().err
+    assert "not compared: expert and random: random finished no episode" in capsys.readouterr().err
 
 
 def test_where_everything_is_lost_the_contest_has_failed(tmp_path: Path, monkeypatch: Any):

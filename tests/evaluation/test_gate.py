@@ -15,13 +15,13 @@ def test_five_better_and_none_worse_pass():
     found = gate(result("sft", binary("0" * 5 + "1" * 15)), result("dpo", binary("1" * 20)))
     assert found.promote and found.p == pytest.approx(1 / 32) and found.false_positive_rate == 0.05
     assert (found.difference, found.tasks) == (0.25, 20)
-    assert "dpo is better: it goes on (+25.0 points on 20 tasks, one-sided p = 0.031" in found.reason
+    assert "dpo is better: promoted (+25.0 points on 20 tasks, one-sided p = 0.031" in found.reason
 
 
 def test_four_better_do_not_and_the_earlier_one_stays():
     found = gate(result("sft", binary("0" * 4 + "1" * 16)), result("dpo", binary("1" * 20)))
     assert not found.promote and found.p == pytest.approx(1 / 16)
-    assert "dpo is not shown to be better: the earlier one stays" in found.reason
+    assert "dpo is not shown to be better: the earlier model is kept" in found.reason
 
 
 def test_worse_is_never_better():

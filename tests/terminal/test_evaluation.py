@@ -65,23 +65,23 @@ def test_a_real_difference_is_called_significant():
     text = said("1" * 10 + "0" * 10 + "1" * 2, "1" * 20 + "0" * 2)
     assert text.startswith("b against a: +36.4 points of success (+")
     assert "on 22 tasks (10 better, 2 worse); McNemar exact p = 0.039; significant." in text
-    assert "settle" not in text
+    assert "enough" not in text
 
 
 def test_what_is_not_significant_is_said_with_what_would_settle_it():
     text = said("1100010100", "1110011100")
     assert "McNemar exact p = 0.5; not significant. If the true difference is the one seen, about " in text
-    assert "tasks would settle it; 10 tasks show a true difference of " in text
+    assert "tasks would be enough; 10 tasks detect a true difference of " in text
 
 
 def test_no_difference_and_too_few_tasks_have_their_own_words():
-    assert "No difference was seen; 20 tasks show" in said("10" * 10, "10" * 10)
-    assert "about 6 tasks would settle it; 5 tasks are too few to show any difference." in said("0" * 5, "1" * 5)
+    assert "No difference was seen; 20 tasks detect" in said("10" * 10, "10" * 10)
+    assert "about 6 tasks would be enough; 5 tasks are too few to detect any difference." in said("0" * 5, "1" * 5)
 
 
 def test_a_number_to_settle_it_is_one_fixed_beforehand():
     [found] = compare([result("a", binary("00001")), result("b", binary("11001"))], sequential=True)
-    assert "tasks fixed beforehand would settle it" in sentence(found.to_json())
+    assert "tasks chosen in advance would be enough" in sentence(found.to_json())
 
 
 def test_left_out_episodes_corrections_and_rewards_are_said():

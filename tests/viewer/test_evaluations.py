@@ -63,7 +63,7 @@ def test_what_cannot_be_compared_is_said(tmp_path: Path, make_index: Make):
     file = tmp_path / "run/b/results.json"
     file.write_text(file.read_text().replace('"digest": "d"', '"digest": "e"'))
     found = evaluation(make_index(tmp_path / "run"), "a")
-    assert found["comparisons"] == [] and "different tasks of one name" in found["why_not"]
+    assert found["comparisons"] == [] and "different tasks with the same name" in found["why_not"]
 
 
 def test_numbers_are_made_from_the_outcomes_and_not_taken_on_trust(tmp_path: Path, make_index: Make):

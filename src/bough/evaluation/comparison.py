@@ -115,11 +115,11 @@ def matched(first: ModelResult, second: ModelResult) -> list[tuple[Outcome, Outc
     if unlike:
         more = f" and {len(unlike) - 1} more" if len(unlike) > 1 else ""
         raise InputError(
-            f"{first.name} and {second.name} played different tasks of one name ({unlike[0]}{more}): "
-            "the world or its options differ, and episodes cannot be matched"
+            f"{first.name} and {second.name} played different tasks with the same name ({unlike[0]}{more}): "
+            "the environment or its options differ, so their episodes cannot be matched"
         )
     if empty := [model.name for model in (first, second) if not model.outcomes]:
-        raise InputError(f"{first.name} and {second.name}: {' and '.join(empty)} played no episode to its end")
+        raise InputError(f"{first.name} and {second.name}: {' and '.join(empty)} finished no episode")
     if not both:
         raise InputError(f"{first.name} and {second.name} have no task in common; evaluate both on the same tasks")
     return both

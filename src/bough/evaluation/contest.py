@@ -3,7 +3,7 @@
     OUTPUT/results.json           outcomes, reports, comparisons
     OUTPUT/models/NAME/           one model's episodes: a collection, as `bough collect` writes it
 
-A contest that was killed goes on with the episodes that are missing. Tasks are looked at
+A contest that was killed resumes with the missing episodes. Tasks are looked at
 in their order, never in the order in which episodes end: quick failures end first.
 """
 

@@ -1,7 +1,7 @@
-"""The gate between two stages: the new adapter goes on only if it is better for real.
+"""The gate between two stages: the new adapter is promoted only if it is better beyond chance.
 
 It promotes a model that is no better in at most `alpha` of all decisions, whatever the
-number of tasks; in doubt the earlier adapter stays. That is exact where the two models
+number of tasks; in doubt the earlier adapter is kept. That is exact where the two models
 answer alike (the same model played twice), and simulated where only their means are equal
 (docs/evaluation.md has the assumptions). Lost episodes count against the new adapter: its
 own as failures, the earlier one's as successes.
@@ -52,7 +52,7 @@ def gate(before: ModelResult, after: ModelResult, *, alpha: float = 0.05, sequen
     seen = f"{100 * mean:+.1f} points on {len(differences)} tasks, one-sided p = {p:.2g}"
     if lost:
         seen += f", {lost} lost episode{'s' if lost > 1 else ''} counted against it"
-    verdict = "is better: it goes on" if promote else "is not shown to be better: the earlier one stays"
+    verdict = "is better: promoted" if promote else "is not shown to be better: the earlier model is kept"
     reason = f"{after.name} {verdict} ({seen}; at most {alpha:.2g} of such decisions promote a model that is no better)"
     return Decision(promote, reason, before.name, after.name, mean, p, alpha, len(differences), lost)
 

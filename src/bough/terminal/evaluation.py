@@ -79,13 +79,13 @@ def sentence(found: Json) -> str:
 
 def _outlook(comparison: Json) -> str:
     found, tasks = comparison["outlook"], comparison["tasks"]
-    could = f"{tasks} tasks are too few to show any difference"
+    could = f"{tasks} tasks are too few to detect any difference"
     if found["detectable"] is not None:
-        could = f"{tasks} tasks show a true difference of {100 * found['detectable']:.0f} points four times in five"
+        could = f"{tasks} tasks detect a true difference of {100 * found['detectable']:.0f} points with 80% power"
     if found["tasks"] is None:
         return f"No difference was seen; {could}."
-    fixed = " fixed beforehand" if "any stopping time" in comparison["test"] else ""
-    return f"If the true difference is the one seen, about {found['tasks']:,} tasks{fixed} would settle it; {could}."
+    fixed = " chosen in advance" if "any stopping time" in comparison["test"] else ""
+    return f"If the true difference is the one seen, about {found['tasks']:,} tasks{fixed} would be enough; {could}."
 
 
 def _success(reports: Mapping[str, Any], level: float) -> Table:
