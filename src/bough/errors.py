@@ -39,3 +39,11 @@ def did_you_mean(word: str, allowed: Iterable[str]) -> str:
         match = next(a for a in allowed if a.replace("-", "_") == close[0])
         return f"; did you mean {match}?"
     return f"; allowed: {', '.join(allowed)}" if allowed else ""
+
+
+class RewardRangeError(BoughError):
+    """A reward lies outside the range declared for it: nothing should be trained on it, so the run stops."""
+
+    def __init__(self, who: str, task: str, value: float, declared: tuple[float, float]) -> None:
+        low, high = declared
+        super().__init__(f"{who} gave the reward {value:g} for task {task}; its declared range is {low:g} to {high:g}")

@@ -40,9 +40,9 @@ def test_a_folder_stands_for_its_results_and_one_name_in_two_files_for_two_model
 def test_the_gate_is_an_exit_code(tmp_path: Path, capsys: Any):
     a, b = write(tmp_path, "a", binary("0" * 5 + "1")), write(tmp_path, "b", binary("1" * 6))
     code, out, _ = run(capsys, a, b, "--gate")
-    assert code == 0 and "b is better: it goes on" in out
+    assert code == 0 and "b is better: promoted" in out
     code, out, _ = run(capsys, b, a, "--gate")
-    assert code == 1 and "a is not shown to be better: the earlier one stays" in out
+    assert code == 1 and "a is not shown to be better: the earlier model is kept" in out
     assert run(capsys, a, b, "--gate", "--level", "0.99")[0] == 1
     assert run(capsys, b, a)[0] == 0
 

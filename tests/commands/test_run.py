@@ -2,6 +2,7 @@ from pathlib import Path
 from typing import Any
 
 from bough.cli import main
+from tests.cards import folders
 
 RECIPE = """\
 world: {environment: "tests.environments.worlds:Counting"}
@@ -23,6 +24,13 @@ def test_a_run_ends_with_its_success_rates_and_is_listed_and_shown(tmp_path: Pat
     assert main(["runs", "show", str(folder)]) == 0
     shown = capsys.readouterr().out
     assert "01-collect  done" in shown and "100.0%" in shown
+
+
+def test_lost_episodes_are_shown_beside_those_that_ended(tmp_path: Path, capsys: Any):
+    run = folders.recipe(tmp_path / "run", {"eval": {}})
+    folders.evaluation(run / "01-eval", {"smollm2": "1" * 9 + "x" * 7}, goes_on_with="smollm2")
+    assert main(["runs", "show", str(run)]) == 0
+    assert "01-eval     100.0%   33.2% – 100.0%  9, 7 lost" in capsys.readouterr().out
 
 
 def test_one_broken_run_does_not_hide_the_others(tmp_path: Path, capsys: Any):

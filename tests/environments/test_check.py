@@ -23,6 +23,7 @@ def test_a_good_environment_has_no_problems():
     [
         ("Forgetful", "the start differs in the content of message 0"),
         ("Fragile", "nonsense: ValueError: invalid literal for int()"),
+        ("Generous", "gave the reward 1 for task train-0-0; its declared range is 0 to 0.5"),
         ("Entangled", "two episodes at once: ValueError: turn 1 answers differently"),
     ],
 )

@@ -77,6 +77,12 @@ class Entangled(Counting):
         return Observation.say(f"{self.total} replies.")
 
 
+class Generous(Counting):
+    """Rewards more than it declares."""
+
+    reward_range = (0.0, 0.5)
+
+
 class Breaking(Counting):
     """Breaks the first `broken` times an episode of a task is started."""
 

@@ -1,8 +1,8 @@
-"""Results to compute with, written as strings: "1" solved, "0" failed, "?" unknown; one word a task."""
+"""Results to compute with, written as strings: "1" solved, "0" failed, "?" unknown, "x" lost; one word per task."""
 
 from typing import Any
 
-from bough.evaluation.outcomes import Outcome
+from bough.evaluation.outcomes import Lost, Outcome
 from bough.evaluation.results import ModelResult
 
 MEANING: dict[str, bool | None] = {"1": True, "0": False, "?": None}
@@ -14,11 +14,22 @@ def outcomes(words: str, **more: Any) -> list[Outcome]:
         Outcome(task=f"t{number}", digest=f"d{number}", attempt=attempt, success=MEANING[letter], **more)
         for number, word in enumerate(words.split())
         for attempt, letter in enumerate(word)
+        if letter != "x"
+    ]
+
+
+def lost(words: str, **more: Any) -> list[Lost]:
+    """The lost ones of `"1x xx"`: one of the first task, two of the second."""
+    return [
+        Lost(task=f"t{number}", digest=f"d{number}", attempt=attempt, why="the browser died", **more)
+        for number, word in enumerate(words.split())
+        for attempt, letter in enumerate(word)
+        if letter == "x"
     ]
 
 
 def result(name: str, words: str, **more: Any) -> ModelResult:
-    return ModelResult(name=name, outcomes=outcomes(words, **more))
+    return ModelResult(name=name, outcomes=outcomes(words, **more), lost=lost(words))
 
 
 def binary(solved: str) -> str:

@@ -1,8 +1,11 @@
+import itertools
+import re
+
 import pytest
 
 from bough.errors import InputError
 from bough.evaluation.comparison import compare, matched, task_differences
-from bough.evaluation.paired import mcnemar, sign_flip
+from bough.evaluation.paired import better_p, difference_interval, mcnemar, sign_flip
 from bough.evaluation.power import outlook
 from bough.evaluation.sequential import anytime_p, difference_sequence
 from tests.evaluation.samples import binary, result
@@ -27,11 +30,11 @@ def test_the_other_way_round_is_the_same_with_another_sign():
     assert (there.better, there.worse) == (back.worse, back.better)
 
 
-def test_several_attempts_are_flipped_by_task():
+def test_several_attempts_are_compared_by_task():
     [found] = compare([result("a", "00 10 00 11 01 00"), result("b", "11 11 10 11 11 01")])
     differences = [1.0, 0.5, 0.5, 0.0, 0.5, 0.5]
-    assert found.test == "sign flips by task" and (found.tasks, found.episodes) == (6, 12)
-    assert found.success.p == sign_flip(differences) == 2 / 32
+    assert found.test == "Gaffke by task" and (found.tasks, found.episodes) == (6, 12)
+    assert found.success.p == 2 * better_p(differences) > sign_flip(differences) == 2 / 32
     assert not found.significant
 
 
@@ -49,12 +52,45 @@ def test_what_either_side_lost_is_left_out():
     assert (found.episodes, found.left_out) == (8, 2)
 
 
+def test_a_lost_episode_counts_against_either_direction():
+    """Eight better, none worse, two lost: were the lost ones failures of b that a would have solved, 8 to 2."""
+    [found] = compare([result("a", binary("0" * 8 + "xx")), result("b", binary("1" * 8 + "xx"))])
+    assert (found.tasks, found.lost, found.left_out, found.success.mean) == (8, 2, 0, 1.0)
+    assert found.success.p == pytest.approx(mcnemar(2, 8)) and not found.significant
+    low, high = (difference_interval([1.0] * 8 + [last] * 2) for last in (-1.0, 1.0))
+    assert found.success.interval is not None and low is not None and high is not None
+    assert (found.success.interval.low, found.success.interval.high) == (low.low, high.high)
+    [without] = compare([result("a", binary("0" * 8)), result("b", binary("1" * 8))])
+    assert without.significant and without.success.p == 2 / 2**8
+
+
+@pytest.mark.parametrize("sequential", [False, True])
+def test_no_outcome_of_what_was_lost_makes_a_comparison_more_certain(sequential: bool):
+    """Every way in which four lost episodes could have ended lies inside the bounds."""
+    first, second = "00 10 x0 00 10 0x 00 00", "11 11 11 1x 11 11 11 x1"
+    [bound] = compare([result("a", first), result("b", second)], sequential=sequential)
+    assert bound.success.interval is not None and bound.lost == 4
+    for ends in itertools.product("01", repeat=4):
+        one, other = iter(ends[:2]), iter(ends[2:])
+        words = [re.sub("x", lambda _, of=of: next(of), text) for text, of in ((first, one), (second, other))]
+        [found] = compare([result("a", words[0]), result("b", words[1])], sequential=sequential)
+        assert found.success.interval is not None
+        assert found.success.p <= bound.success.p + 1e-12
+        assert bound.success.interval.low <= found.success.interval.low + 1e-3
+        assert bound.success.interval.high >= found.success.interval.high - 1e-3
+
+
+def test_what_was_lost_is_matched_like_any_episode():
+    [found] = compare([result("a", binary("1x0")), result("b", binary("110x"))])
+    assert (found.episodes, found.lost, found.left_out) == (2, 1, 1), "the fourth task was played by b alone"
+
+
 def test_a_comparison_that_cannot_be_made_may_be_left_out_and_counts_for_nothing():
     said: list[str] = []
     found = compare([A, result("none", ""), B], leave_out=said.append)
     assert found == compare([A, B]) and found[0].comparisons == 1
-    assert said == ["a and none: none played no episode to its end"]
-    with pytest.raises(InputError, match="none played no episode to its end"):
+    assert said == ["a and none: none finished no episode"]
+    with pytest.raises(InputError, match="none finished no episode"):
         compare([A, result("none", ""), B])
 
 
@@ -102,7 +138,7 @@ def test_looking_while_playing_asks_for_a_test_that_allows_it():
 def test_other_tasks_are_refused():
     other = result("b", binary("11"))
     changed = other.model_copy(update={"outcomes": [row.model_copy(update={"digest": "x"}) for row in other.outcomes]})
-    with pytest.raises(InputError, match=r"played different tasks of one name \(t0 and 1 more\)"):
+    with pytest.raises(InputError, match=r"played different tasks with the same name \(t0 and 1 more\)"):
         compare([A, changed])
     renamed = other.model_copy(update={"outcomes": [row.model_copy(update={"task": "x"}) for row in other.outcomes]})
     with pytest.raises(InputError, match="a and b have no task in common"):

@@ -11,6 +11,7 @@ from bough.engines.base import EngineError
 from bough.errors import InputError
 from bough.evaluation import contest as module
 from bough.evaluation.contest import contest, folder_name
+from bough.evaluation.intervals import wilson
 from bough.evaluation.results import Results
 from bough.rollouts.agents import ExpertAgent, RandomAgent
 from bough.rollouts.collect import AllLostError
@@ -94,11 +95,28 @@ def test_more_tasks_are_added_and_fewer_are_not_counted(tmp_path: Path):
 def test_a_world_that_breaks_makes_no_failure(tmp_path: Path):
     Breaking.broken = {"unseen-0-3": 99}
     found = run(tmp_path, environment="tests.environments.worlds:Breaking", model="expert", retries=0)
-    assert len(found.models[0].outcomes) == 11 and found.models[0].lost == {"unseen-0-3#0": "the browser died"}
-    assert found.reports["expert"]["success"]["mean"] == 1.0 and found.reports["expert"]["lost"] == 1  # type: ignore
+    [lost] = found.models[0].lost
+    assert len(found.models[0].outcomes) == 11 and (lost.task, lost.attempt) == ("unseen-0-3", 0)
+    assert lost.why == "the browser died" and lost.digest is not None
+    report: Any = found.reports["expert"]
+    assert report["success"]["mean"] == 1.0 and report["lost_by_task"] == {"unseen-0-3": 1}
+    assert report["success"]["interval"]["low"] == wilson(11, 12)[0], "but it may have been one"
     Breaking.broken = {}
     again = run(tmp_path, environment="tests.environments.worlds:Breaking", model="expert")
-    assert len(again.models[0].outcomes) == 12 and again.models[0].lost == {}
+    assert again.models[0].outcomes[3].digest == lost.digest
+    assert len(again.models[0].outcomes) == 12 and again.models[0].lost == []
+
+
+def test_what_was_lost_at_one_look_and_played_at_the_next_is_not_lost(tmp_path: Path, monkeypatch: Any):
+    monkeypatch.setattr(Breaking, "broken", {"unseen-0-3": 1})
+    found = run(tmp_path, environment=BREAKING, model="expert", tasks=60, stop_width=0.2, retries=0)
+    assert found.models[0].lost == [] and "unseen-0-3" in {row.task for row in found.models[0].outcomes}
+
+
+def test_lost_episodes_keep_a_model_from_stopping_early(tmp_path: Path, monkeypatch: Any):
+    monkeypatch.setattr(Breaking, "broken", {f"unseen-0-{number}": 99 for number in range(8)})
+    found = run(tmp_path, environment=BREAKING, model="expert", tasks=60, stop_width=0.2, retries=0)
+    assert len(found.models[0].outcomes) == 52 and len(found.models[0].lost) == 8, "without them 32 tasks are enough"
 
 
 def test_a_model_stops_when_its_interval_is_narrow(tmp_path: Path):
@@ -189,7 +207,7 @@ def test_a_model_whose_episodes_are_all_lost_does_not_take_the_others_results_al
     found = run(tmp_path, tasks=3, retries=0)
     assert Results.read(tmp_path) == found and [len(model.outcomes) for model in found.models] == [3, 0]
     assert found.comparisons == [] and len(found.models[1].lost) == 3
-    assert "not compared: expert and random: random played no episode" in capsys.readouterr().err
+    assert "not compared: expert and random: random finished no episode" in capsys.readouterr().err
 
 
 def test_where_everything_is_lost_the_contest_has_failed(tmp_path: Path, monkeypatch: Any):

@@ -1,10 +1,12 @@
 import numpy as np
 import pytest
+from scipy import stats
 
 from bough.errors import InputError
 from bough.evaluation.gate import alpha_of_round, gate
-from bough.evaluation.paired import sign_flip
+from bough.evaluation.paired import better_p, sign_flip
 from bough.evaluation.sequential import anytime_p, looks
+from tests.evaluation.equal_means import Rates, all_or_nothing, other_spread, rare_losses, sure_and_unsure
 from tests.evaluation.samples import binary, result
 
 
@@ -13,13 +15,13 @@ def test_five_better_and_none_worse_pass():
     found = gate(result("sft", binary("0" * 5 + "1" * 15)), result("dpo", binary("1" * 20)))
     assert found.promote and found.p == pytest.approx(1 / 32) and found.false_positive_rate == 0.05
     assert (found.difference, found.tasks) == (0.25, 20)
-    assert "dpo is better: it goes on (+25.0 points on 20 tasks, one-sided p = 0.031" in found.reason
+    assert "dpo is better: promoted (+25.0 points on 20 tasks, one-sided p = 0.031" in found.reason
 
 
 def test_four_better_do_not_and_the_earlier_one_stays():
     found = gate(result("sft", binary("0" * 4 + "1" * 16)), result("dpo", binary("1" * 20)))
     assert not found.promote and found.p == pytest.approx(1 / 16)
-    assert "dpo is not shown to be better: the earlier one stays" in found.reason
+    assert "dpo is not shown to be better: the earlier model is kept" in found.reason
 
 
 def test_worse_is_never_better():
@@ -45,8 +47,75 @@ def test_equal_models_pass_no_more_often_than_it_says(tasks: int, attempts: int,
     for _ in range(runs):
         easy = chance.beta(shape, shape, size=tasks)
         before, after = chance.binomial(attempts, easy), chance.binomial(attempts, easy)
-        passed += sign_flip(((after - before) / attempts).tolist(), one_sided=True) <= 0.05
-    assert 0.015 < passed / runs < 0.06
+        passed += better_p(((after - before) / attempts).tolist()) <= 0.05
+    assert 0.0 < passed / runs < 0.06
+
+
+@pytest.mark.parametrize(
+    ("rates", "tasks", "attempts", "by_flips"),
+    [
+        (all_or_nothing, 20, 4, True),
+        (all_or_nothing, 100, 8, True),
+        (rare_losses, 60, 4, False),
+        (sure_and_unsure, 40, 4, False),
+        (other_spread, 40, 4, False),
+    ],
+)
+def test_models_of_equal_means_pass_no_more_often_than_it_says(rates: Rates, tasks: int, attempts: int, by_flips: bool):
+    """No task is alike for both models; only their means are. Sign flips alone err too often where `by_flips`."""
+    chance, runs = np.random.default_rng(5), 600
+    passed = flipped = 0
+    for _ in range(runs):
+        before, after = (chance.binomial(attempts, rate) for rate in rates(chance, tasks))
+        differences = ((after - before) / attempts).tolist()
+        if sign_flip(differences, one_sided=True) <= 0.05:  # else its p-value is not below 5% either
+            flipped += 1
+            passed += better_p(differences) <= 0.05
+    assert passed / runs <= 0.05 + 2 * (0.05 * 0.95 / runs) ** 0.5
+    assert flipped / runs > 0.07 or not by_flips
+
+
+def test_the_whole_gate_holds_for_equal_means_too():
+    chance, runs, passed = np.random.default_rng(6), 150, 0
+    for _ in range(runs):
+        words = [
+            " ".join("".join("10"[int(draw)] for draw in chance.random(4) >= rate) for rate in side)
+            for side in all_or_nothing(chance, 20)
+        ]
+        passed += gate(result("a", words[0]), result("b", words[1])).promote
+    assert passed / runs <= 0.05
+
+
+def test_one_task_or_no_difference_never_passes():
+    assert gate(result("a", "0000"), result("b", "1111")).p == pytest.approx(0.5)
+    assert gate(result("a", "01 10 11"), result("b", "10 01 11")).p == 1.0
+
+
+def test_a_better_model_still_passes():
+    """Four attempts at each of 100 tasks, ten points better: nine times in ten."""
+    chance, runs, passed = np.random.default_rng(7), 200, 0
+    for _ in range(runs):
+        easy = 0.9 * chance.random(100)
+        passed += better_p(((chance.binomial(4, easy + 0.1) - chance.binomial(4, easy)) / 4).tolist()) <= 0.05
+    assert passed / runs > 0.8
+
+
+def test_lost_episodes_count_against_the_new_model():
+    """Nine of nine and seven lost are nine better and seven worse, were the lost ones what the earlier one solves."""
+    before = result("sft", binary("0" * 9 + "1" * 7))
+    found = gate(before, result("dpo", binary("1" * 9 + "x" * 7)))
+    assert not found.promote and (found.tasks, found.lost) == (16, 7)
+    assert found.difference == pytest.approx(2 / 16) and found.p == pytest.approx(stats.binom.sf(8, 16, 0.5))
+    assert "7 lost episodes counted against it" in found.reason
+    assert gate(before, result("dpo", binary("1" * 9 + "0" * 7))).p == found.p
+
+
+def test_what_the_earlier_model_lost_counts_as_solved():
+    after = result("dpo", binary("1" * 12))
+    assert gate(result("sft", binary("0" * 6 + "1" * 6)), after).promote
+    found = gate(result("sft", binary("0" * 2 + "x" * 4 + "1" * 6)), after)
+    assert not found.promote and found.lost == 4 and found.difference == pytest.approx(2 / 12)
+    assert not gate(result("sft", binary("0" * 2 + "x" * 4 + "1" * 6)), after, sequential=True).promote
 
 
 def test_the_whole_gate_errs_as_its_test_does():

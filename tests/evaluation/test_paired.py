@@ -6,7 +6,9 @@ from scipy import stats
 from statsmodels.stats.contingency_tables import mcnemar as their_mcnemar
 
 from bough.evaluation import intervals, paired
-from bough.evaluation.paired import difference_interval, mcnemar, sign_flip
+from bough.evaluation.mean_test import mean_p
+from bough.evaluation.paired import better_p, difference_interval, mcnemar, sign_flip
+from tests.evaluation.equal_means import Rates, all_or_nothing, other_spread, rare_losses, sure_and_unsure
 
 
 @pytest.mark.parametrize(("first", "second"), [(0, 0), (1, 0), (0, 6), (3, 12), (12, 3), (7, 7), (40, 61)])
@@ -106,6 +108,40 @@ def test_difference_intervals_cover_with_several_attempts(monkeypatch: pytest.Mo
         assert found is not None
         inside += 0.1 in found
     assert 0.925 <= inside / runs < 0.995
+
+
+@pytest.mark.parametrize(
+    ("rates", "tasks", "attempts"),
+    [
+        (all_or_nothing, 20, 4),
+        (all_or_nothing, 100, 8),
+        (rare_losses, 60, 4),
+        (sure_and_unsure, 40, 4),
+        (other_spread, 40, 4),
+    ],
+)
+def test_what_the_table_says_of_models_with_equal_means_holds(
+    rates: Rates, tasks: int, attempts: int, monkeypatch: pytest.MonkeyPatch
+):
+    """Of 300 comparisons about one in twenty may miss: intervals cover zero, two-sided p-values are not below 5%."""
+    monkeypatch.setattr(intervals, "RESAMPLES", 1_000)
+    chance, runs, inside, alarms = np.random.default_rng(3), 300, 0, 0
+    for _ in range(runs):
+        before, after = (chance.binomial(attempts, rate) / attempts for rate in rates(chance, tasks))
+        differences = (after - before).tolist()
+        found = difference_interval(differences)
+        assert found is not None
+        covers = found.low - 1e-12 <= 0.0 <= found.high + 1e-12
+        inside += covers
+        if not covers or sign_flip(differences) < 0.05:  # else neither one-sided p-value is below 2.5%
+            alarms += 2 * min(better_p(differences), better_p([-value for value in differences])) < 0.05
+    assert inside / runs >= 0.93 and alarms / runs <= 0.05 + 2 * (0.05 * 0.95 / runs) ** 0.5
+
+
+def test_the_larger_of_two_p_values_is_taken():
+    skewed, single = [0.25] * 10 + [0.0] * 10, [1.0] * 6 + [-1.0] + [0.0] * 5
+    assert better_p(skewed) == mean_p(skewed) > sign_flip(skewed, one_sided=True) == 2**-10
+    assert better_p(single) == sign_flip(single, one_sided=True) == pytest.approx(mean_p(single))
 
 
 def test_the_test_errs_no_more_often_than_it_says():

@@ -3,7 +3,7 @@ import pytest
 from bough.evaluation.intervals import rate_interval, wilson
 from bough.evaluation.sequential import confidence_sequence
 from bough.evaluation.success import Measure, report
-from tests.evaluation.samples import binary, outcomes
+from tests.evaluation.samples import binary, lost, outcomes
 
 
 def interval(measure: Measure) -> tuple[float, float]:
@@ -12,11 +12,43 @@ def interval(measure: Measure) -> tuple[float, float]:
 
 
 def test_unknown_outcomes_are_counted_and_no_failures():
-    found = report(outcomes(binary("1110?0??")), lost=2)
-    assert (found.tasks, found.episodes, found.unknown, found.lost) == (8, 8, 3, 2)
+    found = report(outcomes(binary("1110?0??")))
+    assert (found.tasks, found.episodes, found.unknown, found.lost) == (8, 8, 3, 0)
     assert found.success.mean == 3 / 5 and found.success.episodes == 5
     assert interval(found.success) == wilson(3, 5)
     assert found.failures == {"unknown": 2}, "a failure without a stop reason; an unknown outcome is none"
+
+
+def test_lost_episodes_widen_the_interval_as_failures_and_as_successes():
+    """Nine of nine, seven lost: at worst nine of sixteen."""
+    found = report(outcomes(binary("1" * 9)), lost=lost(binary("." * 9 + "x" * 7)))
+    assert (found.success.mean, found.episodes, found.lost) == (1.0, 9, 7)
+    assert interval(found.success) == (wilson(9, 16)[0], wilson(16, 16)[1]) and interval(found.success)[0] < 0.34
+    assert found.success.interval is not None and "lost episodes as failures" in found.success.interval.method
+    assert found.lost_by_task == {f"t{number}": 1 for number in range(9, 16)}
+
+
+def test_lost_attempts_count_in_every_rate_of_success():
+    words = "11 1x 00 xx"
+    found = report(outcomes(words, type="a"), lost=lost(words, type="a"))
+    worst, best = rate_interval([1.0, 0.5, 0.0, 0.0], 8), rate_interval([1.0, 1.0, 0.0, 1.0], 8)
+    assert worst is not None and best is not None and found.success.mean == 2 / 3
+    assert interval(found.success) == interval(found.types["a"])
+    assert interval(found.success)[0] <= worst.low and interval(found.success)[1] >= best.high
+    assert found.lost_by_task == {"t1": 1, "t3": 2} and found.pass_at == {}, "one task has one attempt that ended"
+    both = report(outcomes("11 11 00"), lost=lost(". . . xx"))
+    assert both.pass_all[2].mean == 2 / 3
+    assert interval(both.pass_all[2])[0] <= rate_interval([1.0, 1.0, 0.0, 0.0], 8).low  # type: ignore[union-attr]
+
+
+def test_a_type_whose_episodes_were_all_lost_is_unknown_and_there():
+    found = report(outcomes("1", type="a"), lost=lost(". x", type="b"))
+    assert list(found.types) == ["a", "b"] and found.types["b"].mean is None
+
+
+def test_lost_episodes_widen_a_confidence_sequence_too():
+    found = report(outcomes(binary("1" * 30)), lost=lost(binary("." * 30 + "x" * 10)), sequential=True)
+    assert interval(found.success)[0] == confidence_sequence([1.0] * 30 + [0.0] * 10).low
 
 
 def test_attempts_are_means_by_task_with_a_clustered_interval():

@@ -1,7 +1,8 @@
 import pytest
 
-from bough.errors import InputError
+from bough.errors import InputError, RewardRangeError
 from bough.objectives.advantages import group_advantages
+from bough.rewards.bounds import bounded
 from bough.rewards.rubric import Rubric
 from bough.rewards.score import score
 from bough.types import Trajectory
@@ -44,6 +45,21 @@ def test_a_reward_that_fails_is_none_makes_the_total_none_and_is_counted(name: s
     assert all(t.rewards == {"outcome": 1.0, name: None, "total": None} for t in scored)
     assert rubric.failed == {name: 3} and rubric.why[name].startswith("a: ")
     assert rubric.to_json()[name]["failed"] == 3
+
+
+@bounded(0.0, 1.0)
+def generous(trajectory: Trajectory, *, bonus: float = 0.0) -> float:
+    return 1.0 + bonus
+
+
+def test_a_reward_outside_its_declared_range_stops_the_run():
+    assert Rubric({f"{__name__}:generous": 1.0}).score(trajectory(success=True)).rewards["generous"] == 1.0
+    rubric = Rubric({"outcome": 1.0, f"{__name__}:generous": {"bonus": 799.0}})
+    said = "the reward generous gave the reward 800 for task .*; its declared range is 0 to 1"
+    with pytest.raises(RewardRangeError, match=said):
+        rubric.score(trajectory(success=True))
+    with pytest.raises(RewardRangeError, match="the reward progress"):
+        Rubric({"progress": 1.0}).score(trajectory(turn(progress=5.0), success=False))
 
 
 def test_none_is_counted_like_a_failure():

@@ -7,8 +7,9 @@ import pytest
 from bough.config.rollouts import LimitsConfig
 from bough.engines.base import EngineError
 from bough.environments.base import Environment, Observation, WorldError
-from bough.errors import InputError
+from bough.errors import InputError, RewardRangeError
 from bough.rollouts.agents import ExpertAgent
+from bough.rollouts.collect import Attempt, collect
 from bough.rollouts.episode import play
 from bough.types import Task, Trajectory
 from tests.environments.worlds import Counting
@@ -189,6 +190,46 @@ def test_an_expert_that_stumbles_and_a_reward_that_is_no_number_are_the_worlds(c
         played("1", kind=Unscored)
     assert played("1", "2", "3", kind=Clinging).turns, "what was played stays played"
     assert "close raised OSError: still busy" in caplog.text
+
+
+@pytest.mark.parametrize("reward", [math.inf, "0.5", [1.0]])
+def test_a_reward_that_is_no_finite_number_is_a_fault_of_the_world(reward: Any):
+    class Odd(Counting):
+        async def step(self, reply: str) -> Observation:
+            return Observation.end(success=True, reward=reward)
+
+    with pytest.raises(WorldError, match=r"step gave the reward .* it must be a finite number or None"):
+        played("1", kind=Odd)
+
+
+@pytest.mark.parametrize("reward", [800.0, -0.25])
+def test_a_reward_outside_the_declared_range_stops_the_run(reward: float):
+    class Generous(Counting):
+        name = "generous"
+        reward_range = (0.0, 1.0)
+
+        async def step(self, reply: str) -> Observation:
+            return Observation.end(success=True, reward=reward)
+
+    said = f"environment generous gave the reward {reward:g} for task {TASK.id}; its declared range is 0 to 1"
+    with pytest.raises(RewardRangeError, match=said) as caught:
+        played("1", kind=Generous)
+    assert not isinstance(caught.value, WorldError), "it is not played again"
+    attempt = Attempt("a#0", TASK, 0)
+    with pytest.raises(RewardRangeError):
+        asyncio.run(collect(Generous, ExpertAgent(), [attempt], lambda *_: None, limits=LimitsConfig(), retries=2))
+
+
+def test_rewards_at_the_ends_of_the_range_and_undeclared_ones_are_kept():
+    class Fair(Counting):
+        reward_range = (-1.0, 1.0)
+
+    class Undeclared(Counting):
+        async def step(self, reply: str) -> Observation:
+            return Observation.end(success=True, reward=800.0)
+
+    assert played("1", "2", "3", kind=Fair).rewards == {"outcome": 1.0}
+    assert played("1", kind=Undeclared).rewards == {"outcome": 800.0}
 
 
 @pytest.mark.parametrize("stop", [None, "aborted"])

@@ -3,6 +3,7 @@ from pathlib import Path
 import pytest
 
 from bough.config.yaml_file import YamlFile
+from bough.evaluation.intervals import wilson
 from bough.runs.recipe import Recipe
 from bough.runs.summary import Row, summary
 from tests.cards import folders
@@ -44,6 +45,15 @@ def test_each_evaluation_is_compared_with_the_model_that_was_held_before(run: Pa
     differences = [row.compared.success.mean for row in found if row.compared]
     assert differences == pytest.approx([0.5, -0.5, 0.05])
     assert found[1].low < 0.5 < found[1].high
+
+
+def test_lost_episodes_are_counted_and_in_the_interval(tmp_path: Path):
+    run = folders.recipe(tmp_path / "run", {"eval": {"name": "base"}}, {"sft": {}}, {"eval": {"name": "after"}})
+    folders.evaluation(run / "01-base", {"smollm2": "0" * 12}, goes_on_with="smollm2")
+    folders.evaluation(run / "03-after", {"run/02-sft/final": "1" * 6 + "x" * 6}, goes_on_with="02-sft/final")
+    _, row = rows(run)
+    assert (row.success, row.episodes, row.lost) == (1.0, 6, 6) and row.low == wilson(6, 12)[0]
+    assert row.compared is not None and row.compared.lost == 6
 
 
 def test_the_p_values_are_corrected_for_their_number(run: Path):

@@ -12,9 +12,7 @@ COSTS = ["reward", "turns", "tokens", "invalid"]
 
 
 def shown(capsys: Any, *models: ModelResult, sequential: bool = False, **more: Any) -> str:
-    reports = {
-        model.name: report(model.outcomes, lost=len(model.lost), sequential=sequential).to_json() for model in models
-    }
+    reports = {model.name: report(model.outcomes, lost=model.lost, sequential=sequential).to_json() for model in models}
     comparisons = [one.to_json() for one in compare(models, sequential=sequential, **more)] if len(models) > 1 else []
     show(reports, comparisons, 0.95)
     return str(capsys.readouterr().out)
@@ -40,9 +38,15 @@ def test_the_table_has_a_row_for_each_model_and_says_which_interval(capsys: Any)
     assert "sft  failures: 2 loop" in rest
 
 
-def test_lost_episodes_are_shown(capsys: Any):
-    model = result("sft", binary("11")).model_copy(update={"lost": {"t9#0": "the browser died"}})
-    assert "2, 1 lost" in shown(capsys, model)
+def test_lost_episodes_are_shown_beside_an_interval_that_allows_for_them(capsys: Any):
+    _, row, method, *_ = shown(capsys, result("sft", binary("1" * 9 + "x" * 7))).splitlines()
+    assert row.split()[:6] == ["sft", "100.0%", "(33.2–100.0)", "9,", "7", "lost"]
+    assert "lost episodes as failures at the lower end" in method
+
+
+def test_a_comparison_says_how_many_episodes_were_lost():
+    text = said("0" * 10, "1" * 8 + "xx")
+    assert "on 8 tasks (8 better, 0 worse, 2 lost: worst case in the interval and p);" in text
 
 
 def test_attempts_and_types_have_tables_of_their_own_that_are_not_cut_off(capsys: Any):
@@ -61,23 +65,23 @@ def test_a_real_difference_is_called_significant():
     text = said("1" * 10 + "0" * 10 + "1" * 2, "1" * 20 + "0" * 2)
     assert text.startswith("b against a: +36.4 points of success (+")
     assert "on 22 tasks (10 better, 2 worse); McNemar exact p = 0.039; significant." in text
-    assert "settle" not in text
+    assert "enough" not in text
 
 
 def test_what_is_not_significant_is_said_with_what_would_settle_it():
     text = said("1100010100", "1110011100")
     assert "McNemar exact p = 0.5; not significant. If the true difference is the one seen, about " in text
-    assert "tasks would settle it; 10 tasks show a true difference of " in text
+    assert "tasks would be enough; 10 tasks detect a true difference of " in text
 
 
 def test_no_difference_and_too_few_tasks_have_their_own_words():
-    assert "No difference was seen; 20 tasks show" in said("10" * 10, "10" * 10)
-    assert "about 6 tasks would settle it; 5 tasks are too few to show any difference." in said("0" * 5, "1" * 5)
+    assert "No difference was seen; 20 tasks detect" in said("10" * 10, "10" * 10)
+    assert "about 6 tasks would be enough; 5 tasks are too few to detect any difference." in said("0" * 5, "1" * 5)
 
 
 def test_a_number_to_settle_it_is_one_fixed_beforehand():
     [found] = compare([result("a", binary("00001")), result("b", binary("11001"))], sequential=True)
-    assert "tasks fixed beforehand would settle it" in sentence(found.to_json())
+    assert "tasks chosen in advance would be enough" in sentence(found.to_json())
 
 
 def test_left_out_episodes_corrections_and_rewards_are_said():

@@ -3,11 +3,13 @@ from pathlib import Path
 
 import pytest
 
+from bough.evaluation.intervals import wilson
 from bough.evaluation.outcomes import Outcome
 from bough.evaluation.results import ModelResult, Results
-from bough.viewer.evaluations import evaluation
+from bough.viewer.evaluations import evaluation, rates
 from bough.viewer.index import Index
 from bough.viewer.records import MissingError
+from tests.evaluation.samples import result
 
 Make = Callable[[Path], Index]
 
@@ -32,6 +34,17 @@ def test_a_played_evaluation_with_links_to_its_episodes(folder: Path, make_index
     assert comparison["success"]["mean"] == -1.0 and comparison["success"]["p"] == pytest.approx(2 / 64)
 
 
+def test_lost_episodes_are_told_wherever_episodes_are_counted(tmp_path: Path, make_index: Make):
+    (tmp_path / "run/a").mkdir(parents=True)
+    model = result("m", "1 1 x")
+    Results(environment="household", seed=0, models=[model]).write(tmp_path / "run/a/results.json")
+    index = make_index(tmp_path / "run")
+    [shown] = evaluation(index, "a")["models"]
+    assert [one["task"] for one in shown["lost"]] == ["t2"] and shown["report"]["lost"] == 1
+    [row] = rates(index, "a")
+    assert (row["mean"], row["episodes"], row["lost"]) == (1.0, 2, 1) and row["interval"]["low"] == wilson(2, 3)[0]
+
+
 def test_evaluations_of_one_run_on_the_same_tasks_are_compared(tmp_path: Path, make_index: Make):
     results(tmp_path / "run/01-base", [False] * 8)
     results(tmp_path / "run/02-sft", [True] * 8)
@@ -50,7 +63,7 @@ def test_what_cannot_be_compared_is_said(tmp_path: Path, make_index: Make):
     file = tmp_path / "run/b/results.json"
     file.write_text(file.read_text().replace('"digest": "d"', '"digest": "e"'))
     found = evaluation(make_index(tmp_path / "run"), "a")
-    assert found["comparisons"] == [] and "different tasks of one name" in found["why_not"]
+    assert found["comparisons"] == [] and "different tasks with the same name" in found["why_not"]
 
 
 def test_numbers_are_made_from_the_outcomes_and_not_taken_on_trust(tmp_path: Path, make_index: Make):

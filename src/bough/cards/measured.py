@@ -39,8 +39,7 @@ class Measured:
     def reports(self) -> dict[str, Report]:
         level, early = self.settings.level, self.sequential
         return {
-            model.name: report(model.outcomes, lost=len(model.lost), level=level, sequential=early)
-            for model in self.models
+            model.name: report(model.outcomes, lost=model.lost, level=level, sequential=early) for model in self.models
         }
 
 
@@ -121,7 +120,10 @@ def _group(group: Measured) -> Iterator[str]:
     headings = ["model", f"success ({level} interval)", "episodes", "reward", "turns", "tokens", "invalid replies"]
     yield table(headings, [[_marked(name, group.own), *_row(one)] for name, one in reports.items()])
     methods = dict.fromkeys(one.success.interval.method for one in reports.values() if one.success.interval)
-    yield f"Intervals: {plain('; '.join(methods))}. An episode whose outcome is unknown is left out and counted."
+    yield (
+        f"Intervals: {plain('; '.join(methods))}. An episode whose outcome is unknown is left out and counted; "
+        "a lost one could have ended either way, and intervals allow for both."
+    )
     yield from _compared(group)
     types = sorted({kind for one in reports.values() for kind in one.types})
     if len(types) > 1:

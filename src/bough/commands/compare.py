@@ -20,11 +20,11 @@ def compare(config: CompareConfig) -> int:
     _comparable(files)
     models = _named_apart(files)
     if len(models) < 2:
-        raise InputError(f"{config.files[0]} holds one model; a comparison needs two: name a second file")
+        raise InputError(f"{config.files[0]} contains one model; a comparison needs two: give a second file")
     early = any(results.stop_width is not None for results in files.values())
     found = compare_models(models, against=config.against, level=config.level, sequential=early)
     reports = {
-        model.name: report(model.outcomes, lost=len(model.lost), level=config.level, sequential=early).to_json()
+        model.name: report(model.outcomes, lost=model.lost, level=config.level, sequential=early).to_json()
         for model in models
     }
     comparisons = [one.to_json() for one in found]

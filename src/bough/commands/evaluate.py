@@ -23,8 +23,8 @@ def _episodes(config: EvalConfig) -> int:
     finally:
         progress.end()
     for model in results.models:
-        for episode, why in model.lost.items():
-            text = console.printable(f"{model.name}: {episode} was given up: {why}")
+        for one in model.lost:
+            text = console.printable(f"{model.name}: {one.task}#{one.attempt} was lost: {one.why}")
             console.err().print(text, style="red", markup=False)
     show(results.reports, results.comparisons, results.level)
     assert config.output is not None

@@ -93,9 +93,8 @@ def _success_table(folder: Path, recipe: Recipe) -> Table:
     for row in summary(folder, recipe):
         rate = "unknown" if row.success is None else f"{row.success:.1%}"
         interval = "" if row.success is None else f"{row.low:.1%} – {row.high:.1%}"
-        table.add_row(
-            row.stage, rate, interval, str(row.episodes), row.before, _paired(row.compared) if row.compared else ""
-        )
+        episodes = f"{row.episodes}, {row.lost} lost" if row.lost else str(row.episodes)
+        table.add_row(row.stage, rate, interval, episodes, row.before, _paired(row.compared) if row.compared else "")
     return table if table.row_count else Table(box=None, show_header=False)
 
 

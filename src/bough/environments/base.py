@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Self
 
 from bough.config.base import Config
-from bough.errors import BoughError
+from bough.errors import BoughError, RewardRangeError
 from bough.types import Message, Task
 
 
@@ -82,11 +82,14 @@ class Environment(ABC):
     """One episode's world. Only `__init__(task)`, `start` and `step` must be written.
 
     `max_turns` is how many replies an agent has in this world by custom; whoever plays
-    the episode counts, and may set another limit.
+    the episode counts, and may set another limit. `reward_range` is the least and the
+    most that one step can be rewarded with, None where it is not known: a reward outside
+    it stops the run.
     """
 
     name: ClassVar[str] = ""
     max_turns: ClassVar[int] = 50
+    reward_range: ClassVar[tuple[float, float] | None] = None
 
     class Options(Config):
         """What tasks can be asked for. Every field ends up in the tasks' data."""
@@ -135,6 +138,14 @@ class Environment(ABC):
     def choices(self) -> Sequence[str]:
         """Actions that can be taken now, for an agent that plays at random; empty where they are not known."""
         return ()
+
+
+def check_reward(environment: Environment, observation: Observation) -> None:
+    """Raises RewardRangeError where a step's reward lies outside what its environment declares."""
+    declared, reward = environment.reward_range, observation.reward
+    if declared is not None and reward is not None and not declared[0] <= reward <= declared[1]:
+        who = environment.name or type(environment).__name__
+        raise RewardRangeError(f"the environment {who}", environment.task.id, reward, declared)
 
 
 class NoTasksError(BoughError):

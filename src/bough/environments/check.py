@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from bough.environments.base import Environment, Observation
+from bough.environments.base import Environment, Observation, check_reward
 from bough.environments.replay import replay
 from bough.types import Message, Task, Trajectory, Turn
 
@@ -89,6 +89,7 @@ async def _record(kind: type[Environment], task: Task, chance: random.Random) ->
             choices = sorted(environment.choices())
             reply = await environment.expert() or (environment.say(chance.choice(choices)) if choices else "Hello?")
             observation = _observed(await environment.step(reply))
+            check_reward(environment, observation)
             message = Message(role="assistant", content=reply)
             turns.append(Turn(reply=message, observation=list(observation.messages), reward=observation.reward))
             if observation.done:
@@ -120,6 +121,7 @@ async def _check_nonsense(kind: type[Environment], task: Task, report: Report) -
         try:
             await environment.start()
             observation = _observed(await environment.step(reply))
+            check_reward(environment, observation)
         finally:
             await environment.close()
         if observation.success:

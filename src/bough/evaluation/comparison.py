@@ -1,7 +1,8 @@
 """Two models, or more, on the same tasks: by how much one is better, and whether that is more than chance.
 
 Episodes are matched by task and attempt. What cannot be compared is refused, and an
-episode whose outcome one side does not know is left out and counted.
+episode whose outcome one side does not know is left out and counted. An episode that one
+side lost could have ended either way: intervals and p-values hold whichever it was.
 """
 
 from __future__ import annotations
@@ -16,12 +17,13 @@ from bough.errors import InputError
 from bough.evaluation.correction import holm
 from bough.evaluation.intervals import Interval, mean_interval
 from bough.evaluation.outcomes import Outcome, by_task, means
-from bough.evaluation.paired import difference_interval, sign_flip
+from bough.evaluation.paired import better_p, difference_interval, sign_flip
 from bough.evaluation.power import Outlook, outlook
 from bough.evaluation.results import ModelResult
 from bough.evaluation.sequential import anytime_p, difference_sequence
 
 Against = Literal["first", "all"]
+ANYTIME = "e-process, valid at any stopping time"
 
 
 @dataclass(frozen=True)
@@ -40,8 +42,10 @@ class Difference:
 class Comparison:
     """How the second does against the first.
 
-    `better` and `worse` count the tasks on which it does better and worse. `adjusted_p`
-    is Holm's, over all comparisons made together; `significant` is judged by it.
+    `better` and `worse` count the tasks on which it does better and worse. `lost` counts
+    the episodes that either side lost: they are in no mean, but in the interval and in p
+    as the worst case of either direction. `adjusted_p` is Holm's, over all comparisons
+    made together; `significant` is judged by it.
     """
 
     first: str
@@ -49,6 +53,7 @@ class Comparison:
     tasks: int
     episodes: int
     left_out: int
+    lost: int
     better: int
     worse: int
     rates: tuple[float, float]
@@ -104,18 +109,25 @@ def matched(first: ModelResult, second: ModelResult) -> list[tuple[Outcome, Outc
         for outcome in first.outcomes
         if (outcome.task, outcome.attempt) in others
     ]
-    unlike = sorted({mine.task for mine, theirs in both if mine.digest != theirs.digest})
+    unlike = sorted(
+        {mine.task for mine, theirs in both if mine.digest and theirs.digest and mine.digest != theirs.digest}
+    )
     if unlike:
         more = f" and {len(unlike) - 1} more" if len(unlike) > 1 else ""
         raise InputError(
-            f"{first.name} and {second.name} played different tasks of one name ({unlike[0]}{more}): "
-            "the world or its options differ, and episodes cannot be matched"
+            f"{first.name} and {second.name} played different tasks with the same name ({unlike[0]}{more}): "
+            "the environment or its options differ, so their episodes cannot be matched"
         )
     if empty := [model.name for model in (first, second) if not model.outcomes]:
-        raise InputError(f"{first.name} and {second.name}: {' and '.join(empty)} played no episode to its end")
+        raise InputError(f"{first.name} and {second.name}: {' and '.join(empty)} finished no episode")
     if not both:
         raise InputError(f"{first.name} and {second.name} have no task in common; evaluate both on the same tasks")
     return both
+
+
+def known_pairs(pairs: Sequence[tuple[Outcome, Outcome]]) -> list[tuple[Outcome, Outcome]]:
+    """Those of which both sides know whether it was a success."""
+    return [(a, b) for a, b in pairs if a.success is not None and b.success is not None]
 
 
 def task_differences(pairs: Sequence[tuple[Outcome, Outcome]], *, reward: bool = False) -> list[float]:
@@ -130,13 +142,9 @@ def task_differences(pairs: Sequence[tuple[Outcome, Outcome]], *, reward: bool =
 
 def _comparable(first: ModelResult, second: ModelResult) -> list[tuple[Outcome, Outcome]]:
     pairs = matched(first, second)
-    if not _known(pairs):
+    if not known_pairs(pairs):
         raise InputError(f"{first.name} and {second.name}: no task has a known outcome for both")
     return pairs
-
-
-def _known(pairs: Sequence[tuple[Outcome, Outcome]]) -> list[tuple[Outcome, Outcome]]:
-    return [(a, b) for a, b in pairs if a.success is not None and b.success is not None]
 
 
 def _compare(
@@ -147,35 +155,48 @@ def _compare(
     sequential: bool,
     together: int,
 ) -> Comparison:
-    known = _known(pairs)
-    played = {(outcome.task, outcome.attempt) for outcome in (*first.outcomes, *second.outcomes)}
+    known, everything = known_pairs(pairs), known_pairs(matched(first.assuming(True), second.assuming(False)))
+    played = {(one.task, one.attempt) for model in (first, second) for one in model.assuming(True).outcomes}
     differences, alpha = task_differences(known), round(1.0 - level, 12)
     rates = [means(by_task(side, lambda outcome: outcome.success)) for side in zip(*known, strict=True)]
     one_attempt = len(known) == len(differences)
-    if sequential:
-        success = Difference(_mean(differences), difference_sequence(differences, level), anytime_p(differences))
-        test = "e-process, valid at any stopping time"
-    else:
-        success = Difference(_mean(differences), difference_interval(differences, level), sign_flip(differences))
-        test = "McNemar exact" if one_attempt else "sign flips by task"
+    test = "McNemar exact" if one_attempt else "Gaffke by task"
+    success = _success(first, second, _mean(differences), level, sequential)
     return Comparison(
         first=first.name,
         second=second.name,
         tasks=len(differences),
         episodes=len(known),
-        left_out=len(played) - len(known),
+        left_out=len(played) - len(everything),
+        lost=len(everything) - len(known),
         better=sum(value > 0 for value in differences),
         worse=sum(value < 0 for value in differences),
         rates=(_mean(rates[0]), _mean(rates[1])),
         success=success,
         # Rewards have no known range, so that no test of them holds at any time.
         reward=None if sequential else _reward(pairs, level),
-        test=test,
+        test=ANYTIME if sequential else test,
         adjusted_p=success.p,
         alpha=alpha,
         comparisons=together,
         outlook=outlook(differences, alpha / together),
     )
+
+
+def _success(first: ModelResult, second: ModelResult, mean: float, level: float, sequential: bool) -> Difference:
+    """Every lost episode counts against whichever direction is asked about."""
+    worst = task_differences(matched(first.assuming(True), second.assuming(False)))
+    best = task_differences(matched(first.assuming(False), second.assuming(True)))
+    between = difference_sequence if sequential else difference_interval
+    low, high = between(worst, level), between(best, level)
+    assert low is not None and high is not None
+    p = min(up_p(worst, sequential), up_p([-value for value in best], sequential))
+    return Difference(mean, replace(low, high=high.high), min(1.0, 2.0 * p))
+
+
+def up_p(differences: Sequence[float], sequential: bool) -> float:
+    """The one-sided p-value of "the mean difference is not above zero"."""
+    return anytime_p(differences, one_sided=True) if sequential else better_p(differences)
 
 
 def _reward(pairs: Sequence[tuple[Outcome, Outcome]], level: float) -> Difference | None:

@@ -3,7 +3,7 @@
     OUTPUT/results.json           outcomes, reports, comparisons
     OUTPUT/models/NAME/           one model's episodes: a collection, as `bough collect` writes it
 
-A contest that was killed goes on with the episodes that are missing. Tasks are looked at
+A contest that was killed resumes with the missing episodes. Tasks are looked at
 in their order, never in the order in which episodes end: quick failures end first.
 """
 
@@ -20,8 +20,9 @@ from bough.config.sampling import SamplingConfig
 from bough.curation.locations import Locations
 from bough.environments.base import Environment
 from bough.environments.registry import find
+from bough.environments.tasks import digest
 from bough.evaluation.comparison import compare
-from bough.evaluation.outcomes import Outcome
+from bough.evaluation.outcomes import Lost, Outcome, task_type
 from bough.evaluation.results import FILE_NAME, ModelResult, Results
 from bough.evaluation.sequential import looks
 from bough.evaluation.success import report
@@ -65,7 +66,9 @@ async def contest(config: EvalConfig, watcher: Watcher | None = None) -> Results
     results = with_numbers(results, config.against, _not_compared)
     results.write(config.output / FILE_NAME)
     if not any(model.outcomes for model in models):
-        raise AllLostError({f"{model.name}, {id}": why for model in models for id, why in model.lost.items()})
+        raise AllLostError(
+            {f"{model.name}, {one.task}#{one.attempt}": one.why for model in models for one in model.lost}
+        )
     return results
 
 
@@ -73,7 +76,7 @@ def with_numbers(results: Results, against: Any = "first", leave_out: Callable[[
     """The same results with reports and comparisons made anew from the outcomes."""
     early = results.stop_width is not None
     reports = {
-        model.name: report(model.outcomes, lost=len(model.lost), level=results.level, sequential=early).to_json()
+        model.name: report(model.outcomes, lost=model.lost, level=results.level, sequential=early).to_json()
         for model in results.models
     }
     compared = compare(results.models, against=against, level=results.level, sequential=early, leave_out=leave_out)
@@ -89,7 +92,8 @@ async def _play(
 ) -> ModelResult:
     assert config.output is not None
     settings = config.contestant(model, config.output / "models" / folder_name(model))
-    lost: dict[str, str] = {}
+    faults: dict[str, str] = {}
+    lost: list[Lost] = []
     agent: Agent | None = None
     with Collection(settings) as collection:
         try:
@@ -105,9 +109,10 @@ async def _play(
                         limits=settings, concurrency=settings.concurrency, retries=settings.retries,
                         tell=(lambda tally: watcher.tell(tally.to_json())) if watcher is not None else None,
                     )  # fmt: skip
-                    lost |= tally.lost
+                    faults |= tally.lost
                 outcomes = _outcomes(collection, wanted, kind)
-                if config.stop_width and _narrow(outcomes, config.stop_width, config.level):
+                lost = _lost(collection, wanted, faults)
+                if config.stop_width and _narrow(outcomes, lost, config.stop_width, config.level):
                     break
         finally:
             if agent is not None:
@@ -123,8 +128,19 @@ def _outcomes(collection: Collection, wanted: Iterable[Attempt], kind: type[Envi
     return [Outcome.of(played[attempt.id], locations) for attempt in wanted if attempt.id in played]
 
 
-def _narrow(outcomes: list[Outcome], width: float, level: float) -> bool:
-    interval = report(outcomes, level=level, sequential=True).success.interval
+def _lost(collection: Collection, wanted: Iterable[Attempt], faults: dict[str, str]) -> list[Lost]:
+    """What is still missing: an episode that was lost at one look may have been played at the next."""
+    return [
+        Lost(
+            task=attempt.task.id, digest=digest(attempt.task), type=task_type(attempt.task),
+            attempt=int(attempt.id.rpartition("#")[2]), why=faults.get(attempt.id, "it was not played"),
+        )
+        for attempt in collection.missing(wanted)
+    ]  # fmt: skip
+
+
+def _narrow(outcomes: list[Outcome], lost: list[Lost], width: float, level: float) -> bool:
+    interval = report(outcomes, lost=lost, level=level, sequential=True).success.interval
     return interval is not None and interval.width <= width
 
 

@@ -1,7 +1,10 @@
-"""The gate between two stages: the new adapter goes on only if it is better for real.
+"""The gate between two stages: the new adapter is promoted only if it is better beyond chance.
 
-It says yes to a model that is no better in at most `alpha` of all cases, whatever the
-number of tasks; in doubt the earlier adapter stays.
+It promotes a model that is no better in at most `alpha` of all decisions, whatever the
+number of tasks; in doubt the earlier adapter is kept. That is exact where the two models
+answer alike (the same model played twice), and simulated where only their means are equal
+(docs/evaluation.md has the assumptions). Lost episodes count against the new adapter: its
+own as failures, the earlier one's as successes.
 """
 
 from __future__ import annotations
@@ -11,10 +14,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from bough.errors import InputError
-from bough.evaluation.comparison import matched, task_differences
-from bough.evaluation.paired import sign_flip
+from bough.evaluation.comparison import known_pairs, matched, task_differences, up_p
 from bough.evaluation.results import ModelResult
-from bough.evaluation.sequential import anytime_p
 
 
 @dataclass(frozen=True)
@@ -29,27 +30,31 @@ class Decision:
     p: float
     false_positive_rate: float
     tasks: int
+    lost: int
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
 
 
 def gate(before: ModelResult, after: ModelResult, *, alpha: float = 0.05, sequential: bool = False) -> Decision:
-    """Decides by a one-sided exact test on the tasks that both played.
+    """Decides by a one-sided test on the tasks that both played.
 
     `sequential`: the number of tasks was decided by looking at the results, so that the
     test must hold at any time.
     """
-    differences = task_differences(matched(before, after))
-    if not differences:
+    known = known_pairs(matched(before, after))
+    if not known:
         raise InputError(f"{before.name} and {after.name}: no task has a known outcome for both")
-    mean = math.fsum(differences) / len(differences)
-    p = (anytime_p if sequential else sign_flip)(differences, one_sided=True)
+    pairs = known_pairs(matched(before.assuming(True), after.assuming(False)))
+    differences, lost = task_differences(pairs), len(pairs) - len(known)
+    mean, p = math.fsum(differences) / len(differences), up_p(differences, sequential)
     promote = p <= alpha
     seen = f"{100 * mean:+.1f} points on {len(differences)} tasks, one-sided p = {p:.2g}"
-    verdict = "is better: it goes on" if promote else "is not shown to be better: the earlier one stays"
+    if lost:
+        seen += f", {lost} lost episode{'s' if lost > 1 else ''} counted against it"
+    verdict = "is better: promoted" if promote else "is not shown to be better: the earlier model is kept"
     reason = f"{after.name} {verdict} ({seen}; at most {alpha:.2g} of such decisions promote a model that is no better)"
-    return Decision(promote, reason, before.name, after.name, mean, p, alpha, len(differences))
+    return Decision(promote, reason, before.name, after.name, mean, p, alpha, len(differences), lost)
 
 
 def alpha_of_round(alpha: float, number: int) -> float:

@@ -12,7 +12,7 @@ from bough.config.curation import Reason
 from bough.curation.failure_modes import mistakes, rules
 from bough.curation.locations import Locations
 from bough.environments.tasks import digest
-from bough.types import Record, Trajectory
+from bough.types import Record, Task, Trajectory
 
 # Where the worlds say what kind of task it is.
 TYPE_KEYS = ("type", "task_type", "page", "kind")
@@ -49,7 +49,7 @@ class Outcome(Record):
         return cls(
             task=trajectory.task.id,
             digest=digest(trajectory.task),
-            type=next((str(trajectory.task.data[key]) for key in TYPE_KEYS if key in trajectory.task.data), None),
+            type=task_type(trajectory.task),
             attempt=int(attempt) if attempt.isdecimal() else 0,
             success=trajectory.success,
             reward=trajectory.rewards.get("outcome"),
@@ -60,6 +60,29 @@ class Outcome(Record):
             errors=dict(sorted(Counter(turn.error for turn in trajectory.turns if turn.error).items())),
             mistakes=dict(sorted(found.items())),
         )
+
+
+class Lost(Record):
+    """An episode that world or engine never let end, and why.
+
+    Its outcome could have been any. Results on file from before lost episodes were
+    counted have no `digest`.
+    """
+
+    task: str
+    digest: str | None = None
+    type: str | None = None
+    attempt: int = 0
+    why: str
+
+    def outcome(self, success: bool) -> Outcome:
+        """The outcome it would have had, were it a success or a failure."""
+        return Outcome(task=self.task, digest=self.digest or "", type=self.type, attempt=self.attempt, success=success)
+
+
+def task_type(task: Task) -> str | None:
+    """What kind of task it is, where its world says so."""
+    return next((str(task.data[key]) for key in TYPE_KEYS if key in task.data), None)
 
 
 def by_task(outcomes: Iterable[Outcome], value: Callable[[Outcome], float | bool | None]) -> dict[str, list[float]]:

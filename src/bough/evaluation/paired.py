@@ -1,8 +1,15 @@
 """Two models on the same tasks: is the difference more than chance?
 
-Each task gives one difference. Were the models equally good, each difference might as
-well have had the other sign; the tests count how often such flips alone make a sum as
-large as the one seen. With one attempt a task that is McNemar's exact test.
+Each task gives one difference, its mean over the attempts. Two hypotheses say that the
+second model is no better:
+
+- the outcomes are exchangeable (one model, played twice): every difference could as well
+  have had the other sign. The sign-flip test is exact for it.
+- the means are equal, but the models differ task by task. Differences are then skewed,
+  and sign flips alone err too often; `mean_p` holds there.
+
+`better_p` is the larger of both p-values. With one attempt per task both are McNemar's
+exact test.
 """
 
 from __future__ import annotations
@@ -16,6 +23,7 @@ import numpy as np
 
 from bough.evaluation.distributions import binomial_tail
 from bough.evaluation.intervals import Floats, Interval, resampled_means
+from bough.evaluation.mean_test import mean_p
 
 # Up to here every flip is counted; beyond, draws stand for all.
 EXACT_WORK = 50_000_000
@@ -28,6 +36,13 @@ def mcnemar(only_first: int, only_second: int) -> float:
     """McNemar's exact two-sided p-value from the tasks that only one of the two solved."""
     differing = only_first + only_second
     return min(1.0, 2.0 * binomial_tail(max(only_first, only_second), differing)) if differing else 1.0
+
+
+def better_p(differences: Sequence[float]) -> float:
+    """The one-sided p-value of "the second is no better", from differences between two rates."""
+    flips = sign_flip(differences, one_sided=True)
+    one_attempt = all(difference in (-1.0, 0.0, 1.0) for difference in differences)
+    return flips if one_attempt else max(flips, mean_p(differences))
 
 
 def sign_flip(differences: Sequence[float], *, one_sided: bool = False, seed: int = 0) -> float:

@@ -11,11 +11,11 @@ import json
 from pathlib import Path
 from typing import Any
 
-from pydantic import Field, JsonValue, ValidationError
+from pydantic import Field, JsonValue, ValidationError, field_validator
 
 from bough.disk import write_json
 from bough.errors import InputError
-from bough.evaluation.outcomes import Outcome
+from bough.evaluation.outcomes import Lost, Outcome
 from bough.types import Record
 
 SCHEMA = "evaluation/1"
@@ -28,7 +28,21 @@ class ModelResult(Record):
     name: str
     settings: dict[str, JsonValue] = Field({})
     outcomes: list[Outcome]
-    lost: dict[str, str] = Field({})
+    lost: list[Lost] = Field([])
+
+    @field_validator("lost", mode="before")
+    @classmethod
+    def _from_names(cls, value: Any) -> Any:
+        """Earlier files name lost episodes TASK#ATTEMPT, each with why."""
+        if not isinstance(value, dict):
+            return value
+        parts = [(*name.rpartition("#"), why) for name, why in value.items()]
+        return [{"task": task, "attempt": attempt, "why": why} for task, _, attempt, why in parts]
+
+    def assuming(self, lost_succeed: bool) -> ModelResult:
+        """The same with every lost episode taken for a success, or for a failure."""
+        rows = [*self.outcomes, *(one.outcome(lost_succeed) for one in self.lost)]
+        return self.model_copy(update={"outcomes": rows, "lost": []})
 
 
 class Results(Record):

@@ -1,18 +1,26 @@
-"""The report of one model: how often it succeeds and how sure that is, what it costs, and how it fails."""
+"""The report of one model: how often it succeeds and how sure that is, what it costs, and how it fails.
+
+A lost episode could have been a success or a failure. Every success rate is the mean over
+the episodes that ended; its interval reaches from the lower end with all lost episodes as
+failures to the upper end with all of them as successes.
+"""
 
 from __future__ import annotations
 
 import math
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from bough.config.curation import Reason
 from bough.evaluation.attempts import ladder, pass_all, pass_at
 from bough.evaluation.intervals import Interval, mean_interval, rate_interval
-from bough.evaluation.outcomes import MISTAKES, Outcome, by_task, means
+from bough.evaluation.outcomes import MISTAKES, Lost, Outcome, by_task, means
 from bough.evaluation.sequential import confidence_sequence
+
+ByTask = dict[str, list[float]]
+BOUNDED = "lost episodes as failures at the lower end, as successes at the upper end"
 
 
 @dataclass(frozen=True)
@@ -33,13 +41,14 @@ class Report:
     """Everything about one model.
 
     Failures are counted by how the episode ended, errors by kind over all turns; a
-    mistake's rate is the share of episodes in which it was made at all.
+    mistake's rate is the share of ended episodes in which it was made at all.
     """
 
     tasks: int
     episodes: int
     unknown: int
     lost: int
+    lost_by_task: dict[str, int]
     success: Measure
     reward: Measure
     turns: Measure
@@ -57,15 +66,37 @@ class Report:
         return {name: _plain(value) for name, value in vars(self).items()}
 
 
-def report(outcomes: Sequence[Outcome], *, lost: int = 0, level: float = 0.95, sequential: bool = False) -> Report:
+@dataclass(frozen=True)
+class Attempts:
+    """The attempts at each task, 1 for a success: those that ended, and with the lost ones as failures or successes."""
+
+    known: ByTask
+    sides: tuple[ByTask, ...]
+
+    @classmethod
+    def of(cls, outcomes: Sequence[Outcome], lost: Sequence[Lost]) -> Attempts:
+        def solved(more: Sequence[Outcome] = ()) -> ByTask:
+            return by_task([*outcomes, *more], lambda outcome: outcome.success)
+
+        sides = [solved([one.outcome(success) for one in lost]) for success in (False, True)] if lost else []
+        return cls(solved(), tuple(sides))
+
+    @property
+    def fewest(self) -> int:
+        """How many attempts every task has, at least."""
+        return min((len(values) for side in (self.known, *self.sides) for values in side.values()), default=0)
+
+
+def report(
+    outcomes: Sequence[Outcome], *, lost: Sequence[Lost] = (), level: float = 0.95, sequential: bool = False
+) -> Report:
     """The report.
 
     `sequential`: the number of episodes was decided by looking at them. Rates then have
     intervals that hold at any time; other means have none.
     """
-    solved = by_task(outcomes, lambda outcome: outcome.success)
-    counts = {task: (int(sum(values)), len(values)) for task, values in solved.items()}
-    steps = ladder(tried for _, tried in counts.values())
+    solved = Attempts.of(outcomes, lost)
+    steps = ladder([solved.fewest])
     failed = [outcome for outcome in outcomes if outcome.success is False]
     errors: Counter[str] = Counter()
     for outcome in outcomes:
@@ -79,14 +110,18 @@ def report(outcomes: Sequence[Outcome], *, lost: int = 0, level: float = 0.95, s
         return Measure(_mean(found), interval, sum(map(len, values.values())))
 
     def passes(estimate: Callable[[int, int, int], float]) -> dict[int, Measure]:
-        return {k: _rate([estimate(k, *count) for count in counts.values()], solved, level, sequential) for k in steps}
+        def at(k: int) -> Callable[[ByTask], list[float]]:
+            return lambda side: [estimate(k, int(sum(values)), len(values)) for values in side.values()]
+
+        return {k: _rate(solved, level, sequential, at(k)) for k in steps}
 
     return Report(
         tasks=len({outcome.task for outcome in outcomes}),
         episodes=len(outcomes),
         unknown=sum(outcome.success is None for outcome in outcomes),
-        lost=lost,
-        success=_rate(means(solved), solved, level, sequential),
+        lost=len(lost),
+        lost_by_task=dict(Counter(one.task for one in lost)),
+        success=_rate(solved, level, sequential),
         reward=average(lambda outcome: outcome.reward),
         turns=average(lambda outcome: outcome.turns),
         prompt_tokens=average(lambda outcome: outcome.prompt_tokens),
@@ -97,7 +132,7 @@ def report(outcomes: Sequence[Outcome], *, lost: int = 0, level: float = 0.95, s
         errors=dict(errors.most_common()),
         invalid_rate=sum(errors.values()) / turns if turns else None,
         mistakes=_mistakes(outcomes, level, sequential),
-        types=_types(outcomes, level, sequential),
+        types=_types(outcomes, lost, level, sequential),
     )
 
 
@@ -105,23 +140,35 @@ def _mistakes(outcomes: Sequence[Outcome], level: float, sequential: bool) -> di
     def made(kind: Reason) -> dict[str, list[float]]:
         return by_task(outcomes, lambda outcome: None if outcome.mistakes is None else kind in outcome.mistakes)
 
-    return {kind: _rate(means(made(kind)), made(kind), level, sequential) for kind in MISTAKES}
+    return {kind: _rate(Attempts(made(kind), ()), level, sequential) for kind in MISTAKES}
 
 
-def _types(outcomes: Sequence[Outcome], level: float, sequential: bool) -> dict[str, Measure]:
-    names = sorted({outcome.type for outcome in outcomes if outcome.type is not None})
+def _types(outcomes: Sequence[Outcome], lost: Sequence[Lost], level: float, sequential: bool) -> dict[str, Measure]:
+    found = {one.type for one in outcomes} | {one.type for one in lost}
     parts = {
-        name: by_task([outcome for outcome in outcomes if outcome.type == name], lambda outcome: outcome.success)
-        for name in names
+        name: Attempts.of([one for one in outcomes if one.type == name], [one for one in lost if one.type == name])
+        for name in sorted(name for name in found if name is not None)
     }
-    return {name: _rate(means(solved), solved, level, sequential) for name, solved in parts.items()}
+    return {name: _rate(solved, level, sequential) for name, solved in parts.items()}
 
 
-def _rate(values: list[float], solved: dict[str, list[float]], level: float, sequential: bool) -> Measure:
-    episodes = sum(map(len, solved.values()))
+def _rate(solved: Attempts, level: float, sequential: bool, values: Callable[[ByTask], list[float]] = means) -> Measure:
+    known, episodes = values(solved.known), sum(map(len, solved.known.values()))
+    interval = _interval(solved.known, values, level, sequential)
+    for side in solved.sides:
+        bound = _interval(side, values, level, sequential)
+        if interval is not None and bound is not None:
+            interval = replace(interval, low=min(interval.low, bound.low), high=max(interval.high, bound.high))
+    if interval is not None and solved.sides:
+        interval = replace(interval, method=f"{interval.method}; {BOUNDED}")
+    return Measure(_mean(known), interval, episodes)
+
+
+def _interval(side: ByTask, values: Callable[[ByTask], list[float]], level: float, sequential: bool) -> Interval | None:
+    found = values(side)
     if sequential:
-        return Measure(_mean(values), confidence_sequence(values, level) if values else None, episodes)
-    return Measure(_mean(values), rate_interval(values, episodes, level), episodes)
+        return confidence_sequence(found, level) if found else None
+    return rate_interval(found, sum(map(len, side.values())), level)
 
 
 def _mean(values: list[float]) -> float | None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from bough.rewards.bounds import bounded
 from bough.types import Trajectory
 
 
+@bounded(0.0, 1.0)
 def progress(trajectory: Trajectory) -> float | None:
     """The last progress the world told, 0 to 1; a success is 1. None where the world never tells.
 

@@ -3,6 +3,8 @@
 outcome                        one of ours
 my_package.rewards:brevity     a function of an installed module
 rewards/brevity.py:brevity     a function of a file
+
+`@bounded(low, high)` above a function declares its range, and a value outside it stops the run.
 """
 
 from __future__ import annotations

@@ -4,7 +4,8 @@
     scored = rubric.score(trajectory)      # scored.rewards: each by its name, and their weighted sum, "total"
 
 A reward that cannot be computed is None, never 0, and makes the total None: whoever
-compares attempts leaves such a trajectory out. A reward of weight 0 is only looked at.
+compares attempts leaves such a trajectory out. A reward outside its declared range
+(`rewards/bounds.py`) stops the run. A reward of weight 0 is only looked at.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ from numbers import Real
 from typing import Any
 
 from bough.config.rewards import Weight
-from bough.errors import InputError, did_you_mean
+from bough.errors import InputError, RewardRangeError, did_you_mean
+from bough.rewards.bounds import Bounds, bounds_of
 from bough.rewards.registry import Reward, find, parameters
 from bough.types import Trajectory
 
@@ -32,6 +34,7 @@ class Part:
     name: str
     weight: float
     reward: Reward
+    bounds: Bounds | None = None
 
 
 class Rubric:
@@ -69,6 +72,8 @@ class Rubric:
             self.failed[part.name] += 1
             self.why.setdefault(part.name, f"{trajectory.id}: {type(error).__name__}: {error}")
             return None
+        if part.bounds is not None and not part.bounds[0] <= value <= part.bounds[1]:
+            raise RewardRangeError(f"the reward {part.name}", trajectory.task.id, float(value), part.bounds)
         return float(value)
 
 
@@ -83,4 +88,4 @@ def _part(name: str, given: Weight) -> Part:
             [f"{key} is not a setting{did_you_mean(key, ['weight', *known])}" for key in unknown],
         )
     # A function of one's own goes by its own name, not by its place.
-    return Part(name.rpartition(":")[2], weight, partial(reward, **settings))
+    return Part(name.rpartition(":")[2], weight, partial(reward, **settings), bounds_of(reward))

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from bough.rewards.bounds import bounded
 from bough.types import Trajectory
 
 
+@bounded(0.0, 1.0)
 def steps(trajectory: Trajectory, *, max_turns: int = 50) -> float | None:
     """1 for a success in one turn, less by 1/`max_turns` for each further one, never below 0.
 

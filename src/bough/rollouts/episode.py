@@ -20,13 +20,14 @@ import asyncio
 import logging
 import math
 from dataclasses import dataclass, field
+from numbers import Real
 from typing import Any
 
 from pydantic import JsonValue
 
 from bough.config.rollouts import LimitsConfig
 from bough.engines.base import Answer, Chat, ContextFullError, EngineError
-from bough.environments.base import Environment, Observation, WorldError, blamed_on_the_world
+from bough.environments.base import Environment, Observation, WorldError, blamed_on_the_world, check_reward
 from bough.rollouts.agents import Agent
 from bough.speech.hermes import reply_text
 from bough.types import Message, Task, Trajectory, Turn
@@ -158,6 +159,7 @@ async def _turns(episode: Episode, environment: Environment, chat: Chat, limits:
             break
         answer = await chat.answer(episode.messages, episode.tools)
         observation = await _in_time(environment.step(reply_text(answer.message)), limits, "step")
+        check_reward(environment, observation)
         episode.take(answer, observation)
         if episode.stop is None:
             episode.stop = _given_up(episode.turns, limits)
@@ -174,8 +176,9 @@ async def _in_time(waiting: Any, limits: LimitsConfig, what: str) -> Observation
     if not isinstance(observation, Observation):
         raise WorldError(f"{what} returned a {type(observation).__name__}; it must return an Observation")
     for name in ("reward", "progress"):
-        if not math.isfinite(getattr(observation, name) or 0.0):
-            raise WorldError(f"{what} gave the {name} {getattr(observation, name)}")
+        value = getattr(observation, name)
+        if value is not None and not (isinstance(value, Real) and math.isfinite(value)):
+            raise WorldError(f"{what} gave the {name} {value!r:.100}; it must be a finite number or None")
     return observation
 
 

@@ -1,4 +1,4 @@
-"""The gate between stages: two evaluations on file, and which model goes on."""
+"""The gate between stages: two evaluations on file, and which model is kept."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from bough.evaluation.results import Results
 
 
 class Gate(Config):
-    """What an evaluation asks of a model: to be better than another, beyond chance. Else the other one goes on."""
+    """What an evaluation asks of a model: to be better than another, beyond chance. Else the other one is kept."""
 
-    alpha: float = Field(0.05, gt=0, lt=1, description="at most this share of models that are no better is promoted")
-    against: str | None = Field(None, description="an earlier evaluation (default: that of the model that went on)")
+    alpha: float = Field(0.05, gt=0, lt=1, description="promote at most this share of models that are not better")
+    against: str | None = Field(None, description="an earlier evaluation (default: that of the model promoted last)")
 
 
 def judge(before: Path, after: Path, *, alpha: float) -> Decision:
-    """Whether the model evaluated in `after` is really better than the one in `before`."""
+    """Whether the model evaluated in `after` is better than the one in `before`, beyond chance."""
     old, new = Results.read(before), Results.read(after)
     early = old.stop_width is not None or new.stop_width is not None
     return gate(old.models[-1], new.models[-1], alpha=alpha, sequential=early)

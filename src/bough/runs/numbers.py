@@ -38,6 +38,8 @@ def _evaluated(folder: Path) -> Iterator[tuple[str, float]]:
             yield f"success_low{end}", success["interval"]["low"]
             yield f"success_high{end}", success["interval"]["high"]
         yield f"episodes{end}", success["episodes"]
+        if report.get("lost"):
+            yield f"lost{end}", report["lost"]
 
 
 def _reported(folder: Path) -> Iterator[tuple[str, float]]:

@@ -24,6 +24,7 @@ class Row:
     low: float
     high: float
     episodes: int
+    lost: int = 0
     before: str = ""
     compared: Comparison | None = None
 
@@ -62,10 +63,10 @@ def _evaluations(folder: Path, recipe: Recipe) -> Iterator[tuple[str, Record, Re
 
 def _row(stage: str, results: Results) -> Row:
     model, early = results.models[-1], results.stop_width is not None
-    found = report(model.outcomes, lost=len(model.lost), level=0.95, sequential=early).success
+    found = report(model.outcomes, lost=model.lost, level=0.95, sequential=early).success
     if found is None or found.interval is None:
-        return Row(stage, None, 0.0, 1.0, len(model.outcomes))
-    return Row(stage, found.mean, found.interval.low, found.interval.high, len(model.outcomes))
+        return Row(stage, None, 0.0, 1.0, len(model.outcomes), len(model.lost))
+    return Row(stage, found.mean, found.interval.low, found.interval.high, len(model.outcomes), len(model.lost))
 
 
 def _compared(before: Results, after: Results) -> Comparison | None:

@@ -63,7 +63,7 @@ def sentence(found: Json) -> str:
     head = (
         f"{found['second']} against {found['first']}: {_points(success['mean'])} points of success"
         f"{_points_interval(success['interval'])} on {found['tasks']} tasks"
-        f" ({found['better']} better, {found['worse']} worse{_left_out(found['left_out'])})"
+        f" ({found['better']} better, {found['worse']} worse{_missing(found)})"
     )
     test = f"{found['test']} p {_p(success['p'])}"
     if found["comparisons"] > 1:
@@ -79,13 +79,13 @@ def sentence(found: Json) -> str:
 
 def _outlook(comparison: Json) -> str:
     found, tasks = comparison["outlook"], comparison["tasks"]
-    could = f"{tasks} tasks are too few to show any difference"
+    could = f"{tasks} tasks are too few to detect any difference"
     if found["detectable"] is not None:
-        could = f"{tasks} tasks show a true difference of {100 * found['detectable']:.0f} points four times in five"
+        could = f"{tasks} tasks detect a true difference of {100 * found['detectable']:.0f} points with 80% power"
     if found["tasks"] is None:
         return f"No difference was seen; {could}."
-    fixed = " fixed beforehand" if "any stopping time" in comparison["test"] else ""
-    return f"If the true difference is the one seen, about {found['tasks']:,} tasks{fixed} would settle it; {could}."
+    fixed = " chosen in advance" if "any stopping time" in comparison["test"] else ""
+    return f"If the true difference is the one seen, about {found['tasks']:,} tasks{fixed} would be enough; {could}."
 
 
 def _success(reports: Mapping[str, Any], level: float) -> Table:
@@ -175,8 +175,9 @@ def _points_interval(interval: Json | None) -> str:
     return f" ({_points(interval['low'])} to {_points(interval['high'])})" if interval else ""
 
 
-def _left_out(count: int) -> str:
-    return f", {count} left out" if count else ""
+def _missing(found: Json) -> str:
+    lost = f", {found['lost']} lost: worst case in the interval and p" if found["lost"] else ""
+    return f"{lost}, {found['left_out']} left out" if found["left_out"] else lost
 
 
 def _p(value: float) -> str:

@@ -27,12 +27,12 @@ class Evaluated:
 
 
 def rates(index: Index, folder: str) -> list[dict[str, Any]]:
-    """Every model's success with its interval."""
+    """Every model's success with its interval, and how many episodes were lost."""
     try:
         found = _read(index, folder)
     except MissingError:
         return []
-    return [{"model": name, **one["success"]} for name, one in found.reports.items()]
+    return [{"model": name, **one["success"], "lost": one["lost"]} for name, one in found.reports.items()]
 
 
 def evaluation(index: Index, folder: str) -> dict[str, Any]:
@@ -57,7 +57,8 @@ def evaluation(index: Index, folder: str) -> dict[str, Any]:
             named.append(model.model_copy(update={"name": name}))
             models.append({
                 "name": name, "folder": where, "model": model.name, "file": _file(index, where, model.name),
-                "settings": model.settings, "lost": model.lost, "report": found.reports[model.name],
+                "settings": model.settings, "lost": [one.model_dump() for one in model.lost],
+                "report": found.reports[model.name],
             })  # fmt: skip
     comparisons, why_not = _compared(named[:MAX_COMPARED], chosen)
     return {
@@ -127,7 +128,7 @@ def _cached(file: Path, mtime: int) -> Evaluated:  # noqa: ARG001  a file that c
     early = results.stop_width is not None
     # Made anew from the outcomes: what a file says of itself is not taken on trust.
     reports = {
-        model.name: report(model.outcomes, lost=len(model.lost), level=results.level, sequential=early).to_json()
+        model.name: report(model.outcomes, lost=model.lost, level=results.level, sequential=early).to_json()
         for model in results.models
     }
     return Evaluated(results, reports)

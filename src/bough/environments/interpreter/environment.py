@@ -41,6 +41,7 @@ class Interpreter(Environment):
 
     name = "interpreter"
     max_turns: ClassVar[int] = 16
+    reward_range = (0.0, 1.0)
 
     class Options(Config):
         """Where problems come from and what the interpreter allows."""

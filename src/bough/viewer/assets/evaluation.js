@@ -45,7 +45,7 @@ function summary(found) {
         h("td", { class: "wide" }, interval(report.success)),
         h("td", { class: "num strong" }, episodes(model, { outcome: "success" }, percent(report.success.mean))),
         h("td", { class: "num" }, range ? `${percent(range.low)} – ${percent(range.high)}` : "–"),
-        h("td", { class: "num" }, episodes(model, {}, count(report.episodes))),
+        h("td", { class: "num" }, episodes(model, {}, `${count(report.episodes)}${report.lost ? `, ${count(report.lost)} lost` : ""}`)),
         h("td", { class: "num" }, number(report.reward.mean)),
         h("td", { class: "num" }, number(report.turns.mean)),
         h("td", { class: "num" }, number(report.completion_tokens.mean)),
@@ -58,7 +58,7 @@ function summary(found) {
 
 function lost(models) {
   const rows = models.filter((model) => model.report.lost || model.report.unknown);
-  return rows.length ? h("p", { class: "faint" }, rows.map((model) => `${model.name}: ${[model.report.lost && `${plural(model.report.lost, "episode")} lost to a broken world or engine`, model.report.unknown && `${plural(model.report.unknown, "episode")} of unknown outcome`].filter(Boolean).join(", ")}`).join("; ")) : null;
+  return rows.length ? h("p", { class: "faint" }, rows.map((model) => `${model.name}: ${[model.report.lost && `${plural(model.report.lost, "episode")} lost to a broken environment or engine (the interval allows for both outcomes of each)`, model.report.unknown && `${plural(model.report.unknown, "episode")} of unknown outcome`].filter(Boolean).join(", ")}`).join("; ")) : null;
 }
 
 function matrix(found) {

@@ -66,7 +66,7 @@ function ladder(stages) {
         h("td", { class: "wide" }, interval(measure)),
         h("td", { class: "num strong" }, percent(measure.mean)),
         h("td", { class: "num faint" }, measure.interval ? `${percent(measure.interval.low)} – ${percent(measure.interval.high)}` : ""),
-        h("td", { class: "num faint" }, plural(measure.episodes, "episode")),
+        h("td", { class: "num faint" }, `${plural(measure.episodes, "episode")}${measure.lost ? `, ${measure.lost} lost` : ""}`),
       ))),
     ),
   );

@@ -1,0 +1,239 @@
+"""A number as it is written at the end of a calculation, not as a calculation.
+
+    315   -1,234.50   2/3   \\frac{2}{3}   2\\frac{1}{2}   1.5\\times 10^{3}   0.\\overline{3}
+    5\\sqrt{2}   \\frac{1+\\sqrt{5}}{2}   2\\pi   3-4i   2(1+\\sqrt{3})
+
+A reader takes what it can from the start of a text and says whether it is in simplest
+form: fractions in lowest terms, no square under a root, like terms added up. `6/3`,
+`\\sqrt{8}`, `2+3` and `5(7)` are numbers, but each is still a calculation.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+from fractions import Fraction
+
+MAX_LENGTH = 1_000
+MAX_DEPTH = 8
+MAX_EXPONENT = 300
+# Larger ones would take long to find a square in.
+MAX_RADICAND = 10**10
+
+# What a part of a number is made of: √ of a number without squares, a power of π, a power of i.
+Kind = tuple[int, int, int]
+PLAIN: Kind = (1, 0, 0)
+
+_DIGITS = re.compile(r"\s*(\d{1,3}(?:,\d{3})+(?![\d,])|\d+)?(\.\d*)?(?:\\overline\s*\{(\d+)\})?")
+_SCIENTIFIC = re.compile(r"\s*(?:(?:\\times|\\cdot|×|\*)\s*10\s*\^\s*(?:\{\s*([-+]?\d+)\s*\}|(-?\d+))|[eE]([-+]?\d+))")
+_SYMBOLS = {"\\pi": (1, 1, 0), "i": (1, 0, 1)}
+_SYMBOL = re.compile(r"\s*(\\pi|i)(?![A-Za-z])")
+_MIXED = re.compile(r"\s*(?:\\frac\{(\d+)\}\{(\d+)\}|(?<=\s)(\d+)/(\d+)(?!\d))")
+
+
+@dataclass(frozen=True)
+class Number:
+    """A sum of parts of different kinds.
+
+    `simple` says whether it was written in simplest form, `coefficient` whether as digits
+    or a fraction, of which a product has one.
+    """
+
+    parts: dict[Kind, Fraction]
+    simple: bool
+    coefficient: bool = False
+
+    def equals(self, other: Number) -> bool:
+        return self.parts == other.parts
+
+
+class NotANumberError(ValueError):
+    """The text does not start with a number."""
+
+
+def read_number(text: str) -> tuple[Number, str] | None:
+    """The number at the start of a text, and the rest; None where there is none."""
+    if len(text) > MAX_LENGTH:
+        return None
+    reader = _Reader(text)
+    try:
+        number = reader.sum(0)
+    except (NotANumberError, ZeroDivisionError):
+        return None
+    return number, text[reader.at :]
+
+
+class _Reader:
+    def __init__(self, text: str) -> None:
+        self.text, self.at = text, 0
+
+    def sum(self, depth: int) -> Number:
+        """Terms with signs between them."""
+        if depth > MAX_DEPTH:
+            raise NotANumberError
+        parts: dict[Kind, Fraction] = {}
+        simple, sign = True, -1 if self._take("-") else 1
+        if sign == 1:
+            self._take("+")
+        while True:
+            term = self._term(depth)
+            simple = simple and term.simple and not parts.keys() & term.parts.keys()
+            for kind, value in term.parts.items():
+                parts[kind] = parts.get(kind, Fraction(0)) + sign * value
+            if self._take("+"):
+                sign = 1
+            elif self._take("-"):
+                sign = -1
+            else:
+                break
+        kept = {kind: value for kind, value in parts.items() if value}
+        return Number(kept, simple and (len(kept) == len(parts) or parts == {PLAIN: 0}))
+
+    def _term(self, depth: int) -> Number:
+        """Factors side by side, perhaps over a denominator after a slash."""
+        factors = [self._factor(depth)]
+        while (factor := self._next_factor(depth)) is not None:
+            factors.append(factor)
+        number = _product(factors)
+        if self._take("/"):
+            number = _quotient(number, self._factor(depth))
+            if self._next_factor(depth) is not None:
+                raise NotANumberError  # 1/2π is two numbers
+        return number
+
+    def _next_factor(self, depth: int) -> Number | None:
+        start = self.at
+        try:
+            return self._factor(depth, first=False)
+        except NotANumberError:
+            self.at = start
+            return None
+
+    def _factor(self, depth: int, first: bool = True) -> Number:
+        if first and (number := self._digits()) is not None:
+            return number
+        if self._take("\\frac"):
+            top, bottom = self._group(depth), self._group(depth)
+            return _quotient(top, bottom)
+        if self._take("\\sqrt"):
+            return _root(self._group(depth))
+        if symbol := self._match(_SYMBOL):
+            return Number({_SYMBOLS[symbol[1]]: Fraction(1)}, True)
+        if self._take("("):
+            start, inside = self.at, self.sum(depth + 1)
+            self._need(")")
+            if "," in self.text[start : self.at]:  # (4,112) is two numbers
+                raise NotANumberError
+            # What is left in brackets cannot be added up; a single number there is a product.
+            return Number(inside.parts, inside.simple and len(inside.parts) > 1)
+        raise NotANumberError
+
+    def _group(self, depth: int) -> Number:
+        self._need("{")
+        inside = self.sum(depth + 1)
+        self._need("}")
+        return inside
+
+    def _digits(self) -> Number | None:
+        """Whole, decimal, mixed or scientific."""
+        found = _DIGITS.match(self.text, self.at)
+        if found is None or not (found[1] or len(found[2] or "") > 1 or found[3]) or (found[3] and not found[2]):
+            return None
+        self.at = found.end()
+        whole, decimals, repeating = (found[1] or "0").replace(",", ""), (found[2] or ".")[1:], found[3]
+        value = Fraction(int(whole + decimals), 10 ** len(decimals))
+        if repeating:
+            value += Fraction(int(repeating), 10 ** len(decimals) * (10 ** len(repeating) - 1))
+        if found[2] is None and (mixed := self._match(_MIXED)):
+            top, bottom = (int(part) for part in mixed.groups() if part is not None)
+            proper = 0 < top < bottom and math.gcd(top, bottom) == 1 and value > 0
+            return Number(_plain(value + Fraction(top, bottom)), proper, coefficient=True)
+        if power := self._match(_SCIENTIFIC):
+            exponent = int(next(part for part in power.groups() if part is not None))
+            if abs(exponent) > MAX_EXPONENT:
+                raise NotANumberError
+            return Number(_plain(value * Fraction(10) ** exponent), 1 <= value < 10, coefficient=True)
+        return Number(_plain(value), True, coefficient=True)
+
+    def _take(self, word: str) -> bool:
+        return self._match(re.compile(r"\s*" + re.escape(word))) is not None
+
+    def _need(self, word: str) -> None:
+        if not self._take(word):
+            raise NotANumberError
+
+    def _match(self, pattern: re.Pattern[str]) -> re.Match[str] | None:
+        found = pattern.match(self.text, self.at)
+        if found:
+            self.at = found.end()
+        return found
+
+
+def _plain(value: Fraction) -> dict[Kind, Fraction]:
+    return {PLAIN: value}
+
+
+def _product(factors: list[Number]) -> Number:
+    """One coefficient, one root, one π, one i, one sum in brackets: anything else is still to be multiplied."""
+    number = factors[0]
+    for factor in factors[1:]:
+        parts: dict[Kind, Fraction] = {}
+        for (root, pi, i), value in number.parts.items():
+            for (other_root, other_pi, other_i), other in factor.parts.items():
+                square, rest = _square_out_of(root * other_root)
+                turn = i + other_i
+                kind = (rest, pi + other_pi, turn % 2)
+                parts[kind] = parts.get(kind, Fraction(0)) + value * other * square * (-1 if turn > 1 else 1)
+        number = Number({kind: value for kind, value in parts.items() if value}, False)
+    if len(factors) == 1:
+        return number
+    sums = [factor for factor in factors if len(factor.parts) > 1]
+    kinds = [kind for factor in factors if len(factor.parts) == 1 for kind in factor.parts]
+    once = len(sums) <= 1 and sum(factor.coefficient for factor in factors) <= 1
+    once = once and all(sum(kind[place] != PLAIN[place] for kind in kinds) <= 1 for place in range(3))
+    return Number(
+        number.parts, once and all(factor.simple and factor.parts != _plain(Fraction(0)) for factor in factors)
+    )
+
+
+def _quotient(top: Number, bottom: Number) -> Number:
+    """Over a whole number, a root or π. Raises NotANumberError where the denominator is a sum."""
+    if len(bottom.parts) != 1:
+        raise NotANumberError
+    [((root, pi, i), value)] = bottom.parts.items()
+    if i:
+        raise NotANumberError
+    parts: dict[Kind, Fraction] = {}
+    for (other_root, other_pi, other_i), other in top.parts.items():
+        square, rest = _square_out_of(other_root * root)
+        parts[(rest, other_pi - pi, other_i)] = other * square / (value * root)
+    whole = [part for number in (top, bottom) for part in number.parts.values()]
+    lowest = all(part.denominator == 1 for part in whole) and value > 0 and not (value == 1 and root == 1 and pi == 0)
+    lowest = lowest and math.gcd(*(part.numerator for part in top.parts.values()), value.numerator) == 1
+    shared = math.gcd(*(part.numerator for part in top.parts.values()), root) if root > 1 else 1
+    roots = all(math.gcd(other_root, root) == 1 for other_root, _, _ in top.parts)
+    same_pi = pi != 0 and any(other_pi for _, other_pi, _ in top.parts)
+    simple = top.simple and bottom.simple and bool(top.parts) and lowest and shared == 1 and roots and not same_pi
+    return Number(parts, simple, coefficient=True)
+
+
+def _root(inside: Number) -> Number:
+    value = inside.parts.get(PLAIN)
+    if len(inside.parts) != 1 or value is None or value.denominator != 1 or not 0 < value <= MAX_RADICAND:
+        raise NotANumberError
+    square, rest = _square_out_of(value.numerator)
+    return Number({(rest, 0, 0): Fraction(square)}, inside.simple and square == 1 and rest > 1)
+
+
+def _square_out_of(number: int) -> tuple[int, int]:
+    """The largest square in a number, as its root, and what is left."""
+    if number > MAX_RADICAND:
+        raise NotANumberError
+    square, rest, factor = 1, number, 2
+    while factor * factor <= rest:
+        while rest % (factor * factor) == 0:
+            rest //= factor * factor
+            square *= factor
+        factor += 1
+    return square, rest
