@@ -6,7 +6,7 @@ from pathlib import Path
 SOURCE = Path(__file__).parents[1] / "src" / "bough"
 # Data flows downwards in this list; a module imports only from its own floor and those above it.
 FLOORS = [
-    "errors", "disk", "types", "ledger", "config", "rundir", "formats", "trajectories", "terminal", "speech",
+    "errors", "disk", "cache", "types", "ledger", "config", "rundir", "formats", "trajectories", "terminal", "speech",
     "sandbox", "environments", "models", "calls", "trees", "objectives", "training", "tracking", "rewards", "engines",
     "rollouts", "curation", "stages", "evaluation", "recipes", "verbs", "runs", "cards", "viewer",
     "commands", "cli",
