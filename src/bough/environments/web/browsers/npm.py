@@ -37,11 +37,13 @@ def build(folder: Path) -> None:
     except ImportError:
         raise BoughError("it needs the brotli package; install it with: pip install 'bough[web]'") from None
     parts = _read(_download())
-    program = folder / "headless_shell"
-    program.write_bytes(brotli.decompress(parts["chromium.br"]))
-    for name in ("al2023", "fonts"):
+    # Libraries that draw are looked for beside the program.
+    places = {"al2023": folder / "al2023", "fonts": folder / "fonts", "swiftshader": folder / "shell"}
+    for name, place in places.items():
         with tarfile.open(fileobj=io.BytesIO(brotli.decompress(parts[f"{name}.tar.br"]))) as archive:
-            archive.extractall(folder / name, filter="data")
+            archive.extractall(place, filter="data")
+    program = folder / "shell" / "headless_shell"
+    program.write_bytes(brotli.decompress(parts["chromium.br"]))
     launcher.write(folder, program, libraries=[folder / "al2023" / "lib"], fonts=folder / "fonts")
 
 

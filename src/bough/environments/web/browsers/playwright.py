@@ -7,6 +7,7 @@ into the folder, never installed. On Linux the shell needs libraries that a desk
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -36,11 +37,22 @@ def build(folder: Path) -> None:
         "PLAYWRIGHT_DOWNLOAD_CONNECTION_TIMEOUT": "20000",
     }
     # Nothing but Playwright's program knows where its server keeps which build.
-    _run([str(driver / "node"), str(driver / "package" / "cli.js"), "install", "chromium-headless-shell"], environment)
-    found = [path for path in sorted((folder / "browsers").rglob("*")) if path.name in PROGRAMS and path.is_file()]
+    command = [str(driver / "node"), str(driver / "package" / "cli.js"), "install", "chromium-headless-shell"]
+    try:
+        _run(command, environment)
+    except BoughError:
+        if not _shells(folder):  # it also downloads a video encoder, which is not needed here
+            raise
+    found = _shells(folder)
     if not found:
         raise BoughError("Playwright downloaded no chrome-headless-shell")
     launcher.write(folder, found[0])
+    for part in (folder / "wheels", folder / "wheel"):
+        shutil.rmtree(part)
+
+
+def _shells(folder: Path) -> list[Path]:
+    return [path for path in sorted((folder / "browsers").rglob("*")) if path.name in PROGRAMS and path.is_file()]
 
 
 def _driver(folder: Path) -> Path:
@@ -78,5 +90,6 @@ def _run(command: list[str], environment: dict[str, str]) -> None:
             if process.poll() is None:
                 os.killpg(process.pid, signal.SIGKILL)
     if process.returncode != 0:
-        said = (complaint.strip().splitlines() or ["it gave no reason"])[-1]
-        raise BoughError(f"{Path(command[0]).name} failed: {said}")
+        said = complaint.strip().splitlines() or ["it gave no reason"]
+        errors = [line for line in said if "error" in line.lower()]  # node ends with details of its errors
+        raise BoughError(f"{Path(command[0]).name} failed: {(errors or said)[-1].strip()}")
