@@ -14,5 +14,9 @@ def test_the_program_finds_its_libraries_and_fonts_wherever_the_folder_is_moved(
     command = [str(final / "chromium"), "--flag", "two words"]
     for given, kept in (({}, ""), ({"LD_LIBRARY_PATH": "/mine"}, ":/mine")):
         said = subprocess.run(command, env={"PATH": "/usr/bin:/bin", **given}, capture_output=True, text=True)
-        assert said.stdout.splitlines() == [f"{final}/lib:{final}/more{kept}", f"{final}/fonts.conf", "--flag two words"]
+        assert said.stdout.splitlines() == [
+            f"{final}/lib:{final}/more{kept}",
+            f"{final}/fonts.conf",
+            "--flag two words",
+        ]
     assert '<dir prefix="relative">fonts</dir>' in (final / "fonts.conf").read_text()

@@ -46,9 +46,7 @@ def _download(folder: Path) -> list[Path]:
     _run([*apt, "update"], check=False)  # one bad source need not matter
     complaint = ""
     for package in PACKAGES:
-        complaint = _run(
-            [*apt, "install", "--yes", "--download-only", "--no-install-recommends", package], check=False
-        )
+        complaint = _run([*apt, "install", "--yes", "--download-only", "--no-install-recommends", package], check=False)
         if archives := sorted((own / "archives").glob("*.deb")):
             return archives
     raise BoughError(f"apt-get cannot download a Chromium: {complaint}")
