@@ -4,12 +4,17 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/ready
 
-.PHONY: demo test test-vllm browser check format setup lock clean
+.PHONY: demo test test-vllm browser sandbox check format setup lock clean
 
-demo: setup browser
-	$(BIN)/bough run demo
+demo: setup
+	@if $(BIN)/bough env setup web; then \
+		$(BIN)/bough run demo; \
+	else \
+		echo "The demo plays the household instead of the web, because there is no browser."; \
+		$(BIN)/bough run demo-household; \
+	fi
 
-test: setup browser
+test: setup browser sandbox
 	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 # vLLM pins much of what it needs, so its tests have an environment of their own.
@@ -17,9 +22,13 @@ test-vllm:
 	PYTHON="$(PYTHON)" bash tests/engines/vllm_environment/setup.sh .venv-vllm
 	VLLM_CPU_KVCACHE_SPACE=1 .venv-vllm/bin/python -m pytest tests/engines/vllm_environment
 
-# The web world's tests skip, with a word, where there is no browser and none can be installed.
+# Tests that need a browser or bubblewrap are skipped where neither is there nor can be had; the last lines of the
+# tests say so.
 browser: setup
 	-$(BIN)/bough env setup web
+
+sandbox: setup
+	-$(BIN)/bough env setup interpreter
 
 check: setup
 	$(BIN)/ruff check .

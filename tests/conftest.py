@@ -1,8 +1,9 @@
-"""What holds for all tests: Bough is imported before anything loads torch, as on the command line."""
+"""What holds for all tests: Bough is imported before torch, as on the command line; skipped tests are listed."""
 
 import os
 import subprocess
 import sys
+from collections import Counter
 from functools import cache
 
 import pytest
@@ -37,3 +38,18 @@ def _nothing_helps() -> bool:
     """Whether a fresh process that sets everything in time fares no better; if it does, the fault is ours."""
     done = subprocess.run([sys.executable, "-c", ALONE], env=os.environ, capture_output=True, text=True, check=True)
     return int(done.stdout) > 0
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    counts = Counter(_reason(report) for report in terminalreporter.stats.get("skipped", []))
+    if not counts:
+        return
+    terminalreporter.write_sep("=", "skipped tests")
+    for reason, count in sorted(counts.items(), key=lambda item: (-item[1], item[0])):
+        terminalreporter.write_line(f"{count:5}  {reason}")
+
+
+def _reason(report: pytest.TestReport | pytest.CollectReport) -> str:
+    """Why a test or a whole file was skipped. It comes as file, line and text from another process as well."""
+    place = report.longrepr
+    return str(place[2]).removeprefix("Skipped: ") if isinstance(place, tuple) else str(place)

@@ -30,3 +30,11 @@ def test_a_folder_takes_the_place_of_the_one_before(tmp_path: Path):
         put_in_place(tmp_path / ".draft", tmp_path / "final")
     assert (tmp_path / "final" / "file").read_text() == "new"
     assert [path.name for path in tmp_path.iterdir()] == ["final"]
+
+
+def test_a_folder_is_put_in_place_with_links_that_lead_nowhere(tmp_path):
+    draft = tmp_path / "draft"
+    draft.mkdir()
+    (draft / "link").symlink_to("/no/such/file")
+    put_in_place(draft, tmp_path / "final")
+    assert (tmp_path / "final" / "link").is_symlink() and not draft.exists()

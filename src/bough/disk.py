@@ -26,7 +26,8 @@ def write_atomically(path: Path, text: str) -> None:
 def put_in_place(draft: Path, final: Path) -> None:
     """Gives a finished folder its name, in place of what had it before, which is whole until then."""
     for path in [*draft.rglob("*"), draft]:
-        sync(path)
+        if not path.is_symlink():  # it is part of its folder, and may lead nowhere
+            sync(path)
     old = final.with_name(f".{final.name}.old")
     shutil.rmtree(old, ignore_errors=True)
     if final.exists():

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 
+from bough.cache import cache_folder
 from bough.cards import measured, told
 from bough.cards.base_model import BaseModel, base_model
 from bough.cards.front_matter import all_datasets, front_matter
@@ -17,7 +18,6 @@ from bough.cards.places import without_places
 from bough.cards.subject import Subject, find_subject
 from bough.cards.usage import usage
 from bough.config.card import CardConfig
-from bough.models.cache import cache_folder
 
 
 @dataclass(frozen=True)

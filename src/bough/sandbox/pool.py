@@ -29,9 +29,9 @@ class Sandbox:
         warm_up: str = "",
     ) -> None:
         self.limits = limits or Limits()
+        self.walls = choose(unsafe=unsafe, wanted=walls)
         self.workers = workers or max(1, len(os.sched_getaffinity(0)))
         self.warm_up = warm_up
-        self.walls = choose(unsafe=unsafe, wanted=walls)
         self._idle: list[Worker] = []
         self._busy: set[Worker] = set()
         self._turns = asyncio.Semaphore(self.workers)

@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 import tempfile
 from dataclasses import asdict
 from functools import cache
@@ -79,8 +80,17 @@ def _bubblewrap(limits: Limits) -> list[str]:
     return [*options, "--remount-ro", "/", "--chdir", "/"]
 
 
+def check_platform() -> None:
+    """Raises `RefusedError` on anything but Linux: walls, limits and the watch over processes are its kernel's."""
+    if sys.platform != "linux":
+        raise RefusedError(
+            f"the sandbox needs Linux, and this is {sys.platform}; name a remote one instead (sandbox_url)"
+        )
+
+
 def choose(*, unsafe: bool = False, wanted: Walls | None = None) -> Walls:
     """The best walls to be had here. Raises `RefusedError` where there are none and `unsafe` is not allowed."""
+    check_platform()
     if wanted == "none" and not unsafe:
         raise RefusedError("a sandbox without walls is only to be had with --unsafe-no-sandbox")
     if wanted is not None:

@@ -18,8 +18,8 @@ from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import Any
 
+from bough.cache import cache_folder
 from bough.errors import InputError, RowError
-from bough.models.cache import cache_folder
 from bough.viewer.contents import Contents, Root
 from bough.viewer.rows import Found, is_plain, read_on
 from bough.viewer.summaries import Summary, summarise

@@ -12,8 +12,8 @@ from collections import OrderedDict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from bough.cache import cache_folder
 from bough.errors import BoughError
-from bough.models.cache import cache_folder
 from bough.types import Trajectory
 from bough.viewer.credit import stage_settings, trained_with
 from bough.viewer.index import Index

@@ -21,6 +21,7 @@ from bough.config.base import Config
 from bough.environments.base import Environment, Observation, WorldError
 from bough.environments.interpreter import arithmetic, code, math, problems, reasoning, sandboxes, tool
 from bough.environments.interpreter.grade import Grade
+from bough.environments.interpreter.setup import setup
 from bough.errors import InputError
 from bough.sandbox.base import Limits, Result, SandboxError, Session
 from bough.speech import hermes
@@ -97,6 +98,11 @@ class Interpreter(Environment):
     @classmethod
     async def shutdown(cls) -> None:
         await sandboxes.close_all()
+
+    @classmethod
+    def setup(cls) -> Iterator[str]:
+        """Gets the sandbox, for `bough env setup interpreter`."""
+        return setup()
 
     @classmethod
     def tasks(cls, options: Config, *, split: str = "train", seed: int = 0) -> Iterator[Task]:

@@ -17,12 +17,15 @@ import tempfile
 import time
 from pathlib import Path
 
+from bough.cache import cache_folder
 from bough.environments.base import WorldError
+from bough.environments.web.browsers import launcher
 from bough.environments.web.cdp import Connection
 from bough.errors import InputError
 
 PROGRAMS = ("chromium-headless-shell", "chrome-headless-shell", "chromium", "chromium-browser", "google-chrome")
 VARIABLE = "BOUGH_CHROMIUM"
+FOLDER = "browsers"  # of the cache: browsers that were unpacked there
 WIDTH, HEIGHT = 500, 320
 FLAGS = (
     "--headless=new",
@@ -55,14 +58,18 @@ FLAGS = (
 
 
 def find() -> str | None:
-    """The browser's program, or None. BOUGH_CHROMIUM names another."""
+    """The browser's program, or None: the one that BOUGH_CHROMIUM names, `bough env setup web` unpacked, or is on PATH.
+
+    An unpacked one is there only because none on the PATH could play.
+    """
     named = os.environ.get(VARIABLE)
     if named:
         path = shutil.which(named)
         if path is None:
             raise InputError(f"{VARIABLE} is {named!r}; there is no such program")
         return path
-    return next((path for path in map(shutil.which, PROGRAMS) if path), None)
+    unpacked = sorted(map(str, (cache_folder() / FOLDER).glob(f"[!.]*/{launcher.NAME}")))
+    return next((path for path in map(shutil.which, (*unpacked, *PROGRAMS)) if path), None)
 
 
 class Browser:
@@ -74,8 +81,8 @@ class Browser:
         self._gone = False
 
     @classmethod
-    async def start(cls) -> Browser:
-        program = find()
+    async def start(cls, program: str | None = None) -> Browser:
+        program = program or find()
         if program is None:
             raise InputError("No Chromium was found on this machine. Install one with: bough env setup web")
         profile = Path(tempfile.mkdtemp(prefix="bough-chromium-"))

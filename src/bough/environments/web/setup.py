@@ -1,49 +1,83 @@
-"""Gets what the web environment needs: a Chromium and the pages. Behind `bough env setup web`."""
+"""Gets what the web environment needs: a Chromium and the pages. Behind `bough env setup web`.
+
+In order: a browser that is there, the system's packages where this user may install them,
+then a browser unpacked into the cache folder. Each is tried on a page before it counts.
+"""
 
 from __future__ import annotations
 
 import os
 import shutil
-import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Generator, Iterator
+from functools import partial
+from pathlib import Path
 
-from bough.environments.web.browser import PROGRAMS, VARIABLE, find
+from bough.cache import build_once, cache_folder
+from bough.environments import packages
+from bough.environments.web.browser import FOLDER, VARIABLE, find
+from bough.environments.web.browsers import debian, launcher, npm, playwright
 from bough.environments.web.pages import html_folder
+from bough.environments.web.trial import trouble
 from bough.errors import BoughError, InputError
 
 # The shell alone is enough and half the size; not every distribution has it as a package.
 PACKAGES = ("chromium-headless-shell", "chromium")
+UNPACKED = {
+    "debian": ("the system's packages, unpacked without root", debian.build),
+    f"npm-{npm.VERSION}": ("npm's @sparticuz/chromium", npm.build),
+    f"playwright-{playwright.VERSION}": ("Playwright's headless shell", playwright.build),
+}
 HOW_TO = f"""Install a Chromium and try again:
   Debian, Ubuntu:  sudo apt-get install --no-install-recommends chromium-headless-shell   (or: chromium)
   Fedora:          sudo dnf install chromium-headless   (or: chromium)
   Arch:            sudo pacman -S chromium
+  macOS:           brew install --cask chromium, and its path into {VARIABLE}
   elsewhere:       put chrome-headless-shell on the PATH, or its path into {VARIABLE}"""
 
 
 def setup() -> Iterator[str]:
     """Finds or installs a browser and checks that the pages are there; says what it does, line by line."""
     yield f"The pages are in {html_folder()}."
-    if (path := find()) is not None:
-        yield f"The browser is {path}."
-        return
-    if shutil.which("apt-get") is None or os.geteuid() != 0:
-        raise InputError(
-            f"No Chromium was found ({', '.join(PROGRAMS)}), and it can be installed only by root.\n{HOW_TO}"
-        )
-    for package in PACKAGES:
+    path = find()
+    if path is not None and (why := trouble(path)) is not None:
+        if os.environ.get(VARIABLE):
+            raise InputError(f"{VARIABLE} is {path}, which does not work: {why}")
+        yield f"{path} does not work: {why}"
+        _forget(Path(path))
+        path = None
+    if path is None:
+        path = yield from _get()
+    yield f"The browser is {path}."
+
+
+def _get() -> Generator[str, None, str]:
+    """Installs or unpacks a browser that works; says of each way that fails why it does."""
+    apt = packages.installer()
+    if apt is None:
+        yield packages.NOT_ALLOWED
+    for package in PACKAGES if apt else ():
         yield f"Installing {package} …"
-        if _install(package) and (path := find()) is not None:
-            yield f"The browser is {path}."
-            return
-    raise BoughError(f"apt-get could not install a Chromium.\n{HOW_TO}")
+        assert apt is not None
+        if not packages.install(apt, package):
+            yield f"  not possible: apt-get could not install {package}"
+        elif (path := find()) is not None and trouble(path) is None:
+            return path
+    for name, (title, build) in UNPACKED.items():
+        yield f"Unpacking {title} …"
+        try:
+            return str(build_once(f"{FOLDER}/{name}", partial(_build, build=build)) / launcher.NAME)
+        except BoughError as error:
+            yield f"  not possible: {error}"
+    raise BoughError(f"No Chromium can be installed here.\n{HOW_TO}")
 
 
-def _install(package: str) -> bool:
-    """Whether apt-get installed it; its lists may be missing or old."""
-    environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
-    install = ["apt-get", "install", "--yes", "--no-install-recommends", package]
-    for command in (install, ["apt-get", "update"], install):
-        done = subprocess.run(command, env=environment, capture_output=True, check=False)  # noqa: S603
-        if command is install and done.returncode == 0:
-            return True
-    return False
+def _build(folder: Path, *, build: Callable[[Path], None]) -> None:
+    build(folder)
+    if why := trouble(str(folder / launcher.NAME)):
+        raise BoughError(f"it was unpacked, but it does not work: {why}")
+
+
+def _forget(program: Path) -> None:
+    """Removes a browser of ours that no longer works, so that it is unpacked again."""
+    if program.name == launcher.NAME and program.parent.parent == cache_folder() / FOLDER:
+        shutil.rmtree(program.parent, ignore_errors=True)

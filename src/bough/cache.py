@@ -1,4 +1,4 @@
-"""Where models are kept, and how one gets there: whole or not at all, made once however many processes ask."""
+"""Where models and browsers are kept, and how one gets there: complete or not at all, built once for all processes."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ def cache_folder() -> Path:
 
 
 def build_once(name: str, build: Callable[[Path], None]) -> Path:
-    """The cache's folder `name`, which `build` fills if it is not there yet.
+    """The cache's folder `name`, such as `models/tiny`, which `build` fills if it is not there yet.
 
     `build` works in a draft folder beside the final one. The draft gets its name in one
     rename after its bytes are on the disk, so the folder, if it exists, is complete.
     A process that was killed leaves its draft behind; the next to build sweeps it away.
     """
-    folder = cache_folder() / "models" / name
+    folder = cache_folder() / name
     if folder.is_dir():
         return folder
     try:

@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
+from bough.cache import build_once, cache_folder
 from bough.errors import BoughError
-from bough.models.cache import build_once, cache_folder
 
 # A program that builds "thing" slowly, says when it is half done, and notes each build in a file.
 SLOW_BUILDER = """
 import sys, time
 from pathlib import Path
-from bough.models.cache import build_once
+from bough.cache import build_once
 
 def build(folder):
     (folder / "half").write_text("half")
@@ -23,8 +23,14 @@ def build(folder):
     time.sleep(float(sys.argv[2]))
     (folder / "whole").write_text("whole")
 
-build_once("thing", build)
+build_once("models/thing", build)
 """
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("BOUGH_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
 
 
 def write_both(folder: Path) -> None:
@@ -59,15 +65,15 @@ def test_a_folder_is_built_the_first_time_only(cache):
         drafts.append(draft)
         write_both(draft)
 
-    folder = build_once("thing", build)
-    assert build_once("thing", build) == folder == cache / "models" / "thing"
+    folder = build_once("models/thing", build)
+    assert build_once("models/thing", build) == folder == cache / "models" / "thing"
     assert len(drafts) == 1
     assert names_in(folder) == {"half", "whole"}
 
 
 def test_a_folder_that_is_there_is_served_without_a_write(cache):
     (cache / "models" / "thing").mkdir(parents=True)
-    build_once("thing", write_both)
+    build_once("models/thing", write_both)
     assert names_in(cache / "models") == {"thing"}
 
 
@@ -77,9 +83,9 @@ def test_a_build_that_fails_leaves_nothing_and_may_be_tried_again(cache):
         raise BoughError("no luck")
 
     with pytest.raises(BoughError, match="no luck"):
-        build_once("thing", fail)
+        build_once("models/thing", fail)
     assert names_in(cache / "models") == {".thing.lock"}
-    assert names_in(build_once("thing", write_both)) == {"half", "whole"}
+    assert names_in(build_once("models/thing", write_both)) == {"half", "whole"}
 
 
 def test_a_killed_builder_leaves_no_half_folder_and_its_draft_is_swept_away(cache, tmp_path):
@@ -88,7 +94,7 @@ def test_a_killed_builder_leaves_no_half_folder_and_its_draft_is_swept_away(cach
         builder.kill()
     left = names_in(cache / "models")
     assert "thing" not in left and any(name.endswith(".draft") for name in left)
-    assert names_in(build_once("thing", write_both)) == {"half", "whole"}
+    assert names_in(build_once("models/thing", write_both)) == {"half", "whole"}
     assert names_in(cache / "models") == {"thing", ".thing.lock"}
 
 
@@ -108,4 +114,4 @@ def test_a_cache_that_cannot_be_written_is_a_sentence_with_a_way_out(monkeypatch
     (tmp_path / "file").write_text("in the way")
     monkeypatch.setenv("BOUGH_CACHE", str(tmp_path / "file" / "cache"))
     with pytest.raises(BoughError, match=r"cannot be made .* let BOUGH_CACHE name another folder"):
-        build_once("thing", write_both)
+        build_once("models/thing", write_both)

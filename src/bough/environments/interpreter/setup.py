@@ -1,0 +1,31 @@
+"""Gets the best sandbox that this machine can have. Behind `bough env setup interpreter`."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+
+from bough.environments import packages
+from bough.sandbox import walls
+
+PACKAGE = "bubblewrap"
+
+
+def setup() -> Iterator[str]:
+    """Installs bubblewrap where this user may, and says which sandbox code will run in."""
+    walls.check_platform()
+    if shutil.which("bwrap") is None:
+        yield from _install()
+    if (path := shutil.which("bwrap")) is not None:
+        yield f"bubblewrap is {path}."
+    yield f"Code runs in a sandbox of {walls.choose()}."
+
+
+def _install() -> Iterator[str]:
+    apt = packages.installer()
+    if apt is None:
+        yield f"{PACKAGE} is not installed; {packages.NOT_ALLOWED}. Ask for: sudo apt-get install {PACKAGE}"
+        return
+    yield f"Installing {PACKAGE} …"
+    if not packages.install(apt, PACKAGE):
+        yield f"apt-get could not install {PACKAGE}."
