@@ -7,17 +7,19 @@ import torch
 from bough.calls.builder import CallBuilder
 from bough.calls.template import load_template
 from bough.config.training import GRPOConfig
-from bough.errors import RowError
+from bough.errors import InputError, RowError
 from bough.ledger import Ledger
 from bough.stages.examples import CallSource
-from bough.stages.grpo import Attempts, GRPOObjective, call_advantages, make_attempts
+from bough.stages.grpo import Attempts, GRPOObjective, call_advantages, groups, make_attempts
+from bough.trajectories.writer import Writer
 from bough.types import Call, Group, Message, Task, Trajectory, Turn
 
 HI = [Message(role="user", content="Hi")]
+REPLY = Message(role="assistant", content="x")
 
 
 def attempt(reward: float | None, *steps: float | None) -> Trajectory:
-    turns = [Turn(reply=Message(role="assistant", content="x"), reward=step) for step in steps]
+    turns = [Turn(reply=REPLY, reward=step) for step in steps]
     return Trajectory(id="a", task=Task(id="t"), start=HI, turns=turns, rewards={"reward": reward})
 
 
@@ -83,6 +85,47 @@ def test_a_call_without_sampled_log_probabilities_is_not_corrected_and_spoils_no
     now = [[torch.tensor([-2.0]) + torch.tensor(1.5).log()], [torch.tensor([-1.0, -3.0])]]
     loss = objective.loss(parts, now, None, 3.0)
     assert loss.value.item() == pytest.approx(-(1.5 - 1 - 1) / 3)
+
+
+def test_sampled_log_probabilities_at_another_temperature_correct_nothing():
+    """A server's are at temperature 1, whatever the tokens were sampled at."""
+    calls = [
+        Call(prompt_ids=[3], completion_ids=[4], logprobs=[-2.0], logprobs_temperature=0.7, temperature=0.7),
+        Call(prompt_ids=[3], completion_ids=[5], logprobs=[-2.0], temperature=0.7),
+    ]
+    now = [[torch.tensor([-2.0]) + torch.tensor(1.5).log()]] * 2
+    for temperature, expected in ((0.7, 1.5 + 1), (1.0, 1 + 1.5)):
+        objective = GRPOObjective(GRPOConfig(train_file=Path("a"), temperature=temperature), online=True)
+        parts = objective.parts(Attempts(calls=calls, advantages=(1.0, 1.0), weights=(1.0, 1.0), denominator=2.0))
+        assert objective.loss(parts, now, None, 2.0).value.item() == pytest.approx(-expected / 2)
+
+
+def sampled_at(*temperatures: float | None) -> list[Trajectory]:
+    call = Call(prompt_ids=[3], completion_ids=[4], text=load_template("tiny").tokenizer.decode([4]))
+    turns = [Turn(reply=REPLY, call=call.model_copy(update={"temperature": value})) for value in temperatures]
+    return [attempt(float(n)).model_copy(update={"turns": [turn]}) for n, turn in enumerate(turns)]
+
+
+def read_groups(folder: Path, temperature: float, *sampled: float | None) -> int:
+    file = folder / "groups.jsonl"
+    with Writer(file) as writer:
+        writer.write(Group(task=Task(id="t"), attempts=sampled_at(*sampled)))
+    config = GRPOConfig(train_file=file, temperature=temperature)
+    return len(groups(config, CallBuilder(load_template("tiny"))).examples)
+
+
+def test_groups_on_file_are_trained_at_the_temperature_they_were_sampled_at(tmp_path: Path):
+    for number, sampled in enumerate([(0.7, 0.7), (0.7, None), (0.7, 0.0)]):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        assert read_groups(folder, 0.7, *sampled) == 1, "greedy and unknown replies are of no temperature"
+    with pytest.raises(InputError, match=r"sampled at temperature 0.7, but temperature is 1; use --temperature 0.7"):
+        read_groups(tmp_path, 1.0, 0.7, 0.7)
+
+
+def test_groups_sampled_at_several_temperatures_are_refused(tmp_path: Path):
+    with pytest.raises(InputError, match=r"sampled at several temperatures \(0.7, 1\)"):
+        read_groups(tmp_path, 1.0, 0.7, 1.0)
 
 
 def test_a_group_with_nothing_to_tell_apart_is_dropped_with_its_reason():

@@ -53,3 +53,7 @@ class WatchConfig(Config):
 
 class OnlineConfig(WorldConfig, WatchConfig, RewardsConfig, SamplingConfig, LimitsConfig):
     """Everything about playing while training."""
+
+    temperature: float = Field(
+        1.0, gt=0, description="sampling temperature; the loss uses log-probabilities at this temperature too"
+    )

@@ -52,7 +52,7 @@ class Reference:
         the one here has been trained and holds nothing that has not.
         """
         processes = Processes()
-        path = cache / f"reference-{_digest(calls, name)}.safetensors"
+        path = cache / f"reference-{_digest(calls, f'{name}|{self.policy.temperature}')}.safetensors"
         if processes.sum(path.exists()) == processes.count:
             values = load_file(path)["logprobs"]
         else:
