@@ -70,10 +70,10 @@ def read_examples(
                 example = make(sample, CallSource(builder, calls))
                 found.examples.append(replace(example, place=place))
                 found.rows.keep()
-                _enter(found.calls, calls, len(example.calls), "no_weight")
+                enter_calls(found.calls, calls, len(example.calls), "no_weight")
             except RowError as error:
                 found.rows.drop(error.reason)
-                _enter(found.calls, calls, 0, error.reason)
+                enter_calls(found.calls, calls, 0, error.reason)
                 if error.reason == "wrong_kind":
                     problems.append(Problem(reader.place.file, reader.place.line, error.reason, str(error)))
             bar.advance(bar.task_ids[0])
@@ -89,8 +89,8 @@ def read_examples(
     return found
 
 
-def _enter(ledger: Ledger, of_row: Ledger, trained: int, reason: str) -> None:
-    """Enters a row's calls: so many are trained, the other good ones are dropped for `reason`."""
+def enter_calls(ledger: Ledger, of_row: Ledger, trained: int, reason: str) -> None:
+    """Enters a row's calls: `trained` of them are kept, the other good ones are dropped for `reason`."""
     ledger.keep(trained)
     for why, count in (of_row.dropped + Counter({reason: of_row.kept - trained})).items():
         ledger.drop(why, count)
