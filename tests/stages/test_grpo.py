@@ -1,3 +1,5 @@
+import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +77,92 @@ def test_a_group_with_rewards_of_turns_alone_can_be_trained():
     config = GRPOConfig(train_file=Path("a"), normalise=False, advantage="turn")
     example = make_attempts(Group(task=Task(id="t"), attempts=attempts), source, config)
     assert example.advantages == (0.5, -0.5) and example.reward is None
+
+
+def with_calls(attempt: Trajectory, *lengths: int, untrained: int = -1) -> Trajectory:
+    """The attempt with a recorded call of each length; its tokens name the turn."""
+    decode = load_template("tiny").tokenizer.decode
+    calls = [
+        Call(prompt_ids=[3] * (t + 1), completion_ids=[40 + t] * n, text=decode([40 + t] * n))
+        for t, n in enumerate(lengths)
+    ]
+    turns = [
+        turn.model_copy(update={"call": call, "trained": t != untrained})
+        for t, (turn, call) in enumerate(zip(attempt.turns, calls, strict=True))
+    ]
+    return attempt.model_copy(update={"turns": turns})
+
+
+def made(*attempts: Trajectory, **settings: Any) -> Attempts:
+    config = GRPOConfig(train_file=Path("a"), normalise=False, **settings)
+    source = CallSource(CallBuilder(load_template("tiny")), Ledger("calls"))
+    return make_attempts(Group(task=Task(id="t"), attempts=list(attempts)), source, config)
+
+
+def test_every_call_gets_the_advantage_of_its_own_turn():
+    # Returns of 1, 1, 0 and 0, 0, 0: from the third turn on nothing is at stake.
+    good, bad = attempt(1.0, 0.0, 1.0, 0.0), attempt(0.0, 0.0, 0.0, 0.0)
+    example = made(with_calls(good, 1, 1, 1), with_calls(bad, 1, 1, 1), advantage="turn")
+    assert [call.completion_ids for call in example.calls] == [[40], [41], [42]] * 2
+    assert example.advantages == (0.5, 0.5, 0.0, -0.5, -0.5, 0.0)
+
+
+def test_a_turn_that_is_not_trained_does_not_shift_the_advantages_of_the_others():
+    good, bad = attempt(1.0, 0.0, 1.0, 0.0), attempt(0.0, 0.0, 0.0, 0.0)
+    example = made(with_calls(good, 1, 1, 1, untrained=1), with_calls(bad, 1, 1, 1, untrained=0), advantage="turn")
+    assert [call.completion_ids for call in example.calls] == [[40], [42], [41], [42]]
+    assert example.advantages == (0.5, 0.0, -0.5, 0.0)
+
+
+def test_the_mean_of_a_sequence_is_over_all_calls_of_an_attempt():
+    example = made(
+        with_calls(attempt(1.0, None, None), 3, 5), with_calls(attempt(0.0, None), 4), averaging="sequence_mean"
+    )
+    assert example.weights == (1 / 8, 1 / 8, 1 / 4) and example.denominator == 2
+    by_token = made(with_calls(attempt(1.0, None, None), 3, 5), with_calls(attempt(0.0, None), 4))
+    assert by_token.weights == (1.0, 1.0, 1.0) and by_token.denominator == 12
+    constant = {"averaging": "constant_length", "constant_length": 16}
+    by_constant = made(with_calls(attempt(1.0, None, None), 3, 5), with_calls(attempt(0.0, None), 4), **constant)
+    assert by_constant.weights == (1 / 16,) * 3 and by_constant.denominator == 2
+
+
+def test_an_attempt_that_was_not_scored_is_in_no_average():
+    played = (attempt(1.0, None), attempt(None, None), attempt(0.0, None))
+    example = made(*(with_calls(a, n) for a, n in zip(played, (3, 100, 5), strict=True)), averaging="sequence_mean")
+    assert example.weights == (1 / 3, 1 / 5) and example.denominator == 2 and example.reward == 0.5
+
+
+def test_parts_keep_what_belongs_to_each_call():
+    example = made(with_calls(attempt(1.0, 0.0, 1.0), 1, 2), with_calls(attempt(0.0, 0.0, 0.0), 3, 4), advantage="turn")
+    before = tuple(torch.full((n,), -float(n)) for n in (1, 2, 3, 4))
+    parts = GRPOObjective(GRPOConfig(train_file=Path("a"))).parts(replace(example, before=before))
+    assert [part.calls for part in parts] == [[call] for call in example.calls]
+    assert [part.advantages for part in parts] == [(value,) for value in example.advantages]
+    assert [part.before[0].tolist() for part in parts] == [value.tolist() for value in before]
+
+
+def test_the_loss_takes_each_calls_advantage_weight_and_start():
+    """Off-policy with a reference: every number of the sum is another one."""
+    config = GRPOConfig(train_file=Path("a"), kl_coef=0.5)
+    calls = [Call(prompt_ids=[3], completion_ids=[4]), Call(prompt_ids=[3], completion_ids=[5, 6])]
+    example = Attempts(calls=calls, advantages=(1.0, -1.0), weights=(0.5, 0.25), denominator=2.0)
+    parts = GRPOObjective(config).parts(example)
+    now = [[torch.tensor([-1.0])], [torch.tensor([-2.0, -3.0])]]
+    start = [[torch.tensor([-1.1])], [torch.tensor([-2.0, -2.9])]]
+    up, down = math.exp(0.1), math.exp(-0.1)
+    kl_first, kl_last = math.expm1(-0.1) + 0.1, math.expm1(0.1) - 0.1
+    offline = GRPOObjective(config).loss(parts, now, start, 2.0).value.item()
+    assert offline == pytest.approx(-(0.5 * (up - kl_first / 2) + 0.25 * (-1 - down - kl_last / 2)) / 2, abs=1e-6)
+    # Where the groups were just played, the policy is where it was; the reference only holds it back.
+    online = GRPOObjective(config, online=True).loss(parts, now, start, 2.0).value.item()
+    assert online == pytest.approx(-(0.5 * (1 - kl_first / 2) + 0.25 * (-2 - kl_last / 2)) / 2, abs=1e-6)
+
+
+def test_a_reference_is_needed_offline_or_for_a_divergence():
+    without, held = GRPOConfig(train_file=Path("a")), GRPOConfig(train_file=Path("a"), kl_coef=0.1)
+    assert GRPOObjective(without).needs_reference and GRPOObjective(held).needs_reference
+    assert GRPOObjective(held, online=True).needs_reference
+    assert not GRPOObjective(without, online=True).needs_reference
 
 
 def test_a_call_without_sampled_log_probabilities_is_not_corrected_and_spoils_no_other():
