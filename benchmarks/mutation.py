@@ -11,6 +11,7 @@ that has loaded torch and pytest, so a mutant costs a second or two.
 from __future__ import annotations
 
 import argparse
+import importlib
 import os
 import random
 import signal
@@ -33,6 +34,12 @@ MODULES = [
     *(f"evaluation/{name}" for name in ("correction", "power", "success")),
     "stages/grpo",
 ]
+# What tests and package take longest to load. The package itself is loaded by each child, from its copy.
+PRELOADED = (
+    "torch", "transformers", "transformers.modeling_layers", "peft", "pydantic", "rich.progress", "scipy.stats",
+    "statsmodels.api", "hypothesis.strategies", "hypothesis.extra.numpy", "_hypothesis_pytestplugin", "xdist.plugin",
+    "pytest_timeout", "pytest",
+)  # fmt: skip
 # Mutants that compute the same, by module and change, and why no test can tell them apart.
 EQUIVALENT: dict[tuple[str, str], str] = {}
 
@@ -148,13 +155,9 @@ def main() -> None:
     parser.add_argument("--modules", nargs="*", default=MODULES, help="modules, such as objectives/grpo")
     options = parser.parse_args()
     os.nice(10)
-    # Loaded here once; the package itself is loaded by each child, from its copy.
-    import hypothesis  # noqa: F401
-    import numpy  # noqa: F401
-    import pytest  # noqa: F401
-    import torch
-
-    torch.set_num_threads(1)
+    for name in PRELOADED:
+        importlib.import_module(name)
+    sys.modules["torch"].set_num_threads(1)
     with tempfile.TemporaryDirectory() as folder:
         copy_repository(Path(folder))
         results = [try_module(Path(folder), module, options.per_module, options.seed) for module in options.modules]

@@ -390,10 +390,10 @@ def alarm(batches: list[dict[str, float]], **more: Any) -> str | None:
 def test_each_thing_that_goes_wrong_has_its_alarm():
     calm = {"reward": 0.5, "reply_tokens": 10.0, "turns": 3.0, "entropy": 1.0, "start_kl": 0.1}
     assert alarm([calm] * 8) is None
-    assert "tokens a reply went from 10 to 40" in str(alarm([calm] * 5 + [{**calm, "reply_tokens": 40.0}] * 3))
-    assert "turns an episode went from 3 to 0.5" in str(alarm([calm] * 5 + [{**calm, "turns": 0.5}] * 3))
+    assert "tokens per reply went from 10 to 40" in str(alarm([calm] * 5 + [{**calm, "reply_tokens": 40.0}] * 3))
+    assert "turns per episode went from 3 to 0.5" in str(alarm([calm] * 5 + [{**calm, "turns": 0.5}] * 3))
     assert "entropy fell from 1 to 0.05" in str(alarm([calm] * 5 + [{**calm, "entropy": 0.05}] * 3))
-    assert "1.5 nats a token away" in str(alarm([calm] * 5 + [{**calm, "start_kl": 1.5}] * 3))
+    assert "1.5 nats per token away" in str(alarm([calm] * 5 + [{**calm, "start_kl": 1.5}] * 3))
     better, worse = {**calm, "eval_success": 0.6}, {**calm, "eval_success": 0.4, "reward": 0.9}
     assert "held-out success fell from 60.0% to 40.0% while the reward rose" in str(alarm([better, worse]))
     assert alarm([better, {**worse, "reward": 0.1}]) is None, "an agent that gets worse everywhere games nothing"
