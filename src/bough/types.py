@@ -66,12 +66,16 @@ class Call(Record):
     """One use of the model: the exact tokens it was shown and the exact tokens it answered.
 
     `logprobs` are the sampled log-probabilities of `completion_ids`, None where the
-    tokens were not sampled by us (demonstrations).
+    tokens were not sampled by us (demonstrations). They are those of the logits divided by
+    `logprobs_temperature`, before top-p, top-k and min-p. `temperature` is what the tokens
+    were sampled at (0: greedy), None where that is not known.
     """
 
     prompt_ids: TokenIds
     completion_ids: TokenIds
     logprobs: list[FiniteFloat] | None = None
+    logprobs_temperature: FiniteFloat = 1.0
+    temperature: FiniteFloat | None = None
     text: str = ""
     finish: Finish | None = None
     policy: str | None = None

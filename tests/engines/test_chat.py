@@ -61,11 +61,12 @@ def converse(engine, rounds, *, episode="e", seed=0):
 def test_an_answer_has_its_exact_tokens_and_its_text(template):
     reply = [*ids_of(template, "go north"), template.end_of_turn_id]
     tokens = Scripted(reply)
-    (answer,) = converse(TemplateEngine(tokens, template, SamplingConfig()), ["Where to?"])
+    (answer,) = converse(TemplateEngine(tokens, template, SamplingConfig(temperature=0.7)), ["Where to?"])
     prompt = ids_of(template, template.prompt([user("Where to?")], []))
     assert answer.message == Message(role="assistant", content="go north")
     assert (answer.call.prompt_ids, answer.call.completion_ids) == (prompt, reply)
     assert answer.call.logprobs == [-0.5] * len(reply)
+    assert (answer.call.temperature, answer.call.logprobs_temperature) == (0.7, 1.0)
     assert (answer.call.text, answer.call.finish, answer.call.policy) == ("go north", "stop", "scripted")
     assert (answer.num_prompt_tokens, answer.num_completion_tokens) == (len(prompt), len(reply))
     assert tokens.asked[0][3] == [template.end_of_turn_id]

@@ -119,9 +119,10 @@ def test_each_answer_has_a_seed_of_its_own_fixed_by_the_episodes():
 
 def test_a_server_that_gives_tokens_gives_exact_calls(template):
     with serving(lambda body: vllm_chat(template, "ACTION: look", body)) as server:
-        (answer,) = ask(server.url, template=template)
+        (answer,) = ask(server.url, template=template, sampling=SamplingConfig(temperature=0.7))
     call = answer.call
     assert call is not None
+    assert (call.temperature, call.logprobs_temperature) == (0.7, 1.0)
     assert call.prompt_ids == template.encode_prompt(template.prompt(START, []))
     assert call.completion_ids == template.encode_answer("ACTION: look")
     assert call.logprobs == [-0.5 - i for i in range(len(call.completion_ids))]

@@ -109,7 +109,7 @@ def test_tokens_make_a_call(template):
     ids = template.tokenizer("Go north.", add_special_tokens=False)["input_ids"] + [template.end_of_turn_id]
     content = [{"token": "?", "logprob": -float(i)} for i in range(len(ids))]
     answer = read({"content": "Go north."}, template=template, token_ids=ids, logprobs={"content": content})
-    assert answer.call.model_dump() == {
+    assert answer.call.model_dump(exclude_defaults=True) == {
         "prompt_ids": [1, 2, 3],
         "completion_ids": ids,
         "logprobs": [-float(i) for i in range(len(ids))],

@@ -47,6 +47,19 @@ def test_only_a_model_in_this_process_can_be_asked_again():
     assert rescore(ExpertAgent(), [played(call(1, [-1, -1]))], 4) == Rescored()
 
 
+def test_calls_are_asked_again_at_the_temperature_they_were_sampled_at():
+    policy = Policy.load("tiny").eval()
+    policy.temperature = 0.7
+    sampled = call(1, trained_logprobs(policy, [call(1, None)])[0])
+
+    async def gap(temperature: float) -> float:
+        agent = await make_agent(AgentConfig(model="tiny"), SamplingConfig(temperature=temperature))
+        await agent.close()
+        return float(rescore(agent, [played(sampled)], 4).numbers["logprob_gap_max"])
+
+    assert asyncio.run(gap(0.7)) < 1e-5 and asyncio.run(gap(1.0)) > 0.1
+
+
 def test_the_agent_that_settings_name():
     def made(model: str) -> Agent:
         async def make() -> Agent:

@@ -1,5 +1,6 @@
 """A world that a small model can get better at in a few steps: the share of its reply's tokens that are one letter."""
 
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
@@ -78,3 +79,65 @@ class Early(Letters):
             self.first = float(len(reply) % 2 == 0)
             return Observation.say("Again.", reward=self.first)
         return Observation.end(success=True, reward=1.0 - self.first)
+
+
+class Broken(Letters):
+    """Fails for good, from the task with number `begin` on."""
+
+    begin = 0
+
+    async def step(self, reply: str) -> Observation:
+        if int(str(self.task.data["number"])) >= self.begin:
+            raise RuntimeError("the browser is gone")
+        return await super().step(reply)
+
+
+class BrokenLater(Broken):
+    """Plays two batches of two tasks, then fails for good."""
+
+    begin = 4
+
+
+class BrokenHeldOut(Letters):
+    """Fails on the tasks that are never learnt from."""
+
+    async def start(self) -> Observation:
+        if self.task.id.startswith("unseen"):
+            raise RuntimeError("the browser is gone")
+        return await super().start()
+
+
+class Counting(Letters):
+    """Knows how often each task was begun."""
+
+    begun: Counter[str] = Counter()
+
+    async def start(self) -> Observation:
+        self.begun[self.task.id] += 1
+        self.attempt = self.begun[self.task.id]
+        return await super().start()
+
+
+class Flaky(Counting):
+    """The first attempt at each task fails, and every attempt at the second task."""
+
+    async def step(self, reply: str) -> Observation:
+        if self.attempt == 1 or self.task.data["number"] == 1:
+            raise RuntimeError("the browser is gone")
+        return await super().step(reply)
+
+
+class MostlyLost(Counting):
+    """Only the first attempt at each task can be finished."""
+
+    async def step(self, reply: str) -> Observation:
+        if self.attempt > 1:
+            raise RuntimeError("the browser is gone")
+        return await super().step(reply)
+
+
+class Unsure(Counting):
+    """The first attempt at each task cannot be scored."""
+
+    async def step(self, reply: str) -> Observation:
+        return Observation.end(success=None) if self.attempt == 1 else await super().step(reply)

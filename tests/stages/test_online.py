@@ -1,10 +1,12 @@
 import json
 import shutil
+from collections import Counter
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 import bough
 from bough.engines.local.engine import LocalEngine
@@ -16,6 +18,7 @@ from bough.training.policy import Policy
 from bough.training.source import PausedError
 from bough.trajectories.reader import read
 from bough.types import Group
+from tests.stages import letters
 
 LETTERS = "tests.stages.letters:Letters"
 
@@ -80,6 +83,168 @@ def test_a_run_that_was_cut_short_ends_in_the_same_bits(tmp_path: Path, updates:
     weights = [(folder / "final/adapter_model.safetensors").read_bytes() for folder in (whole.weights.parent, cut)]
     assert weights[0] == weights[1]
     assert resumed.ledgers == whole.ledgers
+
+
+def cut_after(folder: Path, step: int, **more: Any) -> None:
+    """A run as it is after a kill after `step`, with the rollouts of later batches already on file."""
+    bough.grpo(settings(folder, save_total_limit=9, **more))
+    for path in (folder / "checkpoints").iterdir():
+        if int(path.name.rpartition("-")[2]) > step:
+            shutil.rmtree(path)
+
+
+def batch(folder: Path, number: int) -> list[Group]:
+    return [record for record in read(folder / f"rollouts/{number:05}.jsonl") if isinstance(record, Group)]
+
+
+def longest_reply(folder: Path, number: int) -> int:
+    calls = [turn.call for group in batch(folder, number) for a in group.attempts for turn in a.turns]
+    return max(len(call.completion_ids) for call in calls if call)
+
+
+@pytest.fixture
+def replayed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What is played from now on, by id."""
+    played: list[str] = []
+    monkeypatch.setattr(Player, "_play", _noting(played, Player._play))
+    return played
+
+
+@pytest.mark.parametrize(("updates", "step"), [(1, 1), (2, 2), (2, 3)])
+def test_a_batch_on_file_is_replayed_again_if_nothing_has_changed(
+    tmp_path: Path, replayed: list[str], updates: int, step: int
+):
+    cut_after(tmp_path, step, updates=updates, max_steps=4 if updates == 2 else 2)
+    replayed.clear()
+    # Neither the learning rate nor a longer run changes what is on file.
+    bough.grpo(settings(tmp_path, updates=updates, max_steps=4 if updates == 2 else 2, resume=True, learning_rate=1e-4))
+    assert replayed == []
+
+
+@pytest.mark.parametrize(("updates", "step"), [(1, 1), (2, 2), (2, 3)])
+def test_a_batch_of_other_settings_is_played_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, updates: int, step: int
+):
+    number = step // updates
+    cut_after(tmp_path, step, updates=updates, max_steps=number * updates + updates)
+    assert longest_reply(tmp_path, number) == 8
+    shorter = settings(tmp_path, updates=updates, max_steps=(number + 1) * updates, resume=True, max_new_tokens=3)
+    trained = bough.grpo(shorter)
+    assert f"{number:05}.jsonl was sampled with different settings or weights" in caplog.text
+    assert longest_reply(tmp_path, number) == 3
+    assert metrics(tmp_path)[step]["reply_tokens"] <= 3, "the log has the numbers of what was learnt from"
+    assert trained.ledgers[0]["in"] == 2 * (number + 1), "the batch that was replaced does not count"
+
+
+def test_a_batch_of_other_weights_is_played_again(tmp_path: Path, replayed: list[str]):
+    """With another learning rate the weights after the resumed step are not those that sampled the next batch."""
+    cut_after(tmp_path, 1, max_steps=3)
+    replayed.clear()
+    bough.grpo(settings(tmp_path, max_steps=3, resume=True, learning_rate=0.1))
+    assert len(replayed) == 8, "batch 1 is of the weights of the checkpoint, batch 2 is not"
+    assert metrics(tmp_path)[2]["mismatch_kl"] < 1e-6
+
+
+@pytest.mark.parametrize("missing", ["00001.safetensors", "00001.jsonl"])
+def test_half_of_a_batch_is_not_resumed_in_its_middle(tmp_path: Path, replayed: list[str], missing: str):
+    """Without the log-probabilities before the first update those after it would be taken for them."""
+    cut_after(tmp_path, 3, updates=2)
+    (tmp_path / "rollouts" / missing).unlink()
+    replayed.clear()
+    bough.grpo(settings(tmp_path, updates=2, resume=True))
+    assert len(replayed) == 8
+    assert metrics(tmp_path)[3]["approx_kl"] == pytest.approx(0, abs=1e-6), "it was played with the weights of step 3"
+
+
+def test_another_batch_in_place_of_the_one_that_was_learnt_from_is_played_again(tmp_path: Path, replayed: list[str]):
+    cut_after(tmp_path, 3, updates=2)
+    for path in (tmp_path / "rollouts").glob("00000.*"):
+        shutil.copy(path, path.with_stem("00001"))
+    replayed.clear()
+    bough.grpo(settings(tmp_path, updates=2, resume=True))
+    assert len(replayed) == 8
+
+
+def test_a_world_that_is_broken_from_the_start_is_an_error_with_its_own_words(tmp_path: Path):
+    config = settings(tmp_path, environment="tests.stages.letters:Broken", retries=0)
+    with pytest.raises(BoughError, match=r"batch 0 .*: 16 of 16 episodes were lost; .*the browser is gone") as error:
+        bough.grpo(config)
+    assert error.value.exit_code == 1 and not (tmp_path / "final").exists()
+
+
+def test_a_world_that_breaks_for_good_stops_the_run_and_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    world = {"environment": "tests.stages.letters:BrokenLater", "retries": 0, "save_steps": 100}
+    with pytest.raises(PausedError, match=r"batch 2 .*: 16 of 16 episodes were lost; .*the browser is gone.*--resume"):
+        bough.grpo(settings(tmp_path, **world))
+    assert not (tmp_path / "final").exists()
+    assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["step-00000002"]
+    monkeypatch.setattr(letters.BrokenLater, "begin", 1000)
+    assert bough.grpo(settings(tmp_path, resume=True, **world)).counters.step == 4
+
+
+def test_a_few_lost_episodes_are_counted_and_their_groups_go_on_without_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(letters.Counting, "begun", Counter())
+    config = settings(tmp_path, environment="tests.stages.letters:Flaky", retries=0, max_steps=1)
+    trained = bough.grpo(config)
+    groups, calls, episodes = trained.ledgers
+    assert groups == {"item": "groups", "in": 3, "kept": 2, "dropped": {"lost": 1}}
+    assert calls == {"item": "calls", "in": 6, "kept": 6, "dropped": {}}
+    assert episodes == {"item": "episodes", "in": 12, "kept": 6, "dropped": {"lost": 6}}
+    assert [len(group.attempts) for group in batch(tmp_path, 0)] == [3, 3]
+    [line] = metrics(tmp_path)
+    assert (line["episodes"], line["episodes_lost"], line["groups_lost"]) == (6, 6, 1)
+    outcomes = [attempt.rewards["outcome"] or 0.0 for group in batch(tmp_path, 0) for attempt in group.attempts]
+    assert line["reward"] == pytest.approx(sum(outcomes) / 6), "what was lost is not a reward of 0"
+
+
+def test_a_world_that_loses_most_episodes_is_not_out_of_tasks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(letters.Counting, "begun", Counter())
+    config = settings(tmp_path, environment="tests.stages.letters:MostlyLost", retries=0)
+    with pytest.raises(BoughError, match=r"12 of 16 episodes were lost; .*the browser is gone"):
+        bough.grpo(config)
+
+
+def test_held_out_tasks_that_cannot_be_played_are_an_error(tmp_path: Path):
+    world = {"environment": "tests.stages.letters:BrokenHeldOut", "retries": 0}
+    with pytest.raises(BoughError, match=r"3 of 3 episodes were lost; .*the browser is gone"):
+        bough.grpo(settings(tmp_path, eval_every=1, eval_tasks=3, **world))
+
+
+def test_calls_without_an_advantage_are_not_counted_as_trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(letters.Counting, "begun", Counter())
+    trained = bough.grpo(settings(tmp_path, environment="tests.stages.letters:Unsure", max_steps=1))
+    assert trained.ledgers[1] == {"item": "calls", "in": 8, "kept": 6, "dropped": {"no_weight": 2}}
+
+
+def test_at_another_temperature_the_first_update_is_on_policy(tmp_path: Path):
+    bough.grpo(settings(tmp_path, temperature=0.7, max_steps=2, updates=2, eval_every=1, eval_tasks=2))
+    calls = [turn.call for group in batch(tmp_path, 0) for a in group.attempts for turn in a.turns if turn.call]
+    assert {(call.temperature, call.logprobs_temperature) for call in calls} == {(0.7, 0.7)}
+    model = Policy.load("tiny").eval().base
+    with torch.no_grad():
+        for call in calls:
+            logits = model(input_ids=torch.tensor([call.prompt_ids + call.completion_ids])).logits[0]
+            expected = (logits[len(call.prompt_ids) - 1 : -1] / 0.7).log_softmax(-1)
+            at_tokens = expected[torch.arange(len(call.completion_ids)), call.completion_ids]
+            assert torch.allclose(at_tokens, torch.tensor(call.logprobs), atol=1e-4)
+    first, second = metrics(tmp_path)
+    assert first["ratio"] == pytest.approx(1, abs=1e-4) and first["importance_weight"] == pytest.approx(1, abs=1e-4)
+    assert first["logprob_gap_max"] < 1e-4 and first["mismatch_kl"] == pytest.approx(0, abs=1e-6)
+    assert second["approx_kl"] > 1e-9 and second["mismatch_kl"] == pytest.approx(0, abs=1e-6)
+
+
+def test_a_temperature_of_zero_is_refused(tmp_path: Path):
+    with pytest.raises(InputError, match="temperature"):
+        settings(tmp_path, temperature=0)
+
+
+def test_cuts_are_said_to_be_off_policy(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    bough.grpo(settings(tmp_path / "whole", max_steps=1))
+    assert "off-policy" not in caplog.text
+    bough.grpo(settings(tmp_path / "cut", max_steps=1, top_p=0.9))
+    assert caplog.text.count("training is slightly off-policy") == 1
 
 
 def test_a_policy_is_not_used_before_the_sampler_has_let_go_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -225,10 +390,10 @@ def alarm(batches: list[dict[str, float]], **more: Any) -> str | None:
 def test_each_thing_that_goes_wrong_has_its_alarm():
     calm = {"reward": 0.5, "reply_tokens": 10.0, "turns": 3.0, "entropy": 1.0, "start_kl": 0.1}
     assert alarm([calm] * 8) is None
-    assert "tokens a reply went from 10 to 40" in str(alarm([calm] * 5 + [{**calm, "reply_tokens": 40.0}] * 3))
-    assert "turns an episode went from 3 to 0.5" in str(alarm([calm] * 5 + [{**calm, "turns": 0.5}] * 3))
+    assert "tokens per reply went from 10 to 40" in str(alarm([calm] * 5 + [{**calm, "reply_tokens": 40.0}] * 3))
+    assert "turns per episode went from 3 to 0.5" in str(alarm([calm] * 5 + [{**calm, "turns": 0.5}] * 3))
     assert "entropy fell from 1 to 0.05" in str(alarm([calm] * 5 + [{**calm, "entropy": 0.05}] * 3))
-    assert "1.5 nats a token away" in str(alarm([calm] * 5 + [{**calm, "start_kl": 1.5}] * 3))
+    assert "1.5 nats per token away" in str(alarm([calm] * 5 + [{**calm, "start_kl": 1.5}] * 3))
     better, worse = {**calm, "eval_success": 0.6}, {**calm, "eval_success": 0.4, "reward": 0.9}
     assert "held-out success fell from 60.0% to 40.0% while the reward rose" in str(alarm([better, worse]))
     assert alarm([better, {**worse, "reward": 0.1}]) is None, "an agent that gets worse everywhere games nothing"

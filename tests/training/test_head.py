@@ -46,16 +46,18 @@ def test_probabilities_and_entropies_that_are_known():
 
 
 @pytest.mark.parametrize("trained", [True, False])
-@pytest.mark.parametrize(("scale", "softcap"), [(1.0, None), (0.25, None), (1.0, 0.5)])
-def test_values_and_gradients_are_those_of_whole_logits(trained, scale, softcap):
+@pytest.mark.parametrize(
+    ("scale", "softcap", "temperature"), [(1.0, None, 1.0), (0.25, None, 1.0), (1.0, 0.5, 1.0), (0.25, 0.5, 0.7)]
+)
+def test_values_and_gradients_are_those_of_whole_logits(trained, scale, softcap, temperature):
     hidden, targets, layer, weights = inputs(trained)
     wanted = [hidden, *layer.parameters()] if trained else [hidden]
-    logprobs, entropies, greedy = predict(hidden, targets, Head(layer, V, scale, softcap))
+    logprobs, entropies, greedy = predict(hidden, targets, Head(layer, V, scale, softcap, temperature))
     found = torch.autograd.grad((logprobs * weights).sum(), wanted)
 
     logits = layer(hidden) * scale
     logits = logits if softcap is None else torch.tanh(logits / softcap) * softcap
-    whole = logits.log_softmax(-1)
+    whole = (logits / temperature).log_softmax(-1)
     expected = torch.autograd.grad((whole[torch.arange(M), targets] * weights).sum(), wanted)
     torch.testing.assert_close(logprobs, whole[torch.arange(M), targets])
     torch.testing.assert_close(entropies, -(whole.exp() * whole).sum(-1))

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from bough.errors import BoughError, InputError
 from bough.training.adapters import Lora, add_actor
 from bough.training.policy import Policy
+from bough.types import Call
 from tests.training.families import PLAIN, TREES, make
 from tests.trees.samples import call, call_sets
 
@@ -131,6 +132,18 @@ def test_log_probabilities_are_those_of_the_model_itself(family):
     logits = model(torch.tensor([one.prompt_ids + one.completion_ids])).logits[0]
     expected = logits.log_softmax(-1)[len(one.prompt_ids) - 1 : -1].gather(1, torch.tensor([one.completion_ids]).T)
     torch.testing.assert_close(Policy(model).logprobs(EPISODE)[3], expected[:, 0])
+
+
+def test_log_probabilities_and_entropies_are_at_the_policys_temperature():
+    policy = Policy.load("tiny").eval()
+    policy.temperature = 0.7
+    call = Call(prompt_ids=[5, 6, 7], completion_ids=[8, 9])
+    with torch.no_grad():
+        logits = policy.base(input_ids=torch.tensor([[5, 6, 7, 8, 9]])).logits[0, 2:4]
+        [answers] = policy.answers(policy.rows([call]))
+    expected = (logits / 0.7).log_softmax(-1)
+    torch.testing.assert_close(answers.logprobs[0], expected[[0, 1], [8, 9]])
+    torch.testing.assert_close(answers.entropies[0], -(expected.exp() * expected).sum(-1))
 
 
 def test_entropies_come_with_the_answers():

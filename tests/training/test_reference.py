@@ -109,7 +109,10 @@ def test_a_policy_that_has_been_trained_in_full_is_not_its_own_reference(tmp_pat
     assert len(loaded) == 1
 
 
-def test_other_data_or_another_model_is_another_file(policy: Policy, tmp_path: Path):
+def test_other_data_another_model_or_another_temperature_is_another_file(policy: Policy, tmp_path: Path):
     for calls, name in ((CALLS, "tiny"), (CALLS[:1], "tiny"), (CALLS, "other")):
         Reference(policy).compute(calls, 4096, tmp_path, name)
     assert len(list(tmp_path.glob("*.safetensors"))) == 3
+    policy.temperature = 0.7
+    Reference(policy).compute(CALLS, 4096, tmp_path, "tiny")
+    assert len(list(tmp_path.glob("*.safetensors"))) == 4

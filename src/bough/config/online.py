@@ -24,32 +24,38 @@ class WorldConfig(Config):
     task_file: Path | None = Field(None, description="tasks from a JSON Lines file instead of the world's own")
     group_size: int = Field(8, ge=2, description="attempts at each task; batch_size says how many tasks a batch has")
     updates: int = Field(1, ge=1, description="optimizer steps per batch of groups: mini-batches")
-    passes: int = Field(1, ge=1, description="how often each batch of groups is gone through")
+    passes: int = Field(1, ge=1, description="passes over each batch of groups")
     resample: float = Field(
         2.0,
         ge=1,
-        description="tasks tried at most for a batch of groups that teach something, in batch sizes",
+        description="limit on the tasks tried to fill a batch with groups that teach something, in batch sizes",
     )
     concurrency: int = Field(32, ge=1, description="episodes at a time")
-    retries: int = Field(3, ge=0, description="how often an episode is played again when the world broke")
+    retries: int = Field(3, ge=0, description="retries of an episode after the world or the engine failed")
 
 
 class WatchConfig(Config):
     """Held-out episodes, and when to stop and say why."""
 
-    eval_every: int = Field(0, ge=0, description="play held-out tasks after so many batches; 0: never")
-    eval_tasks: int = Field(32, ge=1, description="how many held-out tasks")
+    eval_every: int = Field(0, ge=0, description="batches between two evaluations on held-out tasks; 0: never")
+    eval_tasks: int = Field(32, ge=1, description="number of held-out tasks")
     eval_split: str = Field("unseen", description="where held-out tasks come from")
     eval_task_file: Path | None = Field(None, description="held-out tasks from a JSON Lines file instead")
-    eval_temperature: float = Field(0.0, ge=0, description="how held-out replies are drawn")
+    eval_temperature: float = Field(0.0, ge=0, description="sampling temperature for held-out tasks; 0: greedy")
     watch: bool = Field(
         True, description="pause when reward rises while held-out success falls, lengths run away or entropy collapses"
     )
     watch_drop: float = Field(0.15, gt=0, le=1, description="held-out success may fall this far below its best")
     watch_growth: float = Field(3.0, gt=1, description="replies or episodes may grow or shrink by this factor")
     watch_entropy: float = Field(0.1, ge=0, lt=1, description="entropy may fall to this share of its start")
-    watch_kl: float = Field(1.0, gt=0, description="divergence from the start policy, in nats a token, may reach this")
+    watch_kl: float = Field(
+        1.0, gt=0, description="pause when the divergence from the start policy exceeds this, in nats per token"
+    )
 
 
 class OnlineConfig(WorldConfig, WatchConfig, RewardsConfig, SamplingConfig, LimitsConfig):
     """Everything about playing while training."""
+
+    temperature: float = Field(
+        1.0, gt=0, description="sampling temperature; the loss uses log-probabilities at this temperature too"
+    )

@@ -52,15 +52,17 @@ class Engine(Protocol):
 class Generated:
     """What was drawn. `completion_ids` end with the end-of-turn token if the model wrote it.
 
-    `logprobs` are the model's own: the log-softmax of its logits, before temperature and
-    the cuts of top-p, top-k and min-p. `policy` names the weights it was drawn from, if
-    they are not the engine's `policy` any more.
+    `logprobs` are the log-softmax of the model's logits divided by `logprobs_temperature`,
+    before top-p, top-k and min-p: at the sampling temperature from the local engine, at 1
+    (the model's own) from servers. `policy` names the weights it was drawn from, if they
+    are not the engine's `policy` any more.
     """
 
     completion_ids: list[int]
     logprobs: list[float]
     finish: Finish
     policy: str | None = None
+    logprobs_temperature: float = 1.0
 
 
 class TokenEngine(Protocol):

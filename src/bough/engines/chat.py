@@ -71,6 +71,8 @@ class TemplateChat:
             prompt_ids=prompt,
             completion_ids=ids,
             logprobs=drawn.logprobs,
+            logprobs_temperature=drawn.logprobs_temperature,
+            temperature=self.engine.sampling.temperature,
             text=written,
             finish=drawn.finish,
             policy=drawn.policy or tokens.policy,

@@ -32,6 +32,7 @@ async def load_engine(config: AgentConfig, sampling: SamplingConfig) -> Engine:
 
     bf16 = torch.cuda.is_available() if config.bf16 is None else config.bf16
     policy = Policy.load(name, adapter=adapter, dtype=torch.bfloat16 if bf16 else torch.float32).eval()
+    policy.temperature = sampling.temperature or 1.0  # what it says of the calls afterwards is what the sampler said
     label = name if adapter is None else f"{name}+{adapter}"
     tokens = LocalEngine.of(policy, name=label, tokenizer=template.tokenizer)
     return TemplateEngine(tokens, template, sampling, scorer=policy)

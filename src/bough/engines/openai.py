@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 from bough.calls.template import ChatTemplate
@@ -92,7 +93,10 @@ class OpenAIEngine:
                 if not self._learn(refusal, body):
                     raise
                 continue
-            return read_answer(response, template=self.template, where=f"{self.server.url}{path}")
+            answer = read_answer(response, template=self.template, where=f"{self.server.url}{path}")
+            if answer.call is None:
+                return answer
+            return replace(answer, call=answer.call.model_copy(update={"temperature": self.sampling.temperature}))
 
     def _body(self, messages: list[Message], tools: list[dict[str, Any]], seed: int) -> dict[str, Any]:
         written, offered = conversation(messages, tools, self.template)

@@ -81,10 +81,10 @@ def read_examples(
                 found.examples.append(replace(example, place=place))
                 found.rows.keep()
                 hasher.update(to_json([sample, [(call.prompt_ids, call.completion_ids) for call in example.calls]]))
-                _enter(found.calls, calls, len(example.calls), "no_weight")
+                enter_calls(found.calls, calls, len(example.calls), "no_weight")
             except RowError as error:
                 found.rows.drop(error.reason)
-                _enter(found.calls, calls, 0, error.reason)
+                enter_calls(found.calls, calls, 0, error.reason)
                 if error.reason == "wrong_kind":
                     problems.append(Problem(reader.place.file, reader.place.line, error.reason, str(error)))
             bar.advance(bar.task_ids[0])
@@ -103,7 +103,7 @@ def read_examples(
     return found
 
 
-def _enter(ledger: Ledger, of_row: Ledger, trained: int, reason: str) -> None:
+def enter_calls(ledger: Ledger, of_row: Ledger, trained: int, reason: str) -> None:
     """Enters a row's calls: `trained` of them are kept, the other good ones are dropped for `reason`."""
     ledger.keep(trained)
     for why, count in (of_row.dropped + Counter({reason: of_row.kept - trained})).items():

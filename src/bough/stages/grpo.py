@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from statistics import fmean
 
 import torch
@@ -11,7 +12,7 @@ from torch import Tensor
 
 from bough.calls.builder import CallBuilder
 from bough.config.training import GRPOConfig
-from bough.errors import RowError
+from bough.errors import InputError, RowError
 from bough.formats.base import Sample
 from bough.objectives.advantages import group_advantages, step_advantages, turn_advantages
 from bough.objectives.base import Loss
@@ -83,7 +84,7 @@ class GRPOObjective:
             dual_clip=config.dual_clip,
             kl_coef=config.kl_coef,
             reference_logprobs_N=start if config.kl_coef else None,
-            sampler_logprobs_N=_sampled(parts, before),
+            sampler_logprobs_N=_sampled(parts, before, config.temperature),
             importance_cap=config.importance_cap,
         )
 
@@ -99,8 +100,26 @@ def groups(config: GRPOConfig, builder: CallBuilder, held_out: bool = False) -> 
     file = config.eval_file if held_out else config.train_file
     assert file is not None
     found = read_examples(file, config, builder, make)
+    _check_temperature(file, found.examples, config.temperature)
     found.examples = by_difficulty(found.examples, [example.reward for example in found.examples])
     return found
+
+
+def _check_temperature(file: Path, examples: Sequence[Attempts], temperature: float) -> None:
+    """Replies sampled at another temperature come from another distribution than the one that is trained."""
+    sampled = {call.temperature for example in examples for call in example.calls if call.temperature}
+    if sampled <= {temperature}:
+        return
+    if len(sampled) > 1:
+        found = ", ".join(f"{value:g}" for value in sorted(sampled))
+        raise InputError(
+            f"{file}: replies were sampled at several temperatures ({found}); GRPO needs one for all groups"
+        )
+    [value] = sampled
+    raise InputError(
+        f"{file}: replies were sampled at temperature {value:g}, but temperature is {temperature:g}; "
+        f"use --temperature {value:g}"
+    )
 
 
 def make_attempts(group: Group, source: CallSource, config: GRPOConfig) -> Attempts:
@@ -175,9 +194,13 @@ def _before(part: Attempts, now: Tensor) -> Tensor:
     return part.before[0].to(now.device) if part.before else now.detach()
 
 
-def _sampled(parts: Sequence[Attempts], before: Tensor) -> Tensor | None:
-    """The sampler's log-probabilities; for a call without any, those before the update: nothing is corrected."""
-    values = [part.calls[0].logprobs for part in parts]
+def _sampled(parts: Sequence[Attempts], before: Tensor, temperature: float) -> Tensor | None:
+    """The sampler's log-probabilities; for a call without any, those before the update: nothing is corrected.
+
+    Those at another temperature cannot be compared with the trainer's: they count as missing.
+    """
+    calls = [part.calls[0] for part in parts]
+    values = [call.logprobs if call.logprobs_temperature == temperature else None for call in calls]
     if all(value is None for value in values):
         return None
     pieces = torch.split(before, [len(part.calls[0].completion_ids) for part in parts])

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from statistics import fmean
@@ -16,10 +18,11 @@ from bough.calls.template import ChatTemplate
 from bough.config.sampling import SamplingConfig
 from bough.config.training import GRPOConfig
 from bough.engines.chat import TemplateEngine
+from bough.engines.local.draw import cuts
 from bough.engines.local.engine import LocalEngine
 from bough.environments.registry import find
 from bough.environments.tasks import tasks_of
-from bough.errors import InputError
+from bough.errors import BoughError, InputError
 from bough.rewards.rubric import Rubric
 from bough.rewards.score import score
 from bough.rollouts.agents import ModelAgent
@@ -31,6 +34,33 @@ from bough.types import Group, Task, Trajectory
 log = logging.getLogger(__name__)
 # Calls whose distance from sampler and start policy is measured in each batch.
 CALLS_MEASURED = 8
+
+
+@dataclass(frozen=True)
+class Played:
+    """Groups of finished episodes, and the errors of lost ones: world or engine failed even after all retries.
+
+    `tasks_lost` counts tasks without any finished episode.
+    """
+
+    groups: list[Group] = field(default_factory=list)
+    lost: list[str] = field(default_factory=list)
+    tasks_lost: int = 0
+
+    @property
+    def episodes(self) -> int:
+        return sum(len(group.attempts) for group in self.groups)
+
+    def __add__(self, other: Played) -> Played:
+        return Played(self.groups + other.groups, self.lost + other.lost, self.tasks_lost + other.tasks_lost)
+
+
+class LostError(BoughError):
+    """World or engine failed so often that nothing can be learnt from what was played."""
+
+    def __init__(self, played: Played) -> None:
+        total = played.episodes + len(played.lost)
+        super().__init__(f"{len(played.lost)} of {total} episodes were lost; {played.lost[0]}")
 
 
 class Player:
@@ -47,6 +77,11 @@ class Player:
             temperature: TemplateEngine(self._tokens, template, _sampling(config, temperature))
             for temperature in {config.temperature, config.eval_temperature}
         }
+        if cuts(_sampling(config, config.temperature)):
+            log.warning(
+                "top_p, top_k or min_p limit which tokens are sampled, but the loss uses the probabilities over all "
+                "tokens: training is slightly off-policy."
+            )
         self._loop = asyncio.Runner()
         self._tasks = self._all_tasks(config.split, config.task_file)
         self._known: list[Task] = []
@@ -70,20 +105,24 @@ class Player:
         chosen = [self._known[number % len(self._known)] for number in range(begin, begin + count)]
         return list({task.id: task for task in chosen}.values())
 
-    def groups(self, tasks: Sequence[Task], seed: int) -> list[Group]:
+    def groups(self, tasks: Sequence[Task], seed: int) -> Played:
         """Attempts at each task with the weights as they are, scored."""
-        played = self._play(attempts(tasks, self.config.group_size, seed), self.config.temperature)
+        records, lost = self._play(attempts(tasks, self.config.group_size, seed), self.config.temperature)
         if self.rubric is not None:
-            played = [self.rubric.score(record) for record in played]
-        by_task = [(task, [record for record in played if record.task.id == task.id]) for task in tasks]
-        return [Group(task=task, attempts=members) for task, members in by_task if members]
+            records = [self.rubric.score(record) for record in records]
+        by_task = [(task, [record for record in records if record.task.id == task.id]) for task in tasks]
+        groups = [Group(task=task, attempts=members) for task, members in by_task if members]
+        return Played(groups, _sentences(lost), len(tasks) - len(groups))
 
     def held_out(self) -> dict[str, Any]:
-        """Success on tasks that are never learnt from."""
+        """Success on tasks that are never learnt from. Raises LostError if no episode could be finished."""
         tasks = islice(self._all_tasks(self.config.eval_split, self.config.eval_task_file), self.config.eval_tasks)
-        played = self._play(attempts(tasks, 1, self.config.seed), self.config.eval_temperature)
-        known = [record.success for record in played if record.success is not None]
-        return {"eval_success": fmean(known), "eval_episodes": len(known)} if known else {}
+        records, lost = self._play(attempts(tasks, 1, self.config.seed), self.config.eval_temperature)
+        if lost and not records:
+            raise LostError(Played(lost=_sentences(lost)))
+        known = [record.success for record in records if record.success is not None]
+        values: dict[str, Any] = {"eval_lost": len(lost)} if lost else {}
+        return values | ({"eval_success": fmean(known), "eval_episodes": len(known)} if known else {})
 
     def numbers(self, groups: Sequence[Group], played: Sequence[Group]) -> dict[str, Any]:
         """What there is to say about a batch of groups, and about all that were `played` to find them.
@@ -121,22 +160,23 @@ class Player:
             distances["start_kl"] = float((ratio.exp() - ratio - 1).mean())
         return distances
 
-    def _play(self, wanted: Iterable[Attempt], temperature: float) -> list[Trajectory]:
-        """The episodes of these attempts, in their order."""
+    def _play(self, wanted: Iterable[Attempt], temperature: float) -> tuple[list[Trajectory], dict[str, str]]:
+        """The finished episodes of these attempts, in their order, and the errors of the lost ones by their ids."""
         config, kept, order = self.config, [], list(wanted)
 
-        async def play() -> None:
+        async def play() -> dict[str, str]:
             tally = await collect(
                 self.kind, ModelAgent(self._engines[temperature]), order, lambda record, _: kept.append(record),
                 limits=config, concurrency=config.concurrency, retries=config.retries,
             )  # fmt: skip
-            for id, why in tally.lost.items():
-                log.warning("%s was given up: %s", id, why)
+            return tally.lost
 
-        self._loop.run(play())
+        lost = self._loop.run(play())
+        for why, count in Counter(lost.values()).items():
+            log.warning("%d of %d episodes are lost: %s", count, len(order), why)
         self._tokens.rest()
         place = {attempt.id: number for number, attempt in enumerate(order)}
-        return sorted(kept, key=lambda record: place[record.id])
+        return sorted(kept, key=lambda record: place[record.id]), lost
 
     def _all_tasks(self, split: str, file: Path | None) -> Iterator[Task]:
         config = self.config
@@ -146,6 +186,10 @@ class Player:
 def _sampling(config: GRPOConfig, temperature: float) -> SamplingConfig:
     values = {name: getattr(config, name) for name in SamplingConfig.model_fields}
     return SamplingConfig(**{**values, "temperature": temperature})
+
+
+def _sentences(lost: dict[str, str]) -> list[str]:
+    return [f"{id}: {why}" for id, why in lost.items()]
 
 
 def _mean(values: Iterable[float | None]) -> float | None:

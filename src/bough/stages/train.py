@@ -135,7 +135,7 @@ def _train_alone(
         finally:
             if isinstance(source, OnlineSource):
                 source.close()
-    accounts = [source.groups, source.calls] if isinstance(source, OnlineSource) else [training.rows, training.calls]
+    accounts = source.ledgers if isinstance(source, OnlineSource) else [training.rows, training.calls]
     ledgers = [account.to_json() for account in accounts]
     if read is None and resumed and resumed.step == counters.step and run.ledger.exists():  # nothing was left to play
         ledgers = json.loads(run.ledger.read_text(encoding="utf-8"))
@@ -244,6 +244,8 @@ def _load_policy(
     if needs_reference and start:
         add_reference(model, start)
     policy = Policy(model, attention=config.attention, autocast=autocast, compile=config.compile, device=device)
+    if isinstance(config, GRPOConfig):
+        policy.temperature = config.temperature
     if config.shard:
         policy.shard(device)
     return policy

@@ -2,7 +2,7 @@
 
 A reward can rise for the wrong reasons. What gives that away: held-out success falls,
 replies or episodes grow or shrink without end, the policy no longer varies, or it has
-left its start far behind.
+moved far away from its start.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 from bough.config.online import WatchConfig
 
-# What is normal is the mean of so many first batches; what is now, of so many last ones.
+# Normal is the mean of this many first batches; now is the mean of this many last ones.
 FIRST, LAST = 3, 3
 
 
@@ -48,7 +48,7 @@ class Watch:
         return None
 
     def _drifted(self) -> str | None:
-        for name, what in (("reply_tokens", "tokens a reply"), ("turns", "turns an episode")):
+        for name, what in (("reply_tokens", "tokens per reply"), ("turns", "turns per episode")):
             before, now = self._first(name), self._now(name)
             if before and now and not 1 / self.config.watch_growth <= now / before <= self.config.watch_growth:
                 return f"{what} went from {before:.3g} to {now:.3g}"
@@ -57,13 +57,13 @@ class Watch:
     def _collapsed(self) -> str | None:
         before, now = self._first("entropy"), self._now("entropy")
         if before and now is not None and now < before * self.config.watch_entropy:
-            return f"entropy fell from {before:.3g} to {now:.3g} nats a token: the policy hardly varies any more"
+            return f"entropy fell from {before:.3g} to {now:.3g} nats per token: the policy hardly varies any more"
         return None
 
     def _strayed(self) -> str | None:
         now = self._now("start_kl")
         if now is not None and now > self.config.watch_kl:
-            return f"the policy is {now:.3g} nats a token away from its start"
+            return f"the policy is {now:.3g} nats per token away from its start"
         return None
 
     def _first(self, name: str) -> float | None:

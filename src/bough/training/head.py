@@ -26,21 +26,23 @@ class Head:
     """A model's output layer, and what the model does to its logits afterwards.
 
     The layer is called as the module it is: it may be tied, quantized or carry an adapter.
+    Predictions are of the logits divided by `temperature`.
     """
 
     layer: nn.Module
     vocabulary: int
     scale: float = 1.0
     softcap: float | None = None
+    temperature: float = 1.0
 
     @classmethod
-    def of(cls, model: Any) -> Head:
+    def of(cls, model: Any, temperature: float = 1.0) -> Head:
         """The head of a transformers model, with the scaling and capping that its config names."""
         config = model.config.get_text_config()
         scale = (getattr(config, "logit_scale", None) or 1.0) * (getattr(config, "lm_head_multiplier", None) or 1.0)
         scale /= getattr(config, "logits_scaling", None) or 1.0
         layer = model.get_output_embeddings()
-        return cls(layer, config.vocab_size, scale, getattr(config, "final_logit_softcapping", None))
+        return cls(layer, config.vocab_size, scale, getattr(config, "final_logit_softcapping", None), temperature)
 
     @property
     def trained(self) -> bool:
@@ -81,7 +83,11 @@ def predict(hidden_MD: Tensor, targets_M: Tensor, head: Head) -> Predictions:
 
 
 def _predict_chunk(hidden_CD: Tensor, targets_C: Tensor, head: Head) -> tuple[Tensor, Tensor, Tensor]:
-    result: tuple[Tensor, Tensor, Tensor] = _LogSoftmaxAt.apply(head.logits(hidden_CD), targets_C)  # type: ignore[no-untyped-call]
+    logits_CV = head.logits(hidden_CD)
+    if head.temperature != 1.0:
+        # In float32, as the sampler divides: bfloat16 would round the quotients.
+        logits_CV = logits_CV.float() / head.temperature
+    result: tuple[Tensor, Tensor, Tensor] = _LogSoftmaxAt.apply(logits_CV, targets_C)  # type: ignore[no-untyped-call]
     return result
 
 

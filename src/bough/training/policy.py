@@ -57,9 +57,11 @@ class Policy(nn.Module):
     what is trained stays float32, so that small steps are not rounded away. With `compile`,
     each layer's small operations become a few kernels: a minute once, then a step is faster.
     `device` is where it will compute, if its weights are elsewhere until they are sharded.
+    All its log-probabilities and entropies are of the logits divided by `temperature`.
     """
 
     sharded = False
+    temperature = 1.0
 
     def __init__(
         self,
@@ -201,7 +203,7 @@ class Policy(nn.Module):
         with torch.autocast(self.device.type, self.autocast, enabled=self.autocast is not None):
             hidden_ID = self._read_tree(row) if isinstance(row, TreeRow) else self._read_plain(row)
             hidden_MD = hidden_ID[self._tensor(row.predictors_M)]
-            predictions = predict(hidden_MD, self._tensor(row.targets_M), Head.of(self.base))
+            predictions = predict(hidden_MD, self._tensor(row.targets_M), Head.of(self.base, self.temperature))
         index_N = self._tensor(row.index_N)
         return Answers(*(list(torch.split_with_sizes(values_M[index_N], row.lengths)) for values_M in predictions))
 

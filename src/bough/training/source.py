@@ -26,7 +26,7 @@ class Source(Protocol):
 
     @property
     def levels(self) -> list[int]:
-        """What it has been told of the epochs so far; a checkpoint keeps it for `restore`."""
+        """What a checkpoint keeps of the source, for `restore`: what it has been told of the epochs so far."""
         ...
 
     def __len__(self) -> int:

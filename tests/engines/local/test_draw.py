@@ -23,10 +23,16 @@ def test_a_number_picks_the_token_where_the_probabilities_pass_it(u, token):
     assert drawn(u)[0] == token
 
 
-def test_the_logprob_is_the_models_own_whatever_the_temperature_and_the_cuts():
-    for sampling in ({}, {"temperature": 0.3}, {"top_k": 2}, {"top_p": 0.5}, {"temperature": 0}):
+def test_the_logprob_is_the_models_own_whatever_the_cuts():
+    for sampling in ({}, {"top_k": 2}, {"top_p": 0.5}, {"temperature": 0}):
         token, logprob = drawn(0.3, **sampling)
         assert logprob == pytest.approx(math.log(PROBABILITIES[token]), abs=1e-6)
+
+
+def test_the_logprob_is_at_the_temperature_of_the_draw():
+    # At 1/2 the probabilities are squared, and 0.30 is their sum, whatever top-k leaves of them.
+    for sampling in ({"temperature": 0.5}, {"temperature": 0.5, "top_k": 2}):
+        assert drawn(0.3, **sampling) == (1, pytest.approx(math.log(0.16 / 0.30), abs=1e-6))
 
 
 def test_temperature_zero_takes_the_likeliest():

@@ -38,6 +38,19 @@ def scored(policy, calls):
         return max(float((torch.tensor(drawn.logprobs) - again).abs().max()) for (_, drawn), again in pairs)
 
 
+@pytest.mark.parametrize(("temperature", "expected"), [(0.7, 0.7), (1.6, 1.6), (0.0, 1.0)])
+def test_sampled_log_probabilities_are_the_policys_at_the_sampling_temperature(temperature, expected):
+    policy = Policy.load("tiny", device="cpu").eval()
+    engine = small_engine(policy)
+    sampling = SamplingConfig(max_new_tokens=16, temperature=temperature)
+    [calls] = run(engine, play(engine, "episode", 2, sampling, SYSTEM))
+    assert {drawn.logprobs_temperature for _, drawn in calls} == {expected}
+    policy.temperature = expected
+    assert scored(policy, calls) < 1e-4
+    policy.temperature = expected + 0.5
+    assert scored(policy, calls) > 0.1
+
+
 def test_an_answer_is_the_same_to_the_last_bit_in_any_company(policy):
     """24 episodes of 3 turns, together and a few at a time, in another order, with and without shared prefixes."""
     names = [f"episode-{i}" for i in range(24)]

@@ -48,15 +48,14 @@ def cuts(sampling: SamplingConfig) -> bool:
 
 
 def draw(logits_BV: Tensor, wishes: Wishes, *, cut: bool) -> tuple[Tensor, Tensor]:
-    """A token for each row, and its log-probability before temperature and cuts.
+    """A token for each row, and its log-probability at the row's temperature (1 for greedy), before the cuts.
 
     With `cut` false nobody's top-p, top-k and min-p are looked at.
     """
-    logits_BV = logits_BV.float()
+    # A temperature of 0 is taken care of at the end; its log-probabilities are those of temperature 1.
+    logits_BV = logits_BV.float() / wishes.temperature_B.where(wishes.temperature_B > 0, 1.0).float()[:, None]
     peak_B1 = logits_BV.amax(-1, keepdim=True)
-    # A temperature of 0 is taken care of at the end; anything does here.
-    temperature_B1 = wishes.temperature_B.where(wishes.temperature_B > 0, 1.0).float()[:, None]
-    weights_BV = ((logits_BV - peak_B1) / temperature_B1).exp()
+    weights_BV = (logits_BV - peak_B1).exp()
     if cut:
         weights_BV = weights_BV * _kept(weights_BV, wishes)
     drawn_B = _passed(weights_BV, wishes.uniform_B)

@@ -52,4 +52,6 @@ class Request:
             finish = "length"
         else:
             return None
-        return Generated(self.completion_ids, self.logprobs, finish)
+        return Generated(
+            self.completion_ids, self.logprobs, finish, logprobs_temperature=self.sampling.temperature or 1.0
+        )

@@ -1,0 +1,168 @@
+"""How many small mistakes the tests notice: mutants of the modules whose numbers everything rests on.
+
+    python benchmarks/mutation.py --per-module 10 > benchmarks/results/mutation.md
+
+Each mutant is one change (a comparison, a sign, a constant, min for max, a dropped abs or
+detach, …) in a copy of the repository; the module's own test file runs against it until the
+first failure. The sample is the same for the same seed. Children are forked from a process
+that has loaded torch and pytest, so a mutant costs a second or two.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from mutants import Mutant, mutants
+
+ROOT = Path(__file__).parents[1]
+MODULES = [
+    *(f"objectives/{name}" for name in ("advantages", "base", "dpo", "grpo", "sft")),
+    *(f"trees/{name}" for name in ("build", "partition", "pack", "attend")),
+    *(f"evaluation/{name}" for name in ("intervals", "paired", "gate", "sequential", "comparison")),
+    *(f"evaluation/{name}" for name in ("correction", "power", "success")),
+    "stages/grpo",
+]
+# What tests and package take longest to load. The package itself is loaded by each child, from its copy.
+PRELOADED = (
+    "torch", "transformers", "transformers.modeling_layers", "peft", "pydantic", "rich.progress", "scipy.stats",
+    "statsmodels.api", "hypothesis.strategies", "hypothesis.extra.numpy", "_hypothesis_pytestplugin", "xdist.plugin",
+    "pytest_timeout", "pytest",
+)  # fmt: skip
+# Mutants that compute the same, by module and change, and why no test can tell them apart.
+EQUIVALENT: dict[tuple[str, str], str] = {}
+
+
+@dataclass
+class Result:
+    """What became of a module's mutants."""
+
+    module: str
+    known: int = 0
+    fates: Counter[str] = field(default_factory=Counter)
+    survivors: list[Mutant] = field(default_factory=list)
+
+
+def copy_repository(target: Path) -> None:
+    names = subprocess.run(
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+        cwd=ROOT, check=True, capture_output=True, text=True,
+    ).stdout.split("\0")  # fmt: skip
+    for name in filter(None, names):
+        source, copy = ROOT / name, target / name
+        if source.is_file():
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            copy.write_bytes(source.read_bytes())
+
+
+def run_tests(copy: Path, test: str, timeout_s: float) -> str:
+    """`passed`, `failed` or `timed out`, from a child that imports the package afresh."""
+    child = os.fork()
+    if child == 0:
+        os.setpgid(0, 0)
+        quiet = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(quiet, 1)
+        os.dup2(quiet, 2)
+        os.chdir(copy)
+        sys.path[:0] = [str(copy / "src"), str(copy)]
+        os.environ["PYTHONPATH"] = f"{copy / 'src'}"
+        sys.dont_write_bytecode = True
+        import pytest
+
+        os._exit(int(pytest.main(["-x", "-q", "-p", "no:cacheprovider", "--hypothesis-seed=0", test])))
+    end = time.monotonic() + timeout_s
+    while time.monotonic() < end:
+        done, status = os.waitpid(child, os.WNOHANG)
+        if done:
+            return "passed" if os.waitstatus_to_exitcode(status) == 0 else "failed"
+        time.sleep(0.05)
+    os.killpg(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    return "timed out"
+
+
+def try_module(copy: Path, module: str, count: int, seed: int) -> Result:
+    source, test = copy / "src" / "bough" / f"{module}.py", _test_of(module)
+    original = source.read_text(encoding="utf-8")
+    known = mutants(original)
+    result = Result(module, len(known))
+    begin = time.monotonic()
+    fate = run_tests(copy, test, 300)
+    assert fate == "passed", f"{test} does not pass before anything is changed: {fate}"
+    timeout_s = 20 + 5 * (time.monotonic() - begin)
+    chosen = random.Random(f"{seed} {module}").sample(known, min(count, len(known)))
+    for mutant in sorted(chosen, key=lambda mutant: mutant.line):
+        source.write_text(mutant.source, encoding="utf-8")
+        fate = run_tests(copy, test, timeout_s)
+        print(f"{module}:{mutant.line} {mutant} {fate}", file=sys.stderr, flush=True)
+        if fate == "passed":
+            equivalent = (module, str(mutant)) in EQUIVALENT
+            fate = "equivalent" if equivalent else "survived"
+            result.survivors.append(mutant)
+        result.fates[fate] += 1
+    source.write_text(original, encoding="utf-8")
+    return result
+
+
+def _test_of(module: str) -> str:
+    folder, _, name = module.rpartition("/")
+    return f"tests/{folder}/test_{name}.py"
+
+
+def report(results: list[Result], count: int, seed: int) -> Iterator[str]:
+    total = sum((result.fates for result in results), Counter[str]())
+    caught = total["failed"] + total["timed out"]
+    real = total.total() - total["equivalent"]
+    yield "# Mutants of losses, advantages, trees and statistics"
+    yield ""
+    yield (
+        f"`python benchmarks/mutation.py --per-module {count} --seed {seed}`, Python {sys.version.split()[0]}: "
+        f"**{caught} of {real} mutants are killed ({caught / max(1, real):.0%})**, {total['survived']} survive; "
+        f"{total['equivalent']} more compute the same as the original."
+    )
+    yield ""
+    yield "| module | known mutants | tried | killed | timed out | survived | equivalent |"
+    yield "|---|---|---|---|---|---|---|"
+    for result in results:
+        fates = [result.fates[fate] for fate in ("failed", "timed out", "survived", "equivalent")]
+        yield "| " + " | ".join(map(str, [f"`{result.module}`", result.known, result.fates.total(), *fates])) + " |"
+    for title, equivalent in (("Survived", False), ("Equivalent", True)):
+        rows = [
+            f"| `{result.module}`:{mutant.line} | {mutant} | {EQUIVALENT.get((result.module, str(mutant)), '')} |"
+            for result in results
+            for mutant in result.survivors
+            if ((result.module, str(mutant)) in EQUIVALENT) is equivalent
+        ]
+        if rows:
+            yield from ["", f"## {title}", "", "| where | change | why |", "|---|---|---|", *rows]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--per-module", type=int, default=10, help="mutants to try in each module")
+    parser.add_argument("--seed", type=int, default=0, help="which of them")
+    parser.add_argument("--modules", nargs="*", default=MODULES, help="modules, such as objectives/grpo")
+    options = parser.parse_args()
+    os.nice(10)
+    for name in PRELOADED:
+        importlib.import_module(name)
+    sys.modules["torch"].set_num_threads(1)
+    with tempfile.TemporaryDirectory() as folder:
+        copy_repository(Path(folder))
+        results = [try_module(Path(folder), module, options.per_module, options.seed) for module in options.modules]
+    print("\n".join(report(results, options.per_module, options.seed)))
+
+
+if __name__ == "__main__":
+    main()
