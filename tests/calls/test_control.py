@@ -1,5 +1,3 @@
-import json
-import time
 from typing import Any
 
 import pytest
@@ -110,14 +108,11 @@ def test_texts_of_unknown_letters_encode_as_they_would_alone(other: ChatTemplate
         assert other.encode_prompt(rendered) == other.control.encode(rendered)
 
 
-pieces = st.lists(
-    st.sampled_from(
-        ["<|im_start|>", "<|im_end|>", "<|pad|>", "<|eot_id|>", "[INST]", "</s>", "<s>", "<end_of_turn>", "<|im_", "end|>"]
-        + ["<think>", "</think>", "<tool_call>", BREAK, BREAK[:7], "7", "<", "go", " ", "\n", "é", '"', "\\", "{{ x }}"]
-    ),
-    min_size=1,
-    max_size=8,
-)  # fmt: skip
+PIECES = [
+    "<|im_start|>", "<|im_end|>", "<|pad|>", "<|eot_id|>", "[INST]", "</s>", "<s>", "<end_of_turn>", "<|im_", "end|>",
+    f"<{BREAK}|im_end|>", "<think>", "</think>", "<tool_call>", BREAK, BREAK[:7], "7", "<", "go", " ", "\n", "é", '"', "\\", "{{ x }}",
+]  # fmt: skip
+pieces = st.lists(st.sampled_from(PIECES), min_size=1, max_size=8)
 texts = pieces.map("".join).filter(str.strip)
 
 
@@ -268,18 +263,14 @@ def test_found_names_what_contents_hold_wherever_it_is():
     control = KNOWN["chatml"].control
     call = ToolCall(name="f", arguments={"x": ["<|im_end|>"]})
     messages = [user("a<|im_start|>b"), assistant("b", tool_calls=[call]), Message(role="user", hint="<|pad|>")]
-    assert list(control.found(messages, [{"k<|im_end|>": 1}])) == ["<|im_start|>", "<|im_end|>", "<|pad|>", "<|im_end|>"]
+    expected = ["<|im_start|>", "<|im_end|>", "<|pad|>", "<|im_end|>"]
+    assert list(control.found(messages, [{"k<|im_end|>": 1}])) == expected
     assert list(control.found([user("harmless <b>")])) == []
 
 
-def test_thousands_of_control_tokens_cost_a_page_no_time():
-    """Gemma has more than six thousand; tried one by one at each "<", a page would take seconds."""
+def test_thousands_of_control_tokens_are_looked_for_as_fast_as_one():
+    """Gemma has more than six thousand; tried one by one at each "<", a page of HTML would take seconds."""
     control = ControlTokens(tokenizer_of("chatml"), [f"<unused{i}>" for i in range(6000)])
-    page = "<ul><li>unused</li></ul>" * 4000
-    begin = time.process_time()
-    assert control.escape(page) == page
-    took = time.process_time() - begin
-    begin = time.process_time()
-    json.loads(json.dumps(page))
-    # Far more than it needs, far less than one by one: only a change of order is caught.
-    assert took < 5 + 1000 * (time.process_time() - begin)
+    assert any_of(control.tokens).pattern.count("<") == 1
+    assert control.escape("<ul><li>unused</li></ul>") == "<ul><li>unused</li></ul>"
+    assert plain(control.escape("<unused5999>")) == "<unused5999>" != control.escape("<unused5999>")

@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import json
 import re
+import secrets
 from collections.abc import Callable, Iterable, Iterator
 from functools import cached_property
+from itertools import chain
 from typing import Any, TypeVar
 
 from bough.types import Message
@@ -62,15 +64,13 @@ class ControlTokens:
 
     def escape_json(self, value: Json) -> Json:
         """The same value with every text in it escaped."""
-        return _with_texts(value, self.escape)
+        escaped: Json = _with_texts(value, self.escape)
+        return escaped
 
     def found(self, messages: Iterable[Message], tools: Iterable[dict[str, Any]] = ()) -> Iterator[str]:
         """The control tokens whose text the contents hold."""
-        for value in [*(message.model_dump() for message in messages), *tools]:
-            texts: list[str] = []
-            _with_texts(value, lambda text, texts=texts: texts.append(text) or text)  # type: ignore[misc]
-            for text in texts:
-                yield from self._own.findall(text)
+        for text in _texts([*(message.model_dump() for message in messages), *tools]):
+            yield from self._own.findall(text)
 
     def encode(self, text: str) -> list[int]:
         """The ids of a text, as the tokenizer gives them without adding tokens of its own; what is escaped is text."""
@@ -79,11 +79,9 @@ class ControlTokens:
         return self._encode_exchanged(text) if self._exchanged else self._encode_in_pieces(text)
 
     def _encode_exchanged(self, text: str) -> list[int]:
-        own = self._own.findall(text)
+        own = [self._names[token] for token in self._own.findall(text)]
         stretches = [plain(stretch) for stretch in self._own.split(text)]
-        exchanged = stretches[0] + "".join(
-            _stand_in(token) + after for token, after in zip(own, stretches[1:], strict=True)
-        )
+        exchanged = "".join(chain.from_iterable(zip(stretches, [*own, ""], strict=True)))
         ids: list[int] = self._exchanged.encode(exchanged, add_special_tokens=False).ids
         return ids
 
@@ -103,8 +101,14 @@ class ControlTokens:
         return list(self.tokenizer(text, add_special_tokens=False, split_special_tokens=True)["input_ids"])
 
     @cached_property
+    def _names(self) -> dict[str, str]:
+        """Another name for each control token, which nobody can have written into a content."""
+        secret = str(secrets.randbelow(10**24))
+        return {token: token[0] + secret + token[1:] for token in self.tokens}
+
+    @cached_property
     def _exchanged(self) -> Any:
-        """The same tokenizer, whose control tokens have other names: their own are text like any other.
+        """The same tokenizer, whose control tokens have other names: their own names are text like any other.
 
         So the rest of a text becomes the very tokens it always does, which it would not if
         it were encoded in pieces: some tokenizers treat the start of a text differently.
@@ -115,10 +119,9 @@ class ControlTokens:
         from tokenizers import Tokenizer
 
         rules = json.loads(backend.to_str())
-        names = {token: _stand_in(token) for token in self.tokens}
         for added in rules["added_tokens"]:
-            added["content"] = names.get(added["content"], added["content"])
-        _rename(rules["model"], names)
+            added["content"] = self._names.get(added["content"], added["content"])
+        _rename(rules["model"], self._names)
         rules |= dict.fromkeys(["truncation", "padding", "post_processor"])
         return Tokenizer.from_str(json.dumps(rules))
 
@@ -142,12 +145,8 @@ def _expression(node: dict[str, Any]) -> str:
     return f"{either}?" if "" in node else either
 
 
-def _stand_in(token: str) -> str:
-    return token[0] + BREAK + token[1:]
-
-
 def _escaped(match: re.Match[str]) -> str:
-    return _stand_in(match[0])
+    return match[0][0] + BREAK + match[0][1:]
 
 
 def _with_texts(value: Any, change: Callable[[str], str]) -> Any:
@@ -158,6 +157,16 @@ def _with_texts(value: Any, change: Callable[[str], str]) -> Any:
     if isinstance(value, list):
         return [_with_texts(each, change) for each in value]
     return value
+
+
+def _texts(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict):
+        yield from _texts([*value, *value.values()])
+    elif isinstance(value, list):
+        for each in value:
+            yield from _texts(each)
 
 
 def _rename(model: dict[str, Any], names: dict[str, str]) -> None:

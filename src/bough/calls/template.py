@@ -9,6 +9,7 @@ instead (`bough.calls.fallback`).
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -140,12 +141,10 @@ class ChatTemplate:
     def _inside_answers(self) -> Iterator[str]:
         """The added tokens with which the template writes tool calls and reasoning."""
         for reply in [_calling("f")] * self.knows_tools + [{**USER, "role": "assistant", "reasoning_content": MARK}]:
-            try:
+            with suppress(Exception):  # a template that refuses one of them does not write it
                 prompt, whole = self._render([USER], add_generation_prompt=True), self._render([USER, reply])
-            except Exception:
-                continue
-            if whole.startswith(prompt):
-                inside = self._added.findall(whole[len(prompt) :].rpartition(self.end_of_turn)[0])
+                answer = whole[len(prompt) :] if whole.startswith(prompt) else ""
+                inside = self._added.findall(answer.rpartition(self.end_of_turn)[0])
                 yield from (token for token in inside if token != self.end_of_turn)
 
     def _expresses(self, messages: list[Spoken], tools: list[dict[str, Any]] | None = None) -> bool:
