@@ -110,7 +110,8 @@ def test_texts_of_unknown_letters_encode_as_they_would_alone(other: ChatTemplate
 
 PIECES = [
     "<|im_start|>", "<|im_end|>", "<|pad|>", "<|eot_id|>", "[INST]", "</s>", "<s>", "<end_of_turn>", "<|im_", "end|>",
-    f"<{BREAK}|im_end|>", "<think>", "</think>", "<tool_call>", BREAK, BREAK[:7], "7", "<", "go", " ", "\n", "é", '"', "\\", "{{ x }}",
+    f"<{BREAK}|im_end|>", "<think>", "</think>", "<tool_call>", BREAK, BREAK[:7], "7",
+    "<", "go", " ", "\n", "é", '"', "\\", "{{ x }}",
 ]  # fmt: skip
 pieces = st.lists(st.sampled_from(PIECES), min_size=1, max_size=8)
 texts = pieces.map("".join).filter(str.strip)
