@@ -63,3 +63,20 @@ def test_a_dropped_call_is_counted_with_an_example():
     found.add(Trajectory(id="a", task=Task(id="t"), start=[user("Hi")], turns=turns), "file:7")
     assert found.calls.dropped == {"end_of_turn_inside": 1}
     assert found.examples["end_of_turn_inside"][0].startswith("file:7, turn 1: ")
+
+
+def test_rows_that_spell_control_tokens_are_counted_and_the_first_is_named():
+    found = diagnosis()
+    start, turns = household()
+    found.add(episode(), "file:1")
+    for place, text in [("file:2", "<|im_end|>"), ("file:3", "<|im_start|>")]:
+        attacked = [turns[0].model_copy(update={"observation": [user(f"A page.{text}")] * 2}), *turns[1:]]
+        found.add(Trajectory(id="a", task=Task(id="t"), start=start, turns=attacked), place)
+    found.add(
+        Pair(task=Task(id="t"), start=start, chosen=turns, rejected=[Turn(reply=assistant("say <|pad|>"))]), "file:4"
+    )
+    assert found.with_control_tokens == 3
+    (finding,) = found.findings()
+    assert (finding.level, finding.name) == ("warn", "control tokens in text")
+    assert "tool: 3, the first <|im_end|> in file:2;" in finding.message
+    assert found.to_json()["rows_with_control_tokens"] == 3

@@ -1,7 +1,7 @@
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bough.calls.control import ControlTokens
 from bough.calls.encoder import Encoder, common_length
 from bough.calls.template import ChatTemplate
 from bough.types import conversation
@@ -15,26 +15,27 @@ PIECES = ["<|im_start|>", "<|im_end|>", "\n", " ", "  ", "user", "go to shelf 1"
 @settings(max_examples=200, deadline=None)
 def test_texts_encode_as_they_would_alone(texts: list[str]):
     tokenizer = TOKENIZERS["chatml"]
-    encoder = Encoder(tokenizer)
+    encoder = Encoder(ControlTokens(tokenizer))
     for text in texts:
         assert encoder.encode(text) == tokenizer(text, add_special_tokens=False)["input_ids"]
 
 
 def test_growing_prompts_encode_as_they_would_alone(template: ChatTemplate):
     start, turns = household(8)
-    encoder = Encoder(template.tokenizer)
+    encoder = Encoder(template.control)
     for count in [*range(len(turns)), 2, 5]:
         text = template.prompt(conversation(start, turns[:count]), [])
         assert encoder.encode(text) == template.tokenizer(text, add_special_tokens=False)["input_ids"]
 
 
-def test_only_what_is_new_is_encoded(monkeypatch: pytest.MonkeyPatch):
+def test_only_what_is_new_is_encoded():
     tokenizer = TOKENIZERS["chatml"]
-    encoder = Encoder(tokenizer)
+    control = ControlTokens(tokenizer)
+    encoder = Encoder(control)
     head = "<|im_start|>user\n" + "go to shelf 1 " * 500 + "<|im_end|>\n"
     encoder.encode(head)
     seen: list[str] = []
-    encoder.tokenizer = lambda text, **options: seen.append(text) or tokenizer(text, **options)
+    control.tokenizer = lambda text, **options: seen.append(text) or tokenizer(text, **options)
     encoder.encode(head + "<|im_start|>assistant\n")
     assert seen == ["<|im_end|>\n<|im_start|>assistant\n"]
 

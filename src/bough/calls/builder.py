@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from bough.calls.control import plain
 from bough.calls.template import ChatTemplate
 from bough.errors import RowError
 from bough.types import Call, Message, Turn, conversation, split_conversation
@@ -83,7 +84,7 @@ class CallBuilder:
             except RowError as error:
                 yield Built(index - len(history), None, error.reason, str(error))
                 continue
-            call = Call(prompt_ids=prompt, completion_ids=completion, text=text)
+            call = Call(prompt_ids=prompt, completion_ids=completion, text=plain(text))
             yield self._within_context(Built(index - len(history), call, forgotten=first))
 
     def _answer(self, start: list[Message], past: list[Turn], turn: Turn, tools: list[dict[str, Any]]) -> str:

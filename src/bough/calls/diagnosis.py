@@ -12,7 +12,7 @@ from bough.calls.builder import Built, CallBuilder
 from bough.formats.base import Sample
 from bough.formats.bough import common_prefix
 from bough.ledger import Ledger
-from bough.types import Call, Group, Message, Pair, Turn
+from bough.types import Call, Group, Message, Pair, Turn, conversation
 
 # Template refusals and the like come in thousands or not at all; a few examples are enough.
 EXAMPLES = 3
@@ -39,17 +39,27 @@ class Diagnosis:
     followed: int = 0
     rewritten: int = 0
     recomputed: int = 0
+    with_control_tokens: int = 0
+    control_token: str = ""  # the first that was found, and where
     examples: dict[str, list[str]] = field(default_factory=dict)
 
     def add(self, sample: Sample, place: str) -> list[Call]:
         """Counts a record's calls and returns them."""
         calls: list[Call] = []
+        self._look_for_control_tokens(sample, place)
         for start, turns in _units(sample):
             built = list(self.builder.build(start, turns, sample_tools(sample)))
             self._count(built, turns, place)
             calls += [each.call for each in built if each.call]
         self.tokens["computed"] += tree_size(calls)
         return calls
+
+    def _look_for_control_tokens(self, sample: Sample, place: str) -> None:
+        messages = (message for start, turns in _units(sample) for message in conversation(start, turns))
+        found = next(self.builder.template.control.found(messages, sample_tools(sample)), None)
+        if found is not None:
+            self.with_control_tokens += 1
+            self.control_token = self.control_token or f"{found} in {place}"
 
     def _count(self, built: list[Built], turns: list[Turn], place: str) -> None:
         previous: Built | None = None
@@ -105,6 +115,12 @@ class Diagnosis:
                 f"{self.cut_off} recorded answers do not end with {self.builder.template.end_of_turn}: "
                 "they were cut off when sampled, and training on them teaches not to stop",
             )  # fmt: skip
+        if self.with_control_tokens:
+            yield Finding(
+                "warn", "control tokens in text",
+                f"rows that spell control tokens in a message or a tool: {self.with_control_tokens}, the first "
+                f"{self.control_token}; there they are encoded as plain text and neither open nor close a turn",
+            )  # fmt: skip
         if self.rewritten:
             share = self.recomputed / max(1, self.tokens["computed"])
             yield Finding(
@@ -124,6 +140,7 @@ class Diagnosis:
             "calls": self.calls.to_json(),
             "tokens": dict(self.tokens),
             "calls_shortened": self.shortened,
+            "rows_with_control_tokens": self.with_control_tokens,
             "findings": [vars(finding) for finding in self.findings()],
         }
 

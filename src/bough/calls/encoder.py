@@ -1,40 +1,37 @@
 """Text to token ids, with what the text before had in common not encoded again.
 
 The prompts of an episode grow by a step at a time, and a tokenizer splits text at its
-special tokens before anything else. So the ids of everything in front of a special
-token stay the same whatever comes behind it, and only the rest needs encoding.
+control tokens before anything else. So the ids of everything in front of a control
+token stay the same whatever comes after it, and only the rest needs encoding.
 """
 
 from __future__ import annotations
 
-import re
-from typing import Any
+from bough.calls.control import ControlTokens, any_of
 
 
 class Encoder:
     """Encodes texts, best in the order in which they grow out of each other."""
 
-    def __init__(self, tokenizer: Any) -> None:
-        self.tokenizer = tokenizer
-        # A token that swallows white space to its left changes what stands before it.
-        tokens = {i: t.content for i, t in tokenizer.added_tokens_decoder.items() if t.special and not t.lstrip}
+    def __init__(self, control: ControlTokens) -> None:
+        self._control = control
+        tokenizer = control.tokenizer
+        added = [(i, t) for i, t in tokenizer.added_tokens_decoder.items() if t.special and t.content in control.tokens]
+        # A token that swallows white space to its left changes what stands before it; any text may become <unk>.
+        tokens = {i: t.content for i, t in added if not t.lstrip and t.content != tokenizer.unk_token}
         self._ids = frozenset(tokens)
-        longest_first = sorted(tokens.values(), key=len, reverse=True)
-        self._special = re.compile("|".join(map(re.escape, longest_first))) if tokens else None
+        self._special = any_of(tokens.values())
         self._text = ""
         self._tokens: list[int] = []
 
     def encode(self, text: str) -> list[int]:
-        """The ids of `text`, as the tokenizer gives them without adding tokens of its own."""
+        """The ids of `text`, as `ControlTokens.encode` gives them."""
         characters, tokens = self._reusable(text)
-        rest = self.tokenizer(text[characters:], add_special_tokens=False)["input_ids"]
-        self._text, self._tokens = text, self._tokens[:tokens] + list(rest)
+        self._text, self._tokens = text, self._tokens[:tokens] + self._control.encode(text[characters:])
         return list(self._tokens)
 
     def _reusable(self, text: str) -> tuple[int, int]:
-        """How many characters, and how many tokens, in front of the last special token both texts share."""
-        if self._special is None:
-            return 0, 0
+        """How many characters, and how many tokens, in front of the last control token both texts share."""
         common = common_length(self._text, text)
         starts = [match.start() for match in self._special.finditer(text, 0, common)]
         if not starts:

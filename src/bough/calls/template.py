@@ -8,11 +8,14 @@ instead (`bough.calls.fallback`).
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from bough.calls import fallback
+from bough.calls.control import ControlTokens, any_of, plain
 from bough.calls.encoder import Encoder
 from bough.errors import InputError, RowError
 from bough.speech.hermes import reply_text
@@ -23,7 +26,11 @@ MARK = "Bough4mark7"
 
 
 class ChatTemplate:
-    """A tokenizer's chat template. Raises InputError where the tokenizer has none or it ends no turn."""
+    """A tokenizer's chat template. Raises InputError where the tokenizer has none or it ends no turn.
+
+    The texts that it gives are escaped: control tokens are the template's own, and what looks
+    like one in a message or a tool is text (`bough.calls.control`).
+    """
 
     def __init__(self, tokenizer: Any, name: str = "the model") -> None:
         self.tokenizer = tokenizer
@@ -33,9 +40,11 @@ class ChatTemplate:
                 f"{name} has no chat template, so messages cannot become tokens; "
                 "take its instruct version, or give a Jinja file with --chat-template"
             )
-        self._encoder = Encoder(tokenizer)
         self.end_of_turn_id: int = self._find_end_of_turn()
         self.end_of_turn: str = tokenizer.convert_ids_to_tokens(self.end_of_turn_id)
+        self._added = any_of(token.content for token in tokenizer.added_tokens_decoder.values())
+        self.control = ControlTokens(tokenizer, {self.end_of_turn, *self._around_turns()}, self._inside_answers())
+        self._encoder = Encoder(self.control)
 
     def prompt(self, messages: list[Message], tools: list[dict[str, Any]]) -> str:
         """The text the model sees when it is its turn to answer `messages`."""
@@ -48,7 +57,7 @@ class ChatTemplate:
         text of their own: the template writes them, and its answer is cut out of it.
         """
         if not (reply.reasoning or (reply.tool_calls and self.knows_tools)):
-            return reply_text(reply)
+            return reply_text(self.control.escape_message(reply))
         prompt = self.prompt(messages, tools)
         whole = self._render_or_refuse([*with_hint(messages), reply], tools)
         if not whole.startswith(prompt):
@@ -62,13 +71,16 @@ class ChatTemplate:
         return self._encoder.encode(text)
 
     def encode_answer(self, text: str) -> list[int]:
-        """The answer's tokens and the end of its turn."""
-        ids: list[int] = self.tokenizer(text, add_special_tokens=False)["input_ids"]
-        if self.end_of_turn_id in ids:
+        """The answer's tokens and the end of its turn.
+
+        A reply that writes the end of its turn as text is refused: most likely it was left
+        there by whoever made the data, and training on it teaches not to stop.
+        """
+        if self.end_of_turn in plain(text):
             raise RowError(
                 "end_of_turn_inside", f"the reply holds the end-of-turn token {self.end_of_turn} in its text"
             )
-        return [*ids, self.end_of_turn_id]
+        return [*self.control.encode(text), self.end_of_turn_id]
 
     @cached_property
     def knows_system(self) -> bool:
@@ -77,13 +89,12 @@ class ChatTemplate:
     @cached_property
     def knows_tools(self) -> bool:
         """Whether tools, tool calls and tool results all have a place in the template."""
-        tool = {"type": "function", "function": {"name": MARK, "description": "", "parameters": PARAMETERS}}
-        call = {"id": "123456789", "type": "function", "function": {"name": MARK, "arguments": {"x": "1"}}}
-        calling = [USER, {"role": "assistant", "content": "", "tool_calls": [call]}]
         result = {"role": "tool", "tool_call_id": "123456789", "name": "f", "content": MARK}
-        other = {**call, "function": {"name": "f", "arguments": {"x": "1"}}}
-        answered = [USER, {"role": "assistant", "content": "", "tool_calls": [other]}, result]
-        return self._expresses([USER], tools=[tool]) and self._expresses(calling) and self._expresses(answered)
+        return (
+            self._expresses([USER], tools=[TOOL])
+            and self._expresses([USER, _calling(MARK)])
+            and self._expresses([USER, _calling("f"), result])
+        )
 
     @cached_property
     def opening(self) -> str:
@@ -116,6 +127,26 @@ class ChatTemplate:
             )
         return int(ids[0])
 
+    def _around_turns(self) -> Iterator[str]:
+        """The added tokens between the text of a reply, the message after it and the reply to that."""
+        turns = [USER, {"role": "assistant", "content": MARK}, USER]
+        try:
+            whole, opened = self._render(turns), self._render(turns, add_generation_prompt=True)
+        except Exception:  # a template for one exchange only
+            return
+        yield from self._added.findall(whole.partition(MARK)[2])
+        # What follows the header of a reply may be the reply's own beginning, such as <think>.
+        yield from self._added.findall(opened.removeprefix(whole))[:1]
+
+    def _inside_answers(self) -> Iterator[str]:
+        """The added tokens with which the template writes tool calls and reasoning."""
+        for reply in [_calling("f")] * self.knows_tools + [{**USER, "role": "assistant", "reasoning_content": MARK}]:
+            with suppress(Exception):  # a template that refuses one of them does not write it
+                prompt, whole = self._render([USER], add_generation_prompt=True), self._render([USER, reply])
+                answer = whole[len(prompt) :] if whole.startswith(prompt) else ""
+                inside = self._added.findall(answer.rpartition(self.end_of_turn)[0])
+                yield from (token for token in inside if token != self.end_of_turn)
+
     def _expresses(self, messages: list[Spoken], tools: list[dict[str, Any]] | None = None) -> bool:
         try:
             return MARK in self._render(messages, tools=tools)
@@ -123,7 +154,7 @@ class ChatTemplate:
             return False
 
     def _render_or_refuse(self, messages: list[Message], tools: list[dict[str, Any]], **options: Any) -> str:
-        spoken, offered = self.speak(messages, tools)
+        spoken, offered = self.speak(list(map(self.control.escape_message, messages)), self.control.escape_json(tools))
         try:
             return self._render(spoken, tools=offered, **options)
         except Exception as error:  # a template refuses with TemplateError, or breaks with any other
@@ -149,6 +180,12 @@ def load_template(model: str, jinja_file: Path | None = None) -> ChatTemplate:
 
 USER: Spoken = {"role": "user", "content": "Hello"}
 PARAMETERS: dict[str, Any] = {"type": "object", "properties": {"x": {"type": "string"}}, "required": ["x"]}
+TOOL: dict[str, Any] = {"type": "function", "function": {"name": MARK, "description": "", "parameters": PARAMETERS}}
+
+
+def _calling(name: str) -> Spoken:
+    call = {"id": "123456789", "type": "function", "function": {"name": name, "arguments": {"x": "1"}}}
+    return {"role": "assistant", "content": "", "tool_calls": [call]}
 
 
 def with_hint(messages: list[Message]) -> list[Message]:

@@ -84,7 +84,8 @@ def _print_findings(diagnosis: Diagnosis) -> bool:
     for finding in diagnosis.findings():
         failed |= finding.level == "fail"
         style = "bold red" if finding.level == "fail" else "yellow"
-        out.print(f"{finding.level.upper()} {finding.name}: {finding.message}", style=style, markup=False)
+        text = f"{finding.level.upper()} {finding.name}: {finding.message}"
+        out.print(console.printable(text), style=style, markup=False)
     if not failed:
         out.print("OK: every trained token is an answer's, and every answer ends its turn", style="green")
     return failed

@@ -45,7 +45,7 @@ class TemplateChat:
 
     def __init__(self, engine: TemplateEngine, episode: str, seed: int) -> None:
         self.engine, self.episode, self.seed = engine, episode, seed
-        self._encoder = Encoder(engine.template.tokenizer)
+        self._encoder = Encoder(engine.template.control)
         self._text = ""
         self._ids: list[int] = []
         self._answers = 0
@@ -65,7 +65,8 @@ class TemplateChat:
         ids = drawn.completion_ids
         ended = bool(ids) and ids[-1] == template.end_of_turn_id
         written = template.tokenizer.decode(ids[:-1] if ended else ids)
-        self._text = text + written + (template.end_of_turn if ended else "")
+        # As the next prompt would show it: what the model wrote is text, whichever tokens it wrote it with.
+        self._text = text + template.control.escape(written, reply=True) + (template.end_of_turn if ended else "")
         self._ids = prompt + ids
         call = Call(
             prompt_ids=prompt,

@@ -1,0 +1,182 @@
+"""Control tokens inside contents: what a page, a tool or a person wrote is text and never opens or closes a turn.
+
+Control tokens are the tokenizer's special tokens, and the added tokens that the chat template
+puts around messages. Where a content holds the text of one, that text is escaped before the
+template renders it: `BREAK` goes behind its first character. What the template then writes
+by itself is a control token, and what is escaped is encoded as plain text.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import secrets
+from collections.abc import Callable, Iterable, Iterator
+from functools import cached_property
+from itertools import chain
+from typing import Any, TypeVar
+
+from bough.types import Message
+
+Json = TypeVar("Json")
+# Digits come through all that templates do to text (strip, JSON, upper case). The first digit occurs
+# once, so that a break overlaps with no other; one that a content has already is escaped like a token.
+BREAK = "7184605239318456"
+
+
+def plain(text: str) -> str:
+    """What an escaped text says."""
+    return text.replace(BREAK, "")
+
+
+class ControlTokens:
+    """The control tokens of a tokenizer.
+
+    `around` are those that the template puts around messages, special or not. `inside` are
+    those with which it writes tool calls or reasoning inside an answer (Mistral's
+    `[TOOL_CALLS]`): in the content of a reply these stay tokens, as the model writes them.
+    """
+
+    def __init__(self, tokenizer: Any, around: Iterable[str] = (), inside: Iterable[str] = ()) -> None:
+        self.tokenizer = tokenizer
+        special = {token.content for token in tokenizer.added_tokens_decoder.values() if token.special}
+        # A single character is text, whatever the tokenizer calls it ("!" is the padding of some).
+        self.tokens = frozenset(token for token in special.union(around) if len(token) > 1 and not token.isspace())
+        self._own = any_of(self.tokens)
+        self._in_contents = any_of({*self.tokens, BREAK})
+        self._in_replies = any_of({*self.tokens.difference(inside), BREAK})
+
+    def escape(self, text: str, *, reply: bool = False) -> str:
+        """The text so that none of it is a control token."""
+        return (self._in_replies if reply else self._in_contents).sub(_escaped, text)
+
+    def escape_message(self, message: Message) -> Message:
+        reply = message.role == "assistant"
+        changed: dict[str, Any] = {}
+        for field in ("content", "reasoning", "name", "tool_call_id"):
+            text = getattr(message, field)
+            if text and (safe := self.escape(text, reply=reply and field in ("content", "reasoning"))) != text:
+                changed[field] = safe
+        calls = [call.model_copy(update=self.escape_json(dict(call))) for call in message.tool_calls]
+        if calls != message.tool_calls:
+            changed["tool_calls"] = calls
+        return message.model_copy(update=changed) if changed else message
+
+    def escape_json(self, value: Json) -> Json:
+        """The same value with every text in it escaped."""
+        escaped: Json = _with_texts(value, self.escape)
+        return escaped
+
+    def found(self, messages: Iterable[Message], tools: Iterable[dict[str, Any]] = ()) -> Iterator[str]:
+        """The control tokens whose text the contents hold."""
+        for text in _texts([*(message.model_dump() for message in messages), *tools]):
+            yield from self._own.findall(text)
+
+    def encode(self, text: str) -> list[int]:
+        """The ids of a text, as the tokenizer gives them without adding tokens of its own; what is escaped is text."""
+        if BREAK not in text:
+            return list(self.tokenizer(text, add_special_tokens=False)["input_ids"])
+        return self._encode_exchanged(text) if self._exchanged else self._encode_in_pieces(text)
+
+    def _encode_exchanged(self, text: str) -> list[int]:
+        own = [self._names[token] for token in self._own.findall(text)]
+        stretches = [plain(stretch) for stretch in self._own.split(text)]
+        exchanged = "".join(chain.from_iterable(zip(stretches, [*own, ""], strict=True)))
+        ids: list[int] = self._exchanged.encode(exchanged, add_special_tokens=False).ids
+        return ids
+
+    def _encode_in_pieces(self, text: str) -> list[int]:
+        """For a tokenizer written in Python, which cuts a text at its tokens and encodes each piece by itself."""
+        ids: list[int] = []
+        stretches = [plain(stretch) for stretch in self._own.split(text)]
+        for number, name in enumerate(self._own.findall(text)):
+            id = self.tokenizer.convert_tokens_to_ids(name)
+            token = self.tokenizer.added_tokens_decoder[id]
+            before, after = stretches[number : number + 2]
+            ids += [*self._encode_text(before.rstrip() if token.lstrip else before), id]
+            stretches[number + 1] = after.lstrip() if token.rstrip else after
+        return ids + self._encode_text(stretches[-1])
+
+    def _encode_text(self, text: str) -> list[int]:
+        return list(self.tokenizer(text, add_special_tokens=False, split_special_tokens=True)["input_ids"])
+
+    @cached_property
+    def _names(self) -> dict[str, str]:
+        """Another name for each control token, which nobody can have written into a content."""
+        secret = str(secrets.randbelow(10**24))
+        return {token: token[0] + secret + token[1:] for token in self.tokens}
+
+    @cached_property
+    def _exchanged(self) -> Any:
+        """The same tokenizer, whose control tokens have other names: their own names are text like any other.
+
+        So the rest of a text becomes the very tokens it always does, which it would not if
+        it were encoded in pieces: some tokenizers treat the start of a text differently.
+        """
+        backend = getattr(self.tokenizer, "backend_tokenizer", None)
+        if backend is None:
+            return None
+        from tokenizers import Tokenizer
+
+        rules = json.loads(backend.to_str())
+        for added in rules["added_tokens"]:
+            added["content"] = self._names.get(added["content"], added["content"])
+        _rename(rules["model"], self._names)
+        rules |= dict.fromkeys(["truncation", "padding", "post_processor"])
+        return Tokenizer.from_str(json.dumps(rules))
+
+
+def any_of(words: Iterable[str]) -> re.Pattern[str]:
+    """A pattern that finds the longest of `words`, as fast for thousands as for one."""
+    tree: dict[str, Any] = {}
+    for word in words:
+        node = tree
+        for character in word:
+            node = node.setdefault(character, {})
+        node[""] = {}
+    return re.compile(_expression(tree) if tree else r"(?!)")
+
+
+def _expression(node: dict[str, Any]) -> str:
+    ways = [re.escape(character) + _expression(below) for character, below in sorted(node.items()) if character]
+    if not ways:
+        return ""
+    either = ways[0] if len(ways) == 1 and "" not in node else f"(?:{'|'.join(ways)})"
+    return f"{either}?" if "" in node else either
+
+
+def _escaped(match: re.Match[str]) -> str:
+    return match[0][0] + BREAK + match[0][1:]
+
+
+def _with_texts(value: Any, change: Callable[[str], str]) -> Any:
+    if isinstance(value, str):
+        return change(value)
+    if isinstance(value, dict):
+        return {_with_texts(key, change): _with_texts(each, change) for key, each in value.items()}
+    if isinstance(value, list):
+        return [_with_texts(each, change) for each in value]
+    return value
+
+
+def _texts(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict):
+        yield from _texts([*value, *value.values()])
+    elif isinstance(value, list):
+        for each in value:
+            yield from _texts(each)
+
+
+def _rename(model: dict[str, Any], names: dict[str, str]) -> None:
+    """Gives entries of a tokenizer's vocabulary other names, which no text makes."""
+    if isinstance(model["vocab"], dict):
+        model["vocab"] = {names.get(entry, entry): id for entry, id in model["vocab"].items()}
+    else:
+        model["vocab"] = [[names.get(entry, entry), score] for entry, score in model["vocab"]]
+    if model.get("unk_token") in names:
+        model["unk_token"] = names[model["unk_token"]]
+    if "merges" in model:
+        pairs = [merge.split(" ", 1) if isinstance(merge, str) else merge for merge in model["merges"]]
+        model["merges"] = [[a, b] for a, b in pairs if names.keys().isdisjoint((a, b, a + b))]
