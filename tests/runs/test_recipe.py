@@ -2,6 +2,7 @@ from pathlib import Path
 
 import pytest
 
+from bough.config.run import RunConfig
 from bough.errors import InputError
 from bough.runs.gate import Gate
 from bough.runs.recipe import Recipe, find_recipe, load_recipe, plan
@@ -100,3 +101,28 @@ def test_a_shipped_recipe_is_found_by_name_and_others_by_file():
     assert find_recipe("some/file.yaml") == Path("some/file.yaml")
     with pytest.raises(InputError, match="there is no recipe 'dmeo'"):
         find_recipe("dmeo")
+
+
+CODE = """\
+world: {environment: "evil.py:X"}
+stages:
+  - collect: {name: own, environment: "evil:Y", tasks: 4}
+  - repeat: {rounds: 2, stages: [{grpo: {rewards: {"evil.py:f": 1, outcome: 1}}}]}
+  - groups: {rewards: ["evil.py:g=1", "overlong={weight: 1}"]}
+"""
+
+
+def test_a_recipe_cannot_name_code_unless_the_command_line_does(tmp_path: Path):
+    (tmp_path / "mine.yaml").write_text(CODE)
+    with pytest.raises(InputError) as error:
+        load_recipe(tmp_path / "mine.yaml", {})
+    assert error.value.problems == [
+        "world.environment is 'evil.py:X'; --set world.environment=evil.py:X",
+        "own.environment is 'evil:Y'; --set own.environment=evil:Y",
+        "grpo.rewards is 'evil.py:f'; --set 'grpo.rewards={evil.py:f: 1}'",
+        "groups.rewards is 'evil.py:g'; --set 'groups.rewards={evil.py:g: 1}'",
+    ]
+    given = ["world={environment: evil.py:X}", "own.environment=evil:Y"]
+    given += ["grpo.rewards={evil.py:f: 1}", "groups.rewards={evil.py:g: 2}"]
+    recipe = load_recipe(tmp_path / "mine.yaml", RunConfig(recipe="mine.yaml", set=given).set)  # type: ignore[arg-type]
+    assert recipe.world == {"environment": "evil.py:X"}

@@ -16,6 +16,7 @@ the newest model, the newest data of the kind it reads (or that of the stages it
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,6 +26,7 @@ import yaml
 from pydantic import Field, JsonValue
 
 from bough.config.base import Config
+from bough.config.code_names import code_in
 from bough.config.yaml_file import YamlFile
 from bough.errors import InputError, did_you_mean
 from bough.runs.gate import Gate
@@ -88,6 +90,8 @@ def load_recipe(path: Path, changes: Mapping[str, JsonValue]) -> Recipe:
     problems = [problem for key, value in changes.items() if (problem := _change(values, key, value))]
     if problems:
         raise InputError("--set cannot be carried out:", problems)
+    if problems := list(_code_problems(values, changes)):
+        raise InputError(f"{path} names code, which a file must not; if you trust it, name it with --set:", problems)
     try:
         return Recipe(**values)
     except InputError as error:
@@ -179,28 +183,40 @@ def _change(values: dict[str, Any], key: str, value: JsonValue) -> str | None:
         return None
     if first == "world":
         return _set(values, key, value)
-    stages = list(_all_stages(values.get("stages") or []))
-    found = [settings for verb, settings in stages if first in (verb, settings["name"])]
+    stages = list(_all_stages(values.get("stages")))
+    found = [settings for verb, settings in stages if first in (verb, settings.get("name"))]
     if not found:
-        names = {word for verb, settings in stages for word in (verb, settings["name"])}
+        names = {str(word) for verb, settings in stages for word in (verb, settings.get("name", verb))}
         return f"{key}: there is no stage {first!r}{did_you_mean(first, sorted(names | {'world'}))}"
     problems = [_set(settings, rest, value) for settings in found]
     return next((f"{first}.{problem}" for problem in problems if problem), None)
 
 
-def _all_stages(stages: list[Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+def _all_stages(stages: Any) -> Iterator[tuple[str, dict[str, Any]]]:
     """Every stage that is well formed, with settings that can be changed; `plan` names the others."""
-    for stage in stages:
+    for stage in stages if isinstance(stages, list) else ():
         for verb in stage if isinstance(stage, dict) else ():
             settings = stage[verb] = {} if stage[verb] is None else stage[verb]
             if not isinstance(settings, dict):
                 continue
             if verb == "repeat":
-                inner = settings.get("stages")
-                yield from _all_stages(inner if isinstance(inner, list) else [])
+                yield from _all_stages(settings.get("stages"))
             else:
-                settings.setdefault("name", verb)
                 yield verb, settings
+
+
+def _code_problems(values: Mapping[str, Any], changes: Mapping[str, JsonValue]) -> Iterator[str]:
+    """Where the recipe names code that the command line does not."""
+    written = [one for key, value in changes.items() for one in ({key.rpartition(".")[2]: value}, value)]
+    given = {name for one in written if isinstance(one, dict) for _, name in code_in(one)}
+    world, stages = values.get("world"), values.get("stages")
+    places = [("world", world)] if isinstance(world, dict) else []
+    places += [(settings.get("name", verb), settings) for verb, settings in _all_stages(stages)]
+    for place, settings in places:
+        for key, name in code_in(settings):
+            if name not in given:
+                shown = name if key == "environment" else f"{{{name}: 1}}"
+                yield f"{place}.{key} is {name!r}; --set {shlex.quote(f'{place}.{key}={shown}')}"
 
 
 def _set(target: dict[str, Any], key: str, value: JsonValue) -> str | None:
