@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from bough.disk import put_in_place, write_atomically, write_json
+from bough.disk import put_in_place, remove, write_atomically, write_json
 
 
 def test_a_failed_write_leaves_the_old_file(tmp_path: Path):
@@ -30,3 +30,18 @@ def test_a_folder_takes_the_place_of_the_one_before(tmp_path: Path):
         put_in_place(tmp_path / ".draft", tmp_path / "final")
     assert (tmp_path / "final" / "file").read_text() == "new"
     assert [path.name for path in tmp_path.iterdir()] == ["final"]
+
+
+def test_a_link_is_removed_and_what_it_points_to_stays(tmp_path: Path):
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "precious").write_text("")
+    (tmp_path / "folder").mkdir()
+    for link in ("link", "folder/link", ".final.old", "final"):
+        (tmp_path / link).symlink_to(tmp_path / "other")
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    for name in ("link", "folder", "loop", "nothing"):
+        remove(tmp_path / name)
+    (tmp_path / ".draft").mkdir()
+    put_in_place(tmp_path / ".draft", tmp_path / "final")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["final", "other"]
+    assert (tmp_path / "other" / "precious").exists() and not (tmp_path / "final").is_symlink()

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import json
 import os
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -28,12 +31,36 @@ def put_in_place(draft: Path, final: Path) -> None:
     for path in [*draft.rglob("*"), draft]:
         sync(path)
     old = final.with_name(f".{final.name}.old")
-    shutil.rmtree(old, ignore_errors=True)
-    if final.exists():
+    remove(old)
+    if final.exists() or final.is_symlink():
         final.rename(old)
     draft.rename(final)
     sync(final.parent)
-    shutil.rmtree(old, ignore_errors=True)
+    with contextlib.suppress(OSError):  # the new folder is in place; what is left of the old one harms nobody
+        remove(old)
+
+
+def remove(path: Path) -> None:
+    """Removes a file, or a folder with all that is in it. A link is removed, never what it points to."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)  # does not follow links inside
+    else:
+        path.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def locked(path: Path, *, wait: bool) -> Iterator[None]:
+    """Holds the lock file `path`. Where another process has it: waits, or raises BlockingIOError.
+
+    The lock goes with the process; the file stays.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        yield
+    finally:
+        os.close(file)
 
 
 def sync(path: Path) -> None:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
 from bough.config.base import Config
-from bough.disk import write_atomically
+from bough.disk import remove, write_atomically
 from bough.errors import InputError
 
 
@@ -38,10 +37,12 @@ class RunDir:
 
     def clear(self) -> None:
         """Removes what an earlier run left here; files that are not a run's stay."""
-        for folder in (self.checkpoints, self.cache, self.rollouts, self.final, self.best):
-            shutil.rmtree(folder, ignore_errors=True)
-        for file in (self.config, self.ledger, self.report, self.metrics):
-            file.unlink(missing_ok=True)
+        folders = (self.checkpoints, self.cache, self.rollouts, self.final, self.best)
+        try:
+            for path in (*folders, self.config, self.ledger, self.report, self.metrics):
+                remove(path)
+        except OSError as error:
+            raise InputError(f"{self.path}: cannot be cleared: {error.strerror}: {error.filename}") from None
 
     @property
     def used(self) -> bool:

@@ -1,4 +1,5 @@
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -126,3 +127,39 @@ def test_a_recipe_cannot_name_code_unless_the_command_line_does(tmp_path: Path):
     given += ["grpo.rewards={evil.py:f: 1}", "groups.rewards={evil.py:g: 2}"]
     recipe = load_recipe(tmp_path / "mine.yaml", RunConfig(recipe="mine.yaml", set=given).set)  # type: ignore[arg-type]
     assert recipe.world == {"environment": "evil.py:X"}
+
+
+@pytest.mark.parametrize("name", ["../../other", "..", "/etc", "a/b", ".x", "a b", ""])
+def test_a_name_leads_nowhere_else(name: str):
+    for stages in ([{"collect": {"name": name}}], [{"repeat": {"rounds": 2, "stages": [{"collect": {"name": name}}]}}]):
+        with pytest.raises(InputError) as error:
+            plan(Recipe(stages=stages))  # type: ignore[arg-type]
+        [problem] = error.value.problems
+        assert f"its name is {name!r}; a name has letters" in problem
+    with pytest.raises(InputError, match="name is .*; a name has letters"):
+        Recipe(name=name, stages=[{"demos": {}}])
+
+
+def test_a_verb_that_is_a_path_is_no_name_either():
+    with pytest.raises(InputError) as error:
+        plan(Recipe(stages=[{"../../other": {}}]))
+    assert "its name is '../../other'" in str(error.value)
+
+
+def nested(depth: int) -> Any:
+    inner: Any = [{"collect": {}}]
+    for _ in range(depth):
+        inner = [{"repeat": {"rounds": 999, "stages": inner}}]
+    return inner
+
+
+@pytest.mark.parametrize("stages", [[{"repeat": {"rounds": 10**9, "stages": [{"collect": {}}]}}], nested(20),
+                                    [{"repeat": {"rounds": 10**9, "stages": [3]}}], [{"demos": {}}] * 1001])  # fmt: skip
+def test_a_billion_rounds_are_refused_before_they_are_counted_out(stages: Any):
+    with pytest.raises(InputError, match="the recipe has more than 1000 stages, its rounds unrolled"):
+        plan(Recipe(stages=stages))
+
+
+def test_rounds_of_nothing_are_refused():
+    with pytest.raises(InputError, match="at least one stage"):
+        plan(Recipe(stages=[{"repeat": {"rounds": 10**9, "stages": []}}]))

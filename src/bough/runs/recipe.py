@@ -23,16 +23,19 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from pydantic import Field, JsonValue
+from pydantic import Field, JsonValue, field_validator
 
 from bough.config.base import Config
 from bough.config.code_names import code_in
+from bough.config.names import RULE, is_name
 from bough.config.yaml_file import YamlFile
 from bough.errors import InputError, did_you_mean
 from bough.runs.gate import Gate
 
 SHIPPED = Path(__file__).parents[1] / "recipes"
 FILE_NAME = "recipe.yaml"
+# A run of this many stages takes weeks; a file with more is a mistake, or made to keep its reader busy.
+MAX_STAGES = 1000
 
 
 class Recipe(Config):
@@ -44,6 +47,13 @@ class Recipe(Config):
     seed: int = Field(0, ge=0, description="of everything that is drawn; a repeated round adds its number")
     world: dict[str, JsonValue] = Field({}, description="settings of every stage that knows them")
     stages: list[dict[str, JsonValue]] = Field(min_length=1, description="verbs with their settings, in order")
+
+    @field_validator("name")
+    @classmethod
+    def _is_a_folders_name(cls, name: str) -> str:
+        if not is_name(name):
+            raise ValueError(f"{RULE}; --set name=NAME gives another")
+        return name
 
 
 @dataclass(frozen=True)
@@ -111,45 +121,64 @@ def read_recipe(folder: Path) -> Recipe:
 
 def plan(recipe: Recipe) -> list[Planned]:
     """The stages in the order in which they run. Raises InputError naming every stage that is not well formed."""
-    problems: list[str] = []
-    stages = [
-        Planned(number, **parts) for number, parts in enumerate(_unrolled(recipe.stages, problems, "stages", 1), 1)
-    ]
-    if problems:
-        raise InputError("the recipe's stages have problems:", problems)
+    unrolling = _Unrolling()
+    stages = [Planned(number, **parts) for number, parts in enumerate(unrolling.of(recipe.stages, "stages", 1), 1)]
+    if unrolling.problems:
+        raise InputError("the recipe's stages have problems:", unrolling.problems)
     return stages
 
 
-def _unrolled(stages: list[Any], problems: list[str], place: str, round: int) -> Iterator[dict[str, Any]]:
-    for index, stage in enumerate(stages):
-        here = f"{place}[{index}]"
-        if not isinstance(stage, dict) or len(stage) != 1:
-            problems.append(f"{here}: a stage is one verb with its settings, such as `- sft: {{max_steps: 100}}`")
-            continue
-        [(verb, settings)] = stage.items()
-        settings = settings or {}
-        if not isinstance(settings, dict):
-            problems.append(f"{here}.{verb}: settings are a mapping, not {settings!r}")
-        elif verb == "repeat":
-            inner, rounds = settings.get("stages"), settings.get("rounds", 1)
-            if set(settings) - {"rounds", "stages"} or not isinstance(inner, list) or not _is_count(rounds):
-                problems.append(f"{here}.repeat takes rounds (a number from 1) and stages (a list)")
+class _Unrolling:
+    """Turns rounds into stages, and keeps the problems that it finds."""
+
+    def __init__(self) -> None:
+        self.problems: list[str] = []
+        self.visited = 0
+
+    def of(self, stages: list[Any], place: str, round: int) -> Iterator[dict[str, Any]]:
+        for index, stage in enumerate(stages):
+            self.visited += 1
+            if self.visited > MAX_STAGES:
+                raise InputError(f"the recipe has more than {MAX_STAGES} stages, its rounds unrolled")
+            here = f"{place}[{index}]"
+            if not isinstance(stage, dict) or len(stage) != 1:
+                self._say(f"{here}: a stage is one verb with its settings, such as `- sft: {{max_steps: 100}}`")
                 continue
-            for number in range(1, rounds + 1):
-                # A round inside a round is one of its own: it plays other tasks than all the others.
-                running = (round - 1) * rounds + number
-                yield from _unrolled(inner, problems if number == 1 else [], f"{here}.repeat", running)
-        else:
-            own = dict(settings)
-            yield {
-                "verb": verb,
-                "name": str(own.pop("name", verb)),
-                "sources": _names(own.pop("from", [])),
-                "gate": _gate(own.pop("gate", None), f"{here}.{verb}", problems),
-                "round": round,
-                "settings": own,
-                "place": f"{here}.{verb}",
-            }
+            [(verb, settings)] = stage.items()
+            settings = settings or {}
+            if not isinstance(settings, dict):
+                self._say(f"{here}.{verb}: settings are a mapping, not {settings!r:.100}")
+            elif verb == "repeat":
+                yield from self._rounds(settings, f"{here}.repeat", round)
+            else:
+                yield self._stage(verb, dict(settings), f"{here}.{verb}", round)
+
+    def _rounds(self, settings: dict[str, Any], here: str, round: int) -> Iterator[dict[str, Any]]:
+        inner, rounds = settings.get("stages"), settings.get("rounds", 1)
+        if set(settings) - {"rounds", "stages"} or not isinstance(inner, list) or not inner or not _is_count(rounds):
+            self._say(f"{here} takes rounds (a number from 1) and stages (a list with at least one stage)")
+            return
+        for number in range(1, rounds + 1):
+            # A round inside a round is one of its own: it plays other tasks than all the others.
+            yield from self.of(inner, here, (round - 1) * rounds + number)
+
+    def _stage(self, verb: str, own: dict[str, Any], here: str, round: int) -> dict[str, Any]:
+        name = str(own.pop("name", verb))
+        if not is_name(name):
+            self._say(f"{here}: its name is {name!r:.120}; {RULE}")
+        return {
+            "verb": verb,
+            "name": name,
+            "sources": _names(own.pop("from", [])),
+            "gate": _gate(own.pop("gate", None), here, self.problems),
+            "round": round,
+            "settings": own,
+            "place": here,
+        }
+
+    def _say(self, problem: str) -> None:
+        if problem not in self.problems:  # every round would say it again
+            self.problems.append(problem)
 
 
 def _gate(value: Any, place: str, problems: list[str]) -> Gate | None:

@@ -6,11 +6,13 @@ import importlib
 import logging
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self
 
+from bough.disk import locked
 from bough.errors import InputError
 
 Name = Literal["mlflow", "wandb", "tensorboard"]
@@ -65,6 +67,16 @@ def import_tracker(name: Name) -> Any:
         raise InputError(f"report_to {name} needs a package that is not here; pip install '{PACKAGES[name]}'") from None
 
 
+@contextmanager
+def setting_up(folder: Path) -> Iterator[None]:
+    """One process at a time makes MLflow's database: two at once break it."""
+    if "MLFLOW_TRACKING_URI" in os.environ:  # the user's own, and perhaps on another machine
+        yield
+        return
+    with locked(folder / ".mlflow.lock", wait=True):
+        yield
+
+
 def keep_in(folder: Path) -> None:
     """Tells MLflow to keep its records in a database in `folder`, unless the user has told it otherwise."""
     import mlflow
@@ -98,9 +110,10 @@ def _start(name: Name, run: Path, project: str) -> Any:
 
     if name == "mlflow":
         inside = package.active_run() is not None  # of a recipe's run
-        if not inside:
-            keep_in(run.parent)
-        experiment(project, run.parent)
+        with setting_up(run.parent):
+            if not inside:
+                keep_in(run.parent)
+            experiment(project, run.parent)
         tracker: Any = tracking.MLflowTracker(experiment_name=project, run_name=run.name, nested_run=inside)
     elif name == "wandb":
         tracker = tracking.WandBTracker(run_name=project, name=run.name, dir=str(run))
