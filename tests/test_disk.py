@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from bough.disk import put_in_place, remove, write_atomically, write_json
+from bough.disk import locked, put_in_place, remove, write_atomically, write_json
 
 
 def test_a_failed_write_leaves_the_old_file(tmp_path: Path):
@@ -45,3 +45,11 @@ def test_a_link_is_removed_and_what_it_points_to_stays(tmp_path: Path):
     put_in_place(tmp_path / ".draft", tmp_path / "final")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["final", "other"]
     assert (tmp_path / "other" / "precious").exists() and not (tmp_path / "final").is_symlink()
+
+
+def test_a_lock_is_held_by_one_at_a_time(tmp_path: Path):
+    lock = tmp_path / "new" / ".lock"
+    with locked(lock, wait=False), pytest.raises(BlockingIOError), locked(lock, wait=False):
+        pass
+    with locked(lock, wait=True):
+        pass

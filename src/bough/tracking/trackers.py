@@ -6,8 +6,8 @@ import importlib
 import logging
 import math
 import os
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self
@@ -67,14 +67,9 @@ def import_tracker(name: Name) -> Any:
         raise InputError(f"report_to {name} needs a package that is not here; pip install '{PACKAGES[name]}'") from None
 
 
-@contextmanager
-def setting_up(folder: Path) -> Iterator[None]:
+def setting_up(folder: Path) -> AbstractContextManager[None]:
     """One process at a time makes MLflow's database: two at once break it."""
-    if "MLFLOW_TRACKING_URI" in os.environ:  # the user's own, and perhaps on another machine
-        yield
-        return
-    with locked(folder / ".mlflow.lock", wait=True):
-        yield
+    return locked(folder / ".mlflow.lock", wait=True)
 
 
 def keep_in(folder: Path) -> None:
