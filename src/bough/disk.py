@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import json
 import os
 import shutil
+import stat
 from collections.abc import Iterator
+from io import BufferedReader
 from pathlib import Path
 from typing import Any
+
+# Reports and results; an evaluation of 100,000 episodes takes 20 MB.
+MAX_JSON = 64 << 20
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -61,6 +67,43 @@ def locked(path: Path, *, wait: bool) -> Iterator[None]:
         yield
     finally:
         os.close(file)
+
+
+def open_file(path: Path) -> BufferedReader:
+    """A regular file, open for reading. A folder, a pipe or a device is an OSError: those block, or have no end."""
+    _be_regular(os.stat(path), path)
+    # What the path names may have changed since: a pipe that is opened so does not block, and is refused below.
+    file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        _be_regular(os.fstat(file), path)
+        return open(file, "rb")  # noqa: SIM115  the caller's
+    except BaseException:
+        os.close(file)
+        raise
+
+
+def _be_regular(found: os.stat_result, path: Path) -> None:
+    if stat.S_ISDIR(found.st_mode):
+        raise IsADirectoryError(errno.EISDIR, "it is a folder", str(path))
+    if not stat.S_ISREG(found.st_mode):
+        raise OSError(errno.EINVAL, "it is not a regular file", str(path))
+
+
+def read_small(path: Path, most: int) -> str:
+    """The text of a regular file of at most so many bytes. Raises OSError, or ValueError where it is not UTF-8."""
+    with open_file(path) as file:
+        content = file.read(most + 1)
+    if len(content) > most:
+        raise OSError(errno.EFBIG, f"it is larger than {most >> 10:,} KiB", str(path))
+    return content.decode("utf-8")
+
+
+def read_json(path: Path, most: int = MAX_JSON) -> Any:
+    """What a JSON file holds. Raises OSError, or ValueError where it is not JSON."""
+    try:
+        return json.loads(read_small(path, most))
+    except RecursionError:
+        raise ValueError("the values are nested too deeply") from None
 
 
 def sync(path: Path) -> None:

@@ -14,7 +14,6 @@ the episodes that are missing, as long as settings, weights and tasks are the sa
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import re
 from collections.abc import Iterable, Sequence
@@ -26,7 +25,7 @@ import yaml
 
 from bough.config.rollouts import CollectConfig
 from bough.config.yaml_file import YamlFile
-from bough.disk import remove, sync, write_atomically, write_json
+from bough.disk import read_json, remove, sync, write_atomically, write_json
 from bough.environments.tasks import digest
 from bough.errors import InputError
 from bough.models.weights import stamp
@@ -172,7 +171,7 @@ def _settings(file: Path) -> dict[str, Any]:
 def _json(file: Path) -> Any:
     """What is in the file; None where it cannot be read, which no good one says."""
     try:
-        return json.loads(file.read_text(encoding="utf-8"))
+        return read_json(file)
     except (OSError, ValueError):
         return None
 
