@@ -1,8 +1,9 @@
+import os
 from pathlib import Path
 
 import pytest
 
-from bough.disk import put_in_place, write_atomically, write_json
+from bough.disk import locked, open_file, put_in_place, read_json, read_small, remove, write_atomically, write_json
 
 
 def test_a_failed_write_leaves_the_old_file(tmp_path: Path):
@@ -38,3 +39,48 @@ def test_a_folder_is_put_in_place_with_links_that_lead_nowhere(tmp_path):
     (draft / "link").symlink_to("/no/such/file")
     put_in_place(draft, tmp_path / "final")
     assert (tmp_path / "final" / "link").is_symlink() and not draft.exists()
+
+
+def test_a_link_is_removed_and_what_it_points_to_stays(tmp_path: Path):
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "precious").write_text("")
+    (tmp_path / "folder").mkdir()
+    for link in ("link", "folder/link", ".final.old", "final"):
+        (tmp_path / link).symlink_to(tmp_path / "other")
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    for name in ("link", "folder", "loop", "nothing"):
+        remove(tmp_path / name)
+    (tmp_path / ".draft").mkdir()
+    put_in_place(tmp_path / ".draft", tmp_path / "final")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["final", "other"]
+    assert (tmp_path / "other" / "precious").exists() and not (tmp_path / "final").is_symlink()
+
+
+def test_a_lock_is_held_by_one_at_a_time(tmp_path: Path):
+    lock = tmp_path / "new" / ".lock"
+    with locked(lock, wait=False), pytest.raises(BlockingIOError), locked(lock, wait=False):
+        pass
+    with locked(lock, wait=True):
+        pass
+
+
+def test_only_regular_files_are_opened(tmp_path: Path):
+    os.mkfifo(tmp_path / "fifo")
+    (tmp_path / "link").symlink_to("fifo")
+    for path in (tmp_path / "fifo", tmp_path / "link", Path("/dev/zero")):
+        with pytest.raises(OSError, match="it is not a regular file"):
+            open_file(path)
+    with pytest.raises(IsADirectoryError, match="it is a folder"):
+        open_file(tmp_path)
+    (tmp_path / "file").write_text("text")
+    with open_file(tmp_path / "file") as file:
+        assert file.read() == b"text"
+
+
+def test_a_small_file_is_small(tmp_path: Path):
+    (tmp_path / "a").write_text("[" * 5000)
+    assert read_small(tmp_path / "a", 5000) == "[" * 5000
+    with pytest.raises(OSError, match="it is larger than 4 KiB"):
+        read_small(tmp_path / "a", 4999)
+    with pytest.raises(ValueError, match="nested too deeply"):
+        read_json(tmp_path / "a")

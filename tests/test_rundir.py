@@ -71,3 +71,16 @@ def test_clearing_leaves_what_is_not_the_runs_and_the_lock(tmp_path: Path):
         with pytest.raises(InputError, match="is in use"), RunDir(tmp_path).locked():
             pass
     assert sorted(path.name for path in tmp_path.iterdir()) == [".lock", "notes"]
+
+
+def test_clearing_follows_no_link(tmp_path: Path):
+    other = tmp_path / "other"
+    (other / "step-00000001").mkdir(parents=True)
+    run = RunDir(tmp_path / "run")
+    run.path.mkdir()
+    run.checkpoints.symlink_to(other)
+    run.final.mkdir()
+    (run.final / "link").symlink_to(other)
+    run.metrics.symlink_to(other / "metrics.jsonl")
+    run.clear()
+    assert list(run.path.iterdir()) == [] and (other / "step-00000001").exists()

@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
+import fcntl
 import json
 import os
 import shutil
+import stat
+from collections.abc import Iterator
+from io import BufferedReader
 from pathlib import Path
 from typing import Any
+
+# Reports and results; an evaluation of 100,000 episodes takes 20 MB.
+MAX_JSON = 64 << 20
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -29,12 +38,73 @@ def put_in_place(draft: Path, final: Path) -> None:
         if not path.is_symlink():  # it is part of its folder, and may lead nowhere
             sync(path)
     old = final.with_name(f".{final.name}.old")
-    shutil.rmtree(old, ignore_errors=True)
-    if final.exists():
+    remove(old)
+    if final.exists() or final.is_symlink():
         final.rename(old)
     draft.rename(final)
     sync(final.parent)
-    shutil.rmtree(old, ignore_errors=True)
+    with contextlib.suppress(OSError):  # the new folder is in place; what is left of the old one harms nobody
+        remove(old)
+
+
+def remove(path: Path) -> None:
+    """Removes a file, or a folder with all that is in it. A link is removed, never what it points to."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)  # does not follow links inside
+    else:
+        path.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def locked(path: Path, *, wait: bool) -> Iterator[None]:
+    """Holds the lock file `path`. Where another process has it: waits, or raises BlockingIOError.
+
+    The lock goes with the process; the file stays.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        yield
+    finally:
+        os.close(file)
+
+
+def open_file(path: Path) -> BufferedReader:
+    """A regular file, open for reading. A folder, a pipe or a device is an OSError: those block, or have no end."""
+    _be_regular(os.stat(path), path)
+    # What the path names may have changed since: a pipe that is opened so does not block, and is refused below.
+    file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        _be_regular(os.fstat(file), path)
+        return open(file, "rb")  # noqa: SIM115  the caller's
+    except BaseException:
+        os.close(file)
+        raise
+
+
+def _be_regular(found: os.stat_result, path: Path) -> None:
+    if stat.S_ISDIR(found.st_mode):
+        raise IsADirectoryError(errno.EISDIR, "it is a folder", str(path))
+    if not stat.S_ISREG(found.st_mode):
+        raise OSError(errno.EINVAL, "it is not a regular file", str(path))
+
+
+def read_small(path: Path, most: int) -> str:
+    """The text of a regular file of at most so many bytes. Raises OSError, or ValueError where it is not UTF-8."""
+    with open_file(path) as file:
+        content = file.read(most + 1)
+    if len(content) > most:
+        raise OSError(errno.EFBIG, f"it is larger than {most >> 10:,} KiB", str(path))
+    return content.decode("utf-8")
+
+
+def read_json(path: Path, most: int = MAX_JSON) -> Any:
+    """What a JSON file holds. Raises OSError, or ValueError where it is not JSON."""
+    try:
+        return json.loads(read_small(path, most))
+    except RecursionError:
+        raise ValueError("the values are nested too deeply") from None
 
 
 def sync(path: Path) -> None:

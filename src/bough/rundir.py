@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from bough.config.base import Config
-from bough.disk import write_atomically
+from bough.disk import locked, remove, write_atomically
 from bough.errors import InputError
 
 
@@ -42,31 +41,27 @@ class RunDir:
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Keeps every other process from training here. The system releases the lock however this process ends."""
-        from filelock import FileLock, Timeout
-
-        try:
-            self.path.mkdir(parents=True, exist_ok=True)
-            lock = FileLock(self.path / ".lock")
-            lock.acquire(blocking=False)
-        except Timeout:
-            raise InputError(
-                f"{self.path} is in use: another process is training there; wait for it, or give another --output-dir"
-            ) from None
-        except OSError as error:
-            raise self._unusable(error) from None
-        try:
+        with ExitStack() as held:
+            try:
+                held.enter_context(locked(self.path / ".lock", wait=False))
+            except BlockingIOError:
+                raise InputError(
+                    f"{self.path} is in use: another process is training there; "
+                    "wait for it, or give another --output-dir"
+                ) from None
+            except OSError as error:
+                raise self._unusable(error) from None
             yield
-        finally:
-            lock.release()
 
     def clear(self) -> None:
         """Removes what an earlier run left here; other files stay."""
-        for folder in (self.checkpoints, self.cache, self.rollouts, self.final, self.best):
-            shutil.rmtree(folder, ignore_errors=True)
-        for file in (self.config, self.origin, self.ledger, self.report, self.metrics):
-            file.unlink(missing_ok=True)
-        for file in self.path.glob("bad-batch-*.jsonl"):
-            file.unlink()
+        folders = (self.checkpoints, self.cache, self.rollouts, self.final, self.best)
+        files = (self.config, self.origin, self.ledger, self.report, self.metrics)
+        try:
+            for path in (*folders, *files, *self.path.glob("bad-batch-*.jsonl")):
+                remove(path)
+        except OSError as error:
+            raise InputError(f"{self.path}: cannot be cleared: {error.strerror}: {error.filename}") from None
 
     @property
     def used(self) -> bool:

@@ -65,8 +65,8 @@ def test_a_stage_knows_its_numbers_and_what_its_settings_would_have_been(runs: P
 @pytest.mark.parametrize(
     ("content", "complaint"),
     [
-        ("a: [", "cannot be read as YAML"),
-        ("- a", "settings are a mapping, not list"),
+        ("a: [", "not YAML"),
+        ("- a", "must be a mapping of settings"),
         ("beta: 1", "not the settings of a training stage"),
     ],
 )

@@ -130,11 +130,33 @@ def test_pairs_can_be_trained_on(collection: Path, tmp_path: Path, capsys: Any):
     assert run(capsys, "data", "validate", output)[0] == 0
 
 
+def renamed(source: Path, target: Path, environment: str) -> Path:
+    with Writer(target) as writer:
+        for record in read(source):
+            writer.write(
+                record.model_copy(update={"task": record.task.model_copy(update={"environment": environment})})
+            )
+    return target
+
+
+def test_a_record_cannot_make_pairs_run_a_file(collection: Path, tmp_path: Path, capsys: Any):
+    evil, ran = tmp_path / "evil.py", tmp_path / "ran"
+    evil.write_text(f"open({str(ran)!r}, 'w')\nfrom tests.environments.worlds import Counting as X\n")
+    data = renamed(collection / "trajectories.jsonl", tmp_path / "data.jsonl", f"{evil}:X")
+    for kind in ("failure_mode", "right_step", "counterfactual"):
+        words = ["pairs", data, "-o", tmp_path / "pairs.jsonl", "--kinds", kind, "--model", "expert"]
+        code, _, err = run(capsys, *words)
+        assert code == 2 and "data.jsonl:" in err and f"give --environment {evil}:X" in err
+        assert not ran.exists()
+    assert run(capsys, "pairs", data, "-o", tmp_path / "pairs.jsonl", "--kinds", "episode", "parting")[0] == 0
+    assert not ran.exists()
+    words = ["pairs", data, "-o", tmp_path / "pairs.jsonl", "--overwrite", "--kinds", "failure_mode"]
+    code, _, err = run(capsys, *words, "--environment", f"{evil}:X")
+    assert code == 0 and ran.exists(), err
+
+
 def test_a_world_that_is_not_installed_stops_only_what_needs_it(collection: Path, tmp_path: Path, capsys: Any):
-    moved = tmp_path / "moved.jsonl"
-    with Writer(moved) as writer:
-        for record in read(collection / "trajectories.jsonl"):
-            writer.write(record.model_copy(update={"task": record.task.model_copy(update={"environment": "gone"})}))
+    moved = renamed(collection / "trajectories.jsonl", tmp_path / "moved.jsonl", "gone")
     words = ["pairs", moved, "-o", tmp_path / "pairs.jsonl", "--kinds"]
     assert run(capsys, *words, "failure_mode")[0] == 0
     code, _, err = run(capsys, *words, "counterfactual", "--overwrite")

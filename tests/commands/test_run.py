@@ -4,8 +4,8 @@ from typing import Any
 from bough.cli import main
 from tests.cards import folders
 
+COUNTING = "world.environment=tests.environments.worlds:Counting"
 RECIPE = """\
-world: {environment: "tests.environments.worlds:Counting"}
 stages:
   - collect: {model: expert, tasks: 3}
   - demos:
@@ -16,7 +16,7 @@ stages:
 def test_a_run_ends_with_its_success_rates_and_is_listed_and_shown(tmp_path: Path, capsys: Any):
     (tmp_path / "mine.yaml").write_text(RECIPE)
     folder = tmp_path / "runs" / "mine"
-    assert main(["run", str(tmp_path / "mine.yaml"), "-o", str(folder)]) == 0
+    assert main(["run", str(tmp_path / "mine.yaml"), "-o", str(folder), "--set", COUNTING]) == 0
     out = capsys.readouterr().out
     assert "03-eval     100.0%" in out and "51.0% – 100.0%" in out, out
     assert main(["runs", "list", str(tmp_path / "runs")]) == 0

@@ -10,6 +10,7 @@ from bough.curation.counterfactual import Cost, Miner
 from bough.curation.pair_work import PairWork
 from bough.curation.rounds import Round
 from bough.curation.source import Filed
+from bough.environments.household.environment import Household
 from bough.errors import InputError
 from bough.rollouts.episode import play
 from bough.types import Pair, Task
@@ -51,8 +52,9 @@ def test_caps_are_kept():
 
 def test_samples_and_counterfactuals_share_one_budget(tmp_path: Path):
     told: list[Cost] = []
-    bad = [counted("a", "9", environment=COUNTING), counted("b", "8", environment=COUNTING, goal=4)]
+    bad = [counted("a", "9"), counted("b", "8", goal=4)]
     settings: dict[str, Any] = {
+        "environment": COUNTING,
         "model": "expert", "max_turns": 3, "samples": 1, "scouts": 1, "plays": 3, "max_episodes": 16,
         "better": ["sample"], "reasons": ["invalid_action"], "per_trajectory": 1,
     }  # fmt: skip
@@ -68,8 +70,15 @@ def test_samples_and_counterfactuals_share_one_budget(tmp_path: Path):
 
 
 def test_mining_that_was_killed_goes_on_and_ends_in_the_same_pairs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    bad = [counted(name, "9", environment=COUNTING) for name in "abcd"]
-    settings: dict[str, Any] = {"model": "expert", "max_turns": 3, "samples": 1, "scouts": 1, "plays": 3}
+    bad = [counted(name, "9") for name in "abcd"]
+    settings: dict[str, Any] = {
+        "environment": COUNTING,
+        "model": "expert",
+        "max_turns": 3,
+        "samples": 1,
+        "scouts": 1,
+        "plays": 3,
+    }
     settings |= {"kinds": ["counterfactual"], "concurrency": 8, "rounds": 4}  # a round a wave
 
     def mined(folder: Path, stop_after: int = 99, **more: Any) -> tuple[PairWork, list[Pair], int]:
@@ -110,9 +119,30 @@ def test_mining_that_was_killed_goes_on_and_ends_in_the_same_pairs(tmp_path: Pat
 
 
 def test_the_setting_names_the_world_else_the_task_does():
-    named, bare = counted("a", "9", environment=COUNTING), counted("b", "9")
-    assert work(named).kind_of(named) is Counting and work(bare).kind_of(bare) is None
+    named, bare = counted("a", "9", environment="household"), counted("b", "9")
+    assert work(named).kind_of(named) is Household and work(bare).kind_of(bare) is None
     assert work(bare, environment=COUNTING).kind_of(bare) is Counting
+
+
+def test_code_that_a_record_names_is_loaded_only_if_the_setting_names_it_too(tmp_path: Path):
+    evil = tmp_path / "evil.py"
+    evil.write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\nfrom tests.environments.worlds import Counting as X\n")
+    name = f"{evil}:X"
+    record = counted("a", "9", environment=name)
+    for kinds in ("failure_mode", "right_step", "counterfactual"):
+        with pytest.raises(InputError, match=f"^a:1: .*give --environment {name}$"):
+            work(record, kinds=[kinds]).kind_of(record)
+    assert not (tmp_path / "ran").exists()
+    assert work(record, environment=name).kind_of(record) is Counting and (tmp_path / "ran").exists()
+
+
+def test_what_successes_did_is_found_without_the_world():
+    filed = [
+        counted(name, *replies, environment="no.such:World")
+        for name, *replies in (("a", "1", "2", "3"), ("b", "1", "9"))
+    ]
+    mining = work(*filed, kinds=["failure_mode"], better=["success"])
+    assert [pair.reason for pair in asyncio.run(mining.mine())] == ["invalid_action", "loop", "loop"]
 
 
 def test_a_world_that_cannot_be_found_matters_only_where_it_is_needed():

@@ -5,7 +5,7 @@ import pytest
 
 from bough.environments import registry
 from bough.environments.base import Environment
-from bough.environments.registry import find
+from bough.environments.registry import find, find_listed
 from bough.errors import InputError
 from tests.environments.worlds import Counting
 
@@ -25,6 +25,15 @@ def test_a_class_without_our_base_gets_the_rest_of_the_contract():
     found = find("tests.environments.worlds:NotAnEnvironment")
     assert issubclass(found, Environment) and found.max_turns == 50
     assert found.name == "tests.environments.worlds:NotAnEnvironment"
+
+
+def test_what_a_file_may_name_is_built_in_or_installed(monkeypatch: pytest.MonkeyPatch):
+    points = {"count": EntryPoint("count", "tests.environments.worlds:Counting", registry.GROUP)}
+    monkeypatch.setattr(registry, "plugged_in", lambda: points)
+    assert find_listed("count") is Counting and find_listed("household") is find("household")
+    for name in (f"{WORLDS}:Counting", "tests.environments.worlds:Counting"):
+        with pytest.raises(InputError, match="there is no environment"):
+            find_listed(name)
 
 
 def test_an_entry_point(monkeypatch: pytest.MonkeyPatch):

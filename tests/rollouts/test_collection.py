@@ -56,11 +56,14 @@ def test_overwriting_spares_a_folder_that_is_no_collection(tmp_path: Path):
 
 def test_images_lie_beside_their_trajectory_and_never_elsewhere(tmp_path: Path):
     with Collection(config(tmp_path / "c")) as collection:
-        collection.add(episode("../../evil/t#0"), [(0, b"png"), (2, b"png2")])
-        [record] = collection.read()
-    assert record.info["images"] == ["images/_evil_t#0/000.png", "images/_evil_t#0/002.png"]
-    assert (tmp_path / "c/images/_evil_t#0/002.png").read_bytes() == b"png2"
-    assert [path.name for path in tmp_path.iterdir()] == ["c"]
+        for id in ("t#0", "../../evil/t#0", ".._evil_t#0", "x" * 300):
+            collection.add(episode(id), [(0, b"png"), (2, id.encode())])
+        records = collection.read()
+    assert records[0].info["images"] == ["images/t#0/000.png", "images/t#0/002.png"]
+    for record in records:
+        last = record.info["images"][-1]  # type: ignore[index]
+        assert (tmp_path / "c" / str(last)).read_bytes() == record.id.encode(), "each has its own"
+    assert len(list((tmp_path / "c/images").iterdir())) == 4 and [path.name for path in tmp_path.iterdir()] == ["c"]
 
 
 def test_a_finished_collection_is_in_the_order_of_its_tasks(tmp_path: Path):
@@ -151,3 +154,14 @@ def test_a_report_counts_only_if_it_is_of_every_episode(tmp_path: Path):
         assert collection.old_report() is None
         (tmp_path / "report.json").write_text("[")
         assert collection.old_report() is None
+
+
+def test_overwriting_follows_no_link(tmp_path: Path):
+    with Collection(config(tmp_path / "c")) as collection:
+        collection.add(episode("t#0"), [])
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other/precious").write_text("mine")
+    (tmp_path / "c/images").symlink_to(tmp_path / "other")
+    with Collection(config(tmp_path / "c", overwrite=True)) as collection:
+        assert not collection.finished and not (tmp_path / "c/images").is_symlink()
+    assert (tmp_path / "other/precious").exists()

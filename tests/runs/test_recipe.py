@@ -1,7 +1,9 @@
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from bough.config.run import RunConfig
 from bough.errors import InputError
 from bough.runs.gate import Gate
 from bough.runs.recipe import Recipe, find_recipe, load_recipe, plan
@@ -100,3 +102,64 @@ def test_a_shipped_recipe_is_found_by_name_and_others_by_file():
     assert find_recipe("some/file.yaml") == Path("some/file.yaml")
     with pytest.raises(InputError, match="there is no recipe 'dmeo'"):
         find_recipe("dmeo")
+
+
+CODE = """\
+world: {environment: "evil.py:X"}
+stages:
+  - collect: {name: own, environment: "evil:Y", tasks: 4}
+  - repeat: {rounds: 2, stages: [{grpo: {rewards: {"evil.py:f": 1, outcome: 1}}}]}
+  - groups: {rewards: ["evil.py:g=1", "overlong={weight: 1}"]}
+"""
+
+
+def test_a_recipe_cannot_name_code_unless_the_command_line_does(tmp_path: Path):
+    (tmp_path / "mine.yaml").write_text(CODE)
+    with pytest.raises(InputError) as error:
+        load_recipe(tmp_path / "mine.yaml", {})
+    assert error.value.problems == [
+        "world.environment is 'evil.py:X'; --set world.environment=evil.py:X",
+        "own.environment is 'evil:Y'; --set own.environment=evil:Y",
+        "grpo.rewards is 'evil.py:f'; --set 'grpo.rewards={evil.py:f: 1}'",
+        "groups.rewards is 'evil.py:g'; --set 'groups.rewards={evil.py:g: 1}'",
+    ]
+    given = ["world={environment: evil.py:X}", "own.environment=evil:Y"]
+    given += ["grpo.rewards={evil.py:f: 1}", "groups.rewards={evil.py:g: 2}"]
+    recipe = load_recipe(tmp_path / "mine.yaml", RunConfig(recipe="mine.yaml", set=given).set)  # type: ignore[arg-type]
+    assert recipe.world == {"environment": "evil.py:X"}
+
+
+@pytest.mark.parametrize("name", ["../../other", "..", "/etc", "a/b", ".x", "a b", ""])
+def test_a_name_leads_nowhere_else(name: str):
+    for stages in ([{"collect": {"name": name}}], [{"repeat": {"rounds": 2, "stages": [{"collect": {"name": name}}]}}]):
+        with pytest.raises(InputError) as error:
+            plan(Recipe(stages=stages))  # type: ignore[arg-type]
+        [problem] = error.value.problems
+        assert f"its name is {name!r}; a name has letters" in problem
+    with pytest.raises(InputError, match="name is .*; a name has letters"):
+        Recipe(name=name, stages=[{"demos": {}}])
+
+
+def test_a_verb_that_is_a_path_is_no_name_either():
+    with pytest.raises(InputError) as error:
+        plan(Recipe(stages=[{"../../other": {}}]))
+    assert "its name is '../../other'" in str(error.value)
+
+
+def nested(depth: int) -> Any:
+    inner: Any = [{"collect": {}}]
+    for _ in range(depth):
+        inner = [{"repeat": {"rounds": 999, "stages": inner}}]
+    return inner
+
+
+@pytest.mark.parametrize("stages", [[{"repeat": {"rounds": 10**9, "stages": [{"collect": {}}]}}], nested(20),
+                                    [{"repeat": {"rounds": 10**9, "stages": [3]}}], [{"demos": {}}] * 1001])  # fmt: skip
+def test_a_billion_rounds_are_refused_before_they_are_counted_out(stages: Any):
+    with pytest.raises(InputError, match="the recipe has more than 1000 stages, its rounds unrolled"):
+        plan(Recipe(stages=stages))
+
+
+def test_rounds_of_nothing_are_refused():
+    with pytest.raises(InputError, match="at least one stage"):
+        plan(Recipe(stages=[{"repeat": {"rounds": 10**9, "stages": []}}]))

@@ -89,6 +89,43 @@ def test_a_folder_of_other_things_is_left_alone(tmp_path: Path):
         played(tmp_path, COLLECT)
 
 
+def test_nothing_outside_the_run_folder_is_written_or_removed(tmp_path: Path):
+    other, folder = tmp_path / "other", tmp_path / "run"
+    (other / "checkpoints").mkdir(parents=True)
+    (other / "precious").write_text("mine")
+    for settings in ({"name": "../../other"}, {"output": str(other), "overwrite": True}):
+        with pytest.raises(InputError, match=r"a name has letters|output is the stage's own folder"):
+            played(folder, {"collect": {"model": "expert", "tasks": 1, **settings}})
+    with pytest.raises(InputError, match="output_dir is the stage's own folder in the run; leave it out"):
+        played(folder, COLLECT, {"demos": {}}, {"sft": {"output_dir": str(other), "overwrite": True}})
+    folder.mkdir()
+    played(folder, COLLECT)
+    (folder / "01-expert/link").symlink_to(other)
+    played(folder, {"collect": {**COLLECT["collect"], "tasks": 4}})  # begun anew: the link goes, its target stays
+    (folder / "01-expert").rename(tmp_path / "moved")
+    (folder / "01-expert").symlink_to(other)
+    with pytest.raises(InputError, match="01-expert is a link"):
+        played(folder, COLLECT)
+    assert sorted(path.name for path in other.iterdir()) == ["checkpoints", "precious"]
+
+
+def test_two_runs_at_once_need_two_folders(tmp_path: Path):
+    told: list[str] = []
+
+    def tell(line: str) -> None:
+        told.append(line)
+        with pytest.raises(InputError, match="another process is at this run; take another --output-dir"):
+            Run(recipe(COLLECT), tmp_path / "one").play(told.append)
+        if len(told) == 1:
+            Run(recipe(COLLECT), tmp_path / "two").play(told.append)
+
+    Run(recipe(COLLECT), tmp_path / "one").play(tell)
+    assert told == ["01-expert", "01-expert"]
+    (tmp_path / "three").mkdir()
+    (tmp_path / "three/.lock").touch()  # killed before it had written anything
+    assert played(tmp_path / "three", COLLECT) == ["01-expert"]
+
+
 def test_a_stage_may_name_several_to_read_from(tmp_path: Path):
     other = {"collect": {"model": "expert", "tasks": 2, "split": "seen", "name": "seen"}}
     played(tmp_path / "run", COLLECT, other, {"demos": {"from": ["seen", "expert"]}})

@@ -3,7 +3,11 @@ from typing import Any
 
 import pytest
 
+from bough.disk import locked
 from bough.errors import BoughError, InputError
+from bough.tracking import recipe as recipe_module
+from bough.tracking import trackers as trackers_module
+from bough.tracking.recipe import RecipeTracker
 from bough.tracking.trackers import Trackers
 from bough.training.processes import Processes
 
@@ -24,6 +28,27 @@ def test_mlflow_keeps_settings_and_numbers_in_a_database_beside_the_run(
     assert found.data.params["model"] == "tiny"
     history = mlflow.MlflowClient().get_metric_history(found.info.run_id, "loss")
     assert [(point.step, point.value) for point in history] == [(1, 2.5), (2, 1.5)]
+
+
+def test_one_process_at_a_time_makes_mlflows_database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Three that made it at once left two of them with an error about a table."""
+    pytest.importorskip("mlflow", reason="the mlflow extra is not installed")
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    asked: list[str] = []
+
+    def made_by_us_alone(name: str, folder: Path) -> str:
+        with pytest.raises(BlockingIOError), locked(folder / ".mlflow.lock", wait=False):
+            pass
+        asked.append(name)
+        raise KeyboardInterrupt  # what follows is MLflow's own
+
+    for place in (trackers_module, recipe_module):
+        monkeypatch.setattr(place, "experiment", made_by_us_alone)
+    with pytest.raises(KeyboardInterrupt):
+        Trackers(["mlflow"], tmp_path / "run", "household", {})
+    with pytest.raises(KeyboardInterrupt), RecipeTracker(tmp_path / "run", "mine", {}):
+        pass
+    assert asked == ["household", "bough"]
 
 
 def test_wandb_keeps_settings_and_numbers_offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

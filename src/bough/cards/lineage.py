@@ -7,17 +7,16 @@ the folders of the stages before it.
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import yaml
-
+from bough import disk
 from bough.cards.places import nearby
 from bough.config.base import Config
 from bough.config.training import DPOConfig, GRPOConfig, SFTConfig
+from bough.config.yaml_file import YamlFile
 from bough.curation.output import ENDINGS, ledger_path
 from bough.errors import InputError
 from bough.models.resolve import BUILT_IN
@@ -170,21 +169,15 @@ def read_data(written: str, folder: Path, depth: int = 0) -> Data:
 
 def read_yaml(file: Path) -> dict[str, Any]:
     """A settings file."""
-    try:
-        values = yaml.safe_load(file.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise InputError(f"{file}: there is no such file; is its folder that of a run?") from None
-    except (OSError, ValueError, yaml.YAMLError) as error:
-        raise InputError(f"{file}: cannot be read as YAML: {error}") from None
-    if not isinstance(values, dict):
-        raise InputError(f"{file}: settings are a mapping, not {type(values).__name__}")
-    return values
+    if not file.exists():
+        raise InputError(f"{file}: there is no such file; is its folder that of a run?")
+    return YamlFile.read(file).values
 
 
 def read_json(file: Path, otherwise: Any) -> Any:
     """A file of numbers, `otherwise` where there is none or it is of another kind."""
     try:
-        found = json.loads(file.read_text(encoding="utf-8"))
+        found = disk.read_json(file)
     except FileNotFoundError:
         return otherwise
     except (OSError, ValueError) as error:

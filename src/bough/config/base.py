@@ -17,6 +17,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic.fields import FieldInfo
 
+from bough.config.code_names import code_in
 from bough.config.yaml_file import YamlFile
 from bough.errors import InputError, did_you_mean
 
@@ -39,15 +40,19 @@ class Config(BaseModel):
         overrides = {cls.field_name(key): value for key, value in (overrides or {}).items()}
         from_file = {key: value for key, value in document.values.items() if cls.field_name(key) not in overrides}
         places = {key: f"{document.name}:{line}: " for key, line in document.lines.items() if key in from_file}
+        problems = document.problems + [
+            f"{places[key]}{key} names code ({name!r}), which a file must not: give it on the command line, {flag(key)}"
+            for key, name in code_in(from_file)
+        ]
         values = from_file | overrides
         source = " and ".join(filter(None, [document.name, "the flags" if overrides or not document.name else ""]))
         try:
             settings = cls(**values)
         except InputError as error:
             assert isinstance(error.__cause__, ValidationError)
-            raise _input_error(cls, error.__cause__, places, source, document.problems, set(overrides)) from None
-        if document.problems:
-            raise InputError(f"{source} has {_count(len(document.problems))}:", document.problems)
+            raise _input_error(cls, error.__cause__, places, source, problems, set(overrides)) from None
+        if problems:
+            raise InputError(f"{source} has {_count(len(problems))}:", problems)
         return settings
 
     @classmethod

@@ -11,6 +11,7 @@ from pydantic import BeforeValidator, Field, JsonValue
 
 from bough.config.base import Config
 from bough.config.flags import plain_type
+from bough.config.yaml_file import read_value
 
 
 def key_values(value: Any) -> Any:
@@ -23,7 +24,7 @@ def key_values(value: Any) -> Any:
         if not equals:
             raise ValueError(f"{word!r} must be written as key=value")
         try:
-            options[key] = yaml.safe_load(text) if text else ""
+            options[key] = read_value(text) if text else ""
         except yaml.YAMLError:
             options[key] = text
     return options

@@ -9,6 +9,7 @@ import yaml
 from pydantic import AfterValidator, BeforeValidator, Field, JsonValue
 
 from bough.config.base import Config
+from bough.config.yaml_file import read_value
 
 Weight = float | dict[str, JsonValue]
 
@@ -21,7 +22,7 @@ def _pairs(value: Any) -> Any:
     for word in value:
         name, equals, text = str(word).partition("=")
         try:
-            rewards[name] = yaml.safe_load(text) if equals else 1.0
+            rewards[name] = read_value(text) if equals else 1.0
         except yaml.YAMLError:
             raise ValueError(f"{word!r} must be written as reward=weight or reward={{weight: 1, …}}") from None
     return rewards

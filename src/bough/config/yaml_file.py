@@ -1,4 +1,8 @@
-"""A YAML mapping with the line of each key, so that an error can say where."""
+"""A YAML mapping with the line of each key, so that an error can say where.
+
+YAML lets a small text stand for a huge value (aliases of aliases) or a deep one, and a
+file may come from anywhere: what is larger than settings ever are is refused.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +12,15 @@ from typing import Any
 
 import yaml
 
+from bough.disk import read_small
 from bough.errors import InputError
+
+# The longest shipped recipe has 2 kB, 150 values and 6 levels.
+MAX_BYTES = 256 << 10
+MAX_VALUES = 20_000
+MAX_DEPTH = 50
+# A longer word is text, whatever it looks like: a number of a thousand digits only costs time.
+MAX_NUMBER = 100
 
 
 @dataclass(frozen=True)
@@ -23,32 +35,75 @@ class YamlFile:
     @classmethod
     def read(cls, path: str | Path) -> YamlFile:
         try:
-            text = Path(path).read_text(encoding="utf-8")
+            text = read_small(Path(path), MAX_BYTES)
         except FileNotFoundError:
             raise InputError(f"{path}: there is no such file") from None
-        except (OSError, UnicodeDecodeError) as error:
-            raise InputError(f"{path}: cannot be read: {error}") from None
+        except (OSError, ValueError) as error:
+            raise InputError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
+        lines: dict[str, int] = {}
+        problems = []
         try:
-            node = yaml.compose(text, Loader=yaml.SafeLoader)
-            values = yaml.safe_load(text)
+            loader = _Loader(text)
+            node = loader.get_single_node()
+            for key_node, _ in node.value if isinstance(node, yaml.MappingNode) else ():
+                key, line = str(key_node.value), key_node.start_mark.line + 1
+                if key in lines:
+                    problems.append(f"{path}:{line}: {key} is set twice; the first is on line {lines[key]}")
+                lines.setdefault(key, line)
+            values = loader.construct(node)
         except yaml.MarkedYAMLError as error:
             line = error.problem_mark.line + 1 if error.problem_mark else 1
             raise InputError(f"{path}:{line}: not YAML: {error.problem}") from None
-        except (yaml.YAMLError, ValueError) as error:
+        except yaml.YAMLError as error:
             raise InputError(f"{path}: not YAML: {error}") from None
         if node is None:
             return cls(str(path), {}, {}, [])
-        if not isinstance(node, yaml.MappingNode):
+        if not isinstance(values, dict):
             raise InputError(f"{path}: the file must be a mapping of settings (key: value lines)")
-        return cls._with_lines(str(path), values, node)
+        return cls(str(path), {str(key): value for key, value in values.items()}, lines, problems)
 
-    @classmethod
-    def _with_lines(cls, name: str, values: dict[Any, Any], node: yaml.MappingNode) -> YamlFile:
-        lines: dict[str, int] = {}
-        problems = []
-        for key_node, _ in node.value:
-            key, line = str(key_node.value), key_node.start_mark.line + 1
-            if key in lines:
-                problems.append(f"{name}:{line}: {key} is set twice; the first is on line {lines[key]}")
-            lines.setdefault(key, line)
-        return cls(name, {str(key): value for key, value in values.items()}, lines, problems)
+
+def read_value(text: str) -> Any:
+    """The value that a word of the command line has, written as in YAML. Raises yaml.YAMLError."""
+    loader = _Loader(text)
+    return loader.construct(loader.get_single_node())
+
+
+class _Loader(yaml.SafeLoader):
+    """A safe loader with limits on what an input may grow to."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self._open = [0]  # the values so far inside each collection that is being read, the document's last
+        self._sizes: dict[yaml.Node, int] = {}
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        mark = self.peek_event().start_mark
+        alias = self.check_event(yaml.AliasEvent)
+        if not alias:
+            self._open.append(1)
+            if len(self._open) > MAX_DEPTH:
+                raise yaml.MarkedYAMLError(problem=f"more than {MAX_DEPTH} levels", problem_mark=mark)
+        node = super().compose_node(parent, index)
+        assert node is not None
+        if alias and node not in self._sizes:
+            raise yaml.MarkedYAMLError(problem="an alias of a value inside itself", problem_mark=mark)
+        if not alias:
+            self._sizes[node] = self._open.pop()
+        self._open[-1] += self._sizes[node]
+        if self._open[-1] > MAX_VALUES:
+            raise yaml.MarkedYAMLError(problem=f"more than {MAX_VALUES} values", problem_mark=mark)
+        return node
+
+    def resolve(self, kind: Any, value: Any, implicit: Any) -> Any:
+        if kind is yaml.ScalarNode and implicit[0] and len(value) > MAX_NUMBER:
+            return self.DEFAULT_SCALAR_TAG
+        return super().resolve(kind, value, implicit)
+
+    def construct(self, node: yaml.Node | None) -> Any:
+        """The value of a document."""
+        try:
+            return None if node is None else self.construct_document(node)
+        except (ValueError, KeyError, AttributeError, TypeError, OverflowError, RecursionError) as error:
+            # A tag that its value does not fit, such as !!bool maybe or !!timestamp now.
+            raise yaml.YAMLError(f"a value cannot be read: {type(error).__name__}: {error}") from None

@@ -96,7 +96,8 @@ class Advisor:
             if count[mistake.reason] == self.config.per_trajectory:
                 self.ledger.drop("more_than_per_trajectory")
                 continue
-            kind = self.kinds(item)
+            # A success in the same state needs no world.
+            kind = self.kinds(item) if set(self.config.better) - {"success"} else None
             advice = await self._advice(item, mistake.turn, kind)
             if advice.turn is not None:
                 self.ledger.keep()

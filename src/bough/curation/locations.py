@@ -6,7 +6,6 @@ given as a JSON file: {"apple": ["countertop", "fridge"], …}.
 
 from __future__ import annotations
 
-import json
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Set
@@ -15,6 +14,7 @@ from pathlib import Path
 
 from bough.curation.posterior import Rate
 from bough.curation.states import task_key
+from bough.disk import read_json
 from bough.errors import InputError
 from bough.types import Message, Trajectory, Turn
 
@@ -53,7 +53,7 @@ class Locations:
     def read(cls, path: Path) -> Locations:
         """The places that a file gives."""
         try:
-            given = json.loads(path.read_text(encoding="utf-8"))
+            given = read_json(path)
         except OSError as error:
             raise InputError(f"--locations {path}: cannot be read: {error.strerror}") from None
         except ValueError as error:

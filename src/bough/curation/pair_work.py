@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from bough.config.code_names import is_code
 from bough.config.curation import PairsConfig
 from bough.curation.counterfactual import Cost, Miner
 from bough.curation.episode_pairs import episode_pairs
@@ -15,7 +16,7 @@ from bough.curation.rounds import telling_rounds
 from bough.curation.shares import balanced
 from bough.curation.source import Filed
 from bough.environments.base import Environment
-from bough.environments.registry import find
+from bough.environments.registry import find, find_listed
 from bough.errors import InputError
 from bough.ledger import Ledger
 from bough.rollouts.agents import Agent, make_agent
@@ -91,14 +92,24 @@ class PairWork:
         """The world that a trajectory was played in; None where its task does not say."""
         name = self.config.environment or item.trajectory.task.environment
         if name not in self._kinds:
-            try:
-                self._kinds[name] = find(name) if name else None
-            except InputError:
-                if self.config.environment or "counterfactual" in self.config.kinds:
-                    raise
-                # A data file may name a world that is not installed here; what needs no world goes on.
-                self._kinds[name] = None
+            self._kinds[name] = self._find(name, item) if name else None
         return self._kinds[name]
+
+    def _find(self, name: str, item: Filed) -> type[Environment] | None:
+        if self.config.environment:
+            return find(name)
+        if is_code(name):
+            raise InputError(
+                f"{item.file}:{item.line}: the task's environment is {name!r}. Code that a file names is not run; "
+                f"if you trust it, give --environment {name}"
+            )
+        try:
+            return find_listed(name)
+        except InputError:
+            if "counterfactual" in self.config.kinds:
+                raise
+            # A data file may name a world that is not installed here; what needs no world goes on.
+            return None
 
     def _ledger(self, item: str) -> Ledger:
         self.ledgers.append(Ledger(item))

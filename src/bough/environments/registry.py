@@ -17,6 +17,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from bough.config.code_names import is_code
 from bough.environments.base import Environment
 from bough.errors import InputError, did_you_mean
 
@@ -29,11 +30,16 @@ GROUP = "bough.environments"
 
 
 def find(name: str) -> type[Environment]:
-    """The environment class of that name. Raises InputError saying what was tried."""
-    target = BUILT_IN.get(name)
-    if target is None and ":" in name:
-        target = name
-    if target is not None:
+    """The environment class of that name, which the user gave. Raises InputError saying what was tried.
+
+    A name that stands in a file goes to `find_listed`: this one runs the code that the name points to.
+    """
+    return _environment(_load(name, name), name) if is_code(name) else find_listed(name)
+
+
+def find_listed(name: str) -> type[Environment]:
+    """The environment of that name, if it is built in or installed: all that a file may name."""
+    if (target := BUILT_IN.get(name)) is not None:
         return _environment(_load(target, name), name)
     points = plugged_in()
     if name not in points:

@@ -7,13 +7,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 from pydantic import Field, JsonValue, ValidationError, field_validator
 
-from bough.disk import write_json
+from bough.disk import read_json, write_json
 from bough.errors import InputError
 from bough.evaluation.outcomes import Lost, Outcome
 from bough.types import Record
@@ -68,7 +67,7 @@ class Results(Record):
         """The results in a file, or in an evaluation's folder."""
         file = path / FILE_NAME if path.is_dir() else path
         try:
-            content: Any = json.loads(file.read_text(encoding="utf-8"))
+            content: Any = read_json(file)
         except FileNotFoundError:
             raise InputError(f"{file}: there is no such file") from None
         except (OSError, ValueError) as error:

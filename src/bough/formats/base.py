@@ -28,6 +28,7 @@ REASONS = {
     "not_utf8": "the line is not UTF-8 text",
     "torn": "the last line was cut off while it was written",
     "damaged": "the file cannot be unpacked any further",
+    "too_large": "the row is larger than any record",
     "unknown_format": "no format has these columns",
     "newer_schema": "written by a newer Bough",
     "missing_field": "a column the format needs is absent or null",

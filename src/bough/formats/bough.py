@@ -21,6 +21,8 @@ from bough.formats.base import Format, Row, Sample, row_error
 from bough.types import Call, Group, Pair, Trajectory
 
 VERSION = 1
+# Sharing makes a long history short on disk; whole again, this many tokens take half a gigabyte.
+MAX_TOKENS = 1 << 26
 KINDS: dict[str, type[Sample]] = {"trajectory": Trajectory, "pair": Pair, "group": Group}
 
 
@@ -36,9 +38,13 @@ def read(row: Row) -> Sample:
     except (AttributeError, TypeError):
         raise RowError("wrong_type", "turns and calls must be lists of objects") from None
     previous: list[int] = []
+    total = 0
     for call, count in zip(_calls(record), shared, strict=True):
         if not isinstance(count, int) or not 0 <= count <= len(previous):
             raise RowError("wrong_type", f'"shared" is {count!r}; the call before it has {len(previous)} tokens')
+        total += count + len(call.prompt_ids)
+        if total > MAX_TOKENS:
+            raise RowError("too_large", f"the prompts have more than {MAX_TOKENS:,} tokens in all")
         call.prompt_ids[:0] = previous[:count]
         previous = call.prompt_ids + call.completion_ids
     return record

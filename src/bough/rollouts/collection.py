@@ -13,10 +13,9 @@ the episodes that are missing, as long as settings, weights and tasks are the sa
 
 from __future__ import annotations
 
-import json
+import hashlib
 import os
 import re
-import shutil
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -26,7 +25,7 @@ import yaml
 
 from bough.config.rollouts import CollectConfig
 from bough.config.yaml_file import YamlFile
-from bough.disk import sync, write_atomically, write_json
+from bough.disk import read_json, remove, sync, write_atomically, write_json
 from bough.environments.tasks import digest
 from bough.errors import InputError
 from bough.models.weights import stamp
@@ -139,10 +138,8 @@ class Collection:
 
     def _clear(self) -> None:
         """Forgets the collection; what else lies in the folder is not ours."""
-        for name in (TRAJECTORIES, SETTINGS, REPORT, RESCORED, WEIGHTS):
-            (self.path / name).unlink(missing_ok=True)
-        if (self.path / IMAGES).is_dir():
-            shutil.rmtree(self.path / IMAGES)
+        for name in (TRAJECTORIES, SETTINGS, REPORT, RESCORED, WEIGHTS, IMAGES):
+            remove(self.path / name)
 
     def _agree(self, config: CollectConfig) -> None:
         """A collection goes on only with the settings it was begun with."""
@@ -174,10 +171,12 @@ def _settings(file: Path) -> dict[str, Any]:
 def _json(file: Path) -> Any:
     """What is in the file; None where it cannot be read, which no good one says."""
     try:
-        return json.loads(file.read_text(encoding="utf-8"))
+        return read_json(file)
     except (OSError, ValueError):
         return None
 
 
 def _file_name(text: str) -> str:
-    return re.sub(r"[^\w#-]+", "_", text)
+    """An episode's id as a folder's name; ids that would fall together are kept apart by a digest."""
+    plain = re.sub(r"[^\w#-]+", "_", text)[:60]
+    return plain if plain == text else f"{plain}-{hashlib.blake2b(text.encode(), digest_size=4).hexdigest()}"

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from bough.disk import read_json
 from bough.errors import InputError
 from bough.evaluation.results import Results
 
@@ -57,7 +57,7 @@ def _kept(folder: Path) -> Iterator[tuple[str, float]]:
 
 def _json(file: Path) -> dict[str, Any]:
     try:
-        found = json.loads(file.read_text(encoding="utf-8"))
+        found = read_json(file)
     except (OSError, ValueError):
         return {}
     return found if isinstance(found, dict) else {}

@@ -16,21 +16,26 @@ the newest model, the newest data of the kind it reads (or that of the stages it
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import yaml
-from pydantic import Field, JsonValue
+from pydantic import Field, JsonValue, field_validator
 
 from bough.config.base import Config
+from bough.config.code_names import code_in
+from bough.config.names import RULE, is_name
 from bough.config.yaml_file import YamlFile
 from bough.errors import InputError, did_you_mean
 from bough.runs.gate import Gate
 
 SHIPPED = Path(__file__).parents[1] / "recipes"
 FILE_NAME = "recipe.yaml"
+# A run of this many stages takes weeks; a file with more is a mistake, or made to keep its reader busy.
+MAX_STAGES = 1000
 
 
 class Recipe(Config):
@@ -42,6 +47,13 @@ class Recipe(Config):
     seed: int = Field(0, ge=0, description="of everything that is drawn; a repeated round adds its number")
     world: dict[str, JsonValue] = Field({}, description="settings of every stage that knows them")
     stages: list[dict[str, JsonValue]] = Field(min_length=1, description="verbs with their settings, in order")
+
+    @field_validator("name")
+    @classmethod
+    def _is_a_folders_name(cls, name: str) -> str:
+        if not is_name(name):
+            raise ValueError(f"{RULE}; --set name=NAME gives another")
+        return name
 
 
 @dataclass(frozen=True)
@@ -88,6 +100,8 @@ def load_recipe(path: Path, changes: Mapping[str, JsonValue]) -> Recipe:
     problems = [problem for key, value in changes.items() if (problem := _change(values, key, value))]
     if problems:
         raise InputError("--set cannot be carried out:", problems)
+    if problems := list(_code_problems(values, changes)):
+        raise InputError(f"{path} names code, which a file must not; if you trust it, name it with --set:", problems)
     try:
         return Recipe(**values)
     except InputError as error:
@@ -107,45 +121,64 @@ def read_recipe(folder: Path) -> Recipe:
 
 def plan(recipe: Recipe) -> list[Planned]:
     """The stages in the order in which they run. Raises InputError naming every stage that is not well formed."""
-    problems: list[str] = []
-    stages = [
-        Planned(number, **parts) for number, parts in enumerate(_unrolled(recipe.stages, problems, "stages", 1), 1)
-    ]
-    if problems:
-        raise InputError("the recipe's stages have problems:", problems)
+    unrolling = _Unrolling()
+    stages = [Planned(number, **parts) for number, parts in enumerate(unrolling.of(recipe.stages, "stages", 1), 1)]
+    if unrolling.problems:
+        raise InputError("the recipe's stages have problems:", unrolling.problems)
     return stages
 
 
-def _unrolled(stages: list[Any], problems: list[str], place: str, round: int) -> Iterator[dict[str, Any]]:
-    for index, stage in enumerate(stages):
-        here = f"{place}[{index}]"
-        if not isinstance(stage, dict) or len(stage) != 1:
-            problems.append(f"{here}: a stage is one verb with its settings, such as `- sft: {{max_steps: 100}}`")
-            continue
-        [(verb, settings)] = stage.items()
-        settings = settings or {}
-        if not isinstance(settings, dict):
-            problems.append(f"{here}.{verb}: settings are a mapping, not {settings!r}")
-        elif verb == "repeat":
-            inner, rounds = settings.get("stages"), settings.get("rounds", 1)
-            if set(settings) - {"rounds", "stages"} or not isinstance(inner, list) or not _is_count(rounds):
-                problems.append(f"{here}.repeat takes rounds (a number from 1) and stages (a list)")
+class _Unrolling:
+    """Turns rounds into stages, and keeps the problems that it finds."""
+
+    def __init__(self) -> None:
+        self.problems: list[str] = []
+        self.visited = 0
+
+    def of(self, stages: list[Any], place: str, round: int) -> Iterator[dict[str, Any]]:
+        for index, stage in enumerate(stages):
+            self.visited += 1
+            if self.visited > MAX_STAGES:
+                raise InputError(f"the recipe has more than {MAX_STAGES} stages, its rounds unrolled")
+            here = f"{place}[{index}]"
+            if not isinstance(stage, dict) or len(stage) != 1:
+                self._say(f"{here}: a stage is one verb with its settings, such as `- sft: {{max_steps: 100}}`")
                 continue
-            for number in range(1, rounds + 1):
-                # A round inside a round is one of its own: it plays other tasks than all the others.
-                running = (round - 1) * rounds + number
-                yield from _unrolled(inner, problems if number == 1 else [], f"{here}.repeat", running)
-        else:
-            own = dict(settings)
-            yield {
-                "verb": verb,
-                "name": str(own.pop("name", verb)),
-                "sources": _names(own.pop("from", [])),
-                "gate": _gate(own.pop("gate", None), f"{here}.{verb}", problems),
-                "round": round,
-                "settings": own,
-                "place": f"{here}.{verb}",
-            }
+            [(verb, settings)] = stage.items()
+            settings = settings or {}
+            if not isinstance(settings, dict):
+                self._say(f"{here}.{verb}: settings are a mapping, not {settings!r:.100}")
+            elif verb == "repeat":
+                yield from self._rounds(settings, f"{here}.repeat", round)
+            else:
+                yield self._stage(verb, dict(settings), f"{here}.{verb}", round)
+
+    def _rounds(self, settings: dict[str, Any], here: str, round: int) -> Iterator[dict[str, Any]]:
+        inner, rounds = settings.get("stages"), settings.get("rounds", 1)
+        if set(settings) - {"rounds", "stages"} or not isinstance(inner, list) or not inner or not _is_count(rounds):
+            self._say(f"{here} takes rounds (a number from 1) and stages (a list with at least one stage)")
+            return
+        for number in range(1, rounds + 1):
+            # A round inside a round is one of its own: it plays other tasks than all the others.
+            yield from self.of(inner, here, (round - 1) * rounds + number)
+
+    def _stage(self, verb: str, own: dict[str, Any], here: str, round: int) -> dict[str, Any]:
+        name = str(own.pop("name", verb))
+        if not is_name(name):
+            self._say(f"{here}: its name is {name!r:.120}; {RULE}")
+        return {
+            "verb": verb,
+            "name": name,
+            "sources": _names(own.pop("from", [])),
+            "gate": _gate(own.pop("gate", None), here, self.problems),
+            "round": round,
+            "settings": own,
+            "place": here,
+        }
+
+    def _say(self, problem: str) -> None:
+        if problem not in self.problems:  # every round would say it again
+            self.problems.append(problem)
 
 
 def _gate(value: Any, place: str, problems: list[str]) -> Gate | None:
@@ -179,28 +212,40 @@ def _change(values: dict[str, Any], key: str, value: JsonValue) -> str | None:
         return None
     if first == "world":
         return _set(values, key, value)
-    stages = list(_all_stages(values.get("stages") or []))
-    found = [settings for verb, settings in stages if first in (verb, settings["name"])]
+    stages = list(_all_stages(values.get("stages")))
+    found = [settings for verb, settings in stages if first in (verb, settings.get("name"))]
     if not found:
-        names = {word for verb, settings in stages for word in (verb, settings["name"])}
+        names = {str(word) for verb, settings in stages for word in (verb, settings.get("name", verb))}
         return f"{key}: there is no stage {first!r}{did_you_mean(first, sorted(names | {'world'}))}"
     problems = [_set(settings, rest, value) for settings in found]
     return next((f"{first}.{problem}" for problem in problems if problem), None)
 
 
-def _all_stages(stages: list[Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+def _all_stages(stages: Any) -> Iterator[tuple[str, dict[str, Any]]]:
     """Every stage that is well formed, with settings that can be changed; `plan` names the others."""
-    for stage in stages:
+    for stage in stages if isinstance(stages, list) else ():
         for verb in stage if isinstance(stage, dict) else ():
             settings = stage[verb] = {} if stage[verb] is None else stage[verb]
             if not isinstance(settings, dict):
                 continue
             if verb == "repeat":
-                inner = settings.get("stages")
-                yield from _all_stages(inner if isinstance(inner, list) else [])
+                yield from _all_stages(settings.get("stages"))
             else:
-                settings.setdefault("name", verb)
                 yield verb, settings
+
+
+def _code_problems(values: Mapping[str, Any], changes: Mapping[str, JsonValue]) -> Iterator[str]:
+    """Where the recipe names code that the command line does not."""
+    written = [one for key, value in changes.items() for one in ({key.rpartition(".")[2]: value}, value)]
+    given = {name for one in written if isinstance(one, dict) for _, name in code_in(one)}
+    world, stages = values.get("world"), values.get("stages")
+    places = [("world", world)] if isinstance(world, dict) else []
+    places += [(settings.get("name", verb), settings) for verb, settings in _all_stages(stages)]
+    for place, settings in places:
+        for key, name in code_in(settings):
+            if name not in given:
+                shown = name if key == "environment" else f"{{{name}: 1}}"
+                yield f"{place}.{key} is {name!r}; --set {shlex.quote(f'{place}.{key}={shown}')}"
 
 
 def _set(target: dict[str, Any], key: str, value: JsonValue) -> str | None:

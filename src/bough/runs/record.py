@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from bough.disk import write_json
+from bough.disk import read_json, write_json
 
 # Read in pieces: weights may be larger than memory.
 PIECE = 1 << 20
@@ -45,7 +45,7 @@ class Record:
     def read(cls, folder: Path) -> Record | None:
         """What is remembered of the stage of `folder`; None where there is nothing, or nothing that can be read."""
         try:
-            return cls(**json.loads((folder / "stage.json").read_text(encoding="utf-8")))
+            return cls(**read_json(folder / "stage.json"))
         except (OSError, ValueError, TypeError):
             return None
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -11,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from bough.config.base import Config
-from bough.disk import write_atomically, write_json
+from bough.disk import locked, remove, write_atomically, write_json
 from bough.errors import BoughError, InputError, did_you_mean
 from bough.rundir import RunDir
 from bough.runs.gate import judge
@@ -24,6 +23,7 @@ from bough.tracking.trackers import Name
 from bough.verbs import VERBS, resolve
 
 Tell = Callable[[str], None]
+LOCK = ".lock"
 
 
 @dataclass
@@ -61,6 +61,7 @@ class Run:
             except InputError as error:
                 problems += [f"{stage.place}: {problem}" for problem in error.problems or [str(error)]]
             problems += self._gate_problems(stage)
+            problems += _output_problems(stage)
             self._shelve(stage, shelf)
         if problems:
             raise InputError(f"the recipe {self.recipe.name} has {len(problems)} problems:", problems)
@@ -97,6 +98,13 @@ class Run:
         except OSError as error:
             raise InputError(f"{self.folder}: cannot be used as a run folder: {error.strerror}") from None
         self._agree()
+        try:
+            with locked(self.folder / LOCK, wait=False):
+                self._play_all(tell)
+        except BlockingIOError:
+            raise InputError(f"{self.folder}: another process is at this run; take another --output-dir") from None
+
+    def _play_all(self, tell: Tell) -> None:
         recipe, lineage = self.folder / FILE_NAME, self.folder / "lineage.json"
         write_atomically(recipe, to_yaml(self.recipe))
         shelf = Shelf(self.recipe.model)
@@ -127,6 +135,8 @@ class Run:
 
     def _play(self, stage: Planned, shelf: Shelf, tell: Tell, tracker: RecipeTracker | None) -> Record:
         kind, folder = KINDS[stage.verb], self.folder / stage.folder
+        if folder.is_symlink():
+            raise InputError(f"{folder} is a link; a run writes and removes only inside its own folder")
         config = self._config(stage, shelf)
         inputs = _inputs(KINDS[stage.verb], config)
         settings = {key: value for key, value in config.model_dump(mode="json").items() if key not in FREE}
@@ -143,7 +153,7 @@ class Run:
         if not same:
             if before is not None:
                 tell(f"{stage.folder}: what it depends on has changed; starting it anew")
-            shutil.rmtree(folder, ignore_errors=True)
+            _clear(folder)
         folder.mkdir(parents=True, exist_ok=True)
         record.write(folder)
         tell(f"{stage.folder}")
@@ -236,8 +246,22 @@ class Run:
             before = read_recipe(self.folder).name
             if before != self.recipe.name:
                 raise InputError(f"{self.folder} holds a run of the recipe {before}; take another --output-dir")
-        elif self.folder.exists() and any(self.folder.iterdir()):
+        elif any(path.name != LOCK for path in self.folder.iterdir()):
             raise InputError(f"{self.folder} holds other files; a run needs a folder of its own")
+
+
+def _output_problems(stage: Planned) -> Iterator[str]:
+    """A stage writes into its own folder: another could be overwritten, and is not the run's."""
+    config: type[Config] = resolve(VERBS[stage.verb].config)
+    if KINDS[stage.verb].output in map(config.field_name, stage.settings):
+        yield f"{stage.place}: {KINDS[stage.verb].output} is the stage's own folder in the run; leave it out"
+
+
+def _clear(folder: Path) -> None:
+    try:
+        remove(folder)
+    except OSError as error:
+        raise BoughError(f"{folder}: cannot be removed: {error.strerror}: {error.filename}") from None
 
 
 def _judges_the_run(stage: Planned) -> bool:

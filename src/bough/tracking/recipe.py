@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from bough.errors import BoughError
-from bough.tracking.trackers import experiment, import_tracker, keep_in, number, plain
+from bough.tracking.trackers import experiment, import_tracker, keep_in, number, plain, setting_up
 
 EXPERIMENT = "bough"
 FOLDER, KEY = "bough.folder", "bough.key"  # where a run lies; the same as a word that needs no quotes
@@ -38,8 +38,9 @@ class RecipeTracker:
         return self
 
     def _open(self) -> None:
-        keep_in(self.folder.parent)
-        self._home = home = experiment(EXPERIMENT, self.folder.parent)
+        with setting_up(self.folder.parent):
+            keep_in(self.folder.parent)
+            self._home = home = experiment(EXPERIMENT, self.folder.parent)
         path = str(self.folder.resolve())
         key = hashlib.blake2b(path.encode(), digest_size=16).hexdigest()
         before = self._search(f"tags.`{KEY}` = '{key}'")

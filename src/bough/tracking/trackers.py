@@ -7,10 +7,12 @@ import logging
 import math
 import os
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self
 
+from bough.disk import locked
 from bough.errors import BoughError, InputError
 
 log = logging.getLogger(__name__)
@@ -96,6 +98,11 @@ def import_tracker(name: Name) -> Any:
         ) from None
 
 
+def setting_up(folder: Path) -> AbstractContextManager[None]:
+    """One process at a time makes MLflow's database: two at once break it."""
+    return locked(folder / ".mlflow.lock", wait=True)
+
+
 def keep_in(folder: Path) -> None:
     """Tells MLflow to keep its records in a database in `folder`, unless the user has told it otherwise."""
     import mlflow
@@ -129,9 +136,10 @@ def _start(name: Name, run: Path, project: str) -> Any:
 
     if name == "mlflow":
         inside = package.active_run() is not None  # of a recipe's run
-        if not inside:
-            keep_in(run.parent)
-        experiment(project, run.parent)
+        with setting_up(run.parent):
+            if not inside:
+                keep_in(run.parent)
+            experiment(project, run.parent)
         tracker: Any = tracking.MLflowTracker(experiment_name=project, run_name=run.name, nested_run=inside)
     elif name == "wandb":
         tracker = tracking.WandBTracker(run_name=project, name=run.name, dir=str(run))

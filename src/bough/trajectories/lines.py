@@ -2,7 +2,8 @@
 
 Every source is a stream of (number, content): for text files the content is the bytes
 of a line and the number is the line's, for tables it is a row as a dict. Nothing is held
-but the line at hand (a JSON list excepted, which JSON cannot stream).
+but the row at hand, and a row has a largest size: a small file can be packed out of a
+huge one, and may be made to fill the memory of whoever opens it.
 """
 
 from __future__ import annotations
@@ -10,20 +11,30 @@ from __future__ import annotations
 import gzip
 import io
 import lzma
+import os
+import re
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from pydantic_core import from_json
+from typing_extensions import Buffer
 
+from bough.disk import open_file
 from bough.errors import InputError, RowError
-from bough.trajectories import zstd
+from bough.trajectories import json_list, xz, zstd
 
 TEXT_SUFFIXES = (".jsonl", ".ndjson", ".json")
 PACKED_SUFFIXES = ("", ".zst", ".gz", ".xz")
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
-Content = bytes | dict[str, Any]
+Content = bytes | dict[str, Any] | RowError
+# A token takes about 26 bytes with its log-probability: a group of attempts with five million of them fits.
+MAX_LINE = 128 << 20
+# Text is packed to a tenth or a hundredth. A file that unpacks to more than both of these holds no records.
+MAX_UNPACKED, MAX_RATIO = 1 << 30, 1000
+# A row group is unpacked as a whole, whatever is then asked of it.
+MAX_ROW_GROUP = 4 << 30
+HUB_PATH = re.compile(r"hf:/[\w-][\w.-]*/[\w-][\w.-]*(/[\w-][\w.-]*)?")
 
 
 def files(source: str | Path) -> list[Path]:
@@ -32,10 +43,20 @@ def files(source: str | Path) -> list[Path]:
     A collection's folder holds settings and reports too; only one of its files has trajectories.
     """
     path = Path(source)
-    if is_dataset(path) or is_hub(path) or path.is_file():
-        return [path]
-    if not path.exists():
-        raise InputError(f"{path}: there is no such file or folder")
+    try:
+        if is_hub(path) or is_dataset(path) or path.is_file():
+            return [path]
+        if path.is_dir():
+            return _shards(path)
+        known = path.exists()
+    except (OSError, ValueError, RuntimeError) as error:  # not ours to look into, a loop of links, a null byte
+        raise InputError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
+    if known:
+        raise InputError(f"{path}: it is not a regular file; pipes and devices are not read")
+    raise InputError(f"{path}: there is no such file or folder")
+
+
+def _shards(path: Path) -> list[Path]:
     if (collected := path / "trajectories.jsonl").is_file():
         return [collected]
     endings = [text + packed for text in TEXT_SUFFIXES for packed in PACKED_SUFFIXES] + [".parquet"]
@@ -46,14 +67,17 @@ def files(source: str | Path) -> list[Path]:
     return shards
 
 
-def lines(path: Path) -> Iterator[tuple[int, Content]]:
-    """The numbered contents of one file, from 1; a RowError after the last good line where a file is cut or damaged."""
+def lines(path: Path, longest: int = MAX_LINE) -> Iterator[tuple[int, Content]]:
+    """The numbered contents of one file, from 1; a RowError after the last good line where a file is cut or damaged.
+
+    In place of a line of more than `longest` bytes stands a RowError.
+    """
     if is_dataset(path) or is_hub(path):
         yield from enumerate(_dataset_rows(path), 1)
     elif path.suffix == ".parquet":
         yield from enumerate(_parquet_rows(path), 1)
     else:
-        yield from _text_lines(path)
+        yield from _text_lines(path, longest)
 
 
 def is_dataset(path: Path) -> bool:
@@ -66,39 +90,62 @@ def is_hub(path: Path) -> bool:
     return path.parts[:1] == ("hf:",)
 
 
-def _text_lines(path: Path) -> Iterator[tuple[int, Content]]:
+def _text_lines(path: Path, longest: int) -> Iterator[tuple[int, Content]]:
     number = 0
     try:
         with _open(path) as stream:
-            if stream.peek(64).removeprefix(BYTE_ORDER_MARK).lstrip()[:1] == b"[":
-                yield from _listed(stream.read())
+            begin = stream.peek(64)
+            if begin.removeprefix(BYTE_ORDER_MARK).lstrip()[:1] == b"[":
+                stream.read(begin.index(b"[") + 1)
+                yield from enumerate(json_list.elements(stream, longest), 1)
                 return
-            for number, line in enumerate(stream, 1):
+            while line := stream.readline(longest + 1):  # the line end counts here
+                number += 1
+                if len(line) > longest and not line.endswith(b"\n"):
+                    while line and not line.endswith(b"\n"):
+                        line = stream.readline(1 << 16)
+                    yield number, RowError("too_large", f"the line is longer than {longest >> 20} MiB")
+                    continue
                 yield number, line.removeprefix(BYTE_ORDER_MARK) if number == 1 else line
     except EOFError as error:
         # Our own writer leaves a torn frame when it is killed; any other archive that ends early has lost rows.
         reason = "torn" if path.suffix == ".zst" else "damaged"
         raise RowError(reason, f"the file cannot be read after line {number}: {error}") from None
     except (OSError, lzma.LZMAError, zlib.error) as error:
-        raise RowError("damaged", f"the file cannot be read after line {number}: {error}") from None
+        said = getattr(error, "strerror", None) or error
+        raise RowError("damaged", f"the file cannot be read after line {number}: {said}") from None
 
 
 def _open(path: Path) -> io.BufferedReader:
-    if path.suffix == ".zst":
-        return io.BufferedReader(zstd.TextStream(path.open("rb")))
-    if path.suffix == ".gz":
-        return io.BufferedReader(gzip.GzipFile(path))
-    if path.suffix == ".xz":
-        return io.BufferedReader(lzma.LZMAFile(path))
-    return path.open("rb")
+    file = open_file(path)
+    if path.suffix not in PACKED_SUFFIXES[1:]:
+        return file
+    return io.BufferedReader(_Unpacked(file, path.suffix), 1 << 16)
 
 
-def _listed(text: bytes) -> Iterator[tuple[int, Content]]:
-    try:
-        rows = from_json(text.removeprefix(BYTE_ORDER_MARK))
-    except ValueError as error:
-        raise RowError("not_json", f"the file begins as a JSON list but is none: {error}") from None
-    yield from enumerate(rows, 1)
+class _Unpacked(io.RawIOBase):
+    """What is packed in `file`, up to the most that one of its size can hold."""
+
+    def __init__(self, file: io.BufferedReader, suffix: str) -> None:
+        self._file = file
+        self._raw: Any = gzip.GzipFile(fileobj=file) if suffix == ".gz" else None
+        if self._raw is None:
+            self._raw = zstd.TextStream(file) if suffix == ".zst" else xz.TextStream(file)
+        self._left = max(MAX_UNPACKED, MAX_RATIO * os.fstat(file.fileno()).st_size)
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Buffer) -> int:
+        count: int = self._raw.readinto(buffer)
+        self._left -= count
+        if self._left < 0:
+            raise OSError(f"it unpacks to more than {MAX_RATIO} times its size; that is no data file")
+        return count
+
+    def close(self) -> None:
+        self._file.close()
+        super().close()
 
 
 def _parquet_rows(path: Path) -> Iterator[dict[str, Any]]:
@@ -107,11 +154,17 @@ def _parquet_rows(path: Path) -> Iterator[dict[str, Any]]:
     except ImportError:
         raise InputError(f"{path}: reading Parquet needs pyarrow; pip install 'bough[datasets]'") from None
     try:
-        table = pyarrow.parquet.ParquetFile(path)
-        for batch in table.iter_batches(batch_size=256):
-            yield from batch.to_pylist()
-    except pyarrow.ArrowException as error:
-        raise RowError("damaged", f"not a whole Parquet file: {error}") from None
+        with open_file(path) as file:
+            table = pyarrow.parquet.ParquetFile(file)
+            groups = [table.metadata.row_group(number) for number in range(table.num_row_groups)]
+            if any(group.total_byte_size > MAX_ROW_GROUP for group in groups):
+                raise RowError("too_large", f"a row group unpacks to more than {MAX_ROW_GROUP >> 30} GiB")
+            for batch in table.iter_batches(batch_size=16):
+                yield from batch.to_pylist()
+    except RowError:
+        raise
+    except Exception as error:  # pyarrow raises errors of many kinds for damaged bytes
+        raise RowError("damaged", f"not a whole Parquet file: {_first_line(error)}") from None
 
 
 def _dataset_rows(path: Path) -> Iterator[dict[str, Any]]:
@@ -122,19 +175,31 @@ def _dataset_rows(path: Path) -> Iterator[dict[str, Any]]:
     if is_hub(path):
         yield from _hub_rows(path)
         return
-    loaded = datasets.load_from_disk(str(path))
+    try:
+        loaded = datasets.load_from_disk(str(path))
+    except Exception as error:  # whatever a damaged folder makes of it
+        raise InputError(f"{path}: not a whole data set: {_first_line(error)}") from None
     if isinstance(loaded, datasets.DatasetDict):
         splits = ", ".join(str(path / name) for name in loaded)
         raise InputError(f"{path}: the data set has splits; name one of {splits}")
-    yield from loaded
+    try:
+        yield from loaded
+    except Exception as error:
+        raise RowError("damaged", f"the data set cannot be read any further: {_first_line(error)}") from None
 
 
 def _hub_rows(path: Path) -> Iterator[dict[str, Any]]:
     """A data set of the hub, streamed; code that comes with one is never run."""
     import datasets
 
+    if not HUB_PATH.fullmatch(str(path)):
+        raise InputError(f"{path}: a data set on the hub is named as hf://org/name or hf://org/name/split")
     name, split = "/".join(path.parts[1:3]), path.parts[3] if len(path.parts) > 3 else "train"
     try:
         yield from datasets.load_dataset(name, split=split, streaming=True)
-    except (OSError, ValueError, datasets.exceptions.DatasetNotFoundError) as error:
-        raise InputError(f"hf://{name}, split {split}, cannot be read: {error}") from None
+    except Exception as error:  # of the network, of the hub, of whatever is in the data set
+        raise InputError(f"hf://{name}, split {split}, cannot be read: {_first_line(error)}") from None
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().partition("\n")[0] or type(error).__name__

@@ -24,6 +24,8 @@ from bough.trajectories.lines import Content, files, lines
 OnError = Literal["skip", "stop"]
 # Enough rows to outvote a few damaged ones at the top of a file.
 ROWS_TO_DETECT = 100
+# Fewer where they are large: they are held until the format is known.
+BYTES_TO_DETECT = 16 << 20
 
 
 @dataclass(frozen=True)
@@ -78,9 +80,9 @@ class Reader:
 
     def _read_file(self, path: Path) -> Iterator[Sample]:
         rows = _rows(path)
-        first = list(itertools.islice(rows, ROWS_TO_DETECT))
-        self.format = self.forced or most_common_format([row for _, row in first if not isinstance(row, RowError)])
-        for number, row in itertools.chain(first, rows):
+        first = _first(rows)
+        self.format = self.forced or most_common_format([row for _, row, _ in first if not isinstance(row, RowError)])
+        for number, row, _ in itertools.chain(first, rows):
             self.rows += 1
             self.place = Place(str(path), number)
             try:
@@ -103,42 +105,59 @@ def read(source: str | Path, *, format: str = "auto", on_error: OnError = "stop"
     return iter(Reader(source, format=format, on_error=on_error))
 
 
-def _rows(path: Path) -> Iterator[tuple[int, Row | RowError]]:
-    """The numbered rows of a file; in place of a row that cannot be parsed stands why."""
+Numbered = tuple[int, Row | RowError, int]
+
+
+def _first(rows: Iterator[Numbered]) -> list[Numbered]:
+    first, size = [], 0
+    for one in itertools.islice(rows, ROWS_TO_DETECT):
+        first.append(one)
+        size += one[2]
+        if size > BYTES_TO_DETECT:
+            break
+    return first
+
+
+def _rows(path: Path) -> Iterator[Numbered]:
+    """The numbered rows of a file with their sizes; in place of a row that cannot be parsed stands why."""
     number = 0
     try:
         for number, content in lines(path):
             if isinstance(content, bytes) and not content.strip():
                 continue
             try:
-                yield number, parse(content)
+                yield number, parse(content), len(content) if isinstance(content, bytes) else 0
             except RowError as error:
-                yield number, error
+                yield number, error, 0
     except RowError as error:
-        yield number + 1, error
+        yield number + 1, error, 0
 
 
 def parse(content: Content) -> Row:
     """One line's JSON object."""
     if isinstance(content, dict):
         return content
-    if not isinstance(content, bytes):
-        raise RowError("not_json", f"an element is {type(content).__name__}; each must be a JSON object")
-    try:
-        content.decode()
-    except UnicodeDecodeError as error:
-        raise RowError(
-            "not_utf8", f"not UTF-8: byte {error.object[error.start]:#04x} at column {error.start + 1}"
-        ) from None
+    if isinstance(content, RowError):
+        raise content
     try:
         row = from_json(content)
     except ValueError as error:
+        _check_utf8(content)
         reason = "not_json" if content.endswith(b"\n") else "torn"
         what = "not JSON" if reason == "not_json" else "the last line is cut off"
         raise RowError(reason, f"{what}: {error}") from None
     if not isinstance(row, dict):
         raise RowError("not_json", "the line is JSON but not an object")
     return row
+
+
+def _check_utf8(content: bytes) -> None:
+    try:
+        content.decode()
+    except UnicodeDecodeError as error:
+        raise RowError(
+            "not_utf8", f"not UTF-8: byte {error.object[error.start]:#04x} at column {error.start + 1}"
+        ) from None
 
 
 def most_common_format(rows: list[Row]) -> Format | None:

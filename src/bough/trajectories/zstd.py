@@ -1,14 +1,25 @@
-"""Zstandard files as a row of frames: one whole frame a batch, so a torn end is a torn frame and no more."""
+"""Zstandard files as a row of frames: one whole frame a batch, so a torn end is a torn frame and no more.
+
+A file is unpacked block by block. A block holds at most 128 KiB of text, however small it
+is packed, so memory does not depend on what is in the file.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import io
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import IO
 
 import zstandard
 from typing_extensions import Buffer
+
+MAGIC = 0xFD2FB528
+SKIPPABLE = range(0x184D2A50, 0x184D2A60)  # frames of something else, to be skipped
+MAX_BLOCK = 128 << 10
+# What zstd itself takes without --long; more would be kept in memory while a frame is read.
+MAX_WINDOW = 128 << 20
+RUN = 1  # the type of a block that is one byte, repeated
 
 
 def pack(text: bytes) -> bytes:
@@ -17,27 +28,58 @@ def pack(text: bytes) -> bytes:
 
 
 def unpack(file: IO[bytes]) -> Iterator[tuple[bytes, int]]:
-    """Pieces of text, each with the offset behind the last whole frame so far.
+    """Pieces of text, each with the offset after the last whole frame so far.
 
     A last frame that is cut off gives what can be had of it, then EOFError; damage is an OSError.
     """
-    whole = seen = 0
-    frame = zstandard.ZstdDecompressor().decompressobj()
-    while data := file.read(1 << 18):
+    seen = 0
+
+    def take(count: int) -> bytes:
+        nonlocal seen
+        data = file.read(count)
         seen += len(data)
-        while data:
+        if len(data) < count:
+            raise EOFError("the last Zstandard frame is cut off")
+        return data
+
+    whole = 0
+    while start := file.read(4):
+        seen += len(start)
+        magic = int.from_bytes(start + take(4 - len(start)), "little")
+        if magic in SKIPPABLE:
+            left = int.from_bytes(take(4), "little")
+            while left:
+                left -= len(take(min(left, MAX_BLOCK)))
+        elif magic == MAGIC:
+            frame = zstandard.ZstdDecompressor(max_window_size=MAX_WINDOW).decompressobj()
             try:
-                text = frame.decompress(data)
+                for part in _parts(start, take):
+                    if text := frame.decompress(part):
+                        yield text, whole
             except zstandard.ZstdError as error:
                 raise OSError(f"damaged Zstandard data: {error}") from None
-            data = b""
-            if frame.eof:
-                data = frame.unused_data
-                whole = seen - len(data)
-                frame = zstandard.ZstdDecompressor().decompressobj()
-            yield text, whole
-    if whole < seen:
-        raise EOFError("the last Zstandard frame is cut off")
+        else:
+            raise OSError("damaged Zstandard data: no frame begins here")
+        whole = seen
+        yield b"", whole
+
+
+def _parts(start: bytes, take: Callable[[int], bytes]) -> Iterator[bytes]:
+    """A frame in pieces: its header, its blocks, its checksum. `take` gives the next bytes of the file."""
+    flags = take(1)[0]
+    one_segment = bool(flags & 0b100000)
+    size_of_content = (1 if one_segment else 0, 2, 4, 8)[flags >> 6]
+    yield start + bytes([flags]) + take((not one_segment) + (0, 1, 2, 4)[flags & 0b11] + size_of_content)
+    last = False
+    while not last:
+        head = take(3)
+        value = int.from_bytes(head, "little")
+        last, kind, size = bool(value & 1), value >> 1 & 0b11, value >> 3
+        if size > MAX_BLOCK:
+            raise OSError("damaged Zstandard data: a block is too large")
+        yield head + take(1 if kind == RUN else size)
+    if flags & 0b100:
+        yield take(4)
 
 
 def whole_size(file: IO[bytes]) -> int:
@@ -53,9 +95,8 @@ class TextStream(io.RawIOBase):
     """The text of a Zstandard file as a raw stream."""
 
     def __init__(self, file: IO[bytes]) -> None:
-        self._file = file
         self._pieces = unpack(file)
-        self._rest = b""
+        self._rest = memoryview(b"")
 
     def readable(self) -> bool:
         return True
@@ -66,12 +107,8 @@ class TextStream(io.RawIOBase):
             piece = next(self._pieces, None)
             if piece is None:
                 return 0
-            self._rest = piece[0]
+            self._rest = memoryview(piece[0])
         count = min(len(view), len(self._rest))
         view[:count] = self._rest[:count]
         self._rest = self._rest[count:]
         return count
-
-    def close(self) -> None:
-        self._file.close()
-        super().close()

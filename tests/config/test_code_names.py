@@ -1,0 +1,31 @@
+from pathlib import Path
+
+import pytest
+
+from bough.config.code_names import code_in
+from bough.config.curation import GroupsConfig
+from bough.config.rollouts import CollectConfig
+from bough.errors import InputError
+
+
+def test_only_names_with_a_colon_are_code():
+    settings = {"environment": "household", "rewards": {"outcome": 1, "overlong": {"max_length": 4}}, "model": "a:b"}
+    assert list(code_in(settings)) == []
+    settings = {"environment": "a.py:X", "rewards": ["outcome=1", "overlong={weight: 1}", "b:f=0.5"]}
+    assert list(code_in(settings)) == [("environment", "a.py:X"), ("rewards", "b:f")]
+    assert list(code_in({"environment": 3, "rewards": None})) == []
+
+
+def test_a_config_file_cannot_name_code_and_a_flag_can(tmp_path: Path):
+    file = tmp_path / "collect.yaml"
+    file.write_text("output: out\nenvironment: evil.py:X\n")
+    with pytest.raises(InputError) as error:
+        CollectConfig.load(file)
+    assert error.value.problems == [
+        f"{file}:2: environment names code ('evil.py:X'), which a file must not: "
+        "give it on the command line, --environment"
+    ]
+    assert CollectConfig.load(file, {"environment": "mine.py:X"}).environment == "mine.py:X"
+    file.write_text("file: a\noutput: out.jsonl\nrewards: {outcome: 1, 'evil.py:f': 1}\n")
+    with pytest.raises(InputError, match=r"collect.yaml:3: rewards names code \('evil.py:f'\)"):
+        GroupsConfig.load(file)
