@@ -7,7 +7,7 @@ import os
 from types import TracebackType
 from typing import Self
 
-from bough.sandbox.base import Limits, Result
+from bough.sandbox.base import Answer, Limits, Result
 from bough.sandbox.walls import Walls, choose
 from bough.sandbox.worker import Worker
 
@@ -95,15 +95,15 @@ class LocalSession:
         self._sandbox = sandbox
         self._worker: Worker | None = None
 
-    async def run(self, code: str, *, timeout_s: float | None = None) -> Result:
+    async def run(self, code: str, *, timeout_s: float | None = None, answer: Answer | None = None) -> Result:
         """Runs a cell. After one that was killed, the next starts with no names."""
-        if self._worker is None:
-            self._worker = await self._sandbox.take()
-        result = await self._worker.run(code, timeout_s=timeout_s, keep=True)
-        if not self._worker.clean:
-            self._sandbox.give_back(self._worker)
-            self._worker = None
-        return result
+        worker = self._worker = self._worker or await self._sandbox.take()
+        try:
+            return await worker.run(code, timeout_s=timeout_s, keep=True, answer=answer)
+        finally:
+            if not worker.clean:
+                self._sandbox.give_back(worker)
+                self._worker = None
 
     async def close(self) -> None:
         worker, self._worker = self._worker, None
@@ -112,6 +112,8 @@ class LocalSession:
             self._sandbox.give_back(worker)
 
     async def __aenter__(self) -> Self:
+        # Had now, so that no cell's time is spent on starting it.
+        self._worker = await self._sandbox.take()
         return self
 
     async def __aexit__(self, *_: object) -> None:

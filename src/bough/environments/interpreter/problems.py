@@ -82,7 +82,7 @@ def _coding(row: Row, statement: str, tests: Any, name: str) -> dict[str, Any]:
         compile(prelude or "", "prelude", "exec")
     except (SyntaxError, ValueError) as error:
         raise RowError("bad_tests", f'"{name}" is not Python: {error}') from None
-    if not any(map(code.counts, sources)):
+    if not any(counts for _, counts in code.marked(sources)):
         raise RowError("no_tests", f'"{name}" asserts nothing')
     entry = row.get("entry_point")
     if entry is None and any("candidate(" in source for source in sources):
