@@ -135,6 +135,8 @@ def decoded(
             made[place] = special(tag, parts[0])
     for place, (tag, *parts) in enumerate(heap):
         if tag == "class":
+            if hidden := [name for name in parts[1] if callable(getattr(type(made[place]), name, None))]:
+                raise RefusedError(f"{parts[0]} whose method {hidden[0]:.80} is replaced")
             vars(made[place]).update(zip(parts[1], map(at, parts[2:]), strict=True))
     for place, (tag, *parts) in enumerate(heap):
         if tag in SHELLS:
