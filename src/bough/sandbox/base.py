@@ -85,8 +85,8 @@ class Session(Protocol):
 class Runner(Protocol):
     """Something that runs programs."""
 
-    async def run(self, code: str, *, timeout_s: float | None = None) -> Result:
-        """Runs a program in a process of its own. Raises `SandboxError`, never because of the program."""
+    async def run(self, code: str, *, timeout_s: float | None = None, answer: Answer | None = None) -> Result:
+        """Runs a program in a process of its own, which can `ask` as a session's cells can."""
 
     def session(self) -> Session:
         """A fresh session."""

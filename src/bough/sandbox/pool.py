@@ -16,7 +16,8 @@ class Sandbox:
     """Runs programs behind walls on this machine.
 
     `warm_up` is code of ours that the keeper runs in advance, such as imports, so that
-    each program finds it done. `unsafe` allows to go without walls where the machine has none to offer.
+    each program finds it done. `hidden` packages cannot be imported inside. `unsafe`
+    allows to go without walls where the machine has none to offer.
     """
 
     def __init__(
@@ -27,22 +28,23 @@ class Sandbox:
         walls: Walls | None = None,
         unsafe: bool = False,
         warm_up: str = "",
+        hidden: tuple[str, ...] = (),
     ) -> None:
         self.limits = limits or Limits()
         self.workers = workers or max(1, len(os.sched_getaffinity(0)))
-        self.warm_up = warm_up
+        self.warm_up, self.hidden = warm_up, hidden
         self.walls = choose(unsafe=unsafe, wanted=walls)
         self._idle: list[Worker] = []
         self._busy: set[Worker] = set()
         self._turns = asyncio.Semaphore(self.workers)
         self._closed = False
 
-    async def run(self, code: str, *, timeout_s: float | None = None) -> Result:
+    async def run(self, code: str, *, timeout_s: float | None = None, answer: Answer | None = None) -> Result:
         """Runs a program in a process of its own."""
         async with self._turns:
             worker = await self.take()
             try:
-                return await worker.run(code, timeout_s=timeout_s)
+                return await worker.run(code, timeout_s=timeout_s, answer=answer)
             finally:
                 self.give_back(worker)
 
@@ -62,7 +64,7 @@ class Sandbox:
             worker = self._idle.pop()
             self._busy.add(worker)
         else:
-            worker = Worker(self.walls, self.limits, self.warm_up)
+            worker = Worker(self.walls, self.limits, self.warm_up, self.hidden)
             self._busy.add(worker)
             try:
                 await worker.start()

@@ -23,8 +23,8 @@ WATCH_S = 0.05
 class Worker:
     """One keeper. It runs one program at a time, or one session."""
 
-    def __init__(self, walls: Walls, limits: Limits, warm_up: str = "") -> None:
-        self.walls, self.limits, self.warm_up = walls, limits, warm_up
+    def __init__(self, walls: Walls, limits: Limits, warm_up: str = "", hidden: tuple[str, ...] = ()) -> None:
+        self.walls, self.limits, self.warm_up, self.hidden = walls, limits, warm_up, hidden
         self.clean = True
         self._process: subprocess.Popen[bytes] | None = None
         self._folder: tempfile.TemporaryDirectory[str] | None = None
@@ -33,7 +33,7 @@ class Worker:
         """Starts the keeper and waits until it is ready."""
         # Removed at the latest when this process ends.
         self._folder = tempfile.TemporaryDirectory(prefix="bough-", ignore_cleanup_errors=True)
-        start, environment = command(self.walls, self.limits, self._folder.name, self.warm_up)
+        start, environment = command(self.walls, self.limits, self._folder.name, self.warm_up, self.hidden)
         ours, theirs = socket.socketpair()
         with theirs:
             self._process = subprocess.Popen(  # noqa: S603  ours

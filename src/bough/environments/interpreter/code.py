@@ -74,8 +74,9 @@ def marked(sources: list[str]) -> list[tuple[str, bool]]:
     functions = [part for body in trees for part in body if isinstance(part, ast.FunctionDef)]
     while more := {part.name for part in functions if _asserts(part, asserting)} - asserting:
         asserting |= more
+    definitions = ast.FunctionDef | ast.ClassDef
     return [
-        (source, any(not isinstance(part, ast.FunctionDef | ast.ClassDef) and _asserts(part, asserting) for part in body))
+        (source, any(_asserts(part, asserting) for part in body if not isinstance(part, definitions)))
         for source, body in zip(sources, trees, strict=True)
     ]
 

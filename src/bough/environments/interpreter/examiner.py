@@ -21,10 +21,11 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from types import FrameType
-from typing import Any
+from typing import Any, TypeVar
 
 from bough.environments.interpreter.values import CHANGEABLE, RefusedError, decoded, encoded, refill
 
+T = TypeVar("T")
 PLAIN: tuple[type[Any], ...] = (str, bytes, int, float, list, tuple, dict, set)
 LITERALS = (
     ast.Expression, ast.Constant, ast.List, ast.Tuple, ast.Set, ast.Dict, ast.UnaryOp, ast.BinOp, ast.Compare,
@@ -194,8 +195,8 @@ class Held:
     def __repr__(self) -> str:
         return self._asked("shown", str)
 
-    def _asked(self, operation: str, kind: type[Any]) -> Any:
-        found = self._examiner.do(operation, self)
+    def _asked(self, operation: str, kind: type[T]) -> T:
+        found: T = self._examiner.do(operation, self)
         if type(found) is not kind:
             raise self._examiner.failure(f"a {kind.__name__} was expected of the program's object")
         return found

@@ -222,10 +222,11 @@ def _normal(value: Any) -> Any:
         return value
     if kind.__module__ == "numpy" and kind.__name__ != "ndarray" and hasattr(value, "item"):
         return value.item()
-    for base, plain in ((int, int.__pos__), (float, float.__pos__), (str, str.__str__)):
-        if isinstance(value, base):
-            return plain(value)
-    return value
+    if isinstance(value, int):
+        return int.__pos__(value)
+    if isinstance(value, float):
+        return float.__pos__(value)
+    return str.__str__(value) if isinstance(value, str) else value
 
 
 def _entry(value: Any, classes: Mapping[str, Any], special: Special | None) -> tuple[str, list[Any]]:
@@ -241,12 +242,13 @@ def _entry(value: Any, classes: Mapping[str, Any], special: Special | None) -> t
         return "range", [value.start, value.stop, value.step]
     if name in MADE and name.startswith("dict_"):
         return name, list(value)
-    for tag, base in (("Counter", Counter), ("OrderedDict", OrderedDict), ("dict", dict)):
-        if isinstance(value, base):
-            return tag, [part for pair in dict.items(value) for part in pair]
-    for base in (list, tuple, set, frozenset, deque):
-        if isinstance(value, base):
-            return base.__name__, list(base.__iter__(value))  # type: ignore[call-overload]
+    if isinstance(value, dict):
+        tag = next(tag for tag in ("Counter", "OrderedDict", "dict") if isinstance(value, SHELLS[tag]))
+        return tag, [part for pair in dict.items(value) for part in pair]
+    sequences: tuple[type[Any], ...] = (list, tuple, set, frozenset, deque)
+    for sequence in sequences:
+        if isinstance(value, sequence):
+            return sequence.__name__, list(sequence.__iter__(value))
     found = special(value) if special is not None else None
     if found is None:
         raise RefusedError(f"{kind.__qualname__} is not a plain value")
@@ -265,10 +267,12 @@ def _text(value: Any) -> tuple[str, str] | None:
     for base in (bytes, bytearray):
         if isinstance(value, base):
             return base.__name__, str(value.hex())
-    numbers: tuple[type[Any], ...] = (float, complex, Decimal, Fraction)
-    for base in numbers:
-        if isinstance(value, base):
-            return base.__name__, base.__str__(value)
+    numbers: dict[type[Any], Any] = {
+        float: float.__str__, complex: complex.__str__, Decimal: Decimal.__str__, Fraction: Fraction.__str__,
+    }  # fmt: skip
+    for number, shown in numbers.items():
+        if isinstance(value, number):
+            return number.__name__, str(shown(value))
     return None
 
 
