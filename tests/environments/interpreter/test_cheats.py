@@ -2,14 +2,15 @@
 
 import asyncio
 from collections.abc import Callable, Iterator
+from itertools import islice
 
 import pytest
 
-from bough.environments.interpreter import code
+from bough.environments.interpreter import code, reasoning
 from bough.environments.interpreter.code import Exam
 from bough.environments.interpreter.grade import Grade
 from bough.sandbox.pool import Sandbox
-from tests.environments.interpreter.cheats import HONEST, OTHERS, PROGRAMS
+from tests.environments.interpreter.cheats import ANSWERS, HONEST, OTHERS, PROGRAMS
 
 CHECK = "def check(candidate):\n    assert candidate(1) == 2\n    assert candidate(10) == 20\n"
 DOUBLE = Exam(code.split(CHECK), "f")
@@ -55,3 +56,28 @@ def test_honest_programs_get_what_they_earn(grade: Grader, case: tuple[list[str]
     tests, entry, prelude, program, score = case
     found = grade(program, Exam(code.split(tests), entry, prelude))
     assert found.score == score, found
+
+
+@pytest.fixture(scope="module")
+def scored() -> Iterator[Grader]:
+    pytest.importorskip("reasoning_gym")
+    names = sorted({name for name, _ in ANSWERS.values()})
+    problems = {problem["generator"]: problem for problem in islice(reasoning.problems(names, 1), len(names))}
+    with asyncio.Runner() as runner:
+
+        async def made() -> Sandbox:
+            return Sandbox(reasoning.LIMITS, workers=1, warm_up=reasoning.WARM_UP)
+
+        sandbox = runner.run(made())
+        yield lambda name, text: runner.run(reasoning.grade(f"<answer>{text}</answer>", problems[name], sandbox))
+        runner.run(sandbox.close())
+
+
+@pytest.mark.parametrize("case", ANSWERS.values(), ids=ANSWERS)
+def test_no_answer_makes_its_scorer_say_more_than_it_is_worth(scored: Grader, case: tuple[str, str]):
+    # Some scorers give a little for anything that can be read.
+    assert scored(*case).score <= 0.05
+
+
+def test_there_are_as_many_cheats_as_promised():
+    assert len(PROGRAMS) + len(OTHERS) + len(ANSWERS) >= 60

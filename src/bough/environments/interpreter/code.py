@@ -92,9 +92,11 @@ async def grade(answer: str, exam: Exam, program: Runner, tests: Runner, *, budg
         return Grade(0.0, {"parsable": False, "reason": "no ```python block that is Python in the answer"})
     sources = marked(exam.sources)
     async with program.session() as theirs, tests.session() as ours:
+        # Whatever happens, the last bit of the time is for clearing up.
+        budget_s -= min(END_S, budget_s / 5)
         end = time.monotonic() + budget_s
         try:
-            async with asyncio.timeout(budget_s + 2 * END_S), _serving(theirs, code, exam, budget_s) as exchange:
+            async with asyncio.timeout(budget_s), _serving(theirs, code, exam, budget_s) as exchange:
                 failed = await exchange.ready(min(RUN_S, budget_s / 2))
                 if failed is not None:
                     return Grade(0.0, {"parsable": True, "reason": failed})
@@ -127,7 +129,7 @@ async def _serving(session: Session, code: str, exam: Exam, budget_s: float) -> 
     finally:
         exchange.dismiss()
         # One that still computes is killed, with the sandbox it is in.
-        await asyncio.wait([running], timeout=0 if exchange.ended else END_S)
+        await asyncio.wait([running], timeout=0 if exchange.ended else min(END_S, budget_s / 5))
         running.cancel()
         with contextlib.suppress(asyncio.CancelledError, BrokenError):
             await running
@@ -136,7 +138,7 @@ async def _serving(session: Session, code: str, exam: Exam, budget_s: float) -> 
 async def _examined(
     session: Session, exam: Exam, sources: list[tuple[str, bool]], exchange: Exchange, budget_s: float
 ) -> Grade:
-    limits_s = TEST_S, max(0.0, budget_s - END_S)
+    limits_s = TEST_S, budget_s - min(END_S, budget_s / 5)
     cell = _cell((values, examiner), "examine", exam.prelude, _classes(exam.prelude), sources, exam.entry, limits_s)
     result = await session.run(cell, timeout_s=max(0.1, budget_s), answer=exchange.from_tests)
     return _read(exchange.verdict, sources, _last_line(result))

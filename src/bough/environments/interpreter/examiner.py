@@ -25,6 +25,7 @@ from typing import Any, TypeVar
 
 from bough.environments.interpreter.values import CHANGEABLE, RefusedError, decoded, encoded, refill
 
+PATIENCE = 5.0
 T = TypeVar("T")
 PLAIN: tuple[type[Any], ...] = (str, bytes, int, float, list, tuple, dict, set)
 LITERALS = (
@@ -38,15 +39,20 @@ class FailedError(BaseException):
 
 
 class Stopwatch:
-    """The time that one test computes. It stands still while the program is asked, which has its own time."""
+    """The time that one test computes.
+
+    It stands still while the program is asked, which has its own time for each call; a
+    test that asks again and again is ended when it has taken many times the limit.
+    """
 
     def __init__(self) -> None:
-        self.limit_s = self.left_s = 0.0
+        self.limit_s = self.left_s = self.end = 0.0
         self.expired = False
         signal.signal(signal.SIGALRM, self._late)
 
     def start(self, limit_s: float) -> None:
         self.limit_s = self.left_s = limit_s
+        self.end = time.monotonic() + PATIENCE * limit_s
         self.expired = False
         self.resume()
 
@@ -77,6 +83,8 @@ class Examiner:
             message, sent = encoded(arguments, self.classes, _sent)
         except RefusedError as error:
             raise self.failure(f"the test gives what cannot be sent: {error}") from None
+        if time.monotonic() > self.stopwatch.end:
+            raise self.failure("the test took too long")
         self.stopwatch.stop()
         request = {"do": operation, "arguments": message, "objects": objects, "limit_s": self.stopwatch.limit_s}
         answer = json.loads(self.ask(json.dumps(request)))
