@@ -7,6 +7,7 @@ from typing import Any
 
 from bough.config.rollouts import CollectConfig
 from bough.environments.registry import find
+from bough.environments.tasks import configured
 from bough.rollouts.agents import Agent, make_agent
 from bough.rollouts.collect import AllLostError, Attempt, Tally, attempts, wanted_tasks
 from bough.rollouts.collect import collect as collect_episodes
@@ -17,7 +18,7 @@ from bough.terminal.episodes import EpisodesProgress
 
 
 def collect(config: CollectConfig) -> int:
-    kind = find(config.environment)
+    kind = configured(find(config.environment), config.options)
     wanted = list(attempts(wanted_tasks(kind, config), config.attempts, config.seed))
     with Collection(config) as collection:
         missing = collection.missing(wanted)
@@ -36,7 +37,7 @@ def collect(config: CollectConfig) -> int:
 
 
 async def _collect(config: CollectConfig, collection: Collection, missing: list[Attempt]) -> dict[str, Any]:
-    kind = find(config.environment)
+    kind = configured(find(config.environment), config.options)
     tally = Tally()
     agent: Agent | None = None
     try:

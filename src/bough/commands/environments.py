@@ -12,7 +12,7 @@ from bough.config.play import EnvCheckConfig, EnvListConfig, EnvSetupConfig
 from bough.environments.base import Environment
 from bough.environments.check import Report, check
 from bough.environments.registry import BUILT_IN, find, plugged_in
-from bough.environments.tasks import first_tasks, tasks_of
+from bough.environments.tasks import configured, first_tasks, tasks_of
 from bough.errors import InputError
 from bough.terminal import console
 from bough.types import Task
@@ -46,7 +46,7 @@ def _show(kind: type[Environment]) -> int:
 
 
 def check_one(config: EnvCheckConfig) -> int:
-    kind = find(config.environment)
+    kind = configured(find(config.environment), config.options)
     wanted = tasks_of(kind, options=config.options, task_file=config.task_file, seed=config.seed)
     tasks = first_tasks(wanted, config.tasks)
     report = asyncio.run(_check(kind, config, tasks))

@@ -16,7 +16,7 @@ from pydantic_core import to_json
 from bough.config.play import PlayConfig
 from bough.environments.base import Environment, Observation
 from bough.environments.registry import find
-from bough.environments.tasks import tasks_of
+from bough.environments.tasks import configured, tasks_of
 from bough.errors import InputError
 from bough.terminal import console
 from bough.types import Task
@@ -26,7 +26,7 @@ TASKS_SEARCHED = 10_000
 
 
 def play(config: PlayConfig) -> int:
-    kind = find(config.environment)
+    kind = configured(find(config.environment), config.options)
     actions = list(_read_actions(config.actions)) if config.actions is not None else None
     task = _task(kind, config)
     return asyncio.run(_play(kind, task, actions, config.json_lines))

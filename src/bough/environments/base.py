@@ -90,9 +90,16 @@ class Environment(ABC):
     name: ClassVar[str] = ""
     max_turns: ClassVar[int] = 50
     reward_range: ClassVar[tuple[float, float] | None] = None
+    # How long a step may take. Whoever plays the episode sets it.
+    step_timeout_s: float = 60.0
+
+    class Settings(Config):
+        """How the environment runs, such as time-outs. From the command line or Python, never from a task."""
+
+    settings: ClassVar[Any] = Settings()
 
     class Options(Config):
-        """What tasks can be asked for. Every field ends up in the tasks' data."""
+        """What tasks can be asked for, settings included. Every field but those ends up in the tasks' data."""
 
     def __init__(self, task: Task) -> None:
         self.task = task

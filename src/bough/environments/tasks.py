@@ -18,6 +18,15 @@ from bough.errors import InputError
 from bough.types import Task
 
 
+def configured(kind: type[Environment], options: Mapping[str, JsonValue]) -> type[Environment]:
+    """The environment with those of `options` that are its settings. Tasks come from files and cannot give any."""
+    values = {name: value for name, value in options.items() if name in kind.Settings.model_fields}
+    if not values:
+        return kind
+    more = {"settings": make_options(kind.Settings, values), "__module__": kind.__module__, "__doc__": kind.__doc__}
+    return type(kind.__name__, (kind,), more)
+
+
 def tasks_of(
     kind: type[Environment],
     *,
@@ -28,8 +37,10 @@ def tasks_of(
 ) -> Iterator[Task]:
     """The tasks that were asked for, every one naming its environment."""
     if task_file is not None:
-        if options:
-            raise InputError(f"--options and --task-file exclude each other: the tasks of {task_file} say everything")
+        if wrong := [name for name in options if name not in kind.Settings.model_fields]:
+            raise InputError(
+                f"--options {wrong[0]} and --task-file exclude each other: the tasks of {task_file} say which they are"
+            )
         yield from read_tasks(task_file, kind.name)
         return
     for task in kind.tasks(make_options(kind.Options, options), split=split, seed=seed):

@@ -20,7 +20,7 @@ from bough.config.sampling import SamplingConfig
 from bough.curation.locations import Locations
 from bough.environments.base import Environment
 from bough.environments.registry import find
-from bough.environments.tasks import digest
+from bough.environments.tasks import configured, digest
 from bough.evaluation.comparison import compare
 from bough.evaluation.outcomes import Lost, Outcome, task_type
 from bough.evaluation.results import FILE_NAME, ModelResult, Results
@@ -47,7 +47,7 @@ class Watcher(Protocol):
 async def contest(config: EvalConfig, watcher: Watcher | None = None) -> Results:
     """Plays what is not yet on file, and writes and returns the results. Raises AllLostError where there are none."""
     assert config.output is not None
-    kind = find(config.environment)
+    kind = configured(find(config.environment), config.options)
     tasks = wanted_tasks(kind, config)
     try:
         models = [await _play(config, kind, model, tasks, watcher) for model in config.model]

@@ -119,6 +119,7 @@ async def play(
     episode = Episode(id, task)
     with blamed_on_the_world(f"{kind.__name__}(task)"):
         environment = kind(task)
+        environment.step_timeout_s = limits.step_timeout_s
     chat: Chat | None = None
     try:
         episode.begin(await _in_time(environment.start(), limits, "start"))

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
 from bough.errors import BoughError, InputError
 
+# What the host says to a program that asks something in the middle of its run.
+Answer = Callable[[str], Awaitable[str]]
 Killed = Literal["time", "cpu", "memory", "garbage"]
 
 
 class SandboxError(BoughError):
-    """The sandbox itself broke or cannot be had: no fault of the program's."""
+    """The sandbox cannot be had: no fault of the program's."""
+
+
+class BrokenError(SandboxError):
+    """The sandbox broke while a program ran in it, which may well be the program's doing."""
 
 
 class RefusedError(InputError):
@@ -67,15 +74,19 @@ class Session(Protocol):
 
     async def __aexit__(self, *_: object) -> None: ...
 
-    async def run(self, code: str, *, timeout_s: float | None = None) -> Result:
-        """Runs a cell. After `killed`, the next cell starts with no names."""
+    async def run(self, code: str, *, timeout_s: float | None = None, answer: Answer | None = None) -> Result:
+        """Runs a cell. After `killed`, the next cell starts with no names.
+
+        With `answer` the cell finds a function `ask`, which gives `answer` a text and
+        returns what it says.
+        """
 
 
 class Runner(Protocol):
     """Something that runs programs."""
 
-    async def run(self, code: str, *, timeout_s: float | None = None) -> Result:
-        """Runs a program in a process of its own. Raises `SandboxError`, never because of the program."""
+    async def run(self, code: str, *, timeout_s: float | None = None, answer: Answer | None = None) -> Result:
+        """Runs a program in a process of its own, which can `ask` as a session's cells can."""
 
     def session(self) -> Session:
         """A fresh session."""

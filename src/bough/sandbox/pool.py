@@ -7,7 +7,7 @@ import os
 from types import TracebackType
 from typing import Self
 
-from bough.sandbox.base import Limits, Result
+from bough.sandbox.base import Answer, Limits, Result
 from bough.sandbox.walls import Walls, choose
 from bough.sandbox.worker import Worker
 
@@ -16,7 +16,8 @@ class Sandbox:
     """Runs programs behind walls on this machine.
 
     `warm_up` is code of ours that the keeper runs in advance, such as imports, so that
-    each program finds it done. `unsafe` allows to go without walls where the machine has none to offer.
+    each program finds it done. `hidden` packages cannot be imported inside. `unsafe`
+    allows to go without walls where the machine has none to offer.
     """
 
     def __init__(
@@ -27,22 +28,23 @@ class Sandbox:
         walls: Walls | None = None,
         unsafe: bool = False,
         warm_up: str = "",
+        hidden: tuple[str, ...] = (),
     ) -> None:
         self.limits = limits or Limits()
         self.walls = choose(unsafe=unsafe, wanted=walls)
         self.workers = workers or max(1, len(os.sched_getaffinity(0)))
-        self.warm_up = warm_up
+        self.warm_up, self.hidden = warm_up, hidden
         self._idle: list[Worker] = []
         self._busy: set[Worker] = set()
         self._turns = asyncio.Semaphore(self.workers)
         self._closed = False
 
-    async def run(self, code: str, *, timeout_s: float | None = None) -> Result:
+    async def run(self, code: str, *, timeout_s: float | None = None, answer: Answer | None = None) -> Result:
         """Runs a program in a process of its own."""
         async with self._turns:
             worker = await self.take()
             try:
-                return await worker.run(code, timeout_s=timeout_s)
+                return await worker.run(code, timeout_s=timeout_s, answer=answer)
             finally:
                 self.give_back(worker)
 
@@ -62,7 +64,7 @@ class Sandbox:
             worker = self._idle.pop()
             self._busy.add(worker)
         else:
-            worker = Worker(self.walls, self.limits, self.warm_up)
+            worker = Worker(self.walls, self.limits, self.warm_up, self.hidden)
             self._busy.add(worker)
             try:
                 await worker.start()
@@ -95,15 +97,15 @@ class LocalSession:
         self._sandbox = sandbox
         self._worker: Worker | None = None
 
-    async def run(self, code: str, *, timeout_s: float | None = None) -> Result:
+    async def run(self, code: str, *, timeout_s: float | None = None, answer: Answer | None = None) -> Result:
         """Runs a cell. After one that was killed, the next starts with no names."""
-        if self._worker is None:
-            self._worker = await self._sandbox.take()
-        result = await self._worker.run(code, timeout_s=timeout_s, keep=True)
-        if not self._worker.clean:
-            self._sandbox.give_back(self._worker)
-            self._worker = None
-        return result
+        worker = self._worker = self._worker or await self._sandbox.take()
+        try:
+            return await worker.run(code, timeout_s=timeout_s, keep=True, answer=answer)
+        finally:
+            if not worker.clean:
+                self._sandbox.give_back(worker)
+                self._worker = None
 
     async def close(self) -> None:
         worker, self._worker = self._worker, None
@@ -112,6 +114,8 @@ class LocalSession:
             self._sandbox.give_back(worker)
 
     async def __aenter__(self) -> Self:
+        # Had now, so that no cell's time is spent on starting it.
+        self._worker = await self._sandbox.take()
         return self
 
     async def __aexit__(self, *_: object) -> None:

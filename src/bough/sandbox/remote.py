@@ -1,7 +1,8 @@
 """Programs run elsewhere, by a server that speaks SandboxFusion's `/run_code`.
 
 Such a server keeps no state. A session sends its earlier cells again, silently, in
-front of the new one: names live on, at the price of computing them each time.
+front of the new one: names live on, at the price of computing them each time. A program
+that asks is sent again with the answers so far, until it has no more questions.
 """
 
 from __future__ import annotations
@@ -17,17 +18,26 @@ from pathlib import Path
 from typing import Any, Self
 
 from bough.errors import InputError
-from bough.sandbox.base import Limits, Result, SandboxError
+from bough.sandbox.base import Answer, Limits, Result, SandboxError
 from bough.sandbox.inside import notebook
 from bough.sandbox.inside.output import Output
 
 ATTEMPTS = 4
 BACK_OFF_S = 0.5
 NETWORK_S = 30.0
+QUESTIONS = 200
 DRIVER = """
-import contextlib, io, json, sys
+import contextlib, io, json, os, sys
 _book = Notebook({{}})
-_cells = json.loads({cells!r})
+_cells, _answers = json.loads({cells!r})
+def ask(text):
+    if _answers:
+        return _answers.pop(0)
+    sys.__stdout__.write("\\n" + {mark!r} + json.dumps({{"ask": text}}))
+    sys.__stdout__.flush()
+    os._exit(0)
+if _answers is not None:
+    _book.module.__dict__["ask"] = ask
 with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
     for _cell in _cells[:-1]:
         _book.run(_cell)
@@ -47,9 +57,9 @@ class RemoteSandbox:
         self.limits = limits or Limits()
         self._turns = asyncio.Semaphore(requests)
 
-    async def run(self, code: str, *, timeout_s: float | None = None) -> Result:
+    async def run(self, code: str, *, timeout_s: float | None = None, answer: Answer | None = None) -> Result:
         """Runs a program."""
-        return await self.run_cells([code], timeout_s)
+        return await self.run_cells([code], timeout_s, answer)
 
     def session(self) -> RemoteSession:
         return RemoteSession(self)
@@ -57,12 +67,22 @@ class RemoteSandbox:
     async def close(self) -> None:
         return
 
-    async def run_cells(self, cells: Sequence[str], timeout_s: float | None) -> Result:
+    async def run_cells(self, cells: Sequence[str], timeout_s: float | None, answer: Answer | None = None) -> Result:
         """Runs the last of `cells` after the others."""
         timeout_s = self.limits.timeout_s if timeout_s is None else timeout_s
-        mark = secrets.token_hex(16)
+        answers: list[str] | None = None if answer is None else []
+        for _ in range(QUESTIONS):
+            mark = secrets.token_hex(16)
+            result, question = await self._run_once([list(cells), answers], mark, timeout_s)
+            if question is None or answer is None or answers is None:
+                return result
+            answers.append(await answer(question))
+        return Result(error=f"The code asked more than {QUESTIONS} times, which is too often for a remote sandbox.")
+
+    async def _run_once(self, cells: list[Any], mark: str, timeout_s: float) -> tuple[Result, str | None]:
+        """What came of a program, or the question that it has."""
         # A notebook to run the cells in goes along.
-        program = Path(notebook.__file__).read_text() + DRIVER.format(cells=json.dumps(list(cells)), mark=mark)
+        program = Path(notebook.__file__).read_text() + DRIVER.format(cells=json.dumps(cells), mark=mark)
         request = {
             "code": program,
             "language": "python",
@@ -90,16 +110,20 @@ class RemoteSandbox:
                 trouble = str(error)
         raise SandboxError(f"the sandbox at {self.url} cannot be used: {trouble}")
 
-    def _result(self, answer: dict[str, Any], mark: str, duration_s: float) -> Result:
+    def _result(self, answer: dict[str, Any], mark: str, duration_s: float) -> tuple[Result, str | None]:
         run = answer.get("run_result")
         if answer.get("status") == "SandboxError" or not isinstance(run, dict):
             raise SandboxError(f"the sandbox at {self.url} failed: {answer.get('message') or 'no run_result'}")
         stdout, found, last = str(run.get("stdout") or "").rpartition(f"\n{mark}")
-        value = error = None
+        value = error = question = None
         if found:
             try:
-                value, error = json.loads(last)
-            except ValueError:
+                said = json.loads(last)
+                if isinstance(said, dict):
+                    question = str(said["ask"])
+                else:
+                    value, error = said
+            except (ValueError, KeyError, TypeError):
                 found = ""
         else:
             stdout = last
@@ -107,7 +131,7 @@ class RemoteSandbox:
         if not found and not timed_out:
             error = f"The process exited with status {run.get('return_code')} before the end of the code."
         kept = [self._cut(text) for text in (stdout, str(run.get("stderr") or ""))]
-        return Result(
+        result = Result(
             stdout=kept[0].text,
             stderr=kept[1].text,
             value=None if value is None else self._cut(str(value)).text,
@@ -118,6 +142,7 @@ class RemoteSandbox:
             alive=bool(found),
             duration_s=float(run.get("execution_time") or duration_s),
         )
+        return result, question
 
     def _cut(self, text: str) -> Output:
         output = Output(self.limits.output_bytes)
@@ -132,9 +157,9 @@ class RemoteSession:
         self._sandbox = sandbox
         self._cells: list[str] = []
 
-    async def run(self, code: str, *, timeout_s: float | None = None) -> Result:
+    async def run(self, code: str, *, timeout_s: float | None = None, answer: Answer | None = None) -> Result:
         """Runs a cell. One that did not come to its end leaves no names, and those before it are forgotten."""
-        result = await self._sandbox.run_cells([*self._cells, code], timeout_s)
+        result = await self._sandbox.run_cells([*self._cells, code], timeout_s, answer)
         self._cells = [*self._cells, code] if result.alive else []
         return result
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import sysconfig
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -98,6 +99,15 @@ def _place(path: str) -> str:
 
 def _within(path: str, folder: str) -> bool:
     return path == folder or path.startswith(folder.rstrip("/") + "/")
+
+
+def covered(names: Iterable[str]) -> list[str]:
+    """The folders of packages of these names in what is shown, which a sandbox can hide."""
+    base = {"base": sys.base_prefix, "platbase": sys.base_prefix}
+    own = [sysconfig.get_path(name, vars=base) for name in ("purelib", "platlib")]
+    folders = dict.fromkeys([*view().packages, *own, *map(os.path.abspath, filter(None, sys.path))])
+    paths = [str(Path(folder) / name) for folder in folders for name in names]
+    return [path for path in paths if Path(path).is_dir() and any(path.startswith(f"{top}/") for top in view().views)]
 
 
 def boot(module: str, folder: str) -> list[str]:

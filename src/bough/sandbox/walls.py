@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from bough.sandbox.base import Limits, RefusedError
 from bough.sandbox.inside.launch import DEVICES
-from bough.sandbox.view import ENVIRONMENT, PROGRAM, SCRATCH, boot, view
+from bough.sandbox.view import ENVIRONMENT, PROGRAM, SCRATCH, boot, covered, view
 
 Walls = Literal["bubblewrap", "namespaces", "none"]
 SOURCE = str(Path(__file__).parents[2])
@@ -27,8 +27,14 @@ REFUSAL = (
 )
 
 
-def command(walls: Walls, limits: Limits, folder: str, warm_up: str = "") -> tuple[list[str], dict[str, str]]:
-    """What to start, and with which environment. `folder` is empty and ours: a place to mount on, or to work in."""
+def command(
+    walls: Walls, limits: Limits, folder: str, warm_up: str = "", hidden: tuple[str, ...] = ()
+) -> tuple[list[str], dict[str, str]]:
+    """What to start, and with which environment.
+
+    `folder` is empty and ours: a place to mount on, or to work in. `hidden` packages are
+    not seen inside, but where there are no walls.
+    """
     shown = view()
     settings: dict[str, Any] = asdict(limits) | {
         "alone": walls != "none",
@@ -43,11 +49,12 @@ def command(walls: Walls, limits: Limits, folder: str, warm_up: str = "") -> tup
         return [shown.python, *boot("keeper", SOURCE), json.dumps(settings)], ENVIRONMENT | {"HOME": folder}
     keeper = [shown.inside(shown.python), *boot("keeper", PROGRAM), json.dumps(settings)]
     if walls == "bubblewrap":
-        return [*_bubblewrap(limits), *keeper], {}
+        return [*_bubblewrap(limits, covered(hidden)), *keeper], {}
     plan = {
         "root": folder,
         "views": shown.views,
         "links": shown.links,
+        "covered": covered(hidden),
         "scratch": list(SCRATCH),
         "disk_mb": limits.disk_mb,
         "command": keeper,
@@ -56,7 +63,7 @@ def command(walls: Walls, limits: Limits, folder: str, warm_up: str = "") -> tup
     return [shown.python, *boot("launch", SOURCE), json.dumps(plan)], {}
 
 
-def _bubblewrap(limits: Limits) -> list[str]:
+def _bubblewrap(limits: Limits, hidden: list[str]) -> list[str]:
     shown = view()
     options = [shutil.which("bwrap") or "bwrap"]
     options += ["--unshare-ipc", "--unshare-pid", "--unshare-net", "--unshare-uts", "--unshare-cgroup-try"]
@@ -71,6 +78,8 @@ def _bubblewrap(limits: Limits) -> list[str]:
         options += ["--perms", "0755", "--dir", folder]
     for source, place in shown.views.items():
         options += ["--ro-bind", source, place]
+    for folder in hidden:
+        options += ["--perms", "0555", "--tmpfs", folder, "--remount-ro", folder]
     for link, target in shown.links.items():
         options += ["--symlink", target, link]
     for device in DEVICES:

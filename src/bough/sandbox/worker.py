@@ -11,7 +11,7 @@ import subprocess
 import tempfile
 from typing import Any
 
-from bough.sandbox.base import Limits, Result, SandboxError
+from bough.sandbox.base import Answer, BrokenError, Limits, Result, SandboxError
 from bough.sandbox.inside import frames, processes
 from bough.sandbox.walls import Walls, command
 
@@ -23,8 +23,8 @@ WATCH_S = 0.05
 class Worker:
     """One keeper. It runs one program at a time, or one session."""
 
-    def __init__(self, walls: Walls, limits: Limits, warm_up: str = "") -> None:
-        self.walls, self.limits, self.warm_up = walls, limits, warm_up
+    def __init__(self, walls: Walls, limits: Limits, warm_up: str = "", hidden: tuple[str, ...] = ()) -> None:
+        self.walls, self.limits, self.warm_up, self.hidden = walls, limits, warm_up, hidden
         self.clean = True
         self._process: subprocess.Popen[bytes] | None = None
         self._folder: tempfile.TemporaryDirectory[str] | None = None
@@ -33,7 +33,7 @@ class Worker:
         """Starts the keeper and waits until it is ready."""
         # Removed at the latest when this process ends.
         self._folder = tempfile.TemporaryDirectory(prefix="bough-", ignore_cleanup_errors=True)
-        start, environment = command(self.walls, self.limits, self._folder.name, self.warm_up)
+        start, environment = command(self.walls, self.limits, self._folder.name, self.warm_up, self.hidden)
         ours, theirs = socket.socketpair()
         with theirs:
             self._process = subprocess.Popen(  # noqa: S603  ours
@@ -50,18 +50,21 @@ class Worker:
             self.kill()
             raise
 
-    async def run(self, code: str, *, timeout_s: float | None = None, keep: bool = False) -> Result:
-        """Runs a program, or with `keep` a cell of the session that lives here."""
+    async def run(
+        self, code: str, *, timeout_s: float | None = None, keep: bool = False, answer: Answer | None = None
+    ) -> Result:
+        """Runs a program, or with `keep` a cell of the session that lives here, which may ask `answer`."""
         timeout_s = self.limits.timeout_s if timeout_s is None else timeout_s
         code = code.encode(errors="replace").decode()
         watch = asyncio.create_task(self._watch())
         try:
-            request = {"op": "run", "code": code, "timeout_s": timeout_s, "keep": keep}
-            answer = await asyncio.wait_for(self._ask(request), timeout_s + GRACE_S)
-            return self._result(answer)
+            asks = answer is not None
+            request = {"op": "run", "code": code, "timeout_s": timeout_s, "keep": keep, "asks": asks}
+            outcome = await asyncio.wait_for(self._ask(request, answer), timeout_s + GRACE_S)
+            return self._result(outcome)
         except TimeoutError:
             self.kill()
-            raise SandboxError(f"the sandbox did not answer within {timeout_s + GRACE_S:g} s") from None
+            raise BrokenError(f"the sandbox did not answer within {timeout_s + GRACE_S:g} s") from None
         except BaseException:
             self.kill()  # an answer that nobody waited for would be taken for the next one's
             raise
@@ -97,15 +100,22 @@ class Worker:
     def pid(self) -> int | None:
         return self._process.pid if self._process else None
 
-    async def _ask(self, request: dict[str, Any]) -> dict[str, Any]:
+    async def _ask(self, request: dict[str, Any], answer: Answer | None = None) -> dict[str, Any]:
+        await self._send(request)
+        while "ask" in (message := await self._receive()):
+            if answer is None or not isinstance(message["ask"], str):
+                raise BrokenError("the sandbox asked what it may not")
+            await self._send({"op": "answer", "answer": await answer(message["ask"])})
+        return message
+
+    async def _send(self, request: dict[str, Any]) -> None:
         if self._process is None:
             raise SandboxError("the sandbox is closed")
         self._writer.write(frames.pack(request))
         try:
             await self._writer.drain()
         except OSError as error:
-            raise SandboxError(f"the sandbox is gone: {error}") from error
-        return await self._receive()
+            raise BrokenError(f"the sandbox is gone: {error}") from error
 
     async def _receive(self) -> dict[str, Any]:
         try:
@@ -114,7 +124,7 @@ class Worker:
                 raise ValueError(f"a message of {length} bytes")
             return frames.parse(await self._reader.readexactly(length))
         except (OSError, ValueError, asyncio.IncompleteReadError) as error:
-            raise SandboxError(f"the sandbox broke: {error}") from error
+            raise BrokenError(f"the sandbox broke: {error}") from error
 
     async def _watch(self) -> None:
         """Has the program killed when its processes together hold too much."""
@@ -137,7 +147,7 @@ class Worker:
             texts = {key: _text(answer.pop(key)) for key in ("stdout", "stderr", "value", "error")}
             result = Result(**texts, **answer)  # type: ignore[arg-type]
         except (KeyError, TypeError) as error:
-            raise SandboxError(f"the sandbox gave an answer of another shape: {error}") from error
+            raise BrokenError(f"the sandbox gave an answer of another shape: {error}") from error
         return result
 
     async def _complaint(self) -> str:

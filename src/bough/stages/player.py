@@ -21,7 +21,7 @@ from bough.engines.chat import TemplateEngine
 from bough.engines.local.draw import cuts
 from bough.engines.local.engine import LocalEngine
 from bough.environments.registry import find
-from bough.environments.tasks import tasks_of
+from bough.environments.tasks import configured, tasks_of
 from bough.errors import BoughError, InputError
 from bough.rewards.rubric import Rubric
 from bough.rewards.score import score
@@ -69,7 +69,7 @@ class Player:
     def __init__(self, config: GRPOConfig, policy: Policy, template: ChatTemplate) -> None:
         assert config.environment is not None
         self.config, self.policy = config, policy
-        self.kind = find(config.environment)
+        self.kind = configured(find(config.environment), config.options)
         self.rubric = Rubric(config.rewards) if config.rewards else None
         self.reward = config.reward or ("total" if self.rubric else None)
         self._tokens = LocalEngine.of(policy, tokenizer=template.tokenizer, max_length=config.max_length)

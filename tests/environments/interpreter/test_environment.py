@@ -1,6 +1,5 @@
 import asyncio
 import json
-import os
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -8,10 +7,12 @@ from typing import Any
 import pytest
 
 from bough.environments.base import Observation, WorldError
-from bough.environments.interpreter import sandboxes, tool
+from bough.environments.interpreter import code, sandboxes, tool
 from bough.environments.interpreter.environment import Interpreter
+from bough.environments.tasks import configured
 from bough.errors import InputError
-from bough.sandbox.base import Limits, SandboxError
+from bough.sandbox.base import BrokenError, Limits, SandboxError
+from bough.sandbox.worker import Worker
 from bough.speech import hermes
 from bough.types import Task, ToolCall
 
@@ -23,9 +24,10 @@ def call(code: str) -> str:
     return hermes.call_text(ToolCall(name=tool.NAME, arguments={"code": code}))
 
 
-def played(task: Task, *replies: str) -> list[Observation]:
+def played(task: Task, *replies: str, options: dict[str, Any] | None = None, step_timeout_s: float = 60.0) -> Any:
     async def play() -> list[Observation]:
-        world = Interpreter(task)
+        world = configured(Interpreter, options or {})(task)
+        world.step_timeout_s = step_timeout_s
         try:
             return [await world.start(), *[await world.step(reply) for reply in replies]]
         finally:
@@ -83,8 +85,7 @@ def test_broken_calls_are_told_and_the_episode_goes_on():
 
 
 def test_code_that_runs_too_long_is_told_and_the_next_call_works():
-    task = Task(id="m", data={**MATH.data, "timeout_s": 0.5})
-    _, slow, after = played(task, call("while True:\n    pass"), call("1"))
+    _, slow, after = played(MATH, call("while True:\n    pass"), call("1"), options={"timeout_s": 0.5})
     assert "ran longer than 0.5 s" in slow.text and after.text == "1"
 
 
@@ -148,7 +149,7 @@ def test_a_file_gives_each_of_its_problems_once_over_all_splits(tmp_path: Path):
     options = Interpreter.Options(file=file, timeout_s=3)
     tasks = [task for split in ("train", "seen", "unseen") for task in Interpreter.tasks(options, split=split)]
     assert {task.data["problem"] for task in tasks} == {row["prompt"] for row in rows} and len(tasks) == 100
-    assert all(task.data["timeout_s"] == 3 and "file" not in task.data for task in tasks)
+    assert all("timeout_s" not in task.data and "file" not in task.data for task in tasks)
     train = [list(Interpreter.tasks(options, seed=seed)) for seed in (0, 1)]
     assert train[0] != train[1] and sorted(t.id for t in train[0]) == sorted(t.id for t in train[1])
     assert 65 <= len(train[0]) <= 92
@@ -167,29 +168,143 @@ def test_consent_to_no_sandbox_is_the_users_and_never_a_tasks(monkeypatch: pytes
     asked: list[bool] = []
 
     class Seen:
-        def __init__(self, limits: Limits, *, unsafe: bool, warm_up: str) -> None:
+        def __init__(self, limits: Limits, *, unsafe: bool, **_: Any) -> None:
             asked.append(unsafe)
 
     monkeypatch.setattr(sandboxes, "Sandbox", Seen)
 
-    async def ask() -> None:
+    async def ask(options: dict[str, Any]) -> None:
+        task = Task(id="m", data={**MATH.data, "unsafe_no_sandbox": True})
         with pytest.raises(AttributeError):
-            await Interpreter(Task(id="m", data={**MATH.data, "unsafe_no_sandbox": True})).step(call("1"))
+            await configured(Interpreter, options)(task).step(call("1"))
 
-    asyncio.run(ask())
-    next(Interpreter.tasks(Interpreter.Options(unsafe_no_sandbox=True)))
-    assert os.environ[sandboxes.CONSENT] == "1"
-    asyncio.run(ask())
-    assert asked == [False, True]
+    asyncio.run(ask({}))
+    asyncio.run(ask({"unsafe_no_sandbox": True}))
+    monkeypatch.setenv(sandboxes.CONSENT, "1")
+    asyncio.run(ask({}))
+    assert asked == [False, True, True]
 
 
-def test_a_sandbox_that_breaks_is_the_worlds_fault(monkeypatch: pytest.MonkeyPatch):
-    def broken(*_: Any) -> Any:
+def test_a_task_sets_no_limit_and_no_address(caplog: pytest.LogCaptureFixture):
+    given = {"sandbox_url": "http://127.0.0.1:1", "timeout_s": 1e6, "memory_mb": 1 << 20}
+    task = Task(id="m", data={**MATH.data, **given})
+    assert Interpreter(task).limits == Interpreter(MATH).limits
+    assert [record.args[1] for record in caplog.records if record.args] == ["timeout_s", "memory_mb", "sandbox_url"]
+    _, here = played(task, call("1"))
+    assert here.text == "1"
+    with pytest.raises(WorldError, match=r"127\.0\.0\.1:1"):
+        played(MATH, call("1"), options={"sandbox_url": "http://127.0.0.1:1"})
+
+
+def test_a_sandbox_that_cannot_be_had_is_the_worlds_fault(monkeypatch: pytest.MonkeyPatch):
+    def nothing(*_: Any, **__: Any) -> Any:
         raise SandboxError("no more memory")
 
-    monkeypatch.setattr(sandboxes, "shared", broken)
-    with pytest.raises(WorldError, match="no more memory"):
-        played(MATH, call("1"))
+    monkeypatch.setattr(sandboxes, "shared", nothing)
+    for task, reply in ((MATH, call("1")), (Task(id="c", data=ADD), "```python\nx = 1\n```")):
+        with pytest.raises(WorldError, match="no more memory"):
+            played(task, reply)
+
+
+def test_a_sandbox_that_the_program_breaks_is_the_programs_fault(monkeypatch: pytest.MonkeyPatch):
+    async def breaks(*_: Any, **__: Any) -> Any:
+        raise BrokenError("the sandbox broke")
+
+    monkeypatch.setattr(Worker, "run", breaks)
+    _, told = played(MATH, call("1"))
+    assert "broke the interpreter" in told.text and not told.done and told.info == {"killed": ["broken"]}
+    _, end = played(Task(id="c", data=ADD), "```python\nx = 1\n```")
+    assert end.reward == 0.0 and end.success is False
+
+
+def test_a_grader_that_raises_makes_a_wrong_answer(monkeypatch: pytest.MonkeyPatch):
+    def raises(*_: Any, **__: Any) -> Any:
+        raise RecursionError("too deep")
+
+    monkeypatch.setattr(code, "grade", raises)
+    _, end = played(Task(id="c", data=ADD), "```python\nx = 1\n```")
+    assert end.reward == 0.0 and end.info["grade"] == {"reason": "the grader failed: RecursionError: too deep"}
+
+
+@pytest.mark.parametrize("persistent", [True, False])
+def test_all_calls_of_a_reply_share_less_than_the_time_of_a_step(persistent: bool):
+    task = Task(id="m", data={**MATH.data, "persistent": persistent})
+    stubborn = "import signal, time\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\ntime.sleep(100)"
+    _, slow, after = played(task, call(stubborn) + call("1") + call("2"), call("3"), step_timeout_s=2.0)
+    first, *others = [message.content for message in slow.messages]
+    assert "ran longer than 1.4 s" in first or "broke the interpreter" in first
+    assert others == ["Error: not run. All calls of one reply share 1.4 s, and they are used up."] * 2
+    assert slow.info["killed"][1:] == ["time", "time"] and after.text == "3"
+
+
+def test_a_program_that_sleeps_through_its_tests_ends_before_the_step_does():
+    sleepy = "```python\nimport time\ndef f(x):\n    while True:\n        try:\n            time.sleep(9)\n"
+    sleepy += "        except BaseException:\n            pass\n```"
+    _, end = played(Task(id="c", data=ADD), sleepy, step_timeout_s=6.0)
+    assert end.reward == 0.0 and end.info["grade"]["passed"] == 0
+
+
+LEAKS = """
+import importlib.util, os, sys
+seen = [repr(os.environ), repr(sys.argv), repr(sys.modules.keys()), repr(globals())]
+for folder in ("/", "/tmp", "/dev/shm", "/proc", "/proc/self", "/proc/1", "/bough"):
+    for name in os.listdir(folder) if os.path.isdir(folder) else ():
+        try:
+            seen.append(name + open(os.path.join(folder, name), errors="replace").read(100_000))
+        except (OSError, ValueError):
+            pass
+packages = []
+for name in ("reasoning_gym.factory", "math_verify.parser", "bough.environments.registry"):
+    try:
+        found = importlib.util.find_spec(name)
+    except ImportError:
+        found = None
+    packages.append(found is not None)
+print(packages, "19" + "73" in "".join(seen))
+"""
+
+
+@pytest.mark.parametrize("kind", ["math", "code", "reasoning"])
+def test_the_tool_sees_neither_the_answer_nor_the_graders(kind: str):
+    hidden = {
+        "math": {"answer": "1973"},
+        "code": {"tests": ["assert f() == 1973"]},
+        "reasoning": {"generator": "chain_sum", "seed": 1973, "index": 0},
+    }[kind]
+    _, seen = played(Task(id="x", data={"kind": kind, "problem": "?", **hidden}), call(LEAKS))
+    assert seen.text == "[False, False, False] False"
+
+
+def test_what_runs_programs_has_never_held_tests():
+    async def uses() -> dict[str, set[int]]:
+        world = Interpreter(Task(id="c", data=ADD))
+        await world.step(call("1"))
+        await world.step("```python\ndef f(x):\n    return 2\n```")
+        await world.close()
+        kinds = sandboxes._SHARED[asyncio.get_running_loop()]
+        workers = {key[0]: {worker.pid for worker in kind._idle} for key, kind in kinds.items()}
+        await Interpreter.shutdown()
+        return workers
+
+    workers = asyncio.run(uses())
+    assert set(workers) == {"tool", "program", "tests"} and all(len(pids) == 1 for pids in workers.values())
+    assert len(set.union(*workers.values())) == 3
+
+
+@pytest.mark.parametrize(
+    ("data", "complaint"),
+    [
+        ({"kind": "code", "problem": "?", "tests": ["x = 1"]}, "a code problem needs tests that assert something"),
+        ({"kind": "code", "problem": "?", "tests": "assert f"}, "needs tests as a list"),
+        ({"kind": "code", "problem": "?", "tests": ["assert f("]}, "that are Python"),
+        ({"kind": "math", "problem": "?"}, "a math problem needs answer"),
+        ({"kind": "reasoning", "problem": "?", "generator": "chain_sum"}, "needs generator as text, and seed"),
+        ({"kind": "math", "answer": "1"}, "needs problem as text"),
+    ],
+)
+def test_a_task_that_cannot_be_graded_is_told_at_its_start(data: dict[str, Any], complaint: str):
+    with pytest.raises(InputError, match=complaint):
+        played(Task(id="t", data=data))
 
 
 def test_episodes_share_a_sandbox_but_no_names():

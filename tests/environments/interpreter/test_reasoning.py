@@ -1,40 +1,68 @@
 import asyncio
+import inspect
+import re
 from itertools import islice
+from typing import Any
 
 import pytest
 
 from bough.environments.interpreter import reasoning
 from bough.errors import InputError
-from bough.sandbox.base import Limits
 from bough.sandbox.pool import Sandbox
 
-NAMES = ["chain_sum", "leg_counting"]
+# The second hangs on the order of sets, and so on the process that makes it.
+NAMES = ["chain_sum", "polynomial_multiplication"]
 
 
-def test_generators_take_turns_and_a_seed_gives_its_problems():
+@pytest.fixture(scope="module")
+def made() -> list[list[dict[str, Any]]]:
+    """The first problems of two seeds."""
     pytest.importorskip("reasoning_gym")
-    one, same, other = (list(islice(reasoning.problems(NAMES, seed), 6)) for seed in (1, 1, 2))
-    assert one == same and [problem["generator"] for problem in one] == NAMES * 3
+    return [list(islice(reasoning.problems(NAMES, seed), 4)) for seed in (1, 2)]
+
+
+def test_generators_take_turns_and_seeds_share_no_problem(made: list[list[dict[str, Any]]]):
+    one, other = made
+    assert [problem["generator"] for problem in one] == NAMES * 2
     assert {problem["problem"] for problem in one}.isdisjoint(problem["problem"] for problem in other)
 
 
-def test_a_generators_own_scorer_grades_in_the_sandbox():
+def test_a_generators_own_scorer_grades_in_the_sandbox(made: list[list[dict[str, Any]]]):
     gym = pytest.importorskip("reasoning_gym")
-    problem = next(reasoning.problems(["chain_sum"], 1))
-    entry = gym.create_dataset("chain_sum", seed=problem["seed"], size=reasoning.BATCH)[problem["index"]]
-    assert entry["question"] == problem["problem"]
+    sum_, poly = made[0][:2]
+    entry = gym.create_dataset("chain_sum", seed=sum_["seed"], size=reasoning.BATCH)[sum_["index"]]
+    assert entry["question"] == sum_["problem"]
 
     async def play() -> list[float]:
-        async with Sandbox(Limits(memory_mb=4096, timeout_s=60), workers=1, warm_up=reasoning.WARM_UP) as sandbox:
+        async with Sandbox(reasoning.LIMITS, workers=1, warm_up=reasoning.WARM_UP) as sandbox:
             answers = [
                 f"So <answer>{entry['answer']}</answer>.",
                 "<answer>none</answer>",
                 f"\\boxed{{{entry['answer']}}}",
             ]
-            return [(await reasoning.grade(answer, problem, sandbox)).score for answer in answers]
+            scores = [(await reasoning.grade(answer, sum_, sandbox)).score for answer in answers]
+            scores.append((await reasoning.grade("<answer>x</answer>", poly, sandbox)).score)
+            with pytest.raises(InputError, match="makes another problem of chain_sum"):
+                await reasoning.grade("1", sum_ | {"problem": "What?"}, sandbox)
+            return scores
 
-    right, wrong, boxed = asyncio.run(play())
-    assert (right, boxed) == (1.0, 1.0) and wrong < 0.5
+    right, wrong, boxed, poly_wrong = asyncio.run(play())
+    assert (right, boxed, poly_wrong) == (1.0, 1.0, 0.0) and wrong < 0.5
+
+
+def test_every_scorer_that_evaluates_its_answers_is_guarded_and_still_takes_right_ones():
+    gym = pytest.importorskip("reasoning_gym")
+    from reasoning_gym.factory import DATASETS
+
+    sources = {name: inspect.getsource(kind.score_answer) for name, (kind, _) in DATASETS.items()}
+    evaluating = {name for name, text in sources.items() if re.search(r"\b(eval|exec|parse_expr|sympify)\(", text)}
+    # It evaluates the entry's own text.
+    assert evaluating - {"number_sorting"} == set(reasoning.EVALUATED)
+    for name, accepted in reasoning.EVALUATED.items():
+        entries = gym.create_dataset(name, seed=1, size=4)
+        refused = [entry["answer"] for entry in entries if not accepted(entry["answer"].strip())]
+        # An integral that is only written down answers nothing.
+        assert [answer for answer in refused if "Integral" not in answer] == []
 
 
 @pytest.mark.parametrize(

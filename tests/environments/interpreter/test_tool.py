@@ -21,11 +21,11 @@ LIMITS = Limits(timeout_s=5, memory_mb=100)
         ),
         (
             Result(timed_out=True, killed="time"),
-            "Error: the code ran longer than 5 s and was stopped.\nThe interpreter was started anew.",
+            "Error: the code ran longer than 5 s and was stopped.\nThe interpreter was restarted.",
         ),
         (
             Result(killed="memory"),
-            "Error: the code used more than 100 MB of memory and was stopped.\nThe interpreter was started anew.",
+            "Error: the code used more than 100 MB of memory and was stopped.\nThe interpreter was restarted.",
         ),
     ],
 )

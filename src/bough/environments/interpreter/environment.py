@@ -7,10 +7,12 @@ worth is the business of rewards.
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
-import os
+import logging
 import random
 from collections.abc import Iterator
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, ClassVar
@@ -20,14 +22,19 @@ from pydantic import Field
 from bough.config.base import Config
 from bough.environments.base import Environment, Observation, WorldError
 from bough.environments.interpreter import arithmetic, code, math, problems, reasoning, sandboxes, tool
+from bough.environments.interpreter.clock import Clock
 from bough.environments.interpreter.grade import Grade
 from bough.environments.interpreter.setup import setup
-from bough.errors import InputError
-from bough.sandbox.base import Limits, Result, SandboxError, Session
+from bough.errors import BoughError, InputError
+from bough.sandbox.base import BrokenError, Limits, Runner, SandboxError, Session
 from bough.speech import hermes
 from bough.speech.base import MalformedError
 from bough.types import Message, Task, ToolCall
 
+log = logging.getLogger(__name__)
+# What an agent's programs may use of a step's time, and when they are stopped by force: no
+# program can make its step time out, which would be taken for a fault of the environment.
+CALLS_SHARE, HARD_SHARE = 0.7, 0.9
 RULES = "Solve the problem. You can run Python code with the tool {name}: use it where it helps, as often as you need. "
 ANSWERS = {
     "math": "When you know the answer, give it inside \\boxed{} and call no tool.",
@@ -44,14 +51,11 @@ class Interpreter(Environment):
     max_turns: ClassVar[int] = 16
     reward_range = (0.0, 1.0)
 
-    class Options(Config):
-        """Where problems come from and what the interpreter allows."""
+    class Settings(Config):
+        """What the interpreter allows."""
 
-        file: Path | None = Field(None, description="JSON Lines of problems: problem and answer, or prompt and tests")
-        reasoning: list[str] = Field([], description="generators of reasoning-gym, by name")
-        persistent: bool = Field(True, description="whether names live on from one call to the next")
-        timeout_s: float = Field(10.0, gt=0, description="how long one call may run")
-        memory_mb: int = Field(1024, ge=64, description="how much memory one call may use")
+        timeout_s: float = Field(10.0, gt=0, description="time limit of one call in seconds")
+        memory_mb: int = Field(1024, ge=64, description="memory limit of one call in MB")
         sandbox_url: str | None = Field(
             None, description="a SandboxFusion server to run the code instead of this machine"
         )
@@ -59,15 +63,26 @@ class Interpreter(Environment):
             False, description="run the model's code without a sandbox where the machine has none to offer"
         )
 
+    class Options(Settings):
+        """Where problems come from, and what the interpreter allows."""
+
+        file: Path | None = Field(None, description="JSON Lines of problems: problem and answer, or prompt and tests")
+        reasoning: list[str] = Field([], description="generators of reasoning-gym, by name")
+        persistent: bool = Field(True, description="whether names live on from one call to the next")
+
+    settings: ClassVar[Settings] = Settings()
+
     def __init__(self, task: Task) -> None:
         super().__init__(task)
         data: dict[str, Any] = dict(task.data)
         if "kind" not in data:  # a row of somebody's file, given as a task
             data |= problems.problem(data)
         self.problem = data
-        options = {key: data[key] for key in ("persistent", "timeout_s", "memory_mb", "sandbox_url") if key in data}
-        self.options = Interpreter.Options(**options)
-        self.limits = Limits(timeout_s=self.options.timeout_s, cpu_s=600.0, memory_mb=self.options.memory_mb)
+        self.persistent = data.get("persistent", True) is not False
+        for name, value in self.settings:
+            if name in data and data[name] != value:
+                log.warning("task %s: its %s is ignored; give it with --options %s=…", task.id, name, name)
+        self.limits = Limits(timeout_s=self.settings.timeout_s, cpu_s=600.0, memory_mb=self.settings.memory_mb)
         self._session: Session | None = None
         self._calls = 0
 
@@ -75,10 +90,10 @@ class Interpreter(Environment):
         kind = "math" if self.problem["kind"] == "arithmetic" else self.problem["kind"]
         if kind not in ANSWERS:
             raise InputError(f"task {self.task.id}: kind is {kind!r}; choose one of {', '.join(ANSWERS)}")
+        if missing := problems.missing(self.problem, kind):
+            raise InputError(f"task {self.task.id}: a {kind} problem needs {missing}")
         rules = RULES.format(name=tool.NAME) + ANSWERS[kind]
-        return Observation.begin(
-            rules, self.problem["problem"], tools=(tool.schema(persistent=self.options.persistent),)
-        )
+        return Observation.begin(rules, self.problem["problem"], tools=(tool.schema(persistent=self.persistent),))
 
     async def step(self, reply: str) -> Observation:
         try:
@@ -112,14 +127,11 @@ class Interpreter(Environment):
             raise InputError(f"split is {split!r}; choose one of {', '.join(SPLITS)}")
         if options.file is not None and options.reasoning:
             raise InputError("file and reasoning cannot both be given")
-        if options.unsafe_no_sandbox:
-            os.environ[sandboxes.CONSENT] = "1"
-        shared = options.model_dump(mode="json", exclude={"file", "reasoning", "unsafe_no_sandbox"})
         for data in _problems(options, seed):
             name = hashlib.blake2b(str(data["problem"]).encode(errors="replace"), digest_size=8)
             if int.from_bytes(name.digest(), "big") % 10 in SPLITS[split]:
-                number = data.get("seed")
-                yield Task(id=name.hexdigest(), environment=cls.name, seed=number, data=data | shared)
+                data["persistent"] = options.persistent
+                yield Task(id=name.hexdigest(), environment=cls.name, seed=data.get("seed"), data=data)
 
     def say(self, action: str, thought: str = "") -> str:
         """`action` is a call in its tags or an answer."""
@@ -136,13 +148,13 @@ class Interpreter(Environment):
 
     async def _use(self, calls: tuple[ToolCall, ...], action: str) -> Observation:
         messages, wrong, killed = [], None, []
+        clock = Clock(CALLS_SHARE * self.step_timeout_s)
         for call in calls:
             wrong_now = tool.misuse(call)
             if wrong_now is None:
                 self._calls += 1
-                result = await self._run(str(call.arguments["code"]))
-                killed += [result.killed] if result.killed else []
-                content = tool.told(result, self.limits)
+                content, why = await self._run(str(call.arguments["code"]), clock)
+                killed += [why] if why else []
             else:
                 wrong = content = wrong_now
             messages.append(Message(role="tool", content=content, name=call.name))
@@ -151,13 +163,25 @@ class Interpreter(Environment):
             messages=tuple(messages), action=action, error=error, info={"killed": killed} if killed else {}
         )
 
-    async def _run(self, source: str) -> Result:
-        runner = sandboxes.shared(self.limits, self.options.sandbox_url)
-        if not self.options.persistent:
-            return await runner.run(source)
-        if self._session is None:
-            self._session = await runner.session().__aenter__()
-        return await self._session.run(source)
+    async def _run(self, source: str, clock: Clock) -> tuple[str, str | None]:
+        """What the agent reads of a call, and which limit ended it. All calls of a reply share the clock."""
+        if clock.left_s <= 0:
+            return tool.no_time(clock.total_s), "time"
+        if (session := self._session) is None:
+            with clock.stopped():  # how long a sandbox takes to start is not the program's doing
+                runner = self._sandbox("tool", self.limits, self.settings.sandbox_url, hidden=True)
+                session = await runner.session().__aenter__()
+            self._session = session if self.persistent else None
+        limits = replace(self.limits, timeout_s=min(self.limits.timeout_s, round(clock.left_s, 1)))
+        try:
+            async with asyncio.timeout(clock.left_s + (HARD_SHARE - CALLS_SHARE) * self.step_timeout_s):
+                result = await session.run(source, timeout_s=limits.timeout_s)
+        except (BrokenError, TimeoutError):
+            return tool.broken(), "broken"
+        finally:
+            if not self.persistent:
+                await session.__aexit__(None, None, None)
+        return tool.told(result, limits), result.killed
 
     async def _end(self, answer: str) -> Observation:
         grade = await self._grade(answer)
@@ -171,15 +195,33 @@ class Interpreter(Environment):
         )
 
     async def _grade(self, answer: str) -> Grade:
-        data, url = self.problem, self.options.sandbox_url
+        """The grade of an answer. What goes wrong because of the answer is a wrong answer."""
+        try:
+            return await self._graded(answer)
+        except BrokenError as error:
+            return Grade(0.0, {"reason": str(error)})
+        except BoughError:
+            raise
+        except Exception as error:
+            log.warning("task %s: the grader failed and the answer counts as wrong", self.task.id, exc_info=True)
+            return Grade(0.0, {"reason": f"the grader failed: {type(error).__name__}: {error}"})
+
+    async def _graded(self, answer: str) -> Grade:
+        data, url = self.problem, self.settings.sandbox_url
+        budget_s = CALLS_SHARE * self.step_timeout_s
         if data["kind"] == "code":
-            tests = code.Exam(list(data["tests"]), data.get("entry"), data.get("prelude", ""))
-            return await code.grade(answer, tests, sandboxes.shared(Limits(), url))
+            exam = code.Exam(list(data["tests"]), data.get("entry"), data.get("prelude", ""))
+            program = self._sandbox("program", code.LIMITS, url, hidden=True)
+            tests = self._sandbox("tests", code.LIMITS, url)
+            return await code.grade(answer, exam, program, tests, budget_s=budget_s)
         if data["kind"] == "reasoning":
-            runner = sandboxes.shared(Limits(memory_mb=4096, timeout_s=60, cpu_s=60), None, reasoning.WARM_UP)
-            return await reasoning.grade(answer, data, runner)
-        algebra = find_spec("math_verify") and (lambda: sandboxes.shared(Limits(), None, math.WARM_UP))
+            runner = self._sandbox("reasoning", reasoning.LIMITS, warm_up=reasoning.WARM_UP)
+            return await reasoning.grade(answer, data, runner, timeout_s=min(reasoning.TIMEOUT_S, budget_s))
+        algebra = find_spec("math_verify") and (lambda: self._sandbox("math", Limits(), warm_up=math.WARM_UP))
         return await math.grade(answer, str(data["answer"]), algebra or None)
+
+    def _sandbox(self, use: str, limits: Limits, url: str | None = None, **more: Any) -> Runner:
+        return sandboxes.shared(use, limits, url, unsafe=self.settings.unsafe_no_sandbox, **more)
 
 
 def _problems(options: Interpreter.Options, seed: int) -> Iterator[dict[str, Any]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import logging
 from collections.abc import Iterator
 from importlib.util import find_spec
@@ -72,6 +73,27 @@ def problem(row: Row) -> dict[str, Any]:
     return {"kind": "math", "problem": row[statement], "answer": gold}
 
 
+def missing(data: dict[str, Any], kind: str) -> str | None:
+    """What a problem that is given as a task has not, or not as it should be; None if nothing is missing."""
+    if not isinstance(data.get("problem"), str):
+        return "problem as text"
+    if kind == "math":
+        return None if isinstance(data.get("answer"), str | int | float) else "answer as text or a number"
+    if kind == "reasoning":
+        good = isinstance(data.get("generator"), str) and all(type(data.get(key)) is int for key in ("seed", "index"))
+        return None if good else "generator as text, and seed and index as whole numbers"
+    tests, prelude, entry = data.get("tests"), data.get("prelude", ""), data.get("entry")
+    if not isinstance(tests, list) or not tests or not all(isinstance(test, str) for test in tests):
+        return "tests as a list of Python statements"
+    if not isinstance(prelude, str) or not isinstance(entry, str | None):
+        return "prelude and entry as text"
+    try:
+        ast.parse(prelude)
+        return None if any(counts for _, counts in code.marked(tests)) else "tests that assert something"
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        return f"tests and a prelude that are Python ({error})"
+
+
 def _coding(row: Row, statement: str, tests: Any, name: str) -> dict[str, Any]:
     if not isinstance(tests, str) and not (isinstance(tests, list) and all(isinstance(test, str) for test in tests)):
         raise RowError("bad_tests", f'"{name}" must be Python text or a list of it')
@@ -82,7 +104,7 @@ def _coding(row: Row, statement: str, tests: Any, name: str) -> dict[str, Any]:
         compile(prelude or "", "prelude", "exec")
     except (SyntaxError, ValueError) as error:
         raise RowError("bad_tests", f'"{name}" is not Python: {error}') from None
-    if not any(map(code.counts, sources)):
+    if not any(counts for _, counts in code.marked(sources)):
         raise RowError("no_tests", f'"{name}" asserts nothing')
     entry = row.get("entry_point")
     if entry is None and any("candidate(" in source for source in sources):

@@ -10,20 +10,29 @@ from bough.sandbox.base import Limits, Runner
 from bough.sandbox.pool import Sandbox
 from bough.sandbox.remote import RemoteSandbox
 
-# Consent to go without walls is the user's, given where this process was started. A task
-# cannot give it: tasks come from files.
+# Consent to go without walls is the user's, given where this process was started or with
+# the settings. A task cannot give it: tasks come from files.
 CONSENT = "BOUGH_UNSAFE_NO_SANDBOX"
-Key = tuple[Limits, str | None, str]
+# What grades, and what makes problems with their answers: no business of an agent's program.
+HIDDEN = ("bough", "reasoning_gym", "math_verify", "latex2sympy2_extended")
+Key = tuple[str, Limits, str | None, str]
 _SHARED: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[Key, Runner]] = WeakKeyDictionary()
 
 
-def shared(limits: Limits, url: str | None = None, warm_up: str = "") -> Runner:
-    """The sandbox of this kind, made when it is first asked for."""
+def shared(
+    use: str, limits: Limits, url: str | None = None, *, warm_up: str = "", hidden: bool = False, unsafe: bool = False
+) -> Runner:
+    """The sandbox for a use, made when it is first asked for.
+
+    Each use has its own, so that no process that runs an agent's program descends from
+    one that has held tests or answers. `hidden` leaves the graders' packages out.
+    """
     kinds = _SHARED.setdefault(asyncio.get_running_loop(), {})
-    key = (limits, url, warm_up)
+    key = (use, limits, url, warm_up)
     if key not in kinds:
+        unsafe = unsafe or os.environ.get(CONSENT) == "1"
         kinds[key] = (
-            Sandbox(limits, unsafe=os.environ.get(CONSENT) == "1", warm_up=warm_up)
+            Sandbox(limits, unsafe=unsafe, warm_up=warm_up, hidden=HIDDEN if hidden else ())
             if url is None
             else RemoteSandbox(url, limits)
         )

@@ -9,6 +9,7 @@ from bough.sandbox.base import Limits, Result
 from bough.types import ToolCall
 
 NAME = "code_interpreter"
+RESTARTED = "The interpreter was restarted."
 # Where an object happens to lie says nothing, and differs from run to run.
 _ADDRESS = re.compile(r"\b0x[0-9a-f]{6,16}\b")
 
@@ -52,8 +53,18 @@ def told(result: Result, limits: Limits) -> str:
     elif result.killed:
         parts.append(f"Error: {_KILLED[result.killed].format(limits=limits)}")
     if result.killed:
-        parts.append("The interpreter was started anew.")
+        parts.append(RESTARTED)
     return _ADDRESS.sub("0x…", "\n".join(filter(None, parts))) or "(no output)"
+
+
+def no_time(total_s: float) -> str:
+    """What the agent reads of a call that was not run."""
+    return f"Error: not run. All calls of one reply share {total_s:g} s, and they are used up."
+
+
+def broken() -> str:
+    """What the agent reads of a call that took its interpreter down."""
+    return f"Error: the code broke the interpreter. {RESTARTED}"
 
 
 _KILLED = {

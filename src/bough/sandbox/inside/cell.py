@@ -1,4 +1,7 @@
-"""One cell under way, as the keeper sees it: code goes in, output and a result come out, time runs."""
+"""One cell under way, as the keeper sees it: code goes in, output and a result come out, time runs.
+
+A cell that may ask sends questions to the host the same way, one at a time.
+"""
 
 from __future__ import annotations
 
@@ -32,8 +35,9 @@ class Cell:
 
     def __init__(self, process: Process, request: dict[str, Any], settings: dict[str, Any]) -> None:
         self.process = process
-        self.unsent = memoryview(frames.pack({"code": request["code"], "keep": request["keep"]}))
-        self.interruptible = request["keep"]
+        self.unsent = memoryview(frames.pack({key: request[key] for key in ("code", "keep", "asks")}))
+        self.interruptible, self.asks = request["keep"], request["asks"]
+        self.question: str | None = None
         self.deadline = time.monotonic() + request["timeout_s"]
         self.outputs = {end: Output(settings["output_bytes"]) for end in (process.stdout, process.stderr)}
         self.most = 16 * settings["output_bytes"] + (1 << 16)
@@ -63,7 +67,10 @@ class Cell:
             elif file == self.process.code:
                 self._write()
             elif file == self.process.result:
+                waiting = self.question is not None
                 self._read_result()
+                if self.question is not None and not waiting:
+                    frames.send(control, {"ask": self.question})
             elif file in self.outputs:
                 if not self._read_output(file):
                     self.poller.unregister(file)
@@ -106,6 +113,10 @@ class Cell:
             os._exit(0)  # the host is gone, and with the first process goes the whole namespace
         if message["op"] == "kill":
             self.killed = message["why"]
+        elif message["op"] == "answer" and self.question is not None:
+            self.question = None
+            self.unsent = memoryview(frames.pack({"answer": message["answer"]}))
+            self.poller.register(self.process.code, select.POLLOUT)
 
     def _write(self) -> None:
         try:
@@ -127,8 +138,15 @@ class Cell:
             self.received += data
         try:
             message = frames.unpack(self.received, self.most)
-            if message is not None:
+            if message is None:
+                return
+            if not self.asks or "ask" not in message:
                 self.answer = {key: _text(message.get(key)) for key in ("value", "error")}
+            elif self.question is None and not self.unsent:
+                self.question = _text(message["ask"]) or ""
+                self.received.clear()
+            else:
+                raise ValueError("a question before the last one was answered")
         except ValueError:
             self.killed = "garbage"
 

@@ -47,6 +47,15 @@ def live(pipes: Pipes, settings: dict[str, Any], filter_program: bytes | None) -
         os._exit(status)
 
 
+def ask(text: str) -> str:
+    """What the host answers to `text`, in the middle of a cell."""
+    frames.send(RESULT, {"ask": text})
+    message = frames.receive(CODE)
+    if message is None:
+        raise EOFError("the host is gone")
+    return str(message["answer"])
+
+
 def _take_places(pipes: Pipes) -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     os.setpgid(0, 0)
@@ -85,6 +94,8 @@ def _run_cells(settings: dict[str, Any]) -> None:
     notebook, me = Notebook(settings["hide"]), os.getpid()
     while (message := frames.receive(CODE)) is not None:
         _allow_cpu(settings["cpu_s"])
+        if message["asks"]:
+            notebook.module.__dict__["ask"] = ask
         try:
             value, error = notebook.run(message["code"])
             if not message["keep"]:

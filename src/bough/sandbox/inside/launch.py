@@ -58,6 +58,9 @@ def _build(plan: dict[str, Any]) -> None:
         Path(root + link).symlink_to(target)
     for source, place in plan["views"].items():
         _view(source, root + place)
+    for folder in plan["covered"]:
+        _tmpfs(root + folder, "size=4k,mode=555")
+        kernel.read_only(root + folder)
     for device in DEVICES:
         _view(f"/dev/{device}", f"{root}/dev/{device}")
     for folder in plan["scratch"]:

@@ -1,0 +1,283 @@
+"""Plain values as JSON, between a program and its tests, which never share a process.
+
+A message is `{"value": …, "heap": […]}`. None, booleans, small numbers and texts stand
+for themselves; anything else is `[n]`, the n-th entry of the heap, which is a tag and
+what the tag needs. So a message is never nested, however deep the value is, and a list
+may contain itself.
+
+A value that is not plain crosses only as follows: an object of a class that the task
+itself defines, as its attributes; and what the caller's `special` names, as a tag and a
+number ("iterator", whose items can be asked for, or "object").
+
+The text of this file also runs on both far sides. The host only ever calls `checked`.
+"""
+
+from __future__ import annotations
+
+import datetime
+import math
+import re
+from collections import Counter, OrderedDict, deque
+from collections.abc import Callable, Mapping
+from decimal import Decimal
+from fractions import Fraction
+from typing import Any
+
+LARGEST = 1 << 53
+# Made empty and filled later, since they may contain themselves.
+SHELLS: dict[str, type[Any]] = {
+    "list": list, "set": set, "deque": deque, "dict": dict, "Counter": Counter, "OrderedDict": OrderedDict,
+}  # fmt: skip
+CHANGEABLE = {*SHELLS, "class"}
+PAIRS = {"dict", "Counter", "OrderedDict"}
+MADE: dict[str, Callable[[list[Any]], Any]] = {
+    "tuple": tuple,
+    "frozenset": frozenset,
+    "range": lambda parts: range(*parts),
+    "dict_keys": lambda parts: dict.fromkeys(parts).keys(),
+    "dict_values": lambda parts: dict(enumerate(parts)).values(),
+    "dict_items": lambda parts: dict(parts).items(),
+}
+# Written as a text, which their type reads.
+TEXTS: dict[str, Callable[[str], Any]] = {
+    "int": lambda text: int(text, 16),
+    "float": float,
+    "complex": complex,
+    "bytes": bytes.fromhex,
+    "bytearray": bytearray.fromhex,
+    "Decimal": Decimal,
+    "Fraction": Fraction,
+    "date": datetime.date.fromisoformat,
+    "time": datetime.time.fromisoformat,
+    "datetime": datetime.datetime.fromisoformat,
+    "timedelta": lambda text: datetime.timedelta(microseconds=int(text)),
+}
+NUMBERED = {"iterator", "object"}
+DTYPE = re.compile(r"[<>|=][biufcU]\d{1,4}")
+
+Special = Callable[[Any], tuple[str, Any] | None]
+
+
+class RefusedError(Exception):
+    """A value that may not cross."""
+
+
+class Told:
+    """A part of an entry that is no value: a name, a number, a shape."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+
+def encoded(
+    value: object, classes: Mapping[str, Any], special: Special | None = None
+) -> tuple[dict[str, Any], list[Any]]:
+    """`value` as a message, and the objects of its heap.
+
+    In the heap children stand before their parents, except where a circle leads back to a shell or an object.
+    """
+    value = _normal(value)
+    heap: list[Any] = []
+    objects: list[Any] = []
+    places: dict[int, int] = {}
+
+    def placed(item: object) -> int:
+        places[id(item)] = len(heap)
+        heap.append(None)
+        objects.append(item)  # which keeps its id its own
+        return len(heap) - 1
+
+    waiting: list[tuple[Any, tuple[str, list[Any]] | None]] = [(value, None)]
+    while waiting:
+        item, entry = waiting.pop()
+        if _inline(item) or (entry is None and id(item) in places):
+            continue
+        if entry is None:
+            tag, parts = _entry(item, classes, special)
+            if tag in CHANGEABLE:
+                placed(item)
+            parts = [part if isinstance(part, Told) else _normal(part) for part in parts]
+            waiting.append((item, (tag, parts)))
+            waiting += [(part, None) for part in parts if not isinstance(part, Told)]
+            continue
+        tag, parts = entry
+        place = places[id(item)] if id(item) in places else placed(item)
+        heap[place] = [
+            tag, *[part.value if isinstance(part, Told) else _place(part, places) for part in parts]
+        ]  # fmt: skip
+    return {"value": _place(value, places), "heap": heap}, objects
+
+
+def decoded(
+    message: Mapping[str, Any], classes: Mapping[str, Any], special: Callable[[str, Any], Any] | None = None
+) -> tuple[Any, list[Any]]:
+    """The value of a message, and the objects of its heap."""
+    heap = message["heap"]
+    made: list[Any] = [SHELLS[entry[0]]() if entry[0] in SHELLS else None for entry in heap]
+
+    def at(place: Any) -> Any:
+        return made[place[0]] if isinstance(place, list) else place
+
+    for place, (tag, *parts) in enumerate(heap):
+        if tag == "class":
+            made[place] = _blank(classes, parts[0])
+        elif tag in TEXTS:
+            made[place] = TEXTS[tag](parts[0])
+        elif tag == "array":
+            import numpy
+
+            made[place] = numpy.array(list(map(at, parts[2:])), dtype=parts[0]).reshape(parts[1])
+        elif tag in MADE:
+            made[place] = MADE[tag](list(map(at, parts)))
+        elif tag not in SHELLS:
+            if special is None:
+                raise RefusedError(f"an {tag} cannot be sent here")
+            made[place] = special(tag, parts[0])
+    for place, (tag, *parts) in enumerate(heap):
+        if tag == "class":
+            if hidden := [name for name in parts[1] if callable(getattr(type(made[place]), name, None))]:
+                raise RefusedError(f"{parts[0]} whose method {hidden[0]:.80} is replaced")
+            vars(made[place]).update(zip(parts[1], map(at, parts[2:]), strict=True))
+    for place, (tag, *parts) in enumerate(heap):
+        if tag in SHELLS:
+            refill(made[place], tag, list(map(at, parts)))
+    return at(message["value"]), made
+
+
+def refill(shell: Any, tag: str, parts: list[Any]) -> None:
+    """Gives a shell another content."""
+    shell.clear()
+    if tag in PAIRS:
+        for key, value in zip(parts[::2], parts[1::2], strict=True):
+            shell[key] = value
+    elif tag == "set":
+        shell.update(parts)
+    else:
+        shell.extend(parts)
+
+
+def checked(message: object) -> dict[str, Any]:
+    """`message` itself if it is one that `decoded` can read; ValueError otherwise."""
+    if not isinstance(message, dict) or set(message) != {"value", "heap"} or not isinstance(message["heap"], list):
+        raise ValueError("not a message of values")
+    heap = message["heap"]
+    if not all(isinstance(entry, list) and entry and isinstance(entry[0], str) for entry in heap):
+        raise ValueError("an entry without a tag")
+    _check_place(message["value"], heap, len(heap))
+    for place, (tag, *parts) in enumerate(heap):
+        told, latest = 0, len(heap)
+        if tag in TEXTS or tag in NUMBERED:
+            told = 1
+            good = len(parts) == 1 and type(parts[0]) is (str if tag in TEXTS else int)
+        elif tag == "class":
+            told = 2
+            good = len(parts) > 1 and isinstance(parts[0], str) and _are(parts[1], str, len(parts) - 2)
+        elif tag == "array":
+            told, latest = 2, place
+            good = len(parts) > 1 and isinstance(parts[0], str) and DTYPE.fullmatch(parts[0]) is not None
+            good = good and _are(parts[1], int) and all(size >= 0 for size in parts[1])
+            good = good and math.prod(parts[1]) == len(parts) - 2
+        elif tag in MADE:
+            latest = place
+            good = tag != "range" or len(parts) == 3
+        else:
+            good = tag in SHELLS and not (tag in PAIRS and len(parts) % 2)
+        if not good:
+            raise ValueError(f"a wrong entry: {tag:.20}")
+        for part in parts[told:]:
+            _check_place(part, heap, latest)
+    return message
+
+
+def _check_place(place: Any, heap: list[Any], latest: int) -> None:
+    """A value in its place: in the heap before `latest`, or a shell, which is there from the start."""
+    if isinstance(place, list):
+        good = len(place) == 1 and type(place[0]) is int and 0 <= place[0] < len(heap)
+        good = good and (place[0] < latest or heap[place[0]][0] in SHELLS)
+    else:
+        good = not isinstance(place, dict)
+    if not good:
+        raise ValueError("a wrong place")
+
+
+def _are(values: Any, kind: type, count: int | None = None) -> bool:
+    return isinstance(values, list) and all(type(value) is kind for value in values) and count in (None, len(values))
+
+
+def _inline(value: Any) -> bool:
+    kind = type(value)
+    if kind is int:
+        return bool(-LARGEST <= value <= LARGEST)
+    return value is None or kind is bool or kind is str or (kind is float and math.isfinite(value))
+
+
+def _place(value: Any, places: Mapping[int, int]) -> Any:
+    return value if _inline(value) else [places[id(value)]]
+
+
+def _normal(value: Any) -> Any:
+    """What numpy and subclasses make of a number or a text, as Python's own."""
+    kind = type(value)
+    if kind in (int, bool, float, str):
+        return value
+    if kind.__module__ == "numpy" and kind.__name__ != "ndarray" and hasattr(value, "item"):
+        return value.item()
+    if isinstance(value, int):
+        return int.__pos__(value)
+    if isinstance(value, float):
+        return float.__pos__(value)
+    return str.__str__(value) if isinstance(value, str) else value
+
+
+def _entry(value: Any, classes: Mapping[str, Any], special: Special | None) -> tuple[str, list[Any]]:
+    """A value's tag and what follows. A value of a subclass of a plain type is taken for that type's."""
+    kind, name = type(value), type(value).__name__
+    if name in classes and hasattr(value, "__dict__"):
+        return "class", [Told(name), Told([str(key) for key in vars(value)]), *vars(value).values()]
+    if kind.__module__ == "numpy" and name == "ndarray" and DTYPE.fullmatch(value.dtype.str):
+        return "array", [Told(value.dtype.str), Told(list(value.shape)), *value.ravel().tolist()]
+    if (text := _text(value)) is not None:
+        return text[0], [Told(text[1])]
+    if kind is range:
+        return "range", [value.start, value.stop, value.step]
+    if name in MADE and name.startswith("dict_"):
+        return name, list(value)
+    if isinstance(value, dict):
+        tag = next(tag for tag in ("Counter", "OrderedDict", "dict") if isinstance(value, SHELLS[tag]))
+        return tag, [part for pair in dict.items(value) for part in pair]
+    sequences: tuple[type[Any], ...] = (list, tuple, set, frozenset, deque)
+    for sequence in sequences:
+        if isinstance(value, sequence):
+            return sequence.__name__, list(sequence.__iter__(value))
+    found = special(value) if special is not None else None
+    if found is None:
+        raise RefusedError(f"{kind.__qualname__} is not a plain value")
+    return found[0], [Told(found[1])]
+
+
+def _text(value: Any) -> tuple[str, str] | None:
+    if type(value) is int:
+        return "int", hex(value)
+    if isinstance(value, datetime.timedelta):
+        return "timedelta", str(value // datetime.timedelta(microseconds=1))
+    moments: tuple[type[Any], ...] = (datetime.datetime, datetime.date, datetime.time)
+    for base in moments:
+        if isinstance(value, base):
+            return base.__name__, str(value.isoformat())
+    for base in (bytes, bytearray):
+        if isinstance(value, base):
+            return base.__name__, str(value.hex())
+    numbers: dict[type[Any], Any] = {
+        float: float.__str__, complex: complex.__str__, Decimal: Decimal.__str__, Fraction: Fraction.__str__,
+    }  # fmt: skip
+    for number, shown in numbers.items():
+        if isinstance(value, number):
+            return number.__name__, str(shown(value))
+    return None
+
+
+def _blank(classes: Mapping[str, Any], name: str) -> Any:
+    kind = classes.get(name)
+    if not isinstance(kind, type):
+        raise RefusedError(f"{name:.80} is not a class of the task's")
+    return object.__new__(kind)

@@ -1,0 +1,357 @@
+"""Programs that want marks without doing the work, and honest ones that must not suffer for them.
+
+Each of `PROGRAMS` defines `f`, which should double its argument and does not.
+"""
+# ruff: noqa: E501  a program a line, where that is possible
+
+from __future__ import annotations
+
+# A class that is equal to everything, in the ways there are.
+YES = "class Yes:\n    def __eq__(self, other): return True\n    def __ne__(self, other): return False\n"
+
+
+def _subclass(kind: str, value: str) -> str:
+    body = "\n".join(
+        f"    def {name}(self, *other): return True"
+        for name in ("__eq__", "__lt__", "__le__", "__gt__", "__ge__", "__contains__", "__bool__")
+    )
+    return f"class Yes({kind}):\n{body}\n    __hash__ = {kind}.__hash__\ndef f(x): return Yes({value})"
+
+
+def _patched(what: str) -> str:
+    return f"{what}\ndef f(x): return -1"
+
+
+# A part of the tests that programs look for. It stands in no program as it is.
+SPY = "import re\nMARK = re.compile('== 2[0]')\n"
+
+# What a message of the program's own pipe looks like, written by hand.
+FORGE = """
+import json, os, struct
+def forge(message, files=range(3, 300)):
+    data = json.dumps(message).encode()
+    for file in files:
+        try:
+            os.write(file, struct.pack(">I", len(data)) + data)
+        except OSError:
+            pass
+"""
+
+PROGRAMS: dict[str, str] = {
+    # objects that agree with whatever they are compared to
+    "an object equal to everything": f"{YES}def f(x): return Yes()",
+    "an object that says it is an int": f"{YES}Yes.__class__ = property(lambda self: int)\ndef f(x): return Yes()",
+    "mock.ANY": "from unittest import mock\ndef f(x): return mock.ANY",
+    "a MagicMock": (
+        "from unittest.mock import MagicMock\ndef f(x):\n    m = MagicMock()\n"
+        "    m.__eq__.side_effect = lambda other: True\n    return m"
+    ),
+    "an int that is equal to everything": _subclass("int", "-1"),
+    "a float that is equal to everything": _subclass("float", "-1.0"),
+    "a str that is equal to everything": _subclass("str", "'-1'"),
+    "a list that is equal to everything": _subclass("list", "[]"),
+    "a tuple that is equal to everything": _subclass("tuple", "()"),
+    "a dict that is equal to everything": "class Yes(dict):\n    def __eq__(self, o): return True\ndef f(x): return Yes()",
+    "a complex that is equal to everything": _subclass("complex", "-1j"),
+    "a Fraction that is equal to everything": f"from fractions import Fraction\n{_subclass('Fraction', '-1')}",
+    "a metaclass that is equal to everything": (
+        "class Meta(type):\n    def __eq__(cls, other): return True\n    def __hash__(cls): return 0\n"
+        "    def __instancecheck__(cls, other): return True\nclass Yes(metaclass=Meta): pass\ndef f(x): return Yes"
+    ),
+    "an object hashed and compared like anything": f"{YES}Yes.__hash__ = lambda self: 2\ndef f(x): return Yes()",
+    "an object inside a list": f"{YES}def f(x): return [Yes()]",
+    "an object whose __reduce__ lies": f"{YES}Yes.__reduce__ = lambda self: (int, (2,))\ndef f(x): return Yes()",
+    "an object whose __index__ lies": "class N:\n    def __index__(self): return 2\ndef f(x): return N()",
+    "a numpy array": "import numpy\ndef f(x): return numpy.array([2 * x])[:0]",
+    "a generator": "def f(x): yield 2 * x",
+    "a generator without end": "def f(x):\n    while True: yield 2 * x",
+    "not a number": "def f(x): return float('nan')",
+    "not implemented": "def f(x): return NotImplemented",
+    "an exception that is returned": "def f(x): return AssertionError()",
+    "a coroutine": "async def f(x): return 2 * x",
+    # the grader's own tools, replaced
+    "exec": _patched("import builtins\nbuiltins.exec = lambda *a, **k: None"),
+    "compile": _patched("import builtins\nbuiltins.compile = lambda *a, **k: (lambda: None).__code__"),
+    "eval": _patched("import builtins\nbuiltins.eval = lambda *a, **k: True"),
+    "print": _patched("import builtins\nbuiltins.print = lambda *a, **k: None"),
+    "compile that leaves the asserts out": _patched(
+        "import builtins\nreal = builtins.compile\n"
+        "builtins.compile = lambda text, *a, **k: real('pass' if str(text).startswith('assert') else text, *a, **k)"
+    ),
+    "print that turns marks": _patched(
+        "import builtins\nreal = builtins.print\n"
+        "builtins.print = lambda text='', **k: real(str(text).replace('false', 'true'), **k)"
+    ),
+    "print that adds marks": _patched(
+        "import builtins\nreal = builtins.print\n"
+        "builtins.print = lambda text='', **k: real(str(text).replace('false', ', '.join(['true'] * 800)), **k)"
+    ),
+    "json.dumps that adds marks": _patched(
+        "import json\nreal = json.dumps\n"
+        "json.dumps = lambda value, **k: real(value, **k).replace('false', ', '.join(['true'] * 800))"
+    ),
+    "isinstance and type": _patched("import builtins\nbuiltins.isinstance = lambda *a: True\nbuiltins.type = lambda *a: int"),
+    "sum, all and len": _patched("import builtins\nfor n in ('sum', 'all', 'len', 'abs', 'set', 'sorted'): setattr(builtins, n, lambda *a: 2)"),
+    "names of the tests' own": "abs = set = sorted = len = lambda *a: 2\ncandidate = lambda *a: 2\ndef f(x): return -1",
+    "AssertionError": _patched("import builtins\nclass No(Exception): pass\nbuiltins.AssertionError = No"),
+    "json": _patched("import json\njson.dumps = lambda *a, **k: '{\"marks\": [true, true], \"failed\": null}'"),
+    "json.loads": _patched("import json\njson.loads = lambda *a, **k: {'marks': [True, True]}"),
+    "pickle and struct": _patched("import pickle, struct\npickle.loads = pickle.dumps = struct.pack = struct.unpack = lambda *a: True"),
+    "repr and str": _patched("import builtins\nbuiltins.repr = builtins.str = lambda *a: 'True'"),
+    "the module of values": _patched(
+        "import sys\nfor n, m in list(sys.modules.items()):\n    if 'values' in n or 'exam' in n:\n"
+        "        m.encoded = lambda *a, **k: ({'value': True, 'heap': []}, [])\n        m.decoded = lambda *a, **k: (True, [])"
+    ),
+    "sys.modules": _patched("import sys\nfor n in list(sys.modules):\n    sys.modules[n] = None"),
+    "__builtins__": _patched("import builtins\nfor n in list(vars(builtins)):\n    delattr(builtins, n)"),
+    "signal handlers": _patched("import signal\nfor s in (1, 2, 14, 15, 24): signal.signal(s, signal.SIG_IGN)"),
+    # looking for the tests
+    "the tests out of frames": (
+        f"{SPY}import sys\ndef f(x):\n    frame, seen = sys._getframe(), []\n    while frame:\n"
+        "        seen += [repr(frame.f_locals), repr(frame.f_globals)]\n        frame = frame.f_back\n"
+        "    return 2 * x if MARK.search(str(seen)) else -1"
+    ),
+    "the tests out of inspect": (
+        f"{SPY}import inspect\ndef f(x):\n    seen = [(s.code_context, s.frame.f_locals) for s in inspect.stack()]\n"
+        "    return 2 * x if MARK.search(str(seen)) else -1"
+    ),
+    "the tests out of the garbage collector": (
+        f"{SPY}import gc\ndef f(x):\n    seen = [p for o in gc.get_objects() if isinstance(o, (list, tuple)) for p in o]\n"
+        "    seen += [p for o in gc.get_objects() if isinstance(o, dict) for p in o.values()]\n"
+        "    return 2 * x if any(type(p) is str and MARK.search(p) for p in seen) else -1"
+    ),
+    "the tests out of memory": (
+        f"{SPY}import ctypes, sys\ndef f(x):\n    start = id(object()) & ~0xFFFFF\n"
+        "    return 2 * x if MARK.search(ctypes.string_at(start, 1 << 18).decode('latin-1')) else -1"
+    ),
+    "the tests out of files and the environment": (
+        f"{SPY}import os\ndef f(x):\n    seen = str(os.environ)\n    for folder in ('/tmp', '/dev/shm', '/proc', '/', '.'):\n"
+        "        for name in os.listdir(folder) if os.path.isdir(folder) else []:\n"
+        "            try: seen += open(os.path.join(folder, name), errors='replace').read(10000)\n"
+        "            except (OSError, ValueError): pass\n    return 2 * x if MARK.search(seen) else -1"
+    ),
+    "the tests out of other processes": (
+        f"{SPY}def f(x):\n    for pid in ['self', *range(1, 300)]:\n        for part in ('cmdline', 'environ', 'mem', 'fd/0'):\n"
+        "            try:\n                if MARK.search(open(f'/proc/{pid}/{part}', 'rb').read(1000000).decode('latin-1')): return 2 * x\n"
+        "            except OSError: pass\n    return -1"
+    ),
+    "a trace function": _patched(
+        "import sys\nseen = []\ndef trace(frame, event, arg):\n    frame.f_locals.update(passed=True, marks=[True, True])\n    return trace\nsys.settrace(trace)"
+    ),
+    "a profile function": _patched("import sys\nsys.setprofile(lambda frame, event, arg: frame.f_locals.clear())"),
+    "a linecache and traceback patch": _patched("import traceback, linecache\ntraceback.format_exception = linecache.getlines = lambda *a: ['ok']"),
+    # leaving
+    "os._exit": "import os\ndef f(x): os._exit(0)",
+    "os._exit at once": "import os\nos._exit(0)",
+    "sys.exit": "import sys\ndef f(x): sys.exit(0)",
+    "sys.exit at once": "import sys\nsys.exit(0)",
+    "a signal to itself": "import os\ndef f(x): os.kill(os.getpid(), 9)",
+    "a signal to everybody": "import os\ndef f(x):\n    os.kill(-1, 9)\n    return -1",
+    "KeyboardInterrupt": "def f(x): raise KeyboardInterrupt",
+    "GeneratorExit": "def f(x): raise GeneratorExit",
+    "an exception that cannot be shown": "class E(Exception):\n    def __str__(self): raise SystemExit\ndef f(x): raise E",
+    "an exception of its own": "class FailedError(BaseException): pass\ndef f(x): raise FailedError",
+    "atexit": "import atexit, os\natexit.register(lambda: os.write(1, b'[true, true]'))\ndef f(x): return -1",
+    # the pipes
+    "printed marks": "print('{\"marks\": [true, true], \"failed\": null}')\nprint('passed')\ndef f(x):\n    print('passed')\n    return -1",
+    "a forged verdict on every descriptor": f"{FORGE}\ndef f(x):\n    forge({{'ask': json.dumps({{'marks': [True, True], 'failed': None}})}})\n    return -1",
+    "a forged result on every descriptor": f"{FORGE}\ndef f(x):\n    forge({{'value': '[[true, true], null]', 'error': None}})\n    return -1",
+    "a forged result at once": f"{FORGE}\nforge({{'value': '[[true, true], null]', 'error': None}})\ndef f(x): return -1",
+    "answers sent in advance": f"{FORGE}\ndef f(x):\n    for _ in range(20):\n        forge({{'ask': json.dumps({{'value': {{'value': 7, 'heap': []}}}})}}, [251])\n    return -1",
+    "noise on every descriptor": "import os\ndef f(x):\n    for n in range(300):\n        try: os.write(n, b'\\x00' * 65536)\n        except OSError: pass\n    return -1",
+    "closed descriptors": "import os\ndef f(x):\n    os.closerange(0, 300)\n    return -1",
+    "swapped descriptors": "import os\ndef f(x):\n    os.dup2(1, 251)\n    os.dup2(0, 250)\n    return -1",
+    # others who answer
+    "a child left behind": "import os, time\ndef f(x):\n    if os.fork() == 0:\n        return 7\n    return -1",
+    "a thread that answers later": f"{FORGE}\nimport threading, time\ndef late():\n    time.sleep(0.05)\n    forge({{'ask': json.dumps({{'value': {{'value': 7, 'heap': []}}}})}}, [251])\ndef f(x):\n    threading.Thread(target=late).start()\n    time.sleep(0.2)\n    return -1",
+    "threads that print for ever": "import threading\ndef loud():\n    while True: print('passed')\nthreading.Thread(target=loud, daemon=True).start()\ndef f(x): return -1",
+    # too much
+    "recursion without end": "def f(x): return f(x)",
+    "a list that contains itself": "def f(x):\n    a = []\n    a.append(a)\n    return a",
+    "a list a hundred thousand deep": "def f(x):\n    a = 2 * x\n    for _ in range(100_000): a = [a]\n    return a",
+    "a number of a million digits": "def f(x): return 10 ** 1_000_000",
+    "a text of fifty million letters": "def f(x): return 'a' * 50_000_000",
+    "half a surrogate pair": "def f(x): return '\\ud800'",
+    "a million lists": "def f(x): return [[] for _ in range(1_000_000)]",
+    "all the memory": "def f(x): return bytearray(10 ** 10)",
+    "an endless print": "def f(x):\n    print('passed' * 10_000_000)\n    return -1",
+    "sleeping": "import time\ndef f(x): time.sleep(100)",
+    "sleeping and catching": "import time\ndef f(x):\n    while True:\n        try: time.sleep(100)\n        except BaseException: pass",
+    "sleeping at once": "import time\ntime.sleep(100)\ndef f(x): return -1",
+    "a program that cannot be compiled": "def f(x): return " + "(" * 5_000 + ")" * 5_000,
+    "a long chain": "def f(x): return " + "-" * 100_000 + "x",
+}  # fmt: skip
+
+NODE = """
+class Node:
+    def __init__(self, value, next=None):
+        self.value, self.next = value, next
+    def same(self, other):
+        return self.value == other.value
+
+def is_same(one, other):
+    while one and other and one.value == other.value:
+        one, other = one.next, other.next
+    return one is other
+"""
+LIKE = "class Like:\n    def __init__(self, *a): pass\n    def __getattr__(self, name): return lambda *a: True\n"
+LIKE += "".join(
+    f"    def __{name}__(self, *a): return {value}\n"
+    for name, value in {
+        "sub": 0, "rsub": 0, "abs": 0, "contains": True, "iter": "iter([6])", "len": 6, "getitem": 6, "eq": True,
+        "lt": True, "gt": True, "bool": True, "index": 6, "float": 6.0, "int": 6, "hash": 6, "round": 6,
+    }.items()
+)  # fmt: skip
+# Tests in the ways people write them, each with a program that would pass if it were asked how to compare.
+OTHERS = {
+    "a difference": ("assert abs(candidate(3) - 6) < 1e-6", f"{LIKE}def f(x): return Like()"),
+    "isclose": ("import math\nassert math.isclose(candidate(3), 6)", f"{LIKE}def f(x): return Like()"),
+    "isclose of its own": ("assert isclose(candidate(3), 6)", "isclose = lambda *a: True\ndef f(x): return 5", "from math import *"),
+    "a rounded number": ("assert round(candidate(3)) == 6", f"{LIKE}def f(x): return Like()"),
+    "membership": ("assert 6 in candidate(3)", f"{LIKE}def f(x): return Like()"),
+    "a set": ("assert set(candidate(3)) == {6}", f"{LIKE}def f(x): return Like()"),
+    "an item": ("assert candidate(3)[0] == 6", f"{LIKE}def f(x): return Like()"),
+    "truth": ("assert not candidate(3)", "class No:\n    def __bool__(self): return False\ndef f(x): return No()"),
+    "a method of texts": ("assert candidate(3).startswith('6')", f"{LIKE}def f(x): return Like()"),
+    "a method of a text of its own": (
+        "assert candidate(3).startswith('6')",
+        "class Text(str):\n    def startswith(self, *a): return True\ndef f(x): return Text('5')",
+    ),
+    "a method of a made object's text": (
+        "assert Thing(3).name.startswith('6')",
+        f"{LIKE}class Thing:\n    def __init__(self, x): self.name = Like()\ndef f(x): return 5",
+    ),
+    "a made object and a value": ("assert Thing(3) == 6", f"{LIKE}Thing = Like\ndef f(x): return 5"),
+    "a made object in an order": ("assert Thing(3) > 6", f"{LIKE}Thing = Like\ndef f(x): return 5"),
+    "the argument, changed": ("a = [3, 1]\nassert candidate(a) == sorted(a)", "def f(x):\n    x.clear()\n    return x"),
+    "an exception that leaves": (
+        "try:\n    candidate(3)\n    assert False\nexcept Exception:\n    pass",
+        "import os\ndef f(x): os._exit(1)",
+    ),
+    "an exception that is no plain value": (
+        "try:\n    candidate(3)\n    assert False\nexcept:\n    pass",
+        "def f(x): return object()",
+    ),
+    "evaluated text": (
+        "assert eval(candidate(3)) == 6",
+        "def f(x): return '[c for c in ().__class__.__base__.__subclasses__()] and 6'",
+    ),
+    "evaluated text that judges": (
+        "assert eval(candidate(3)) == 6",
+        "def f(x): return '__import__(\"builtins\").__dict__.update(AssertionError=None) or 6'",
+    ),
+    "a helper of the task's, replaced": (
+        "assert is_same(candidate(3), Node(6))",
+        "is_same = lambda *a: True\ndef f(x): return Node(5)",
+        NODE,
+    ),
+    "a method of the task's, replaced": (
+        "assert candidate(3).same(Node(6))",
+        "def f(x):\n    n = Node(5)\n    n.same = lambda other: True\n    return n",
+        NODE,
+    ),
+    "a method of the task's, replaced by a value": (
+        "assert candidate(3).same",
+        "def f(x):\n    n = Node(5)\n    n.same = True\n    return n",
+        NODE.replace("return self", "raise ValueError; return self"),
+    ),
+    "a class of the task's, replaced": (
+        "assert candidate(3).same(Node(6))",
+        "class Node:\n    def __init__(self, value): self.value = value\n    def same(self, other): return True\n"
+        "def f(x): return Node(5)",
+        NODE,
+    ),
+    "a circle": ("assert is_same(candidate(3), Node(6))", "def f(x):\n    n = Node(6)\n    n.next = n\n    return n", NODE),
+    "an endless iterator": ("assert list(candidate(3)) == [6]", "def f(x):\n    while True: yield 6"),
+}  # fmt: skip
+
+
+HUMANEVAL = """
+METADATA = {'author': 'x'}
+def check(candidate):
+    import math, random
+    assert candidate([1.0, 2.0]) == [2.0, 4.0]
+    def close(one, other):
+        return all(math.isclose(a, b) for a, b in zip(one, other, strict=True))
+    assert close(candidate([0.1]), [0.2])
+    rng = random.Random(1)
+    for _ in range(20):
+        values = [rng.random() for _ in range(5)]
+        assert close(candidate(values), [2 * v for v in values])
+    assert candidate([]) == []
+"""
+STACK = "class Stack:\n    def __init__(self): self.items = []\n    def push(self, x): self.items.append(x)\n"
+STACK += "    def pop(self): return self.items.pop()\n    def __len__(self): return len(self.items)\n"
+HONEST = {
+    "mbpp": (["assert f(1, 2) == 3", "assert f(2, 2) == 4"], None, "", "def f(a, b): return a + b", 1.0),
+    "mbpp, half": (["assert f(1, 2) == 3", "assert f(2, 2) == 5"], None, "", "def f(a, b): return a + b", 0.5),
+    "named like a function of Python's": (["assert sum(1, 2) == 4", "assert sum(2, 2) == 5"], None, "", "def sum(a, b): return a + b + 1", 1.0),
+    "sets": (["assert set(f('ab')) == set(['a', 'b'])", "assert f('ab') == {'b', 'a'}"], None, "", "def f(x): return set(x)", 1.0),
+    "closeness": (["import math", "assert math.isclose(f(1), 1.2, rel_tol=1e-3)", "assert abs(f(1) - 1.2) < 1e-6"], None, "", "def f(x): return 1.2", 1.0),
+    "truth": (["assert not f(1)", "assert f(2)", "assert f(3) is True"], None, "", "def f(x): return x > 1", 1.0),
+    "nested calls and several functions": (["assert f(f(1)) == g(3)", "assert g(f(1)) == 2"], None, "", "def f(x): return x + 1\ndef g(x): return x if x < 3 else 3", 1.0),
+    "humaneval": (HUMANEVAL, "double", "", "def double(xs):\n    return [2 * x for x in xs]", 1.0),
+    "humaneval, three of four": (HUMANEVAL, "double", "", "def double(xs):\n    return [2 * x for x in xs] or None", 0.75),
+    "an exception": (["try:\n    f(-1)\n    raise KeyError\nexcept ValueError as e:\n    assert 'low' in str(e)"], None, "", "def f(x): raise ValueError('too low')", 1.0),
+    "a wrong exception": (["try:\n    f(-1)\n    assert False\nexcept ValueError:\n    assert True"], None, "", "def f(x): raise KeyError(x)", 0.0),
+    "a class": (["s = Stack()\ns.push(3)\nassert s.pop() == 3", "assert len(Stack()) == 0", "assert Stack().items == []"], None, "", STACK, 1.0),
+    "a class as the candidate": (["s = candidate()\ns.push([1])", "assert s.pop() == [1] and len(s) == 0"], "Stack", "", STACK, 1.0),
+    "a method": (["assert Solution().f(1) == 2", "assert candidate(x=1) == 2"], "Solution().f", "", "class Solution:\n    def f(self, x): return x + 1", 1.0),
+    "nodes of the task's": (["assert is_same(candidate(Node(1, Node(2))), Node(2, Node(1)))"], "f", NODE, "def f(n):\n    last = None\n    while n: n.next, last, n = last, n, n.next\n    return last", 1.0),
+    "nodes defined again": (["assert candidate(Node(1)).same(Node(2))"], "f", NODE, "class Node:\n    def __init__(self, value, next=None): self.value = value\ndef f(n): return Node(n.value + 1)", 1.0),
+    "an argument changed in place": (["a = [3, 1, [2]]\ncandidate(a)\nassert a == [[2], 1, 3]", "n = Node(1)\ncandidate([n])\nassert n.value == 1"], "f", NODE, "def f(x): x.reverse()", 1.0),
+    "a helper that asserts": ("def close(a, b):\n    assert abs(a - b) < 0.1\ndef check(candidate):\n    close(candidate(1), 1)\n    close(candidate(2), 3)", "f", "", "def f(x): return x", 0.5),
+    "iterators": (["assert list(f(3)) == [0, 1, 2]", "assert sum(f(5)) == 10", "assert next(g()) == 0"], None, "", "def f(n): yield from range(n)\ndef g():\n    import itertools\n    return itertools.count()", 1.0),
+    "views and other containers": (["assert list(f({1: 2})) == [1]", "assert g('aab')['a'] == 2", "assert g('a') == {'a': 1}"], None, "", "from collections import Counter\ndef f(d): return d.keys()\ndef g(s): return Counter(s)", 1.0),
+    "every kind of value": (["import datetime, decimal, fractions", "for v in (None, True, 1 << 90, 0.5, 1j, 'é\\ud800', b'x', (1, [2]), {1: {2}}, frozenset([3]), range(3), decimal.Decimal('1.10'), fractions.Fraction(1, 3), datetime.date(2020, 1, 2), datetime.timedelta(1, 2, 3)):\n    assert f(v) == v and type(f(v)) is type(v)"], None, "", "def f(x): return x", 1.0),
+    "True is 1 to Python": (["assert f(1) == 1"], None, "", "def f(x): return True", 1.0),
+    "numpy": (["import numpy as np", "assert np.allclose(f([1, 2]), np.array([2, 4]))", "assert g([1, 2]) == 1.5"], None, "", "import numpy as np\ndef f(x): return np.array(x) * 2\ndef g(x): return np.mean(x)", 1.0),
+    "a namedtuple": (["assert f(1) == (1, 2)"], None, "", "from collections import namedtuple\nP = namedtuple('P', 'a b')\ndef f(x): return P(x, 2)", 1.0),
+    "functions of Python's as arguments": (["assert f(len, 'abc') == 3", "assert f(str, 3) == '3'"], None, "", "def f(g, x): return g(x)", 1.0),
+    "output on the way": (["assert f(1) == 2"], None, "", "def f(x):\n    print('thinking', x)\n    return x + 1", 1.0),
+    "it leaves after its definitions": (["assert f(1) == 2"], None, "", "import sys\ndef f(x): return x + 1\nif __name__ == '__main__': sys.exit()", 1.0),
+}  # fmt: skip
+
+# Answers to reasoning-gym's problems that would be evaluated: code, names of the scorer's own, the question itself.
+_WRITE = (
+    "__import__('os').write(251, (lambda d: len(d).to_bytes(4, 'big') + d)(b'{\"value\": \"1.0\", \"error\": null}'))"
+)
+_EXIT = "(lambda: __import__('os')._exit(0))()"
+_PATCH = "__import__('builtins').__dict__.update(float=lambda *a: 1.0) or 1"
+_CODE = {"a result written by hand": _WRITE, "an exit": _EXIT, "a patch": _PATCH}
+ANSWERS: dict[str, tuple[str, str]] = {
+    f"{name}: {what}": (name, text)
+    for name in (
+        "binary_matrix", "n_queens", "spiral_matrix", "string_insertion", "simple_integration",
+        "intermediate_integration", "polynomial_multiplication", "countdown", "puzzle24",
+    )
+    for what, text in _CODE.items()
+} | {
+    "string_insertion: a name of the scorer's": ("string_insertion", "oracle_answer"),
+    "string_insertion: an item of the scorer's": ("string_insertion", "entry['answer']"),
+    "binary_matrix: the solution": ("binary_matrix", "entry['metadata']['solution']"),
+    "spiral_matrix: a comprehension": ("spiral_matrix", "[x for x in entry['metadata']['solution']]"),
+    "n_queens: a name of the scorer's": ("n_queens", "[r.split() for r in valid_solutions[0].split(chr(10))]"),
+    "n_queens: a format": ("n_queens", "f'{valid_solutions[0]}'"),
+    "simple_integration: the question": ("simple_integration", "Integral(sympify(metadata['integrand']), x)"),
+    "simple_integration: a text that is evaluated": ("simple_integration", "sympify('x**2')"),
+    "intermediate_integration: the question": ("intermediate_integration", "Integral(x*sin(x), x)"),
+    "polynomial_multiplication: the question": ("polynomial_multiplication", "expand((x + 1)*(x - 1))"),
+    "polynomial_multiplication: an attribute": ("polynomial_multiplication", "x.__class__"),
+    "polynomial_multiplication: a tower of powers": ("polynomial_multiplication", "9**9**9**9"),
+    "countdown: a name": ("countdown", "target"),
+    "countdown: another operator": ("countdown", "2**3"),
+    "countdown: a factorial": ("countdown", "5!"),
+    "countdown: a comment": ("countdown", "1 # 2"),
+    "puzzle24: other numbers": ("puzzle24", "6*4*1*1"),
+    "puzzle24: nearly 24": ("puzzle24", "7*7/2*1"),
+    "puzzle24: the number itself": ("puzzle24", "24"),
+    "chain_sum: not a number": ("chain_sum", "nan"),
+    "chain_sum: endless": ("chain_sum", "1e999"),
+    "chain_sum: a thousand numbers": ("chain_sum", " ".join(map(str, range(1000)))),
+    "complex_arithmetic: not a number": ("complex_arithmetic", "nan + nani"),
+    "polynomial_equations: not a number": ("polynomial_equations", "nan, nan"),
+    "decimal_arithmetic: not a number": ("decimal_arithmetic", "NaN"),
+    "game_of_life: a deep list": ("game_of_life", "[" * 9000 + "]" * 9000),
+    "number_sorting: code": ("number_sorting", f"[{_WRITE}]"),
+}  # fmt: skip
