@@ -10,6 +10,7 @@ from bough.models.resolve import load_tokenizer
 from bough.training.adapters import Lora
 from bough.training.policy import Policy
 from bough.training.saving import save_policy
+from tests.models.gguf_samples import needs_a_reader_of_tokenizers
 
 IDS = torch.tensor([[5, 6, 7, 8]])
 
@@ -35,6 +36,7 @@ def test_a_merged_model_is_plain_and_computes_the_same(tmp_path: Path, capsys: p
     assert "exists" in capsys.readouterr().err
 
 
+@needs_a_reader_of_tokenizers
 def test_a_merged_gguf_file_computes_the_same(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     policy = save_adapter("tiny", tmp_path / "adapter")
     command = ["merge", str(tmp_path / "adapter"), "-o", str(tmp_path / "new" / "model.gguf"), "--gguf-type", "f32"]

