@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Iterator
 from functools import cache
 
 import pytest
@@ -19,18 +20,23 @@ print(len(batches_differ()))
 
 
 @pytest.fixture(autouse=True)
-def _bit_exact(request: pytest.FixtureRequest) -> None:
+def _bit_exact(request: pytest.FixtureRequest) -> Iterator[None]:
     """A test that is marked so runs on the CPU, and only where its matrix products can be bit-exact at all."""
     if request.node.get_closest_marker("bit_exact") is None:
+        yield
         return
     if bit_exact.batches_differ() and _nothing_helps():
         pytest.skip("matrix products on this CPU round differently with the number of rows, whatever is set")
     import torch
+    from accelerate import PartialState
 
-    patch = request.getfixturevalue("monkeypatch")
-    patch.setenv("CUDA_VISIBLE_DEVICES", "")
-    for module in (torch.cuda, torch.accelerator):
-        patch.setattr(module, "is_available", lambda: False)
+    PartialState._reset_state()  # it remembers which device other tests found
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("CUDA_VISIBLE_DEVICES", "")
+        for module in (torch.cuda, torch.accelerator):
+            patch.setattr(module, "is_available", lambda: False)
+        yield
+    PartialState._reset_state()
 
 
 @cache

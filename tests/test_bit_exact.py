@@ -4,7 +4,6 @@ import os
 import platform
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -72,7 +71,8 @@ def test_child_processes_inherit_it():
 
 def test_the_command_line_runs_with_it(tmp_path: Path):
     """`python -m bough` imports a user's environment, which can see what is set."""
-    (tmp_path / "world.py").write_text(f"import pathlib, os\npathlib.Path('seen').write_text(os.environ[{VARIABLE!r}])\n")
+    note = f"import pathlib, os\npathlib.Path('seen').write_text(os.environ[{VARIABLE!r}])\n"
+    (tmp_path / "world.py").write_text(note)
     environment = {name: value for name, value in os.environ.items() if name != VARIABLE}
     command = [sys.executable, "-m", "bough", "env", "check", "world.py:World"]
     subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, check=False)
@@ -102,6 +102,7 @@ print(json.dumps([unchanged, bool(batches_differ()), said]))
     assert all("torch was loaded before Bough: import bough first" in sentence for sentence in said)
 
 
+@pytest.mark.bit_exact
 def test_these_tests_run_with_it():
     assert os.environ[VARIABLE] == STRICT
     before = torch.backends.mkldnn.enabled

@@ -82,8 +82,9 @@ def changed_by_rows(multiply: Multiply) -> list[tuple[int, int]]:
         together = [multiply(rows[:number], weight) for number in ROWS]
         first = multiply(rows[:FEWEST], weight)
         last = [multiply(rows[number - FEWEST : number], weight) for number in ROWS]
-        pairs = [(a[:FEWEST], first) for a in together] + [(a[-FEWEST:], b) for a, b in zip(together, last, strict=True)]
-        if not all(torch.equal(a, b) for a, b in pairs):
+        begin = all(torch.equal(product[:FEWEST], first) for product in together)
+        end = all(torch.equal(product[-FEWEST:], alone) for product, alone in zip(together, last, strict=True))
+        if not (begin and end):
             changed.append((size, width))
     return changed
 
@@ -138,7 +139,7 @@ def _remedy() -> str:
     import torch
 
     value = os.environ.get(VARIABLE)
-    if not torch.backends.mkl.is_available():
+    if not torch.backends.mkl.is_available():  # type: ignore[no-untyped-call]
         return "No setting is known that prevents it with this build of torch, which has no MKL."
     if value is None:
         return f"torch was loaded before Bough: import bough first, or set {VARIABLE}={STRICT} before Python starts."

@@ -3,6 +3,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 RECIPE = """\
 name: killed
@@ -36,6 +38,7 @@ def finish(folder: Path, kills: int) -> tuple[int, list[str]]:
     return int(lines[-1]), lines[begin : begin + 4]
 
 
+@pytest.mark.bit_exact
 def test_a_run_that_is_killed_over_and_over_ends_in_the_same_tables(tmp_path: Path):
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     never, wanted = finish(whole, 0)

@@ -1,4 +1,4 @@
-"""A Python installation, a virtual environment and a copy of Bough in a folder under /tmp, as a clone there has them."""
+"""A Python installation, a virtual environment and a copy of Bough in one folder, as a clone under /tmp has them."""
 
 import os
 import shutil

@@ -55,7 +55,9 @@ def sandboxed(request: pytest.FixtureRequest, python: Path) -> Any:
 
 def test_a_program_runs_with_the_environments_packages(sandboxed: Any):
     word, python, error = sandboxed(
-        "import marker\nmarker.word", "import sys, json\nsys.base_prefix, json.__file__", "import marker\nmarker.nothing"
+        "import marker\nmarker.word",
+        "import sys, json\nsys.base_prefix, json.__file__",
+        "import marker\nmarker.nothing",
     )
     assert word["value"] == "'from the environment'", word
     assert "/clone" not in python["value"] and python["value"].count("/base") == 2

@@ -62,11 +62,11 @@ def test_every_library_folder_leads_to_something_that_is_shown(tmp_path: Path, n
     make(tmp_path, LAYOUTS[name])
     shown, links = libraries(str(tmp_path))
     assert all((tmp_path / path[1:]).exists() and not (tmp_path / path[1:]).is_symlink() for path in shown)
-    assert all(os.readlink(str(tmp_path) + link) == target for link, target in links.items())
+    assert all(str(Path(str(tmp_path) + link).readlink()) == target for link, target in links.items())
     ends = {resolved(path, links) for path in SYSTEM if os.path.lexists(str(tmp_path) + path)}
     whole = {end for end in ends if end != "a loop" and (tmp_path / end[1:]).exists()}
     assert whole <= set(shown)
-    assert any((tmp_path / path[1:] / "ld.so").is_file() or "x86_64" in os.listdir(tmp_path / path[1:]) for path in shown)
+    assert any(list((tmp_path / path[1:]).rglob("ld.so")) for path in shown)
 
 
 def test_a_link_to_everything_shows_nothing(tmp_path: Path):

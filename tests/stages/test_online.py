@@ -68,6 +68,7 @@ def test_mini_batches_and_passes_leave_the_policy_behind(tmp_path: Path):
     assert [path.name for path in sorted((tmp_path / "rollouts").iterdir())] == names
 
 
+@pytest.mark.bit_exact
 @pytest.mark.parametrize(("updates", "killed_behind"), [(1, 2), (2, 1), (2, 2), (2, 3)])
 def test_a_run_that_was_cut_short_ends_in_the_same_bits(tmp_path: Path, updates: int, killed_behind: int):
     whole = bough.grpo(settings(tmp_path / "whole", updates=updates))

@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from bough import bit_exact
+from bough.cli import main
 from bough.training.metrics_file import MetricsFile
 
 ROOT = Path(__file__).parents[2]
@@ -33,6 +35,7 @@ def finish(run: Path, kills: int, *arguments: str) -> int:
     return int(done.stdout.splitlines()[-1])
 
 
+@pytest.mark.bit_exact
 @pytest.mark.parametrize(
     ("arguments", "weights"),
     [([*DPO, "--lora-dropout", "0.1", "--lora-r", "4"], "adapter_model.safetensors"), (SFT, "model.safetensors")],
@@ -50,3 +53,16 @@ def told(run: Path) -> list[dict[str, Any]]:
     """The metrics, without what depends on the clock."""
     clock = {"seconds", "tokens_per_s", "raw_tokens_per_s"}
     return [{k: v for k, v in line.items() if k not in clock} for line in MetricsFile.read(run / "metrics.jsonl")]
+
+
+@pytest.mark.bit_exact
+def test_a_resumed_run_says_where_the_machine_may_change_its_bits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    monkeypatch.setattr(bit_exact, "changed_by_address", lambda multiply: [(1536, 576)])
+    bit_exact.warn_if_runs_differ.cache_clear()
+    command = [*SFT, "--model", "tiny", "--batch-size", "2", "--output-dir", str(tmp_path / "run")]
+    said = "a resumed run may differ in the last bits from one that was never stopped"
+    assert main([*command, "--max-steps", "1"]) == 0 and said not in caplog.text
+    assert main([*command, "--max-steps", "2", "--resume"]) == 0 and caplog.text.count(said) == 1
+    bit_exact.warn_if_runs_differ.cache_clear()

@@ -51,6 +51,7 @@ def test_sampled_log_probabilities_are_the_policys_at_the_sampling_temperature(t
     assert scored(policy, calls) > 0.1
 
 
+@pytest.mark.bit_exact
 def test_an_answer_is_the_same_to_the_last_bit_in_any_company(policy):
     """24 episodes of 3 turns, together and a few at a time, in another order, with and without shared prefixes."""
     names = [f"episode-{i}" for i in range(24)]
@@ -69,6 +70,7 @@ def test_an_answer_is_the_same_to_the_last_bit_in_any_company(policy):
     assert all_of(names[::3], max_tokens=3100) == {name: together[name] for name in names[::3]}
 
 
+@pytest.mark.bit_exact
 def test_alone_it_is_the_same_as_in_company(policy):
     engine = small_engine(policy)
     company = run(engine, *(play(engine, f"episode-{i}", 2, SAMPLING, LONG) for i in range(6)))
@@ -115,6 +117,7 @@ def test_only_new_tokens_are_read_and_a_common_start_is_read_once(policy, rows):
     assert scheduler.num_kept == sum(len(ids) for calls in played for ids, _ in calls[1:]) - 4 * (5 + 1 + 6 + 1)
 
 
+@pytest.mark.bit_exact
 def test_a_rewritten_history_is_cut_back_to_what_it_shares(policy):
     engine = small_engine(policy)
     first, second = prompt("a", 50), prompt("a", 50)[:30] + prompt("b", 10)

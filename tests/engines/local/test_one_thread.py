@@ -5,6 +5,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from bough.config.sampling import SamplingConfig
+from bough.engines.local.draw import Wishes, draw
 from bough.engines.local.one_thread import OneThread
 from bough.engines.local.reader import Reader
 from bough.training.policy import Policy
@@ -50,6 +52,7 @@ def test_a_function_that_fails_gives_the_threads_back(threads: int):
     assert torch.get_num_threads() == threads
 
 
+@pytest.mark.bit_exact
 def test_a_tokens_state_has_the_same_bits_with_several_threads(threads: int):
     reader = Reader(Policy(make("gemma3", intermediate_size=352)).eval())
     torch.set_num_threads(1)
@@ -57,3 +60,17 @@ def test_a_tokens_state_has_the_same_bits_with_several_threads(threads: int):
     torch.set_num_threads(threads)
     for more in range(4):
         assert torch.equal(read(reader, [[(0, 200), (1, 200), (2, 1 + more)]])[0], alone)
+
+
+def test_a_draw_is_the_same_beside_any_number_of_others(threads: int):
+    logits = torch.randn(64, 5001, generator=torch.Generator().manual_seed(0)) * 3
+    wishes = Wishes.of([(SamplingConfig(), i / 64) for i in range(64)])
+
+    def drawn(rows: slice) -> list[tuple[int, float]]:
+        token, logprob = draw(logits[rows], Wishes(*(wish[rows] for wish in wishes)), cut=False)
+        return list(zip(token.tolist(), logprob.tolist(), strict=True))
+
+    with OneThread():
+        alone = [one for i in range(0, 64, 2) for one in drawn(slice(i, i + 2))]
+        for number in (3, 17, 64):
+            assert drawn(slice(number)) == alone[:number]

@@ -56,6 +56,7 @@ def policies():
     yield "lora", lambda: Policy.load("tiny", device="cpu", lora=Lora(r=4))
 
 
+@pytest.mark.bit_exact
 @pytest.mark.parametrize(("name", "build"), list(policies()), ids=[name for name, _ in policies()])
 def test_a_tokens_state_has_the_same_bits_however_the_tokens_are_cut_and_mixed(name, build):
     torch.set_num_threads(1)
@@ -77,6 +78,7 @@ def test_a_state_is_the_models_own():
     assert (states - own).abs().max() < 1e-4
 
 
+@pytest.mark.bit_exact
 def test_a_buffer_that_grows_keeps_what_it_holds():
     policy = Policy.load("tiny", device="cpu").eval()
     start = prompt("long", 470)  # the first turn fits into 512 tokens, the third does not
