@@ -179,6 +179,17 @@ def test_a_run_that_stops_early_leaves_a_checkpoint_and_stays_stopped(
     assert impatient(2).train(last, same_held_out=False).step == 4  # measured on other data, it starts to count again
 
 
+def test_a_run_with_nothing_left_to_learn_from_leaves_a_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    ending = trainer(tmp_path)
+    batch = ending.source.batch
+    monkeypatch.setattr(ending.source, "batch", lambda step: batch(step) if step < 3 else None)
+    assert ending.train().step == 3
+    assert "Stopped after step 3: there is nothing left to learn from" in caplog.text
+    assert [found.step for found in checkpoints(tmp_path / "checkpoints")] == [3]
+
+
 def _no_gain(self: Trainer) -> dict[str, Any]:
     self.counters.evaluations_without_gain += 1
     return {"step": self.counters.step, "eval_loss": 1.0}

@@ -19,6 +19,13 @@ def test_a_line_that_was_cut_off_is_passed_over(tmp_path: Path):
     assert MetricsFile.read(tmp_path / "none") == []
 
 
+def test_what_is_not_a_steps_line_is_skipped(tmp_path: Path):
+    path = tmp_path / "metrics.jsonl"
+    path.write_bytes(b'{"step": 1}\n3\n[]\n{}\n{"step": "2"}\n\xff\xfe\n{"step": 2}\n')
+    MetricsFile(path, 1).append({"step": 2})
+    assert MetricsFile.read(path) == [{"step": 1}, {"step": 2}]
+
+
 def test_numbers_that_are_not_finite_become_null(tmp_path: Path):
     file = MetricsFile(tmp_path / "metrics.jsonl", 0)
     file.append({"step": 1, "loss": float("nan")})

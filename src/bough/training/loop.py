@@ -91,6 +91,7 @@ class Trainer:
             batch = self._next_batch()
             if batch is None:
                 log.warning("Stopped after step %d: there is nothing left to learn from.", self.counters.step)
+                self._save_checkpoint()
                 break
             values = self._step(batch)
             if metrics and (batch.values or self._due(self.config.logging_steps)):

@@ -1,4 +1,4 @@
-"""`metrics.jsonl`: one line a logged step, readable while the run goes on."""
+"""`metrics.jsonl`: one line per logged step, readable during the run."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from bough.disk import write_atomically
 
 
 class MetricsFile:
-    """Appends lines. A run that resumes at step n forgets the lines behind it: they will come again."""
+    """Appends lines. A run that resumes at step n drops the lines after it: they will come again."""
 
     def __init__(self, path: Path, first_step: int) -> None:
         self.path = path
@@ -20,13 +20,15 @@ class MetricsFile:
 
     @staticmethod
     def read(path: Path) -> list[dict[str, Any]]:
-        """All whole lines; none where there is no file."""
+        """All complete lines; none where there is no file. What is not a step's line is skipped."""
         found = []
-        for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
+        for line in path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else ():
             try:
-                found.append(json.loads(line))
+                values = json.loads(line)
             except ValueError:  # cut off by a kill
                 continue
+            if isinstance(values, dict) and isinstance(values.get("step"), int):
+                found.append(values)
         return found
 
     def append(self, values: dict[str, Any]) -> None:
