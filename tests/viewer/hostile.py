@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 from bough.disk import write_json
-from bough.evaluation.outcomes import Outcome
+from bough.evaluation.outcomes import Lost, Outcome
 from bough.evaluation.results import ModelResult, Results
 from bough.types import Call, Group, Message, Pair, Task, ToolCall, Trajectory, Turn
 from tests.viewer.samples import write
@@ -84,7 +84,10 @@ def fill_hostile(folder: Path) -> None:
     evaluation = folder / "evaluation"
     evaluation.mkdir()
     outcomes = [Outcome(task=EVIL, digest="d", type=EVIL, success=False, stop=EVIL, errors={EVIL: 2})]
-    models = [ModelResult(name=EVIL + end, outcomes=outcomes, lost={EVIL: EVIL}) for end in ("1", "2")]
+    models = [
+        ModelResult(name=EVIL + end, outcomes=outcomes, lost=[Lost(task=EVIL, type=EVIL, why=EVIL)])
+        for end in ("1", "2")
+    ]
     Results(environment=EVIL, options={EVIL: EVIL}, split=EVIL, seed=0, models=models).write(
         evaluation / "results.json"
     )

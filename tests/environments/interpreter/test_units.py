@@ -39,5 +39,5 @@ def test_what_goes_on_as_something_else_is_no_unit(text: str):
 
 def test_an_answer_may_leave_the_unit_out_but_not_change_it():
     assert same_unit("", "cm") and same_unit("cm", "cm") and not same_unit("km", "cm")
-    assert same_unit("$", "") and same_unit("deg", ""), "a reference often leaves it to the question"
-    assert not same_unit("%", "") and not same_unit("base 2", ""), "another number"
+    assert same_unit("$", "") and same_unit("%", ""), "a reference often leaves it to the question"
+    assert not same_unit("base 2", ""), "another number"

@@ -47,8 +47,6 @@ _OTHER_WORDS = """
 """
 _WRAPPED = re.compile(r"\\(?:text|mbox|textnormal|textrm|textbf|mathrm|operatorname|rm)\s*\{([^{}]*)\}")
 _BASE = re.compile(r"_\{?(\d{1,2})\}?")
-# Units that change the number, so that they cannot be added to one that has none.
-CHANGING = re.compile(r"%|base \d+")
 
 
 def read_unit(text: str) -> str | None:
@@ -70,10 +68,10 @@ def read_unit(text: str) -> str | None:
 def same_unit(answer: str, gold: str) -> bool:
     """Whether an answer in one unit may stand for a reference in the other.
 
-    An answer may leave the unit out. One without a unit in the reference may have one,
-    unless that changes the number.
+    An answer may leave the unit out, and may name one that the reference leaves to its
+    question ("what percent …?" with 50 as the reference). A base is no unit of that kind.
     """
-    return answer in ("", gold) or (not gold and not CHANGING.fullmatch(answer))
+    return answer in ("", gold) or (not gold and not answer.startswith("base "))
 
 
 def _one(words: list[str], wrapped: bool, spaced: bool) -> str | None:
