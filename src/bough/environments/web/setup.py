@@ -23,7 +23,7 @@ from bough.errors import BoughError, InputError
 # The shell alone is enough and half the size; not every distribution has it as a package.
 PACKAGES = ("chromium-headless-shell", "chromium")
 UNPACKED = {
-    "debian": ("the system's packages, unpacked without root", debian.build),
+    "debian": ("the system's packages, without root", debian.build),
     f"npm-{npm.VERSION}": ("npm's @sparticuz/chromium", npm.build),
     f"playwright-{playwright.VERSION}": ("Playwright's headless shell", playwright.build),
 }
