@@ -20,6 +20,10 @@ def test_a_value_that_does_not_count_cannot_spoil_a_mean():
     assert mean.value == 3.0
 
 
+def test_a_mean_of_tensors_is_a_plain_number():
+    assert isinstance(Mean(torch.tensor(5.0), torch.tensor(2)).value, float)
+
+
 def test_a_mean_of_nothing_is_nan():
     assert math.isnan(Mean(0.0, 0).value)
     assert math.isnan(Mean.over(torch.tensor([1.0]), torch.tensor([False])).value)
@@ -55,10 +59,18 @@ def test_a_denominator_that_counts_nothing_is_an_error(denominator):
         share(torch.tensor(1.0), denominator)
 
 
+def test_a_denominator_may_be_a_fraction():
+    assert share(torch.tensor(1.0), 0.5) == 2.0 and share(torch.tensor(1.0), 1) == 1.0
+
+
 @pytest.mark.parametrize("shapes", [((3,), (1,)), ((3,), (3, 1)), ((2, 3), (2, 3)), ((), ())])
 def test_tensors_that_would_broadcast_are_refused(shapes):
     with pytest.raises(AssertionError):
         float_vectors(*map(torch.zeros, shapes))
+
+
+def test_a_single_vector_has_one_shape():
+    assert [vector.tolist() for vector in float_vectors(torch.ones(2))] == [[1.0, 1.0]]
 
 
 def test_math_is_done_in_float32_or_wider():

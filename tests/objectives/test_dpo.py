@@ -224,6 +224,9 @@ def test_an_empty_side_counts_as_log_probability_zero():
         sides([-1.0], [0.0]), sides([-1.0], [0.0]), sides([1], [0]), denominator=1, loss_type="ipo", beta=0.5
     )
     assert loss.value.item() == 1.0
+    chosen_empty = sides([0.0], [-1.0])
+    loss = dpo_loss(chosen_empty, chosen_empty, sides([0], [1]), denominator=1, loss_type="ipo", beta=0.5, nll_alpha=1)
+    assert loss.value.item() == 1.0 and loss.metrics["nll"].value == 0.0
 
 
 @pytest.mark.parametrize(

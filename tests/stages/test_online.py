@@ -168,14 +168,14 @@ def test_another_batch_in_place_of_the_one_that_was_learnt_from_is_played_again(
 
 def test_a_world_that_is_broken_from_the_start_is_an_error_with_its_own_words(tmp_path: Path):
     config = settings(tmp_path, environment="tests.stages.letters:Broken", retries=0)
-    with pytest.raises(BoughError, match=r"batch 0 .*: 16 of 16 episodes were lost; .*the browser is gone") as error:
+    with pytest.raises(BoughError, match=r"batch 0 .*: 8 of 8 episodes were lost; .*the browser is gone") as error:
         bough.grpo(config)
     assert error.value.exit_code == 1 and not (tmp_path / "final").exists()
 
 
 def test_a_world_that_breaks_for_good_stops_the_run_and_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     world = {"environment": "tests.stages.letters:BrokenLater", "retries": 0, "save_steps": 100}
-    with pytest.raises(PausedError, match=r"batch 2 .*: 16 of 16 episodes were lost; .*the browser is gone.*--resume"):
+    with pytest.raises(PausedError, match=r"batch 2 .*: 8 of 8 episodes were lost; .*the browser is gone.*--resume"):
         bough.grpo(settings(tmp_path, **world))
     assert not (tmp_path / "final").exists()
     assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["step-00000002"]

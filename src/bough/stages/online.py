@@ -170,6 +170,8 @@ class OnlineSource:
             self._enter_losses(tried)
             played += tried
             groups += filter(self._teaches, tried.groups)
+            if len(tasks) > 1 and not tried.groups:
+                break  # one task may break its world; where several lose every episode, the world is broken
         return groups, played
 
     def _enter_losses(self, tried: Played) -> None:
