@@ -1,5 +1,6 @@
 """Small random models of many families, whose attention and head differ in what a tree must get right."""
 
+import pytest
 import torch
 import transformers
 
@@ -41,7 +42,7 @@ TREES = {
         "Llama4TextConfig",
         SHAPE
         | {"layer_types": ["chunked_attention", "full_attention"], "attention_chunk_size": 3, "no_rope_layers": [1, 0]}
-        | {"num_local_experts": 2, "intermediate_size_mlp": 96},
+        | {"num_local_experts": 2, "intermediate_size_mlp": 96, "attn_temperature_tuning": False},
     ),
     "gpt_oss": ("GptOssConfig", SHAPE | MIXED | {"num_local_experts": 2, "num_experts_per_tok": 1}),
 }
@@ -60,10 +61,60 @@ PLAIN = {
         | {"attention_types": [[["global", "local"], 1]], "window_size": 3},
     ),
     "phi3": ("Phi3Config", SHAPE | {"rope_parameters": LONG_ROPE}),
+    "doge": ("DogeConfig", SHAPE),
+    "llama4_tuned": (
+        "Llama4TextConfig",
+        TREES["llama4"][1] | {"attn_temperature_tuning": True, "floor_scale": 2, "attn_scale": 0.5},
+    ),
+}  # fmt: skip
+# Caps that `Head` does not know, far above the logits of a random model.
+CAPPED = {
+    "recurrent_gemma": ("RecurrentGemmaConfig", SHAPE | {"lru_width": 64, "attention_window_size": 8}),
+    "xlstm": (
+        "xLSTMConfig",
+        {"vocab_size": 200, "hidden_size": 64, "num_hidden_layers": 2, "num_heads": 4, "chunk_size": 16}
+        | {"embedding_dim": 64, "num_blocks": 2, "return_last_states": False},
+    ),
+}
+DROP_NOTHING = dict.fromkeys(["attn_pdrop", "embd_pdrop", "resid_pdrop", "dropout", "hidden_dropout_prob"], 0.0)
+EXPERTS = {"num_local_experts": 2, "num_experts_per_tok": 1}
+# What the local engine cannot run, and training can.
+ENGINELESS = {
+    "biogpt": ("BioGptConfig", SHAPE | DROP_NOTHING | {"attention_probs_dropout_prob": 0.0, "layerdrop": 0.0}),
+    "codegen": ("CodeGenConfig", GPT | DROP_NOTHING | {"rotary_dim": 8}),
+    "ctrl": ("CTRLConfig", GPT | DROP_NOTHING | {"dff": 96}),
+    "diffllama": ("DiffLlamaConfig", SHAPE),
+    "falcon": ("FalconConfig", {key: value for key, value in SHAPE.items() if key != "head_dim"}),
+    "gemma4_text": ("Gemma4TextConfig", SHAPE | MIXED | {"hidden_size_per_layer_input": 8, "num_kv_shared_layers": 0}),
+    "gemma4_unified_text": ("Gemma4UnifiedTextConfig", SHAPE | MIXED | {"num_kv_shared_layers": 0}),
+    "gpt_neox_japanese": ("GPTNeoXJapaneseConfig", SHAPE | {"hidden_dropout": 0.0, "attention_dropout": 0.0}),
+    "gptj": ("GPTJConfig", GPT | DROP_NOTHING | {"rotary_dim": 8}),
+    "granite_swa": ("GraniteSWAConfig", SHAPE | MIXED),
+    "granitemoe_swa": ("GraniteMoeSWAConfig", SHAPE | MIXED | EXPERTS | {"shared_intermediate_size": 96}),
+    "hrm_text": ("HrmTextConfig", SHAPE),
+    "jetmoe": ("JetMoeConfig", SHAPE | EXPERTS | {"kv_channels": 16}),
+    "mimo_v2_flash": (
+        "MiMoV2FlashConfig",
+        SHAPE | MIXED | {"n_routed_experts": 2, "num_experts_per_tok": 1, "moe_intermediate_size": 16, "n_group": 1}
+        | {"topk_group": 1, "v_head_dim": 16, "mlp_layer_types": ["dense", "sparse"]},
+    ),
+    "opt": ("OPTConfig", SHAPE | {"ffn_dim": 96, "word_embed_proj_dim": 64, "dropout": 0.0, "layerdrop": 0.0}),
+    "whisper": (
+        "WhisperConfig",
+        {"vocab_size": 200, "d_model": 64, "decoder_layers": 2, "decoder_attention_heads": 4, "decoder_ffn_dim": 96}
+        | {"dropout": 0.0, "bos_token_id": None, "eos_token_id": None, "pad_token_id": None},
+    ),
+    "xglm": (
+        "XGLMConfig",
+        {"vocab_size": 200, "d_model": 64, "ffn_dim": 96, "num_layers": 2, "attention_heads": 4, "dropout": 0.0}
+        | {"attention_dropout": 0.0, "max_position_embeddings": 256},
+    ),
 }  # fmt: skip
 
 
 def make(family: str, **changed: object) -> torch.nn.Module:
-    name, settings = (TREES | PLAIN)[family]
+    name, settings = (TREES | PLAIN | CAPPED | ENGINELESS)[family]
+    if not hasattr(transformers, name):
+        pytest.skip(f"this transformers has no {name}")
     torch.manual_seed(0)
     return transformers.AutoModelForCausalLM.from_config(getattr(transformers, name)(**settings | changed)).eval()

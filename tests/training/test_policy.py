@@ -2,14 +2,15 @@ import copy
 
 import pytest
 import torch
+import transformers
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from bough.errors import BoughError, InputError
+from bough.errors import InputError
 from bough.training.adapters import Lora, add_actor
 from bough.training.policy import Policy
 from bough.types import Call
-from tests.training.families import PLAIN, TREES, make
+from tests.training.families import CAPPED, ENGINELESS, PLAIN, TREES, make
 from tests.trees.samples import call, call_sets
 
 EPISODE = [
@@ -202,8 +203,55 @@ def test_ids_outside_the_vocabulary_are_refused():
 def test_a_head_that_does_more_than_it_says_is_refused():
     model = make("granite")
     model.forward = lambda *args, **kwargs: type("Output", (), {"logits": torch.randn(1, 4, 200)})()
-    with pytest.raises(BoughError, match="in a way that Bough does not know"):
+    with pytest.raises(InputError, match="in a way that Bough does not know"):
         Policy(model)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("family", CAPPED)
+def test_a_cap_that_small_logits_hardly_feel_is_found(family, dtype):
+    with pytest.raises(InputError, match=rf"\({family}\) turns hidden states into logits in a way .* --engine vllm"):
+        Policy(make(family).to(dtype))
+
+
+@pytest.mark.parametrize("factor", [1.001, 1 / 1.001])
+def test_a_head_that_scales_its_logits_by_a_thousandth_is_refused(factor):
+    model = make("llama")
+    forward = model.forward
+
+    def scaled(*args, **kwargs):
+        output = forward(*args, **kwargs)
+        output.logits = output.logits * factor
+        return output
+
+    model.forward = scaled
+    with pytest.raises(InputError, match="in a way that Bough does not know"):
+        Policy(model)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("family", ["llama", "gemma2", "granite", "cohere"])
+def test_a_known_head_passes_in_low_precision_and_leaves_the_model_as_it_was(family, dtype):
+    model = make(family).to(dtype).train()
+    policy = Policy(model)
+    assert policy.training and not policy.decoder._forward_hooks
+
+
+@pytest.mark.parametrize("family", ENGINELESS)
+def test_models_without_a_local_engine_are_trained_as_others_are(family):
+    policy = Policy(make(family))
+    shared, alone = (torch.cat(policy.logprobs(EPISODE, share=share)) for share in (True, False))
+    assert distance(shared, alone) < 1e-5
+
+
+@pytest.mark.parametrize("name", ["BertGenerationConfig", "CpmAntConfig", "XLNetConfig"])
+def test_a_model_whose_tokens_see_those_after_them_is_refused(name):
+    shape = {"vocab_size": 200, "hidden_size": 64, "num_hidden_layers": 1, "num_attention_heads": 1}
+    if not hasattr(transformers, name):
+        pytest.skip(f"this transformers has no {name}")
+    config = getattr(transformers, name)(**shape)
+    with pytest.raises(InputError, match="is not a causal language model"):
+        Policy(transformers.AutoModelForCausalLM.from_config(config))
 
 
 def test_flex_attention_is_refused_where_the_model_has_none():

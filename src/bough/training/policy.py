@@ -18,7 +18,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from bough.errors import BoughError, InputError
+from bough.errors import InputError
+from bough.models.limits import NOT_CAUSAL
 from bough.training.adapters import ACTOR, Lora, adapted_layers, add_actor, load_actor, reference
 from bough.training.head import Head, predict
 from bough.training.load import base_and_adapter, load_model
@@ -34,6 +35,8 @@ log = logging.getLogger(__name__)
 Attention = Literal["auto", "flex", "sdpa"]
 FLEX, SDPA = "bough_flex", "bough_sdpa"  # our names for them among the attention functions of transformers
 BUDGET = 8192
+ENLARGED = 64.0  # the largest logit in the check of the head; models cap theirs at 15 to 50
+MOST_ENLARGED = 1024.0  # so that half precision does not overflow where the head is all but zero
 
 
 class Answers(NamedTuple):
@@ -78,6 +81,8 @@ class Policy(nn.Module):
         self.plain_attention, self.tree_attention = _attentions(self.base, attention, device or self.device)
         self.sights = {} if (obstacle := branching_obstacle(self.decoder)) else layer_sights(self.decoder)
         self.obstacle = obstacle
+        if reason := NOT_CAUSAL.get(self.decoder.config.model_type):
+            raise InputError(f"{type(self.base).__name__} is not a causal language model ({reason}); train another")
         if obstacle:
             log.warning("%s cannot share tokens between calls (%s): plain rows", type(self.base).__name__, obstacle)
         self._check_head()
@@ -230,13 +235,16 @@ class Policy(nn.Module):
         return self._read(self._tensor(row.tokens_BL), None, self.plain_attention).flatten(0, 1)
 
     def _read(self, tokens_BL: Tensor, mask: Any, attention: str, **positions: Tensor) -> Tensor:
-        if self.base.config._attn_implementation != attention:
-            self.base.set_attn_implementation(attention)
+        self._attend_with(attention)
         # Nobody reads a cache here, and with one transformers treats repeated positions differently.
         hidden_BLD: Tensor = self.decoder(
             input_ids=tokens_BL, attention_mask=mask, use_cache=False, **positions
         ).last_hidden_state
         return hidden_BLD
+
+    def _attend_with(self, attention: str) -> None:
+        if self.base.config._attn_implementation != attention:
+            self.base.set_attn_implementation(attention)
 
     def _compile_layers(self) -> None:
         """All layers of a kind share one compiled form, for rows of any length."""
@@ -260,18 +268,36 @@ class Policy(nn.Module):
 
     @torch.no_grad()
     def _check_head(self) -> None:
-        """Refuse a model whose head does something to the logits that `Head` does not know."""
-        tokens_BL = torch.arange(4, device=self.device)[None]
+        """Refuse a model whose head does something to the logits that `Head` does not know.
+
+        The hidden states are enlarged on their way to the head: a cap that small logits hardly
+        feel shows in large ones.
+        """
+        head, seen = Head.of(self.base), []  # type: Head, list[Tensor]
+
+        def enlarge(_module: nn.Module, _inputs: Any, output: Any) -> Any:
+            hidden_BLD = output.last_hidden_state
+            factor = (ENLARGED / head.layer(hidden_BLD).abs().max().float()).clamp(1, MOST_ENLARGED)
+            output.last_hidden_state = hidden_BLD * factor.to(hidden_BLD.dtype)
+            seen.append(output.last_hidden_state)
+            return output
+
         training = self.model.training
         self.eval()
-        hidden_ID = self._read(tokens_BL, None, self.plain_attention)[0]
-        expected_IV = self.base(input_ids=tokens_BL, use_cache=False).logits[0].float()
-        error = (Head.of(self.base).logits(hidden_ID).float() - expected_IV).abs().max()
-        self.train(training)
-        if not error <= 0.02 * expected_IV.abs().max():
-            raise BoughError(
-                f"{type(self.base).__name__} turns hidden states into logits in a way that Bough does not know; "
-                "its log-probabilities would be wrong"
+        self._attend_with(self.plain_attention)
+        hook = self.decoder.register_forward_hook(enlarge)
+        try:
+            found = self.base(input_ids=torch.arange(4, device=self.device)[None], use_cache=False).logits.float()
+        finally:
+            hook.remove()
+            self.train(training)
+        # Low precision rounds each step on the way to the logits.
+        tolerance = 1e-4 if torch.finfo(self.base.dtype).eps < 1e-5 else 0.02
+        if not seen or not (head.logits(seen[0]).float() - found).abs().max() <= tolerance * found.abs().max():
+            raise InputError(
+                f"{type(self.base).__name__} ({self.base.config.model_type}) turns hidden states into logits in a way "
+                "that Bough does not know: its log-probabilities would be wrong, so it can be neither trained nor run "
+                "in the local engine; --engine vllm or openai can still sample from it"
             )
 
 

@@ -195,7 +195,7 @@ def test_stop_texts_without_a_tokenizer_are_refused(policy):
 
 
 def test_a_model_that_keeps_state_is_refused_with_what_to_do():
-    with pytest.raises(InputError, match="openai engine"):
+    with pytest.raises(InputError, match="--engine openai"):
         LocalEngine.of(Policy(make("mamba")).eval())
 
 

@@ -17,6 +17,7 @@ from torch import Tensor
 from bough.engines.local.fold import Fold
 from bough.engines.local.one_thread import OneThread
 from bough.errors import InputError
+from bough.models.limits import NOT_IN_ENGINE
 from bough.training.head import Head
 from bough.training.policy import Policy
 from bough.trees.layers import Sight
@@ -145,14 +146,16 @@ class Reader:
         obstacle = self.policy.obstacle
         if self.policy.sharded:
             obstacle = "its weights are spread over processes"
-        elif getattr(config, "model_type", "") == "gpt_oss":
+        elif any(name.endswith(".sinks") for name, _ in self.policy.decoder.named_parameters()):
             obstacle = "its attention has sinks"
         elif getattr(config, "kv_lora_rank", None) or getattr(config, "num_kv_shared_layers", None):
             obstacle = "its layers do not each keep keys and values of their own"
+        elif config.model_type in NOT_IN_ENGINE:
+            obstacle = NOT_IN_ENGINE[config.model_type]
         if obstacle:
             raise InputError(
-                f"{type(self.policy.base).__name__} cannot run in the local engine ({obstacle}); "
-                "serve it with vLLM or another OpenAI-compatible server and use the openai engine"
+                f"{type(self.policy.base).__name__} ({config.model_type}) cannot run in the local engine ({obstacle}); "
+                "use --engine vllm, or serve it with an OpenAI-compatible server and use --engine openai"
             )
 
 
