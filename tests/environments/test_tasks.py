@@ -6,7 +6,7 @@ import pytest
 from pydantic import Field
 
 from bough.config.base import Config
-from bough.environments.tasks import first_tasks, tasks_of
+from bough.environments.tasks import configured, first_tasks, tasks_of
 from bough.errors import InputError
 from bough.types import Task
 from tests.environments.worlds import Counting
@@ -65,6 +65,31 @@ def test_a_bad_task_is_named_by_its_place(tmp_path: Path, text: str, complaint: 
 def test_a_file_and_options_exclude_each_other(tmp_path: Path):
     with pytest.raises(InputError, match="exclude each other"):
         next(tasks_of(Choosy, options={"size": 2}, task_file=tmp_path / "tasks.jsonl"))
+
+
+class Timed(Counting):
+    class Settings(Config):
+        limit_s: float = 1.0
+
+    class Options(Settings):
+        size: int = 1
+
+    settings = Settings()
+
+
+def test_settings_are_the_environments_and_no_tasks(tmp_path: Path):
+    assert configured(Timed, {}) is Timed and configured(Timed, {"size": 2}) is Timed
+    slow = configured(Timed, {"limit_s": 5, "size": 2})
+    assert slow.settings.limit_s == 5 and Timed.settings.limit_s == 1 and slow.name == Timed.name
+    assert issubclass(slow, Timed) and slow.__name__ == "Timed"
+    with pytest.raises(InputError, match="limit_s"):
+        configured(Timed, {"limit_s": "x"})
+    file = tmp_path / "tasks.jsonl"
+    file.write_text('{"id": "a", "data": {"goal": 3, "limit_s": 100}}')
+    (task,) = tasks_of(slow, options={"limit_s": 5}, task_file=file)
+    assert slow(task).settings.limit_s == 5
+    with pytest.raises(InputError, match="--options size and --task-file exclude each other"):
+        next(tasks_of(slow, options={"limit_s": 5, "size": 2}, task_file=file))
 
 
 def test_as_many_tasks_as_there_are():

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bough.sandbox.base import Limits, SandboxError
+from bough.sandbox.base import BrokenError, Limits, Result, SandboxError
 from bough.sandbox.inside.processes import descendants
 from bough.sandbox.pool import Sandbox
 from tests.sandbox.conftest import LIMITS, Box
@@ -82,6 +82,22 @@ def test_sessions_are_apart_and_do_not_wait_for_each_other(box: Box):
     assert box.do(play()) == ["1", "2", "3"]
 
 
+def test_sessions_see_no_file_and_no_process_of_each_other(box: Box):
+    async def play() -> list[object]:
+        leave = "import os, time\nopen('/tmp/mine', 'w').close()\nopen('/dev/shm/mine', 'w').close()\n"
+        leave += "if not os.fork(): time.sleep(60)"
+        look = "import os\nalive = []\nfor pid in range(2, 400):\n    try:\n        os.kill(pid, 0)\n"
+        look += (
+            "        alive.append(pid)\n    except OSError: pass\nfiles = os.listdir('/tmp') + os.listdir('/dev/shm')\n"
+        )
+        look += "files, alive == [os.getpid()], os.path.exists('/proc/1')"
+        async with box.sandbox.session() as one, box.sandbox.session() as other:
+            await one.run(leave)
+            return [(await other.run(look)).value, (await one.run("os.listdir('/tmp')")).value]
+
+    assert box.do(play()) == ["([], True, False)", "['mine']"]
+
+
 def test_code_and_results_larger_than_a_pipe_go_through(box: Box):
     long = box.run("x = '" + "a" * 300_000 + "'\nlen(x)")
     assert long.value == "300000"
@@ -90,6 +106,78 @@ def test_code_and_results_larger_than_a_pipe_go_through(box: Box):
 def test_threads_of_a_program_are_waited_for(box: Box):
     code = "import threading, time\nthreading.Thread(target=lambda: (time.sleep(0.2), print('late'))).start()"
     assert box.run(code).stdout == "late\n"
+
+
+def test_a_program_can_ask_in_the_middle_of_its_run(box: Box):
+    async def play() -> list[object]:
+        async def answer(text: str) -> str:
+            return text.upper()
+
+        whole = await box.sandbox.run("''.join(ask(letter) for letter in 'abc')", answer=answer)
+        async with box.sandbox.session() as session:
+            long = await session.run("len(ask('x' * 100_000)), ask('é')", answer=answer)
+            return [whole.value, long.value, (await session.run("1")).value, (await box.sandbox.run("ask('x')")).error]
+
+    whole, long, after, unasked = box.do(play())
+    assert (whole, long, after) == ("'ABC'", "(100000, 'É')", "1")
+    assert "name 'ask' is not defined" in unasked
+
+
+FRAME = """
+import json, os, time
+def write(message):
+    data = json.dumps(message).encode()
+    os.write(251, len(data).to_bytes(4, 'big') + data)
+"""
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "write({'ask': 'a'})\nwrite({'ask': 'b'})\ntime.sleep(60)",
+        "write({'ask': 'a'})\ntime.sleep(0.3)\nwrite({'ask': 'b'})\ntime.sleep(60)",
+        "write({'ask': ['a']})\ntime.sleep(60)",
+        "os.write(251, b'\\xff' * 100)\ntime.sleep(60)",
+    ],
+)
+def test_questions_that_are_none_end_the_program(box: Box, code: str):
+    async def play() -> object:
+        async def answer(text: str) -> str:
+            await asyncio.sleep(1)
+            return text
+
+        return await box.sandbox.run(FRAME + code, answer=answer)
+
+    result = box.do(play())
+    assert result.killed == "garbage"
+    assert box.run("1").value == "1"
+
+
+def test_a_program_that_may_not_ask_gets_no_answer(box: Box):
+    assert box.run(FRAME + "write({'ask': 'a'})\ntime.sleep(60)", timeout_s=5).value is None
+    assert box.run("1").value == "1"
+
+
+LOOK = """
+import importlib.util, os, sys
+(folder,) = [path + "/pydantic" for path in sys.path if os.path.isdir(path + "/pydantic")]
+try:
+    open(folder + "/x.py", "w")
+    writable = True
+except OSError:
+    writable = False
+len(os.listdir(folder)) > 0, importlib.util.find_spec("yaml") is not None, writable
+"""
+
+
+def test_hidden_packages_are_not_there(box: Box):
+    async def play() -> Result:
+        hidden = ("pydantic", "no_such_package")
+        async with Sandbox(LIMITS, workers=1, walls=box.sandbox.walls, hidden=hidden) as sandbox:
+            return await sandbox.run(LOOK)
+
+    assert box.run(LOOK).value == "(True, True, False)"
+    assert box.do(play()).value == "(False, True, False)"
 
 
 def test_a_keeper_that_dies_is_a_sandbox_error_and_the_next_program_runs(box: Box):
@@ -102,7 +190,7 @@ def test_a_keeper_that_dies_is_a_sandbox_error_and_the_next_program_runs(box: Bo
         for pid in descendants(worker.pid or 0):
             with suppress(ProcessLookupError):  # the first of a namespace takes the others along
                 os.kill(pid, signal.SIGKILL)
-        with pytest.raises(SandboxError, match="the sandbox broke"):
+        with pytest.raises(BrokenError, match="the sandbox broke"):
             await task
 
     box.do(play())

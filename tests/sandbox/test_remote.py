@@ -138,3 +138,25 @@ def test_only_http_is_spoken():
     with pytest.raises(InputError, match="must begin with http"):
         RemoteSandbox("file:///etc/passwd")
     assert RemoteSandbox("http://host:1/run_code/").url == "http://host:1/run_code"
+
+
+def test_a_program_that_asks_is_sent_again_with_its_answers(url: str, monkeypatch: pytest.MonkeyPatch):
+    async def play() -> list[Any]:
+        asked = []
+
+        async def answer(text: str) -> str:
+            asked.append(text)
+            return text.upper()
+
+        sandbox = RemoteSandbox(url)
+        whole = await sandbox.run("print('out')\nask('a') + ask('b')", answer=answer)
+        async with sandbox.session() as session:
+            await session.run("x = 'c'")
+            later = await session.run("ask(x)", answer=answer)
+        monkeypatch.setattr(remote, "QUESTIONS", 3)
+        endless = await sandbox.run("while True: ask('again')", answer=answer)
+        return [whole.value, whole.stdout, later.value, asked[:3], endless.error]
+
+    value, stdout, later, asked, endless = asyncio.run(play())
+    assert (value, stdout, later, asked) == ("'AB'", "out\n", "'C'", ["a", "b", "c"])
+    assert "asked more than 3 times" in endless

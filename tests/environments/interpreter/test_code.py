@@ -9,8 +9,12 @@ import pytest
 from bough.environments.interpreter import code, problems
 from bough.environments.interpreter.code import Exam
 from bough.environments.interpreter.grade import Grade
+from bough.sandbox import remote
+from bough.sandbox.base import SandboxError
 from bough.sandbox.pool import Sandbox
+from bough.sandbox.remote import RemoteSandbox
 from bough.trajectories.lines import lines
+from tests.sandbox.test_remote import url  # noqa: F401  a fixture
 from tests.shared_data import shared_data
 
 TWO_SUM = Exam(
@@ -124,3 +128,43 @@ def test_published_solutions_pass_their_tests_and_empty_ones_do_not(grade: Any):
         assert grade(block(row["completion"]), exam).success, row["task_id"]
         name = problem["entry"].removeprefix("Solution().")
         assert not grade(block(f"class Solution:\n    def {name}(self, **_):\n        pass"), exam).success
+
+
+def test_programs_are_graded_by_a_remote_sandbox_too(url: str):  # noqa: F811
+    exam = Exam(["assert f(1) == 2", "assert f(2) == 2"])
+
+    async def play(program: str) -> float:
+        sandbox = RemoteSandbox(url)
+        return (await code.grade(block(program), exam, sandbox, sandbox)).score
+
+    assert asyncio.run(play("from unittest.mock import ANY\ndef f(x): return ANY if x > 1 else x + 1")) == 0.5
+
+
+def test_a_remote_sandbox_that_cannot_be_had_is_told(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(remote, "ATTEMPTS", 1)
+
+    async def play() -> None:
+        sandbox = RemoteSandbox("http://127.0.0.1:1")
+        await code.grade(block("x = 1"), TWO_SUM, sandbox, sandbox)
+
+    with pytest.raises(SandboxError, match="cannot be used"):
+        asyncio.run(play())
+
+
+def test_what_counts_as_a_test():
+    helper = "def near(a, b):\n    assert abs(a - b) < 1"
+    indirect = "def close(a):\n    near(a, 1)"
+    sources = ["assert a", "b = 2", "for i in x:\n    assert i", helper, indirect, "close(f(1))", "assert_equal(a, b)"]
+    sources += ["assertion = 3", "text = 'assert x'", "class A:\n    def f(self):\n        assert 1"]
+    counted = [source for source, counts in code.marked(sources) if counts]
+    assert counted == ["assert a", "for i in x:\n    assert i", "close(f(1))", "assert_equal(a, b)"]
+
+
+def test_tests_that_never_call_the_program_pass_nothing(grade: Any):
+    found = grade(block("def f(x): return 1"), Exam(["assert gcd(4, 2) == 2"], "f", "from math import *"))
+    assert found.score == 0 and found.details["reason"] == "the tests never call the program"
+
+
+def test_hostile_texts_do_not_hurt_the_host():
+    for text in ("(" * 50_000, "-" * 200_000 + "1", "a." * 100_000 + "a", "[" * 9_000 + "]" * 9_000, "\0", "\ud800"):
+        code.last_block(block(text))

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import ast
 import asyncio
-import contextlib
 import re
 import time
 from collections.abc import AsyncIterator
@@ -131,8 +130,10 @@ async def _serving(session: Session, code: str, exam: Exam, budget_s: float) -> 
         # One that still computes is killed, with the sandbox it is in.
         await asyncio.wait([running], timeout=0 if exchange.ended else min(END_S, budget_s / 5))
         running.cancel()
-        with contextlib.suppress(asyncio.CancelledError, BrokenError):
-            await running
+        await asyncio.wait([running])
+    error = None if running.cancelled() else running.exception()
+    if error is not None and not isinstance(error, BrokenError):
+        raise error
 
 
 async def _examined(

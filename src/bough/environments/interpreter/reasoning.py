@@ -18,9 +18,10 @@ import sys
 from collections.abc import Callable, Iterator
 from importlib import import_module
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
-from bough.environments.interpreter import literals
+from bough.environments.interpreter import literals, scoring
 from bough.environments.interpreter.grade import Grade
 from bough.environments.interpreter.math import last_boxed
 from bough.errors import BoughError, InputError, did_you_mean
@@ -46,17 +47,12 @@ for batch in count():
             problem = {"problem": entries[index]["question"], "generator": name, "seed": first, "index": index}
             print(json.dumps(problem), flush=True)
 """
-# The result is asked a secret of the host, which is not in the process while the answer is scored.
+# The result is told with a secret of the host's, which is not in the process while the answer is scored.
 PROGRAM = """
-import json, reasoning_gym
-name, seed, index, question, answer, numbers = json.loads({values!r})
-entries = reasoning_gym.create_dataset(name, seed=seed, size={batch})
-entry, score = entries[index], None
-if entry["question"] == question:
-    score = float(entries.score_answer(answer, entry))
-    if numbers is not None and sorted(numbers) != sorted(entry["metadata"]["numbers"]):
-        score = 0.0
-ask("secret") + json.dumps(score)
+{scoring}
+import json
+result = json.dumps(score(*json.loads({values!r})))
+ask("secret") + result
 """
 # What the answers of scorers that evaluate them may be. A formula that is only written
 # down, such as Integral(…) or expand(…), is the question and not its answer.
@@ -101,16 +97,17 @@ async def grade(answer: str, problem: dict[str, Any], runner: Runner, *, timeout
     details = {"answer": given[:200]}
     if name in EVALUATED and not EVALUATED[name](given):
         return Grade(0.0, details | {"reason": "not an answer that this problem can have"})
-    # The numbers of a calculation must be the problem's; one scorer forgets to look.
     numbers = literals.arithmetic(given) if name in ("countdown", "puzzle24") else None
-    values = json.dumps([name, problem["seed"], problem["index"], problem["problem"], given, numbers and numbers[1]])
-    program = PROGRAM.format(values=values, batch=BATCH)
+    place = [name, problem["seed"], problem["index"], BATCH]
+    values = json.dumps([*place, problem["problem"], given, numbers and numbers[1]])
+    text = Path(scoring.__file__).read_text(encoding="utf-8")
     secret = secrets.token_hex(16)
     untold = [secret]
 
     async def tell(_: str) -> str:
         return untold.pop() if untold else ""
 
+    program = PROGRAM.format(scoring=text, values=values)
     result = await runner.run(program, timeout_s=timeout_s, answer=tell)
     value = (result.value or "").strip("'")
     if value == f"{secret}null":
