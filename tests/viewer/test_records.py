@@ -98,7 +98,7 @@ def test_a_picture_that_is_too_large_stays_where_it_is(
 ):
     index = make_index(pictured(tmp_path / "run", "images/001.png"))
     monkeypatch.setattr(records, "MAX_IMAGE", len(PNG) - 1)
-    with pytest.raises(MissingError, match="no such picture"):
+    with pytest.raises(MissingError, match="the picture is too large"):
         image(index, "deep/a.jsonl:1", 0)
 
 

@@ -144,11 +144,15 @@ def _mistakes(outcomes: Sequence[Outcome], level: float, sequential: bool) -> di
 
 
 def _types(outcomes: Sequence[Outcome], lost: Sequence[Lost], level: float, sequential: bool) -> dict[str, Measure]:
-    found = {one.type for one in outcomes} | {one.type for one in lost}
-    parts = {
-        name: Attempts.of([one for one in outcomes if one.type == name], [one for one in lost if one.type == name])
-        for name in sorted(name for name in found if name is not None)
-    }
+    played: dict[str, list[Outcome]] = {}
+    missing: dict[str, list[Lost]] = {}
+    for outcome in outcomes:
+        if outcome.type is not None:
+            played.setdefault(outcome.type, []).append(outcome)
+    for one in lost:
+        if one.type is not None:
+            missing.setdefault(one.type, []).append(one)
+    parts = {name: Attempts.of(played.get(name, []), missing.get(name, [])) for name in sorted({*played, *missing})}
     return {name: _rate(solved, level, sequential) for name, solved in parts.items()}
 
 

@@ -64,6 +64,11 @@ def write(record: Sample) -> Row:
     return row
 
 
+def prompt_tokens(row: Row) -> int:
+    """How many tokens the prompts of a row have in all, when they are whole again. Raises where it is no record."""
+    return sum(int(stored.get("shared", 0)) + len(stored["prompt_ids"]) for stored in _stored_calls(row))
+
+
 def common_prefix(left: list[int], right: list[int]) -> int:
     """How many leading items the two lists share."""
     short = min(len(left), len(right))

@@ -7,18 +7,16 @@ of a group have GRPO's plain advantages; a lone trajectory has none.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-import yaml
-
-from bough.errors import BoughError, RowError
+from bough.config.yaml_file import YamlFile
+from bough.errors import BoughError, InputError, RowError
 from bough.objectives.advantages import group_advantages
 from bough.rewards.score import score
 from bough.types import Group, Trajectory
 from bough.viewer.index import Index
-
-MAX_CONFIG = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -74,12 +72,18 @@ def stage_settings(index: Index, folder: str) -> dict[str, Any]:
     """What a stage's `config.yaml` says; nothing where it says nothing."""
     file = index.root.inside(index.root.path / folder / "config.yaml")
     try:
-        if file is None or file.stat().st_size > MAX_CONFIG:
-            return {}
-        found = yaml.safe_load(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError, yaml.YAMLError):
+        found = file.stat() if file is not None else None
+    except OSError:
         return {}
-    return found if isinstance(found, dict) else {}
+    return dict(_settings(file, found.st_mtime_ns, found.st_size)) if file is not None and found is not None else {}
+
+
+@lru_cache(maxsize=256)
+def _settings(file: Path, mtime: int, size: int) -> dict[str, Any]:  # noqa: ARG001  a file that changed is another
+    try:
+        return YamlFile.read(file).values
+    except InputError:
+        return {}
 
 
 def _is(named: str, path: Path, root: Path) -> bool:
@@ -96,5 +100,5 @@ def _as_trained(group: Group, settings: dict[str, Any]) -> list[list[float | Non
     known = {key: value for key, value in settings.items() if key in GRPOConfig.model_fields}
     try:
         return call_advantages(group, GRPOConfig(**known))
-    except (BoughError, RowError):
+    except (BoughError, RowError, ArithmeticError):
         return None

@@ -14,7 +14,8 @@ from bough.evaluation.success import report
 from bough.viewer.index import Index
 from bough.viewer.records import MissingError
 
-MAX_RESULTS = 256 << 20
+# About 100,000 episodes.
+MAX_RESULTS = 16 << 20
 MAX_COMPARED = 12
 
 
@@ -119,16 +120,16 @@ def _read(index: Index, folder: str) -> Evaluated:
     return _cached(file, file.stat().st_mtime_ns)
 
 
-@lru_cache(maxsize=32)
+@lru_cache(maxsize=8)
 def _cached(file: Path, mtime: int) -> Evaluated:  # noqa: ARG001  a file that changed is another
     try:
         results = Results.read(file)
-    except (InputError, RecursionError) as error:
+        early = results.stop_width is not None
+        # Made anew from the outcomes: what a file says of itself is not taken on trust.
+        reports = {
+            model.name: report(model.outcomes, lost=model.lost, level=results.level, sequential=early).to_json()
+            for model in results.models
+        }
+    except (InputError, ArithmeticError) as error:  # numbers that no episode has
         raise MissingError(str(error)) from None
-    early = results.stop_width is not None
-    # Made anew from the outcomes: what a file says of itself is not taken on trust.
-    reports = {
-        model.name: report(model.outcomes, lost=model.lost, level=results.level, sequential=early).to_json()
-        for model in results.models
-    }
     return Evaluated(results, reports)

@@ -20,6 +20,7 @@ from typing import Any
 
 from bough.cache import cache_folder
 from bough.errors import InputError, RowError
+from bough.formats.base import Sample
 from bough.viewer.contents import Contents, Root
 from bough.viewer.rows import Found, is_plain, read_on
 from bough.viewer.summaries import Summary, summarise
@@ -42,6 +43,7 @@ CREATE VIRTUAL TABLE words USING fts5(text, content='', detail=none, prefix='3 5
 Facets = dict[str, list[dict[str, Any]]]
 BATCH = 200
 BATCH_S = 0.25
+BATCH_BYTES = 16 << 20
 SCAN_S = 2.0
 
 
@@ -59,6 +61,15 @@ class State:
     bad: str
 
 
+@dataclass
+class Reading:
+    """A file that is open between its batches: which state `of` the file, its rows, the last line that was taken."""
+
+    of: tuple[int, ...]
+    rows: Iterator[Found]
+    line: int
+
+
 class Index:
     """The index of one root. `contents` is what was found by the last look at the folder."""
 
@@ -72,6 +83,7 @@ class Index:
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
         self._local = threading.local()
+        self._reading: dict[str, Reading] = {}
         _prepare(self.file)
 
     def start(self) -> None:
@@ -88,10 +100,11 @@ class Index:
         """Looks at the folder and indexes all that is new."""
         self.contents = self.root.contents()
         self._forget(set(self.contents.data))
-        for name in self.contents.data:
-            with contextlib.suppress(OSError):
-                while not self._stop.is_set() and self._advance(name):
-                    time.sleep(0.001)  # lets the pages have their turn
+        left = list(self.contents.data)
+        while left and not self._stop.is_set():
+            # A batch of each in turn: one file that has no end keeps the others from nothing.
+            left = [name for name in left if not self._stop.is_set() and self._advance(name)]
+            time.sleep(0.001)  # lets the pages have their turn
         self.busy = False
 
     @contextlib.contextmanager
@@ -116,7 +129,8 @@ class Index:
     def problems(self) -> list[dict[str, Any]]:
         """Files with rows that could not be read, and why."""
         rows = self.query("SELECT path, bad FROM files WHERE bad != '{}' ORDER BY path")
-        return [{"file": row["path"], "reasons": json.loads(row["bad"])} for row in rows]
+        said = [{"file": name, "sentence": why} for name, why in self.contents.problems.items()]
+        return [*({"file": row["path"], "reasons": json.loads(row["bad"])} for row in rows), *said]
 
     def _run(self) -> None:
         while not self._stop.is_set():
@@ -126,45 +140,70 @@ class Index:
             self._stop.wait(SCAN_S)
 
     def _advance(self, name: str) -> bool:
-        """Reads one batch of a file; whether there may be more."""
+        """Reads one batch of a file; whether there may be more. What cannot be read is said among the problems."""
+        try:
+            return self._read_batch(name)
+        except sqlite3.Error:
+            raise
+        except FileNotFoundError:  # the next look at the folder will not find it
+            pass
+        except Exception as error:  # a file made to break its readers must not end the reading of the others
+            why = getattr(error, "strerror", None) or f"{type(error).__name__}: {error}"[:300]
+            self.contents.problems[name] = f"it cannot be read: {why}"
+        self._reading.pop(name, None)
+        return False
+
+    def _read_batch(self, name: str) -> bool:
         path = self.root.path / name
         stat = path.stat()
-        state = self._state(name)
-        if state is not None and (state.size, state.mtime, state.inode) == (
-            stat.st_size,
-            stat.st_mtime_ns,
-            stat.st_ino,
-        ):
+        state, now = self._state(name), (stat.st_ino, stat.st_size, stat.st_mtime_ns)
+        if state is not None and (state.inode, state.size, state.mtime) == now:
             return False
-        grown = state is not None and state.inode == stat.st_ino and stat.st_size >= state.offset and is_plain(path)
+        plain = is_plain(path)
+        if plain:
+            grown = state is not None and state.inode == stat.st_ino and stat.st_size >= state.offset
+        else:
+            grown = state is not None and name in self._reading and self._reading[name].of == now
         if state is None or not grown:
+            self._reading.pop(name, None)
             offset = line = 0
             bad: Counter[str] = Counter()
         else:
             offset, line, bad = state.offset, state.line, Counter(json.loads(state.bad))
-        batch, whole = self._batch(path, offset, line, stat.st_size)
+        rows = read_on(path, offset, line) if plain else self._rows_of(name, now, line)
+        batch, whole = self._batch(rows, stat.st_size if plain else None)
         end = batch[-1] if batch else None
         if end is not None:
             offset, line = end.offset + end.length, end.line
-        bad.update(found.record.reason for found in batch if isinstance(found.record, RowError) and not found.torn)
+        bad.update(found.record.reason for found in batch if isinstance(found.record, RowError))
         # Until the end is reached the file counts as changed, so that the next call reads on.
         seen = (stat.st_size, stat.st_mtime_ns) if whole else (-1, -1)
-        new = (stat.st_ino, *seen, offset, line, json.dumps(bad))
-        self._write(name, state, grown, new, [found for found in batch if not found.torn])
+        self._write(name, state, grown, (stat.st_ino, *seen, offset, line, json.dumps(bad)), batch)
+        if plain or whole:
+            self._reading.pop(name, None)
+        else:
+            self._reading[name].line = line
         return not whole
 
-    def _batch(self, path: Path, offset: int, line: int, size: int) -> tuple[list[Found], bool]:
+    def _rows_of(self, name: str, now: tuple[int, ...], line: int) -> Iterator[Found]:
+        """The rows after `line` of a file that cannot be read on from an offset: it stays open between its batches."""
+        known = self._reading.get(name)
+        if known is None or known.line != line:  # or another viewer of the same folder has read on meanwhile
+            known = self._reading[name] = Reading(now, read_on(self.root.path / name, 0, line), line)
+        return known.rows
+
+    def _batch(self, rows: Iterator[Found], size: int | None) -> tuple[list[Found], bool]:
         """Some rows, and whether they are the last. A torn last line is left for another time."""
         batch: list[Found] = []
-        plain, end = is_plain(path), time.monotonic() + BATCH_S
-        for found in read_on(path, offset, line):
+        read, end = 0, time.monotonic() + BATCH_S
+        for found in rows:
             if found.torn:
                 return batch, True
             batch.append(found)
+            read += found.length or _weight(found.record)
             self._stand_aside()
-            # What cannot be read on from an offset is read in one go.
-            if plain and (len(batch) >= BATCH or time.monotonic() > end):
-                return batch, found.offset + found.length >= size
+            if len(batch) >= BATCH or read >= BATCH_BYTES or time.monotonic() > end:
+                return batch, size is not None and found.offset + found.length >= size
         return batch, True
 
     def _stand_aside(self) -> None:
@@ -189,7 +228,7 @@ class Index:
             )
             [(number,)] = db.execute("SELECT id FROM files WHERE path = ?", (name,))
             for found in batch:
-                if not isinstance(found.record, RowError):
+                if found.record is not None and not isinstance(found.record, RowError):
                     _insert(db, number, found, summarise(found.record))
             db.execute("COMMIT")
         except BaseException:
@@ -216,6 +255,11 @@ class Index:
         if db is None:
             db = self._local.db = _open(self.file)
         return db
+
+
+def _weight(record: Sample | RowError | None) -> int:
+    """About how many bytes a row of a packed file has."""
+    return 0 if record is None or isinstance(record, RowError) else len(summarise(record).text)
 
 
 def _insert(db: sqlite3.Connection, file: int, found: Found, summary: Summary) -> None:

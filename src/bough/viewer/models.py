@@ -10,16 +10,12 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 from bough.cache import cache_folder
-from bough.errors import BoughError
-from bough.types import Trajectory
+from bough.types import Call, Trajectory
 from bough.viewer.credit import stage_settings, trained_with
 from bough.viewer.index import Index
-
-if TYPE_CHECKING:
-    from bough.calls.template import ChatTemplate
+from bough.viewer.renderer import Renderer, RenderError
 
 MAX_MODELS = 8
 SCRIPTED = ("expert", "random", "")
@@ -28,59 +24,45 @@ IN_CACHE = {"smollm2": "smollm2-", "tiny": "tiny-llama-", "tiny-qwen3": "tiny-qw
 
 
 class Model:
-    """A model's tokenizer. `missing` says why there is none."""
+    """A model's tokenizer and chat template. `missing` and `no_template` say why there is none."""
 
-    def __init__(self, name: str | None, folder: Path | str | None, missing: str | None) -> None:
+    def __init__(
+        self, name: str | None, folder: Path | str | None, missing: str | None, renderer: Renderer | None = None
+    ) -> None:
         self.name, self.folder, self.missing = name, folder, missing
-        self._tokenizer: Any = None
-        self._template: ChatTemplate | None = None
-        self._lock = threading.Lock()
+        self._renderer = renderer or Renderer()
+        self.no_template: str | None = None
 
     def texts(self, ids: list[int]) -> list[str] | None:
-        """Every token's own text. A character that several tokens make up is shown where its last one stands."""
-        tokenizer = self._decoder()
-        if tokenizer is None or any(token >= tokenizer.get_vocab_size() for token in ids):
-            return None  # another model's
-        texts, pending = list[str](), list[int]()
-        for token in ids:
-            pending.append(token)
-            text = tokenizer.decode(pending, skip_special_tokens=False)
-            if text.endswith("�") and len(pending) < 4:
-                texts.append("")
-                continue
-            texts.append(text)
-            pending = []
-        return texts
+        """Every token's own text; None where there is none, or where they are another model's."""
+        if self.missing is not None or self.folder is None:
+            return None
+        try:
+            found: list[str] | None = self._renderer.ask({"ask": "texts", "folder": str(self.folder), "ids": ids})["texts"]
+        except RenderError as error:
+            self.missing = f"the tokenizer of {self.name} cannot be read ({error})"
+            return None
+        return found
 
-    def template(self) -> ChatTemplate | None:
-        """The chat template, with transformers behind it: slow to load, and only needed where tokens are made."""
-        with self._lock:
-            if self._template is None and self.folder is not None:
-                from bough.calls.template import load_template
-
-                try:
-                    self._template = load_template(str(self.folder))
-                except (BoughError, OSError, ValueError) as error:
-                    self.missing = str(error).partition("\n")[0]
-            return self._template
-
-    def _decoder(self) -> Any:
-        with self._lock:
-            if self._tokenizer is None and self.missing is None and self.folder is not None:
-                from tokenizers import Tokenizer
-
-                try:
-                    self._tokenizer = Tokenizer.from_file(str(Path(self.folder) / "tokenizer.json"))
-                except Exception as error:  # the library raises plain Exceptions
-                    self.missing = f"the tokenizer of {self.name} cannot be read ({error})"
-            return self._tokenizer
+    def call(self, record: Trajectory, turn: int) -> Call | None:
+        """The call that training would make of a turn, with the model's chat template."""
+        if self.folder is None or self.no_template is not None:
+            return None
+        shown = record.model_dump(mode="json", exclude={"turns": {"__all__": {"call"}}})
+        try:
+            found = self._renderer.ask({"ask": "call", "folder": str(self.folder), "record": shown, "turn": turn})["call"]
+        except RenderError as error:
+            # Asked once: a template without an end would take all of its time for every page.
+            self.no_template = f"the chat template of {self.name} cannot be used ({error})"
+            return None
+        return None if found is None else Call.model_validate(found)
 
 
 class Models:
     """The models of a folder's records."""
 
     def __init__(self, index: Index, given: str | None) -> None:
-        self.index, self.given = index, given
+        self.index, self.given, self.renderer = index, given, Renderer()
         self._known: OrderedDict[str, Model] = OrderedDict()
         self._lock = threading.Lock()
 
@@ -107,10 +89,10 @@ class Models:
         if name == self.given:
             from bough.models.resolve import resolve
 
-            return Model(name, resolve(name), None)
+            return Model(name, resolve(name), None, self.renderer)
         folder = _cached(name) or self._inside(name)
         missing = None if folder else f"the model {name} is not at hand; --model names one"
-        return Model(name, folder, missing)
+        return Model(name, folder, missing, self.renderer)
 
     def _inside(self, name: str) -> Path | None:
         """A model folder inside the folder that is looked at, wherever that was when the run was made."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from bough.disk import open_file
 from bough.errors import RowError
 from bough.formats.base import Sample
 from bough.types import Call, Group, Pair, Trajectory, Turn
@@ -85,9 +86,12 @@ def image(index: Index, at: str, number: int, attempt: int | None = None) -> tup
         raise MissingError("the trajectory has no such picture")
     base = (index.root.path / place(at)[0]).parent
     path = index.root.inside(base / names[number])
-    if path is None or path.stat().st_size > MAX_IMAGE:
+    if path is None:
         raise MissingError("there is no such picture in the folder")
-    content = path.read_bytes()
+    with open_file(path) as stream:
+        content = stream.read(MAX_IMAGE + 1)
+    if len(content) > MAX_IMAGE:
+        raise MissingError("the picture is too large")
     kind = next((kind for magic, kind in IMAGE_TYPES.items() if content.startswith(magic)), None)
     if kind is None:
         raise MissingError("the file is no picture")

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import json
+import os
 import time
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from bough import disk
 from bough.errors import BoughError
-from bough.runs.recipe import Recipe, plan, read_recipe
+from bough.runs.recipe import FILE_NAME, Planned, Recipe, plan, read_recipe
 from bough.viewer.evaluations import rates
 from bough.viewer.index import Index
 from bough.viewer.queries import counts
@@ -26,12 +28,15 @@ def overview(index: Index) -> dict[str, Any]:
         by_folder.setdefault(_stage_of(index, row["file"]), []).append(row)
     folders = sorted({*contents.stages, *contents.training, *contents.evaluations, *by_folder} - {""})
     stages = {folder: _stage(index, folder, by_folder.get(folder, [])) for folder in folders}
-    runs = []
+    runs, problems = [], index.problems()
     # A recipe that was never run is a file like any other.
     for recipe in {str(Path(stage).parent): None for stage in contents.stages}:
         members = [stages.pop(name) for name in list(stages) if str(Path(name).parent) == recipe]
-        runs.append(_run(here, recipe, members))
-        runs[-1]["stages"] += _to_come(here / recipe, {member["name"] for member in members})
+        found, planned, problem = _recipe(index, f"{recipe}/{FILE_NAME}")
+        runs.append(_run(here, recipe, members, found))
+        runs[-1]["stages"] += _to_come(planned, {member["name"] for member in members})
+        if problem:
+            problems.append({"file": os.path.normpath(f"{recipe}/{FILE_NAME}"), "sentence": problem})
     if stages:
         runs.append({"name": index.root.name, "folder": None, "recipe": None, "stages": list(stages.values())})
     for run in runs:
@@ -43,7 +48,7 @@ def overview(index: Index) -> dict[str, Any]:
                    for kind in ("trajectory", "pair", "group")},
         "training": contents.training,
         "evaluations": contents.evaluations,
-        "problems": index.problems(),
+        "problems": problems,
         "busy": index.busy,
     }  # fmt: skip
 
@@ -52,10 +57,8 @@ def read_json(index: Index, name: str) -> Any:
     """A small JSON file of the folder; None where there is none that can be read."""
     file = index.root.inside(index.root.path / name)
     try:
-        if file is None or file.stat().st_size > MAX_JSON:
-            return None
-        return json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
+        return None if file is None else disk.read_json(file, MAX_JSON)
+    except (OSError, ValueError):
         return None
 
 
@@ -64,8 +67,8 @@ def state_of(index: Index, folder: str, record: Any) -> str:
     here = index.root.path / folder
     if isinstance(record, dict):
         done = bool(record.get("finished"))
-    elif folder in index.contents.training or (here / "config.yaml").exists():
-        done = any((here / name).exists() for name in ("report.json", "results.json", "final"))
+    elif folder in index.contents.training or _is_there(here / "config.yaml"):
+        done = any(_is_there(here / name) for name in ("report.json", "results.json", "final"))
     else:
         done = True
     if done:
@@ -107,11 +110,10 @@ def _guess(index: Index, folder: str, rows: list[dict[str, Any]]) -> str:
         return "eval"
     if folder in index.contents.training:
         return "training"
-    return "collect" if (index.root.path / folder / "config.yaml").exists() else "data" if rows else ""
+    return "collect" if _is_there(index.root.path / folder / "config.yaml") else "data" if rows else ""
 
 
-def _run(here: Path, folder: str, stages: list[dict[str, Any]]) -> dict[str, Any]:
-    recipe = _recipe(here / folder)
+def _run(here: Path, folder: str, stages: list[dict[str, Any]], recipe: Recipe | None) -> dict[str, Any]:
     shown: dict[str, str] = {}
     if recipe is not None:
         shown = {key: str(getattr(recipe, key)) for key in ("name", "about", "model", "seed")}
@@ -120,21 +122,40 @@ def _run(here: Path, folder: str, stages: list[dict[str, Any]]) -> dict[str, Any
     return {"name": Path(here / folder).name, "folder": folder, "recipe": shown, "stages": stages}
 
 
-def _recipe(folder: Path) -> Recipe | None:
-    """What the run was made with, if its file still says so."""
+def _recipe(index: Index, name: str) -> tuple[Recipe | None, list[Planned], str]:
+    """What the run was made with, the stages of it, and what is wrong with the file."""
+    path = index.root.path / name
+    if not path.is_symlink() and not path.exists():
+        return None, [], ""
+    file = index.root.inside(path)
+    if file is None:
+        return None, [], "it is not a regular file inside the folder"
     try:
-        return read_recipe(folder)
-    except (BoughError, OSError, TypeError):
-        return None
+        found = file.stat()
+    except OSError as error:
+        return None, [], f"it cannot be read: {error.strerror}"
+    return _read_recipe(file, found.st_mtime_ns, found.st_size)
 
 
-def _to_come(folder: Path, begun: set[str]) -> list[dict[str, Any]]:
+@lru_cache(maxsize=64)
+def _read_recipe(file: Path, mtime: int, size: int) -> tuple[Recipe | None, list[Planned], str]:  # noqa: ARG001  a file that changed is another
+    try:
+        recipe = read_recipe(file.parent)
+    except (BoughError, TypeError) as error:
+        return None, [], _sentence(error)
+    try:
+        return recipe, plan(recipe), ""
+    except BoughError as error:
+        return recipe, [], _sentence(error)
+
+
+def _sentence(error: Exception) -> str:
+    """An error on one line."""
+    return " ".join(str(error).split())[:500]
+
+
+def _to_come(stages: list[Planned], begun: set[str]) -> list[dict[str, Any]]:
     """The stages of the recipe that have not begun yet."""
-    recipe = _recipe(folder)
-    try:
-        stages = plan(recipe) if recipe is not None else []
-    except BoughError:
-        return []
     nothing: dict[str, Any] = {"inputs": {}, "outputs": {}, "files": [], "success": [], "report": {}, "note": ""}
     nothing |= {"seconds": None, "training": False, "evaluation": False, "state": "to come"}
     return [
@@ -152,6 +173,13 @@ def _lineage(stages: list[dict[str, Any]]) -> None:
             {"input": name, "stage": made.get(digest), "value": digest} for name, digest in stage["inputs"].items()
         ]
         made |= dict.fromkeys(stage["outputs"].values(), stage["folder"])
+
+
+def _is_there(path: Path) -> bool:
+    try:
+        return path.exists()
+    except OSError:  # not ours to look into
+        return False
 
 
 def _newest(folder: Path) -> float:
@@ -172,4 +200,4 @@ def _texts(value: Any) -> dict[str, str]:
 def _numbers(value: Any) -> dict[str, float]:
     if not isinstance(value, dict):
         return {}
-    return {k: v for k, v in value.items() if isinstance(v, int | float) and not isinstance(v, bool)}
+    return {k: v for k, v in value.items() if isinstance(v, int | float) and not isinstance(v, bool) and abs(v) < 1e300}

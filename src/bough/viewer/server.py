@@ -32,6 +32,7 @@ def make_app(answers: Answers, door: Door) -> Guard:
         answers.index.start()
         yield
         answers.index.stop()
+        answers.models.renderer.close()
 
     # Plain functions run in threads of their own: a slow answer keeps nobody waiting.
     def api(request: Request) -> Response:
@@ -43,6 +44,8 @@ def make_app(answers: Answers, door: Door) -> Guard:
                 return _json(answer(request.query_params))
         except MissingError as error:
             return _json({"error": str(error)}, 404)
+        except Exception as error:  # whatever a folder makes of one page, the others are still answered
+            return _json({"error": f"this cannot be shown: {type(error).__name__}: {error}"[:500]}, 500)
 
     def picture(request: Request) -> Response:
         try:

@@ -7,7 +7,7 @@ from typing import Any
 
 from bough.formats.bough import common_prefix
 from bough.rollouts.collection import RESCORED
-from bough.types import Call, Trajectory
+from bough.types import Call
 from bough.viewer.index import Index
 from bough.viewer.models import Model, Models
 from bough.viewer.records import MissingError, find_trajectory, place
@@ -25,28 +25,15 @@ def tokens(index: Index, models: Models, at: str, turn: int, attempt: int | None
     model = models.of(place(at)[0], record)
     call, source = record.turns[turn].call, "recorded"
     if call is None:
-        call, source = _built(model, record, turn), f"made with the template of {model.name}"
+        call, source = model.call(record, turn), f"made with the template of {model.name}"
     if call is None:
-        why = model.missing or "this reply is not trained, or cannot be"
+        why = model.no_template or model.missing or "this reply is not trained, or cannot be"
         return {"turn": turn, "missing": f"There are no tokens on file, and none can be made: {why}."}
     before = record.turns[turn - 1].call if turn else None
     shown = _shown(call, model, before)
     if source == "recorded":
         shown["completion"]["trained_logprobs"] = _trained(index, at, record.id, turn, len(call.completion_ids))
     return shown | {"turn": turn, "source": source, "model": model.name}
-
-
-def _built(model: Model, record: Trajectory, turn: int) -> Call | None:
-    """The call that training would make of the messages."""
-    template = model.template()
-    if template is None:
-        return None
-    from bough.calls.builder import CallBuilder
-
-    for built in CallBuilder(template).build(record.start, record.turns[: turn + 1], record.tools):
-        if built.turn == turn:
-            return built.call
-    return None
 
 
 def _trained(index: Index, at: str, episode: str, turn: int, length: int) -> list[float] | None:

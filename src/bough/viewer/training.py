@@ -6,6 +6,7 @@ import json
 import math
 from typing import Any
 
+from bough.disk import open_file
 from bough.viewer.credit import stage_settings
 from bough.viewer.index import Index
 from bough.viewer.records import MissingError
@@ -26,7 +27,7 @@ def training(index: Index, folder: str, after: int) -> dict[str, Any]:
     size = file.stat().st_size
     # A run that resumes forgets lines: what the page has is then no longer what is on file.
     begin = after if 0 <= after <= size else 0
-    with file.open("rb") as stream:
+    with open_file(file) as stream:
         stream.seek(begin)
         piece = stream.read(MAX_PIECE)
     whole = piece[: piece.rfind(b"\n") + 1]

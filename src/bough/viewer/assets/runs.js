@@ -101,8 +101,8 @@ function stage(one) {
 
 function problems(files) {
   return h("section", { class: "problems" },
-    h("h2", {}, "Rows that could not be read"),
+    h("h2", {}, "What could not be read"),
     h("ul", {}, files.map((file) => h("li", {}, h("span", { class: "mono" }, file.file), ": ",
-      Object.entries(file.reasons).map(([reason, n]) => `${count(n)} ${reason}`).join(", ")))),
+      file.sentence ?? Object.entries(file.reasons).map(([reason, n]) => `${count(n)} ${reason}`).join(", ")))),
   );
 }
