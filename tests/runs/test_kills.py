@@ -9,7 +9,7 @@ ROOT = Path(__file__).parents[2]
 RECIPE = """\
 name: killed
 model: tiny
-world: {environment: "tests.stages.letters:Letters", max_new_tokens: 6}
+world: {max_new_tokens: 6}
 stages:
   - eval: {name: before, tasks: 12, temperature: 1.0}
   - collect: {name: own-play, tasks: 12, attempts: 4}
@@ -28,7 +28,8 @@ def finish(folder: Path, kills: int) -> tuple[int, list[str]]:
     """Plays the recipe to its end through so many kills: how often it was hit, and the table that it ends with."""
     folder.mkdir(exist_ok=True)
     (folder / "recipe.yaml").write_text(RECIPE)
-    verb = ["run", "recipe.yaml", "--output-dir", "run", "--report-to", "none"]
+    world = "world.environment=tests.stages.letters:Letters"  # a file names no code
+    verb = ["run", "recipe.yaml", "--output-dir", "run", "--report-to", "none", "--set", world]
     command = [sys.executable, "-m", "tests.stages.killed_run", str(kills), "5", *verb]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "200"}
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
