@@ -1,3 +1,5 @@
+import json
+
 import numpy as np
 import pytest
 from scipy import stats
@@ -143,3 +145,9 @@ def test_looking_until_it_passes_does_not_help_where_the_gate_knows_of_it():
 def test_all_rounds_together_spend_alpha_once():
     assert alpha_of_round(0.05, 1) == 0.025
     assert sum(alpha_of_round(0.05, number) for number in range(1, 10_000)) == pytest.approx(0.05, rel=1e-3)
+
+
+def test_a_decision_can_be_written_as_json():
+    found = gate(result("sft", binary("0" * 5 + "1" * 15)), result("dpo", binary("1" * 20)))
+    written = json.loads(json.dumps(found.to_json()))
+    assert (written["promote"], written["before"], written["after"], written["tasks"]) == (True, "sft", "dpo", 20)

@@ -30,6 +30,12 @@ def test_a_weight_scales_its_tokens_gradient():
     assert metrics["weight"].value == 1.0
 
 
+def test_no_metric_keeps_a_graph_alive():
+    logprobs, weights = torch.zeros(2, requires_grad=True), torch.ones(2, requires_grad=True)
+    metrics = sft_loss(logprobs * 2, weights * 2, denominator=2).metrics
+    assert not any(mean.total.requires_grad for mean in metrics.values())
+
+
 def test_bfloat16_log_probabilities_are_summed_in_float32():
     logprobs = torch.full((1001,), -1.0, dtype=torch.bfloat16)
     assert sft_loss(logprobs, torch.ones(1001), denominator=1).value.item() == 1001.0

@@ -7,7 +7,7 @@ from torch._dynamo.testing import CompileCounterWithBackend
 from torch.nn.functional import scaled_dot_product_attention
 
 from bough.trees import attend
-from bough.trees.attend import BLOCK, block_mask, dense_mask, flex_tree_attention
+from bough.trees.attend import BLOCK, block_mask, dense_mask, flex_tree_attention, sdpa_tree_attention
 from bough.trees.build import TokenTree
 from bough.trees.layers import Sight
 from tests.trees.samples import call
@@ -72,6 +72,36 @@ def test_whole_blocks_are_told_apart_from_those_to_look_into():
     end, position = random_row(0)  # a trunk of three blocks below which everything hangs
     mask = block_mask(end, position, Sight())
     assert mask.full_kv_num_blocks[0, 0].tolist() == [0, 1, 2, 3, 0, 0]
+
+
+def listed(counts: torch.Tensor, indices: torch.Tensor) -> torch.Tensor:
+    """A list of blocks of keys for each block of queries as a table of true and false."""
+    table = torch.zeros(indices.shape[2:], dtype=torch.bool)
+    for q, count in enumerate(counts[0, 0].tolist()):
+        table[q, indices[0, 0, q, :count].long()] = True
+    return table
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_block_is_looked_into_only_if_it_is_seen_in_part(seed):
+    """A kernel adds up what both lists name: a block in both would count twice."""
+    end, position = random_row(seed)
+    mask = block_mask(end, position, Sight())
+    dense = dense_mask(end, position, Sight(), torch.float32)[0, 0] == 0
+    blocks = dense.view(len(end) // BLOCK, BLOCK, len(end) // BLOCK, BLOCK).transpose(1, 2).flatten(2)
+    assert torch.equal(listed(mask.full_kv_num_blocks, mask.full_kv_indices), blocks.all(-1))
+    assert torch.equal(listed(mask.kv_num_blocks, mask.kv_indices), blocks.any(-1) & ~blocks.all(-1))
+
+
+@pytest.mark.parametrize("sight", [Sight(), Sight(window=100)])
+@pytest.mark.parametrize("heads", [2, 6])
+def test_a_block_of_queries_at_a_time_gives_the_attention_of_the_whole_mask(sight, heads):
+    end, position = random_row(1)
+    query, key, value = (torch.randn(1, number, len(end), 16) for number in (6, heads, heads))
+    mask = dense_mask(end, position, sight, torch.float32)
+    found, _ = sdpa_tree_attention(torch.nn.Identity(), query, key, value, mask, 0.3)
+    expected = scaled_dot_product_attention(query, key, value, attn_mask=mask, scale=0.3, enable_gqa=True)
+    torch.testing.assert_close(found, expected.transpose(1, 2))
 
 
 @pytest.mark.parametrize("sight", [Sight(), Sight(window=100)])
