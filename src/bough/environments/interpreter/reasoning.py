@@ -28,7 +28,7 @@ name, seed, index, answer = json.loads({values!r})
 entries = reasoning_gym.create_dataset(name, seed=seed, size={batch})
 json.dumps(float(entries.score_answer(answer, entries[index])))
 """
-_ANSWER = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
+_ANSWER = re.compile(r"<answer>((?:(?!</?answer>).)*+)</answer>", re.DOTALL)
 
 
 def problems(names: list[str], seed: int) -> Iterator[dict[str, Any]]:
