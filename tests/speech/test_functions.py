@@ -71,3 +71,8 @@ def test_what_is_written_reads_back():
 
 def test_the_prompts_example_is_a_call():
     assert functions.parse(functions.PROMPT.partition("example: ")[2]).action == "click('3')"
+
+
+@pytest.mark.parametrize("number", ["0x" + "f" * 5000, "1e400", "-1e400", "[0x" + "f" * 5000 + "]"])
+def test_a_number_that_cannot_be_written_is_no_argument(number: str):
+    assert functions.read_call(f"f({number})") is None

@@ -18,7 +18,8 @@ from bough.disk import read_json
 from bough.errors import InputError
 from bough.types import Message, Trajectory, Turn
 
-_LOOK = re.compile(r"(?:On the (\w+ \d+)|The (\w+ \d+) is open\. In it), you see ([^.]*)\.")
+# A list has an end: without one, a text that only begins with many lists would be looked through over and over.
+_LOOK = re.compile(r"(?:On the (\w+ \d+)|The (\w+ \d+) is open\. In it), you see ([^.]{0,2000})\.")
 _THING = re.compile(r"\b([a-z]\w*) \d+")
 _PUT = re.compile(r"(?:move|put) \w+ \d+ (?:to|in/on|in|on) (\w+ \d+)")
 

@@ -115,15 +115,14 @@ def _bodies(text: str) -> list[str]:
                 counted.append(header)
         ends = [*(header.start() for header in counted[1:]), len(text)]
         return [text[header.end() : end] for header, end in zip(counted, ends, strict=True)]
-    bodies: list[str] = []
+    bodies: list[list[str]] = []
     observed = True
     for piece in _REPLY.split(text)[1:] if _REPLY.match(text) else ():
         if observed:
-            bodies.append(piece)
-        else:
-            bodies[-1] += piece
+            bodies.append([])
+        bodies[-1].append(piece)
         observed = _OBSERVATION.search(piece) is not None
-    return bodies
+    return ["".join(pieces) for pieces in bodies]
 
 
 def _read_body(body: str) -> Turn:

@@ -8,8 +8,19 @@ from typing import Protocol
 from bough.types import ToolCall
 
 
+# A model that writes this much has lost its way: 32,000 tokens are about 130,000 characters.
+MAX_REPLY = 1_000_000
+MAX_CALLS = 100
+
+
 class MalformedError(ValueError):
     """The reply is not in the agreed form. The message tells the agent what is wrong and how it is done."""
+
+
+def check_length(reply: str) -> None:
+    """Raises MalformedError where a reply is longer than any that is read."""
+    if len(reply) > MAX_REPLY:
+        raise MalformedError(f"The reply has {len(reply):,} characters; at most {MAX_REPLY:,} are read.")
 
 
 @dataclass(frozen=True)

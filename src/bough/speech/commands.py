@@ -12,7 +12,7 @@ from bough.types import ToolCall
 PROMPT = """Answer in two lines, for example:
 thought: The button is the one to click.
 action: CLICK(selector="#ok")"""
-_ACTION = re.compile(r"^\s*action\s*:[ \t]*(.*)$", re.IGNORECASE | re.MULTILINE)
+_ACTION = re.compile(r"^[^\S\n]*action[^\S\n]*:[ \t]*(.*)$", re.IGNORECASE | re.MULTILINE)
 _THOUGHT = re.compile(r"^\s*thought\s*:[ \t]*", re.IGNORECASE)
 
 

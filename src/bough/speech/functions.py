@@ -15,20 +15,27 @@ from collections.abc import Callable
 
 from pydantic import JsonValue
 
-from bough.speech.base import MalformedError, Said
+from bough.speech.base import MAX_CALLS, MalformedError, Said, check_length
 from bough.types import ToolCall
 
 PROMPT = "Think if you like, then write one action as a call on the last line, for example: click('3')"
 LONGEST_CALL = 20_000
 _FENCE = re.compile(r"^\s*`{1,3}(?:\w+\s*$)?|`{1,3}\s*$")
-_THINKING = re.compile(r"^.*</think>", re.DOTALL)
 _OPENING = re.compile(r"\s*[A-Za-z_]\w*\s*\(")
 
 
 def parse(reply: str) -> Said:
     """The one call of a reply, and what stands before it."""
     lines = spoken(reply).strip().splitlines()
-    found = [(number, call) for number, line in enumerate(lines) if (call := read_call(_FENCE.sub("", line)))]
+    found, tried = list[tuple[int, ToolCall]](), 0
+    for number, line in enumerate(lines):
+        if not _OPENING.match(bare := _FENCE.sub("", line)):
+            continue
+        tried += 1
+        if tried > MAX_CALLS:
+            raise MalformedError(f"That is more than {MAX_CALLS} lines with calls; take one action at a time. {PROMPT}")
+        if (call := read_call(bare)) is not None:
+            found.append((number, call))
     if not found:
         raise MalformedError(f"I found no action in that. {PROMPT}")
     if len(found) > 1:
@@ -44,7 +51,8 @@ def write(action: str, thought: str = "") -> str:
 
 def spoken(reply: str) -> str:
     """A reply without the thinking aloud in front of it."""
-    return _THINKING.sub("", reply)
+    check_length(reply)
+    return reply.rpartition("</think>")[2]
 
 
 def read_call(text: str) -> ToolCall | None:
@@ -81,6 +89,6 @@ def _literal(node: ast.expr) -> JsonValue:
 
 def _plain(value: object) -> bool:
     if isinstance(value, list | tuple):
-        return all(isinstance(item, str | int | float) for item in value)
-    # A number that JSON cannot write is no argument either.
-    return value is None or isinstance(value, str | int) or (isinstance(value, float) and abs(value) < 1e300)
+        return all(item is not None and not isinstance(item, list | tuple) and _plain(item) for item in value)
+    # A number that JSON cannot write, or that has more digits than Python writes, is no argument either.
+    return value is None or isinstance(value, str) or (isinstance(value, int | float) and abs(value) < 1e300)

@@ -7,11 +7,10 @@ a call is an answer. Tags inside `<think>` are thinking aloud, not calls.
 from __future__ import annotations
 
 import json
-import re
 
 from pydantic import ValidationError
 
-from bough.speech.base import MalformedError, Said
+from bough.speech.base import MAX_CALLS, MalformedError, Said, check_length
 from bough.types import Message, ToolCall
 
 PROMPT = """To use a tool, write the call as JSON in its tags, for example:
@@ -19,21 +18,18 @@ PROMPT = """To use a tool, write the call as JSON in its tags, for example:
 {"name": "code_interpreter", "arguments": {"code": "print(1 + 1)"}}
 </tool_call>"""
 OPEN, CLOSE = "<tool_call>", "</tool_call>"
-_CALL = re.compile(rf"{OPEN}(.*?){CLOSE}", re.DOTALL)
-_THINKING = re.compile(r"^.*</think>", re.DOTALL)
 
 
 def parse(reply: str) -> Said:
     """The calls of a reply, and the text around them; without calls the action is the text itself."""
-    thinking = _THINKING.match(reply)
-    spoken = reply[thinking.end() :] if thinking else reply
+    check_length(reply)
+    thinking, ended, spoken = reply.rpartition("</think>")
     if "<think>" in spoken:  # thinking that never came to an end calls nothing
         spoken, _, rest = spoken.partition("<think>")
         thought = rest.strip()
     else:
-        thought = thinking[0].removesuffix("</think>").removeprefix("<think>").strip() if thinking else ""
-    written = _CALL.findall(spoken)
-    around = _CALL.sub("", spoken).strip()
+        thought = thinking.removeprefix("<think>").strip() if ended else ""
+    written, around = _split(spoken)
     if OPEN in around:
         raise MalformedError(f"The tool call is not closed with {CLOSE}. {PROMPT}")
     if CLOSE in around:
@@ -44,6 +40,22 @@ def parse(reply: str) -> Said:
     return Said(
         thought="\n".join(filter(None, [thought, around])), action="\n".join(map(call_text, calls)), calls=calls
     )
+
+
+def _split(text: str) -> tuple[list[str], str]:
+    """What stands inside each pair of tags, and what stands around them. Every character is looked at once."""
+    written, around, at = list[str](), list[str](), 0
+    while (opened := text.find(OPEN, at)) >= 0:
+        closed = text.find(CLOSE, opened)
+        if closed < 0:
+            break
+        around.append(text[at:opened])
+        written.append(text[opened + len(OPEN) : closed])
+        at = closed + len(CLOSE)
+        if len(written) > MAX_CALLS:
+            raise MalformedError(f"That is more than {MAX_CALLS} tool calls in one reply. {PROMPT}")
+    around.append(text[at:])
+    return written, "".join(around).strip()
 
 
 def write(action: str, thought: str = "") -> str:

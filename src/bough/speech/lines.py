@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 
-from bough.speech.base import MalformedError, Said
+from bough.speech.base import MalformedError, Said, check_length
 
 PROMPT = """Answer in two lines, for example:
 THOUGHT: The mug may be on the shelf.
@@ -21,6 +21,7 @@ _THOUGHT = re.compile(r"^[ \t\r\n*]*(?:thought|think)[ \t]*:\**[ \t]*", re.IGNOR
 
 def parse(reply: str) -> Said:
     """The one action of a reply and the thought before it."""
+    check_length(reply)
     actions = list(_ACTION.finditer(reply))
     if not actions:
         raise MalformedError(f"I found no action in that. {PROMPT}")

@@ -65,3 +65,8 @@ def test_an_action_that_does_not_exist_is_named_with_its_nearest():
 def test_what_does_not_fit_is_explained(name, arguments, said):
     with pytest.raises(UnknownActionError, match=said):
         bound(name, **arguments)
+
+
+def test_a_number_beyond_all_pages_is_refused():
+    with pytest.raises(UnknownActionError, match="must be a number of pixels"):
+        bound("mouse_move", x=10**400, y=1)

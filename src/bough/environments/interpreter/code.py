@@ -30,7 +30,7 @@ TEST_S = 4.0
 RUN_S = 10.0
 BUDGET_S = 45.0
 END_S = 1.0
-_BLOCK = re.compile(r"```[ \t]*(?:python3?|py)?[ \t]*\r?\n(.*?)```", re.DOTALL | re.IGNORECASE)
+_BLOCK = re.compile(r"```[ \t]*+(?:python3?|py)?[ \t]*+\r?\n(.*?)```", re.DOTALL | re.IGNORECASE)
 # Runs some of our modules on the far side, and calls the last one's function. No name is left behind.
 FAR_SIDE = """
 import sys, types

@@ -67,7 +67,7 @@ EVALUATED: dict[str, Callable[[str], bool]] = {
     "countdown": literals.is_arithmetic,
     "puzzle24": lambda text: (literals.arithmetic(text) or (None,))[0] == 24,
 }
-_ANSWER = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
+_ANSWER = re.compile(r"<answer>((?:(?!</?answer>).)*+)</answer>", re.DOTALL)
 
 
 def problems(names: list[str], seed: int) -> Iterator[dict[str, Any]]:

@@ -131,7 +131,7 @@ def _as(parameter: Parameter, value: JsonValue) -> JsonValue:
         case "number":
             try:
                 number = float(value) if isinstance(value, int | float | str) else float("nan")
-            except ValueError:
+            except (ValueError, OverflowError):
                 number = float("nan")
             if not -1e4 < number < 1e4:
                 raise UnknownActionError(f"{parameter.name} must be a number of pixels.")
