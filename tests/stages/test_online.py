@@ -333,7 +333,7 @@ def test_a_task_that_comes_again_in_a_batch_is_played_anew(tmp_path: Path):
 
 
 def test_a_divergence_from_weights_that_are_gone_is_refused_before_playing(tmp_path: Path):
-    with pytest.raises(InputError, match="--kl-coef with --environment needs --use-lora"):
+    with pytest.raises(InputError, match="--kl-coef with --environment needs an adapter"):
         bough.grpo(settings(tmp_path, use_lora=False, kl_coef=0.1))
     assert not (tmp_path / "rollouts").exists()
 

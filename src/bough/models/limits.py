@@ -29,9 +29,6 @@ NOT_IN_ENGINE = {
     "mimo_v2_flash": "the heads of its layers differ in size",
 }
 
-# A token sees those after it: what they say of it would not be log-probabilities of a language model.
-NOT_CAUSAL = {
-    "bert-generation": "it is an encoder",
-    "cpmant": "each token of a prompt sees all of it",
-    "xlnet": "each token of a row sees all of it",
-}
+# A token sees those after it, which a look at a few tokens does not show: what the model says of it would not be
+# log-probabilities of a language model.
+NOT_CAUSAL = {"cpmant": "each token of a prompt sees all of it"}

@@ -35,6 +35,7 @@ log = logging.getLogger(__name__)
 Attention = Literal["auto", "flex", "sdpa"]
 FLEX, SDPA = "bough_flex", "bough_sdpa"  # our names for them among the attention functions of transformers
 BUDGET = 8192
+PROBE = [[0, 1, 2, 3], [0, 1, 2, 4]]
 ENLARGED = 64.0  # the largest logit in the check of the head; models cap theirs at 15 to 50
 MOST_ENLARGED = 1024.0  # so that half precision does not overflow where the head is all but zero
 
@@ -81,11 +82,9 @@ class Policy(nn.Module):
         self.plain_attention, self.tree_attention = _attentions(self.base, attention, device or self.device)
         self.sights = {} if (obstacle := branching_obstacle(self.decoder)) else layer_sights(self.decoder)
         self.obstacle = obstacle
-        if reason := NOT_CAUSAL.get(self.decoder.config.model_type):
-            raise InputError(f"{type(self.base).__name__} is not a causal language model ({reason}); train another")
         if obstacle:
             log.warning("%s cannot share tokens between calls (%s): plain rows", type(self.base).__name__, obstacle)
-        self._check_head()
+        self._check_model()
         if autocast:
             # peft would lift the inputs of an adapter to the float32 of its weights, for autocast to lower them again.
             for layer in self._adapted_layers:
@@ -267,11 +266,12 @@ class Policy(nn.Module):
             raise InputError(f"token ids from {ids.min()} to {ids.max()}: the model's vocabulary is 0 to {size - 1}")
 
     @torch.no_grad()
-    def _check_head(self) -> None:
-        """Refuse a model whose head does something to the logits that `Head` does not know.
+    def _check_model(self) -> None:
+        """Refuse a model that is not causal, or whose head does something to the logits that `Head` does not know.
 
-        The hidden states are enlarged on their way to the head: a cap that small logits hardly
-        feel shows in large ones.
+        Two rows differ in their last token, which those before it must not feel. The hidden
+        states are enlarged on their way to the head: a cap that small logits hardly feel shows
+        in large ones.
         """
         head, seen = Head.of(self.base), []  # type: Head, list[Tensor]
 
@@ -287,7 +287,7 @@ class Policy(nn.Module):
         self._attend_with(self.plain_attention)
         hook = self.decoder.register_forward_hook(enlarge)
         try:
-            found = self.base(input_ids=torch.arange(4, device=self.device)[None], use_cache=False).logits.float()
+            found = self.base(input_ids=torch.tensor(PROBE, device=self.device), use_cache=False).logits.float()
         finally:
             hook.remove()
             self.train(training)
@@ -298,6 +298,13 @@ class Policy(nn.Module):
                 f"{type(self.base).__name__} ({self.base.config.model_type}) turns hidden states into logits in a way "
                 "that Bough does not know: its log-probabilities would be wrong, so it can be neither trained nor run "
                 "in the local engine; --engine vllm or openai can still sample from it"
+            )
+        one_LD, other_LD = seen[0][:, :-1].float()
+        alike = (one_LD - other_LD).abs().max() <= tolerance * one_LD.abs().max()
+        if not alike or self.decoder.config.model_type in NOT_CAUSAL:
+            raise InputError(
+                f"{type(self.base).__name__} ({self.base.config.model_type}) is not a causal language model: its "
+                "tokens see those after them, so what it says of them are no log-probabilities; use another model"
             )
 
 
