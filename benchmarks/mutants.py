@@ -20,9 +20,10 @@ DROPPED = {"abs", "detach", "clamp", "relu", "float", "sorted"}  # the value its
 
 @dataclass(frozen=True)
 class Mutant:
-    """One change, and the module's whole source with it."""
+    """One change, and the module's whole source with it. `text` is the line as it was."""
 
     line: int
+    text: str
     old: str
     new: str
     source: str
@@ -33,10 +34,11 @@ class Mutant:
 
 def mutants(source: str) -> list[Mutant]:
     """Every change to this source that we know of, in the order of its lines."""
-    found = []
+    found, lines = [], source.splitlines()
     for node, replacement in _changes(ast.parse(source)):
         old, new = ast.get_source_segment(source, node) or "", ast.unparse(replacement)
-        found.append(Mutant(node.lineno, " ".join(old.split()), new, _replaced(source, node, f"({new})")))
+        text, changed = lines[node.lineno - 1].strip(), _replaced(source, node, f"({new})")
+        found.append(Mutant(node.lineno, text, " ".join(old.split()), new, changed))
     return found
 
 

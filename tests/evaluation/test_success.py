@@ -122,3 +122,7 @@ def test_the_report_as_json_has_plain_keys():
     found = report(outcomes("11 00")).to_json()
     assert found["success"]["interval"]["method"] == "Wilson, attempts clustered by task"
     assert set(found["pass_at"]) == {"2"} and found["pass_at"]["2"]["mean"] == 0.5
+
+
+def test_nothing_is_lost_unless_it_is_said():
+    assert report(outcomes("1 0")).lost == 0

@@ -119,6 +119,21 @@ def test_flex_attention_agrees_with_sdpa(sight):
     torch.testing.assert_close(found, expected.transpose(1, 2))
 
 
+@pytest.mark.parametrize("sink", [False, True])
+def test_scores_are_capped_and_a_sink_takes_its_part(sink):
+    """By hand: the capped scores of the seen tokens, and one more that gives nothing back."""
+    end, position = random_row(1)
+    query, key, value = (3 * torch.randn(1, 2, len(end), 16) for _ in range(3))
+    sinks = torch.tensor([0.5, -1.0]) if sink else None
+    mask = block_mask(end, position, Sight())
+    with torch.compiler.set_stance("force_eager"), torch.no_grad():
+        found, _ = flex_tree_attention(torch.nn.Identity(), query, key, value, mask, 0.3, softcap=2.0, s_aux=sinks)
+    scores = 2.0 * torch.tanh(0.3 * query @ key.mT / 2.0) + dense_mask(end, position, Sight(), torch.float32)
+    more = torch.full((1, 2, len(end), 1), -torch.inf) if sinks is None else sinks[None, :, None, None]
+    shares = torch.cat([scores, more.expand(1, 2, len(end), 1)], -1).softmax(-1)[..., :-1]
+    torch.testing.assert_close(found, (shares @ value).transpose(1, 2))
+
+
 def test_rows_of_any_length_are_compiled_for_once(monkeypatch):
     counter = CompileCounterWithBackend("eager")
     monkeypatch.setattr(torch, "compile", partial(torch.compile, backend=counter))
