@@ -20,7 +20,9 @@ MAX_JSON = 64 << 20
 
 def write_json(path: Path, value: Any) -> None:
     """A small JSON file, readable by people."""
-    write_atomically(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+    text = json.dumps(value, indent=2, ensure_ascii=False) + "\n"
+    # Half a character, such as in a file's name that is not UTF-8, is written as JSON's escape of it.
+    write_atomically(path, text.encode("utf-8", "backslashreplace").decode())
 
 
 def write_atomically(path: Path, text: str) -> None:

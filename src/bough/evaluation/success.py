@@ -109,12 +109,12 @@ def _mistakes(outcomes: Sequence[Outcome], level: float, sequential: bool) -> di
 
 
 def _types(outcomes: Sequence[Outcome], level: float, sequential: bool) -> dict[str, Measure]:
-    parts: dict[str, list[Outcome]] = {}
-    for outcome in outcomes:
-        if outcome.type is not None:
-            parts.setdefault(outcome.type, []).append(outcome)
-    solved = {name: by_task(parts[name], lambda outcome: outcome.success) for name in sorted(parts)}
-    return {name: _rate(means(of_type), of_type, level, sequential) for name, of_type in solved.items()}
+    names = sorted({outcome.type for outcome in outcomes if outcome.type is not None})
+    parts = {
+        name: by_task([outcome for outcome in outcomes if outcome.type == name], lambda outcome: outcome.success)
+        for name in names
+    }
+    return {name: _rate(means(solved), solved, level, sequential) for name, solved in parts.items()}
 
 
 def _rate(values: list[float], solved: dict[str, list[float]], level: float, sequential: bool) -> Measure:

@@ -31,7 +31,6 @@ _NUMBER = re.compile(r"[-+]?(?:\d+(?:\.\d*)?|\.\d+)(?:/\d+)?")
 _THOUSANDS = re.compile(r"[-+]?\d{1,3}(,\d{3})+(\.\d+)?")
 _FRACTION = re.compile(r"([-+]?)\\[dt]?frac\{(\d+)\}\{(\d+)\}")
 _OPENING = re.compile(r"\\(?:boxed|fbox)\s*\{")
-_BRACE = re.compile(r"\\.|[{}]", re.DOTALL)
 
 
 async def grade(answer: str, gold: str, runner: Callable[[], Runner] | None) -> Grade:
@@ -60,15 +59,19 @@ def gold_answer(text: str) -> str:
 
 def last_boxed(text: str) -> str | None:
     r"""What the last `\boxed{}` that is closed holds; None where there is none."""
-    boxes = {opening.end() for opening in _OPENING.finditer(text)}
-    opened: list[int] = []
-    last: tuple[int, int] | None = None
-    for brace in _BRACE.finditer(text):
-        if brace[0] == "{":
-            opened.append(brace.end())
-        elif brace[0] == "}" and opened and (begin := opened.pop()) in boxes and (last is None or begin > last[0]):
-            last = begin, brace.start()
-    return None if last is None else text[slice(*last)].strip()
+    for opening in reversed(list(_OPENING.finditer(text))):
+        depth, escaped = 1, False
+        for place in range(opening.end(), len(text)):
+            character = text[place]
+            if escaped:
+                escaped = False
+            elif character == "\\":
+                escaped = True
+            elif character in "{}":
+                depth += 1 if character == "{" else -1
+                if depth == 0:
+                    return text[opening.end() : place].strip()
+    return None
 
 
 def same(one: str, other: str) -> bool | None:
