@@ -1,3 +1,5 @@
+import errno
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -66,6 +68,80 @@ def test_exit_codes_say_whose_fault_it_was(error: BaseException, code: int, monk
 
     monkeypatch.setattr(cli, "_dispatch", fail)
     assert cli.main([]) == code
+
+
+def test_what_the_system_refuses_is_a_sentence(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+    def fail(arguments: list[str]) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "runs/a")
+
+    monkeypatch.setattr(cli, "_dispatch", fail)
+    assert cli.main([]) == 1
+    assert capsys.readouterr().err == "Error: runs/a: No space left on device\n"
+
+
+@pytest.mark.parametrize("words", [["--help"], ["sft", "--help"], ["data", "formats"], ["env", "list"], ["dta"]])
+def test_a_terminal_without_our_characters_is_no_reason_to_fail(words: list[str]):
+    environment = {**os.environ, "LC_ALL": "C", "PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"}
+    command = [sys.executable, "-m", "bough", *words]
+    done = subprocess.run(command, capture_output=True, env=environment, check=False)
+    said = (done.stdout + done.stderr).decode("ascii")
+    assert done.returncode == (2 if words == ["dta"] else 0) and said and "defect" not in said
+
+
+def test_records_are_shown_on_a_terminal_without_their_characters(tmp_path: Path):
+    (tmp_path / "a.jsonl").write_text(
+        '{"messages": [{"role": "user", "content": "größer 🙂"}, {"role": "assistant", "content": "…"}]}\n'
+    )
+    environment = {**os.environ, "LC_ALL": "C", "PYTHONIOENCODING": "ascii"}
+    command = [sys.executable, "-m", "bough", "data", "show", str(tmp_path / "a.jsonl")]
+    done = subprocess.run(command, capture_output=True, env=environment, check=False)
+    assert done.returncode == 0 and rb"gr\xf6\xdfer \U0001f642" in done.stdout
+
+
+def test_a_name_that_is_not_utf_8_is_a_sentence(tmp_path: Path, capfd: pytest.CaptureFixture[str]):
+    name = os.fsdecode(bytes(tmp_path) + b"/\xff.jsonl")
+    Path(name).write_text("{}\n")
+    assert cli.main(["data", "stats", name]) == 2
+    assert "\\udcff.jsonl' is not UTF-8" in capfd.readouterr().err
+    assert cli.main(["data", "stats", str(tmp_path)]) == 2
+    assert "'\\udcff.jsonl' is not UTF-8; rename the file" in capfd.readouterr().err
+
+
+def test_an_interrupt_while_modules_are_loaded_ends_with_130_and_a_word(tmp_path: Path):
+    """A module that is loaded for the verb interrupts its own process, and makes another error of it."""
+    code = (
+        "import os, signal, sys, types\n"
+        "class Finder:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name == 'bough.commands.data':\n"
+        "            try:\n"
+        "                os.kill(os.getpid(), signal.SIGINT)\n"
+        "            except KeyboardInterrupt:\n"
+        "                raise ImportError('cannot import') from None\n"
+        "sys.meta_path.insert(0, Finder())\n"
+        "from bough.cli import main\n"
+        "sys.exit(main(['data', 'formats']))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (130, "Interrupted.\n")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--num-epochs", "inf"], "--num-epochs is 'inf'; it should be a finite number"),
+        (["--num-epochs", "nan"], "--num-epochs is 'nan'; it should be a finite number"),
+        (["--learning-rate=-inf"], "--learning-rate is '-inf'"),
+        (["--learning-rate", "-1"], "--learning-rate is '-1'; it should be greater than 0"),
+        (["--seed", str(10**30)], "it must be at most 9223372036854775807"),
+        (["--seed", "1" * 5000], "--seed is"),
+        (["--seed", "-1"], "--seed is '-1'; it should be greater than or equal to 0"),
+        (["--batch-size", str(10**30)], "it must be at most 9223372036854775807"),
+    ],
+)
+def test_numbers_beyond_all_use_are_a_sentence(words: list[str], said: str, capsys: pytest.CaptureFixture[str]):
+    assert cli.main(["sft", "--train-file", "a.jsonl", *words]) == 2
+    assert said in capsys.readouterr().err
 
 
 def test_a_closed_pipe_is_no_error():

@@ -5,10 +5,14 @@ Exit codes: 0 done, 1 the work failed, 2 the user's input was wrong, 130 interru
 
 from __future__ import annotations
 
+import contextlib
 import os
+import signal
 import sys
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
 from importlib import import_module
+from io import TextIOWrapper
 
 from bough.errors import BoughError, InputError, did_you_mean
 from bough.verbs import VERBS, resolve
@@ -20,6 +24,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     # Threads that wait by spinning make torch several times slower on a CPU that has anything else to do.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     debug = "--debug" in arguments
+    for stream in (sys.stdout, sys.stderr):
+        # A terminal that has no "…", or a file's name that is no text: shown as an escape, and no reason to fail.
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
     try:
         return _dispatch(arguments)
     except KeyboardInterrupt:
@@ -36,11 +44,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     except Exception as error:
         if debug:
             raise
+        if isinstance(error, OSError) and error.strerror:  # a full disk, a folder that is not ours
+            _say(f"Error: {error.filename}: {error.strerror}" if error.filename else f"Error: {error.strerror}")
+            return 1
         _say(f"Error: unexpected {type(error).__name__}: {error}\nThis is a defect of Bough; --debug shows where.")
         return 1
 
 
 def _dispatch(arguments: list[str]) -> int:
+    for word in arguments:
+        if not word.isprintable() and any("\ud800" <= character <= "\udfff" for character in word):
+            raise InputError(f"{ascii(word)} is not UTF-8; give the file or folder a name that is")
     words = arguments[: next((i for i, word in enumerate(arguments) if word.startswith("-")), len(arguments))]
     for length in (2, 1):
         name = " ".join(words[:length])
@@ -67,16 +81,37 @@ def _unknown_verb(words: list[str], rest: list[str]) -> int:
 
 
 def _run(name: str, arguments: list[str]) -> int:
-    from bough.config import flags
+    with _ending_at_once():
+        from bough.config import flags
 
-    verb = VERBS[name]
-    config_class = resolve(verb.config)
-    parser = flags.build(config_class, f"bough {name}", verb.examples)
-    if {"-h", "--help"} & set(arguments):
-        parser.print_help()
-        return 0
-    config = flags.parse(config_class, parser, arguments)
-    return int(resolve(verb.run)(config) or 0)
+        verb = VERBS[name]
+        config_class = resolve(verb.config)
+        parser = flags.build(config_class, f"bough {name}", verb.examples)
+        if {"-h", "--help"} & set(arguments):
+            parser.print_help()
+            return 0
+        config = flags.parse(config_class, parser, arguments)
+        run = resolve(verb.run)
+    return int(run(config) or 0)
+
+
+@contextlib.contextmanager
+def _ending_at_once() -> Iterator[None]:
+    """While modules are loaded an interrupt ends the process: libraries make other errors of a KeyboardInterrupt."""
+
+    def end(*_: object) -> None:
+        _say("Interrupted.")
+        os._exit(130)
+
+    ours = threading.current_thread() is threading.main_thread()
+    if not ours or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        yield
+        return
+    signal.signal(signal.SIGINT, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def _overview(first: str) -> str:

@@ -20,7 +20,9 @@ MAX_JSON = 64 << 20
 
 def write_json(path: Path, value: Any) -> None:
     """A small JSON file, readable by people."""
-    write_atomically(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+    text = json.dumps(value, indent=2, ensure_ascii=False) + "\n"
+    # Half a character, such as in a file's name that is not UTF-8, is written as JSON's escape of it.
+    write_atomically(path, text.encode("utf-8", "backslashreplace").decode())
 
 
 def write_atomically(path: Path, text: str) -> None:
@@ -72,12 +74,12 @@ def locked(path: Path, *, wait: bool) -> Iterator[None]:
 
 def open_file(path: Path) -> BufferedReader:
     """A regular file, open for reading. A folder, a pipe or a device is an OSError: those block, or have no end."""
-    _be_regular(os.stat(path), path)
+    _be_regular(path.stat(), path)
     # What the path names may have changed since: a pipe that is opened so does not block, and is refused below.
     file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         _be_regular(os.fstat(file), path)
-        return open(file, "rb")  # noqa: SIM115  the caller's
+        return os.fdopen(file, "rb")
     except BaseException:
         os.close(file)
         raise

@@ -1,3 +1,5 @@
+import os
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -132,3 +134,25 @@ def test_a_hint_stays_in_front_of_a_reply_whose_text_the_template_writes(templat
     asked = Message(role="user", content="Where to?", hint=" Left or right.")
     reply = Message(role="assistant", reasoning="Hm.", content="left")
     assert templates["qwen3"].answer([asked], reply, []) == "<think>\nHm.\n</think>\n\nleft"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{% for",
+        "{{ 1 / 0 }}",
+        "{{ raise_exception('no') }}",
+        "{{ messages.x.y }}",
+        "{% for i in range(10**9) %}{% endfor %}",
+    ],
+)
+def test_a_faulty_template_is_named_with_what_is_wrong(tmp_path: Path, text: str):
+    (tmp_path / "a.jinja").write_text(text)
+    with pytest.raises(InputError, match="^tiny: the chat template cannot be used: "):
+        load_template("tiny", tmp_path / "a.jinja")
+
+
+def test_a_template_is_a_regular_file(tmp_path: Path):
+    os.mkfifo(tmp_path / "a.jinja")
+    with pytest.raises(InputError, match="a.jinja: cannot be read: it is not a regular file"):
+        load_template("tiny", tmp_path / "a.jinja")

@@ -136,7 +136,7 @@ def test_a_name_leads_nowhere_else(name: str):
             plan(Recipe(stages=stages))  # type: ignore[arg-type]
         [problem] = error.value.problems
         assert f"its name is {name!r}; a name has letters" in problem
-    with pytest.raises(InputError, match="name is .*; a name has letters"):
+    with pytest.raises(InputError, match=r"name is .*; a name has letters"):
         Recipe(name=name, stages=[{"demos": {}}])
 
 
@@ -153,8 +153,15 @@ def nested(depth: int) -> Any:
     return inner
 
 
-@pytest.mark.parametrize("stages", [[{"repeat": {"rounds": 10**9, "stages": [{"collect": {}}]}}], nested(20),
-                                    [{"repeat": {"rounds": 10**9, "stages": [3]}}], [{"demos": {}}] * 1001])  # fmt: skip
+@pytest.mark.parametrize(
+    "stages",
+    [
+        [{"repeat": {"rounds": 10**9, "stages": [{"collect": {}}]}}],
+        [{"repeat": {"rounds": 10**9, "stages": [3]}}],
+        [{"demos": {}}] * 1001,
+        nested(20),
+    ],
+)
 def test_a_billion_rounds_are_refused_before_they_are_counted_out(stages: Any):
     with pytest.raises(InputError, match="the recipe has more than 1000 stages, its rounds unrolled"):
         plan(Recipe(stages=stages))

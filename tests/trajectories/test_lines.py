@@ -169,7 +169,7 @@ def test_only_regular_files_are_read(tmp_path: Path):
     with pytest.raises(InputError, match="holds no data file"):
         list(read(tmp_path))
     for name in ("loop", "a\0b", "x" * 300):
-        with pytest.raises(InputError, match="cannot be read|there is no such file"):
+        with pytest.raises(InputError, match=r"cannot be read|there is no such file"):
             list(read(tmp_path / name))
 
 

@@ -37,10 +37,10 @@ def test_a_piece_is_a_block_however_small_it_is_packed():
 def test_a_cut_frame_gives_its_whole_blocks_and_then_says_so():
     packed = pack(TEXT)
     for cut in (3, 5, 9, len(packed) // 2, len(packed) - 1):
-        stream, got = io.BufferedReader(TextStream(io.BytesIO(pack(b"first\n") + packed[:cut]))), b""
+        stream, pieces = io.BufferedReader(TextStream(io.BytesIO(pack(b"first\n") + packed[:cut]))), list[bytes]()
         with pytest.raises(EOFError, match="cut off"):
-            while piece := stream.read1(1000):
-                got += piece
+            pieces.extend(iter(lambda stream=stream: stream.read1(1000), b""))  # type: ignore[misc]
+        got = b"".join(pieces)
         assert (b"first\n" + TEXT).startswith(got) and got.startswith(b"first\n")
         assert whole_size(io.BytesIO(pack(b"first\n") + packed[:cut])) == len(pack(b"first\n"))
 
@@ -48,6 +48,11 @@ def test_a_cut_frame_gives_its_whole_blocks_and_then_says_so():
 def test_damage_is_an_error():
     packed = bytearray(pack(TEXT))
     packed[-2] ^= 1  # the checksum
-    for damaged in (bytes(packed), b"nonsense", zstd_bomb(1)[:6] + b"\xff\xff\xff" + b"x" * 20, b"\x28\xb5\x2f\xfd\xff"):
+    for damaged in (
+        bytes(packed),
+        b"nonsense",
+        zstd_bomb(1)[:6] + b"\xff\xff\xff" + b"x" * 20,
+        b"\x28\xb5\x2f\xfd\xff",
+    ):
         with pytest.raises((OSError, EOFError)):
             text(damaged)

@@ -17,7 +17,7 @@ from tests.viewer.samples import trajectory, write
 
 DEEP = "a: " + "[" * 200_000
 # Ends after 10^15 rounds.
-ENDLESS = "{% for a in range(99999) %}{% for b in range(99999) %}{% for c in range(99999) %}{% endfor %}{% endfor %}{% endfor %}"
+ENDLESS = "{% for n in range(99999) %}" * 3 + "{% endfor %}" * 3
 GREEDY = "{% set ns = namespace(x='a') %}{% for i in range(60) %}{% set ns.x = ns.x ~ ns.x %}{% endfor %}{{ ns.x }}"
 
 

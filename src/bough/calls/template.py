@@ -17,12 +17,14 @@ from typing import Any
 from bough.calls import fallback
 from bough.calls.control import ControlTokens, any_of, plain
 from bough.calls.encoder import Encoder
+from bough.disk import read_small
 from bough.errors import InputError, RowError
 from bough.speech.hermes import reply_text
 from bough.types import Message
 
 Spoken = dict[str, Any]
 MARK = "Bough4mark7"
+MAX_TEMPLATE = 1 << 20  # bytes; the longest that models have are a hundredth of it
 
 
 class ChatTemplate:
@@ -116,7 +118,11 @@ class ChatTemplate:
         return [_spoken(message) for message in messages], tools or None
 
     def _find_end_of_turn(self) -> int:
-        whole = self._render([USER, {"role": "assistant", "content": MARK}])
+        try:
+            whole = self._render([USER, {"role": "assistant", "content": MARK}])
+        except Exception as error:  # a template breaks in whatever way it likes
+            said = str(error).partition("\n")[0] or type(error).__name__
+            raise InputError(f"{self.name}: the chat template cannot be used: {said}") from None
         if MARK not in whole:
             raise InputError(f"{self.name}: the chat template does not render an assistant message")
         ids = self.tokenizer(whole.partition(MARK)[2].lstrip(), add_special_tokens=False)["input_ids"]
@@ -172,9 +178,10 @@ def load_template(model: str, jinja_file: Path | None = None) -> ChatTemplate:
     tokenizer = load_tokenizer(model)
     if jinja_file is not None:
         try:
-            tokenizer.chat_template = jinja_file.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise InputError(f"--chat-template {jinja_file}: cannot be read: {error}") from None
+            tokenizer.chat_template = read_small(jinja_file, MAX_TEMPLATE)
+        except (OSError, ValueError) as error:
+            said = getattr(error, "strerror", None) or error
+            raise InputError(f"--chat-template {jinja_file}: cannot be read: {said}") from None
     return ChatTemplate(tokenizer, model)
 
 

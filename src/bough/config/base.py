@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Self
 
 import yaml
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
 from pydantic.fields import FieldInfo
 
 from bough.config.code_names import code_in
@@ -22,16 +22,29 @@ from bough.config.yaml_file import YamlFile
 from bough.errors import InputError, did_you_mean
 
 
+# What the libraries take as a seed, a size or a count.
+LARGEST = 2**63 - 1
+
+
 class Config(BaseModel):
     """Settings of one stage. Subclasses declare fields with a description each; that is all there is to it."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True, populate_by_name=True)
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, validate_default=True, populate_by_name=True, allow_inf_nan=False
+    )
 
     def __init__(self, **values: Any) -> None:
         try:
             super().__init__(**values)
         except ValidationError as error:
             raise _input_error(type(self), error, {}, type(self).__name__) from error
+
+    @field_validator("*", mode="after")
+    @classmethod
+    def _fits(cls, value: Any) -> Any:
+        if isinstance(value, int) and abs(value) > LARGEST:
+            raise ValueError(f"it must be at most {LARGEST}")
+        return value
 
     @classmethod
     def load(cls, file: str | Path | None = None, overrides: Mapping[str, Any] | None = None) -> Self:

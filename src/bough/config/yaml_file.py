@@ -78,7 +78,7 @@ class _Loader(yaml.SafeLoader):
         self._sizes: dict[yaml.Node, int] = {}
 
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
-        mark = self.peek_event().start_mark
+        mark = self.peek_event().start_mark  # type: ignore[no-untyped-call]
         alias = self.check_event(yaml.AliasEvent)
         if not alias:
             self._open.append(1)
@@ -98,7 +98,7 @@ class _Loader(yaml.SafeLoader):
     def resolve(self, kind: Any, value: Any, implicit: Any) -> Any:
         if kind is yaml.ScalarNode and implicit[0] and len(value) > MAX_NUMBER:
             return self.DEFAULT_SCALAR_TAG
-        return super().resolve(kind, value, implicit)
+        return super().resolve(kind, value, implicit)  # type: ignore[no-untyped-call]
 
     def construct(self, node: yaml.Node | None) -> Any:
         """The value of a document."""

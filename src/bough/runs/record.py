@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -64,7 +65,7 @@ def content(path: Path) -> str:
     if path.is_dir():
         hasher = hashlib.sha256()
         for file in sorted(found for found in path.rglob("*") if found.is_file() and found.name != "README.md"):
-            hasher.update(f"{file.relative_to(path)}\0{_digest(file)}\n".encode())
+            hasher.update(os.fsencode(file.relative_to(path)) + f"\0{_digest(file)}\n".encode())
         return hasher.hexdigest()[:16]
     return _digest(path) if path.is_file() else str(path)
 

@@ -61,7 +61,10 @@ def _shards(path: Path) -> list[Path]:
         return [collected]
     endings = [text + packed for text in TEXT_SUFFIXES for packed in PACKED_SUFFIXES] + [".parquet"]
     names = sorted(p.name for p in path.iterdir() if p.is_file() and not p.name.startswith("."))
-    shards = [path / name for name in names if name.endswith(tuple(endings))]
+    names = [name for name in names if name.endswith(tuple(endings))]
+    shards = [path / name for name in names]
+    if odd := [name for name in names if any("\ud800" <= character <= "\udfff" for character in name)]:
+        raise InputError(f"{path}: the name {ascii(odd[0])} is not UTF-8; rename the file")
     if not shards:
         raise InputError(f"{path}: the folder holds no data file; looked for {', '.join(endings)}")
     return shards

@@ -17,6 +17,7 @@ from bough.viewer.records import MissingError
 # About 100,000 episodes.
 MAX_RESULTS = 16 << 20
 MAX_COMPARED = 12
+MAX_TYPES = 1000
 
 
 @dataclass(frozen=True)
@@ -124,6 +125,8 @@ def _read(index: Index, folder: str) -> Evaluated:
 def _cached(file: Path, mtime: int) -> Evaluated:  # noqa: ARG001  a file that changed is another
     try:
         results = Results.read(file)
+        if len({outcome.type for model in results.models for outcome in model.outcomes}) > MAX_TYPES:
+            raise MissingError(f"the results name more than {MAX_TYPES} types of task")
         early = results.stop_width is not None
         # Made anew from the outcomes: what a file says of itself is not taken on trust.
         reports = {

@@ -38,7 +38,9 @@ class Model:
         if self.missing is not None or self.folder is None:
             return None
         try:
-            found: list[str] | None = self._renderer.ask({"ask": "texts", "folder": str(self.folder), "ids": ids})["texts"]
+            found: list[str] | None = self._renderer.ask({"ask": "texts", "folder": str(self.folder), "ids": ids})[
+                "texts"
+            ]
         except RenderError as error:
             self.missing = f"the tokenizer of {self.name} cannot be read ({error})"
             return None
@@ -50,7 +52,9 @@ class Model:
             return None
         shown = record.model_dump(mode="json", exclude={"turns": {"__all__": {"call"}}})
         try:
-            found = self._renderer.ask({"ask": "call", "folder": str(self.folder), "record": shown, "turn": turn})["call"]
+            found = self._renderer.ask({"ask": "call", "folder": str(self.folder), "record": shown, "turn": turn})[
+                "call"
+            ]
         except RenderError as error:
             # Asked once: a template without an end would take all of its time for every page.
             self.no_template = f"the chat template of {self.name} cannot be used ({error})"

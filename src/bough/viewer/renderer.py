@@ -1,7 +1,8 @@
-"""Asks `bough.viewer.rendering`, the process that opens tokenizers and chat templates, and kills it when it takes long."""
+"""Asks the process that opens tokenizers and chat templates, `bough.viewer.rendering`; kills it when it takes long."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import selectors
@@ -101,7 +102,5 @@ def _end(process: subprocess.Popen[bytes]) -> None:
     process.wait()
     for stream in (process.stdin, process.stdout):
         if stream is not None:
-            try:
+            with contextlib.suppress(OSError):  # what was not yet written cannot be any more
                 stream.close()
-            except OSError:  # what was not yet written cannot be any more
-                pass

@@ -18,6 +18,7 @@ import contextlib
 import json
 import resource
 import sys
+from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -38,7 +39,7 @@ def main() -> None:
     for line in sys.stdin:
         question = json.loads(line)
         try:
-            answer = {"nothing": dict, "texts": _texts, "prepare": _prepare, "call": _call}[question.pop("ask")](**question)
+            answer = ASKED[question.pop("ask")](**question)
         except (BoughError, RowError, OSError, ValueError) as error:
             answer = {"missing": str(error).partition("\n")[0]}
         except MemoryError:
@@ -120,6 +121,17 @@ def _template(folder: str) -> Any:
 
     return load_template(folder)
 
+
+def _nothing() -> dict[str, Any]:
+    return {}
+
+
+ASKED: dict[str, Callable[..., dict[str, Any]]] = {
+    "nothing": _nothing,
+    "texts": _texts,
+    "prepare": _prepare,
+    "call": _call,
+}
 
 if __name__ == "__main__":
     main()
