@@ -98,7 +98,7 @@ def test_objects_of_the_tasks_classes_cross_as_their_attributes():
         crossed(node)
 
 
-@pytest.mark.parametrize("value", [object(), print, int, iter([]), ValueError(), [object()]], ids=lambda value: type(value).__name__)
+@pytest.mark.parametrize("value", [object(), print, int, iter([]), ValueError(), [object()]], ids=type)
 def test_anything_else_is_refused(value: Any):
     with pytest.raises(RefusedError, match="is not a plain value"):
         encoded(value, {})
