@@ -1,10 +1,18 @@
-"""The end of every test run: what was skipped and why, with a count per reason."""
+"""What holds for every test: how long Hypothesis may take, and the last lines of a run, which say what was skipped."""
 
 from __future__ import annotations
 
 from collections import Counter
+from importlib.util import find_spec
 
 import pytest
+
+if find_spec("hypothesis") is not None:  # vLLM's environment has no need of it
+    from hypothesis import HealthCheck, settings
+
+    # How busy a machine is decides no test.
+    settings.register_profile("bough", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+    settings.load_profile("bough")
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
