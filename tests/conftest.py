@@ -1,4 +1,4 @@
-"""What holds for all tests: Bough is imported before torch, as on the command line; skipped tests are listed."""
+"""What holds for all tests: Bough is imported before torch, no deadlines, and the last lines say what was skipped."""
 
 import os
 import subprocess
@@ -6,10 +6,18 @@ import sys
 from collections import Counter
 from collections.abc import Iterator
 from functools import cache
+from importlib.util import find_spec
 
 import pytest
 
 from bough import bit_exact
+
+if find_spec("hypothesis") is not None:  # vLLM's environment has no need of it
+    from hypothesis import HealthCheck, settings
+
+    # How busy a machine is decides no test.
+    settings.register_profile("bough", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+    settings.load_profile("bough")
 
 ALONE = f"""
 import os

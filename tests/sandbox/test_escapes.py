@@ -378,7 +378,8 @@ def test_a_folder_too_deep_to_clean_costs_the_keeper_its_place(box: Box):
     before = box.pid
     box.run("import os\nfor _ in range(5000):\n    os.mkdir('d')\n    os.chdir('d')")
     assert box.run("import os\nos.listdir('/tmp')").value == "[]"
-    assert box.pid != before
+    # From Python 3.13 on, a folder of any depth can be removed.
+    assert (box.pid == before) == (sys.version_info >= (3, 13))
 
 
 def test_a_folder_that_forbids_its_cleaning_is_gone_too(box: Box):
