@@ -6,6 +6,7 @@ import asyncio
 from typing import Any
 
 from bough.config.rollouts import CollectConfig
+from bough.environments.isolated import shut_down
 from bough.environments.registry import find
 from bough.environments.tasks import configured
 from bough.rollouts.agents import Agent, make_agent
@@ -52,7 +53,7 @@ async def _collect(config: CollectConfig, collection: Collection, missing: list[
     finally:
         if agent is not None:
             await agent.close()
-        await kind.shutdown()
+        await shut_down(kind)
     numbers = _all_on_file(collection, tally)
     if agent is not None:  # closed: nobody else is using its model any more
         rescored = rescore(agent, collection.read(), config.rescore)

@@ -19,6 +19,7 @@ from bough.config.rollouts import LimitsConfig
 from bough.config.sampling import SamplingConfig
 from bough.curation.locations import Locations
 from bough.environments.base import Environment
+from bough.environments.isolated import shut_down
 from bough.environments.registry import find
 from bough.environments.tasks import configured, digest
 from bough.evaluation.comparison import compare
@@ -52,7 +53,7 @@ async def contest(config: EvalConfig, watcher: Watcher | None = None) -> Results
     try:
         models = [await _play(config, kind, model, tasks, watcher) for model in config.model]
     finally:
-        await kind.shutdown()
+        await shut_down(kind)
     results = Results(
         environment=kind.name,
         options=config.options,

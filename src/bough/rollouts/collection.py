@@ -46,7 +46,7 @@ class Collection:
     """The folder, open for more episodes. `finished` has the id of each that is on file, and its task's digest."""
 
     def __init__(self, config: CollectConfig) -> None:
-        self.path = config.output
+        self.path = config.output.absolute()  # an environment may change the working directory
         self.trajectories = self.path / TRAJECTORIES
         weights = stamp(config.model, config.adapter)
         try:
