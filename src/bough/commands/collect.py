@@ -56,7 +56,7 @@ async def _collect(config: CollectConfig, collection: Collection, missing: list[
         await shut_down(kind)
     numbers = _all_on_file(collection, tally)
     if agent is not None:  # closed: nobody else is using its model any more
-        rescored = rescore(agent, collection.read(), config.rescore)
+        rescored = rescore(agent, collection, config.rescore)
         collection.keep_rescored(rescored.logprobs)
         numbers |= rescored.numbers
     return numbers
@@ -65,7 +65,7 @@ async def _collect(config: CollectConfig, collection: Collection, missing: list[
 def _all_on_file(collection: Collection, now: Tally) -> dict[str, Any]:
     """The numbers of every episode in the folder, with the faults and the time of this run."""
     whole = Tally(faults=now.faults, lost=now.lost, seconds=now.seconds)
-    for trajectory in collection.read():
+    for trajectory in collection:
         whole.add(trajectory)
     return whole.to_json() | {"episodes_this_run": now.episodes}
 

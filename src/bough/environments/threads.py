@@ -12,7 +12,8 @@ import ctypes
 import logging
 import threading
 from collections.abc import Callable, Coroutine
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, InvalidStateError, ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any, TypeVar
 
 from bough.environments.base import WorldError
@@ -102,10 +103,11 @@ class LoopThread:
         self.users -= 1
         if self.users == 0 and not self.blocked:
             _forget(self)
-            try:
-                self._loop.call_soon_threadsafe(self._loop.stop)
-            except RuntimeError:  # it has ended by itself
-                return
+            self._stop()
+
+    def _stop(self) -> None:
+        with suppress(RuntimeError):  # it has ended by itself
+            self._loop.call_soon_threadsafe(self._loop.stop)
 
     def _abandon(self) -> None:
         self.blocked = True
@@ -114,6 +116,7 @@ class LoopThread:
         # Ends Python code at its next instruction; code that waits in the system ends when it returns.
         identity, end = ctypes.c_ulong(self._thread.ident or 0), ctypes.py_object(SystemExit)
         ctypes.pythonapi.PyThreadState_SetAsyncExc(identity, end)
+        self._stop()
         self._give_up("it shared a thread with an environment that blocked it")
 
     def _give_up(self, why: str) -> None:

@@ -124,9 +124,11 @@ async def _play(
 
 def _outcomes(collection: Collection, wanted: Iterable[Attempt], kind: type[Environment]) -> list[Outcome]:
     """In the order of the tasks; a folder may hold more episodes than were asked for."""
-    played = {trajectory.id: trajectory for trajectory in collection.read()}
     locations = Locations(dict(kind.locations()))
-    return [Outcome.of(played[attempt.id], locations) for attempt in wanted if attempt.id in played]
+    order = [attempt.id for attempt in wanted]
+    asked = set(order)
+    played = {record.id: Outcome.of(record, locations) for record in collection if record.id in asked}
+    return [played[id] for id in order if id in played]
 
 
 def _lost(collection: Collection, wanted: Iterable[Attempt], faults: dict[str, str]) -> list[Lost]:
