@@ -172,13 +172,11 @@ def _forget(thread: LoopThread) -> None:
 
 def _settle(answer: Future[T], value: Any = None, *, error: BaseException | None = None) -> None:
     """Answers once; who comes later is not heard."""
-    try:
+    with suppress(InvalidStateError):  # it is settled, or was cancelled
         if error is not None:
             answer.set_exception(error)
         else:
             answer.set_result(value)
-    except Exception:
-        return
 
 
 class _DaemonExecutor(ThreadPoolExecutor):
