@@ -12,7 +12,7 @@ from bough.environments.tasks import configured
 from bough.rollouts.agents import Agent, make_agent
 from bough.rollouts.collect import AllLostError, Attempt, Tally, attempts, wanted_tasks
 from bough.rollouts.collect import collect as collect_episodes
-from bough.rollouts.collection import Collection
+from bough.rollouts.collection import TRAJECTORIES, Collection
 from bough.rollouts.rescore import rescore
 from bough.terminal import console
 from bough.terminal.episodes import EpisodesProgress
@@ -31,7 +31,7 @@ def collect(config: CollectConfig) -> int:
             numbers = asyncio.run(_collect(config, collection, missing))
             collection.report(numbers)
         collection.finish([attempt.id for attempt in wanted])
-    _tell(collection, numbers)
+    _tell(config, numbers)
     if not any(attempt.id in collection.finished for attempt in wanted):
         raise AllLostError(numbers["lost"])
     return 0
@@ -70,7 +70,7 @@ def _all_on_file(collection: Collection, now: Tally) -> dict[str, Any]:
     return whole.to_json() | {"episodes_this_run": now.episodes}
 
 
-def _tell(collection: Collection, numbers: dict[str, Any]) -> None:
+def _tell(config: CollectConfig, numbers: dict[str, Any]) -> None:
     out = console.out()
     rate = numbers["success_rate"]
     out.print(f"{numbers['episodes']} episodes, success {'unknown' if rate is None else f'{rate:.1%}'}")
@@ -83,4 +83,4 @@ def _tell(collection: Collection, numbers: dict[str, Any]) -> None:
     if "logprob_gap_max" in numbers:
         gap = f"mean {numbers['logprob_gap_mean']:.2g}, largest {numbers['logprob_gap_max']:.2g}"
         out.print(f"sampled against trained log-probabilities: {gap} on {numbers['rescored_tokens']} tokens")
-    out.print(f"episodes in {collection.trajectories}", markup=False)
+    out.print(f"episodes in {config.output / TRAJECTORIES}", markup=False)
