@@ -155,3 +155,28 @@ def test_a_closed_pipe_is_no_error():
 def test_the_version_is_told(capsys: pytest.CaptureFixture[str]):
     assert cli.main(["--version"]) == 0
     assert capsys.readouterr().out.startswith("bough 0.")
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EACCES, errno.EROFS, errno.ENAMETOOLONG, errno.EMFILE])
+def test_an_error_of_the_system_is_a_sentence_with_its_path(
+    number: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    def fail(arguments: list[str]) -> int:
+        raise OSError(number, os.strerror(number), "runs/a.jsonl")
+
+    monkeypatch.setattr(cli, "_dispatch", fail)
+    assert cli.main(["collect"]) == 1
+    assert capsys.readouterr().err == f"Error: runs/a.jsonl: {os.strerror(number)}\n"
+    with pytest.raises(OSError, match=r"a\.jsonl"):
+        cli.main(["collect", "--debug"])
+
+
+def test_an_error_of_the_system_without_a_path_says_how_to_find_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    def fail(arguments: list[str]) -> int:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    monkeypatch.setattr(cli, "_dispatch", fail)
+    assert cli.main(["collect"]) == 1
+    assert capsys.readouterr().err == "Error: Too many open files; --debug shows where\n"

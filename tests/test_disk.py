@@ -1,9 +1,21 @@
+import errno
 import os
 from pathlib import Path
 
 import pytest
 
-from bough.disk import locked, open_file, put_in_place, read_json, read_small, remove, write_atomically, write_json
+from bough.disk import (
+    drafting,
+    locked,
+    open_file,
+    put_in_place,
+    read_json,
+    read_small,
+    remove,
+    write_atomically,
+    write_json,
+)
+from bough.errors import BoughError
 
 
 def test_a_failed_write_leaves_the_old_file(tmp_path: Path):
@@ -85,3 +97,34 @@ def test_a_small_file_is_small(tmp_path: Path):
     (tmp_path / "a").write_text("[" * 500_000)  # how deep is too deep differs between versions of Python
     with pytest.raises(ValueError, match="nested too deeply"):
         read_json(tmp_path / "a")
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS, errno.EDQUOT])
+def test_a_draft_that_cannot_be_written_is_removed_and_its_final_name_is_said(number: int, tmp_path: Path):
+    draft, final = tmp_path / ".final", tmp_path / "final"
+    draft.mkdir()
+    (draft / "half").write_bytes(b"half")
+    with pytest.raises(BoughError, match=f"final: cannot be written: {os.strerror(number)}"), drafting(draft, final):
+        raise OSError(number, os.strerror(number))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_safetensors_on_a_full_disk_are_no_defect_but_other_errors_are(tmp_path: Path):
+    from safetensors import SafetensorError
+
+    draft, final = tmp_path / ".final", tmp_path / "final"
+    with pytest.raises(BoughError, match=r"final: cannot be written: .*No space"), drafting(draft, final):
+        raise SafetensorError("Error while serializing: No space left on device")
+    with pytest.raises(KeyError), drafting(draft, final):
+        raise KeyError("x")
+
+
+def test_a_small_file_on_a_full_disk_leaves_the_old_one_and_names_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    def full(path: Path) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    write_atomically(tmp_path / "a.json", "old")
+    monkeypatch.setattr("bough.disk.sync", full)
+    with pytest.raises(OSError, match=r"a\.json"):
+        write_atomically(tmp_path / "a.json", "new")
+    assert [path.name for path in tmp_path.iterdir()] == ["a.json"] and (tmp_path / "a.json").read_text() == "old"

@@ -41,6 +41,12 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise
         _say(f"Error: {error}")
         return error.exit_code
+    except OSError as error:
+        if debug:
+            raise
+        place = f"{error.filename}: " if error.filename is not None else ""
+        _say(f"Error: {place}{error.strerror or error}{'' if place else '; --debug shows where'}")
+        return 1
     except Exception as error:
         if debug:
             raise

@@ -14,6 +14,8 @@ from io import BufferedReader
 from pathlib import Path
 from typing import Any
 
+from bough.errors import BoughError
+
 # Reports and results; an evaluation of 100,000 episodes takes 20 MB.
 MAX_JSON = 64 << 20
 
@@ -29,9 +31,15 @@ def write_atomically(path: Path, text: str) -> None:
     """Writes the whole file or leaves the old one: a reader never sees a half. Its folder is made where it is not."""
     path.parent.mkdir(parents=True, exist_ok=True)
     beside = path.with_name(f".{path.name}.{os.getpid()}")
-    beside.write_text(text, encoding="utf-8")
-    sync(beside)
-    beside.rename(path)
+    try:
+        beside.write_text(text, encoding="utf-8")
+        sync(beside)
+        beside.rename(path)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            remove(beside)
+        error.filename = error.filename or str(path)  # a full disk does not say where
+        raise
 
 
 def put_in_place(draft: Path, final: Path) -> None:
@@ -47,6 +55,21 @@ def put_in_place(draft: Path, final: Path) -> None:
     sync(final.parent)
     with contextlib.suppress(OSError):  # the new folder is in place; what is left of the old one harms nobody
         remove(old)
+
+
+@contextlib.contextmanager
+def drafting(draft: Path, final: Path) -> Iterator[None]:
+    """For what writes `draft`, to become `final`. A failure of the disk is a BoughError, and the draft is removed."""
+    try:
+        yield
+    except Exception as error:
+        with contextlib.suppress(OSError):
+            remove(draft)
+        if isinstance(error, OSError):
+            raise BoughError(f"{final}: cannot be written: {error.strerror or error}") from error
+        if type(error).__name__ == "SafetensorError":  # not an OSError, and importing its class takes long
+            raise BoughError(f"{final}: cannot be written: {error}") from error
+        raise
 
 
 def remove(path: Path) -> None:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from bough.engines.base import Answer
-from bough.environments.base import Environment
+from bough.environments.isolated import Isolated
 from bough.types import Message
 
 
@@ -16,7 +16,7 @@ class NoisyExpert:
     noise: float = 0.5
     name: str = "noisy"
 
-    def enter(self, environment: Environment, *, episode: str, seed: int) -> "_NoisyChat":
+    def enter(self, environment: Isolated, *, episode: str, seed: int) -> "_NoisyChat":
         return _NoisyChat(environment, random.Random(f"{seed} {episode}"), self.noise)
 
     async def close(self) -> None:
@@ -25,13 +25,13 @@ class NoisyExpert:
 
 @dataclass
 class _NoisyChat:
-    environment: Environment
+    environment: Isolated
     chance: random.Random
     noise: float
 
     async def answer(self, messages: list[Message], tools: list[dict[str, Any]]) -> Answer:
         if self.chance.random() < self.noise:
-            reply = self.environment.say(self.chance.choice(sorted(self.environment.choices())))
+            reply = await self.environment.say(self.chance.choice(sorted(await self.environment.choices())))
         else:
             reply = await self.environment.expert() or ""
         return Answer(Message(role="assistant", content=reply), None, "stop")

@@ -1,4 +1,5 @@
 import asyncio
+from typing import ClassVar
 
 import pytest
 
@@ -68,14 +69,21 @@ class Broken(Counting):
 def test_the_environment_at_a_round_is_closed_whatever_happens():
     trajectory = recorded("1", "2", "9")
 
-    async def visit(kind: type[Counting], at: int) -> Counting:
+    class Kept(Counting):
+        made: ClassVar[list[Counting]] = []
+
+        def __init__(self, task: Task) -> None:
+            super().__init__(task)
+            self.made.append(self)
+
+    async def visit(kind: type[Counting], at: int) -> None:
         async with at_round(kind, trajectory, at) as environment:
-            assert isinstance(environment, Counting) and environment.said == at
+            assert await environment.expert() == str(at + 1)
             if kind is Broken:
                 await environment.step("1")
-        return environment
 
-    assert asyncio.run(visit(Counting, 2)).closed == 1
+    asyncio.run(visit(Kept, 2))
+    assert [world.closed for world in Kept.made] == [1]
     with pytest.raises(WorldError, match="ZeroDivisionError: oops"):
         asyncio.run(visit(Broken, 0))
     assert Broken.made[-1].closed == 1

@@ -154,9 +154,7 @@ def test_without_a_template_an_end_of_turn_in_the_text_is_taken_off():
     assert read({"content": "Hi"}, stop_reason=None, **given).call.text == "Hi"
 
 
-@pytest.mark.parametrize(
-    ("prompt", "ids"), [(None, [1]), ([1], None), ("1", [1]), ([1], ["1"]), ([1], [True]), ([1], [-1]), ([], [1])]
-)
+@pytest.mark.parametrize(("prompt", "ids"), [(None, [1]), ([1], None), ("1", [1]), ([], [1])])
 def test_half_of_the_tokens_is_no_call(prompt, ids):
     response = {"choices": [{"message": {"content": "x"}, "token_ids": ids}], "prompt_token_ids": prompt}
     response["usage"] = {"prompt_tokens": 9, "completion_tokens": 4}
@@ -166,10 +164,29 @@ def test_half_of_the_tokens_is_no_call(prompt, ids):
 
 
 @pytest.mark.parametrize(
-    "logprobs", [None, {"content": [{"logprob": -1}]}, {"content": [{}, {}]}, {"content": "ab"}, [1, 2]]
+    "logprobs", [None, {"content": [{}, {}]}, {"content": [{"logprob": None}] * 2}, {"content": "ab"}, [1, 2]]
 )
-def test_log_probabilities_that_do_not_fit_are_none(logprobs):
+def test_log_probabilities_that_are_not_given_are_none(logprobs):
     assert read_tokens({"prompt_token_ids": [1]}, {"token_ids": [2, 3], "logprobs": logprobs}) == ([1], [2, 3], None)
+
+
+@pytest.mark.parametrize("id", [-1, 1.0, "1", True, None, [1], 1 << 31, 10**400])
+def test_a_token_id_that_is_none_is_an_engine_error(id):
+    for tokens in ({"token_ids": [2, id]}, {"token_ids": [2], "prompt_token_ids": [id]}):
+        with pytest.raises(EngineError, match="gave the token id"):
+            read_tokens({}, {"prompt_token_ids": [1], **tokens})
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf"), 0.5, "-1", True, [-1], 10**400, None])
+def test_a_log_probability_that_is_none_is_an_engine_error(value):
+    for given in ({"content": [{"logprob": -1.0}, {"logprob": value}]}, {"token_logprobs": [-1.0, value]}):
+        with pytest.raises(EngineError, match="gave the log-probability"):
+            read_tokens({"prompt_token_ids": [1]}, {"token_ids": [2, 3], "logprobs": given})
+
+
+def test_too_few_log_probabilities_are_an_engine_error():
+    with pytest.raises(EngineError, match="gave 1 log-probabilities for 2 tokens"):
+        read_tokens({"prompt_token_ids": [1]}, {"token_ids": [2, 3], "logprobs": {"content": [{"logprob": -1}]}})
 
 
 def test_log_probabilities_of_plain_completions():

@@ -1,3 +1,4 @@
+from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -6,6 +7,8 @@ import pytest
 from pydantic import Field
 
 from bough.config.base import Config
+from bough.environments.base import WorldError
+from bough.environments.interpreter.environment import Interpreter
 from bough.environments.tasks import configured, first_tasks, tasks_of
 from bough.errors import InputError
 from bough.types import Task
@@ -97,5 +100,43 @@ def test_as_many_tasks_as_there_are():
     assert len(first_tasks(tasks_of(Choosy, options={}), 5)) == 1
     with pytest.raises(InputError, match="there is no task"):
         first_tasks(iter(()), 5)
-    with pytest.raises(InputError, match="two tasks are named 'a'"):
-        first_tasks(iter([Task(id="a"), Task(id="a")]), 2)
+
+
+def test_a_repeated_task_is_skipped_and_a_different_one_of_the_same_id_gets_a_number(caplog: pytest.LogCaptureFixture):
+    class Repeating(Counting):
+        @classmethod
+        def tasks(cls, options: Any, *, split: str = "train", seed: int = 0) -> Iterator[Task]:
+            for goal in (2, 2, 3, 2, 4, 3):
+                yield Task(id="a", data={"goal": goal})
+            while True:
+                yield Task(id="b", data={"goal": 2})
+
+    tasks = first_tasks(tasks_of(Repeating, options={}), 9)
+    assert [(task.id, task.data["goal"]) for task in tasks] == [("a", 2), ("a-2", 3), ("a-3", 4), ("b", 2)]
+    assert caplog.text.count("tasks repeat an earlier one and are skipped") == 1
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_the_embedded_arithmetic_does_not_end_where_a_problem_comes_twice(seed: int):
+    tasks = first_tasks(tasks_of(Interpreter, options={}, seed=seed), 1000)
+    assert len({task.id for task in tasks}) == 1000
+
+
+@pytest.mark.parametrize(
+    ("given", "complaint"),
+    [
+        ("x", "tasks gave a str; it must give tasks"),
+        (Task(id="\ud800"), "tasks raised PydanticSerializationError"),
+        (ValueError("no file"), r"tasks raised ValueError: no file \(test_tasks.py:\d+\)"),
+    ],
+)
+def test_tasks_that_cannot_be_made_are_the_environments_fault(given: Any, complaint: str):
+    class Wrong(Counting):
+        @classmethod
+        def tasks(cls, options: Any, *, split: str = "train", seed: int = 0) -> Iterator[Task]:
+            if isinstance(given, Exception):
+                raise given
+            yield given
+
+    with pytest.raises(WorldError, match=complaint):
+        next(tasks_of(Wrong, options={}))

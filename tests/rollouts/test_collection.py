@@ -1,5 +1,7 @@
+import errno
 import json
 import os
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -7,10 +9,12 @@ import pytest
 from pydantic import JsonValue
 
 from bough.config.rollouts import CollectConfig
-from bough.errors import InputError
+from bough.errors import BoughError, InputError
+from bough.formats.bough import FORMAT
 from bough.rollouts.collect import Attempt
 from bough.rollouts.collection import Collection
-from bough.types import Message, Task, Trajectory
+from bough.rollouts.rescore import sampled_calls
+from bough.types import Call, Message, Task, Trajectory, Turn
 
 
 def config(folder: Path, **more: Any) -> CollectConfig:
@@ -25,7 +29,7 @@ def episode(id: str, task: Task | None = None) -> Trajectory:
 def test_what_was_added_is_on_file_at_once(tmp_path: Path):
     with Collection(config(tmp_path / "c")) as collection:
         collection.add(episode("t#0"), [])
-        assert [record.id for record in collection.read()] == ["t#0"]
+        assert [record.id for record in list(collection)] == ["t#0"]
 
 
 def test_a_collection_goes_on_where_it_stopped(tmp_path: Path):
@@ -36,7 +40,7 @@ def test_a_collection_goes_on_where_it_stopped(tmp_path: Path):
     with Collection(config(tmp_path, tasks=99, concurrency=2)) as collection:
         assert set(collection.finished) == {"t#0"}
         collection.add(episode("t#1"), [])
-        assert [record.id for record in collection.read()] == ["t#0", "t#1"]
+        assert [record.id for record in list(collection)] == ["t#0", "t#1"]
 
 
 def test_other_settings_need_another_folder(tmp_path: Path):
@@ -58,7 +62,7 @@ def test_images_lie_beside_their_trajectory_and_never_elsewhere(tmp_path: Path):
     with Collection(config(tmp_path / "c")) as collection:
         for id in ("t#0", "../../evil/t#0", ".._evil_t#0", "x" * 300):
             collection.add(episode(id), [(0, b"png"), (2, id.encode())])
-        records = collection.read()
+        records = list(collection)
     assert records[0].info["images"] == ["images/t#0/000.png", "images/t#0/002.png"]
     for record in records:
         last = record.info["images"][-1]  # type: ignore[index]
@@ -71,7 +75,7 @@ def test_a_finished_collection_is_in_the_order_of_its_tasks(tmp_path: Path):
         for id in ("b#0", "a#1", "stranger", "a#0"):
             collection.add(episode(id), [])
         collection.finish(["a#0", "a#1", "b#0"])
-        assert [record.id for record in collection.read()] == ["a#0", "a#1", "b#0", "stranger"]
+        assert [record.id for record in list(collection)] == ["a#0", "a#1", "b#0", "stranger"]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["config.yaml", "trajectories.jsonl", "weights.json"]
 
 
@@ -165,3 +169,43 @@ def test_overwriting_follows_no_link(tmp_path: Path):
     with Collection(config(tmp_path / "c", overwrite=True)) as collection:
         assert not collection.finished and not (tmp_path / "c/images").is_symlink()
     assert (tmp_path / "other/precious").exists()
+
+
+def test_a_collection_is_ordered_and_read_without_holding_it_in_memory(tmp_path: Path):
+    with Collection(config(tmp_path)) as collection:
+        lines = [row(number) for number in range(300)]
+        (tmp_path / "trajectories.jsonl").write_text("".join(reversed(lines)))
+        del lines
+        tracemalloc.start()
+        try:
+            collection.finish([f"t{number}#0" for number in range(300)])
+            successes = sum(record.success is True for record in collection)
+            chosen = sampled_calls(collection, 4)
+            peak = tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+    assert successes == 300 and len(chosen) == 4
+    assert next(iter(collection)).id == "t0#0"
+    assert peak < (tmp_path / "trajectories.jsonl").stat().st_size / 2
+
+
+def row(number: int) -> str:
+    """An episode as it stands in the file, of a few kilobytes."""
+    call = Call(prompt_ids=list(range(500)), completion_ids=[4], logprobs=[-0.5])
+    turn = Turn(reply=Message(role="assistant", content="Go." * 500), call=call)
+    record = episode(f"t{number}#0").model_copy(update={"turns": [turn]})
+    return json.dumps(FORMAT.write(record) if FORMAT.write else None) + "\n"
+
+
+def test_a_disk_that_is_full_leaves_the_episodes_as_they_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    def full(path: Path) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with Collection(config(tmp_path)) as collection:
+        for id in ("b#0", "a#0"):
+            collection.add(episode(id), [])
+        monkeypatch.setattr("bough.rollouts.collection.sync", full)
+        with pytest.raises(BoughError, match=r"cannot write \(No space left on device\); the episodes are safe"):
+            collection.finish(["a#0", "b#0"])
+        assert [record.id for record in collection] == ["b#0", "a#0"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["config.yaml", "trajectories.jsonl", "weights.json"]

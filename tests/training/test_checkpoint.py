@@ -1,5 +1,6 @@
 import json
 import logging
+import resource
 import shutil
 import struct
 from collections.abc import Callable
@@ -12,7 +13,7 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from bough.disk import write_json
-from bough.errors import InputError
+from bough.errors import BoughError, InputError
 from bough.models.digest import file_digest
 from bough.training import checkpoint
 from bough.training.counters import Counters
@@ -87,6 +88,21 @@ def test_the_optimizers_settings_are_those_of_now_and_its_moments_those_of_the_c
     (group,) = now.param_groups
     assert (group["lr"], group["weight_decay"]) == (0.2, 0.5)
     assert torch.equal(now.state[group["params"][0]]["exp_avg"], before.state[weight]["exp_avg"])
+
+
+def test_a_disk_that_is_full_costs_the_new_checkpoint_only(tmp_path: Path):
+    trained(1, folder=tmp_path)
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    # The random state has 5,056 bytes: the checkpoint fails half-way, as on a full disk.
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2000, before[1]))
+    try:
+        with pytest.raises(BoughError, match=r"step-00000002: cannot be written: ") as caught:
+            save(tmp_path, 2, nn.Linear(3, 2), fresh())
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert not isinstance(caught.value, InputError)
+    assert [path.name for path in tmp_path.iterdir()] == ["step-00000001"]
+    checkpoint.checkpoints(tmp_path)[0].check()
 
 
 def test_no_pickle_is_written(tmp_path: Path):

@@ -6,12 +6,13 @@ import asyncio
 from typing import Any
 
 from bough.config.rollouts import CollectConfig
+from bough.environments.isolated import shut_down
 from bough.environments.registry import find
 from bough.environments.tasks import configured
 from bough.rollouts.agents import Agent, make_agent
 from bough.rollouts.collect import AllLostError, Attempt, Tally, attempts, wanted_tasks
 from bough.rollouts.collect import collect as collect_episodes
-from bough.rollouts.collection import Collection
+from bough.rollouts.collection import TRAJECTORIES, Collection
 from bough.rollouts.rescore import rescore
 from bough.terminal import console
 from bough.terminal.episodes import EpisodesProgress
@@ -30,7 +31,7 @@ def collect(config: CollectConfig) -> int:
             numbers = asyncio.run(_collect(config, collection, missing))
             collection.report(numbers)
         collection.finish([attempt.id for attempt in wanted])
-    _tell(collection, numbers)
+    _tell(config, numbers)
     if not any(attempt.id in collection.finished for attempt in wanted):
         raise AllLostError(numbers["lost"])
     return 0
@@ -52,10 +53,10 @@ async def _collect(config: CollectConfig, collection: Collection, missing: list[
     finally:
         if agent is not None:
             await agent.close()
-        await kind.shutdown()
+        await shut_down(kind)
     numbers = _all_on_file(collection, tally)
     if agent is not None:  # closed: nobody else is using its model any more
-        rescored = rescore(agent, collection.read(), config.rescore)
+        rescored = rescore(agent, collection, config.rescore)
         collection.keep_rescored(rescored.logprobs)
         numbers |= rescored.numbers
     return numbers
@@ -64,12 +65,12 @@ async def _collect(config: CollectConfig, collection: Collection, missing: list[
 def _all_on_file(collection: Collection, now: Tally) -> dict[str, Any]:
     """The numbers of every episode in the folder, with the faults and the time of this run."""
     whole = Tally(faults=now.faults, lost=now.lost, seconds=now.seconds)
-    for trajectory in collection.read():
+    for trajectory in collection:
         whole.add(trajectory)
     return whole.to_json() | {"episodes_this_run": now.episodes}
 
 
-def _tell(collection: Collection, numbers: dict[str, Any]) -> None:
+def _tell(config: CollectConfig, numbers: dict[str, Any]) -> None:
     out = console.out()
     rate = numbers["success_rate"]
     out.print(f"{numbers['episodes']} episodes, success {'unknown' if rate is None else f'{rate:.1%}'}")
@@ -82,4 +83,4 @@ def _tell(collection: Collection, numbers: dict[str, Any]) -> None:
     if "logprob_gap_max" in numbers:
         gap = f"mean {numbers['logprob_gap_mean']:.2g}, largest {numbers['logprob_gap_max']:.2g}"
         out.print(f"sampled against trained log-probabilities: {gap} on {numbers['rescored_tokens']} tokens")
-    out.print(f"episodes in {collection.trajectories}", markup=False)
+    out.print(f"episodes in {config.output / TRAJECTORIES}", markup=False)

@@ -11,6 +11,7 @@ from bough.config.base import Config
 from bough.config.play import EnvCheckConfig, EnvListConfig, EnvSetupConfig
 from bough.environments.base import Environment
 from bough.environments.check import Report, check
+from bough.environments.isolated import shut_down
 from bough.environments.registry import BUILT_IN, find, plugged_in
 from bough.environments.tasks import configured, first_tasks, tasks_of
 from bough.errors import InputError
@@ -65,7 +66,7 @@ async def _check(kind: type[Environment], config: EnvCheckConfig, tasks: list[Ta
     try:
         return await check(kind, config.environment, tasks, seed=config.seed)
     finally:
-        await kind.shutdown()
+        await shut_down(kind)
 
 
 def setup(config: EnvSetupConfig) -> int:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from bough.config.merge import MergeConfig
-from bough.disk import put_in_place
+from bough.disk import drafting, put_in_place
 from bough.errors import InputError
 from bough.models.gguf_file import write_gguf
 from bough.models.resolve import load_tokenizer
@@ -35,6 +35,7 @@ def merge(config: MergeConfig) -> int:
 
 def _write_folder(model: Any, tokenizer: Any, folder: Path) -> None:
     draft = folder.with_name(f".{folder.name}")
-    model.save_pretrained(draft)
-    tokenizer.save_pretrained(draft)
-    put_in_place(draft, folder)
+    with drafting(draft, folder):
+        model.save_pretrained(draft)
+        tokenizer.save_pretrained(draft)
+        put_in_place(draft, folder)

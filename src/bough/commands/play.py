@@ -15,6 +15,7 @@ from pydantic_core import to_json
 
 from bough.config.play import PlayConfig
 from bough.environments.base import Environment, Observation
+from bough.environments.isolated import shut_down
 from bough.environments.registry import find
 from bough.environments.tasks import configured, tasks_of
 from bough.errors import InputError
@@ -47,7 +48,7 @@ async def _play(kind: type[Environment], task: Task, actions: list[str] | None, 
             _show(number, observation, as_json)
     finally:
         await environment.close()
-        await kind.shutdown()
+        await shut_down(kind)
     return 0
 
 

@@ -14,9 +14,9 @@ from typing import Any
 
 from bough.curation.source import Filed
 from bough.engines.base import Answer, Chat
-from bough.environments.base import Environment, WorldError
+from bough.environments.base import Environment
+from bough.environments.isolated import Isolated
 from bough.environments.replay import ReplayError, replay
-from bough.errors import BoughError
 from bough.rollouts.agents import Agent
 from bough.types import Message, Trajectory, conversation
 
@@ -27,19 +27,13 @@ REPLAYS = 8
 
 
 @asynccontextmanager
-async def at_round(kind: type[Environment], trajectory: Trajectory, at: int) -> AsyncIterator[Environment]:
-    """The environment as it was before turn `at`, for as long as it is needed. A world that raises is broken."""
-    environment: Environment | None = None
+async def at_round(kind: type[Environment], trajectory: Trajectory, at: int) -> AsyncIterator[Isolated]:
+    """The environment as it was before turn `at`, for as long as it is needed."""
+    environment = await replay(lambda task: Isolated(kind, task), trajectory, at)
     try:
-        environment = await replay(kind, trajectory, at)
         yield environment
-    except BoughError:
-        raise
-    except Exception as error:
-        raise WorldError(f"{trajectory.id}: {type(error).__name__}: {error}") from error
     finally:
-        if environment is not None:
-            await environment.close()
+        await environment.close()
 
 
 @dataclass(frozen=True)
@@ -58,7 +52,7 @@ class BranchAgent:
         self.agent, self.branches = agent, branches
         self.name = agent.name
 
-    def enter(self, environment: Environment, *, episode: str, seed: int) -> Chat:
+    def enter(self, environment: Isolated, *, episode: str, seed: int) -> Chat:
         return _BranchChat(self.branches[episode], self.agent.enter(environment, episode=episode, seed=seed))
 
     async def close(self) -> None:

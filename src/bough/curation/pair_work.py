@@ -16,6 +16,7 @@ from bough.curation.rounds import telling_rounds
 from bough.curation.shares import balanced
 from bough.curation.source import Filed
 from bough.environments.base import Environment
+from bough.environments.isolated import shut_down
 from bough.environments.registry import find, find_listed
 from bough.errors import InputError
 from bough.ledger import Ledger
@@ -61,7 +62,7 @@ class PairWork:
             if self._agent is not None:
                 await self._agent.close()
             for kind in filter(None, self._kinds.values()):
-                await kind.shutdown()
+                await shut_down(kind)
         return found
 
     async def _counterfactual(self, ledger: Ledger) -> list[Pair]:

@@ -15,6 +15,7 @@ import logging
 import os
 import random
 import time
+import zlib
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -30,6 +31,8 @@ log = logging.getLogger(__name__)
 
 PASSING = {408, 409, 425, 429, 500, 502, 503, 504, 529}
 WORDS = 600  # of a server's explanation, in characters
+# The largest answer that is read, unpacked. One with 100,000 tokens and their log-probabilities has 10 MB.
+MAX_BODY = 64 << 20
 
 
 @dataclass(frozen=True)
@@ -109,25 +112,29 @@ class Server:
         client = self._connected()
         where = f"{self.url}{path}"
         try:
-            async with self._places, asyncio.timeout(self.limits.timeout_s):
-                response = await client.request(method, where, json=body)
+            async with (
+                self._places,
+                asyncio.timeout(self.limits.timeout_s),
+                client.stream(method, where, json=body) as response,
+            ):
+                content = await _content(response, where)
         except TimeoutError:
             raise _PassingError(f"{where} did not answer within {self.limits.timeout_s:g} s") from None
-        except httpx2.HTTPError as error:
+        except (httpx2.HTTPError, httpx2.InvalidURL) as error:
             # Its context holds the request with its headers: not a thing to carry into a traceback.
             raise _PassingError(f"{where} cannot be reached: {self._scrub(_reason(error))}") from None
-        return self._read(response, where, json_answer)
+        return self._read(response, content, where, json_answer)
 
-    def _read(self, response: Response, where: str, json_answer: bool) -> Any:
+    def _read(self, response: Response, content: bytes, where: str, json_answer: bool) -> Any:
         if response.is_success and not json_answer:
-            return response.text
+            return content.decode(errors="replace")
         if response.is_success:
             try:
-                return json.loads(response.content)
+                return json.loads(content)
             except (ValueError, RecursionError):
-                start = self._scrub(response.text)[:80]
+                start = self._scrub(content[:WORDS].decode(errors="replace"))[:80]
                 raise _PassingError(f"{where} answered something that is not JSON: {start!r}") from None
-        words = self._scrub(_words(response))[:WORDS]  # in this order: half a key is still a secret
+        words = self._scrub(_words(response, content))[:WORDS]  # in this order: half a key is still a secret
         message = f"{where} answered {response.status_code}: {words}"
         if response.status_code in PASSING:
             raise _PassingError(message, _retry_after_s(response.headers.get("retry-after")))
@@ -153,7 +160,8 @@ class Server:
             self._loop = loop
             self._places = asyncio.Semaphore(self.limits.concurrency)
             self._client = httpx2.AsyncClient(
-                headers={"Authorization": f"Bearer {self._key}"} if self._key else {},
+                headers={"Accept-Encoding": "gzip, deflate"}
+                | ({"Authorization": f"Bearer {self._key}"} if self._key else {}),
                 timeout=httpx2.Timeout(None, connect=self.limits.connect_timeout_s),
                 limits=httpx2.Limits(max_keepalive_connections=self.limits.concurrency),
                 trust_env=not self._loopback,  # no proxy reaches this machine's own servers
@@ -213,20 +221,39 @@ def _key(variable: str) -> str:
     return key
 
 
-def _words(response: Response) -> str:
+async def _content(response: Response, where: str) -> bytes:
+    """The whole body, unpacked. Neither what is sent nor what comes of it may be larger than MAX_BODY."""
+    coding = response.headers.get("content-encoding", "identity").strip().lower()
+    if coding not in ("identity", "gzip", "deflate"):
+        raise EngineError(f"{where} answered in the encoding {coding!r:.40}, which it was not asked for")
+    # 32: gzip or zlib, whichever it is.
+    unpack = None if coding == "identity" else zlib.decompressobj(wbits=32 + zlib.MAX_WBITS)
+    content = bytearray()
+    async for piece in response.aiter_raw():
+        try:
+            content += piece if unpack is None else unpack.decompress(piece, MAX_BODY + 1 - len(content))
+        except zlib.error as error:
+            raise _PassingError(f"{where} answered damaged {coding} data: {error}") from None
+        if len(content) > MAX_BODY:
+            raise EngineError(f"{where} answered more than {MAX_BODY >> 20} MiB")
+    return bytes(content)
+
+
+def _words(response: Response, content: bytes) -> str:
     """What the server says about an error, wherever it puts that."""
     if response.is_redirect:
         return f"it moved to {response.headers.get('location')}; give that address"
     try:
-        said = json.loads(response.content)
+        said = json.loads(content)
+        if isinstance(said, dict):
+            said = said.get("error") or said.get("message") or said.get("detail") or said
+        if isinstance(said, dict):
+            more = [word for word in (said.get("code"), said.get("type")) if isinstance(word, str)]
+            tail = f" ({', '.join(more)})" if more and said.get("message") else ""
+            said = f"{said['message']}{tail}" if tail else said.get("message", said)
+        words = said if isinstance(said, str) else json.dumps(said)
     except (ValueError, RecursionError):
-        said = response.text
-    if isinstance(said, dict):
-        said = said.get("error") or said.get("message") or said.get("detail") or said
-    if isinstance(said, dict):
-        more = [word for word in (said.get("code"), said.get("type")) if isinstance(word, str)]
-        said = f"{said['message']} ({', '.join(more)})" if more and said.get("message") else said.get("message", said)
-    words = said if isinstance(said, str) else json.dumps(said)
+        words = content.decode(errors="replace")
     return words.strip() or "no explanation"
 
 
@@ -244,5 +271,5 @@ def _retry_after_s(header: str | None) -> float:
         pass
     try:
         return max(0.0, email.utils.parsedate_to_datetime(header).timestamp() - time.time())
-    except ValueError:
+    except (ValueError, TypeError, OverflowError):
         return 0.0

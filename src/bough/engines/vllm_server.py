@@ -19,7 +19,7 @@ from bough.engines.base import ContextFullError, EngineError, Generated
 from bough.engines.http import Limits, RefusedError, Server
 from bough.engines.openai import choose_model, context_is_full, list_models
 from bough.engines.vllm import adapter_rank, drawing, finish_of
-from bough.engines.wire import read_choice, read_tokens
+from bough.engines.wire import LogprobError, read_choice, read_tokens
 from bough.errors import InputError
 
 
@@ -102,7 +102,10 @@ class VLLMServerEngine:
                 raise ContextFullError(f"the conversation is too long for {self.policy}: {refusal.words}") from None
             raise
         choice = read_choice(response, self.server.url)
-        tokens = read_tokens(response, choice)
+        try:
+            tokens = read_tokens(response, choice)
+        except EngineError as error:
+            raise type(error)(f"{self.server.url}: {error}") from None
         if tokens is None or tokens[2] is None:
             raise EngineError(f"{self.server.url} answered without tokens and log-probabilities; vLLM gives them")
         return *tokens[:2], tokens[2], choice.get("finish_reason")
@@ -111,8 +114,12 @@ class VLLMServerEngine:
         """The model's own log-probabilities of the likeliest tokens are the same however those were drawn."""
         plain = SamplingConfig(temperature=0, max_new_tokens=4)
         cut = SamplingConfig(temperature=2, top_k=1, max_new_tokens=4)
-        draws = [(await self._complete([1, 2, 3], drawing(sampling, 0, [], 4)))[2] for sampling in (plain, cut)]
-        if any(abs(a - b) > 0.01 or a > 0 for a, b in zip(*draws, strict=False)):
+        try:
+            draws = [(await self._complete([1, 2, 3], drawing(sampling, 0, [], 4)))[2] for sampling in (plain, cut)]
+            same = all(abs(a - b) <= 0.01 for a, b in zip(*draws, strict=False))
+        except LogprobError:  # logits, perhaps
+            same = False
+        if not same:
             raise InputError(
                 f"the server at {self.server.url} gives other log-probabilities than the model's own; "
                 "start it with --logprobs-mode raw_logprobs"

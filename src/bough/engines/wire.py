@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import sys
 from typing import Any
+
+from pydantic_core import to_json
 
 from bough.calls import fallback
 from bough.calls.template import ChatTemplate, with_hint
@@ -11,7 +14,14 @@ from bough.engines.base import Answer, EngineError
 from bough.types import Call, Finish, Message, ToolCall
 
 Json = dict[str, Any]
+MAX_ID = 1 << 31
+# A log-probability of almost 0 may come out above it.
+ROUNDING = 1e-3
 THINKING = ("reasoning_content", "reasoning")
+
+
+class LogprobError(EngineError):
+    """A number is given as a log-probability and cannot be one."""
 
 
 def conversation(
@@ -58,7 +68,21 @@ def _call(call: ToolCall, id: str) -> Json:
 
 
 def read_answer(response: Any, *, template: ChatTemplate | None, where: str) -> Answer:
-    """The first choice of a chat completion. `call` is None unless both prompt and answer came as token ids."""
+    """The first choice of a chat completion. `call` is None unless both prompt and answer came as token ids.
+
+    An answer that cannot be used, in whatever way, is an EngineError.
+    """
+    try:
+        answer = _read_answer(response, template, where)
+        to_json([answer.message, answer.call])  # half a surrogate pair is text to Python, but to no file
+    except EngineError:
+        raise
+    except Exception as error:
+        raise EngineError(f"{where} gave an answer that cannot be used: {error!s:.200}") from None
+    return answer
+
+
+def _read_answer(response: Any, template: ChatTemplate | None, where: str) -> Answer:
     choice = read_choice(response, where)
     said = choice.get("message")
     if not isinstance(said, dict):
@@ -69,20 +93,24 @@ def read_answer(response: Any, *, template: ChatTemplate | None, where: str) -> 
     content, calls = _read_tool_calls(_text(said).removesuffix(ended_with), said.get("tool_calls"))
     reasoning = next((said[key] for key in THINKING if isinstance(said.get(key), str)), None)
     message = Message(role="assistant", content=content, reasoning=reasoning, tool_calls=calls)
-    usage = response.get("usage") or {}
-    num_prompt = len(call.prompt_ids) if call else usage.get("prompt_tokens") or 0
-    num_completion = len(call.completion_ids) if call else usage.get("completion_tokens") or 0
+    num_prompt = len(call.prompt_ids) if call else _count(response, "prompt_tokens")
+    num_completion = len(call.completion_ids) if call else _count(response, "completion_tokens")
     return Answer(message, call, finish, num_prompt, num_completion)
 
 
 def read_tokens(response: Any, choice: Json) -> tuple[list[int], list[int], list[float] | None] | None:
-    """Prompt, answer and log-probabilities, if the server gives the tokens; None for what it does not give."""
+    """Prompt, answer and log-probabilities, if the server gives the tokens; None for what it does not give.
+
+    What it gives and cannot be right is an EngineError: nothing should be trained on it.
+    """
     prompt = _ids(response.get("prompt_token_ids") or choice.get("prompt_token_ids"))
     ids = _ids(choice.get("token_ids"))
     if prompt is None or ids is None:
         return None
     logprobs = _logprobs(choice.get("logprobs"))
-    return prompt, ids, logprobs if logprobs is not None and len(logprobs) == len(ids) else None
+    if logprobs is not None and len(logprobs) != len(ids):
+        raise EngineError(f"the server gave {len(logprobs)} log-probabilities for {len(ids)} tokens")
+    return prompt, ids, logprobs
 
 
 def read_choice(response: Any, where: str) -> Json:
@@ -159,8 +187,11 @@ def _logprobs(given: Any) -> list[float] | None:
     values: Any = [entry.get("logprob") for entry in _entries(given)]
     if not values and isinstance(given, dict):
         values = given.get("token_logprobs")
-    if not isinstance(values, list) or not all(isinstance(value, int | float) for value in values):
+    if not isinstance(values, list) or all(value is None for value in values):
         return None
+    for value in values:
+        if type(value) not in (int, float) or not -sys.float_info.max <= value <= ROUNDING:
+            raise LogprobError(f"the server gave the log-probability {value!r:.40}; it must be a number of at most 0")
     return [float(value) for value in values]
 
 
@@ -170,8 +201,20 @@ def _entries(logprobs: Any) -> list[Json]:
     return [entry for entry in content if isinstance(entry, dict)] if isinstance(content, list) else []
 
 
-def _ids(value: Any) -> list[int] | None:
-    return value if isinstance(value, list) and all(type(id) is int and id >= 0 for id in value) else None
+def _ids(values: Any) -> list[int] | None:
+    if not isinstance(values, list):
+        return None
+    for value in values:
+        if type(value) is not int or not 0 <= value < MAX_ID:
+            raise EngineError(f"the server gave the token id {value!r:.40}; it must be a whole number from 0")
+    return values
+
+
+def _count(response: Json, name: str) -> int:
+    """A number that the server counted; 0 where it gives none."""
+    usage = response.get("usage")
+    value = usage.get(name) if isinstance(usage, dict) else None
+    return value if type(value) is int and 0 <= value < MAX_ID else 0
 
 
 def _finish(reason: Any) -> Finish:

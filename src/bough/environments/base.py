@@ -14,15 +14,20 @@ reply is, `step` answers it.
 
 from __future__ import annotations
 
+import sysconfig
+import traceback
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, ClassVar, Self
 
 from bough.config.base import Config
 from bough.errors import BoughError, RewardRangeError
 from bough.types import Message, Task
+
+# Where code lies that is not the author's own: ours, Python's and installed packages'.
+INSTALLED = (str(Path(__file__).parents[1]), *{sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,6 +95,9 @@ class Environment(ABC):
     name: ClassVar[str] = ""
     max_turns: ClassVar[int] = 50
     reward_range: ClassVar[tuple[float, float] | None] = None
+    # Whether episodes share what lives on one event loop, such as a browser. If so, their methods run on the
+    # caller's loop and must never block it; all others run in a thread of their own, each episode in one.
+    shares_loop: ClassVar[bool] = False
     # How long a step may take. Whoever plays the episode sets it.
     step_timeout_s: float = 60.0
 
@@ -168,12 +176,15 @@ class WorldError(BoughError):
     """
 
 
-@contextmanager
-def blamed_on_the_world(what: str) -> Iterator[None]:
-    """A WorldError of whatever `what` raises, unless it is an error that Bough knows."""
-    try:
-        yield
-    except BoughError:
-        raise
-    except Exception as error:
-        raise WorldError(f"{what} raised {type(error).__name__}: {error}") from error
+def blame(what: str, error: BaseException) -> WorldError:
+    """The WorldError of whatever `what` raised, with the place in the author's code."""
+    place = _place(error)
+    said = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    return WorldError(f"{what} raised {said}{f' ({place})' if place else ''}")
+
+
+def _place(error: BaseException) -> str:
+    """File and line of the innermost frame that is neither ours, Python's nor an installed package's."""
+    frames = [(frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(error.__traceback__)]
+    theirs = [(file, line) for file, line in frames if not file.startswith((*INSTALLED, "<"))]
+    return f"{Path(theirs[-1][0]).name}:{theirs[-1][1]}" if theirs else ""

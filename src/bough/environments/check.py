@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from bough.environments.base import Environment, Observation, check_reward
+from bough.environments.isolated import shut_down
 from bough.environments.replay import replay
 from bough.types import Message, Task, Trajectory, Turn
 
@@ -160,7 +161,7 @@ def print_start(name: str, task: str) -> None:
             return _messages(await environment.start())
         finally:
             await environment.close()
-            await kind.shutdown()
+            await shut_down(kind)
 
     print(json.dumps(asyncio.run(start())))
 

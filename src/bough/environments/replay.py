@@ -2,26 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Protocol, TypeVar
 
-from bough.environments.base import Environment, Observation
+from bough.environments.base import Observation
 from bough.errors import BoughError
 from bough.speech.hermes import reply_text
-from bough.types import Message, Trajectory
+from bough.types import Message, Task, Trajectory
 
 
 class ReplayError(BoughError):
     """The world did not answer as it did when the trajectory was recorded."""
 
 
-async def replay(kind: type[Environment], trajectory: Trajectory, turns: int | None = None) -> Environment:
-    """A fresh environment after the first `turns` turns of `trajectory` (default: all of them).
+class Playable(Protocol):
+    """What a replay needs of an environment."""
+
+    async def start(self) -> Observation: ...
+
+    async def step(self, reply: str) -> Observation: ...
+
+    async def close(self) -> None: ...
+
+
+P = TypeVar("P", bound=Playable)
+
+
+async def replay(make: Callable[[Task], P], trajectory: Trajectory, turns: int | None = None) -> P:
+    """A fresh environment, from `make`, after the first `turns` turns of `trajectory` (default: all of them).
 
     Raises ReplayError at the first message that differs; the caller closes the environment.
     """
     count = len(trajectory.turns) if turns is None else turns
     assert 0 <= count <= len(trajectory.turns), f"{count} of {len(trajectory.turns)} turns"
-    environment = kind(trajectory.task)
+    environment = make(trajectory.task)
     try:
         _agree(trajectory, "the start", trajectory.start, await environment.start())
         for number, turn in enumerate(trajectory.turns[:count], 1):

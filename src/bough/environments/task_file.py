@@ -7,6 +7,7 @@ any object: then it is the task's data itself, and the task is named by its cont
 from __future__ import annotations
 
 import hashlib
+import logging
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,9 +20,36 @@ from bough.trajectories.lines import files, lines
 from bough.trajectories.reader import parse
 from bough.types import Task
 
+log = logging.getLogger(__name__)
+Place = tuple[str, int]  # file and line
+
 
 def read_tasks(path: Path, environment: str) -> Iterator[Task]:
-    """The tasks of a file, or of the shards of a folder, in order. A bad row is an InputError with its place."""
+    """The tasks of a file, or of the shards of a folder, in order. A bad row is an InputError with its place.
+
+    A row that repeats an earlier one is skipped; two different tasks with the same id are an InputError.
+    """
+    seen: dict[str, tuple[Place, bytes]] = {}
+    repeated: list[Place] = []
+    for place, task in _rows(path, environment):
+        content = hashlib.blake2b(to_json(task), digest_size=16).digest()
+        first, known = seen.setdefault(task.id, (place, content))
+        if first == place:
+            yield task
+        elif known == content:
+            repeated.append(place)
+        else:
+            where = f"line {first[1]}" if first[0] == place[0] else f"{first[0]}:{first[1]}"
+            raise InputError(
+                f"{place[0]}:{place[1]}: the id {task.id!r:.100} is also the id of another task, in {where}; "
+                "every task needs an id of its own"
+            )
+    if repeated:
+        file, line = repeated[0]
+        log.warning("%s: %d rows repeat an earlier one and are skipped, line %d first", file, len(repeated), line)
+
+
+def _rows(path: Path, environment: str) -> Iterator[tuple[Place, Task]]:
     for file in files(path):
         try:
             for number, content in lines(file):
@@ -31,7 +59,7 @@ def read_tasks(path: Path, environment: str) -> Iterator[Task]:
                     task = _task(parse(content), environment)
                 except RowError as error:
                     raise InputError(f"{file}:{number}: {error}") from None
-                yield task
+                yield (str(file), number), task
         except RowError as error:
             raise InputError(f"{file}: {error}") from None
 

@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+import logging
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 from pathlib import Path
 
 from pydantic import JsonValue
 from pydantic_core import to_json
 
+from bough.config.base import Config
 from bough.config.environment import make_options
-from bough.environments.base import Environment
+from bough.environments.base import Environment, WorldError, blame
 from bough.environments.task_file import read_tasks
-from bough.errors import InputError
+from bough.errors import BoughError, InputError
 from bough.types import Task
+
+log = logging.getLogger(__name__)
+# So many repeated tasks in a row are taken for the end of the tasks.
+MAX_REPEATED = 10_000
 
 
 def configured(kind: type[Environment], options: Mapping[str, JsonValue]) -> type[Environment]:
@@ -35,7 +41,7 @@ def tasks_of(
     task_file: Path | None = None,
     seed: int = 0,
 ) -> Iterator[Task]:
-    """The tasks that were asked for, every one naming its environment."""
+    """The tasks that were asked for, each with an id of its own and naming its environment."""
     if task_file is not None:
         if wrong := [name for name in options if name not in kind.Settings.model_fields]:
             raise InputError(
@@ -43,8 +49,44 @@ def tasks_of(
             )
         yield from read_tasks(task_file, kind.name)
         return
-    for task in kind.tasks(make_options(kind.Options, options), split=split, seed=seed):
+    for task in _distinct(_made(kind, make_options(kind.Options, options), split, seed), kind.name):
         yield task if task.environment else task.model_copy(update={"environment": kind.name})
+
+
+def _made(kind: type[Environment], options: Config, split: str, seed: int) -> Iterator[Task]:
+    """The environment's own tasks. Whatever goes wrong in its code is a WorldError."""
+    try:
+        for task in kind.tasks(options, split=split, seed=seed):
+            if not isinstance(task, Task):
+                raise WorldError(f"tasks gave a {type(task).__name__}; it must give tasks")
+            to_json(task)  # half a surrogate pair is text to Python, but to no file
+            yield task
+    except BoughError:
+        raise
+    except Exception as error:
+        raise blame("tasks", error) from error
+
+
+def _distinct(tasks: Iterable[Task], name: str) -> Iterator[Task]:
+    """The tasks without those that repeat an earlier one. A different task of the same id gets a number: `id-2`."""
+    seen: dict[str, str] = {}
+    repeated, in_a_row = 0, 0
+    try:
+        for task in tasks:
+            id, number, content = task.id, 1, digest(task)
+            while seen.get(id, content) != content:
+                number += 1
+                id = f"{task.id}-{number}"
+            if id not in seen:
+                seen[id], in_a_row = content, 0
+                yield task if id == task.id else task.model_copy(update={"id": id})
+                continue
+            repeated, in_a_row = repeated + 1, in_a_row + 1
+            if in_a_row >= MAX_REPEATED:  # there may be no other tasks, without end
+                return
+    finally:
+        if repeated:
+            log.warning("%s: %d tasks repeat an earlier one and are skipped", name, repeated)
 
 
 def digest(task: Task) -> str:
@@ -55,13 +97,8 @@ def digest(task: Task) -> str:
 
 
 def first_tasks(tasks: Iterator[Task], count: int) -> list[Task]:
-    """The first `count` tasks, or as many as there are. None at all, or two of one name, is an InputError."""
+    """The first `count` tasks, or as many as there are. None at all is an InputError."""
     chosen = list(islice(tasks, count))
     if not chosen:
         raise InputError("there is no task that fits these settings")
-    seen: set[str] = set()
-    for task in chosen:
-        if task.id in seen:
-            raise InputError(f"two tasks are named {task.id!r}; every task needs a name of its own")
-        seen.add(task.id)
     return chosen

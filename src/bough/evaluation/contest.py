@@ -19,6 +19,7 @@ from bough.config.rollouts import LimitsConfig
 from bough.config.sampling import SamplingConfig
 from bough.curation.locations import Locations
 from bough.environments.base import Environment
+from bough.environments.isolated import shut_down
 from bough.environments.registry import find
 from bough.environments.tasks import configured, digest
 from bough.evaluation.comparison import compare
@@ -52,7 +53,7 @@ async def contest(config: EvalConfig, watcher: Watcher | None = None) -> Results
     try:
         models = [await _play(config, kind, model, tasks, watcher) for model in config.model]
     finally:
-        await kind.shutdown()
+        await shut_down(kind)
     results = Results(
         environment=kind.name,
         options=config.options,
@@ -123,9 +124,11 @@ async def _play(
 
 def _outcomes(collection: Collection, wanted: Iterable[Attempt], kind: type[Environment]) -> list[Outcome]:
     """In the order of the tasks; a folder may hold more episodes than were asked for."""
-    played = {trajectory.id: trajectory for trajectory in collection.read()}
     locations = Locations(dict(kind.locations()))
-    return [Outcome.of(played[attempt.id], locations) for attempt in wanted if attempt.id in played]
+    order = [attempt.id for attempt in wanted]
+    asked = set(order)
+    played = {record.id: Outcome.of(record, locations) for record in collection if record.id in asked}
+    return [played[id] for id in order if id in played]
 
 
 def _lost(collection: Collection, wanted: Iterable[Attempt], faults: dict[str, str]) -> list[Lost]:

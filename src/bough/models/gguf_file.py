@@ -22,7 +22,7 @@ from gguf import (
     quantize,
 )
 
-from bough.disk import sync
+from bough.disk import drafting, sync
 from bough.errors import InputError
 from bough.models.gguf_vocabulary import Vocabulary
 
@@ -48,19 +48,20 @@ def write_gguf(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, path:
     problems = [*_problems(model, matrix_type), *vocabulary.problems()]
     if problems:
         raise InputError("the model cannot be written as GGUF:", problems)
-    path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_name(f".{path.name}")
-    writer = GGUFWriter(draft, model.config.model_type)
-    writer.add_type("model")
-    writer.add_name(path.stem)
-    writer.add_file_type(file_type)
-    writer.add_quantization_version(GGML_QUANT_VERSION)
-    _add_shape(writer, model.config, vocabulary.num_rows)
-    vocabulary.add_to(writer)
-    _write(writer, model, matrix_type)
-    sync(draft)
-    draft.rename(path)
-    sync(path.parent)
+    with drafting(draft, path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        writer = GGUFWriter(draft, model.config.model_type)
+        writer.add_type("model")
+        writer.add_name(path.stem)
+        writer.add_file_type(file_type)
+        writer.add_quantization_version(GGML_QUANT_VERSION)
+        _add_shape(writer, model.config, vocabulary.num_rows)
+        vocabulary.add_to(writer)
+        _write(writer, model, matrix_type)
+        sync(draft)
+        draft.rename(path)
+        sync(path.parent)
 
 
 def _problems(model: PreTrainedModel, matrix_type: GGMLQuantizationType) -> Iterator[str]:

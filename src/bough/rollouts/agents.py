@@ -10,7 +10,7 @@ from bough.config.rollouts import AgentConfig
 from bough.config.sampling import SamplingConfig
 from bough.engines.base import Answer, Chat, Engine
 from bough.engines.load import load_engine
-from bough.environments.base import Environment, blamed_on_the_world
+from bough.environments.isolated import Isolated
 from bough.errors import InputError
 from bough.types import Message
 
@@ -21,7 +21,7 @@ class Agent(Protocol):
     @property
     def name(self) -> str: ...
 
-    def enter(self, environment: Environment, *, episode: str, seed: int) -> Chat:
+    def enter(self, environment: Isolated, *, episode: str, seed: int) -> Chat:
         """Sits down to one episode."""
 
     async def close(self) -> None:
@@ -38,7 +38,7 @@ class ModelAgent:
     def name(self) -> str:
         return self.engine.name
 
-    def enter(self, environment: Environment, *, episode: str, seed: int) -> Chat:  # noqa: ARG002
+    def enter(self, environment: Isolated, *, episode: str, seed: int) -> Chat:  # noqa: ARG002
         return self.engine.open(episode, seed=seed)
 
     async def close(self) -> None:
@@ -59,7 +59,7 @@ class ExpertAgent:
 
     name = "expert"
 
-    def enter(self, environment: Environment, *, episode: str, seed: int) -> Chat:  # noqa: ARG002
+    def enter(self, environment: Isolated, *, episode: str, seed: int) -> Chat:  # noqa: ARG002
         return _ExpertChat(environment)
 
     async def close(self) -> None:
@@ -71,7 +71,7 @@ class RandomAgent:
 
     name = "random"
 
-    def enter(self, environment: Environment, *, episode: str, seed: int) -> Chat:
+    def enter(self, environment: Isolated, *, episode: str, seed: int) -> Chat:
         return _RandomChat(environment, random.Random(f"{seed} {episode}"))  # noqa: S311  no secret
 
     async def close(self) -> None:
@@ -80,13 +80,12 @@ class RandomAgent:
 
 @dataclass
 class _ExpertChat:
-    environment: Environment
+    environment: Isolated
 
     async def answer(self, messages: list[Message], tools: list[dict[str, Any]]) -> Answer:  # noqa: ARG002
-        with blamed_on_the_world("expert"):
-            reply = await self.environment.expert()
+        reply = await self.environment.expert()
         if reply is None:
-            kind = type(self.environment)
+            kind = self.environment.kind
             raise InputError(f"{kind.name}: there is no expert for task {self.environment.task.id}")
         return Answer(Message(role="assistant", content=reply), None, "stop")
 
@@ -96,16 +95,15 @@ class _ExpertChat:
 
 @dataclass
 class _RandomChat:
-    environment: Environment
+    environment: Isolated
     chance: random.Random
 
     async def answer(self, messages: list[Message], tools: list[dict[str, Any]]) -> Answer:  # noqa: ARG002
-        with blamed_on_the_world("choices"):
-            choices = self.environment.choices()
+        choices = await self.environment.choices()
         if not choices:
-            raise InputError(f"{type(self.environment).name} does not say which actions are possible: none at random")
+            raise InputError(f"{self.environment.kind.name} does not say which actions are possible: none at random")
         action = self.chance.choice(sorted(choices))
-        return Answer(Message(role="assistant", content=self.environment.say(action)), None, "stop")
+        return Answer(Message(role="assistant", content=await self.environment.say(action)), None, "stop")
 
     def close(self) -> None:
         return

@@ -21,12 +21,14 @@ from bough.config.rollouts import CollectConfig, LimitsConfig
 from bough.engines.base import EngineError
 from bough.environments.base import Environment, WorldError
 from bough.environments.tasks import first_tasks, tasks_of
-from bough.errors import BoughError
+from bough.errors import BoughError, RowError
 from bough.rollouts.agents import Agent
 from bough.rollouts.episode import play
 from bough.terminal import console
 from bough.types import Task, Trajectory
 
+# Characters kept of why an episode was lost.
+MAX_REASON = 1000
 Images = list[tuple[int, bytes]]
 Finished = Callable[[Trajectory, Images], None]
 
@@ -132,10 +134,9 @@ async def collect(
         for attempt in queue:
             result = await _play(kind, agent, attempt, limits, range(tried, tried + retries + 1), tally)
             tally.seconds = time.monotonic() - begun
-            if result is not None:
+            if result is not None and _keep(result, finished, tally):
                 tally.add(result[0])
-                finished(*result)
-            elif not tried:
+            elif result is None and not tried:
                 put_off.append(attempt)
             if tell is not None:
                 tell(tally)
@@ -161,7 +162,7 @@ async def _play(
             trajectory, images = await play(kind, attempt.task, agent, id=attempt.id, seed=attempt.seed, limits=limits)
         except (WorldError, EngineError) as error:
             tally.faults["world" if isinstance(error, WorldError) else "engine"] += 1
-            tally.lost[attempt.id] = str(error)
+            tally.lost[attempt.id] = _reason(error)
             await asyncio.sleep(min(0.1 * 2 ** (again - tries.start), 5.0))
             continue
         tally.lost.pop(attempt.id, None)
@@ -169,3 +170,19 @@ async def _play(
             trajectory = trajectory.model_copy(update={"info": {**trajectory.info, "retries": again}})
         return trajectory, images
     return None
+
+
+def _keep(result: tuple[Trajectory, Images], finished: Finished, tally: Tally) -> bool:
+    """Hands a finished episode on. One that cannot be written down is lost; playing it again would not help."""
+    try:
+        finished(*result)
+    except RowError as error:
+        tally.faults["world"] += 1
+        tally.lost[result[0].id] = _reason(error)
+        return False
+    return True
+
+
+def _reason(error: Exception) -> str:
+    """What is kept of an error: it may quote anything, of any length."""
+    return console.printable(str(error))[:MAX_REASON]

@@ -16,18 +16,19 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, BinaryIO, Self
 
 import yaml
+from pydantic_core import from_json
 
 from bough.config.rollouts import CollectConfig
 from bough.config.yaml_file import YamlFile
 from bough.disk import read_json, remove, sync, write_atomically, write_json
 from bough.environments.tasks import digest
-from bough.errors import InputError
+from bough.errors import BoughError, InputError
 from bough.models.weights import stamp
 from bough.rollouts.collect import Attempt
 from bough.trajectories.reader import Reader
@@ -46,7 +47,7 @@ class Collection:
     """The folder, open for more episodes. `finished` has the id of each that is on file, and its task's digest."""
 
     def __init__(self, config: CollectConfig) -> None:
-        self.path = config.output
+        self.path = config.output.absolute()  # an environment may change the working directory
         self.trajectories = self.path / TRAJECTORIES
         weights = stamp(config.model, config.adapter)
         try:
@@ -62,12 +63,12 @@ class Collection:
         except OSError as error:
             raise InputError(f"--output {self.path}: cannot be used as a folder: {error.strerror}") from None
         self._writer = Writer(self.trajectories, batch_s=0.0)
-        self.finished = {record.id: digest(record.task) for record in self.read()}
+        self.finished = {record.id: digest(record.task) for record in self}
 
-    def read(self) -> list[Trajectory]:
-        """Every episode on file."""
+    def __iter__(self) -> Iterator[Trajectory]:
+        """Every episode on file, read one at a time."""
         reader = Reader(self.trajectories, format="bough", on_error="skip")
-        return [record for record in reader if isinstance(record, Trajectory)]
+        return (record for record in reader if isinstance(record, Trajectory))
 
     def missing(self, wanted: Iterable[Attempt]) -> list[Attempt]:
         """What is not on file. An episode that is, but of another task under the same name, is an InputError."""
@@ -99,14 +100,20 @@ class Collection:
     def finish(self, order: Sequence[str]) -> None:
         """Puts the episodes in this order, whichever ended first: the same settings give the same file."""
         place = {id: number for number, id in enumerate(order)}
-        records = self.read()
-        ordered = sorted(records, key=lambda record: place.get(record.id, len(place)))
-        if ordered == records:
-            return
-        beside = self.trajectories.with_name(f".{self.trajectories.name}.{os.getpid()}.jsonl")
-        with Writer(beside) as writer:
-            for record in ordered:
-                writer.write(record)
+        with self.trajectories.open("rb") as file:
+            found = sorted(lines := list(_lines(file, place)))
+            if found == lines:
+                return
+            beside = self.trajectories.with_name(f".{self.trajectories.name}.{os.getpid()}")
+            try:
+                with beside.open("wb") as ordered:
+                    for _, offset, size in found:
+                        file.seek(offset)
+                        ordered.write(file.read(size))
+                sync(beside)
+            except OSError as error:
+                remove(beside)
+                raise BoughError(f"{beside}: cannot write ({error.strerror}); the episodes are safe") from error
         self._writer.close()
         beside.rename(self.trajectories)
         sync(self.path)
@@ -156,6 +163,18 @@ class Collection:
         note = self.path / WEIGHTS
         if note.exists() and _json(note) != now:
             raise InputError(f"{model} has changed since its episodes in {self.path} were played; {WAY_OUT}")
+
+
+def _lines(file: BinaryIO, place: dict[str, int]) -> Iterator[tuple[int, int, int]]:
+    """For each line its place in the order, its offset and its size. A line that is no episode comes last."""
+    offset = 0
+    for line in file:
+        try:
+            id = from_json(line)["id"]
+        except (ValueError, TypeError, KeyError):
+            id = None
+        yield place.get(id, len(place)) if isinstance(id, str) else len(place), offset, len(line)
+        offset += len(line)
 
 
 def _settings(file: Path) -> dict[str, Any]:

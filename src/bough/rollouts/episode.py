@@ -17,22 +17,19 @@ episode with a stop reason of their own. Only a world or an engine that broke ra
 from __future__ import annotations
 
 import asyncio
-import logging
-import math
 from dataclasses import dataclass, field
-from numbers import Real
 from typing import Any
 
-from pydantic import JsonValue
+from pydantic import JsonValue, ValidationError
 
 from bough.config.rollouts import LimitsConfig
 from bough.engines.base import Answer, Chat, ContextFullError, EngineError
-from bough.environments.base import Environment, Observation, WorldError, blamed_on_the_world, check_reward
+from bough.environments.base import Environment, Observation, WorldError
+from bough.environments.isolated import Isolated
+from bough.formats.base import row_error
 from bough.rollouts.agents import Agent
 from bough.speech.hermes import reply_text
 from bough.types import Message, Task, Trajectory, Turn
-
-log = logging.getLogger(__name__)
 
 
 @dataclass
@@ -65,15 +62,18 @@ class Episode:
         self._look(observation)
 
     def take(self, answer: Answer, observation: Observation) -> None:
-        turn = Turn(
-            reply=answer.message,
-            call=answer.call,
-            action=observation.action,
-            observation=list(observation.messages),
-            reward=observation.reward,
-            progress=observation.progress,
-            error=observation.error,
-        )
+        try:
+            turn = Turn(
+                reply=answer.message,
+                call=answer.call,
+                action=observation.action,
+                observation=list(observation.messages),
+                reward=observation.reward,
+                progress=observation.progress,
+                error=observation.error,
+            )
+        except ValidationError as error:
+            raise WorldError(f"step returned an observation that cannot be kept: {row_error(error)}") from None
         self.turns.append(turn)
         self.num_prompt_tokens += answer.num_prompt_tokens
         self.num_completion_tokens += answer.num_completion_tokens
@@ -95,17 +95,20 @@ class Episode:
             "prompt_tokens": self.num_prompt_tokens,
             "completion_tokens": self.num_completion_tokens,
         }
-        return Trajectory(
-            id=self.id,
-            task=self.task,
-            start=self.start,
-            turns=self.turns,
-            tools=self.tools,
-            rewards={"outcome": outcome},
-            success=success,
-            stop=self.stop,
-            info=info,
-        )
+        try:
+            return Trajectory(
+                id=self.id,
+                task=self.task,
+                start=self.start,
+                turns=self.turns,
+                tools=self.tools,
+                rewards={"outcome": outcome},
+                success=success,
+                stop=self.stop,
+                info=info,
+            )
+        except ValidationError as error:
+            raise WorldError(f"the episode cannot be kept: {row_error(error)}") from None
 
 
 async def play(
@@ -117,12 +120,10 @@ async def play(
     about the agent, and the episode may be played again.
     """
     episode = Episode(id, task)
-    with blamed_on_the_world(f"{kind.__name__}(task)"):
-        environment = kind(task)
-        environment.step_timeout_s = limits.step_timeout_s
+    environment = Isolated(kind, task, step_timeout_s=limits.step_timeout_s)
     chat: Chat | None = None
     try:
-        episode.begin(await _in_time(environment.start(), limits, "start"))
+        episode.begin(await environment.start())
         chat = agent.enter(environment, episode=id, seed=seed)
         await _all_turns(episode, environment, chat, limits)
     except ContextFullError:
@@ -130,19 +131,11 @@ async def play(
     finally:
         if chat is not None:
             chat.close()
-        await _close(environment)
+        await environment.close()
     return episode.trajectory(agent.name), episode.images
 
 
-async def _close(environment: Environment) -> None:
-    """What was played stays played, however its world takes leave."""
-    try:
-        await environment.close()
-    except Exception as error:
-        log.warning("%s: close raised %s: %s", environment.task.id, type(error).__name__, error)
-
-
-async def _all_turns(episode: Episode, environment: Environment, chat: Chat, limits: LimitsConfig) -> None:
+async def _all_turns(episode: Episode, environment: Isolated, chat: Chat, limits: LimitsConfig) -> None:
     try:
         async with asyncio.timeout(limits.episode_timeout_s) as clock:
             await _turns(episode, environment, chat, limits)
@@ -152,35 +145,17 @@ async def _all_turns(episode: Episode, environment: Environment, chat: Chat, lim
         episode.stop = "episode_timeout"
 
 
-async def _turns(episode: Episode, environment: Environment, chat: Chat, limits: LimitsConfig) -> None:
-    max_turns = limits.max_turns or type(environment).max_turns
+async def _turns(episode: Episode, environment: Isolated, chat: Chat, limits: LimitsConfig) -> None:
+    max_turns = limits.max_turns or environment.kind.max_turns
     while episode.stop is None:
         if len(episode.turns) == max_turns:
             episode.stop = "max_turns"
             break
         answer = await chat.answer(episode.messages, episode.tools)
-        observation = await _in_time(environment.step(reply_text(answer.message)), limits, "step")
-        check_reward(environment, observation)
+        observation = await environment.step(reply_text(answer.message))
         episode.take(answer, observation)
         if episode.stop is None:
             episode.stop = _given_up(episode.turns, limits)
-
-
-async def _in_time(waiting: Any, limits: LimitsConfig, what: str) -> Observation:
-    """What the world says. A world that raises or hangs is broken, whatever it raises."""
-    try:
-        async with asyncio.timeout(limits.step_timeout_s):
-            with blamed_on_the_world(what):
-                observation = await waiting
-    except TimeoutError as error:  # ours: one of the world's own is a WorldError by now
-        raise WorldError(f"{what} took longer than {limits.step_timeout_s:g} s") from error
-    if not isinstance(observation, Observation):
-        raise WorldError(f"{what} returned a {type(observation).__name__}; it must return an Observation")
-    for name in ("reward", "progress"):
-        value = getattr(observation, name)
-        if value is not None and not (isinstance(value, Real) and math.isfinite(value)):
-            raise WorldError(f"{what} gave the {name} {value!r:.100}; it must be a finite number or None")
-    return observation
 
 
 def _given_up(turns: list[Turn], limits: LimitsConfig) -> str | None:

@@ -7,7 +7,9 @@ bfloat16); what is left between them is what importance sampling has to make goo
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from bough.rollouts.agents import Agent, ModelAgent
@@ -25,7 +27,7 @@ class Rescored:
     numbers: dict[str, Any] = field(default_factory=dict)
 
 
-def rescore(agent: Agent, trajectories: list[Trajectory], count: int) -> Rescored:
+def rescore(agent: Agent, trajectories: Iterable[Trajectory], count: int) -> Rescored:
     """Asks again for up to `count` calls; nothing where no model in this process played, or none are wanted."""
     engine = agent.engine if isinstance(agent, ModelAgent) else None
     policy: Policy | None = getattr(engine, "scorer", None)
@@ -40,22 +42,22 @@ def rescore(agent: Agent, trajectories: list[Trajectory], count: int) -> Rescore
     return Rescored(by_episode, logprob_gap(calls, found))
 
 
-def sampled_calls(trajectories: list[Trajectory], count: int) -> list[Call]:
+def sampled_calls(trajectories: Iterable[Trajectory], count: int) -> list[Call]:
     """Up to `count` calls with sampled log-probabilities, spread evenly over the episodes."""
     return [call for _, _, call in _spread(trajectories, count)]
 
 
-def _spread(trajectories: list[Trajectory], count: int) -> list[tuple[str, int, Call]]:
-    calls = [
-        (trajectory.id, number, turn.call)
-        for trajectory in trajectories
-        for number, turn in enumerate(trajectory.turns)
-        if turn.call is not None and turn.call.logprobs and turn.call.completion_ids
-    ]
-    if count <= 0 or not calls:
-        return []
-    step = max(1, len(calls) // count)
-    return calls[::step][:count]
+def _spread(trajectories: Iterable[Trajectory], count: int) -> list[tuple[str, int, Call]]:
+    """Goes through the trajectories twice, so that only what is chosen is held in memory."""
+    total = sum(1 for _ in _calls(trajectories)) if count > 0 else 0
+    return list(islice(_calls(trajectories), 0, None, max(1, total // count)))[:count] if total else []
+
+
+def _calls(trajectories: Iterable[Trajectory]) -> Iterator[tuple[str, int, Call]]:
+    for trajectory in trajectories:
+        for number, turn in enumerate(trajectory.turns):
+            if turn.call is not None and turn.call.logprobs and turn.call.completion_ids:
+                yield trajectory.id, number, turn.call
 
 
 def trained_logprobs(policy: Policy, calls: list[Call]) -> list[list[float]]:

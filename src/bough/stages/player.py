@@ -20,6 +20,7 @@ from bough.config.training import GRPOConfig
 from bough.engines.chat import TemplateEngine
 from bough.engines.local.draw import cuts
 from bough.engines.local.engine import LocalEngine
+from bough.environments.isolated import shut_down
 from bough.environments.registry import find
 from bough.environments.tasks import configured, tasks_of
 from bough.errors import BoughError, InputError
@@ -93,7 +94,7 @@ class Player:
     def close(self) -> None:
         """Ends the sampler and lets the world go."""
         self._loop.run(self._tokens.close())
-        self._loop.run(self.kind.shutdown())
+        self._loop.run(shut_down(self.kind))
         self._loop.close()
 
     def tasks(self, begin: int, count: int) -> list[Task]:

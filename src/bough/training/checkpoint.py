@@ -28,7 +28,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from bough.disk import put_in_place, write_json
+from bough.disk import drafting, put_in_place, write_json
 from bough.errors import InputError
 from bough.models.digest import file_digest
 from bough.training.counters import Counters
@@ -157,21 +157,22 @@ def save(
     keep: int,
 ) -> Checkpoint:
     """Writes a checkpoint and then removes all but the newest `keep`. `randomness` is each process's `random_state`."""
-    folder.mkdir(parents=True, exist_ok=True)
-    for leftover in folder.glob(".step-*"):
-        shutil.rmtree(leftover)
     draft = folder / f".step-{counters.step:08}"
-    draft.mkdir()
-    save_weights(draft / "weights")
-    save_file(optimizer.tensors, draft / OPTIMIZER)
-    by_rank = {f"{name}.{rank}": value for rank, state in enumerate(randomness) for name, value in state.items()}
-    save_file(by_rank, draft / RANDOM)
-    state = {"optimizer": optimizer.numbers, "counters": asdict(counters), "processes": len(randomness)}
-    (draft / STATE).write_text(json.dumps(state), encoding="utf-8")
-    files = sorted(file for file in draft.rglob("*") if file.is_file())
-    write_json(draft / FILES, {str(file.relative_to(draft).as_posix()): _listed(file) for file in files})
     saved = Checkpoint(folder / f"step-{counters.step:08}")
-    put_in_place(draft, saved.path)
+    with drafting(draft, saved.path):
+        folder.mkdir(parents=True, exist_ok=True)
+        for leftover in folder.glob(".step-*"):
+            shutil.rmtree(leftover)
+        draft.mkdir()
+        save_weights(draft / "weights")
+        save_file(optimizer.tensors, draft / OPTIMIZER)
+        by_rank = {f"{name}.{rank}": value for rank, state in enumerate(randomness) for name, value in state.items()}
+        save_file(by_rank, draft / RANDOM)
+        state = {"optimizer": optimizer.numbers, "counters": asdict(counters), "processes": len(randomness)}
+        (draft / STATE).write_text(json.dumps(state), encoding="utf-8")
+        files = sorted(file for file in draft.rglob("*") if file.is_file())
+        write_json(draft / FILES, {str(file.relative_to(draft).as_posix()): _listed(file) for file in files})
+        put_in_place(draft, saved.path)
     for old in checkpoints(folder)[:-keep]:
         # A rename first: a removal that is cut short must not leave half a checkpoint under its name.
         doomed = old.path.with_name(f".{old.path.name}")

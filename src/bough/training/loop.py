@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from bough.config.training import TrainingConfig
-from bough.disk import put_in_place
+from bough.disk import drafting, put_in_place
 from bough.errors import BoughError
 from bough.objectives.base import Mean
 from bough.rundir import RunDir
@@ -285,8 +285,9 @@ class Trainer:
         self._check_finite(not_finite(weights))
         if self.processes.first:
             draft = path.with_name(f".{path.name}")
-            self.save(draft, weights)
-            put_in_place(draft, path)
+            with drafting(draft, path):
+                self.save(draft, weights)
+                put_in_place(draft, path)
         self.processes.wait()
 
     def _check_finite(self, broken: str | None) -> None:

@@ -80,7 +80,7 @@ class Reader:
 
     def _read_file(self, path: Path) -> Iterator[Sample]:
         rows = _rows(path)
-        first = _first(rows)
+        first = [] if self.forced else _first(rows)
         self.format = self.forced or most_common_format([row for _, row, _ in first if not isinstance(row, RowError)])
         for number, row, _ in itertools.chain(first, rows):
             self.rows += 1

@@ -19,7 +19,7 @@ from typing import Self
 from pydantic_core import from_json, to_json
 
 from bough.disk import sync
-from bough.errors import BoughError, InputError
+from bough.errors import BoughError, InputError, RowError
 from bough.formats import bough
 from bough.formats.base import Format, Sample
 from bough.trajectories import zstd
@@ -54,8 +54,15 @@ class Writer:
         raise AssertionError("unreachable")
 
     def write(self, record: Sample) -> None:
-        """Adds a record to the batch; flushes when the batch is full or old."""
-        self._buffer.append(to_json(self.write_row(record)) + b"\n")
+        """Adds a record to the batch; flushes when the batch is full or old.
+
+        A record that is not JSON (text that is not Unicode, values of other types) is a RowError; nothing is added.
+        """
+        try:
+            line = to_json(self.write_row(record)) + b"\n"
+        except (ValueError, RecursionError) as error:
+            raise RowError("not_json", f"it cannot be written as JSON: {error}") from None
+        self._buffer.append(line)
         if len(self._buffer) >= self.batch or time.monotonic() - self._flushed_at >= self.batch_s:
             self.flush()
 

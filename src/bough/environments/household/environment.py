@@ -60,6 +60,7 @@ class Household(Environment):
     name: ClassVar[str] = "household"
     max_turns: ClassVar[int] = 50
     reward_range = (0.0, 1.0)
+    shares_loop: ClassVar[bool] = True
 
     class Options(Config):
         """Which games, and how they are shown."""

@@ -50,6 +50,7 @@ class Interpreter(Environment):
     name = "interpreter"
     max_turns: ClassVar[int] = 16
     reward_range = (0.0, 1.0)
+    shares_loop: ClassVar[bool] = True
 
     class Settings(Config):
         """What the interpreter allows."""

@@ -73,6 +73,7 @@ class Web(Environment):
     name: ClassVar[str] = "web"
     max_turns: ClassVar[int] = 30
     reward_range = (-1.0, 1.0)
+    shares_loop: ClassVar[bool] = True
     Options = Options
 
     def __init__(self, task: Task) -> None:

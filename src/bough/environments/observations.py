@@ -1,0 +1,68 @@
+"""Whether what an environment returned is an observation that can be shown, counted and written down."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from numbers import Real
+from typing import Any
+
+from bough.environments.base import Observation, WorldError
+from bough.types import Message
+
+# All text of one observation, in characters. The longest pages and tool outputs are a hundredth of it.
+MAX_TEXT = 10_000_000
+KINDS: dict[str, tuple[type[Any] | tuple[type[Any], ...], str]] = {
+    "messages": ((tuple, list), "a tuple of messages"),
+    "tools": ((tuple, list), "a tuple of JSON objects"),
+    "terminated": (bool, "True or False"),
+    "truncated": (bool, "True or False"),
+    "success": ((bool, type(None)), "True, False or None"),
+    "action": ((str, type(None)), "text or None"),
+    "error": ((str, type(None)), "text or None"),
+    "stop": ((str, type(None)), "text or None"),
+    "images": ((tuple, list), "a tuple of PNG files as bytes"),
+}
+
+
+def check_observation(what: str, given: Any) -> Observation:
+    """The observation that `what` returned, as it is. Raises WorldError saying what is wrong with it."""
+    if not isinstance(given, Observation):
+        name = "None" if given is None else f"a {type(given).__name__}"
+        raise WorldError(f"{what} returned {name}; it must return an Observation")
+    for name, (kinds, allowed) in KINDS.items():
+        value = getattr(given, name)
+        if not isinstance(value, kinds):
+            raise WorldError(f"{what} gave the {name} {value!r:.100}; it must be {allowed}")
+    for name, kind in (("messages", Message), ("tools", Mapping), ("images", bytes)):
+        for value in getattr(given, name):
+            if not isinstance(value, kind):
+                raise WorldError(f"{what} gave {value!r:.100} among its {name}; it must be {KINDS[name][1]}")
+    for name in ("reward", "progress"):
+        value = getattr(given, name)
+        if value is not None and not _finite(value):
+            raise WorldError(f"{what} gave the {name} {value!r:.100}; it must be a finite number or None")
+    _check_text(what, given)
+    return given
+
+
+def _finite(value: Any) -> bool:
+    try:
+        return isinstance(value, Real) and math.isfinite(value)
+    except (OverflowError, ValueError):
+        return False
+
+
+def _check_text(what: str, given: Observation) -> None:
+    said = [text for message in given.messages for text in (message.content, message.hint, message.reasoning)]
+    texts = [text for text in [*said, given.action, given.error, given.stop] if text]
+    if (size := sum(map(len, texts))) > MAX_TEXT:
+        raise WorldError(f"{what} returned {size:,} characters; at most {MAX_TEXT:,} are allowed")
+    for text in texts:
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise WorldError(
+                f"{what} returned text with half a surrogate pair at character {error.start + 1}; "
+                "it must be valid Unicode"
+            ) from None
