@@ -41,19 +41,6 @@ async def ended(pid: int) -> bool:
     return False
 
 
-def test_what_short_cells_leave_behind_is_counted_together(box: Box):
-    async def play() -> list[Result]:
-        async with box.sandbox.session() as session:
-            results = [await session.run(HOARD)]
-            for _ in range(6):
-                results.append(await session.run("hoard(1, 100); time.sleep(0.2)"))
-                await asyncio.sleep(0.3)
-            return results
-
-    results = box.do(play())
-    assert [result.killed for result in results if result.killed] == ["memory"]
-
-
 def test_a_session_that_holds_too_much_between_cells_is_ended_then(box: Box):
     async def play() -> tuple[bool, Result, Result]:
         async with box.sandbox.session() as session:
