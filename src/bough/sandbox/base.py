@@ -30,7 +30,8 @@ class Limits:
     """What one program may use.
 
     `memory_mb` bounds each process's address space and what all its processes hold
-    together. `disk_mb` bounds the scratch folder and any one file in it. Of stdout,
+    together, during the cells of a session and between them. `disk_mb` bounds each of the
+    two scratch folders (`/tmp`, `/dev/shm`) and any one file in them. Of stdout,
     stderr, the value and the traceback `output_bytes` are kept each, head and tail.
     """
 
@@ -68,7 +69,10 @@ class Result:
 
 
 class Session(Protocol):
-    """Cells that share their names. Use it with `async with`."""
+    """Cells that share their names. Use it with `async with`.
+
+    Between two cells everything the session has started is stopped; it goes on with the next.
+    """
 
     async def __aenter__(self) -> Session: ...
 
@@ -76,6 +80,9 @@ class Session(Protocol):
 
     async def run(self, code: str, *, timeout_s: float | None = None, answer: Answer | None = None) -> Result:
         """Runs a cell. After `killed`, the next cell starts with no names.
+
+        A session that was found to hold too much between two cells answers the second with
+        `killed`, and does not run it.
 
         With `answer` the cell finds a function `ask`, which gives `answer` a text and
         returns what it says.

@@ -12,6 +12,7 @@ import tempfile
 import time
 from typing import Any
 
+from bough.sandbox import group
 from bough.sandbox.base import Answer, BrokenError, Limits, Result, SandboxError
 from bough.sandbox.inside import frames, processes
 from bough.sandbox.walls import Walls, command
@@ -33,6 +34,7 @@ class Worker:
         self._process: subprocess.Popen[bytes] | None = None
         self._watch: asyncio.Task[None] | None = None
         self._busy = asyncio.Event()
+        self._group: group.Group | None = None
         self._folder: tempfile.TemporaryDirectory[str] | None = None
 
     async def start(self) -> None:
@@ -40,6 +42,9 @@ class Worker:
         # Removed at the latest when this process ends.
         self._folder = tempfile.TemporaryDirectory(prefix="bough-", ignore_cleanup_errors=True)
         start, environment = command(self.walls, self.limits, self._folder.name, self.warm_up, self.hidden)
+        self._group = group.make(self.limits, self._own_mb())
+        if self._group is not None:
+            start = self._group.command(start)
         ours, theirs = socket.socketpair()
         with theirs:
             self._process = subprocess.Popen(  # noqa: S603  ours
@@ -105,6 +110,8 @@ class Worker:
         assert self._process.stderr is not None
         self._process.stderr.close()
         self._process = None
+        if self._group is not None:
+            self._group.remove()
         if self._folder is not None:
             self._folder.cleanup()
 
