@@ -224,6 +224,34 @@ def test_a_session_without_a_place_waits_for_one_that_cannot_be_parked(box: Box)
     assert box.do(play()) == (True, "'told'", "2")
 
 
+def test_a_session_that_cannot_be_run_again_is_ended_for_another_and_told(box: Box, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("bough.sandbox.pool.REPLAY_S", 0.1)
+    monkeypatch.setattr("bough.sandbox.pool.IDLE_S", 0.1)
+
+    async def play() -> list[Result]:
+        async with Sandbox(LIMITS, workers=1, sessions=1, walls=box.sandbox.walls) as sandbox:
+            first, second = sandbox.session(), sandbox.session()
+            await first.run("import time\nx = 1\ntime.sleep(0.2)")
+            results = [await second.run("2"), await first.run("x"), await first.run("'x' in globals()")]
+            await first.close()
+            return [*results, await second.run("_")]
+
+    other, told, after, resumed = box.do(play())
+    assert other.value == "2" and resumed.value == "2"
+    assert told.killed == "idle" and not told.alive and told.value is None
+    assert after.value == "False"
+
+
+def test_a_session_whose_cell_was_killed_gives_its_place_away(box: Box):
+    async def play() -> str | None:
+        async with Sandbox(LIMITS, workers=1, sessions=1, walls=box.sandbox.walls) as sandbox:
+            first = sandbox.session()
+            assert "exited" in str((await first.run("import os\nos._exit(1)")).error)
+            return (await sandbox.session().run("2")).value
+
+    assert box.do(play()) == "2"
+
+
 def test_a_parked_session_that_is_closed_is_forgotten(box: Box):
     async def play() -> list[str | None]:
         async with Sandbox(LIMITS, workers=1, sessions=1, walls=box.sandbox.walls) as sandbox:

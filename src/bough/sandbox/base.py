@@ -10,7 +10,7 @@ from bough.errors import BoughError, InputError
 
 # What the host says to a program that asks something in the middle of its run.
 Answer = Callable[[str], Awaitable[str]]
-Killed = Literal["time", "cpu", "memory", "garbage"]
+Killed = Literal["time", "cpu", "memory", "garbage", "idle"]
 
 
 class SandboxError(BoughError):
@@ -48,7 +48,8 @@ class Result:
     """What came of one program or cell.
 
     `value` is the repr of a last expression, as a notebook echoes it, `error` a traceback
-    as its reader would see it. `killed` says which limit ended the program; a cell that
+    as its reader would see it. `killed` says which limit ended the program (`idle`: its
+    session was ended for another's sake, and it was not run); a cell that
     ran out of time but could be interrupted has `timed_out` and lives on. `alive` is
     whether the session still has its names.
     """

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
+import time
 from types import TracebackType
 from typing import Self
 
@@ -12,7 +14,9 @@ from bough.sandbox.walls import Walls, choose
 from bough.sandbox.worker import Worker
 
 LEAST_SESSIONS, SESSIONS_PER_CORE = 4, 16
-REPLAY_S = 10.0  # a session whose cells took longer than this keeps its worker
+REPLAY_S = 10.0  # cells that took longer than this together are not run again
+IDLE_S = 10.0  # a session of such cells keeps its worker for this long after the last one
+LOOK_S = 0.5
 
 
 class Sandbox:
@@ -20,7 +24,8 @@ class Sandbox:
 
     At most `sessions` sessions have a worker at a time; by default as many as can use
     all their memory. When one more needs a worker, the session that has been idle the
-    longest loses its own, and runs its cells again when it is used next.
+    longest loses its own, and runs its cells again when it is used next. One whose cells
+    would take too long for that is ended, which its next cell is told.
 
     `warm_up` is code of ours that the keeper runs in advance, such as imports, so that
     each program finds it done. `hidden` packages cannot be imported inside. `unsafe`
@@ -99,12 +104,14 @@ class Sandbox:
         """A worker for a session, as soon as there is a place: first come, first served."""
         async with self._door:
             while len(self._placed) >= self.sessions:
-                parked = next((other for other in self._placed if other.can_be_parked), None)
-                if parked is not None:
-                    await parked.park()
-                else:
-                    self._changed.clear()
-                    await self._changed.wait()
+                idle = [other for other in self._placed if other.idle_s > 0]
+                idle = [other for other in idle if other.replayable or other.idle_s > IDLE_S]
+                if idle:
+                    await min(idle, key=lambda other: not other.replayable).park()
+                    continue
+                self._changed.clear()
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._changed.wait(), LOOK_S)
             self._placed[session] = None
         try:
             return await self.take()
@@ -137,21 +144,31 @@ class LocalSession:
     def __init__(self, sandbox: Sandbox) -> None:
         self._sandbox = sandbox
         self._worker: Worker | None = None
-        self._running = False
+        self._idle_since: float | None = None
+        self._ended = False
         # The cells that were run here with their time-outs, how long they took, and those to run again first.
         self._cells: list[tuple[str, float | None]] = []
         self._cells_s = 0.0
         self._replay: list[tuple[str, float | None]] = []
 
     @property
-    def can_be_parked(self) -> bool:
-        """Whether it can give its worker away and have its cells run again."""
-        # One that has run nothing yet is about to.
-        return self._worker is not None and not self._running and bool(self._cells) and self._cells_s <= REPLAY_S
+    def idle_s(self) -> float:
+        """How long ago its last cell ended; 0 where one runs, or is about to because none has run yet."""
+        if self._worker is None or self._idle_since is None:
+            return 0.0
+        return max(1e-9, time.monotonic() - self._idle_since)
+
+    @property
+    def replayable(self) -> bool:
+        """Whether its cells can be run again."""
+        return self._cells_s <= REPLAY_S
 
     async def run(self, code: str, *, timeout_s: float | None = None, answer: Answer | None = None) -> Result:
         """Runs a cell. After one that was killed, the next starts with no names."""
-        self._running = True
+        if self._ended:
+            self._ended = False
+            return Result(killed="idle")
+        self._idle_since = None
         try:
             await self._have_worker()
             while self._replay:
@@ -160,16 +177,20 @@ class LocalSession:
                     return result
             return await self._run(code, timeout_s, answer)
         finally:
-            self._running = False
+            self._idle_since = time.monotonic()
             self._sandbox.used(self)
 
     async def close(self) -> None:
-        self._forget()
         await self.park()
+        self._forget()
+        self._ended = False
 
     async def park(self) -> None:
-        """Lets go of the worker, and remembers how to get back to where it was."""
-        self._replay, self._cells, self._cells_s = [*self._cells, *self._replay], [], 0.0
+        """Lets go of the worker, and remembers how to get back to where it was, or that it cannot."""
+        again = [*self._cells, *self._replay]
+        self._ended = not self.replayable
+        self._forget()
+        self._replay = [] if self._ended else again
         worker, self._worker = self._worker, None
         if worker is not None:
             try:
