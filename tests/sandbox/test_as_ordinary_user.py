@@ -1,4 +1,4 @@
-"""The escape suite once more, as somebody who is not root."""
+"""The escapes and the limits once more, as somebody who is not root."""
 
 import os
 import re
@@ -13,14 +13,14 @@ HERE = Path(__file__).parent
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="this is already run by an ordinary user")
-def test_the_escape_suite_is_green_for_an_ordinary_user():
+def test_no_program_escapes_or_exceeds_its_limits_for_an_ordinary_user():
     with tempfile.TemporaryDirectory() as home:
         Path(home).chmod(0o777)
         suite = subprocess.run(
             [
                 *(sys.executable, "-m", "tests.sandbox.as_user"),
                 *(sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-rs", "--basetemp", f"{home}/tests"),
-                str(HERE / "test_escapes.py"),
+                *(str(HERE / "test_escapes.py"), str(HERE / "test_limits.py")),
             ],
             cwd=HERE.parents[1],
             env={"PATH": os.environ["PATH"], "HOME": home, "TMPDIR": home, "PYTHONDONTWRITEBYTECODE": "1"},

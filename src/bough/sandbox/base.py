@@ -10,7 +10,7 @@ from bough.errors import BoughError, InputError
 
 # What the host says to a program that asks something in the middle of its run.
 Answer = Callable[[str], Awaitable[str]]
-Killed = Literal["time", "cpu", "memory", "garbage"]
+Killed = Literal["time", "cpu", "memory", "garbage", "idle"]
 
 
 class SandboxError(BoughError):
@@ -30,7 +30,8 @@ class Limits:
     """What one program may use.
 
     `memory_mb` bounds each process's address space and what all its processes hold
-    together. `disk_mb` bounds the scratch folder and any one file in it. Of stdout,
+    together, during the cells of a session and between them. `disk_mb` bounds each of the
+    two scratch folders (`/tmp`, `/dev/shm`) and any one file in them. Of stdout,
     stderr, the value and the traceback `output_bytes` are kept each, head and tail.
     """
 
@@ -47,7 +48,8 @@ class Result:
     """What came of one program or cell.
 
     `value` is the repr of a last expression, as a notebook echoes it, `error` a traceback
-    as its reader would see it. `killed` says which limit ended the program; a cell that
+    as its reader would see it. `killed` says which limit ended the program (`idle`: its
+    session was ended for another's sake, and it was not run); a cell that
     ran out of time but could be interrupted has `timed_out` and lives on. `alive` is
     whether the session still has its names.
     """
@@ -68,7 +70,10 @@ class Result:
 
 
 class Session(Protocol):
-    """Cells that share their names. Use it with `async with`."""
+    """Cells that share their names. Use it with `async with`.
+
+    Between two cells everything the session has started is stopped; it goes on with the next.
+    """
 
     async def __aenter__(self) -> Session: ...
 
@@ -76,6 +81,9 @@ class Session(Protocol):
 
     async def run(self, code: str, *, timeout_s: float | None = None, answer: Answer | None = None) -> Result:
         """Runs a cell. After `killed`, the next cell starts with no names.
+
+        A session that was found to hold too much between two cells answers the second with
+        `killed`, and does not run it.
 
         With `answer` the cell finds a function `ask`, which gives `answer` a text and
         returns what it says.

@@ -1,9 +1,11 @@
-"""Workers kept warm: as many at once as there are cores for programs, and one for each open session."""
+"""Workers kept warm: as many at once as there are cores for programs, and one for each session that has a place."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
+import time
 from types import TracebackType
 from typing import Self
 
@@ -11,9 +13,19 @@ from bough.sandbox.base import Answer, Limits, Result
 from bough.sandbox.walls import Walls, choose
 from bough.sandbox.worker import Worker
 
+LEAST_SESSIONS, SESSIONS_PER_CORE = 4, 16
+REPLAY_S = 10.0  # cells that took longer than this together are not run again
+IDLE_S = 10.0  # a session of such cells keeps its worker for this long after the last one
+LOOK_S = 0.5
+
 
 class Sandbox:
     """Runs programs behind walls on this machine.
+
+    At most `sessions` sessions have a worker at a time; by default as many as can use
+    all their memory. When one more needs a worker, the session that has been idle the
+    longest loses its own, and runs its cells again when it is used next. One whose cells
+    would take too long for that is ended, which its next cell is told.
 
     `warm_up` is code of ours that the keeper runs in advance, such as imports, so that
     each program finds it done. `hidden` packages cannot be imported inside. `unsafe`
@@ -25,6 +37,7 @@ class Sandbox:
         limits: Limits | None = None,
         *,
         workers: int | None = None,
+        sessions: int | None = None,
         walls: Walls | None = None,
         unsafe: bool = False,
         warm_up: str = "",
@@ -32,11 +45,17 @@ class Sandbox:
     ) -> None:
         self.limits = limits or Limits()
         self.walls = choose(unsafe=unsafe, wanted=walls)
-        self.workers = workers or max(1, len(os.sched_getaffinity(0)))
+        cores = len(os.sched_getaffinity(0))
+        self.workers = workers or cores
+        memory_mb = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") >> 20
+        fitting = min(memory_mb // self.limits.memory_mb, SESSIONS_PER_CORE * cores)
+        self.sessions = sessions or max(LEAST_SESSIONS, fitting)
         self.warm_up, self.hidden = warm_up, hidden
         self._idle: list[Worker] = []
         self._busy: set[Worker] = set()
         self._turns = asyncio.Semaphore(self.workers)
+        self._placed: dict[LocalSession, None] = {}  # those that have a worker, longest unused first
+        self._door, self._changed = asyncio.Lock(), asyncio.Event()
         self._closed = False
 
     async def run(self, code: str, *, timeout_s: float | None = None, answer: Answer | None = None) -> Result:
@@ -81,6 +100,35 @@ class Sandbox:
         else:
             worker.kill()
 
+    async def place(self, session: LocalSession) -> Worker:
+        """A worker for a session, as soon as there is a place: first come, first served."""
+        async with self._door:
+            while len(self._placed) >= self.sessions:
+                idle = [other for other in self._placed if other.idle_s > 0]
+                idle = [other for other in idle if other.replayable or other.idle_s > IDLE_S]
+                if idle:
+                    await min(idle, key=lambda other: not other.replayable).park()
+                    continue
+                self._changed.clear()
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._changed.wait(), LOOK_S)
+            self._placed[session] = None
+        try:
+            return await self.take()
+        except BaseException:
+            self.leave(session)
+            raise
+
+    def used(self, session: LocalSession) -> None:
+        """A session that was just used is the last to lose its place."""
+        if session in self._placed:
+            self._placed[session] = self._placed.pop(session)
+        self._changed.set()
+
+    def leave(self, session: LocalSession) -> None:
+        self._placed.pop(session, None)
+        self._changed.set()
+
     async def __aenter__(self) -> Self:
         return self
 
@@ -91,31 +139,95 @@ class Sandbox:
 
 
 class LocalSession:
-    """A worker of its own for as long as the session lasts."""
+    """A worker of its own while there is room for it, and the cells that bring it back to where it was."""
 
     def __init__(self, sandbox: Sandbox) -> None:
         self._sandbox = sandbox
         self._worker: Worker | None = None
+        self._idle_since: float | None = None
+        self._ended = False
+        # The cells that were run here with their time-outs, how long they took, and those to run again first.
+        self._cells: list[tuple[str, float | None]] = []
+        self._cells_s = 0.0
+        self._replay: list[tuple[str, float | None]] = []
+
+    @property
+    def idle_s(self) -> float:
+        """How long ago its last cell ended; 0 where one runs, or is about to because none has run yet."""
+        if self._worker is None or self._idle_since is None:
+            return 0.0
+        return max(1e-9, time.monotonic() - self._idle_since)
+
+    @property
+    def replayable(self) -> bool:
+        """Whether its cells can be run again."""
+        return self._cells_s <= REPLAY_S
 
     async def run(self, code: str, *, timeout_s: float | None = None, answer: Answer | None = None) -> Result:
         """Runs a cell. After one that was killed, the next starts with no names."""
-        worker = self._worker = self._worker or await self._sandbox.take()
+        if self._ended:
+            self._ended = False
+            return Result(killed="idle")
+        self._idle_since = None
         try:
-            return await worker.run(code, timeout_s=timeout_s, keep=True, answer=answer)
+            await self._have_worker()
+            while self._replay:
+                result = await self._run(*self._replay.pop(0), None)
+                if not result.alive:
+                    return result
+            return await self._run(code, timeout_s, answer)
+        finally:
+            self._idle_since = time.monotonic()
+            self._sandbox.used(self)
+
+    async def close(self) -> None:
+        await self.park()
+        self._forget()
+        self._ended = False
+
+    async def park(self) -> None:
+        """Lets go of the worker, and remembers how to get back to where it was, or that it cannot."""
+        again = [*self._cells, *self._replay]
+        self._ended = not self.replayable
+        self._forget()
+        self._replay = [] if self._ended else again
+        worker, self._worker = self._worker, None
+        if worker is not None:
+            try:
+                await worker.reset()
+            finally:
+                self._sandbox.give_back(worker)
+                self._sandbox.leave(self)
+
+    async def _have_worker(self) -> Worker:
+        if self._worker is None:
+            self._worker = await self._sandbox.place(self)
+        return self._worker
+
+    async def _run(self, code: str, timeout_s: float | None, answer: Answer | None) -> Result:
+        worker, result = await self._have_worker(), None
+        try:
+            result = await worker.run(code, timeout_s=timeout_s, keep=True, answer=answer)
+            return result
         finally:
             if not worker.clean:
                 self._sandbox.give_back(worker)
+                self._sandbox.leave(self)
                 self._worker = None
+            if result is None or not result.alive:
+                self._forget()
+            else:
+                self._cells.append((code, timeout_s))
+                # What was interrupted, or told something from outside, would not come out the same.
+                same = answer is None and not result.timed_out
+                self._cells_s += result.duration_s if same else float("inf")
 
-    async def close(self) -> None:
-        worker, self._worker = self._worker, None
-        if worker is not None:
-            await worker.reset()
-            self._sandbox.give_back(worker)
+    def _forget(self) -> None:
+        self._cells, self._cells_s, self._replay = [], 0.0, []
 
     async def __aenter__(self) -> Self:
         # Had now, so that no cell's time is spent on starting it.
-        self._worker = await self._sandbox.take()
+        await self._have_worker()
         return self
 
     async def __aexit__(self, *_: object) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import stat
 import subprocess
 import sys
 import tempfile
@@ -43,13 +44,18 @@ def command(
         "packages": [shown.inside(path) for path in shown.packages],
         "warm_up": warm_up,
         "hide": {shown.inside(path): seen for path, seen in shown.hide.items()},
+        "remount": [],
     }
     if walls == "none":
         settings |= {"scratch": folder, "wipe": [folder], "packages": shown.packages, "hide": shown.hide}
         return [shown.python, *boot("keeper", SOURCE), json.dumps(settings)], ENVIRONMENT | {"HOME": folder}
+    bubblewrap = shutil.which("bwrap") or "bwrap"
+    if walls == "bubblewrap" and (os.geteuid() == 0 or not _set_uid(bubblewrap)):
+        settings["remount"] = list(SCRATCH)  # bubblewrap itself can limit the bytes in a folder, but not the files
     keeper = [shown.inside(shown.python), *boot("keeper", PROGRAM), json.dumps(settings)]
     if walls == "bubblewrap":
-        return [*_bubblewrap(limits, covered(hidden)), *keeper], {}
+        options = _bubblewrap(limits, covered(hidden), remounts=bool(settings["remount"]))
+        return [bubblewrap, *options, *keeper], {}
     plan = {
         "root": folder,
         "views": shown.views,
@@ -63,12 +69,12 @@ def command(
     return [shown.python, *boot("launch", SOURCE), json.dumps(plan)], {}
 
 
-def _bubblewrap(limits: Limits, hidden: list[str]) -> list[str]:
+def _bubblewrap(limits: Limits, hidden: list[str], *, remounts: bool) -> list[str]:
     shown = view()
-    options = [shutil.which("bwrap") or "bwrap"]
-    options += ["--unshare-ipc", "--unshare-pid", "--unshare-net", "--unshare-uts", "--unshare-cgroup-try"]
-    # Root keeps the right to become nobody, which the keeper does first of all.
+    options = ["--unshare-ipc", "--unshare-pid", "--unshare-net", "--unshare-uts", "--unshare-cgroup-try"]
+    # Rights that the keeper uses first of all, and gives up: to become nobody, and to limit the scratch folders.
     options += ["--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID"] if os.geteuid() == 0 else ["--unshare-user"]
+    options += ["--cap-add", "CAP_SYS_ADMIN"] if remounts else []
     options += ["--new-session", "--as-pid-1", "--clearenv"]
     for name, value in (ENVIRONMENT | shown.environment).items():
         options += ["--setenv", name, value]
@@ -87,6 +93,14 @@ def _bubblewrap(limits: Limits, hidden: list[str]) -> list[str]:
     for folder in SCRATCH:
         options += ["--perms", "1777", "--size", str(limits.disk_mb << 20), "--tmpfs", folder]
     return [*options, "--remount-ro", "/", "--chdir", "/"]
+
+
+def _set_uid(program: str) -> bool:
+    """Whether a program runs with its owner's rights: then bubblewrap passes no right on."""
+    try:
+        return bool(Path(program).stat().st_mode & stat.S_ISUID)
+    except OSError:
+        return False
 
 
 def check_platform() -> None:

@@ -9,15 +9,19 @@ import signal
 import socket
 import subprocess
 import tempfile
+import time
 from typing import Any
 
+from bough.sandbox import group
 from bough.sandbox.base import Answer, BrokenError, Limits, Result, SandboxError
 from bough.sandbox.inside import frames, processes
 from bough.sandbox.walls import Walls, command
 
 START_S = 120.0  # a keeper may have large packages to load first
 GRACE_S = 20.0  # a keeper keeps the time itself; one that is this late is broken
-WATCH_S = 0.05
+WATCH_S = 0.05  # how often memory is counted while a program runs
+IDLE_WATCH_S = 1.0  # and between the cells of a session
+OBEY_S = 5.0  # a keeper has this long to end what holds too much
 
 
 class Worker:
@@ -26,7 +30,11 @@ class Worker:
     def __init__(self, walls: Walls, limits: Limits, warm_up: str = "", hidden: tuple[str, ...] = ()) -> None:
         self.walls, self.limits, self.warm_up, self.hidden = walls, limits, warm_up, hidden
         self.clean = True
+        self._overfull = False
         self._process: subprocess.Popen[bytes] | None = None
+        self._watch: asyncio.Task[None] | None = None
+        self._busy = asyncio.Event()
+        self._group: group.Group | None = None
         self._folder: tempfile.TemporaryDirectory[str] | None = None
 
     async def start(self) -> None:
@@ -34,6 +42,9 @@ class Worker:
         # Removed at the latest when this process ends.
         self._folder = tempfile.TemporaryDirectory(prefix="bough-", ignore_cleanup_errors=True)
         start, environment = command(self.walls, self.limits, self._folder.name, self.warm_up, self.hidden)
+        self._group = group.make(self.limits, self._own_mb())
+        if self._group is not None:
+            start = self._group.command(start)
         ours, theirs = socket.socketpair()
         with theirs:
             self._process = subprocess.Popen(  # noqa: S603  ours
@@ -49,6 +60,7 @@ class Worker:
         except BaseException:
             self.kill()
             raise
+        self._watch = asyncio.create_task(self._watch_memory())
 
     async def run(
         self, code: str, *, timeout_s: float | None = None, keep: bool = False, answer: Answer | None = None
@@ -56,7 +68,7 @@ class Worker:
         """Runs a program, or with `keep` a cell of the session that lives here, which may ask `answer`."""
         timeout_s = self.limits.timeout_s if timeout_s is None else timeout_s
         code = code.encode(errors="replace").decode()
-        watch = asyncio.create_task(self._watch())
+        self._busy.set()
         try:
             asks = answer is not None
             request = {"op": "run", "code": code, "timeout_s": timeout_s, "keep": keep, "asks": asks}
@@ -69,7 +81,7 @@ class Worker:
             self.kill()  # an answer that nobody waited for would be taken for the next one's
             raise
         finally:
-            watch.cancel()
+            self._busy.clear()
 
     async def reset(self) -> None:
         """Ends the session that lives here and wipes its traces."""
@@ -78,12 +90,17 @@ class Worker:
             self.clean = answer.get("clean") is True
         except (SandboxError, TimeoutError):
             self.clean = False
+        except BaseException:
+            self.kill()
+            raise
 
     def kill(self) -> None:
         """Ends everything behind the walls at once."""
         self.clean = False
         if self._process is None:
             return
+        if self._watch is not None:
+            self._watch.cancel()
         with contextlib.suppress(AttributeError):
             self._writer.close()
         for pid in [self._process.pid, *processes.descendants(self._process.pid)]:
@@ -93,6 +110,8 @@ class Worker:
         assert self._process.stderr is not None
         self._process.stderr.close()
         self._process = None
+        if self._group is not None:
+            self._group.remove()
         if self._folder is not None:
             self._folder.cleanup()
 
@@ -110,7 +129,7 @@ class Worker:
 
     async def _send(self, request: dict[str, Any]) -> None:
         if self._process is None:
-            raise SandboxError("the sandbox is closed")
+            raise BrokenError("the sandbox was ended") if self._overfull else SandboxError("the sandbox is closed")
         self._writer.write(frames.pack(request))
         try:
             await self._writer.drain()
@@ -126,16 +145,27 @@ class Worker:
         except (OSError, ValueError, asyncio.IncompleteReadError) as error:
             raise BrokenError(f"the sandbox broke: {error}") from error
 
-    async def _watch(self) -> None:
-        """Has the program killed when its processes together hold too much."""
-        while self._process is not None:
+    async def _watch_memory(self) -> None:
+        """Has everything ended that runs here when it holds too much together, between cells too."""
+        told = 0.0
+        while True:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._busy.wait(), WATCH_S if told else IDLE_WATCH_S)
             await asyncio.sleep(WATCH_S)
-            if self._process is None:
-                return
-            held = processes.memory_mb(processes.descendants(self._process.pid))
-            if held > self.limits.memory_mb + self._own_mb():
+            if self._held_mb() <= self.limits.memory_mb + self._own_mb():
+                told = 0.0
+            elif not told:
+                told = time.monotonic()
                 self._writer.write(frames.pack({"op": "kill", "why": "memory"}))
-                return
+            elif time.monotonic() - told > OBEY_S:
+                self._overfull = True
+                self.kill()
+
+    def _held_mb(self) -> float:
+        """The memory of all processes behind the walls, and of what waits in their sockets."""
+        below = processes.descendants(self._process.pid) if self._process else []
+        sockets_mb = processes.sockets_mb(below[0]) if below and self.walls != "none" else 0.0
+        return processes.memory_mb(below) + sockets_mb
 
     def _own_mb(self) -> float:
         """What a keeper itself may hold, with what it has done in advance."""

@@ -8,7 +8,7 @@ from bough.sandbox.base import RefusedError
 def machine(monkeypatch):
     """A machine on which bubblewrap is there, can be installed by apt-get, or neither."""
 
-    def make(*, there=False, installer=None, has=True):
+    def make(*, there=False, installer=None, has=True, groups=False):
         found = {"bwrap": "/usr/bin/bwrap"} if there else {}
         monkeypatch.setattr(module.shutil, "which", found.get)
         monkeypatch.setattr(module.packages, "installer", lambda: installer)
@@ -19,6 +19,7 @@ def machine(monkeypatch):
             return has
 
         monkeypatch.setattr(module.packages, "install", install)
+        monkeypatch.setattr(module.group, "available", lambda: groups)
         monkeypatch.setattr(module.walls, "choose", lambda: "bubblewrap" if found else "namespaces")
 
     return make
@@ -27,6 +28,11 @@ def machine(monkeypatch):
 def test_bubblewrap_that_is_there_is_reported(machine):
     machine(there=True)
     assert list(module.setup()) == ["bubblewrap is /usr/bin/bwrap.", "Code runs in a sandbox of bubblewrap."]
+
+
+def test_control_groups_are_reported_where_there_are_any(machine):
+    machine(there=True, groups=True)
+    assert list(module.setup())[-1] == "Each sandbox has a control group, which limits its memory and processes."
 
 
 def test_bubblewrap_is_installed_where_that_is_allowed(machine):

@@ -8,9 +8,10 @@ import pytest
 from bough.sandbox.inside import kernel, seccomp
 
 
-def decision(program: bytes, number: int, architecture: int, first: int = 0) -> int:
+def decision(program: bytes, number: int, architecture: int, first: int = 0, fourth: int = 0) -> int:
     """A little machine for the few instructions that the filter is made of."""
-    data = {seccomp.NUMBER: number, seccomp.ARCH: architecture, seccomp.FIRST_ARGUMENT: first}
+    data = {seccomp.NUMBER: number, seccomp.ARCH: architecture}
+    data |= {seccomp.FIRST_ARGUMENT: first, seccomp.FOURTH_ARGUMENT: fourth}
     lines = list(struct.iter_unpack("=HBBI", program))
     place = held = 0
     while True:
@@ -58,6 +59,18 @@ def test_limits_are_ones_own_alone(machine: str, column: int):
     for numbers in seccomp.ABOUT_A_PROCESS.values():
         assert decision(program, numbers[column], architecture, 0) == seccomp.ALLOW
         assert decision(program, numbers[column], architecture, 1) == seccomp.REFUSE | errno.EPERM
+
+
+@pytest.mark.parametrize(("machine", "column"), [("x86_64", 0), ("aarch64", 1)])
+def test_shared_memory_needs_a_file_and_huge_pages_are_refused(machine: str, column: int):
+    program, architecture = seccomp.program(machine), seccomp.ARCHITECTURES[machine][1]
+    shared, private, anonymous, huge = 0x01, 0x02, 0x20, 0x4_0000
+    refused = [shared | anonymous, 0x03 | anonymous, private | anonymous | huge, shared | huge]
+    for flags in refused:
+        answer = decision(program, seccomp.MMAP[column], architecture, fourth=flags)
+        assert answer == seccomp.REFUSE | errno.EPERM
+    for flags in (shared, private, private | anonymous, private | anonymous | 0x2_0000):
+        assert decision(program, seccomp.MMAP[column], architecture, fourth=flags) == seccomp.ALLOW
 
 
 def test_another_architectures_calls_kill():

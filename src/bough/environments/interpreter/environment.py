@@ -168,11 +168,10 @@ class Interpreter(Environment):
         """What the agent reads of a call, and which limit ended it. All calls of a reply share the clock."""
         if clock.left_s <= 0:
             return tool.no_time(clock.total_s), "time"
-        if (session := self._session) is None:
-            with clock.stopped():  # how long a sandbox takes to start is not the program's doing
-                runner = self._sandbox("tool", self.limits, self.settings.sandbox_url, hidden=True)
-                session = await runner.session().__aenter__()
-            self._session = session if self.persistent else None
+        with clock.stopped():  # how long it takes to get a sandbox is not the program's doing
+            runner = self._sandbox("tool", self.limits, self.settings.sandbox_url, hidden=True)
+            session = await (self._session or runner.session()).__aenter__()
+        self._session = session if self.persistent else None
         limits = replace(self.limits, timeout_s=min(self.limits.timeout_s, round(clock.left_s, 1)))
         try:
             async with asyncio.timeout(clock.left_s + (HARD_SHARE - CALLS_SHARE) * self.step_timeout_s):

@@ -6,7 +6,7 @@ import shutil
 from collections.abc import Iterator
 
 from bough.environments import packages
-from bough.sandbox import walls
+from bough.sandbox import group, walls
 
 PACKAGE = "bubblewrap"
 
@@ -19,6 +19,8 @@ def setup() -> Iterator[str]:
     if (path := shutil.which("bwrap")) is not None:
         yield f"bubblewrap is {path}."
     yield f"Code runs in a sandbox of {walls.choose()}."
+    if group.available():
+        yield "Each sandbox has a control group, which limits its memory and processes."
 
 
 def _install() -> Iterator[str]:

@@ -72,4 +72,5 @@ _KILLED = {
     "cpu": "the code computed longer than {limits.cpu_s:g} s and was stopped.",
     "memory": "the code used more than {limits.memory_mb} MB of memory and was stopped.",
     "garbage": "the code wrote into files that are not its own and was stopped.",
+    "idle": "not run. The interpreter was idle and had to make room.",
 }

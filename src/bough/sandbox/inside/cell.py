@@ -6,9 +6,12 @@ A cell that may ask sends questions to the host the same way, one at a time.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import select
 import signal
+import struct
+import termios
 import time
 from typing import Any, NamedTuple
 
@@ -140,9 +143,11 @@ class Cell:
             message = frames.unpack(self.received, self.most)
             if message is None:
                 return
+            if self.unsent or _unread(self.process.code):
+                raise ValueError("an answer to what it has not read")
             if not self.asks or "ask" not in message:
                 self.answer = {key: _text(message.get(key)) for key in ("value", "error")}
-            elif self.question is None and not self.unsent:
+            elif self.question is None:
                 self.question = _text(message["ask"]) or ""
                 self.received.clear()
             else:
@@ -166,6 +171,12 @@ class Cell:
         else:
             self.killed = "time"
         self.timed_out = True
+
+
+def _unread(pipe: int) -> int:
+    """How many bytes wait in a pipe."""
+    count: int = struct.unpack("i", fcntl.ioctl(pipe, termios.FIONREAD, b"\0" * 4))[0]
+    return count
 
 
 def _text(value: object) -> str | None:

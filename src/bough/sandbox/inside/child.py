@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, NoReturn
 from bough.sandbox.inside import frames, kernel, seccomp
 from bough.sandbox.inside.notebook import Notebook
 
-CODE, RESULT, MOST_FILES = 250, 251, 256
+CODE, RESULT, MOST_FILES, MOST_SIGNALS = 250, 251, 256, 1024
 MEGABYTE = 1 << 20
 
 
@@ -72,7 +72,8 @@ def _lock_in(settings: dict[str, Any], filter_program: bytes | None) -> None:
     os.chdir(settings["scratch"])
     os.umask(0o022)
     memory, disk = settings["memory_mb"] * MEGABYTE, settings["disk_mb"] * MEGABYTE
-    limits = {"AS": memory, "FSIZE": disk, "NOFILE": MOST_FILES, "CORE": 0, "MEMLOCK": 0, "MSGQUEUE": 0}
+    limits = {"AS": memory, "FSIZE": disk, "NOFILE": MOST_FILES, "CORE": 0, "MEMLOCK": 0}
+    limits |= {"MSGQUEUE": 0, "SIGPENDING": MOST_SIGNALS}
     if settings["alone"]:  # otherwise all processes of the user's would be counted
         limits["NPROC"] = settings["processes"] + 1  # the keeper is one of them
     for name, most in limits.items():

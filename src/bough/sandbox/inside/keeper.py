@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import os
+import select
 import shutil
 import signal
 import sys
@@ -19,7 +20,9 @@ from typing import Any, NoReturn
 
 from bough.sandbox.inside import child, frames, kernel, processes, seccomp
 from bough.sandbox.inside.cell import Cell, Process
+from bough.sandbox.inside.launch import INODES
 
+STOP_AGAIN_S = 1.0
 IGNORED = (signal.SIGPIPE, signal.SIGXFSZ)  # as Python has it: they come as exceptions
 
 
@@ -31,11 +34,12 @@ class Keeper:
         self.alone = bool(settings["alone"]) and os.getpid() == 1
         self.filter: bytes | None = None
         self.process: Process | None = None
+        self.killed: str | None = None  # why the session was ended between two cells
 
     def serve(self) -> None:
         self._prepare()
         frames.send(self.control, {"ready": True})
-        while (request := frames.receive(self.control)) is not None:
+        while (request := self._next()) is not None:
             if request["op"] == "run":
                 answer = self._run(request)
                 del request  # the next program's memory is a copy of ours
@@ -43,11 +47,21 @@ class Keeper:
             elif request["op"] == "reset":
                 self._end()
                 frames.send(self.control, {"clean": self._wipe()})
+            elif request["op"] == "kill" and self.process is not None:
+                self._end()
+                self.killed = request["why"]
         self._end()
 
+    def _next(self) -> dict[str, Any] | None:
+        """The next request. Until it comes, nothing of the session runs."""
+        while self.process is not None and not select.select([self.control], [], [], STOP_AGAIN_S)[0]:
+            # One that was about to end as the others were stopped can have woken another.
+            self._signal(signal.SIGSTOP)
+        return frames.receive(self.control)
+
     def _prepare(self) -> None:
-        if os.geteuid() == 0 and self.alone:
-            kernel.become_nobody()
+        if self.alone:
+            self._give_up_rights()
         sys.path += self.settings["packages"]
         exec(self.settings["warm_up"], {})  # noqa: S102  the host's own, so that each program finds it done
         gc.collect()
@@ -63,14 +77,28 @@ class Keeper:
         else:
             kernel.prctl(kernel.PR_SET_CHILD_SUBREAPER, 1)
 
+    def _give_up_rights(self) -> None:
+        for folder in self.settings["remount"]:
+            flags = kernel.MS_REMOUNT | kernel.MS_NOSUID | kernel.MS_NODEV
+            kernel.mount("tmpfs", folder, None, flags, f"nr_inodes={INODES}")
+        if os.geteuid() == 0:
+            kernel.become_nobody()
+        elif self.settings["remount"]:
+            kernel.drop_capabilities()
+
     def _run(self, request: dict[str, Any]) -> dict[str, Any]:
         if self.process is None:
             self.process = self._fork()
         begin = time.monotonic()
         cell = Cell(self.process, request, self.settings)
+        cell.killed = cell.killed or self.killed
+        if not cell.over:
+            self._signal(signal.SIGCONT)
         while not cell.over:
             cell.attend(self.control)
         keep = request["keep"] and cell.answer is not None and not cell.exited
+        if keep:
+            self._signal(signal.SIGSTOP)
         status = None if keep else self._end()
         cell.drain(to_the_end=not keep)
         return cell.outcome(status) | {
@@ -100,8 +128,7 @@ class Keeper:
             pid, found = os.waitpid(self.process.pid, os.WNOHANG)
             status = found if pid else None
         if self.alone:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(-1, signal.SIGKILL)  # all at once: no process can fork its way out
+            self._signal(signal.SIGKILL)
             with contextlib.suppress(ChildProcessError):
                 while True:
                     os.waitpid(-1, 0)
@@ -112,19 +139,24 @@ class Keeper:
     def _hunt(self) -> None:
         """Kills what is below us one by one: all that can be done without a namespace."""
         patience = time.monotonic() + 5
-        while (left := processes.descendants(os.getpid())) and time.monotonic() < patience:
-            for pid in left:
-                with contextlib.suppress(OSError):
-                    os.kill(pid, signal.SIGKILL)
+        while processes.descendants(os.getpid()) and time.monotonic() < patience:
+            self._signal(signal.SIGKILL)
             with contextlib.suppress(ChildProcessError):
                 while os.waitpid(-1, os.WNOHANG)[0]:
                     pass
+
+    def _signal(self, number: signal.Signals) -> None:
+        """Sends a signal to every process but this one."""
+        # All at once where they are alone with us: then no process can fork its way out.
+        for pid in [-1] if self.alone else processes.descendants(os.getpid()):
+            with contextlib.suppress(OSError):
+                os.kill(pid, number)
 
     def _let_go(self) -> None:
         assert self.process is not None
         for file in self.process[1:]:
             os.close(file)
-        self.process = None
+        self.process = self.killed = None
 
     def _wipe(self) -> bool:
         """Empties the scratch folders; False where that cannot be done, and the sandbox is to be thrown away."""

@@ -15,7 +15,9 @@ from typing import Any, NoReturn
 
 from bough.sandbox.inside import kernel
 
-DEVICES = ("null", "zero", "full", "random", "urandom")
+# Not /dev/zero: mapped by several it is memory that is counted nowhere.
+DEVICES = ("null", "full", "random", "urandom")
+INODES = 16_384  # files in each scratch folder: each costs the kernel memory, however small it is
 ROOM = (
     kernel.CLONE_NEWNS | kernel.CLONE_NEWPID | kernel.CLONE_NEWNET | kernel.CLONE_NEWIPC
     | kernel.CLONE_NEWUTS | kernel.CLONE_NEWCGROUP
@@ -65,7 +67,7 @@ def _build(plan: dict[str, Any]) -> None:
         _view(f"/dev/{device}", f"{root}/dev/{device}")
     for folder in plan["scratch"]:
         Path(root + folder).mkdir(parents=True, exist_ok=True)
-        _tmpfs(root + folder, f"size={plan['disk_mb']}m,nr_inodes=16k,mode=1777")
+        _tmpfs(root + folder, f"size={plan['disk_mb']}m,nr_inodes={INODES},mode=1777")
     kernel.read_only(root, recursive=False)
 
 

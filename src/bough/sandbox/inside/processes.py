@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-MEMORY = re.compile(r"^Rss(?:Anon|Shmem):\s+(\d+) kB", re.MULTILINE)
+MEMORY = re.compile(r"^(?:RssAnon|RssShmem|VmSwap|VmPTE):\s+(\d+) kB", re.MULTILINE)
+SOCKETS = re.compile(r"^sockets: used (\d+)", re.MULTILINE)
 
 
 def descendants(pid: int) -> list[int]:
@@ -28,6 +29,16 @@ def memory_mb(pids: list[int]) -> float:
             continue
         kilobytes += sum(map(int, MEMORY.findall(status)))
     return kilobytes / 1024
+
+
+def sockets_mb(pid: int) -> float:
+    """What can wait in the sockets of a process's network namespace, each filled as far as it goes."""
+    try:
+        found = SOCKETS.search(Path(f"/proc/{pid}/net/sockstat").read_text())
+        most = int(Path("/proc/sys/net/core/wmem_default").read_text())
+    except OSError:  # it has just ended
+        return 0.0
+    return int(found[1]) * 2 * most / 2**20 if found else 0.0
 
 
 def _children(pid: int) -> list[int]:

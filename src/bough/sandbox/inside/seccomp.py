@@ -2,8 +2,8 @@
 
 The namespaces already hide the host. The filter closes the kernel's less travelled
 doors behind which escapes have been found, keeps memory from hiding where nobody counts
-it (memfd, System V), sockets from being made at all, and the keeper, which runs under
-the same user, from being tuned by the program.
+it (memfd, System V, shared mappings without a file), sockets from being made except in
+pairs, and the keeper, which runs under the same user, from being tuned by the program.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ ARCHITECTURES = {"x86_64": (0, 0xC000_003E), "aarch64": (1, 0xC000_00B7)}
 X32 = 0x4000_0000
 LOAD, EQUAL, AT_LEAST, ANY_BIT, RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
 ALLOW, KILL, REFUSE = 0x7FFF_0000, 0x8000_0000, 0x0005_0000
-NUMBER, ARCH, FIRST_ARGUMENT, SECOND_ARGUMENT = 0, 4, 16, 24
+NUMBER, ARCH, FIRST_ARGUMENT, FOURTH_ARGUMENT = 0, 4, 16, 40
 NAMESPACES = (
     kernel.CLONE_NEWNS | kernel.CLONE_NEWCGROUP | kernel.CLONE_NEWUTS | kernel.CLONE_NEWIPC
     | kernel.CLONE_NEWUSER | kernel.CLONE_NEWPID | kernel.CLONE_NEWNET
@@ -39,10 +39,15 @@ REFUSED: dict[str, tuple[int | None, int | None]] = {
     "statmount": (457, 457), "listmount": (458, 458), "name_to_handle_at": (303, 264),
     "open_by_handle_at": (304, 265), "quotactl": (179, 60), "quotactl_fd": (443, 443),
     # the network
-    "socket": (41, 198),
+    "socket": (41, 198), "setsockopt": (54, 208),
     # memory that belongs to no process
     "memfd_create": (319, 279), "memfd_secret": (447, 447), "shmget": (29, 194), "shmat": (30, 196),
     "msgget": (68, 186), "semget": (64, 190), "mq_open": (240, 180),
+    "vmsplice": (278, 75), "splice": (275, 76), "tee": (276, 77),
+    "inotify_init": (253, None), "inotify_init1": (294, 26), "inotify_add_watch": (254, 27),
+    "io_setup": (206, 0), "landlock_create_ruleset": (444, 444), "landlock_add_rule": (445, 445),
+    # timers that could wake a process which was stopped
+    "timer_create": (222, 107),
     # large or little used parts of the kernel
     "bpf": (321, 280), "perf_event_open": (298, 241), "userfaultfd": (323, 282), "io_uring_setup": (425, 425),
     "io_uring_enter": (426, 426), "io_uring_register": (427, 427), "add_key": (248, 217),
@@ -61,6 +66,7 @@ ABOUT_A_PROCESS = {
     "sched_setparam": (142, 118), "sched_setaffinity": (203, 122),
 }  # fmt: skip
 CLONE, CLONE3 = (56, 220), 435
+MMAP, MAP_SHARED, MAP_ANONYMOUS, MAP_HUGETLB = (9, 222), 0x01, 0x20, 0x4_0000
 
 
 def program(machine: str | None = None) -> bytes:
@@ -86,6 +92,16 @@ def program(machine: str | None = None) -> bytes:
         _line(EQUAL, CLONE[column], 0, 4),
         _line(LOAD, FIRST_ARGUMENT),
         _line(ANY_BIT, NAMESPACES, 0, 1),
+        _line(RETURN, REFUSE | errno.EPERM),
+        _line(RETURN, ALLOW),
+    ]
+    # Shared memory that no file stands for stays when its pages are given back, and huge pages are counted apart.
+    lines += [
+        _line(EQUAL, MMAP[column], 0, 6),
+        _line(LOAD, FOURTH_ARGUMENT),
+        _line(ANY_BIT, MAP_HUGETLB, 2, 0),
+        _line(ANY_BIT, MAP_ANONYMOUS, 0, 2),
+        _line(ANY_BIT, MAP_SHARED, 0, 1),
         _line(RETURN, REFUSE | errno.EPERM),
         _line(RETURN, ALLOW),
     ]

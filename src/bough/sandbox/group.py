@@ -1,0 +1,126 @@
+"""A control group (version 2) for each sandbox, where this user may make one.
+
+The kernel then counts what no list of processes shows, such as its own memory for files
+and locks. The group's limit lies above what `worker.py` counts, which ends a program with
+a reason; what reaches the group's limit is killed without one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import time
+from functools import cache
+from itertools import count
+from pathlib import Path
+
+from bough.sandbox.base import Limits
+
+ROOT = Path("/sys/fs/cgroup")
+OWN = Path("/proc/self/cgroup")
+NEEDED = {"memory", "pids"}
+BOUNDS = ("memory.max", "memory.high", "memory.swap.max", "pids.max", "cpu.max", "cpuset.cpus")
+# The launcher, the keeper and threads that a warm-up may have started.
+OWN_PROCESSES = 8
+ENTER = 'echo $$ > "$0/cgroup.procs" && exec "$@"'
+_NUMBERS = count()
+
+
+class Group:
+    """One group, empty until a command is started in it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def command(self, start: list[str]) -> list[str]:
+        """What starts a command in the group, with all that comes of it."""
+        return ["/bin/sh", "-c", ENTER, str(self.folder), *start]
+
+    def remove(self) -> None:
+        """Ends what is left in the group and removes it."""
+        with contextlib.suppress(OSError):
+            (self.folder / "cgroup.kill").write_text("1")
+        for _ in range(20):  # the last processes may be on their way out
+            try:
+                self.folder.rmdir()
+            except FileNotFoundError:
+                return
+            except OSError:
+                time.sleep(0.01)
+
+
+def make(limits: Limits, own_mb: float) -> Group | None:
+    """A group for one sandbox, whose keeper holds `own_mb` itself; None where there is none to be had."""
+    above = _place(os.geteuid())
+    return None if above is None else _make(above, limits, own_mb)
+
+
+def available() -> bool:
+    """Whether sandboxes get a group here."""
+    return _place(os.geteuid()) is not None
+
+
+@cache
+def _place(user: int) -> Path | None:  # noqa: ARG001  another user, another answer
+    """The group to make others in, tried out."""
+    above = find()
+    if above is None:
+        return None
+    for left in above.glob("bough-*-*"):  # by one that was killed; those in use cannot be removed
+        if not Path("/proc", left.name.split("-")[1]).exists():
+            with contextlib.suppress(OSError):
+                left.rmdir()
+    group = _make(above, Limits(), 0.0)
+    if group is None:
+        return None
+    try:
+        tried = subprocess.run(group.command(["/bin/true"]), capture_output=True, timeout=10)  # noqa: S603  ours
+        return above if tried.returncode == 0 else None
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    finally:
+        group.remove()
+
+
+def find() -> Path | None:
+    """The nearest group, this process's own or one above it, that hands on what is needed.
+
+    A group that has limits is not left: what runs here must not escape them.
+    """
+    try:
+        (own,) = [line[3:] for line in OWN.read_text().splitlines() if line.startswith("0::")]
+        here = ROOT / own.strip("/")
+        while not (here.is_dir() and _hands_on(here)):
+            if here == ROOT or _bounded(here):
+                return None
+            here = here.parent
+    except (OSError, ValueError):
+        return None
+    return here
+
+
+def _make(above: Path, limits: Limits, own_mb: float) -> Group | None:
+    group = Group(above / f"bough-{os.getpid()}-{next(_NUMBERS)}")
+    # Both scratch folders are memory too; the watch looks twenty times a second and is to be first.
+    memory_mb = int(1.25 * limits.memory_mb + 2 * limits.disk_mb + own_mb) + 64
+    try:
+        group.folder.mkdir()
+        (group.folder / "memory.max").write_text(str(memory_mb << 20))
+        (group.folder / "pids.max").write_text(str(limits.processes + OWN_PROCESSES))
+        if (group.folder / "memory.swap.max").exists():
+            (group.folder / "memory.swap.max").write_text("0")
+    except OSError:
+        group.remove()
+        return None
+    return group
+
+
+def _hands_on(folder: Path) -> bool:
+    controllers = set((folder / "cgroup.subtree_control").read_text().split())
+    return controllers >= NEEDED and os.access(folder, os.W_OK) and os.access(folder / "cgroup.procs", os.W_OK)
+
+
+def _bounded(folder: Path) -> bool:
+    values = [(folder / name).read_text().split() for name in BOUNDS if (folder / name).exists()]
+    return any(value and value[0] != "max" for value in values)
