@@ -6,19 +6,18 @@ A cell that may ask sends questions to the host the same way, one at a time.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import select
 import signal
-import struct
-import termios
 import time
+from itertools import count
 from typing import Any, NamedTuple
 
 from bough.sandbox.inside import frames
 from bough.sandbox.inside.output import Output
 
 CHUNK = 1 << 18
+NUMBERS = count(1)
 GRACE_S = 1.0  # for a cell that is interrupted to come to its end
 
 
@@ -38,7 +37,9 @@ class Cell:
 
     def __init__(self, process: Process, request: dict[str, Any], settings: dict[str, Any]) -> None:
         self.process = process
-        self.unsent = memoryview(frames.pack({key: request[key] for key in ("code", "keep", "asks")}))
+        self.number = next(NUMBERS)
+        asked = {key: request[key] for key in ("code", "keep", "asks")} | {"number": self.number}
+        self.unsent = memoryview(frames.pack(asked))
         self.interruptible, self.asks = request["keep"], request["asks"]
         self.question: str | None = None
         self.deadline = time.monotonic() + request["timeout_s"]
@@ -143,11 +144,11 @@ class Cell:
             message = frames.unpack(self.received, self.most)
             if message is None:
                 return
-            if self.unsent or _unread(self.process.code):
-                raise ValueError("an answer to what it has not read")
             if not self.asks or "ask" not in message:
+                if message.get("number") != self.number:
+                    raise ValueError("the answer of another cell")
                 self.answer = {key: _text(message.get(key)) for key in ("value", "error")}
-            elif self.question is None:
+            elif self.question is None and not self.unsent:
                 self.question = _text(message["ask"]) or ""
                 self.received.clear()
             else:
@@ -171,12 +172,6 @@ class Cell:
         else:
             self.killed = "time"
         self.timed_out = True
-
-
-def _unread(pipe: int) -> int:
-    """How many bytes wait in a pipe."""
-    count: int = struct.unpack("i", fcntl.ioctl(pipe, termios.FIONREAD, b"\0" * 4))[0]
-    return count
 
 
 def _text(value: object) -> str | None:

@@ -108,7 +108,8 @@ def _run_cells(settings: dict[str, Any]) -> None:
                 stream.flush()
         if os.getpid() != me:
             return  # the program forked and its copy came here too
-        frames.send(RESULT, {"value": value and _cut(value, settings), "error": error and _cut(error, settings)})
+        texts = {"value": value and _cut(value, settings), "error": error and _cut(error, settings)}
+        frames.send(RESULT, {"number": message["number"], **texts})
         if not message["keep"]:
             return
 
