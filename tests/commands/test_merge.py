@@ -68,3 +68,25 @@ def test_a_family_that_gguf_cannot_hold_leaves_nothing(tmp_path: Path, capsys: p
     assert main(["merge", str(tmp_path / "adapter"), "-o", str(tmp_path / "model.gguf")]) == 2
     assert "family gemma3_text; allowed: llama, qwen2, qwen3" in capsys.readouterr().err
     assert [path.name for path in tmp_path.iterdir()] == ["adapter"]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("adapter_config.json", b"{", "adapter_config.json: cannot be read"),
+        ("adapter_config.json", b"[]", "does not say which model it is for"),
+        (
+            "adapter_config.json",
+            b'{"base_model_name_or_path": "tiny", "peft_type": "LORA", "r": "x"}',
+            "cannot be loaded",
+        ),
+        ("adapter_model.safetensors", b"\xff" * 100, "the adapter cannot be loaded: SafetensorError"),
+    ],
+)
+def test_a_damaged_adapter_is_named(
+    tmp_path: Path, name: str, content: bytes, said: str, capsys: pytest.CaptureFixture[str]
+):
+    save_adapter("tiny", tmp_path / "adapter")
+    (tmp_path / "adapter" / name).write_bytes(content)
+    assert main(["merge", str(tmp_path / "adapter"), "-o", str(tmp_path / "model")]) == 2
+    assert said in capsys.readouterr().err and not (tmp_path / "model").exists()

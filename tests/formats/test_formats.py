@@ -187,3 +187,8 @@ def damaged(draw: st.DrawFn) -> Row:
 @settings(max_examples=250, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_no_damage_to_a_good_row_raises_anything_but_a_row_error(row: Row):
     check(row)
+
+
+def test_a_row_without_its_tag_is_a_bad_row_where_the_format_is_given():
+    with pytest.raises(RowError, match='"bough" is None; it must be one of'):
+        FORMATS["bough"].read({"id": "a"})

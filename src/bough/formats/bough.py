@@ -29,7 +29,7 @@ KINDS: dict[str, type[Sample]] = {"trajectory": Trajectory, "pair": Pair, "group
 def read(row: Row) -> Sample:
     """The record of one row."""
     row = dict(row)
-    model = _model(row.pop("bough"))
+    model = _model(row.pop("bough", None))
     try:
         shared = [stored.pop("shared", 0) for stored in _stored_calls(row)]
         record = model.model_validate(row)

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import wraps
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from bough.errors import InputError
+from bough.errors import BoughError, InputError
 from bough.training.load import load_outline
 
 ACTOR = "actor"
@@ -46,6 +47,23 @@ def add_actor(model: Any, lora: Lora) -> Any:
         raise InputError(f"lora_target_modules does not fit the model: {error}") from error
 
 
+def _whole(load: Callable[..., Any]) -> Callable[..., Any]:
+    """`load(model, folder, …)`, whose errors about damaged files are InputErrors."""
+
+    @wraps(load)
+    def guarded(model: Any, folder: Path, **options: Any) -> Any:
+        try:
+            return load(model, folder, **options)
+        except (BoughError, MemoryError, torch.OutOfMemoryError):
+            raise
+        except Exception as error:  # peft and safetensors raise errors of many kinds
+            said = str(error).partition("\n")[0]
+            raise InputError(f"{folder}: the adapter cannot be loaded: {type(error).__name__}: {said}") from error
+
+    return guarded
+
+
+@_whole
 def load_actor(model: Any, folder: Path, *, dropout: float | None = None) -> Any:
     """The model with the adapter in `folder` as its actor, and with another dropout than it had if one is given."""
     from peft import PeftConfig, PeftModel

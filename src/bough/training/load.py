@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from bough.disk import read_json
 from bough.errors import InputError
 
 
@@ -56,8 +56,12 @@ def base_and_adapter(name: str) -> tuple[str, Path | None]:
     folder = Path(name)
     if not (folder / "adapter_config.json").is_file() or (folder / "config.json").is_file():
         return name, None
-    base = json.loads((folder / "adapter_config.json").read_text(encoding="utf-8")).get("base_model_name_or_path")
-    if not base:
+    try:
+        settings = read_json(folder / "adapter_config.json")
+    except (OSError, ValueError) as error:
+        raise InputError(f"{folder}/adapter_config.json: cannot be read: {error}") from None
+    base = settings.get("base_model_name_or_path") if isinstance(settings, dict) else None
+    if not base or not isinstance(base, str):
         raise InputError(f"{folder}/adapter_config.json does not say which model it is for; name that and the adapter")
     return base, folder
 
