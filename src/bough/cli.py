@@ -54,7 +54,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _dispatch(arguments: list[str]) -> int:
     for word in arguments:
         if not word.isprintable() and any("\ud800" <= character <= "\udfff" for character in word):
-            raise InputError(f"{ascii(word)} is not UTF-8; give the file or folder a name that is")
+            raise InputError(f"{word!a} is not UTF-8; give the file or folder a name that is")
     words = arguments[: next((i for i, word in enumerate(arguments) if word.startswith("-")), len(arguments))]
     for length in (2, 1):
         name = " ".join(words[:length])

@@ -148,11 +148,11 @@ def test_a_hint_stays_in_front_of_a_reply_whose_text_the_template_writes(templat
 )
 def test_a_faulty_template_is_named_with_what_is_wrong(tmp_path: Path, text: str):
     (tmp_path / "a.jinja").write_text(text)
-    with pytest.raises(InputError, match="^tiny: the chat template cannot be used: "):
+    with pytest.raises(InputError, match=r"^tiny: the chat template cannot be used: "):
         load_template("tiny", tmp_path / "a.jinja")
 
 
 def test_a_template_is_a_regular_file(tmp_path: Path):
     os.mkfifo(tmp_path / "a.jinja")
-    with pytest.raises(InputError, match="a.jinja: cannot be read: it is not a regular file"):
+    with pytest.raises(InputError, match=r"a\.jinja: cannot be read: it is not a regular file"):
         load_template("tiny", tmp_path / "a.jinja")

@@ -13,7 +13,14 @@ def test_a_record_is_read_back_as_it_was(tmp_path: Path):
 def test_nothing_or_nonsense_is_no_record(tmp_path: Path):
     assert Record.read(tmp_path) is None
     whole = {"verb": "sft", "name": "sft", "round": 1, "fingerprint": "f", "inputs": {}}
-    bad = [{"verb": 1}, {"goes_on_with": True}, {"inputs": []}, {"outputs": {"a": 1}}, {"seconds": "x"}, {"finished": 2}]
+    bad = [
+        {"verb": 1},
+        {"goes_on_with": True},
+        {"inputs": []},
+        {"outputs": {"a": 1}},
+        {"seconds": "x"},
+        {"finished": 2},
+    ]
     for text in ("", "[1]", '{"verb": 1}', "[" * 5000, *(json.dumps(whole | one) for one in bad)):
         (tmp_path / "stage.json").write_text(text)
         assert Record.read(tmp_path) is None

@@ -21,7 +21,6 @@ from bough.config.code_names import code_in
 from bough.config.yaml_file import YamlFile
 from bough.errors import InputError, did_you_mean
 
-
 # What the libraries take as a seed, a size or a count.
 LARGEST = 2**63 - 1
 

@@ -64,7 +64,7 @@ def _shards(path: Path) -> list[Path]:
     names = [name for name in names if name.endswith(tuple(endings))]
     shards = [path / name for name in names]
     if odd := [name for name in names if any("\ud800" <= character <= "\udfff" for character in name)]:
-        raise InputError(f"{path}: the name {ascii(odd[0])} is not UTF-8; rename the file")
+        raise InputError(f"{path}: the name {odd[0]!a} is not UTF-8; rename the file")
     if not shards:
         raise InputError(f"{path}: the folder holds no data file; looked for {', '.join(endings)}")
     return shards
