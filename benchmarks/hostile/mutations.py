@@ -20,9 +20,9 @@ VALUES: list[Any] = [
 ]  # fmt: skip
 WORDS = [
     "", "x", "-1", "0", "1", "inf", "nan", "-inf", "1e999", str(10**30), "1" * 5000, "a=b", "=", "a=", "{", "[[[", "*a",
-    "&a [*a]", "!!python/object:x", "../..", "/", "/dev/null", "/dev/zero", "~nobody/x", "hf://", "hf://a", "hf://a/b/c/d", "é",
-    "\t", "\n", "a" * 5000, "tiny", "smollm3", "org/name", "expert", "random", "household", "web", "a.py:X", "no.such:X",
-    "os:system", "None", "true",
+    "&a [*a]", "!!python/object:x", "../..", "/", "/dev/null", "/dev/zero", "~nobody/x", "hf://", "hf://a", "hf://a/b/c/d",
+    "é", "\t", "\n", "a" * 5000, "tiny", "smollm3", "org/name", "expert", "random", "household", "web", "a.py:X",
+    "no.such:X", "os:system", "None", "true",
 ]  # fmt: skip
 TEMPLATES = ["", "{% for", "{{ 1 / 0 }}", "{{ x.y.z }}", "{{ messages }}", "{{ raise_exception('x') }}", "x\xff"]
 YAML = [
