@@ -9,7 +9,6 @@ from pathlib import Path
 from random import Random
 
 import yaml
-
 from benchmarks.hostile.mutations import (
     TEMPLATES,
     WORDS,
@@ -21,6 +20,7 @@ from benchmarks.hostile.mutations import (
     flip,
     odd_path,
 )
+
 from bough.config.base import Config, flag, is_positional
 from bough.config.flags import plain_type
 from bough.verbs import VERBS, resolve
@@ -91,7 +91,7 @@ def compare(base: Path, folder: Path, chance: Random) -> list[str]:
     return ["compare", str(folder / "a.json"), str(second), "--against", chance.choice(["first", "all"])]
 
 
-def held_out(base: Path, folder: Path, chance: Random) -> list[str]:
+def held_out(base: Path, folder: Path, chance: Random) -> list[str]:  # noqa: ARG001
     source = (ROOT / "examples/household-pairs-held-out.jsonl").read_bytes().splitlines(keepends=True)[:2]
     return ["eval", "--model", "tiny", "--eval-file", str(damaged_file(folder, b"".join(source), chance))]
 
@@ -147,7 +147,7 @@ def tasks(base: Path, folder: Path, chance: Random) -> list[str]:
     return ["play", "household", "--actions", str(folder / "actions.txt"), *words]
 
 
-def flags(base: Path, folder: Path, chance: Random) -> list[str]:
+def flags(base: Path, folder: Path, chance: Random) -> list[str]:  # noqa: ARG001
     """Any command with any flags; what it reads is not there."""
     name = chance.choice([name for name in VERBS if name not in NEVER])
     config: type[Config] = resolve(VERBS[name].config)

@@ -184,22 +184,22 @@ def _where(words: list[str]) -> str:
 
 
 def _report(results: list[dict[str, Any]], arguments: argparse.Namespace, seconds: float) -> None:
-    print(f"`python -m benchmarks.hostile.fuzz --cases {arguments.cases} --seed {arguments.seed}`: {platform.machine()}, "
-          f"Python {platform.python_version()}, {time.strftime('%F')}; {seconds:.0f} s\n")  # fmt: skip
+    command = f"python -m benchmarks.hostile.fuzz --cases {arguments.cases} --seed {arguments.seed}"
+    versions = f"{platform.machine()}, Python {platform.python_version()}, {time.strftime('%F')}"
+    memory = max(result.get("memory", 0) for result in results)
+    print(f"`{command}`: {versions}; {seconds:.0f} s\n")
+    print("Exit codes: 0 done, 1 the work failed, 2 the input was wrong.")
+    print(f"A case may take {LIMIT_S} s; the most memory that the process had is {memory:,} MB.\n")
     columns = ["0", "1", "2", "defect", "too long", "died", "other"]
     named = {result["number"]: result["outcome"] if result["outcome"] in columns else "other" for result in results}
-    print("Exit codes: 0 done, 1 the work failed, 2 the input was wrong. A case may take "
-          f"{LIMIT_S} s; the most memory that the process had is {max(r.get('memory', 0) for r in results):,} MB.\n")  # fmt: skip
     print("| commands | " + " | ".join(columns) + " |\n|" + "---|" * (len(columns) + 1))
     for kind in [*sorted({result["kind"] for result in results}), "all"]:
         counts = Counter(named[r["number"]] for r in results if kind in (r["kind"], "all"))
         print(f"| {kind} | " + " | ".join(str(counts[column]) for column in columns) + " |")
     bad = [result for result in results if named[result["number"]] not in ("0", "1", "2")]
     print(f"\n{len(bad)} of {len(results)} cases ended in another way than with a sentence.")
-    for result in bad:
-        print(
-            f"- {result['number']}, {result['kind']}: {result['outcome']}: {result.get('where') or result['said'][-150:]!r}"
-        )
+    for one in bad:
+        print(f"- {one['number']}, {one['kind']}: {one['outcome']}: {one.get('where') or one['said'][-150:]!r}")
 
 
 if __name__ == "__main__":

@@ -19,14 +19,16 @@ VALUES: list[Any] = [
     "1e999", "~", "null", "hf://x", "{% for", "-1", "inf",
 ]  # fmt: skip
 WORDS = [
-    "", "x", "-1", "0", "1", "inf", "nan", "-inf", "1e999", str(10**30), "1" * 5000, "a=b", "=", "a=", "{", "[[[", "*a", "&a [*a]",
-    "!!python/object:x", "../..", "/", "/dev/null", "/dev/zero", "~nobody/x", "hf://", "hf://a", "hf://a/b/c/d", "é", "\t", "\n",
-    "a" * 5000, "tiny", "smollm3", "org/name", "expert", "random", "household", "web", "a.py:X", "no.such:X", "os:system", "None", "true",
+    "", "x", "-1", "0", "1", "inf", "nan", "-inf", "1e999", str(10**30), "1" * 5000, "a=b", "=", "a=", "{", "[[[", "*a",
+    "&a [*a]", "!!python/object:x", "../..", "/", "/dev/null", "/dev/zero", "~nobody/x", "hf://", "hf://a", "hf://a/b/c/d",
+    "é", "\t", "\n", "a" * 5000, "tiny", "smollm3", "org/name", "expert", "random", "household", "web", "a.py:X",
+    "no.such:X", "os:system", "None", "true",
 ]  # fmt: skip
 TEMPLATES = ["", "{% for", "{{ 1 / 0 }}", "{{ x.y.z }}", "{{ messages }}", "{{ raise_exception('x') }}", "x\xff"]
 YAML = [
     "", "a", "- a", "a: b", "a: [", "a: &a [*a]", "a: !!bool x", "\t", "a: 1\na: 2", "? [a]\n: b", "a: " + "[" * 3000,
-    "<<: 3", "a: 2024-01-01", "a: .inf", "a: 0x1f", "1: 2", "a: \"\\ud800\"", "%YAML 9.9\n---\na: b", "--- a\n--- b", "\ufeffa: b",
+    "<<: 3", "a: 2024-01-01", "a: .inf", "a: 0x1f", "1: 2", "a: \"\\ud800\"", "%YAML 9.9\n---\na: b", "--- a\n--- b",
+    "\ufeffa: b",
 ]  # fmt: skip
 
 

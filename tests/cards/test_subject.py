@@ -1,3 +1,4 @@
+import shutil
 from pathlib import Path
 
 import pytest
@@ -29,6 +30,14 @@ def test_weights_that_a_gate_sent_back_are_not_the_runs(tmp_path: Path):
     with pytest.raises(InputError, match="no gate let one through"):
         find_subject(folder, [])
     assert find_subject(folder / "02-sft", []).weights == folder / "02-sft/final", "but they can be asked for"
+
+
+def test_a_record_cannot_make_other_weights_the_runs(tmp_path: Path):
+    folders.stage(tmp_path / "private", "sft")
+    for name in ("../private/final", str(tmp_path / "private/final")):
+        with pytest.raises(InputError, match="no gate let one through"):
+            find_subject(run(tmp_path, goes_on_with=name), [])
+        shutil.rmtree(tmp_path / "run")
 
 
 @pytest.mark.parametrize("goes_on_with", ["02-sft/final", "04-dpo/final"])

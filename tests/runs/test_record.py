@@ -1,3 +1,4 @@
+import json
 from pathlib import Path
 
 from bough.runs.record import Record, content, fingerprint
@@ -11,9 +12,20 @@ def test_a_record_is_read_back_as_it_was(tmp_path: Path):
 
 def test_nothing_or_nonsense_is_no_record(tmp_path: Path):
     assert Record.read(tmp_path) is None
-    for text in ("", "[1]", '{"verb": 1}'):
+    whole = {"verb": "sft", "name": "sft", "round": 1, "fingerprint": "f", "inputs": {}}
+    bad = [
+        {"verb": 1},
+        {"goes_on_with": True},
+        {"inputs": []},
+        {"outputs": {"a": 1}},
+        {"seconds": "x"},
+        {"finished": 2},
+    ]
+    for text in ("", "[1]", '{"verb": 1}', "[" * 5000, *(json.dumps(whole | one) for one in bad)):
         (tmp_path / "stage.json").write_text(text)
         assert Record.read(tmp_path) is None
+    (tmp_path / "stage.json").write_text(json.dumps(whole))
+    assert Record.read(tmp_path) is not None
 
 
 def test_a_fingerprint_depends_on_verb_settings_and_inputs_not_on_their_order():

@@ -82,8 +82,10 @@ def _accepted(folder: Path, recipe: Recipe) -> Path:
         if kind.writes == "model":
             model = here
         elif record.goes_on_with is not None:
-            inside = folder / record.goes_on_with
-            model = inside.parent if inside.is_dir() else None
+            # What stands in a file may not lead out of the run: the card is written there, and the weights uploaded.
+            inside = (folder / record.goes_on_with).resolve()
+            ours = inside.is_dir() and inside.is_relative_to(folder.resolve())
+            model = folder / inside.parent.relative_to(folder.resolve()) if ours else None
     if model is None:
         raise InputError(f"{folder}: no training stage of this run has finished, or no gate let one through")
     return model

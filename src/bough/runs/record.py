@@ -14,7 +14,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from bough.disk import read_json, write_json
+from pydantic import TypeAdapter
+
+from bough.disk import MAX_JSON, read_small, write_json
 
 # Read in pieces: weights may be larger than memory.
 PIECE = 1 << 20
@@ -46,8 +48,8 @@ class Record:
     def read(cls, folder: Path) -> Record | None:
         """What is remembered of the stage of `folder`; None where there is nothing, or nothing that can be read."""
         try:
-            return cls(**read_json(folder / "stage.json"))
-        except (OSError, ValueError, TypeError):
+            return TypeAdapter(cls).validate_json(read_small(folder / "stage.json", MAX_JSON), strict=True)
+        except (OSError, ValueError):
             return None
 
 
