@@ -202,6 +202,14 @@ LIKE += "".join(
         "lt": True, "gt": True, "bool": True, "index": 6, "float": 6.0, "int": 6, "hash": 6, "round": 6,
     }.items()
 )  # fmt: skip
+# A program that rewrites the side of the exam that runs with it.
+REWRITTEN = "import sys\n[side] = [m for n, m in sys.modules.items() if n.endswith('examinee')]\n"
+OBJECTS = f"{REWRITTEN}real = side.Examinee._encoded\n"
+OBJECTS += "side.Examinee._encoded = lambda self, value, *, objects: real(self, value, objects=True)\n"
+CHANGES = f"{REWRITTEN}real = side.Examinee._do\ndef do(self, request):\n    result, _ = real(self, request)\n"
+CHANGES += "    empty = {'list': [], 'dict': {}}\n"
+CHANGES += "    return result, [empty.get(tag) for tag, *_ in request['arguments']['heap']] if result == [] else None\n"
+CHANGES += "side.Examinee._do = do\n"
 # Tests in the ways people write them, each with a program that would pass if it were asked how to compare.
 OTHERS = {
     "a difference": ("assert abs(candidate(3) - 6) < 1e-6", f"{LIKE}def f(x): return Like()"),
@@ -224,6 +232,36 @@ OTHERS = {
     "a made object and a value": ("assert Thing(3) == 6", f"{LIKE}Thing = Like\ndef f(x): return 5"),
     "a made object in an order": ("assert Thing(3) > 6", f"{LIKE}Thing = Like\ndef f(x): return 5"),
     "the argument, changed": ("a = [3, 1]\nassert candidate(a) == sorted(a)", "def f(x):\n    x.clear()\n    return x"),
+    "the argument, changed behind a result": (
+        "a = [3, 1]\nassert candidate(a) == sorted(a)",
+        f"{CHANGES}def f(x): return []",
+    ),
+    "an object where a value was asked for": (
+        "assert candidate(3).same(Node(6))",
+        f"{OBJECTS}{LIKE}def f(x): return Like()",
+        NODE,
+    ),
+    "two objects where values were asked for": (
+        "assert candidate(3) == candidate(4)",
+        f"{OBJECTS}{LIKE}def f(x): return Like()",
+    ),
+    "an object of a method with the task's method": (
+        "assert Solution().f(3).same(Node(6))",
+        f"{LIKE}class Solution:\n    def f(self, x): return Like()\ndef f(x): return 5",
+        NODE,
+    ),
+    "a module that the tests forgot to import": (
+        "assert math.isclose(candidate(3), 6)",
+        "class math:\n    isclose = lambda *a, **k: True\ndef f(x): return 5",
+    ),
+    "numpy, which the tests forgot to import": (
+        "assert np.allclose(candidate(3), 6)",
+        "class np:\n    allclose = lambda *a, **k: True\ndef f(x): return 5",
+    ),
+    "an end of the tests' own loop": (
+        "assert all(map(lambda case: candidate(case[0]) == case[1], [(3, 6)]))",
+        "def f(x): raise StopIteration",
+    ),
     "an exception that leaves": (
         "try:\n    candidate(3)\n    assert False\nexcept Exception:\n    pass",
         "import os\ndef f(x): os._exit(1)",
@@ -288,6 +326,8 @@ HONEST = {
     "named like a function of Python's": (["assert sum(1, 2) == 4", "assert sum(2, 2) == 5"], None, "", "def sum(a, b): return a + b + 1", 1.0),
     "sets": (["assert set(f('ab')) == set(['a', 'b'])", "assert f('ab') == {'b', 'a'}"], None, "", "def f(x): return set(x)", 1.0),
     "closeness": (["import math", "assert math.isclose(f(1), 1.2, rel_tol=1e-3)", "assert abs(f(1) - 1.2) < 1e-6"], None, "", "def f(x): return 1.2", 1.0),
+    "a module that nobody imports": (["assert math.isclose(f(1), 1.2)", "assert np.allclose(f(1), 1.2)"], None, "", "import numpy as np\ndef f(x): return 1.2", 1.0),
+    "an object that is named like a module": (["queue.push(1)\nassert queue.pop() == 1"], None, "", STACK + "queue = Stack()", 1.0),
     "truth": (["assert not f(1)", "assert f(2)", "assert f(3) is True"], None, "", "def f(x): return x > 1", 1.0),
     "nested calls and several functions": (["assert f(f(1)) == g(3)", "assert g(f(1)) == 2"], None, "", "def f(x): return x + 1\ndef g(x): return x if x < 3 else 3", 1.0),
     "humaneval": (HUMANEVAL, "double", "", "def double(xs):\n    return [2 * x for x in xs]", 1.0),

@@ -9,6 +9,7 @@ import pytest
 from bough.environments.base import Observation, WorldError
 from bough.environments.interpreter import code, sandboxes, tool
 from bough.environments.interpreter.environment import Interpreter
+from bough.environments.interpreter.grade import Grade
 from bough.environments.tasks import configured
 from bough.errors import InputError
 from bough.sandbox.base import BrokenError, Limits, SandboxError
@@ -260,6 +261,18 @@ def test_a_program_that_sleeps_through_its_tests_ends_before_the_step_does():
     sleepy += "        except BaseException:\n            pass\n```"
     _, end = played(Task(id="c", data=ADD), sleepy, step_timeout_s=6.0)
     assert end.reward == 0.0 and end.info["grade"]["passed"] == 0
+
+
+def test_a_program_is_graded_before_the_step_ends_though_it_waited(monkeypatch: pytest.MonkeyPatch):
+    latest: list[float] = []
+
+    async def grade(*_: Any, latest_s: float, **__: Any) -> Grade:
+        latest.append(latest_s)
+        return Grade(0.0)
+
+    monkeypatch.setattr(code, "grade", grade)
+    played(Task(id="c", data=ADD), "```python\npass\n```", step_timeout_s=6.0)
+    assert 0 < latest[0] < 6.0
 
 
 LEAKS = """

@@ -223,6 +223,21 @@ def test_what_is_no_number_is_left_to_algebra(answer: str, reference: str):
         ("4^5 \\cdot 2^{90}", "2^{100}", "left to calculate"),
         ("2^{100}", "4^{50}", None),
         ("\\log 100 - 2^{0}", "2^{1}", "left to calculate"),
+        ("\\frac{d}{dx} x^2", "2x", "left to calculate"),
+        ("\\dfrac{d(x^2)}{dx}", "2x", "left to calculate"),
+        ("\\int 2x \\, dx", "x^2", "left to calculate"),
+        ("\\sum_{k} k", "\\frac{n(n+1)}{2}", "left to calculate"),
+        ("\\sum_k k", "\\sum_j j", None),
+        ("\\lim_{h \\to 0} \\frac{(x+h)^2-x^2}{h}", "2x", "left to calculate"),
+        ("\\frac{d}{2x}", "\\frac{d}{2x} + 0", None),
+        ("(1+2, 4)", "(3, 4)", "left to calculate"),
+        ("(\\frac{6}{2}, 4)", "(3, 4)", "left to calculate"),
+        ("(1+\\sqrt{2}, 3-4i)", "(\\sqrt{2}+1, -4i+3)", None),
+        (
+            "\\begin{pmatrix} 1 \\\\ 1+1 \\end{pmatrix}",
+            "\\begin{pmatrix} 1 \\\\ 2 \\end{pmatrix}",
+            "left to calculate",
+        ),
     ],
 )
 def test_equations_lists_and_calculations_are_not_given_to_algebra(answer: str, reference: str, reason: str | None):

@@ -36,6 +36,7 @@ def test_programs_are_read_under_the_names_that_files_have(tmp_path: Path):
         {"prompt": "Write f.", "tests": ["assert f(1) == 1", "assert f(2) == 2"]},
         {"query": "Write g.", "prompt": "import math\n", "test": check, "entry_point": "Solution().g"},
         {"text": "Write h.", "test_list": ["assert h()"], "test_setup_code": "x = 1"},
+        {"prompt": "Write i.", "test_list": ["assert math.isclose(i(), 1)"], "test_imports": ["import math", "x = 1"]},
     ]
     found = list(problems.read(written(tmp_path, *rows)))
     assert found[0] == {
@@ -47,6 +48,7 @@ def test_programs_are_read_under_the_names_that_files_have(tmp_path: Path):
         "entry": "Solution().g", "prelude": "import math\n",
     }  # fmt: skip
     assert found[2]["prelude"] == "x = 1"
+    assert found[3]["prelude"] == "import math\nx = 1"
 
 
 @pytest.mark.parametrize(
@@ -60,6 +62,10 @@ def test_programs_are_read_under_the_names_that_files_have(tmp_path: Path):
             "entry_point is missing. It has prompt, test",
         ),
         ({"prompt": "x", "tests": "assert ("}, '"tests" is not Python'),
+        ({"prompt": "x", "tests": f"assert f({'-' * 200_000}1)"}, '"tests" is not Python'),
+        ({"prompt": "x", "tests": f"assert f(1{'+1' * 100_000})"}, '"tests" is not Python'),
+        ({"prompt": "x", "tests": "assert f(1)", "prelude": 5}, "what comes before the tests is int"),
+        ({"prompt": "x", "tests": "assert f(1)", "entry_point": 5}, "entry_point is int; it must be text"),
         ({"prompt": "x", "tests": "x = 1"}, '"tests" asserts nothing'),
         ({"prompt": "x", "tests": [1]}, '"tests" must be Python text or a list of it'),
         ({"problem": "x", "answer": ["1"]}, '"answer" is list; it must be text or a number'),

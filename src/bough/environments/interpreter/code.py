@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ast
 import asyncio
+import math
 import re
 import time
 from collections.abc import AsyncIterator
@@ -22,7 +23,7 @@ from typing import Any
 from bough.environments.interpreter import examinee, examiner, values
 from bough.environments.interpreter.exchange import Exchange
 from bough.environments.interpreter.grade import Grade
-from bough.sandbox.base import BrokenError, Limits, Result, Runner, Session
+from bough.sandbox.base import BrokenError, Limits, Result, Runner, SandboxError, Session
 
 # Large answers are allowed to cross; how long all of it may take, whoever grades says.
 LIMITS = Limits(timeout_s=60.0, cpu_s=60.0, output_bytes=1 << 18)
@@ -30,6 +31,7 @@ TEST_S = 4.0
 RUN_S = 10.0
 BUDGET_S = 45.0
 END_S = 1.0
+LEAST_SHARE = 0.25  # of its time, which every program has
 _BLOCK = re.compile(r"```[ \t]*+(?:python3?|py)?[ \t]*+\r?\n(.*?)```", re.DOTALL | re.IGNORECASE)
 # Runs some of our modules on the far side, and calls the last one's function. No name is left behind.
 FAR_SIDE = """
@@ -80,17 +82,25 @@ def marked(sources: list[str]) -> list[tuple[str, bool]]:
     ]
 
 
-async def grade(answer: str, exam: Exam, program: Runner, tests: Runner, *, budget_s: float = BUDGET_S) -> Grade:
+async def grade(
+    answer: str, exam: Exam, program: Runner, tests: Runner, *, budget_s: float = BUDGET_S, latest_s: float = math.inf
+) -> Grade:
     """The fraction of the tests that pass; 0 without a block of Python.
 
     The program runs in `program` and its tests in `tests`, for at most `budget_s`
-    together. Raises SandboxError only where there is no sandbox to be had.
+    together; for less where both had to be waited for and `latest_s` from now would pass.
+    Raises SandboxError only where there is no sandbox to be had.
     """
+    latest = time.monotonic() + latest_s
     code = last_block(answer)
     if code is None:
         return Grade(0.0, {"parsable": False, "reason": "no ```python block that is Python in the answer"})
     sources = marked(exam.sources)
     async with program.session() as theirs, tests.session() as ours:
+        left_s = latest - time.monotonic()
+        if left_s < budget_s * LEAST_SHARE:
+            raise SandboxError("no sandbox was free in time")
+        budget_s = min(budget_s, left_s)
         # Whatever happens, the last bit of the time is for clearing up.
         budget_s -= min(END_S, budget_s / 5)
         end = time.monotonic() + budget_s
@@ -128,9 +138,11 @@ async def _serving(session: Session, code: str, exam: Exam, budget_s: float) -> 
     finally:
         exchange.dismiss()
         # One that still computes is killed, with the sandbox it is in.
-        await asyncio.wait([running], timeout=0 if exchange.ended else min(END_S, budget_s / 5))
-        running.cancel()
-        await asyncio.wait([running])
+        try:
+            await asyncio.wait([running], timeout=0 if exchange.ended else min(END_S, budget_s / 5))
+        finally:
+            running.cancel()
+            await asyncio.wait([running])
     error = None if running.cancelled() else running.exception()
     if error is not None and not isinstance(error, BrokenError):
         raise error

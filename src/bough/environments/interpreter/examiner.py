@@ -20,12 +20,15 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
-from types import FrameType
+from importlib import import_module
+from types import FrameType, ModuleType
 from typing import Any, TypeVar
 
 from bough.environments.interpreter.values import CHANGEABLE, RefusedError, decoded, encoded, refill
 
 PATIENCE = 5.0
+# Modules that are not Python's and that tests use, by the names they go by.
+MODULES = {"np": "numpy", "numpy": "numpy"}
 T = TypeVar("T")
 PLAIN: tuple[type[Any], ...] = (str, bytes, int, float, list, tuple, dict, set)
 LITERALS = (
@@ -93,9 +96,17 @@ class Examiner:
             raise self.failure(answer["refused"])
         if "raised" in answer:
             raise _exception(answer["raised"], answer["said"])
+
+        def received(tag: str, number: int) -> Any:
+            if tag == "iterator":
+                return Items(self, number)
+            if not objects:
+                raise RefusedError("an object of the program's own")
+            return Held(self, number)
+
         try:
-            value, _ = decoded(answer["value"], self.classes, self._received)
-            if "changed" in answer:
+            value, _ = decoded(answer["value"], self.classes, received)
+            if value is None and "changed" in answer:
                 self._change(answer["changed"], message["heap"], sent)
         except Exception as error:
             raise self.failure(f"a value that cannot be read: {type(error).__name__}: {error}"[:200]) from None
@@ -105,9 +116,6 @@ class Examiner:
         """What ends the test, and is remembered should the test catch it."""
         self.failures.append(why)
         return FailedError(why)
-
-    def _received(self, tag: str, number: int) -> Any:
-        return Items(self, number) if tag == "iterator" else Held(self, number)
 
     def _change(self, message: dict[str, Any], heap: list[Any], sent: list[Any]) -> None:
         """Gives the arguments of a call that returned nothing the content that it gave them."""
@@ -162,14 +170,22 @@ class Held:
         self._examiner.calls += 1
         # By custom a class has a capital letter, and what its call gives is an object to work with.
         makes = self._name[:1].isupper()
-        result = self._examiner.do("call", self, values, named, objects=makes or not self._name)
+        try:
+            result = self._examiner.do("call", self, values, named, objects=makes or not self._name)
+        except StopIteration as end:
+            if not self._name:
+                raise
+            # To a loop such as that of all(map(…)) it would say that there is nothing more to test.
+            raise RuntimeError("the program raised StopIteration") from end
         return Held(self._examiner, result._number, made=True) if makes and isinstance(result, Held) else result
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        if not self._made and not self._name and any(hasattr(kind, name) for kind in PLAIN):
-            # Such an object would pass for a text or a list whose methods say what the tests want to hear.
+        others = (*PLAIN, *self._examiner.classes.values())
+        if not self._made and not self._name and any(hasattr(kind, name) for kind in others):
+            # Such an object would pass for a text, a list or an object of the task's, whose methods say
+            # what the tests want to hear.
             raise self._examiner.failure(f"an object of the program's own instead of a value with .{name}")
         return self._examiner.do("attribute", self, name, objects=True)
 
@@ -273,7 +289,9 @@ def _bind(examiner: Examiner, space: dict[str, Any], sources: list[str], entry: 
         name = entry.rpartition(".")[2]
         found = examiner.do("find", entry, objects=True)
         space["candidate"] = Held(examiner, found._number, name=name) if isinstance(found, Held) else found
-    for name in program_names(sources, entry, set(space)):
+    modules = modules_used(sources, set(space))
+    space |= {name: module for name, module in modules.items() if module is not None}
+    for name in program_names(sources, entry, {*space, *modules}):
         try:
             found = examiner.do("find", name, objects=True)
         except (Exception, FailedError):
@@ -281,6 +299,34 @@ def _bind(examiner: Examiner, space: dict[str, Any], sources: list[str], entry: 
             continue
         examiner.calls += not isinstance(found, Held)
         space[name] = Held(examiner, found._number, name=name) if isinstance(found, Held) else found
+
+
+def modules_used(sources: list[str], known: set[str]) -> dict[str, ModuleType | None]:
+    """The modules that the tests use and nobody imports, by name; None for one that is not installed.
+
+    Many tests count on the program to import `math`. They get Python's own: a program's
+    would say itself what is close to what.
+    """
+    trees = [ast.parse(source) for source in sources]
+    nodes = [node for tree in trees for node in ast.walk(tree)]
+    used: dict[str, set[str]] = {}
+    for node in nodes:
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+            used.setdefault(node.value.id, set()).add(node.attr)
+    stored = {node.id for node in nodes if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load)}
+    found: dict[str, ModuleType | None] = {}
+    for name in used.keys() - known - stored - _defined(trees) - {"candidate"}:
+        module = MODULES.get(name, name)
+        if module not in sys.stdlib_module_names and name not in MODULES:
+            continue
+        try:
+            imported = import_module(module)
+        except ImportError:
+            found[name] = None
+            continue
+        if all(hasattr(imported, attribute) for attribute in used[name]):
+            found[name] = imported
+    return found
 
 
 def program_names(sources: list[str], entry: str | None, known: set[str]) -> list[str]:

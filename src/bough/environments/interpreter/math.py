@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
+from math import gcd
 
 from bough.environments.interpreter.grade import Grade
 from bough.environments.interpreter.number import Number, read_number
@@ -46,10 +47,16 @@ _OPERATIONS = re.compile(
     r"\\times|\\cdot|\\div|\\ast|[*×·÷!^]|\\[bp]?mod|\bmod\b|\\binom|\\sum|\\prod|\\int|\\lim|\\[lr]floor|\\[lr]ceil"
     r"|\\gcd|\\max|\\min|\\(?:sin|cos|tan|cot|sec|csc|arc\w+|log|ln|exp|det)(?![a-z])|%"
 )
+# What an expression is still to be made of: the question of an exercise, and not its answer.
+_UNEVALUATED = re.compile(
+    r"\\(?:i*int|oint|sum|prod|lim)(?![a-z])|(?:\}\s*\{|/)\s*(?:d|\\partial|\\mathrm\s*\{\s*d\s*\})\s*[a-z](?![a-z])"
+)
+_SUM = re.compile(r"(?<![\w.}^\\])\d+(?:\.\d+)?\s*[-+]\s*\d+(?:\.\d+)?(?!\d|\.|\s*(?:\\(?:sqrt|pi|frac)|[i/√(]))")
+_FRACTION = re.compile(r"\\frac\{(\d{1,300})\}\{(\d{1,300})\}")
 _EQUALS = re.compile(r"(?<![<>!:])=")
 _THOUSANDS = re.compile(r"(?<=\d),(?=\d{3}(?!\d))")
 _LISTING = re.compile(r"\\(?:text|mbox)\s*\{\s*(?:or|and)\s*\}|\bor\b|\band\b|\\pm|;")
-_WORDS = re.compile(r"\\(?:text|mbox|mathrm|operatorname)\s*\{[^{}]*\}|\\[A-Za-z]+")
+_WORDS = re.compile(r"\\(?:text|mbox|mathrm|operatorname|begin|end)\s*\{[^{}]*\}|\\[A-Za-z]+")
 
 
 async def grade(answer: str, gold: str, runner: Callable[[], Runner] | None) -> Grade:
@@ -159,8 +166,16 @@ def _not_an_answer(answer: str, gold: str) -> str | None:
         return "an equation is no answer here"
     if ("," in answer and "," not in gold) or (_LISTING.search(answer) and not _LISTING.search(gold)):
         return "a list is no answer here"
+    if _UNEVALUATED.search(answer) and not _UNEVALUATED.search(gold):
+        return "there is something left to calculate"
     if re.search(r"[A-Za-z]", re.sub(r"[ei](?![A-Za-z])", "", _WORDS.sub("", gold))):
         return None  # an expression, or words
-    if set(_OPERATIONS.findall(answer)) - set(_OPERATIONS.findall(gold)):
+    calculates = set(_OPERATIONS.findall(answer)) - set(_OPERATIONS.findall(gold))
+    calculates = calculates or (_SUM.search(answer) and not _SUM.search(gold))
+    if calculates or (_reducible(answer) and not _reducible(gold)):
         return "there is something left to calculate"
     return None
+
+
+def _reducible(text: str) -> bool:
+    return any(gcd(int(top), int(bottom)) > 1 for top, bottom in _FRACTION.findall(text))

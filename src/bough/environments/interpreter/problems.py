@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 STATEMENTS = ("problem", "question", "query", "prompt", "text", "instruction")
 ANSWERS = ("answer", "solution")
 TESTS = ("tests", "test", "test_list")
-SETUPS = ("prelude", "test_setup_code", "setup")
+SETUPS = ("prelude", "test_setup_code", "test_imports", "setup")
 EXPECTED = (
     "a mathematics problem has problem (or question) and answer, "
     "a coding problem prompt (or query) and tests (or test, test_list), and entry_point where the tests call candidate"
@@ -99,14 +99,20 @@ def _coding(row: Row, statement: str, tests: Any, name: str) -> dict[str, Any]:
         raise RowError("bad_tests", f'"{name}" must be Python text or a list of it')
     # LeetCode's files say the problem in "query" and keep what stands before the solution in "prompt".
     prelude = row.get("prompt") if statement == "query" else next((row[key] for key in SETUPS if row.get(key)), None)
+    if isinstance(prelude, list) and all(isinstance(line, str) for line in prelude):
+        prelude = "\n".join(prelude)
+    if not isinstance(prelude, str | None):
+        raise RowError("bad_tests", f"what comes before the tests is {type(prelude).__name__}; it must be Python text")
     try:
         sources = code.split(tests)
         compile(prelude or "", "prelude", "exec")
-    except (SyntaxError, ValueError) as error:
-        raise RowError("bad_tests", f'"{name}" is not Python: {error}') from None
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        raise RowError("bad_tests", f'"{name}" is not Python: {error or type(error).__name__}') from None
     if not any(counts for _, counts in code.marked(sources)):
         raise RowError("no_tests", f'"{name}" asserts nothing')
     entry = row.get("entry_point")
+    if not isinstance(entry, str | None):
+        raise RowError("bad_entry_point", f"entry_point is {type(entry).__name__}; it must be text")
     if entry is None and any("candidate(" in source for source in sources):
         raise RowError("no_entry_point", f"the tests call candidate, but entry_point is missing. {_has(row)}")
     return {"kind": "code", "problem": row[statement], "tests": sources, "entry": entry, "prelude": prelude or ""}
