@@ -170,8 +170,8 @@ def _not_an_answer(answer: str, gold: str) -> str | None:
         return "there is something left to calculate"
     if re.search(r"[A-Za-z]", re.sub(r"[ei](?![A-Za-z])", "", _WORDS.sub("", gold))):
         return None  # an expression, or words
-    calculates = set(_OPERATIONS.findall(answer)) - set(_OPERATIONS.findall(gold))
-    calculates = calculates or (_SUM.search(answer) and not _SUM.search(gold))
+    calculates = bool(set(_OPERATIONS.findall(answer)) - set(_OPERATIONS.findall(gold)))
+    calculates = calculates or (_SUM.search(answer) is not None and not _SUM.search(gold))
     if calculates or (_reducible(answer) and not _reducible(gold)):
         return "there is something left to calculate"
     return None
