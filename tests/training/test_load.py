@@ -51,7 +51,7 @@ def test_nothing_is_dropped_out(tmp_path):
     (tmp_path / "config.json").write_text(
         json.dumps(config | {"resid_pdrop": 0.5, "attn_pdrop": 0.5, "embd_pdrop": 0.5})
     )
-    policy = Policy.load(str(tmp_path)).train()
+    policy = Policy.load(str(tmp_path), device="cpu").train()
     torch.testing.assert_close(policy.logprobs(CALLS), Policy(model).logprobs(CALLS))
 
 

@@ -136,7 +136,7 @@ def test_log_probabilities_are_those_of_the_model_itself(family):
 
 
 def test_log_probabilities_and_entropies_are_at_the_policys_temperature():
-    policy = Policy.load("tiny").eval()
+    policy = Policy.load("tiny", device="cpu").eval()
     policy.temperature = 0.7
     call = Call(prompt_ids=[5, 6, 7], completion_ids=[8, 9])
     with torch.no_grad():
