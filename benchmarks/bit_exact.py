@@ -78,7 +78,7 @@ def training_step() -> Callable[[], None]:
     """Eight calls of 120 tokens: log-probabilities, gradients, an update."""
     import torch
 
-    from bough.training.policy import Policy
+    from bough.policy.policy import Policy
     from bough.types import Call
 
     policy = Policy.load("tiny", device="cpu")

@@ -23,8 +23,8 @@ from ours import Ours, policy_of
 
 import models
 from bough.config.training import DPOConfig
+from bough.policy.adapters import Lora
 from bough.stages.dpo import DPOObjective, Preference
-from bough.training.adapters import Lora
 
 BETA = 0.1
 

@@ -25,9 +25,9 @@ from torch.nn.utils.rnn import pad_sequence
 import models
 from bough.config.training import GRPOConfig
 from bough.objectives.advantages import group_advantages
+from bough.policy.adapters import Lora
+from bough.policy.reference import Reference
 from bough.stages.grpo import Attempts, GRPOObjective
-from bough.training.adapters import Lora
-from bough.training.reference import Reference
 
 
 class Result(NamedTuple):

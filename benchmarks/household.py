@@ -20,14 +20,14 @@ from collections.abc import Callable, Iterator
 from itertools import islice
 from pathlib import Path
 
-from bough.environments.household import official
-from bough.environments.household.engine import Engine
-from bough.environments.household.environment import Household
-from bough.environments.household.expert import Expert
-from bough.environments.household.game import KINDS, Game
-from bough.environments.household.games import generated
-from bough.environments.household.generate import SPLITS
-from bough.environments.household.memory import Memory, Omniscience
+from bough.worlds.household import official
+from bough.worlds.household.engine import Engine
+from bough.worlds.household.environment import Household
+from bough.worlds.household.expert import Expert
+from bough.worlds.household.game import KINDS, Game
+from bough.worlds.household.games import generated
+from bough.worlds.household.generate import SPLITS
+from bough.worlds.household.memory import Memory, Omniscience
 
 EXPERTS = {"explores": Memory, "knows": Omniscience}
 

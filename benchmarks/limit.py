@@ -22,10 +22,10 @@ from ours import Ours, policy_of
 from work import Sizes
 
 import models
+from bough.policy.adapters import Lora
+from bough.policy.reference import Reference
 from bough.stages.sft import Demonstration, SFTObjective
-from bough.training.adapters import Lora
 from bough.training.objective import Example
-from bough.training.reference import Reference
 
 
 def examples_of(work: str, options: argparse.Namespace) -> list[Example]:

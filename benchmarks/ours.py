@@ -12,11 +12,11 @@ from torch import nn
 from work import Sizes
 
 import models
-from bough.training.adapters import Lora, add_actor
+from bough.policy.adapters import Lora, add_actor
+from bough.policy.policy import Policy
+from bough.policy.reference import Reference
 from bough.training.objective import Example, Objective
 from bough.training.optimizer import make_optimizer
-from bough.training.policy import Policy
-from bough.training.reference import Reference
 from bough.training.step import Gradient, Step
 
 

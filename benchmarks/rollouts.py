@@ -27,7 +27,7 @@ from bough.engines.local import schedule
 from bough.engines.local.draw import Wishes, draw
 from bough.engines.local.engine import LocalEngine
 from bough.engines.local.graphs import Graphs
-from bough.training.policy import Policy
+from bough.policy.policy import Policy
 from bough.types import Call
 from models import NAMES, build
 

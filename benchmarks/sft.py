@@ -23,8 +23,8 @@ from measure import Gauge, Peak, failure_in, machine, seconds_of, table
 from ours import Ours, policy_of
 
 import models
+from bough.policy.adapters import Lora
 from bough.stages.sft import Demonstration, SFTObjective
-from bough.training.adapters import Lora
 
 
 class Result(NamedTuple):

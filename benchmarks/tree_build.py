@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from bough.training.head import Head, predict
+from bough.policy.head import Head, predict
 from bough.trees.build import TokenTree
 from bough.trees.pack import tree_rows
 from bough.types import Call

@@ -23,9 +23,9 @@ from typing import Any
 
 import psutil
 
-from bough.environments.web.environment import Web
-from bough.environments.web.pool import Pool
 from bough.types import Task
+from bough.worlds.web.environment import Web
+from bough.worlds.web.pool import Pool
 
 PAGE = "login-user"
 

@@ -19,10 +19,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from bough.environments.base import WorldError
-from bough.environments.web.environment import SEEDS_PER_SPLIT, Web
-from bough.environments.web.expert import EXPERTS
-from bough.environments.web.pool import Pool
 from bough.types import Task
+from bough.worlds.web.environment import SEEDS_PER_SPLIT, Web
+from bough.worlds.web.expert import EXPERTS
+from bough.worlds.web.pool import Pool
 
 
 class Result(NamedTuple):

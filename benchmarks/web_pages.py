@@ -18,11 +18,11 @@ from importlib.metadata import version
 from pathlib import Path
 
 from bough.environments.base import WorldError
-from bough.environments.web.environment import Web
-from bough.environments.web.expert import EXPERTS
-from bough.environments.web.pages import NOT_FOR_TEXT, all_pages, text_pages
-from bough.environments.web.pool import Pool
 from bough.types import Task
+from bough.worlds.web.environment import Web
+from bough.worlds.web.expert import EXPERTS
+from bough.worlds.web.pages import NOT_FOR_TEXT, all_pages, text_pages
+from bough.worlds.web.pool import Pool
 
 Choose = Callable[[Web], Awaitable[str | None]]
 

@@ -19,12 +19,12 @@ import time
 from importlib.metadata import version
 from pathlib import Path
 
-from bough.environments.web import page as page_module
-from bough.environments.web.environment import Web
-from bough.environments.web.page import Page, View
-from bough.environments.web.pages import RELOADED, all_pages, html_folder
-from bough.environments.web.pool import Pool
 from bough.types import Task
+from bough.worlds.web import page as page_module
+from bough.worlds.web.environment import Web
+from bough.worlds.web.page import Page, View
+from bough.worlds.web.pages import RELOADED, all_pages, html_folder
+from bough.worlds.web.pool import Pool
 
 TURNS = 12
 # Who decides at a turn: the expert wins and leaves a finished page, chance leaves it in any state.

@@ -6,10 +6,10 @@ from collections.abc import Callable
 
 from bough.curation.failure_modes import mistakes, rules
 from bough.curation.locations import Locations
-from bough.environments.interpreter.reasoning import final_answer
 from bough.evaluation.outcomes import MISTAKES
 from bough.formats.steps import read_text
 from bough.types import Message, Task, Trajectory, Turn
+from bough.worlds.interpreter.reasoning import final_answer
 
 SIZE = 250_000
 PIECES = [

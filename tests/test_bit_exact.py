@@ -12,7 +12,7 @@ from torch import Tensor
 
 from bough import bit_exact
 from bough.bit_exact import STRICT, VARIABLE, changed_by_address, changed_by_rows
-from bough.training.policy import Policy
+from bough.policy.policy import Policy
 from tests.engines.local.playing import run, small_engine
 
 ROOT = Path(__file__).parents[1]

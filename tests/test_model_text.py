@@ -13,7 +13,7 @@ READERS = [
     "bough.speech.functions:parse",
     "bough.speech.commands:parse",
     "bough.speech.lines:parse",
-    "bough.environments.interpreter.code:last_block",
+    "bough.worlds.interpreter.code:last_block",
     "tests.model_text:tagged",
     "bough.curation.locations:names",
     "tests.model_text:steps",

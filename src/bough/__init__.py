@@ -9,8 +9,8 @@ if TYPE_CHECKING:
     from bough.config.training import DPOConfig, GRPOConfig, SFTConfig
     from bough.environments.base import Environment, Observation, WorldError
     from bough.errors import BoughError, InputError
+    from bough.policy.policy import Policy
     from bough.stages.train import Trained, dpo, grpo, sft
-    from bough.training.policy import Policy
     from bough.trajectories.reader import Reader, read
     from bough.trajectories.writer import Writer
     from bough.types import Call, Group, Message, Pair, Task, ToolCall, Trajectory, Turn
@@ -24,7 +24,7 @@ _HOMES = {
     "bough.environments.base": ("Environment", "Observation", "WorldError"),
     "bough.errors": ("BoughError", "InputError"),
     "bough.stages.train": ("Trained", "dpo", "grpo", "sft"),
-    "bough.training.policy": ("Policy",),
+    "bough.policy.policy": ("Policy",),
     "bough.trajectories.reader": ("Reader", "read"),
     "bough.trajectories.writer": ("Writer",),
     "bough.types": ("Call", "Group", "Message", "Pair", "Task", "ToolCall", "Trajectory", "Turn"),

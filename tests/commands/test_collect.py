@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from bough.cli import main
-from bough.training.policy import Policy
+from bough.policy.policy import Policy
 from bough.trajectories.reader import read
 from bough.types import Trajectory
 from tests.environments.worlds import Breaking

@@ -10,12 +10,12 @@ from bough.curation.counterfactual import Miner
 from bough.curation.failure_pairs import failure_pairs
 from bough.curation.source import Filed
 from bough.environments.base import Environment
-from bough.environments.household.environment import Household
 from bough.ledger import Ledger
 from bough.rollouts.agents import ExpertAgent
 from bough.rollouts.collect import attempts, collect
 from bough.rollouts.episode import play
 from bough.types import Message, Pair, Task, Trajectory
+from bough.worlds.household.environment import Household
 from tests.curation.players import NoisyExpert
 from tests.curation.records import episode, turn
 from tests.environments.worlds import Counting

@@ -10,10 +10,10 @@ from bough.curation.counterfactual import Cost, Miner
 from bough.curation.pair_work import PairWork
 from bough.curation.rounds import Round
 from bough.curation.source import Filed
-from bough.environments.household.environment import Household
 from bough.errors import InputError
 from bough.rollouts.episode import play
 from bough.types import Pair, Task
+from bough.worlds.household.environment import Household
 from tests.environments.worlds import Counting
 from tests.rollouts.players import Script
 

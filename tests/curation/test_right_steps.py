@@ -6,14 +6,14 @@ from bough.config.rollouts import LimitsConfig
 from bough.curation.right_steps import right_steps
 from bough.curation.source import Filed
 from bough.environments.base import Environment, Observation
-from bough.environments.household.environment import Household
 from bough.ledger import Ledger
 from bough.rollouts.agents import ExpertAgent
 from bough.rollouts.episode import play
 from bough.types import Pair, Task
-from tests.environments.household.flat import flat
+from bough.worlds.household.environment import Household
 from tests.environments.worlds import Counting
 from tests.rollouts.players import Script
+from tests.worlds.household.flat import flat
 
 LIMITS = LimitsConfig(max_turns=20, max_errors=0, max_repeats=0)
 

@@ -8,10 +8,10 @@ from pydantic import Field
 
 from bough.config.base import Config
 from bough.environments.base import WorldError
-from bough.environments.interpreter.environment import Interpreter
 from bough.environments.tasks import configured, first_tasks, tasks_of
 from bough.errors import InputError
 from bough.types import Task
+from bough.worlds.interpreter.environment import Interpreter
 from tests.environments.worlds import Counting
 
 

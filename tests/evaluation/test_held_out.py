@@ -6,8 +6,8 @@ import torch
 from bough.calls.builder import CallBuilder
 from bough.calls.template import load_template
 from bough.evaluation.held_out import HeldOut
-from bough.training.adapters import Lora
-from bough.training.policy import Policy
+from bough.policy.adapters import Lora
+from bough.policy.policy import Policy
 from bough.types import Message, Pair, Task, Trajectory, Turn
 
 HI = [Message(role="user", content="go to shelf 1")]

@@ -7,7 +7,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bough.objectives.base import Mean, add_metrics, float_vectors, share
+from bough.metrics import Mean, add_metrics
+from bough.objectives.base import float_vectors, share
 
 
 def test_a_mean_counts_only_what_its_mask_says():

@@ -6,7 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bough.objectives.base import add_metrics
+from bough.metrics import add_metrics
 from bough.objectives.dpo import LossType, Sides, dpo_loss
 
 LN2 = math.log(2)

@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bough.objectives.base import add_metrics
+from bough.metrics import add_metrics
 from bough.objectives.grpo import aggregation_weights, grpo_loss, k3
 
 

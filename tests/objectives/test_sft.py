@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bough.objectives.base import add_metrics
+from bough.metrics import add_metrics
 from bough.objectives.sft import sft_loss, step_weights
 
 REWARDS = st.lists(st.none() | st.floats(-1e6, 1e6), min_size=1, max_size=8)

@@ -5,9 +5,9 @@ import torch
 
 from bough.config.rollouts import AgentConfig
 from bough.config.sampling import SamplingConfig
+from bough.policy.policy import Policy
 from bough.rollouts.agents import Agent, ExpertAgent, make_agent
 from bough.rollouts.rescore import Rescored, logprob_gap, rescore, sampled_calls, trained_logprobs
-from bough.training.policy import Policy
 from bough.types import Call, Message, Task, Trajectory, Turn
 
 REPLY = Message(role="assistant", content="x")

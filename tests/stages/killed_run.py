@@ -16,7 +16,7 @@ import torch
 
 from bough.calls.template import load_template
 from bough.cli import main
-from bough.training.policy import Policy
+from bough.policy.policy import Policy
 
 
 def run(kills: int, seed: int, arguments: list[str]) -> int:

@@ -55,8 +55,8 @@ def test_8_bit_optimizers_train_and_go_on_from_a_checkpoint(tmp_path: Path, sett
 
 def test_4_bit_weights_are_4_bits(tmp_path: Path):
     pytest.importorskip("bitsandbytes", reason="the qlora extra is not installed")
-    from bough.training.adapters import Lora
-    from bough.training.policy import Policy
+    from bough.policy.adapters import Lora
+    from bough.policy.policy import Policy
 
     policy = Policy.load("tiny", quantize=True, lora=Lora(r=4))
     kinds = {type(module).__name__ for module in policy.base.modules()}

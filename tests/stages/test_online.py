@@ -11,10 +11,10 @@ import torch
 import bough
 from bough.engines.local.engine import LocalEngine
 from bough.errors import BoughError, InputError
+from bough.policy.policy import Policy
 from bough.stages.player import Player
 from bough.stages.watch import Watch
 from bough.training.metrics_file import MetricsFile
-from bough.training.policy import Policy
 from bough.training.source import PausedError
 from bough.trajectories.reader import read
 from bough.types import Group

@@ -63,7 +63,7 @@ def best_and_worst(model: str) -> tuple[float, float]:
     """Log-probabilities of the best and the worst attempt of the first group."""
     from bough.calls.builder import CallBuilder
     from bough.calls.template import load_template
-    from bough.training.policy import Policy
+    from bough.policy.policy import Policy
     from bough.trajectories.reader import read
     from bough.types import Group
 

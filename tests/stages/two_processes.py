@@ -18,7 +18,7 @@ import torch
 
 from bough.calls.template import load_template
 from bough.cli import main
-from bough.training.policy import Policy
+from bough.policy.policy import Policy
 
 PATIENCE_S = 240  # processes that wait for one another in vain wait for ever
 

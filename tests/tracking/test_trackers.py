@@ -5,11 +5,11 @@ import pytest
 
 from bough.disk import locked
 from bough.errors import BoughError, InputError
+from bough.policy.processes import Processes
 from bough.tracking import recipe as recipe_module
 from bough.tracking import trackers as trackers_module
 from bough.tracking.recipe import RecipeTracker
 from bough.tracking.trackers import Trackers
-from bough.training.processes import Processes
 
 
 def test_mlflow_keeps_settings_and_numbers_in_a_database_beside_the_run(

@@ -11,13 +11,13 @@ import torch
 
 from bough.config.training import SFTConfig
 from bough.errors import BoughError
+from bough.policy.adapters import Lora
+from bough.policy.policy import Policy
 from bough.rundir import RunDir
 from bough.stages.sft import Demonstration, SFTObjective
-from bough.training.adapters import Lora
 from bough.training.checkpoint import checkpoints
 from bough.training.loop import Trainer
 from bough.training.metrics_file import MetricsFile
-from bough.training.policy import Policy
 from bough.training.source import Batch, FileSource
 from bough.training.step import Step
 from bough.types import Call

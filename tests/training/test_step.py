@@ -6,13 +6,13 @@ import pytest
 import torch
 
 from bough.config.training import DPOConfig, GRPOConfig
+from bough.policy.adapters import Lora
+from bough.policy.policy import Policy
+from bough.policy.reference import Reference
 from bough.stages.dpo import DPOObjective, Preference
 from bough.stages.grpo import Attempts, GRPOObjective
 from bough.stages.sft import Demonstration, SFTObjective
-from bough.training.adapters import Lora
 from bough.training.objective import Example
-from bough.training.policy import Policy
-from bough.training.reference import Reference
 from bough.training.step import Step
 from bough.types import Call
 

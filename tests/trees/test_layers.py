@@ -1,7 +1,7 @@
 import pytest
 
 from bough.trees.layers import Sight, branching_obstacle, layer_sights
-from tests.training.families import PLAIN, TREES, make
+from tests.policy.families import PLAIN, TREES, make
 
 
 @pytest.mark.parametrize("family", TREES)

@@ -8,8 +8,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from bough.environments.web import browser as browsers
-from bough.environments.web.browser import Browser
+from bough.worlds.web import browser as browsers
+from bough.worlds.web.browser import Browser
 
 COMPLAINTS = {"Runtime.exceptionThrown", "Log.entryAdded", "Runtime.consoleAPICalled"}
 

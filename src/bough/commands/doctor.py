@@ -12,10 +12,10 @@ from bough.disk import write_json
 from bough.errors import InputError
 from bough.ledger import Ledger
 from bough.models.context import context_length
+from bough.policy.load import base_and_adapter
 from bough.rundir import RunDir
 from bough.terminal import console
 from bough.terminal.tokens import coloured
-from bough.training.load import base_and_adapter
 from bough.trajectories.reader import Reader
 
 

@@ -15,11 +15,11 @@ from bough.disk import write_json
 from bough.errors import InputError
 from bough.evaluation.held_out import HeldOut
 from bough.models.context import context_length
+from bough.policy.adapters import add_reference
+from bough.policy.load import base_and_adapter
+from bough.policy.policy import Policy
 from bough.terminal import console
-from bough.training.adapters import add_reference
-from bough.training.load import base_and_adapter
 from bough.training.origin import start_of
-from bough.training.policy import Policy
 from bough.trajectories.reader import Reader
 
 log = logging.getLogger(__name__)

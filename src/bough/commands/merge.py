@@ -10,9 +10,9 @@ from bough.disk import drafting, put_in_place
 from bough.errors import InputError
 from bough.models.gguf_file import write_gguf
 from bough.models.resolve import load_tokenizer
+from bough.policy.adapters import load_actor
+from bough.policy.load import base_and_adapter, load_model
 from bough.terminal import console
-from bough.training.adapters import load_actor
-from bough.training.load import base_and_adapter, load_model
 
 
 def merge(config: MergeConfig) -> int:

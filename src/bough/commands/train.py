@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from bough.config.training import DPOConfig, GRPOConfig, SFTConfig
+from bough.policy.processes import Processes
 from bough.stages import train
 from bough.terminal import console
 from bough.training.metrics_file import MetricsFile
-from bough.training.processes import Processes
 
 
 def sft(config: SFTConfig) -> int:

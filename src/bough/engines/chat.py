@@ -17,7 +17,7 @@ from bough.engines.base import Answer, TokenEngine
 from bough.types import Call, Message
 
 if TYPE_CHECKING:
-    from bough.training.policy import Policy
+    from bough.policy.policy import Policy
 
 
 class TemplateEngine:

@@ -18,7 +18,7 @@ async def load_engine(config: AgentConfig, sampling: SamplingConfig) -> Engine:
         raise InputError(f"--base-url {config.base_url} needs --engine openai or --engine vllm")
     from bough.calls.template import load_template
     from bough.engines.chat import TemplateEngine
-    from bough.training.load import base_and_adapter
+    from bough.policy.load import base_and_adapter
 
     name, folder = base_and_adapter(config.model)
     adapter = config.adapter or folder
@@ -28,7 +28,7 @@ async def load_engine(config: AgentConfig, sampling: SamplingConfig) -> Engine:
     import torch
 
     from bough.engines.local.engine import LocalEngine
-    from bough.training.policy import Policy
+    from bough.policy.policy import Policy
 
     bf16 = torch.cuda.is_available() if config.bf16 is None else config.bf16
     policy = Policy.load(name, adapter=adapter, dtype=torch.bfloat16 if bf16 else torch.float32).eval()

@@ -22,9 +22,9 @@ from bough.environments.base import Environment
 from bough.errors import InputError, did_you_mean
 
 BUILT_IN = {
-    "household": "bough.environments.household.environment:Household",
-    "web": "bough.environments.web.environment:Web",
-    "interpreter": "bough.environments.interpreter.environment:Interpreter",
+    "household": "bough.worlds.household.environment:Household",
+    "web": "bough.worlds.web.environment:Web",
+    "interpreter": "bough.worlds.interpreter.environment:Interpreter",
 }
 GROUP = "bough.environments"
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from bough.calls.builder import CallBuilder
 from bough.formats.base import Sample
 from bough.ledger import Ledger
-from bough.training.policy import Answers, Policy
+from bough.policy.policy import Answers, Policy
 from bough.types import Call, Group, Message, Pair, Turn
 
 

@@ -32,7 +32,8 @@ from torch import Tensor
 from torch.nn.functional import logsigmoid
 
 from bough.errors import did_you_mean
-from bough.objectives.base import Loss, Mean, float_vectors, share
+from bough.metrics import Mean
+from bough.objectives.base import Loss, float_vectors, share
 
 LossType = Literal["sigmoid", "cdpo", "hinge", "ipo", "length_normalised", "simpo"]
 AVERAGED = frozenset({"ipo", "length_normalised", "simpo"})

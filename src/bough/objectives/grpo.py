@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 
 from bough.errors import did_you_mean
-from bough.objectives.base import Loss, Mean, float_vectors, share
+from bough.metrics import Mean
+from bough.objectives.base import Loss, float_vectors, share
 
 Averaging = Literal["token_mean", "sequence_mean", "constant_length"]
 

@@ -8,7 +8,8 @@ from statistics import mean
 
 from torch import Tensor
 
-from bough.objectives.base import Loss, Mean, float_vectors, share
+from bough.metrics import Mean
+from bough.objectives.base import Loss, float_vectors, share
 
 
 def sft_loss(logprobs_N: Tensor, weights_N: Tensor, *, denominator: float) -> Loss:

@@ -16,7 +16,7 @@ from bough.rollouts.agents import Agent, ModelAgent
 from bough.types import Call, Trajectory
 
 if TYPE_CHECKING:
-    from bough.training.policy import Policy
+    from bough.policy.policy import Policy
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,7 @@ from bough.calls.template import ChatTemplate
 from bough.config.training import GRPOConfig
 from bough.errors import BoughError, RowError
 from bough.ledger import Ledger
+from bough.policy.policy import Policy
 from bough.rundir import RunDir
 from bough.stages.batch_file import BatchFile
 from bough.stages.examples import CallSource, enter_calls
@@ -30,7 +31,6 @@ from bough.stages.grpo import Attempts, make_attempts
 from bough.stages.player import LostError, Played, Player
 from bough.stages.stamp import Stamp, Stamper
 from bough.stages.watch import Watch
-from bough.training.policy import Policy
 from bough.training.source import Batch, PausedError
 from bough.types import Call, Group
 

@@ -24,12 +24,12 @@ from bough.environments.isolated import shut_down
 from bough.environments.registry import find
 from bough.environments.tasks import configured, tasks_of
 from bough.errors import BoughError, InputError
+from bough.policy.policy import Policy
 from bough.rewards.rubric import Rubric
 from bough.rewards.score import score
 from bough.rollouts.agents import ModelAgent
 from bough.rollouts.collect import Attempt, attempts, collect
 from bough.rollouts.rescore import sampled_calls
-from bough.training.policy import Policy
 from bough.types import Group, Task, Trajectory
 
 log = logging.getLogger(__name__)

@@ -21,6 +21,13 @@ from bough.config.yaml_file import YamlFile
 from bough.disk import write_json
 from bough.errors import InputError
 from bough.models.context import context_length
+from bough.policy.adapters import add_actor, add_reference, load_actor
+from bough.policy.load import base_and_adapter, load_model
+from bough.policy.policy import Policy
+from bough.policy.processes import Processes
+from bough.policy.reconcile import grow
+from bough.policy.saving import save_policy
+from bough.policy.shape import lora, start_adapter
 from bough.rundir import RunDir
 from bough.stages.dpo import DPOObjective, preferences
 from bough.stages.examples import Examples
@@ -29,18 +36,11 @@ from bough.stages.online import OnlineSource
 from bough.stages.sft import SFTObjective, demonstrations
 from bough.terminal.training import TrainingProgress
 from bough.tracking.trackers import Trackers
-from bough.training.adapters import add_actor, add_reference, load_actor
 from bough.training.checkpoint import Checkpoint, checkpoints
 from bough.training.counters import Counters
-from bough.training.load import base_and_adapter, load_model
 from bough.training.loop import Trainer
 from bough.training.objective import Objective
 from bough.training.origin import Origin
-from bough.training.policy import Policy
-from bough.training.processes import Processes
-from bough.training.reconcile import grow
-from bough.training.saving import save_policy
-from bough.training.shape import lora, start_adapter
 from bough.training.source import FileSource
 
 log = logging.getLogger(__name__)

@@ -18,7 +18,11 @@ from torch import Tensor
 from bough.config.training import TrainingConfig
 from bough.disk import drafting, put_in_place
 from bough.errors import BoughError
-from bough.objectives.base import Mean
+from bough.metrics import Mean
+from bough.policy.policy import Policy
+from bough.policy.processes import Processes
+from bough.policy.reference import Reference
+from bough.policy.shard import whole
 from bough.rundir import RunDir
 from bough.training import checkpoint
 from bough.training.bad_batch import write_batch
@@ -27,11 +31,7 @@ from bough.training.metrics_file import MetricsFile
 from bough.training.objective import Example, Objective
 from bough.training.optimizer import make_optimizer
 from bough.training.optimizer_state import OptimizerState, not_finite
-from bough.training.policy import Policy
-from bough.training.processes import Processes
-from bough.training.reference import Reference
 from bough.training.schedule import learning_rate
-from bough.training.shard import whole
 from bough.training.source import Batch, PausedError, Source
 from bough.training.step import Gradient, Step
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from bough.training.shard import gather, piece
+from bough.policy.shard import gather, piece
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
 

@@ -16,8 +16,8 @@ from bough.config.yaml_file import YamlFile
 from bough.disk import write_json
 from bough.errors import InputError
 from bough.models.digest import folder_digest, model_digest
+from bough.policy.load import base_and_adapter
 from bough.rundir import RunDir
-from bough.training.load import base_and_adapter
 
 # From a checkpoint's weights to the run folder: weights, step-N, checkpoints.
 DEPTH = 3

@@ -18,10 +18,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bough.objectives.base import Loss, Mean, add_metrics
+from bough.metrics import Mean, add_metrics
+from bough.objectives.base import Loss
+from bough.policy.policy import Answers, Policy
+from bough.policy.reference import Reference
 from bough.training.objective import Example, Objective
-from bough.training.policy import Answers, Policy
-from bough.training.reference import Reference
 from bough.trees.pack import PlainRow, TreeRow
 from bough.types import Call
 

@@ -7,7 +7,7 @@ from typing import Any
 from bough.config.sampling import SamplingConfig
 from bough.engines.base import Generated
 from bough.engines.local.engine import LocalEngine
-from bough.training.policy import Policy
+from bough.policy.policy import Policy
 
 Answers = dict[str, list[Generated]]
 

@@ -9,11 +9,11 @@ from bough.engines.base import ContextFullError, EngineError
 from bough.engines.local.engine import LocalEngine
 from bough.errors import InputError
 from bough.models.resolve import load_tokenizer
-from bough.training.adapters import Lora
-from bough.training.policy import Policy
+from bough.policy.adapters import Lora
+from bough.policy.policy import Policy
 from bough.types import Call
 from tests.engines.local.playing import play, prompt, run, small_engine
-from tests.training.families import make
+from tests.policy.families import make
 
 SAMPLING = SamplingConfig(max_new_tokens=16)
 SYSTEM = prompt("system", 140)

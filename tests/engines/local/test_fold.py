@@ -5,9 +5,9 @@ from peft import LoraConfig, get_peft_model
 from bough.engines.local.engine import LocalEngine
 from bough.engines.local.fold import Fold, pays
 from bough.errors import InputError
-from bough.training.adapters import ACTOR, Lora
-from bough.training.policy import Policy
-from tests.training.families import make
+from bough.policy.adapters import ACTOR, Lora
+from bough.policy.policy import Policy
+from tests.policy.families import make
 
 TOKENS = torch.arange(3, 23)[None]
 

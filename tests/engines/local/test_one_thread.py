@@ -9,9 +9,9 @@ from bough.config.sampling import SamplingConfig
 from bough.engines.local.draw import Wishes, draw
 from bough.engines.local.one_thread import OneThread
 from bough.engines.local.reader import Reader
-from bough.training.policy import Policy
+from bough.policy.policy import Policy
 from tests.engines.local.test_ragged import read
-from tests.training.families import make
+from tests.policy.families import make
 
 
 @pytest.fixture(params=[5, 7])

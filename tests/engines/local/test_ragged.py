@@ -6,11 +6,11 @@ import torch
 from bough.engines.local.ragged import RaggedRunner, RaggedStore
 from bough.engines.local.reader import Reader
 from bough.engines.local.schedule import Resident, Span
-from bough.training.adapters import Lora
-from bough.training.policy import Policy
+from bough.policy.adapters import Lora
+from bough.policy.policy import Policy
 from tests.engines.local.playing import hash_of, play, prompt, run, small_engine
 from tests.engines.local.test_engine import SAMPLING
-from tests.training.families import make
+from tests.policy.families import make
 
 SEQUENCES = [prompt(f"sequence {i}", 700) for i in range(4)]
 

@@ -6,9 +6,9 @@ from bough.config.sampling import SamplingConfig
 from bough.engines.local.reader import NAME, Reader
 from bough.errors import InputError
 from bough.models.limits import NOT_IN_ENGINE
-from bough.training.policy import Policy
+from bough.policy.policy import Policy
 from tests.engines.local.playing import play, prompt, run, small_engine
-from tests.training.families import make
+from tests.policy.families import make
 
 SAMPLING = SamplingConfig(max_new_tokens=6)
 

@@ -8,8 +8,8 @@ import pytest
 from bough.config.sampling import SamplingConfig
 from bough.engines.base import EngineError
 from bough.engines.local.engine import LocalEngine
-from bough.training.adapters import Lora
-from bough.training.policy import Policy
+from bough.policy.adapters import Lora
+from bough.policy.policy import Policy
 from tests.engines.local.playing import prompt, small_engine
 
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import torch
 
 from bough.models.resolve import load_tokenizer
-from bough.training.adapters import Lora
-from bough.training.policy import Policy
-from bough.training.saving import save_policy
+from bough.policy.adapters import Lora
+from bough.policy.policy import Policy
+from bough.policy.saving import save_policy
 
 
 def make_adapter(folder: Path, *, seed: int, rank: int) -> Policy:

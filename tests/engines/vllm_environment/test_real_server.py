@@ -24,7 +24,7 @@ from bough.engines.base import ContextFullError, Generated
 from bough.engines.openai import OpenAIEngine
 from bough.engines.vllm_server import VLLMServerEngine
 from bough.models.resolve import resolve
-from bough.training.policy import Policy
+from bough.policy.policy import Policy
 from bough.types import Call, Message, Turn
 from tests.engines.vllm_environment.adapters import make_adapter
 

@@ -17,7 +17,7 @@ from bough.engines.base import ContextFullError, EngineError, Generated
 from bough.engines.chat import TemplateEngine
 from bough.engines.vllm import VLLMEngine
 from bough.errors import InputError
-from bough.training.policy import Policy
+from bough.policy.policy import Policy
 from bough.types import Call, Message, Turn
 from tests.engines.vllm_environment.adapters import make_adapter
 

@@ -31,7 +31,7 @@ from bough.engines.local.schedule import Scheduler
 from bough.engines.local.stops import StopTexts
 from bough.engines.local.worker import Runner, Worker
 from bough.errors import InputError
-from bough.training.policy import Policy
+from bough.policy.policy import Policy
 
 GPU_LENGTH = 4096  # tokens an episode may have on a GPU, where each has a row of its own, unless told otherwise
 

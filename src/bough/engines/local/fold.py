@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from bough.errors import InputError
-from bough.training.adapters import ACTOR, adapted_layers
+from bough.policy.adapters import ACTOR, adapted_layers
 
 
 class Fold:

@@ -18,8 +18,8 @@ from bough.engines.local.fold import Fold
 from bough.engines.local.one_thread import OneThread
 from bough.errors import InputError
 from bough.models.limits import NOT_IN_ENGINE
-from bough.training.head import Head
-from bough.training.policy import Policy
+from bough.policy.head import Head
+from bough.policy.policy import Policy
 from bough.trees.layers import Sight
 
 log = logging.getLogger(__name__)

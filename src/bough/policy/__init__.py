@@ -1,0 +1,1 @@
+"""A model with its adapters: log-probabilities, the head, loading, saving, sharding."""

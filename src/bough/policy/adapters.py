@@ -1,0 +1,123 @@
+"""The adapters of a policy: "actor" is trained, "reference" stands still and is what the actor is compared with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import wraps
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from bough.errors import BoughError, InputError
+from bough.policy.load import load_outline
+
+ACTOR = "actor"
+REFERENCE = "reference"
+Targets = str | tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Lora:
+    """A new LoRA adapter.
+
+    `targets` are names of modules, a pattern that whole names match, or "all-linear": every
+    linear layer but the head.
+    """
+
+    r: int = 16
+    alpha: int = 32
+    dropout: float = 0.0
+    targets: Targets = "all-linear"
+
+
+def add_actor(model: Any, lora: Lora) -> Any:
+    """The model with a new actor, which changes nothing until it is trained."""
+    from peft import LoraConfig, get_peft_model
+
+    targets = lora.targets if isinstance(lora.targets, str) else list(lora.targets)
+    config = LoraConfig(
+        r=lora.r, lora_alpha=lora.alpha, lora_dropout=lora.dropout, target_modules=targets, task_type="CAUSAL_LM"
+    )
+    try:
+        return get_peft_model(model, config, adapter_name=ACTOR)
+    except ValueError as error:
+        raise InputError(f"lora_target_modules does not fit the model: {error}") from error
+
+
+def _whole(load: Callable[..., Any]) -> Callable[..., Any]:
+    """`load(model, folder, …)`, whose errors about damaged files are InputErrors."""
+
+    @wraps(load)
+    def guarded(model: Any, folder: Path, **options: Any) -> Any:
+        try:
+            return load(model, folder, **options)
+        except (BoughError, MemoryError, torch.OutOfMemoryError):
+            raise
+        except Exception as error:  # peft and safetensors raise errors of many kinds
+            said = str(error).partition("\n")[0]
+            raise InputError(f"{folder}: the adapter cannot be loaded: {type(error).__name__}: {said}") from error
+
+    return guarded
+
+
+@_whole
+def load_actor(model: Any, folder: Path, *, dropout: float | None = None) -> Any:
+    """The model with the adapter in `folder` as its actor, and with another dropout than it had if one is given."""
+    from peft import PeftConfig, PeftModel
+
+    if not (folder / "adapter_config.json").is_file():
+        raise InputError(f"{folder} holds no adapter: adapter_config.json is missing")
+    config = PeftConfig.from_pretrained(folder)
+    if dropout is not None:
+        config.lora_dropout = dropout
+    return PeftModel.from_pretrained(model, folder, adapter_name=ACTOR, is_trainable=True, config=config)
+
+
+def add_reference(model: Any, folder: Path) -> None:
+    """Loads the adapter in `folder` as the reference of a model that has an actor."""
+    model.load_adapter(str(folder), adapter_name=REFERENCE, is_trainable=False)
+
+
+def same_layers(name: str, left: Targets, right: Targets) -> bool:
+    """Whether two ways to name layers mean the same ones of the model `name`."""
+    return left == right or _layers(name, left) == _layers(name, right)
+
+
+def _layers(name: str, targets: Targets) -> set[str]:
+    return set(add_actor(load_outline(name), Lora(r=1, targets=targets)).targeted_module_names)
+
+
+def adapted_layers(model: Any) -> list[Any]:
+    """The layers that hold adapters."""
+    from peft.tuners.tuners_utils import BaseTunerLayer
+    from peft.utils.other import AuxiliaryTrainingWrapper
+
+    return [module for module in model.modules() if isinstance(module, BaseTunerLayer | AuxiliaryTrainingWrapper)]
+
+
+@contextmanager
+def reference(model: Any, layers: Sequence[Any]) -> Iterator[None]:
+    """Within it the model is the reference, without gradients: its adapter of that name, or no adapter at all.
+
+    peft has this too, but walks the whole model for it and marks every weight as frozen and
+    back: on a large model a tenth of a second each time, and not for weights that are sharded.
+    """
+    if not hasattr(model, "peft_config"):
+        raise InputError(
+            "a policy that is trained in full holds no reference; train an adapter, "
+            "load the reference as a policy of its own, or compute its log-probabilities beforehand"
+        )
+    name, inside, outside = "_disable_adapters", True, False  # type: tuple[str, Any, Any]
+    if REFERENCE in model.peft_config:
+        name, inside, outside = "_active_adapter", [REFERENCE], [ACTOR]
+    try:
+        for layer in layers:
+            setattr(layer, name, inside)
+        with torch.no_grad():
+            yield
+    finally:
+        for layer in layers:
+            setattr(layer, name, outside)

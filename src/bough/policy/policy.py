@@ -1,0 +1,325 @@
+"""The policy: a language model, its adapters, and the log-probabilities of what calls answered.
+
+`rows` says what is computed together, calling the policy with a row computes it, and
+`logprobs` does both. With `share=False` every call is computed by itself with the model's
+own causal attention: slower, the same numbers, other code.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, Self
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from bough.errors import InputError
+from bough.models.limits import NOT_CAUSAL
+from bough.policy.adapters import ACTOR, Lora, adapted_layers, add_actor, load_actor, reference
+from bough.policy.head import Head, predict
+from bough.policy.load import base_and_adapter, load_model
+from bough.policy.shard import gather, most, shard
+from bough.trees.attend import BLOCK, block_mask, dense_mask, flex_tree_attention, sdpa_tree_attention
+from bough.trees.build import CallTokens
+from bough.trees.layers import branching_obstacle, layer_sights, length_matters
+from bough.trees.pack import PlainRow, TreeRow, plain_row, plain_rows, tree_rows
+from bough.types import Call
+
+log = logging.getLogger(__name__)
+
+Attention = Literal["auto", "flex", "sdpa"]
+FLEX, SDPA = "bough_flex", "bough_sdpa"  # our names for them among the attention functions of transformers
+BUDGET = 8192
+PROBE = [[0, 1, 2, 3], [0, 1, 2, 4]]
+ENLARGED = 64.0  # the largest logit in the check of the head; models cap theirs at 15 to 50
+MOST_ENLARGED = 1024.0  # so that half precision does not overflow where the head is all but zero
+
+
+class Answers(NamedTuple):
+    """What the policy says to the calls of a row, a tensor for each call.
+
+    Of each answered token its log-probability and, without gradient, the entropy of the
+    distribution it came from, both float32, and whether it was the likeliest token.
+    """
+
+    logprobs: list[Tensor]
+    entropies: list[Tensor]
+    greedy: list[Tensor]
+
+
+class Policy(nn.Module):
+    """A causal language model in training. Called with a row, it gives the row's `Answers`.
+
+    `attention` is how trees are computed: "flex" (FlexAttention, for CUDA), "sdpa" (a dense
+    mask), or "auto". `obstacle` says why the model cannot read trees, None if it can.
+    With `autocast`, matrix products are in that type whatever the weights are kept in:
+    what is trained stays float32, so that small steps are not rounded away. With `compile`,
+    each layer's small operations become a few kernels: a minute once, then a step is faster.
+    `device` is where it will compute, if its weights are elsewhere until they are sharded.
+    All its log-probabilities and entropies are of the logits divided by `temperature`.
+    """
+
+    sharded = False
+    temperature = 1.0
+
+    def __init__(
+        self,
+        model: Any,
+        *,
+        attention: Attention = "auto",
+        autocast: torch.dtype | None = None,
+        compile: bool = False,
+        device: torch.device | None = None,
+    ) -> None:
+        super().__init__()
+        self.model = model
+        self.autocast = autocast
+        self.plain_attention, self.tree_attention = _attentions(self.base, attention, device or self.device)
+        self.sights = {} if (obstacle := branching_obstacle(self.decoder)) else layer_sights(self.decoder)
+        self.obstacle = obstacle
+        if obstacle:
+            log.warning("%s cannot share tokens between calls (%s): plain rows", type(self.base).__name__, obstacle)
+        self._check_model()
+        if autocast:
+            # peft would lift the inputs of an adapter to the float32 of its weights, for autocast to lower them again.
+            for layer in self._adapted_layers:
+                layer.cast_input_dtype_enabled = False
+        if compile:
+            self._compile_layers()
+
+    @classmethod
+    def load(
+        cls,
+        name: str,
+        *,
+        dtype: torch.dtype | None = None,
+        attention: Attention = "auto",
+        adapter: str | Path | None = None,
+        lora: Lora | None = None,
+        quantize: bool = False,
+        gradient_checkpointing: bool = False,
+        device: str | torch.device | None = None,
+    ) -> Self:
+        """Load a built-in model, a local folder (of an adapter too) or a hub id.
+
+        With `adapter`, a folder, or `lora`, a new one, only that adapter is trained.
+        """
+        name, folder = base_and_adapter(name)
+        adapter = adapter or folder
+        if adapter and lora:
+            raise InputError(f"the adapter {adapter} has its own shape; give either it or a new lora")
+        device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+        model = load_model(name, dtype=dtype, device=device, quantize=quantize)
+        if gradient_checkpointing:
+            model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+        if adapter:
+            model = load_actor(model, Path(adapter))
+        elif lora:
+            model = add_actor(model, lora)
+        return cls(model, attention=attention)
+
+    @property
+    def base(self) -> Any:
+        """The transformers model inside, with its adapters' layers in place."""
+        return self.model.get_base_model() if hasattr(self.model, "peft_config") else self.model
+
+    @property
+    def decoder(self) -> Any:
+        """The model without its head."""
+        decoder = self.base.get_decoder()
+        return decoder if decoder is not self.base else self.base.model  # Llama 4 does not find its own
+
+    @property
+    def device(self) -> torch.device:
+        device: torch.device = self.base.get_input_embeddings().weight.device
+        return device
+
+    def reference(self) -> AbstractContextManager[None]:
+        """Within it the policy answers as its reference does: the adapter of that name, or none."""
+        return reference(self.model, self._adapted_layers)
+
+    @cached_property
+    def _adapted_layers(self) -> list[Any]:
+        return adapted_layers(self.model)
+
+    def shard(self, device: torch.device) -> None:
+        """From now on each process keeps a piece of every weight; they must make the same passes together."""
+        shard(self, self._layers(), device)
+        self.sharded = True
+
+    def weights(self) -> dict[str, Tensor]:
+        """What is kept of the policy, by the names in `model`: the actor, or all weights.
+
+        Sharded, every process must ask; the first gets them whole, the others nothing.
+        """
+        state = {name.removeprefix("model."): value for name, value in self.state_dict(keep_vars=True).items()}
+        if hasattr(self.model, "peft_config"):
+            state = {name: value for name, value in state.items() if f".{ACTOR}" in name}
+        return gather(state)
+
+    def logprobs(self, calls: Sequence[CallTokens], *, share: bool = True, budget: int = BUDGET) -> list[Tensor]:
+        """For each call the log-probability of each answered token: float32, differentiable.
+
+        The graph of all calls is held at once; training goes row by row instead.
+        """
+        result = [torch.empty(0, device=self.device)] * len(calls)
+        rows = self.rows(calls, share=share, budget=budget)
+        for row, answers in zip(rows, self.answers(rows), strict=True):
+            for c, logprobs in zip(row.calls, answers.logprobs, strict=True):
+                result[c] = logprobs
+        return result
+
+    def answers(self, rows: Sequence[TreeRow | PlainRow]) -> list[Answers]:
+        """Compute rows, one after the other."""
+        return [self(row) for row in self.passes(rows)][: len(rows)]
+
+    def passes(self, rows: Sequence[TreeRow | PlainRow]) -> list[TreeRow | PlainRow]:
+        """The rows; sharded, behind them others of one token, until all processes have the same number.
+
+        A layer's pieces come together only where all processes read that layer.
+        """
+        if not self.sharded:
+            return list(rows)
+        filler = self.rows([Call(prompt_ids=[0], completion_ids=[0])])
+        return [*rows, *filler * (most(len(rows), self.device) - len(rows))]
+
+    def rows(
+        self, calls: Sequence[CallTokens], *, share: bool = True, budget: int = BUDGET
+    ) -> list[TreeRow] | list[PlainRow]:
+        """What to compute together, at most `budget` tokens a row. Calls that answered nothing are in no row."""
+        rows: list[TreeRow] | list[PlainRow]
+        if share and self.obstacle is None:
+            rows = tree_rows(calls, budget)
+        elif share and not length_matters(self.decoder.config):
+            rows = plain_rows(calls, budget)
+        else:
+            rows = [plain_row(calls, [c]) for c, call in enumerate(calls) if len(call.completion_ids)]
+        self._check_ids(rows)
+        return rows
+
+    def forward(self, row: TreeRow | PlainRow) -> Answers:
+        """Compute one row."""
+        with torch.autocast(self.device.type, self.autocast, enabled=self.autocast is not None):
+            hidden_ID = self._read_tree(row) if isinstance(row, TreeRow) else self._read_plain(row)
+            hidden_MD = hidden_ID[self._tensor(row.predictors_M)]
+            predictions = predict(hidden_MD, self._tensor(row.targets_M), Head.of(self.base, self.temperature))
+        index_N = self._tensor(row.index_N)
+        return Answers(*(list(torch.split_with_sizes(values_M[index_N], row.lengths)) for values_M in predictions))
+
+    def _read_tree(self, row: TreeRow) -> Tensor:
+        """Hidden states [L, D] of a tree's nodes, and of padding after them."""
+        flex = self.tree_attention == FLEX
+        tree = row.tree
+        # A length of one block would be compiled for by itself, as any size of one is.
+        length = max(2, -(-len(tree) // BLOCK)) * BLOCK if flex else len(tree)
+        token_L, position_L = np.zeros(length, np.int64), np.zeros(length, np.int64)
+        end_L = np.arange(1, length + 1)  # padding sees itself: a softmax over nothing is NaN
+        token_L[: len(tree)], position_L[: len(tree)], end_L[: len(tree)] = tree.token, tree.position, tree.end
+        token, position, end = map(self._tensor, (token_L, position_L, end_L))
+        dtype = self.autocast or self.base.dtype
+        masks = {
+            kind: block_mask(end, position, sight) if flex else dense_mask(end, position, sight, dtype)
+            for kind, sight in self.sights.items()
+        }
+        mask = masks if len(masks) > 1 else next(iter(masks.values()))
+        return self._read(token[None], mask, self.tree_attention, position_ids=position[None])[0]
+
+    def _read_plain(self, row: PlainRow) -> Tensor:
+        """Hidden states [B * L, D] of calls side by side. Padding comes last, where no token looks: no mask."""
+        return self._read(self._tensor(row.tokens_BL), None, self.plain_attention).flatten(0, 1)
+
+    def _read(self, tokens_BL: Tensor, mask: Any, attention: str, **positions: Tensor) -> Tensor:
+        self._attend_with(attention)
+        # Nobody reads a cache here, and with one transformers treats repeated positions differently.
+        hidden_BLD: Tensor = self.decoder(
+            input_ids=tokens_BL, attention_mask=mask, use_cache=False, **positions
+        ).last_hidden_state
+        return hidden_BLD
+
+    def _attend_with(self, attention: str) -> None:
+        if self.base.config._attn_implementation != attention:
+            self.base.set_attn_implementation(attention)
+
+    def _compile_layers(self) -> None:
+        """All layers of a kind share one compiled form, for rows of any length."""
+        for layer in self._layers():
+            layer.compile(dynamic=True)
+
+    def _layers(self) -> list[nn.Module]:
+        from transformers.modeling_layers import GradientCheckpointingLayer
+
+        return [module for module in self.decoder.modules() if isinstance(module, GradientCheckpointingLayer)]
+
+    def _tensor(self, array: np.ndarray[Any, Any]) -> Tensor:
+        return torch.from_numpy(array).to(self.device, non_blocking=True)
+
+    def _check_ids(self, rows: Sequence[TreeRow | PlainRow]) -> None:
+        """A GPU answers an id outside the vocabulary with an assertion that ends the process."""
+        size = self.base.get_input_embeddings().weight.shape[0]
+        ids = np.concatenate([[0], *(part.ravel() for row in rows for part in (row.tokens, row.targets_M))])
+        if not 0 <= ids.min() <= ids.max() < size:
+            raise InputError(f"token ids from {ids.min()} to {ids.max()}: the model's vocabulary is 0 to {size - 1}")
+
+    @torch.no_grad()
+    def _check_model(self) -> None:
+        """Refuse a model that is not causal, or whose head does something to the logits that `Head` does not know.
+
+        Two rows differ in their last token, which those before it must not feel. The hidden
+        states are enlarged on their way to the head: a cap that small logits hardly feel shows
+        in large ones.
+        """
+        head, seen = Head.of(self.base), []  # type: Head, list[Tensor]
+
+        def enlarge(_module: nn.Module, _inputs: Any, output: Any) -> Any:
+            hidden_BLD = output.last_hidden_state
+            factor = (ENLARGED / head.layer(hidden_BLD).abs().max().float()).clamp(1, MOST_ENLARGED)
+            output.last_hidden_state = hidden_BLD * factor.to(hidden_BLD.dtype)
+            seen.append(output.last_hidden_state)
+            return output
+
+        training = self.model.training
+        self.eval()
+        self._attend_with(self.plain_attention)
+        hook = self.decoder.register_forward_hook(enlarge)
+        try:
+            found = self.base(input_ids=torch.tensor(PROBE, device=self.device), use_cache=False).logits.float()
+        finally:
+            hook.remove()
+            self.train(training)
+        # Low precision rounds each step on the way to the logits.
+        tolerance = 1e-4 if torch.finfo(self.base.dtype).eps < 1e-5 else 0.02
+        if not seen or not (head.logits(seen[0]).float() - found).abs().max() <= tolerance * found.abs().max():
+            raise InputError(
+                f"{type(self.base).__name__} ({self.base.config.model_type}) turns hidden states into logits in a way "
+                "that Bough does not know: its log-probabilities would be wrong, so it can be neither trained nor run "
+                "in the local engine; --engine vllm or openai can still sample from it"
+            )
+        one_LD, other_LD = seen[0][:, :-1].float()
+        alike = (one_LD - other_LD).abs().max() <= tolerance * one_LD.abs().max()
+        if not alike or self.decoder.config.model_type in NOT_CAUSAL:
+            raise InputError(
+                f"{type(self.base).__name__} ({self.base.config.model_type}) is not a causal language model: its "
+                "tokens see those after them, so what it says of them are no log-probabilities; use another model"
+            )
+
+
+def _attentions(model: Any, wanted: Attention, device: torch.device) -> tuple[str, str]:
+    """The names under which transformers knows the attention for plain rows and for trees."""
+    from transformers import AttentionInterface
+
+    AttentionInterface.register(FLEX, flex_tree_attention)
+    AttentionInterface.register(SDPA, sdpa_tree_attention)
+    # SDPA leaves out the capping of scores (Gemma 2) without a word.
+    capped = getattr(model.config.get_text_config(), "attn_logit_softcapping", None)
+    plain = "sdpa" if model._supports_sdpa and not capped else "eager"
+    if wanted == "flex" and not model._supports_flex_attn:
+        raise InputError(f"{type(model).__name__} does not support FlexAttention; choose attention='sdpa'")
+    flex = wanted == "flex" or (wanted == "auto" and device.type == "cuda" and model._supports_flex_attn)
+    if flex:
+        return plain, FLEX
+    return plain, SDPA if plain == "sdpa" and device.type == "cpu" else plain

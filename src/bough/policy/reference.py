@@ -1,0 +1,114 @@
+"""The reference's log-probabilities: computed in each step, or once and kept on disk."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+
+import numpy as np
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from bough.policy.policy import Policy
+from bough.policy.processes import Processes
+from bough.trees.pack import PlainRow, TreeRow
+from bough.types import Call
+
+log = logging.getLogger(__name__)
+
+
+class Reference:
+    """Gives the reference's log-probabilities of the calls in rows.
+
+    Where they were computed in advance they are looked up by the call object itself;
+    elsewhere the rows go through the model again with the reference in place of the policy.
+    """
+
+    def __init__(self, policy: Policy) -> None:
+        self.policy = policy
+        self._known: dict[int, Tensor] = {}
+
+    def of(self, rows: Sequence[TreeRow | PlainRow], calls: Sequence[Call]) -> list[list[Tensor]]:
+        """For each row one tensor for each of its calls, in the row's order, without gradient."""
+        if self._known:
+            return [[self._known[id(calls[c])] for c in row.calls] for row in rows]
+        with torch.no_grad(), _evaluating(self.policy), self.policy.reference():
+            return [answers.logprobs for answers in self.policy.answers(rows)]
+
+    def compute(
+        self,
+        calls: Sequence[Call],
+        budget: int,
+        cache: Path,
+        name: str,
+        *,
+        start: Callable[[], Policy] | None = None,
+    ) -> None:
+        """Computes them for all calls now, or reads them from `cache` if they are there.
+
+        The file's name is a digest of `name` and of all tokens; `name` says which weights they
+        are of and what else they depend on. A file that is damaged is written again. Each
+        process computes its share. `start` loads the policy as the run began, for where the
+        one here has been trained and contains nothing that has not.
+        """
+        processes = Processes()
+        path = cache / f"reference-{_digest(calls, f'{name}|{self.policy.temperature}')}.safetensors"
+        values = _read(path, sum(len(call.completion_ids) for call in calls))
+        if processes.sum(values is not None) < processes.count:
+            policy = start() if start else self.policy
+            found = _logprobs(policy, processes.share(calls), budget)
+            values = torch.cat([torch.empty(0), *processes.gather(found)])
+            if processes.first:
+                cache.mkdir(parents=True, exist_ok=True)
+                draft = path.with_suffix(".draft")
+                save_file({"logprobs": values}, draft)
+                draft.rename(path)
+            processes.wait()
+        assert values is not None
+        pieces = torch.split(values.to(self.policy.device), [len(call.completion_ids) for call in calls])
+        self._known = {id(call): piece for call, piece in zip(calls, pieces, strict=True)}
+
+
+def _read(path: Path, count: int) -> Tensor | None:
+    """The `count` log-probabilities on file; None where there is no such file or it is damaged."""
+    if not path.exists():
+        return None
+    try:
+        values = load_file(path)["logprobs"]
+    except (OSError, ValueError, KeyError, SafetensorError):
+        values = torch.empty(0)
+    if values.shape == (count,) and values.dtype == torch.float32 and values.isfinite().all():
+        return values
+    log.warning("%s is damaged; its log-probabilities are computed again.", path)
+    return None
+
+
+def _logprobs(policy: Policy, calls: Sequence[Call], budget: int) -> list[Tensor]:
+    # Where all weights are trained, the policy is its own reference until the first step.
+    as_reference = policy.reference() if hasattr(policy.model, "peft_config") else nullcontext()
+    with torch.no_grad(), _evaluating(policy), as_reference:
+        return [logprobs.cpu() for logprobs in policy.logprobs(calls, budget=budget)]
+
+
+@contextmanager
+def _evaluating(policy: Policy) -> Iterator[None]:
+    """A reference has no dropout."""
+    training = policy.training
+    policy.eval()
+    try:
+        yield
+    finally:
+        policy.train(training)
+
+
+def _digest(calls: Sequence[Call], name: str) -> str:
+    hasher = hashlib.sha256(name.encode())
+    for call in calls:
+        hasher.update(np.array([len(call.prompt_ids), len(call.completion_ids)]).tobytes())
+        hasher.update(np.array(call.prompt_ids + call.completion_ids).tobytes())
+    return hasher.hexdigest()[:24]

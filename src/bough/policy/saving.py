@@ -1,0 +1,44 @@
+"""A policy on disk: an adapter folder, or a whole model, that plain transformers and peft load."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from bough.disk import write_json
+from bough.models.progress import no_bars
+from bough.policy.adapters import ACTOR
+from bough.policy.policy import Policy
+
+
+def save_policy(policy: Policy, tokenizer: Any, folder: Path, weights: dict[str, Tensor] | None = None) -> None:
+    """Writes the actor, or all weights where there is no adapter, and the tokenizer with its chat template.
+
+    `weights` are `policy.weights()`, which all processes of a sharded policy ask for together.
+    """
+    weights = policy.weights() if weights is None else weights
+    folder.mkdir(parents=True, exist_ok=True)
+    if hasattr(policy.model, "peft_config"):
+        policy.model.save_pretrained(folder, selected_adapters=[ACTOR], state_dict=weights)
+        # peft puts an adapter that has a name into a folder of that name.
+        for file in (folder / ACTOR).iterdir():
+            file.rename(folder / file.name)
+        shutil.rmtree(folder / ACTOR)
+        (folder / "README.md").unlink(missing_ok=True)  # peft's empty model card
+        _in_order(folder / "adapter_config.json")
+    else:
+        with no_bars():
+            policy.model.save_pretrained(folder, state_dict=weights)
+    tokenizer.save_pretrained(folder)
+
+
+def _in_order(file: Path) -> None:
+    """peft writes the adapted layers as a set, in another order in each process; equal adapters make equal files."""
+    config = json.loads(file.read_text(encoding="utf-8"))
+    if isinstance(config["target_modules"], list):
+        config["target_modules"].sort()
+    write_json(file, config)

@@ -1,0 +1,158 @@
+"""Household: find a thing, perhaps clean, heat or cool it, and bring it where it belongs.
+
+The world of ALFWorld, as AgentBench has agents play it: the game's text in, `THOUGHT:` and
+`ACTION:` lines out, and nothing happens when a command means nothing here and now.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+from pydantic import Field
+
+from bough.config.base import Config
+from bough.environments.base import Environment, Observation
+from bough.errors import InputError
+from bough.speech import lines
+from bough.speech.base import MalformedError
+from bough.types import Task
+from bough.worlds.household import feedback, games
+from bough.worlds.household.engine import Engine
+from bough.worlds.household.expert import Expert
+from bough.worlds.household.game import KINDS, Game, Kind
+from bough.worlds.household.memory import Memory, Omniscience
+from bough.worlds.household.progress import progress
+from bough.worlds.household.rooms import whereabouts
+
+RULES = """\
+You are in a household. At each turn you are told what you see, and you answer with one action. The actions are:
+go to (receptacle)
+open (receptacle)
+close (receptacle)
+take (object) from (receptacle)
+{put}
+examine (receptacle or object)
+use (object)
+heat (object) with (receptacle)
+clean (object) with (receptacle)
+cool (object) with (receptacle)
+slice (object) with (object)
+look
+inventory
+
+Name things with their numbers, as they are shown to you: mug 1, drawer 2. You can hold one object at a time. \
+You see what lies in a closed receptacle once you have opened it. {end}; if an action cannot be taken, nothing happens.
+"""
+CLAIM = "task succeeded"
+ENDS = "The episode ends by itself when the task is done"
+CLAIMS = f"When the task is done, say so with the action: {CLAIM}"
+HINT = "\nAVAILABLE ACTIONS: "
+WON: dict[str, Any] = {"terminated": True, "success": True, "reward": 1.0}
+PREMATURE: dict[str, Any] = {"terminated": True, "success": False, "stop": "premature_success", "reward": 0.0}
+
+
+class Household(Environment):
+    """One game. It goes on answering after its end, as the original does; the first end is what counts."""
+
+    name: ClassVar[str] = "household"
+    max_turns: ClassVar[int] = 50
+    reward_range = (0.0, 1.0)
+    shares_loop: ClassVar[bool] = True
+
+    class Options(Config):
+        """Which games, and how they are shown."""
+
+        games: Path | None = Field(
+            None, description="a game.tw-pddl file or a folder of them; unset: games are generated"
+        )
+        types: list[Kind] = Field(list(KINDS), min_length=1, description="which of the six task types")
+        admissible: bool = Field(False, description="show the admissible commands behind the newest observation")
+        expert: Literal["explore", "plan"] = Field(
+            "explore", description="the expert looks for things as an agent must, or knows where they are"
+        )
+        claim: bool = Field(
+            False, description=f"the agent says `{CLAIM}` when it is done; else the game ends by itself when it is won"
+        )
+
+    def __init__(self, task: Task) -> None:
+        super().__init__(task)
+        data = task.data.get("game")
+        if not isinstance(data, dict):
+            raise InputError(f'task {task.id}: its data has no "game"; tasks of this world carry the whole game')
+        self.engine = Engine(Game.from_data(data))
+        self.memory = Memory(self.engine.world)
+        self.claim = bool(task.data.get("claim"))
+        self.ended: dict[str, Any] = {}
+
+    @classmethod
+    def tasks(cls, options: Config, *, split: str = "train", seed: int = 0) -> Iterator[Task]:
+        assert isinstance(options, cls.Options)
+        shown = {"admissible": options.admissible, "expert": options.expert, "claim": options.claim}
+        if options.games is None:
+            found = games.generated(options.types, split, seed)
+        else:
+            found = games.official(options.games, options.types, split, random.Random(seed))  # noqa: S311  no secret
+        for identity, game in found:
+            data = {"game": game.to_data(), "type": game.goal.kind, **shown}
+            yield Task(id=identity, environment=cls.name, seed=seed, data=data)
+
+    async def start(self) -> Observation:
+        put = self.engine.world.game.wording.put_command.format(o="(object)", r="(receptacle)")
+        rules = f"{RULES.format(put=put, end=CLAIMS if self.claim else ENDS)}\n{lines.PROMPT}"
+        intro = self.engine.intro.removeprefix(feedback.BANNER)
+        info = {**self._info("", self.engine.intro), "intro": self.engine.intro}
+        return Observation.begin(rules, intro, hint=self._hint(), progress=progress(self.memory), info=info)
+
+    async def step(self, reply: str) -> Observation:
+        try:
+            command = lines.parse(reply).action
+        except MalformedError as error:
+            return self._answer(str(error), "", feedback.NOTHING, error="malformed")
+        if command.strip().lower().rstrip(".!") == CLAIM:
+            return self._claimed(command)
+        text, action = self.engine.step(command)
+        if action is None:
+            return self._answer(text, command, text, action=command, error="invalid_action")
+        self.memory.note(action)
+        return self._answer(text, command, text, action=command)
+
+    def _claimed(self, command: str) -> Observation:
+        """The agent says that it is done."""
+        if not self.ended:
+            self.ended = WON if self.engine.won else PREMATURE
+        return self._answer(feedback.NOTHING, command, feedback.NOTHING, action=command)
+
+    def _answer(self, said: str, command: str, text: str, **more: Any) -> Observation:
+        if not self.ended and self.engine.won and not self.claim:
+            self.ended = WON
+        info = self._info(command, text)
+        hint = None if self.ended else self._hint()
+        return Observation.say(said, hint=hint, progress=progress(self.memory), info=info, **more, **self.ended)
+
+    def _info(self, command: str, text: str) -> dict[str, Any]:
+        engine = self.engine
+        return {"command": command, "feedback": text, "admissible": engine.admissible, "won": engine.won}
+
+    def _hint(self) -> str | None:
+        return HINT + ", ".join(self.choices()) if self.task.data.get("admissible") else None
+
+    def say(self, action: str, thought: str = "") -> str:
+        return lines.write(action, thought)
+
+    async def expert(self) -> str | None:
+        if self.claim and self.engine.won and not self.ended:
+            return self.say(CLAIM, "I have done what was asked, so the task is done.")
+        plans = self.task.data.get("expert") == "plan"
+        memory = Omniscience(self.engine.world) if plans else self.memory
+        move = Expert(memory).next()
+        return None if move is None else self.say(move.command, move.thought)
+
+    def choices(self) -> Sequence[str]:
+        return [*self.engine.admissible, CLAIM] if self.claim else self.engine.admissible
+
+    @classmethod
+    def locations(cls) -> dict[str, frozenset[str]]:
+        return whereabouts()

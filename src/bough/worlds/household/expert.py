@@ -1,0 +1,170 @@
+"""Somebody who knows how: the next command and the thought behind it, from any state of a game.
+
+The expert knows what its memory holds and no more. What it has not seen yet it looks for
+where such things are usually kept, the likeliest places for the fewest moves first. It
+plans anew at every turn, so it also carries on from what somebody else did.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from bough.worlds.household import goal as goals
+from bough.worlds.household.generate import APPLIANCES
+from bough.worlds.household.memory import Memory
+from bough.worlds.household.rooms import likely
+
+# What a look is worth where such a thing was never seen but could lie, and where it could not.
+RARE, ODD = 0.002, 0.0002
+STATES = {"C": "clean", "H": "hot", "K": "cool"}
+VERBS = {"C": "clean", "H": "heat", "K": "cool"}
+
+
+class Move(NamedTuple):
+    """A command and why."""
+
+    command: str
+    thought: str
+
+
+class Expert:
+    """Plays from a memory."""
+
+    def __init__(self, memory: Memory) -> None:
+        self.memory, self.world, self.game = memory, memory.world, memory.world.game
+        self.goal = self.game.goal
+
+    def next(self) -> Move | None:
+        """What to do now; None if the game is won or cannot be won any more."""
+        held = self.world.held
+        if goals.met(self.world):
+            return None
+        if held is None:
+            return self._fetch()
+        if held not in self._candidates():
+            return self._leave(held)
+        if self.goal.kind == "look_at_obj_in_light":
+            return self._light(held)
+        return self._deliver(held) if goals.ready(self.world, held) else self._change(held)
+
+    def _candidates(self) -> list[int]:
+        """The things that can be brought to the goal."""
+        change = goals.CHANGES.get(self.goal.kind)
+        needed = {"p", change[0]} if change else {"p"}
+        return [i for i in goals.candidates(self.world) if needed <= set(self.game.things[i].traits)]
+
+    def _fetch(self) -> Move | None:
+        target = self._target()
+        stays = goals.placed(self.world, target) if target is not None else []
+        for thing in self._candidates():
+            for receptacle in self.memory.where(thing):
+                if thing not in stays:
+                    return self._take(thing, receptacle)
+        return self._search(self.goal.object, "I have to find", another=bool(stays))
+
+    def _take(self, thing: int, receptacle: int) -> Move:
+        name, where = self.game.things[thing].name, self._name(receptacle)
+        if not self._at(receptacle):
+            return Move(f"go to {where}", f"I know that {name} is at {where}. I go there to get it.")
+        if not self.world.accessible(receptacle):
+            return Move(f"open {where}", f"The {name} is in {where}, which is closed. I open it.")
+        return Move(f"take {name} from {where}", f"Here is {name}, which I need. I take it.")
+
+    def _light(self, held: int) -> Move | None:
+        name = self.game.things[held].name
+        for lamp, thing in enumerate(self.game.things):
+            if thing.type != self.goal.target or "t" not in thing.traits:
+                continue
+            for receptacle in self.memory.where(lamp):
+                where = self._name(receptacle)
+                if not self._at(receptacle):
+                    return Move(f"go to {where}", f"I hold {name}. Now I need {thing.name}, which is at {where}.")
+                return Move(f"use {thing.name}", f"I hold {name}, and {thing.name} is here. I turn it on.")
+        return self._search(self.goal.target, f"I hold {name}. Now I need")
+
+    def _change(self, held: int) -> Move | None:
+        state, name = goals.CHANGES[self.goal.kind][1], self.game.things[held].name
+        wanted = APPLIANCES[self.goal.kind]
+        found = [i for i, receptacle in enumerate(self.game.receptacles) if receptacle.type == wanted]
+        if not found:
+            return None
+        appliance = next((i for i in found if self._at(i)), found[-1])
+        where = self._name(appliance)
+        if not self._at(appliance):
+            return Move(f"go to {where}", f"I have {name}. It has to be {STATES[state]} first, so I go to {where}.")
+        return Move(f"{VERBS[state]} {name} with {where}", f"I am at {where} with {name}. I {VERBS[state]} it now.")
+
+    def _deliver(self, held: int) -> Move | None:
+        name, target = self.game.things[held].name, self._target(held)
+        if target is None:
+            return None
+        change = goals.CHANGES.get(self.goal.kind)
+        have = f"The {name} is {STATES[change[1]]}" if change else f"I have {name}"
+        where = self._name(target)
+        if not self._at(target):
+            return Move(f"go to {where}", f"{have}. I bring it to {where}.")
+        if not self.world.accessible(target):
+            return Move(f"open {where}", f"{have}, but {where} is closed. I open it.")
+        return Move(self._put(name, where), f"{have}, and I am at {where}. I put it down here.")
+
+    def _leave(self, held: int) -> Move | None:
+        """Gets rid of a thing that is not wanted, where it is least trouble."""
+        name = self.game.things[held].name
+        fitting = [i for i in range(len(self.game.receptacles)) if self.world.fits(held, i)]
+        if not fitting:
+            return None
+        target = min(fitting, key=lambda i: (not self._at(i), not self.world.accessible(i), i))
+        where = self._name(target)
+        if not self._at(target):
+            return Move(f"go to {where}", f"I carry {name}, which I do not need. I can leave it at {where}.")
+        if not self.world.accessible(target):
+            return Move(f"open {where}", f"I want to leave {name} here, so I open {where}.")
+        return Move(self._put(name, where), f"I do not need {name}. I put it down to have my hand free.")
+
+    def _search(self, wanted: str, need: str, *, another: bool = False) -> Move | None:
+        unseen = [i for i in range(len(self.game.receptacles)) if i not in self.memory.seen]
+        if not unseen:
+            return None
+        best = max(unseen, key=lambda i: (self._worth(wanted, i), -self._number(i)))
+        where, last = self._name(best), self.memory.last
+        one = f"another {wanted}" if another else f"an {wanted}" if wanted[0] in "aeiou" else f"a {wanted}"
+        if not self._at(best):
+            if last is not None and not self._holds(last, wanted):
+                return Move(f"go to {where}", f"There is no {wanted} at {self._name(last)}. I look at {where} next.")
+            return Move(f"go to {where}", f"{need} {one}. It may well be at {where}, so I look there.")
+        if not self.world.accessible(best):
+            return Move(f"open {where}", f"The {where} is closed. I open it to see whether there is {one} inside.")
+        return Move(f"examine {where}", f"I am at {where} already. I look whether there is {one}.")
+
+    def _worth(self, wanted: str, receptacle: int) -> float:
+        """The chance to find such a thing there, for each move it takes to see."""
+        type_ = self.game.receptacles[receptacle].type
+        alike = sum(r.type == type_ for r in self.game.receptacles)
+        chance = likely(wanted, type_) / alike + (RARE if wanted in self.game.fits.get(type_, ()) else ODD)
+        moves = (not self._at(receptacle)) + (not self.world.accessible(receptacle))
+        return chance / max(moves, 1)
+
+    def _target(self, held: int | None = None) -> int | None:
+        """The receptacle to bring things to: where the first one lies already, else the easiest to reach."""
+        fitting = [i for i in goals.targets(self.world) if held is None or self.world.fits(held, i)]
+
+        def trouble(i: int) -> tuple[int, bool, bool, int]:
+            there = len(goals.placed(self.world, i)) if i in self.memory.seen else 0
+            return -there, not self.world.accessible(i), not self._at(i), self._number(i)
+
+        return min(fitting, key=trouble, default=None)
+
+    def _put(self, name: str, where: str) -> str:
+        return self.game.wording.put_command.format(o=name, r=where)
+
+    def _holds(self, receptacle: int, wanted: str) -> bool:
+        return any(self.game.things[thing].type == wanted for thing in self.world.contents[receptacle])
+
+    def _at(self, receptacle: int) -> bool:
+        return self.game.receptacles[receptacle].place == self.world.place
+
+    def _name(self, receptacle: int) -> str:
+        return self.game.receptacles[receptacle].name
+
+    def _number(self, receptacle: int) -> int:
+        return int(self._name(receptacle).rpartition(" ")[2] or 0)

@@ -1,0 +1,56 @@
+"""When a game is won."""
+
+from __future__ import annotations
+
+from bough.worlds.household.game import Kind
+from bough.worlds.household.world import World
+
+# What must be true of a thing before it is brought to its place: the trait it needs, the state it must have.
+CHANGES: dict[Kind, tuple[str, str]] = {
+    "pick_clean_then_place_in_recep": ("c", "C"),
+    "pick_heat_then_place_in_recep": ("h", "H"),
+    "pick_cool_then_place_in_recep": ("k", "K"),
+}
+
+
+def met(world: World) -> bool:
+    """Whether the goal holds now."""
+    goal = world.game.goal
+    if goal.kind == "look_at_obj_in_light":
+        return world.held is not None and world.game.things[world.held].type == goal.object and lit(world)
+    needed = 2 if goal.kind == "pick_two_obj_and_place" else 1
+    return any(len(placed(world, receptacle)) >= needed for receptacle in targets(world))
+
+
+def targets(world: World) -> list[int]:
+    """The receptacles that the goal allows."""
+    wanted = world.game.goal.target
+    return [i for i, receptacle in enumerate(world.game.receptacles) if receptacle.type == wanted]
+
+
+def candidates(world: World) -> list[int]:
+    """The things that the goal may mean."""
+    wanted = world.game.goal.object
+    return [i for i, thing in enumerate(world.game.things) if thing.type == wanted]
+
+
+def ready(world: World, thing: int) -> bool:
+    """Whether the thing is as the goal wants it (clean, hot, cool), wherever it is."""
+    change = CHANGES.get(world.game.goal.kind)
+    return change is None or (change[0] in world.game.things[thing].traits and world.has(thing, change[1]))
+
+
+def placed(world: World, receptacle: int) -> list[int]:
+    """The right things, ready, that lie in a receptacle."""
+    wanted, things = world.game.goal.object, world.game.things
+    return [i for i in world.contents[receptacle] if things[i].type == wanted and ready(world, i)]
+
+
+def lit(world: World) -> bool:
+    """Whether a lamp of the right type at hand has been used."""
+    wanted, things = world.game.goal.target, world.game.things
+    return any(
+        things[thing].type == wanted and "t" in things[thing].traits and world.has(thing, "T")
+        for receptacle in world.here
+        for thing in world.contents[receptacle]
+    )

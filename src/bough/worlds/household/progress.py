@@ -1,0 +1,29 @@
+"""How far along a game is, 0 to 1: dense feedback for agents that do not win yet."""
+
+from __future__ import annotations
+
+from bough.worlds.household import goal as goals
+from bough.worlds.household.memory import Memory
+
+
+def progress(memory: Memory) -> float:
+    """The share of what is to be done that is done.
+
+    A right thing is to be found, taken, changed where the task says so, and placed; of two
+    things each counts for a half. In the light task the used lamp at hand comes last.
+    """
+    world = memory.world
+    goal = world.game.goal
+    if goals.met(world):
+        return 1.0
+    candidates = goals.candidates(world)
+    held = world.held if world.held in candidates else None
+    if goal.kind == "look_at_obj_in_light":
+        found = any(memory.knows(thing) for thing in candidates)
+        return (found + (held is not None) + goals.lit(world)) / 3
+    best = max((goals.placed(world, receptacle) for receptacle in goals.targets(world)), key=len, default=[])
+    found = any(memory.knows(thing) for thing in candidates if thing not in best)
+    changing = goal.kind in goals.CHANGES
+    changed = changing and held is not None and goals.ready(world, held)
+    share = (found + (held is not None) + changed) / (4 if changing else 3)
+    return (len(best) + share) / 2 if goal.kind == "pick_two_obj_and_place" else share

@@ -1,0 +1,158 @@
+"""The state of a game and its rules: what can be done now, and what it changes.
+
+The rules are the actions of ALFWorld's PDDL domain. Two of their oddities are kept because
+official games show them: a thing may lie in two receptacles at once, and what lies "next
+to" a place are things that came back to it after they were taken from a receptacle there.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import NamedTuple
+
+from bough.worlds.household.game import Game
+
+NOWHERE = -1
+CLEANERS = ("sink", "sinkbasin")
+KNIVES = ("knife", "butterknife")
+
+
+class Action(NamedTuple):
+    """A verb of the domain, the thing and the receptacle it concerns, and the knife of a slice."""
+
+    verb: str
+    thing: int = NOWHERE
+    receptacle: int = NOWHERE
+    tool: int = NOWHERE
+
+
+class World:
+    """A game being played."""
+
+    def __init__(self, game: Game) -> None:
+        self.game = game
+        self.place = game.start
+        self.held: int | None = None
+        self.opened = {i for i, r in enumerate(game.receptacles) if r.opened}
+        self.contents: list[set[int]] = [set() for _ in game.receptacles]
+        self.lying: defaultdict[int, set[int]] = defaultdict(set)  # place -> things said to be there
+        self.taken: set[tuple[int, int]] = set()  # (thing, receptacle) it was taken from and not put back to
+        self.states: dict[str, set[int]] = {state: set() for state in "CHKTS"}
+        self.at: defaultdict[int, list[int]] = defaultdict(list)
+        for i, receptacle in enumerate(game.receptacles):
+            self.at[receptacle.place].append(i)
+        for i, thing in enumerate(game.things):
+            self.lying[thing.place].add(i)
+            for holder in thing.inside:
+                self.contents[holder].add(i)
+            for state in self.states:
+                if state in thing.traits:
+                    self.states[state].add(i)
+
+    @property
+    def here(self) -> list[int]:
+        """The receptacles at hand."""
+        return self.at.get(self.place, [])
+
+    def accessible(self, receptacle: int) -> bool:
+        """Whether one can see and reach into it."""
+        return not self.game.receptacles[receptacle].openable or receptacle in self.opened
+
+    def has(self, thing: int, state: str) -> bool:
+        """Whether a thing is clean (C), hot (H), cool (K), toggled (T), sliced (S)."""
+        return thing in self.states[state]
+
+    def fits(self, thing: int, receptacle: int) -> bool:
+        """Whether the receptacle takes things of this type."""
+        game = self.game
+        return game.things[thing].type in game.fits.get(game.receptacles[receptacle].type, ())
+
+    def commands(self) -> dict[str, Action]:
+        """Everything that can be said now, and what it means."""
+        game, things = self.game, self.game.things
+        found = {"look": Action("look"), "inventory": Action("inventory"), "help": Action("help")}
+        for i, receptacle in enumerate(game.receptacles):
+            # Going where one is changes nothing, and is no action: also not to a neighbour at the same spot.
+            if receptacle.place not in (self.place, NOWHERE):
+                found[f"go to {receptacle.name}"] = Action("go", receptacle=i)
+        for i in self.here:
+            receptacle = game.receptacles[i]
+            found[f"examine {receptacle.name}"] = Action("examine receptacle", receptacle=i)
+            if receptacle.openable:
+                verb = "close" if i in self.opened else "open"
+                found[f"{verb} {receptacle.name}"] = Action(verb, receptacle=i)
+            inside = self.contents[i]
+            if self.held is None and self.accessible(i):
+                for thing in inside:
+                    if "p" in things[thing].traits:
+                        found[f"take {things[thing].name} from {receptacle.name}"] = Action("take", thing, i)
+            for thing in inside:
+                if "t" in things[thing].traits:
+                    found[f"use {things[thing].name}"] = Action("use", thing, i)
+            if self.held is not None:
+                found |= self._with_held(self.held, i)
+        if self.held is not None:
+            # The domain means things in open receptacles too, but a stray comma in it rules them out.
+            found[f"examine {things[self.held].name}"] = Action("examine thing", self.held)
+            found |= self._slices(self.held)
+        return found
+
+    def _with_held(self, held: int, receptacle: int) -> dict[str, Action]:
+        thing, where = self.game.things[held], self.game.receptacles[receptacle]
+        found = {}
+        if self.accessible(receptacle) and self.fits(held, receptacle):
+            command = self.game.wording.put_command.format(o=thing.name, r=where.name)
+            found[command] = Action("put", held, receptacle)
+        if "c" in thing.traits and where.type in CLEANERS:
+            found[f"clean {thing.name} with {where.name}"] = Action("clean", held, receptacle)
+        if "h" in thing.traits and where.type == "microwave":
+            found[f"heat {thing.name} with {where.name}"] = Action("heat", held, receptacle)
+        if "k" in thing.traits and where.type == "fridge":
+            found[f"cool {thing.name} with {where.name}"] = Action("cool", held, receptacle)
+        return found
+
+    def _slices(self, knife: int) -> dict[str, Action]:
+        things = self.game.things
+        if things[knife].type not in KNIVES or self.place not in self.lying:
+            return {}
+        return {
+            f"slice {things[thing].name} with {things[knife].name}": Action("slice", thing, tool=knife)
+            for thing in self.lying[self.place]
+            if "s" in things[thing].traits
+        }
+
+    def apply(self, action: Action) -> None:
+        """Does it."""
+        verb, thing, receptacle, _ = action
+        match verb:
+            case "go":
+                self.place = self.game.receptacles[receptacle].place
+            case "open":
+                self.opened.add(receptacle)
+            case "close":
+                self.opened.remove(receptacle)
+            case "take":
+                self.contents[receptacle].remove(thing)
+                self.taken.add((thing, receptacle))
+                self.lying[self.place].discard(thing)
+                self.held = thing
+            case "put":
+                self.contents[receptacle].add(thing)
+                self.taken.discard((thing, receptacle))
+                self.lying[self.place].add(thing)
+                self.held = None
+            case "clean":
+                self.states["C"].add(thing)
+            case "heat":
+                self.states["H"].add(thing)
+                self.states["K"].discard(thing)
+            case "cool":
+                self.states["K"].add(thing)
+                self.states["H"].discard(thing)
+            case "use":
+                # The domain knows no "not toggled any more": a lamp once used counts as used.
+                self.states["T"].add(thing)
+            case "slice":
+                self.states["S"].add(thing)
+            case _:  # looking changes nothing
+                pass

@@ -1,0 +1,204 @@
+"""Grades programs: the last ```python block of an answer against its tests.
+
+Program and tests run in two sandboxes that know nothing of each other. The program is
+given the arguments of one call at a time and gives back plain values; the tests, which
+compare them, run where nothing of the program's ever runs. Whatever a program does to
+its own process, it can only choose what it answers.
+"""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import math
+import re
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from bough.sandbox.base import BrokenError, Limits, Result, Runner, SandboxError, Session
+from bough.worlds.interpreter import examinee, examiner, values
+from bough.worlds.interpreter.exchange import Exchange
+from bough.worlds.interpreter.grade import Grade
+
+# Large answers are allowed to cross; how long all of it may take, whoever grades says.
+LIMITS = Limits(timeout_s=60.0, cpu_s=60.0, output_bytes=1 << 18)
+TEST_S = 4.0
+RUN_S = 10.0
+BUDGET_S = 45.0
+END_S = 1.0
+LEAST_SHARE = 0.25  # of its time, which every program has
+_BLOCK = re.compile(r"```[ \t]*+(?:python3?|py)?[ \t]*+\r?\n(.*?)```", re.DOTALL | re.IGNORECASE)
+# Runs some of our modules on the far side, and calls the last one's function. No name is left behind.
+FAR_SIDE = """
+import sys, types
+for name, text in modules:
+    module = sys.modules[name] = types.ModuleType(name)
+    exec(compile(text, name, "exec"), module.__dict__)
+getattr(module, function)(ask, *arguments)
+"""
+
+
+@dataclass(frozen=True)
+class Exam:
+    """What a program must do. `sources` are statements; `entry` is what they call `candidate`."""
+
+    sources: list[str]
+    entry: str | None = None
+    prelude: str = ""
+
+
+def split(tests: str | list[str]) -> list[str]:
+    """Tests one by one. A function `check(candidate)`, as HumanEval has it, is the statements of its body."""
+    sources = []
+    for text in [tests] if isinstance(tests, str) else tests:
+        for statement in ast.parse(text).body:
+            if isinstance(statement, ast.FunctionDef) and statement.name == "check":
+                sources += [ast.unparse(part) for part in statement.body]
+            else:
+                sources.append(ast.unparse(statement))
+    # HumanEval ends by calling its own function.
+    return [source for source in sources if not re.fullmatch(r"check\(\w+\)", source)]
+
+
+def marked(sources: list[str]) -> list[tuple[str, bool]]:
+    """Statements, each with whether it is a test and not what a test needs.
+
+    A test asserts, or calls a function of the tests' that does.
+    """
+    trees = [ast.parse(source).body for source in sources]
+    asserting: set[str] = set()
+    functions = [part for body in trees for part in body if isinstance(part, ast.FunctionDef)]
+    while more := {part.name for part in functions if _asserts(part, asserting)} - asserting:
+        asserting |= more
+    definitions = ast.FunctionDef | ast.ClassDef
+    return [
+        (source, any(_asserts(part, asserting) for part in body if not isinstance(part, definitions)))
+        for source, body in zip(sources, trees, strict=True)
+    ]
+
+
+async def grade(
+    answer: str, exam: Exam, program: Runner, tests: Runner, *, budget_s: float = BUDGET_S, latest_s: float = math.inf
+) -> Grade:
+    """The fraction of the tests that pass; 0 without a block of Python.
+
+    The program runs in `program` and its tests in `tests`, for at most `budget_s`
+    together; for less where both had to be waited for and `latest_s` from now would pass.
+    Raises SandboxError only where there is no sandbox to be had.
+    """
+    latest = time.monotonic() + latest_s
+    code = last_block(answer)
+    if code is None:
+        return Grade(0.0, {"parsable": False, "reason": "no ```python block that is Python in the answer"})
+    sources = marked(exam.sources)
+    async with program.session() as theirs, tests.session() as ours:
+        left_s = latest - time.monotonic()
+        if left_s < budget_s * LEAST_SHARE:
+            raise SandboxError("no sandbox was free in time")
+        budget_s = min(budget_s, left_s)
+        # Whatever happens, the last bit of the time is for clearing up.
+        budget_s -= min(END_S, budget_s / 5)
+        end = time.monotonic() + budget_s
+        try:
+            async with asyncio.timeout(budget_s), _serving(theirs, code, exam, budget_s) as exchange:
+                failed = await exchange.ready(min(RUN_S, budget_s / 2))
+                if failed is not None:
+                    return Grade(0.0, {"parsable": True, "reason": failed})
+                return await _examined(ours, exam, sources, exchange, end - time.monotonic())
+        except (TimeoutError, BrokenError) as error:
+            return _read({}, sources, str(error) or "killed: time")
+
+
+def last_block(text: str) -> str | None:
+    """The last fenced block that is Python."""
+    for block in reversed(_BLOCK.findall(text)):
+        try:
+            ast.parse(block)
+        except (SyntaxError, ValueError, RecursionError, MemoryError):
+            continue
+        if block.strip():
+            return str(block)
+    return None
+
+
+@asynccontextmanager
+async def _serving(session: Session, code: str, exam: Exam, budget_s: float) -> AsyncIterator[Exchange]:
+    """The program, ready to be called."""
+    exchange = Exchange()
+    cell = _cell((values, examinee), "serve", exam.prelude, code, _classes(exam.prelude))
+    running = asyncio.create_task(session.run(cell, timeout_s=budget_s, answer=exchange.from_program))
+    running.add_done_callback(lambda task: exchange.end(_ending(task)))
+    try:
+        yield exchange
+    finally:
+        exchange.dismiss()
+        # One that still computes is killed, with the sandbox it is in.
+        try:
+            await asyncio.wait([running], timeout=0 if exchange.ended else min(END_S, budget_s / 5))
+        finally:
+            running.cancel()
+            await asyncio.wait([running])
+    error = None if running.cancelled() else running.exception()
+    if error is not None and not isinstance(error, BrokenError):
+        raise error
+
+
+async def _examined(
+    session: Session, exam: Exam, sources: list[tuple[str, bool]], exchange: Exchange, budget_s: float
+) -> Grade:
+    limits_s = TEST_S, budget_s - min(END_S, budget_s / 5)
+    cell = _cell((values, examiner), "examine", exam.prelude, _classes(exam.prelude), sources, exam.entry, limits_s)
+    result = await session.run(cell, timeout_s=max(0.1, budget_s), answer=exchange.from_tests)
+    return _read(exchange.verdict, sources, _last_line(result))
+
+
+def _read(verdict: dict[str, Any], sources: list[tuple[str, bool]], otherwise: str) -> Grade:
+    """The grade of a verdict; nothing passed where there is none, or not a mark for each test."""
+    total = sum(counts for _, counts in sources)
+    marks, reason = verdict.get("marks"), verdict.get("failed")
+    if not isinstance(marks, list) or len(marks) != total:
+        marks, reason = [], otherwise
+    passed = sum(mark is True for mark in marks)
+    details = {"parsable": True, "passed": passed, "tests": total}
+    if reason:
+        details["reason"] = reason
+    return Grade(passed / total if total else 0.0, details)
+
+
+def _cell(modules: tuple[ModuleType, ...], function: str, *arguments: Any) -> str:
+    texts = [(module.__name__, Path(str(module.__file__)).read_text(encoding="utf-8")) for module in modules]
+    names = f"'ask': globals().pop('ask'), 'modules': {texts!r}, 'function': {function!r}, 'arguments': {arguments!r}"
+    return f"exec({FAR_SIDE!r}, {{{names}}})"
+
+
+def _asserts(part: ast.stmt, functions: set[str]) -> bool:
+    for node in ast.walk(part):
+        if isinstance(node, ast.Assert):
+            return True
+        if isinstance(node, ast.Call):
+            name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+            if name in functions or name.startswith("assert"):
+                return True
+    return False
+
+
+def _classes(prelude: str) -> list[str]:
+    return [part.name for part in ast.walk(ast.parse(prelude)) if isinstance(part, ast.ClassDef)]
+
+
+def _ending(running: asyncio.Task[Result]) -> str:
+    if running.cancelled():
+        return "the program was stopped"
+    error = running.exception()
+    return str(error) if error is not None else _last_line(running.result())
+
+
+def _last_line(result: Result) -> str:
+    if result.killed or result.timed_out:
+        return f"killed: {result.killed or 'time'}"
+    return (result.error or "the program ended before its tests").rstrip().rsplit("\n", 1)[-1]

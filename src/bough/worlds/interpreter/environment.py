@@ -1,0 +1,237 @@
+"""Problems to be solved with code: the agent may call an interpreter, and answers in words when it knows.
+
+A reply with a tool call runs code; a reply without one is the final answer and is
+graded. The reward is the grade itself, 0 to 1; what else a call or a wrong answer is
+worth is the business of rewards.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+import random
+from collections.abc import Iterator
+from dataclasses import replace
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, ClassVar
+
+from pydantic import Field
+
+from bough.config.base import Config
+from bough.environments.base import Environment, Observation, WorldError
+from bough.errors import BoughError, InputError
+from bough.sandbox.base import BrokenError, Limits, Runner, SandboxError, Session
+from bough.speech import hermes
+from bough.speech.base import MalformedError
+from bough.types import Message, Task, ToolCall
+from bough.worlds.interpreter import arithmetic, code, math, problems, reasoning, sandboxes, tool
+from bough.worlds.interpreter.clock import Clock
+from bough.worlds.interpreter.grade import Grade
+from bough.worlds.interpreter.setup import setup
+
+log = logging.getLogger(__name__)
+# What an agent's programs may use of a step's time, and when they are stopped by force: no
+# program can make its step time out, which would be taken for a fault of the environment.
+CALLS_SHARE, HARD_SHARE = 0.7, 0.9
+RULES = "Solve the problem. You can run Python code with the tool {name}: use it where it helps, as often as you need. "
+ANSWERS = {
+    "math": "When you know the answer, give it inside \\boxed{} and call no tool.",
+    "code": "When you are done, give the whole program in one ```python block and call no tool.",
+    "reasoning": "When you know the answer, give it inside <answer></answer> and call no tool.",
+}
+SPLITS = {"train": range(8), "seen": range(8, 9), "unseen": range(9, 10)}  # tenths of all problems, by their hash
+
+
+class Interpreter(Environment):
+    """Mathematics, programming and reasoning with a Python interpreter at hand."""
+
+    name = "interpreter"
+    max_turns: ClassVar[int] = 16
+    reward_range = (0.0, 1.0)
+    shares_loop: ClassVar[bool] = True
+
+    class Settings(Config):
+        """What the interpreter allows."""
+
+        timeout_s: float = Field(10.0, gt=0, description="time limit of one call in seconds")
+        memory_mb: int = Field(1024, ge=64, description="memory limit of one call in MB")
+        sandbox_url: str | None = Field(
+            None, description="a SandboxFusion server to run the code instead of this machine"
+        )
+        unsafe_no_sandbox: bool = Field(
+            False, description="run the model's code without a sandbox where the machine has none to offer"
+        )
+
+    class Options(Settings):
+        """Where problems come from, and what the interpreter allows."""
+
+        file: Path | None = Field(None, description="JSON Lines of problems: problem and answer, or prompt and tests")
+        reasoning: list[str] = Field([], description="generators of reasoning-gym, by name")
+        persistent: bool = Field(True, description="whether names live on from one call to the next")
+
+    settings: ClassVar[Settings] = Settings()
+
+    def __init__(self, task: Task) -> None:
+        super().__init__(task)
+        data: dict[str, Any] = dict(task.data)
+        if "kind" not in data:  # a row of somebody's file, given as a task
+            data |= problems.problem(data)
+        self.problem = data
+        self.persistent = data.get("persistent", True) is not False
+        for name, value in self.settings:
+            if name in data and data[name] != value:
+                log.warning("task %s: its %s is ignored; give it with --options %s=…", task.id, name, name)
+        self.limits = Limits(timeout_s=self.settings.timeout_s, cpu_s=600.0, memory_mb=self.settings.memory_mb)
+        self._session: Session | None = None
+        self._calls = 0
+
+    async def start(self) -> Observation:
+        kind = "math" if self.problem["kind"] == "arithmetic" else self.problem["kind"]
+        if kind not in ANSWERS:
+            raise InputError(f"task {self.task.id}: kind is {kind!r}; choose one of {', '.join(ANSWERS)}")
+        if missing := problems.missing(self.problem, kind):
+            raise InputError(f"task {self.task.id}: a {kind} problem needs {missing}")
+        rules = RULES.format(name=tool.NAME) + ANSWERS[kind]
+        return Observation.begin(rules, self.problem["problem"], tools=(tool.schema(persistent=self.persistent),))
+
+    async def step(self, reply: str) -> Observation:
+        try:
+            said = hermes.parse(reply)
+        except MalformedError as error:
+            return Observation.say(str(error), error="malformed")
+        try:
+            return await self._use(said.calls, said.action) if said.calls else await self._end(said.action)
+        except SandboxError as error:
+            raise WorldError(str(error)) from error
+
+    async def close(self) -> None:
+        session, self._session = self._session, None
+        if session is not None:
+            await session.__aexit__(None, None, None)
+
+    @classmethod
+    async def shutdown(cls) -> None:
+        await sandboxes.close_all()
+
+    @classmethod
+    def setup(cls) -> Iterator[str]:
+        """Gets the sandbox, for `bough env setup interpreter`."""
+        return setup()
+
+    @classmethod
+    def tasks(cls, options: Config, *, split: str = "train", seed: int = 0) -> Iterator[Task]:
+        """The problems of a file in an order of the seed's, or generated ones without end."""
+        assert isinstance(options, Interpreter.Options)
+        if split not in SPLITS:
+            raise InputError(f"split is {split!r}; choose one of {', '.join(SPLITS)}")
+        if options.file is not None and options.reasoning:
+            raise InputError("file and reasoning cannot both be given")
+        for data in _problems(options, seed):
+            name = hashlib.blake2b(str(data["problem"]).encode(errors="replace"), digest_size=8)
+            if int.from_bytes(name.digest(), "big") % 10 in SPLITS[split]:
+                data["persistent"] = options.persistent
+                yield Task(id=name.hexdigest(), environment=cls.name, seed=data.get("seed"), data=data)
+
+    def say(self, action: str, thought: str = "") -> str:
+        """`action` is a call in its tags or an answer."""
+        return hermes.write(action, thought)
+
+    async def expert(self) -> str | None:
+        """Computes, then answers: where the code is known, as it is for the problems that come with Bough."""
+        if self.problem["kind"] != "arithmetic":
+            return None
+        if not self._calls:
+            call = ToolCall(name=tool.NAME, arguments={"code": self.problem["code"]})
+            return self.say(hermes.call_text(call), "I compute it.")
+        return self.say(f"The answer is \\boxed{{{self.problem['answer']}}}.")
+
+    async def _use(self, calls: tuple[ToolCall, ...], action: str) -> Observation:
+        messages, wrong, killed = [], None, []
+        clock = Clock(CALLS_SHARE * self.step_timeout_s)
+        for call in calls:
+            wrong_now = tool.misuse(call)
+            if wrong_now is None:
+                self._calls += 1
+                content, why = await self._run(str(call.arguments["code"]), clock)
+                killed += [why] if why else []
+            else:
+                wrong = content = wrong_now
+            messages.append(Message(role="tool", content=content, name=call.name))
+        error = "tool_misuse" if wrong else None
+        return Observation(
+            messages=tuple(messages), action=action, error=error, info={"killed": killed} if killed else {}
+        )
+
+    async def _run(self, source: str, clock: Clock) -> tuple[str, str | None]:
+        """What the agent reads of a call, and which limit ended it. All calls of a reply share the clock."""
+        if clock.left_s <= 0:
+            return tool.no_time(clock.total_s), "time"
+        with clock.stopped():  # how long it takes to get a sandbox is not the program's doing
+            runner = self._sandbox("tool", self.limits, self.settings.sandbox_url, hidden=True)
+            session = await (self._session or runner.session()).__aenter__()
+        self._session = session if self.persistent else None
+        limits = replace(self.limits, timeout_s=min(self.limits.timeout_s, round(clock.left_s, 1)))
+        try:
+            async with asyncio.timeout(clock.left_s + (HARD_SHARE - CALLS_SHARE) * self.step_timeout_s):
+                result = await session.run(source, timeout_s=limits.timeout_s)
+        except (BrokenError, TimeoutError):
+            return tool.broken(), "broken"
+        finally:
+            if not self.persistent:
+                await session.__aexit__(None, None, None)
+        return tool.told(result, limits), result.killed
+
+    async def _end(self, answer: str) -> Observation:
+        grade = await self._grade(answer)
+        text = "Correct." if grade.success else "Wrong." if not grade.score else f"Partly right: {grade.score:.2f}."
+        return Observation.end(
+            text,
+            success=grade.success,
+            reward=grade.score,
+            action=answer,
+            info={"grade": grade.details, "tool_calls": self._calls},
+        )
+
+    async def _grade(self, answer: str) -> Grade:
+        """The grade of an answer. What goes wrong because of the answer is a wrong answer."""
+        try:
+            return await self._graded(answer)
+        except BrokenError as error:
+            return Grade(0.0, {"reason": str(error)})
+        except BoughError:
+            raise
+        except Exception as error:
+            log.warning("task %s: the grader failed and the answer counts as wrong", self.task.id, exc_info=True)
+            return Grade(0.0, {"reason": f"the grader failed: {type(error).__name__}: {error}"})
+
+    async def _graded(self, answer: str) -> Grade:
+        data, url = self.problem, self.settings.sandbox_url
+        budget_s = CALLS_SHARE * self.step_timeout_s
+        if data["kind"] == "code":
+            exam = code.Exam(list(data["tests"]), data.get("entry"), data.get("prelude", ""))
+            program = self._sandbox("program", code.LIMITS, url, hidden=True)
+            tests = self._sandbox("tests", code.LIMITS, url)
+            latest_s = HARD_SHARE * self.step_timeout_s
+            return await code.grade(answer, exam, program, tests, budget_s=budget_s, latest_s=latest_s)
+        if data["kind"] == "reasoning":
+            runner = self._sandbox("reasoning", reasoning.LIMITS, warm_up=reasoning.WARM_UP)
+            return await reasoning.grade(answer, data, runner, timeout_s=min(reasoning.TIMEOUT_S, budget_s))
+        algebra = find_spec("math_verify") and (lambda: self._sandbox("math", Limits(), warm_up=math.WARM_UP))
+        return await math.grade(answer, str(data["answer"]), algebra or None)
+
+    def _sandbox(self, use: str, limits: Limits, url: str | None = None, **more: Any) -> Runner:
+        return sandboxes.shared(use, limits, url, unsafe=self.settings.unsafe_no_sandbox, **more)
+
+
+def _problems(options: Interpreter.Options, seed: int) -> Iterator[dict[str, Any]]:
+    if options.reasoning:
+        return ({"kind": "reasoning", **data} for data in reasoning.problems(options.reasoning, seed))
+    if options.file is None:
+        return ({"kind": "arithmetic", **data} for data in arithmetic.problems(seed))
+    rows = list(problems.read(options.file))
+    if not rows:
+        raise InputError(f"{options.file}: the file holds no problem")
+    random.Random(seed).shuffle(rows)  # noqa: S311  no secret
+    return iter(rows)

@@ -1,0 +1,129 @@
+"""Problems from files: mathematics with answers, programs with tests, by the names that such files give columns."""
+
+from __future__ import annotations
+
+import ast
+import logging
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from bough.errors import InputError, RowError
+from bough.formats.base import Row
+from bough.trajectories.lines import files, lines
+from bough.trajectories.reader import parse
+from bough.worlds.interpreter import code
+from bough.worlds.interpreter.math import gold_answer
+
+log = logging.getLogger(__name__)
+STATEMENTS = ("problem", "question", "query", "prompt", "text", "instruction")
+ANSWERS = ("answer", "solution")
+TESTS = ("tests", "test", "test_list")
+SETUPS = ("prelude", "test_setup_code", "test_imports", "setup")
+EXPECTED = (
+    "a mathematics problem has problem (or question) and answer, "
+    "a coding problem prompt (or query) and tests (or test, test_list), and entry_point where the tests call candidate"
+)
+
+
+def read(source: Path) -> Iterator[dict[str, Any]]:
+    """The problems of a file or folder. A bad row is an InputError with its place."""
+    for path in files(source):
+        number, unanswered = 0, []
+        try:
+            for number, content in lines(path):
+                if isinstance(content, bytes) and not content.strip():
+                    continue
+                row = parse(content)
+                if _unanswered(row):
+                    unanswered.append(number)
+                else:
+                    yield problem(row)
+        except RowError as error:
+            raise InputError(f"{path}:{max(1, number)}: {error}") from None
+        if unanswered:
+            log.warning(
+                "%s: %d rows have no answer and are left out, line %d first", path, len(unanswered), unanswered[0]
+            )
+
+
+def problem(row: Row) -> dict[str, Any]:
+    """One row as a problem."""
+    statement = next((name for name in STATEMENTS if isinstance(row.get(name), str)), None)
+    tests = next((name for name in TESTS if row.get(name)), None)
+    answer = next((name for name in ANSWERS if row.get(name) is not None), None)
+    if tests is None and "entry_point" in row:
+        raise RowError("no_tests", f"the tests are missing; none of {', '.join(TESTS)} is a column. {_has(row)}")
+    if statement is None:
+        raise RowError(
+            "no_problem", f"the problem is missing; none of {', '.join(STATEMENTS)} is a column. {_has(row)}"
+        )
+    if tests is not None:
+        return _coding(row, statement, row[tests], tests)
+    if answer is None:
+        raise RowError("no_answer", f"neither an answer nor tests; {EXPECTED}. {_has(row)}")
+    if not isinstance(row[answer], str | int | float):
+        raise RowError("bad_answer", f'"{answer}" is {type(row[answer]).__name__}; it must be text or a number')
+    if find_spec("math_verify") is None:
+        raise InputError("grading mathematics needs the package math-verify; pip install 'bough[interpreter]'")
+    gold = gold_answer(str(row[answer]))
+    if not gold:
+        raise RowError("no_answer", f'"{answer}" is empty')
+    return {"kind": "math", "problem": row[statement], "answer": gold}
+
+
+def missing(data: dict[str, Any], kind: str) -> str | None:
+    """What a problem that is given as a task has not, or not as it should be; None if nothing is missing."""
+    if not isinstance(data.get("problem"), str):
+        return "problem as text"
+    if kind == "math":
+        return None if isinstance(data.get("answer"), str | int | float) else "answer as text or a number"
+    if kind == "reasoning":
+        good = isinstance(data.get("generator"), str) and all(type(data.get(key)) is int for key in ("seed", "index"))
+        return None if good else "generator as text, and seed and index as whole numbers"
+    tests, prelude, entry = data.get("tests"), data.get("prelude", ""), data.get("entry")
+    if not isinstance(tests, list) or not tests or not all(isinstance(test, str) for test in tests):
+        return "tests as a list of Python statements"
+    if not isinstance(prelude, str) or not isinstance(entry, str | None):
+        return "prelude and entry as text"
+    try:
+        ast.parse(prelude)
+        return None if any(counts for _, counts in code.marked(tests)) else "tests that assert something"
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        return f"tests and a prelude that are Python ({error})"
+
+
+def _coding(row: Row, statement: str, tests: Any, name: str) -> dict[str, Any]:
+    if not isinstance(tests, str) and not (isinstance(tests, list) and all(isinstance(test, str) for test in tests)):
+        raise RowError("bad_tests", f'"{name}" must be Python text or a list of it')
+    # LeetCode's files say the problem in "query" and keep what stands before the solution in "prompt".
+    prelude = row.get("prompt") if statement == "query" else next((row[key] for key in SETUPS if row.get(key)), None)
+    if isinstance(prelude, list) and all(isinstance(line, str) for line in prelude):
+        prelude = "\n".join(prelude)
+    if not isinstance(prelude, str | None):
+        raise RowError("bad_tests", f"what comes before the tests is {type(prelude).__name__}; it must be Python text")
+    try:
+        sources = code.split(tests)
+        compile(prelude or "", "prelude", "exec")
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        raise RowError("bad_tests", f'"{name}" is not Python: {error or type(error).__name__}') from None
+    if not any(counts for _, counts in code.marked(sources)):
+        raise RowError("no_tests", f'"{name}" asserts nothing')
+    entry = row.get("entry_point")
+    if not isinstance(entry, str | None):
+        raise RowError("bad_entry_point", f"entry_point is {type(entry).__name__}; it must be text")
+    if entry is None and any("candidate(" in source for source in sources):
+        raise RowError("no_entry_point", f"the tests call candidate, but entry_point is missing. {_has(row)}")
+    return {"kind": "code", "problem": row[statement], "tests": sources, "entry": entry, "prelude": prelude or ""}
+
+
+def _unanswered(row: Row) -> bool:
+    """Whether the column is there and the answer is not: some published files have a few such rows."""
+    return any(name in row for name in ANSWERS) and not any(
+        row.get(name) not in (None, "") for name in (*ANSWERS, *TESTS)
+    )
+
+
+def _has(row: Row) -> str:
+    return f"It has {', '.join(map(str, row)) or 'no columns'}"

@@ -1,0 +1,174 @@
+"""One Chromium: found, started with pipes instead of a port, and gone when we are.
+
+The headless shell is preferred: it does twice as many episodes a second as the whole
+browser. Chromium exits by itself when its pipes close, so that not even a killed
+process of ours leaves one behind.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import fcntl
+import os
+import shutil
+import signal
+import tempfile
+import time
+from pathlib import Path
+
+from bough.cache import cache_folder
+from bough.environments.base import WorldError
+from bough.errors import InputError
+from bough.worlds.web.browsers import launcher
+from bough.worlds.web.cdp import Connection
+
+PROGRAMS = ("chromium-headless-shell", "chrome-headless-shell", "chromium", "chromium-browser", "google-chrome")
+VARIABLE = "BOUGH_CHROMIUM"
+FOLDER = "browsers"  # of the cache: browsers that were unpacked there
+WIDTH, HEIGHT = 500, 320
+FLAGS = (
+    "--headless=new",
+    "--remote-debugging-pipe",
+    # The pages are files of ours and nothing else can be reached; its own sandbox does not start as root.
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--disable-dev-shm-usage",
+    "--disable-extensions",
+    "--disable-background-networking",
+    "--disable-background-timer-throttling",
+    "--disable-backgrounding-occluded-windows",
+    "--disable-renderer-backgrounding",
+    "--disable-component-update",
+    "--disable-default-apps",
+    "--disable-sync",
+    "--disable-crash-reporter",
+    "--no-first-run",
+    "--no-default-browser-check",
+    "--no-zygote",
+    "--hide-scrollbars",
+    "--mute-audio",
+    "--force-device-scale-factor=1",
+    "--lang=en-US",
+    "--allow-file-access-from-files",
+    "--host-resolver-rules=MAP * ~NOTFOUND",
+    f"--window-size={WIDTH},{HEIGHT}",
+)
+
+
+def find() -> str | None:
+    """The browser's program, or None: the one that BOUGH_CHROMIUM names, `bough env setup web` unpacked, or is on PATH.
+
+    An unpacked one is there only because none on the PATH could play.
+    """
+    named = os.environ.get(VARIABLE)
+    if named:
+        path = shutil.which(named)
+        if path is None:
+            raise InputError(f"{VARIABLE} is {named!r}; there is no such program")
+        return path
+    unpacked = sorted(map(str, (cache_folder() / FOLDER).glob(f"[!.]*/{launcher.NAME}")))
+    return next((path for path in map(shutil.which, (*unpacked, *PROGRAMS)) if path), None)
+
+
+class Browser:
+    """A running Chromium. Use `await Browser.start()`."""
+
+    def __init__(self, pid: int, profile: Path) -> None:
+        self.pid, self.profile = pid, profile
+        self.connection = Connection()
+        self._gone = False
+
+    @classmethod
+    async def start(cls, program: str | None = None) -> Browser:
+        program = program or find()
+        if program is None:
+            raise InputError("No Chromium was found on this machine. Install one with: bough env setup web")
+        profile = Path(tempfile.mkdtemp(prefix="bough-chromium-"))
+        theirs_read, ours_write = _pipe()
+        ours_read, theirs_write = _pipe()
+        try:
+            pid = _spawn([program, *FLAGS, f"--user-data-dir={profile}"], theirs_read, theirs_write)
+        except OSError as error:
+            os.close(ours_read)
+            os.close(ours_write)
+            shutil.rmtree(profile, ignore_errors=True)
+            raise WorldError(f"{program} does not start: {error.strerror}") from error
+        finally:
+            os.close(theirs_read)
+            os.close(theirs_write)
+        browser = cls(pid, profile)
+        atexit.register(browser.kill)
+        try:
+            await browser.connection.open(ours_read, ours_write)
+            await browser.connection.call("Browser.getVersion")
+        except BaseException:
+            browser.kill()
+            raise
+        return browser
+
+    @property
+    def alive(self) -> bool:
+        return not self._gone and self.connection.lost is None
+
+    def kill(self) -> None:
+        """Ends the browser at once. May be called twice, and without a running loop."""
+        if self._gone:
+            return
+        self._gone = True
+        atexit.unregister(self.kill)
+        with contextlib.suppress(RuntimeError):  # the loop of the pipes may be closed already
+            self.connection.close()
+        # Asked politely it waits for its own children; killed at once it would leave them to whoever is process 1.
+        if not self._ended(signal.SIGTERM, within_s=2.0):
+            self._ended(signal.SIGKILL, within_s=10.0)
+        self._remove_profile(within_s=5.0)
+
+    def _remove_profile(self, *, within_s: float) -> None:
+        """A helper of Chromium's may outlive it by a moment and write what was just removed."""
+        end = time.monotonic() + within_s
+        while self.profile.exists() and time.monotonic() < end:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self.pid, signal.SIGKILL)
+            shutil.rmtree(self.profile, ignore_errors=True)
+            time.sleep(0.01)
+
+    def _ended(self, how: signal.Signals, *, within_s: float) -> bool:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.pid, how)
+        end = time.monotonic() + within_s
+        while time.monotonic() < end:
+            try:
+                if os.waitpid(self.pid, os.WNOHANG)[0]:
+                    return True
+            except ChildProcessError:
+                return True
+            time.sleep(0.01)
+        return False
+
+
+def _pipe() -> tuple[int, int]:
+    """A pipe whose ends lie above the numbers that Chromium wants its own at."""
+    low = os.pipe()
+    high = tuple(fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 10) for fd in low)
+    for fd in low:
+        os.close(fd)
+    return high[0], high[1]
+
+
+def _spawn(command: list[str], read_fd: int, write_fd: int) -> int:
+    """Starts Chromium with its pipes at 3 and 4, in a process group of its own.
+
+    Not `subprocess`: it can pass descriptors on, but not at another number without
+    running Python between fork and exec, which is not safe beside threads.
+    """
+    environment = {**os.environ, "TZ": "UTC", "LANG": "C.UTF-8"}
+    actions = [
+        (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+        (os.POSIX_SPAWN_OPEN, 1, os.devnull, os.O_WRONLY, 0),
+        (os.POSIX_SPAWN_OPEN, 2, os.devnull, os.O_WRONLY, 0),
+        (os.POSIX_SPAWN_DUP2, read_fd, 3),
+        (os.POSIX_SPAWN_DUP2, write_fd, 4),
+    ]
+    return os.posix_spawn(command[0], command, environment, file_actions=actions, setpgroup=0)

@@ -1,0 +1,27 @@
+"""Who knows how: the experts of all pages under one roof."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from bough.worlds.web.actions import Action
+from bough.worlds.web.experts import clicking, dates, drawing, filling, moving, posts, puzzles, reading, words
+from bough.worlds.web.experts.scene import Advice, Expert, Scene
+from bough.worlds.web.page import View
+
+EXPERTS: dict[str, Expert] = {
+    page: expert
+    for module in (clicking, filling, dates, reading, puzzles, posts, words, moving, drawing)
+    for page, expert in module.EXPERTS.items()
+}
+
+
+def advise(page: str, view: View, history: Sequence[Action], seen: Sequence[View] = ()) -> Advice | None:
+    """What an expert would do on this page now; None where there is none, or it is at a loss."""
+    expert = EXPERTS.get(page)
+    if expert is None:
+        return None
+    try:
+        return expert(Scene(view.goal, view.lines, history, [past.lines for past in seen]))
+    except (LookupError, ValueError, StopIteration):  # what it looked for is not there
+        return None

@@ -1,0 +1,69 @@
+"""Experts for pages with a calendar."""
+
+from __future__ import annotations
+
+import re
+from datetime import datetime
+
+from bough.worlds.web.elements import Line
+from bough.worlds.web.experts.scene import Advice, Expert, Scene, click, fill, first, matched
+
+
+def pick_date(scene: Scene, field: Line, wanted: str) -> Advice:
+    """Opens the calendar of a field, turns to the month, takes the day."""
+    day = datetime.strptime(wanted, "%m/%d/%Y")
+    days = [line for line in scene.all("link") if line.name.isdecimal()]
+    if not days:
+        return click(field, "I open the calendar.")
+    shown = datetime.strptime(matched(re.search(r"[A-Z][a-z]+ \d{4}", "\n".join(scene.texts)))[0], "%B %Y")
+    if (shown.year, shown.month) == (day.year, day.month):
+        return click(first(line for line in days if line.name == str(day.day)))
+    turn = "Prev" if (shown.year, shown.month) > (day.year, day.month) else "Next"
+    return click(first(line for line in scene.all("link") if line.name == turn), f"{shown:%B %Y} is not the month.")
+
+
+def choose_date(scene: Scene) -> Advice:
+    wanted = scene.goal_match(r"\d+/\d+/\d+")[0]
+    field = first(scene.all("text"))
+    if field.facts["value"] == wanted:
+        return click(scene.submit())
+    return pick_date(scene, field, wanted)
+
+
+def book_flight(scene: Scene) -> Advice:
+    """Two places from suggestions, a date, a search, and the best of the flights."""
+    match = scene.goal_match(r"Book the (cheapest|shortest) one-way flight from: (.*) to: (.*) on (\d+/\d+/\d+)")
+    offers = [line for line in scene.all("button") if "Book flight for" in line.name]
+    if offers:
+        return click(offers[_best(scene, offers, match[1])])
+    for identity, place in (("flight-from", match[2]), ("flight-to", match[3])):
+        field = first(scene.all("text", id=identity))
+        if place not in str(field.facts["value"]):
+            return fill(field, place)
+        if place == field.facts["value"]:
+            suggestions = [line for line in scene.all("menuitem", "li", "div") if place in line.name]
+            if suggestions:
+                return click(suggestions[0])
+    field = first(scene.all("text", id="datepicker"))
+    if field.facts["value"] != match[4]:
+        return pick_date(scene, field, match[4])
+    return click(first(scene.all("button", id="search")))
+
+
+def _best(scene: Scene, offers: list[Line], what: str) -> int:
+    if what == "cheapest":
+        values = [int(matched(re.search(r"\$(\d+)", line.name))[1]) for line in offers]
+    else:
+        times = re.findall(r"(\d+)h (\d+)m", "\n".join(scene.texts))
+        values = [int(hours) * 60 + int(minutes) for hours, minutes in times]
+    return values.index(min(values))
+
+
+EXPERTS: dict[str, Expert] = {
+    "choose-date": choose_date,
+    "choose-date-easy": choose_date,
+    "choose-date-medium": choose_date,
+    "choose-date-nodelay": choose_date,
+    "book-flight": book_flight,
+    "book-flight-nodelay": book_flight,
+}

@@ -1,0 +1,230 @@
+"""Experts for pages where things are dragged, drawn or pointed at: they need the places of shapes."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable
+
+from bough.worlds.web.elements import Line
+from bough.worlds.web.experts.scene import Advice, Expert, Scene, call, click, first, ordinal
+
+STEPS = {"left": (-1, 0), "right": (1, 0), "up": (0, -1), "down": (0, 1)}
+
+
+def _at(line: Line) -> tuple[int, int]:
+    return line.facts["x"], line.facts["y"]
+
+
+def _drag(line: Line, to: tuple[float, float]) -> Advice:
+    x, y = _at(line)
+    return Advice(call("mouse_drag", x, y, round(to[0]), round(to[1])), f"I drag the {line.kind}.")
+
+
+def _point(at: tuple[float, float]) -> Advice:
+    return Advice(call("mouse_click", round(at[0]), round(at[1])), "I click the place.")
+
+
+def drag_aside(scene: Scene) -> Advice:
+    """Any distance in the right direction will do."""
+    if scene.done("mouse_drag"):
+        return click(scene.submit())
+    direction = scene.goal_match(r"\b(left|right|up|down)\b")[1]
+    item = first(line for line in scene.elements if line.kind in ("circle", "rect", "polygon", "letter"))
+    (x, y), (dx, dy) = _at(item), STEPS[direction]
+    return _drag(item, (x + 15 * dx, y + 15 * dy))
+
+
+def drag_box(scene: Scene) -> Advice:
+    if scene.done("mouse_drag"):
+        return click(scene.submit())
+    small, large = first(scene.all(id="draggableSmall")), first(scene.all(id="draggableLarge"))
+    return _drag(small, _at(large))
+
+
+KINDS = {"circle": "circle", "rectangle": "rect", "square": "rect", "triangle": "polygon"}
+
+
+def _inside(line: Line, box: Line) -> bool:
+    width, height = map(int, str(box.facts["size"]).split("x"))
+    (x, y), (bx, by) = _at(line), _at(box)
+    return abs(x - bx) < width / 2 and abs(y - by) < height / 2
+
+
+def drag_shapes(scene: Scene) -> Advice:
+    """Every shape into its box, spread a little so that none lies over another."""
+    boxes = sorted((line for line in scene.all("rect") if line.facts.get("id") == "shape-container"), key=_at)
+    shapes = [line for line in scene.elements if line.kind in ("circle", "rect", "polygon") and line not in boxes]
+    wanted = scene.goal_match(r"all (\w+?)s? (?:shapes )?into")[1]
+    target = {True: boxes[0], False: boxes[1] if len(boxes) > 1 else None}
+    if len(boxes) > 1 and re.search(r"all \w+ into the right box", scene.goal):
+        target = {True: boxes[1], False: boxes[0]}
+    for place, line in enumerate(shapes):
+        box = target[wanted == line.facts.get("fill") or KINDS.get(wanted) == line.kind]
+        if box is not None and not _inside(line, box):
+            x, y = _at(box)
+            return _drag(line, (x - 16 + 8 * (place % 5), y - 6 + 6 * (place % 3)))
+    return click(scene.submit())
+
+
+def _aim(scene: Scene, wanted: tuple[float, float]) -> Advice:
+    """Clicks, looks where the dot came down (these pages draw it a little beside), corrects that once, and submits."""
+    dots = scene.all("circle", id="blue-circle")
+    if not dots:
+        return _point(wanted)
+    clicks = scene.done("mouse_click")
+    x, y = _at(dots[0])
+    if len(clicks) > 1 or (x, y) == (round(wanted[0]), round(wanted[1])):
+        return click(scene.submit())
+    clicked = [float(str(clicks[-1].arguments[axis])) for axis in ("x", "y")]
+    return _point((wanted[0] - x + clicked[0], wanted[1] - y + clicked[1]))
+
+
+def circle_center(scene: Scene) -> Advice:
+    return _aim(scene, _at(first(line for line in scene.all("circle") if "id" not in line.facts)))
+
+
+def midpoint(scene: Scene) -> Advice:
+    (ax, ay), (bx, by) = (_at(line) for line in scene.all("circle", fill="black"))
+    return _aim(scene, ((ax + bx) / 2, (ay + by) / 2))
+
+
+def line_through(scene: Scene) -> Advice:
+    if scene.done("mouse_drag"):
+        return click(scene.submit())
+    x, y = _at(first(scene.all("circle")))
+    (dx, dy) = (0, 1) if "vertical" in scene.goal else (1, 0)
+    return Advice(call("mouse_drag", x - 25 * dx, y - 25 * dy, x + 25 * dx, y + 25 * dy), "I draw the line.")
+
+
+def sort_numbers(scene: Scene) -> Advice:
+    """Puts the first number that is out of place before the one that stands there."""
+    items = scene.all("li")
+    ordered = sorted(items, key=lambda line: int(line.name))
+    for there, wanted in zip(items, ordered, strict=True):
+        if there is not wanted:
+            return Advice(call("drag", str(wanted.number), str(there.number)), f"{wanted.name} belongs higher.")
+    return click(scene.submit())
+
+
+SPOTS = (
+    "top left", "top center", "top right", "center left", "center", "center right",
+    "bottom left", "bottom center", "bottom right",
+)  # fmt: skip
+
+
+def drag_item(scene: Scene) -> Advice:
+    """Onto the item that stands where it should go."""
+    items = scene.all("li")
+    name = scene.goal_match(r"Drag (.*?) (?:to|up|down|left|right)")[1]
+    item = scene.named(name)
+    if re.search(r"\d(st|nd|rd|th)", scene.goal):
+        target = items[ordinal(scene) - 1]
+    elif spot := re.search(r"to the ([a-z ]+)\.", scene.goal):
+        target = items[SPOTS.index(spot[1])] if spot[1] in SPOTS else items[0 if spot[1] == "top" else -1]
+    else:
+        row = 3 if len(items) == 9 else 1
+        step = {"up": -row, "down": row, "left": -1, "right": 1}[scene.goal_match(r"\b(up|down|left|right)\b")[1]]
+        target = items[items.index(item) + step]
+    return Advice(call("drag", str(item.number), str(target.number)), f"I drag {name} there.")
+
+
+def resize(scene: Scene) -> Advice:
+    if scene.done("mouse_drag"):
+        return click(scene.submit())
+    larger = "larger" in scene.goal
+    line = first(line for line in scene.elements if "ui-resizable-se" in str(line.facts.get("class", "")).split())
+    x, y = _at(line)
+    step = 15 if larger else -15
+    return _drag(line, (x, y + step) if "height" in scene.goal else (x + step, y))
+
+
+def right_angle(scene: Scene) -> Advice:
+    vertex, end = _at(first(scene.all(id="init-blue"))), _at(first(scene.all(id="init-black")))
+    return _aim(scene, _best_point(lambda at: abs(_angle(end, vertex, at) - math.pi / 2)))
+
+
+def bisect(scene: Scene) -> Advice:
+    vertex = _at(first(line for line in scene.all("circle", fill="blue") if "id" not in line.facts))
+    one, other = (_at(line) for line in scene.all("circle", fill="black"))
+    whole = _angle(one, vertex, other)
+    return _aim(
+        scene, _best_point(lambda at: max(_angle(one, vertex, at), _angle(other, vertex, at), whole / 2) - whole / 2)
+    )
+
+
+def _angle(one: tuple[float, float], vertex: tuple[float, float], other: tuple[float, float]) -> float:
+    turn = [math.atan2(end[1] - vertex[1], end[0] - vertex[0]) for end in (one, other)]
+    return abs((turn[0] - turn[1] + math.pi) % (2 * math.pi) - math.pi)
+
+
+def _best_point(error: Callable[[tuple[int, int]], float]) -> tuple[int, int]:
+    """The point of the drawing where the error is least; the pages measure angles between whole points."""
+    return min(((x, y) for x in range(8, 150) for y in range(60, 170)), key=error)
+
+
+def hot_cold(scene: Scene) -> Advice:
+    """Feels its way over a grid with the mouse, then around where it was warm."""
+    area = first(scene.all(id="touch-area"))
+    width, height = map(int, str(area.facts["size"]).split("x"))
+    left, top = area.facts["x"] - width // 2, area.facts["y"] - height // 2
+    felt = dict(zip(_visited(scene), _felt(scene), strict=False))
+    for point, signal in felt.items():
+        if signal == "HOT":
+            return _point(point)
+    warm = [point for point, signal in felt.items() if signal == "WARM"]
+    cold = [point for point, signal in felt.items() if signal == "COLD"]
+    fine = [(x, y) for x in range(left + 3, left + width, 5) for y in range(top + 3, top + height, 5)]
+    open_points = [point for point in fine if point not in felt and _possible(point, felt)]
+    if not open_points:
+        open_points = [point for point in fine if point not in felt]
+    anchor = (warm or cold or [(left + width // 2, top + height // 2)])[-1]
+    best = (
+        min(open_points, key=lambda p: (p[0] - anchor[0]) ** 2 + (p[1] - anchor[1]) ** 2)
+        if warm
+        else open_points[len(open_points) // 2]
+    )
+    return Advice(call("mouse_move", *best), "I feel for the warmth.")
+
+
+BANDS = {"HOT": (0, 5), "WARM": (5, 10), "COLD": (10, 40), "ICE COLD": (40, 999)}
+
+
+def _possible(point: tuple[int, int], felt: dict[tuple[int, int], str]) -> bool:
+    """Whether the hot spot could lie here, as far as what was felt goes; a grid point stands for its surroundings."""
+    for (x, y), signal in felt.items():
+        distance = ((x - point[0]) ** 2 + (y - point[1]) ** 2) ** 0.5
+        low, high = BANDS.get(signal, (0, 999))
+        if not low - 4 <= distance <= high + 4:
+            return False
+    return True
+
+
+def _visited(scene: Scene) -> list[tuple[int, int]]:
+    return [
+        (round(float(str(a.arguments["x"]))), round(float(str(a.arguments["y"])))) for a in scene.done("mouse_move")
+    ]
+
+
+def _felt(scene: Scene) -> list[str]:
+    views = [*scene.seen, scene.lines][1:]
+    return [next((line.name for line in view if line.name in BANDS), "") for view in views]
+
+
+EXPERTS: dict[str, Expert] = {
+    "drag-circle": drag_aside,
+    "drag-single-shape": drag_aside,
+    "drag-box": drag_box,
+    "drag-shapes": drag_shapes,
+    "drag-shapes-2": drag_shapes,
+    "circle-center": circle_center,
+    "find-midpoint": midpoint,
+    "draw-line": line_through,
+    "drag-sort-numbers": sort_numbers,
+    "drag-items": drag_item,
+    "drag-items-grid": drag_item,
+    "resize-textarea": resize,
+    "right-angle": right_angle,
+    "bisect-angle": bisect,
+    "hot-cold": hot_cold,
+}

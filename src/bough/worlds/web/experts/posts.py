@@ -1,0 +1,96 @@
+"""Experts for pages with mail, posts and orders: find the row, then the icon in it."""
+
+from __future__ import annotations
+
+import re
+
+from bough.worlds.web.elements import Line
+from bough.worlds.web.experts.scene import Advice, Expert, Scene, StuckError, click, fill, first
+
+
+def find_icon(lines: list[Line], name: str) -> Line:
+    return first(line for line in lines if name in str(line.facts.get("class", "")).split())
+
+
+def mail_of(scene: Scene, sender: str) -> list[Line]:
+    """The row of a sender's mail and the icons in it."""
+    rows = [
+        place for place, line in enumerate(scene.elements) if line.kind == "div" and line.name.startswith(sender + " ")
+    ]
+    if not rows:
+        raise StuckError
+    return scene.elements[rows[0] : rows[0] + 3]
+
+
+def mail(scene: Scene) -> Advice:
+    """Delete, star, reply to, or forward the mail by somebody."""
+    sender = scene.goal_match(r"email by (\w+)")[1]
+    if "trash icon" in scene.goal or "delete" in scene.goal:
+        return click(find_icon(mail_of(scene, sender), "trash"))
+    if "star icon" in scene.goal:
+        return click(find_icon(mail_of(scene, sender), "star"))
+    if "reply" in scene.goal:
+        return answer(scene, sender, "Reply", scene.quoted[0])
+    return answer(scene, sender, "Forward", scene.goal_match(r"forward that email to (\w+)")[1])
+
+
+def answer(scene: Scene, sender: str, button: str, text: str) -> Advice:
+    """Opens the mail, then its form, fills it in and sends it."""
+    fields = scene.all("text", "textarea")
+    if fields:
+        if fields[0].facts["value"] != text:
+            return fill(fields[0], text)
+        return click(
+            first(line for line in scene.elements if "send" in str(line.facts.get("id", line.facts.get("class", ""))))
+        )
+    buttons = [line for line in scene.elements if line.name == button]
+    return click(buttons[0]) if buttons else click(mail_of(scene, sender)[0])
+
+
+BUTTONS = {"Reply": "reply", "Retweet": "retweet", "Like": "like", "Share": "share"}
+
+
+def _posts(scene: Scene) -> list[tuple[str, list[Line]]]:
+    """Each post's user and its icons."""
+    posts: list[tuple[str, list[Line]]] = []
+    for line in scene.lines:
+        user = None if line.number else re.search(r"@\w+", line.name)
+        if user:
+            posts.append((user[0], []))
+        elif line.number and posts:
+            posts[-1][1].append(line)
+    return posts
+
+
+def post(scene: Scene) -> Advice:
+    user, button = scene.goal_match(r"For the user (@\w+), click on the \"(.*)\" button").groups()
+    icons = next(icons for name, icons in _posts(scene) if name == user)
+    opened = [line for line in scene.all("li") if line.name.startswith(button)]
+    if opened:
+        return click(opened[0])
+    name = button.lower().split()[0]
+    direct = [line for line in icons if name in str(line.facts.get("class", "")).split()]
+    return click(direct[0]) if direct else click(find_icon(icons, "more"), "It must be among the others.")
+
+
+def posts_by(scene: Scene) -> Advice:
+    """The same icon on all posts of a user, or on as many as the goal says."""
+    button, user = scene.goal_match(r"Click the \"(.*)\" button on .* by (@\w+)").groups()
+    icons = [find_icon(icons, BUTTONS[button]) for name, icons in _posts(scene) if name == user]
+    amount = re.search(r"on (\d+) posts?", scene.goal)
+    for icon in icons[: int(amount[1])] if amount else icons:
+        if "active" not in str(icon.facts["class"]).split():
+            return click(icon)
+    return click(scene.submit())
+
+
+EXPERTS: dict[str, Expert] = {
+    **dict.fromkeys(
+        ("email-inbox", "email-inbox-delete", "email-inbox-forward", "email-inbox-important", "email-inbox-noscroll",
+         "email-inbox-reply", "email-inbox-star-reply"),
+        mail,
+    ),
+    "social-media": post,
+    "social-media-all": posts_by,
+    "social-media-some": posts_by,
+}  # fmt: skip

@@ -1,0 +1,267 @@
+"""One page of the browser: loaded, started with a seed, read, and acted on with real mouse and key events.
+
+Starting the next problem in a page that is loaded already takes half the time of loading
+it anew. It is not done on pages that carry something from one problem to the next
+(`pages.RELOADED`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from bough.environments.base import WorldError
+from bough.worlds.web import keys
+from bough.worlds.web.actions import Action
+from bough.worlds.web.browser import HEIGHT, WIDTH, Browser
+from bough.worlds.web.elements import Line, read_line
+from bough.worlds.web.pages import MENDED, RELOADED, RESTLESS, html_folder
+
+# The part of the window that a page draws its task in; the rest shows its clock and score.
+TASK_WIDTH, TASK_HEIGHT = 160, 210
+DRAG_STEPS = 10
+
+
+class RefusedError(Exception):
+    """The page has no such element, or not in a state to be acted on. The message is for the agent."""
+
+
+@dataclass(frozen=True)
+class View:
+    """What a page shows. `reward` is raw: without the deduction for time."""
+
+    goal: str
+    lines: tuple[Line, ...]
+    done: bool
+    reward: float
+    reason: str
+    left: bool = False
+
+
+@cache
+def _script() -> str:
+    parts = [Path(__file__).with_name(f"{name}.js").read_text() for name in ("clock", "reading", "acting")]
+    return "(() => {\n'use strict';\n" + "\n".join(parts) + "})();"
+
+
+class Page:
+    """A page that is used for one episode after the other. Use `await Page.open(browser)`."""
+
+    def __init__(self, browser: Browser, session: str, target: str) -> None:
+        self.browser, self.session, self.target = browser, session, target
+        self.name = ""  # of the page that is loaded
+        self._clipboard = ""
+        self._held = False  # whether the mouse's button is down between actions
+
+    @classmethod
+    async def open(cls, browser: Browser) -> Page:
+        call = browser.connection.call
+        target = await call("Target.createTarget", url="about:blank", width=WIDTH, height=HEIGHT, newWindow=True)
+        attached = await call("Target.attachToTarget", targetId=target["targetId"], flatten=True)
+        page = cls(browser, attached["sessionId"], target["targetId"])
+        await asyncio.gather(
+            page._call("Page.enable"),
+            page._call("Page.addScriptToEvaluateOnNewDocument", source=_script()),
+            page._call("Emulation.setFocusEmulationEnabled", enabled=True),
+            page._call("Page.setDownloadBehavior", behavior="deny"),
+        )
+        return page
+
+    async def start(self, name: str, seed: int, mode: str) -> View:
+        """Loads a page and starts its problem number `seed`."""
+        self._clipboard = ""
+        if self._held:
+            self._held = False
+            await self._mouse("mouseReleased", (WIDTH - 1, HEIGHT - 1), button="left", clickCount=1)
+        # Where the mouse was left it would hover over the new problem.
+        await self._mouse("mouseMoved", (WIDTH - 1, HEIGHT - 1))
+        if self.name != name or name in RELOADED:
+            await self._load(name)
+        step_ms = RESTLESS.get(name)
+        return _view(await self._evaluate(f"bough.start({seed}, {json.dumps(mode)}, {json.dumps(step_ms)})"))
+
+    async def _load(self, name: str) -> None:
+        self.name = ""
+        loaded = self.browser.connection.next_event(self.session, "Page.loadEventFired")
+        answer = await self._call("Page.navigate", url=(html_folder() / f"{name}.html").as_uri())
+        if answer.get("errorText"):
+            raise WorldError(f"the browser could not load {name}: {answer['errorText']}")
+        await self.browser.connection.arrival(loaded)
+        if name in MENDED:
+            style = f"{{textContent: {json.dumps(MENDED[name])}}}"
+            await self._evaluate(f"document.head.append(Object.assign(document.createElement('style'), {style})), {{}}")
+        self.name = name
+
+    async def act(self, action: Action) -> View:
+        """Does it and waits until the page has settled. Raises `RefusedError`."""
+        await getattr(self, f"_do_{action.name}")(**action.arguments)
+        return _view(await self._evaluate("bough.after()"))
+
+    async def screenshot(self) -> bytes:
+        """The task's part of the window, as a PNG file."""
+        clip = {"x": 0, "y": 0, "width": TASK_WIDTH, "height": TASK_HEIGHT, "scale": 1}
+        answer = await self._call("Page.captureScreenshot", format="png", clip=clip)
+        return base64.b64decode(answer["data"])
+
+    async def close(self) -> None:
+        await self.browser.connection.call("Target.closeTarget", targetId=self.target)
+
+    async def _do_click(self, element: int | str) -> None:
+        found = await self._ask("point", reference=element)
+        at = (found["x"], found["y"])
+        if found["icon"]:
+            # Many icons change under the mouse, and while the other picture loads there is nothing to press.
+            await self._move(at)
+            await self._evaluate(f"bough.hovering({json.dumps(element)})")
+        await self._click(at)
+
+    async def _do_hover(self, element: int | str) -> None:
+        await self._move(await self._point(element))
+
+    async def _do_mouse_click(self, x: float, y: float) -> None:
+        await self._ask("alive")
+        await self._click((x, y))
+
+    async def _do_mouse_move(self, x: float, y: float) -> None:
+        await self._ask("alive")
+        await self._move((x, y))
+
+    async def _do_mouse_down(self, x: float, y: float) -> None:
+        await self._ask("alive")
+        await self._move((x, y))
+        self._held = True
+        await self._mouse("mousePressed", (x, y), button="left", buttons=1, clickCount=1)
+
+    async def _do_mouse_up(self, x: float, y: float) -> None:
+        await self._ask("alive")
+        await self._move((x, y))
+        self._held = False
+        await self._mouse("mouseReleased", (x, y), button="left", clickCount=1)
+
+    async def _do_mouse_drag(self, from_x: float, from_y: float, to_x: float, to_y: float) -> None:
+        await self._ask("alive")
+        await self._drag((from_x, from_y), (to_x, to_y))
+
+    async def _do_drag(self, element: int | str, target: int | str) -> None:
+        found = await self._ask("drag", reference=element, target=target)
+        begin, end = found["begin"], found["end"]
+        corners = [end["via"]] if "via" in end else []
+        await self._drag((begin["x"], begin["y"]), *((point["x"], point["y"]) for point in [*corners, end]))
+
+    async def _do_fill(self, element: int | str, text: str) -> None:
+        if (await self._ask("fill", reference=element, text=text))["typed"]:
+            return
+        if text:
+            await self._call("Input.insertText", text=text)
+        else:
+            await self._keys("Delete")
+
+    async def _do_type(self, text: str, element: int | str | None) -> None:
+        if element is not None:
+            await self._click(await self._point(element))
+        else:
+            await self._ask("alive")
+        for character in text:
+            if character == "\n":
+                await self._keys("Enter")
+            elif character.isascii():
+                await self._keys("Space" if character == " " else character)
+            else:
+                await self._call("Input.insertText", text=character)
+
+    async def _do_press(self, key: str) -> None:
+        selected = (await self._ask("selection"))["text"]
+        # The browser's clipboard is one for all pages and would tie episodes together, so each page has its own.
+        match key.lower():
+            case "control+c":
+                self._clipboard = selected
+            case "control+x":
+                self._clipboard = selected
+                await self._keys("Delete")
+            case "control+v":
+                await self._call("Input.insertText", text=self._clipboard)
+            case _:
+                await self._keys(key)
+
+    async def _do_select_option(self, element: int | str, option: list[str]) -> None:
+        await self._ask("select_option", reference=element, options=option)
+
+    async def _do_select_text(self, text: str) -> None:
+        await self._ask("select_text", text=text)
+
+    async def _do_scroll(self, direction: str, element: int | str | None) -> None:
+        await self._ask("scroll", reference=element, direction=direction)
+
+    async def _do_wait(self) -> None:
+        await self._ask("wait")
+
+    async def _point(self, element: int | str) -> tuple[float, float]:
+        found = await self._ask("point", reference=element)
+        return found["x"], found["y"]
+
+    async def _move(self, to: tuple[float, float]) -> None:
+        held: dict[str, Any] = {"button": "left", "buttons": 1} if self._held else {}
+        await self._mouse("mouseMoved", to, **held)
+
+    async def _click(self, at: tuple[float, float]) -> None:
+        self._held = False
+        await asyncio.gather(
+            self._mouse("mouseMoved", at),
+            self._mouse("mousePressed", at, button="left", buttons=1, clickCount=1),
+            self._mouse("mouseReleased", at, button="left", clickCount=1),
+        )
+
+    async def _drag(self, begin: tuple[float, float], *ends: tuple[float, float]) -> None:
+        self._held = False
+        await self._mouse("mouseMoved", begin)
+        await self._mouse("mousePressed", begin, button="left", buttons=1, clickCount=1)
+        for end in ends:
+            for step in range(1, DRAG_STEPS + 1):
+                share = step / DRAG_STEPS
+                between = (begin[0] + share * (end[0] - begin[0]), begin[1] + share * (end[1] - begin[1]))
+                await self._mouse("mouseMoved", between, button="left", buttons=1)
+            begin = end
+        await self._mouse("mouseReleased", begin, button="left", clickCount=1)
+
+    async def _mouse(self, kind: str, at: tuple[float, float], **more: Any) -> None:
+        await self._call("Input.dispatchMouseEvent", type=kind, x=at[0], y=at[1], **more)
+
+    async def _keys(self, combination: str) -> None:
+        await asyncio.gather(*(self._call("Input.dispatchKeyEvent", **event) for event in keys.strokes(combination)))
+
+    async def _ask(self, name: str, **given: Any) -> dict[str, Any]:
+        """Lets the page's script do or find something."""
+        answer = await self._evaluate(f"bough.act({json.dumps(name)}, {json.dumps(given)})")
+        if "refused" in answer:
+            raise RefusedError(answer["refused"])
+        if "over" in answer:
+            raise RefusedError("The episode is over.")
+        done: dict[str, Any] = answer["done"]
+        return done
+
+    async def _evaluate(self, expression: str) -> dict[str, Any]:
+        answer = await self._call("Runtime.evaluate", expression=expression, awaitPromise=True, returnByValue=True)
+        if "exceptionDetails" in answer:
+            details = answer["exceptionDetails"]
+            raise WorldError(f"the page's script failed: {details.get('exception', {}).get('description', details)}")
+        value: dict[str, Any] = answer["result"]["value"]
+        return value
+
+    async def _call(self, method: str, **parameters: Any) -> dict[str, Any]:
+        return await self.browser.connection.call(method, self.session, **parameters)
+
+
+def _view(seen: dict[str, Any]) -> View:
+    return View(
+        goal=seen["goal"],
+        lines=tuple(map(read_line, seen["lines"])),
+        done=seen["done"],
+        reward=max(-1.0, min(1.0, float(seen["reward"]))),  # a page or two count without bounds
+        reason=seen["reason"],
+        left=not seen["started"],
+    )

@@ -1,0 +1,71 @@
+import json
+
+import pytest
+import torch
+
+from bough.errors import InputError
+from bough.policy.adapters import Lora
+from bough.policy.policy import Policy
+from tests.policy.families import make
+from tests.trees.samples import call
+
+CALLS = [call([1, 2, 3], [4, 5]), call([1, 2, 3], [6])]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    path = tmp_path_factory.mktemp("model")
+    make("llama").save_pretrained(path)
+    return path
+
+
+def test_a_loaded_policy_is_float32_on_a_cpu(folder):
+    policy = Policy.load(str(folder), device="cpu")
+    assert {p.dtype for p in policy.parameters()} == {torch.float32}
+    torch.testing.assert_close(policy.logprobs(CALLS), Policy(make("llama")).logprobs(CALLS))
+
+
+def test_only_the_adapter_is_trained(folder):
+    policy = Policy.load(str(folder), lora=Lora(r=2), dtype=torch.bfloat16)
+    trained = [name for name, p in policy.named_parameters() if p.requires_grad]
+    assert trained and all("lora" in name and "lm_head" not in name for name in trained)
+    # A new adapter changes nothing yet.
+    torch.testing.assert_close(policy.logprobs(CALLS), Policy.load(str(folder), dtype=torch.bfloat16).logprobs(CALLS))
+
+
+def test_an_adapter_folder_is_loaded_onto_its_base_model(folder, tmp_path):
+    policy = Policy.load(str(folder), lora=Lora(r=2))
+    for name, parameter in policy.named_parameters():
+        if "lora_B" in name:
+            parameter.data.normal_()
+    policy.model.save_pretrained(tmp_path, selected_adapters=["actor"])
+    for loaded in (Policy.load(str(folder), adapter=str(tmp_path / "actor")), Policy.load(str(tmp_path / "actor"))):
+        torch.testing.assert_close(loaded.logprobs(CALLS), policy.logprobs(CALLS))
+        assert any(p.requires_grad for p in loaded.parameters())
+
+
+def test_nothing_is_dropped_out(tmp_path):
+    model = make("gpt2")
+    model.save_pretrained(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(
+        json.dumps(config | {"resid_pdrop": 0.5, "attn_pdrop": 0.5, "embd_pdrop": 0.5})
+    )
+    policy = Policy.load(str(tmp_path), device="cpu").train()
+    torch.testing.assert_close(policy.logprobs(CALLS), Policy(model).logprobs(CALLS))
+
+
+def test_gradient_checkpointing_is_switched_on(folder):
+    assert Policy.load(str(folder), gradient_checkpointing=True).base.is_gradient_checkpointing
+
+
+def test_mistakes_are_told(folder, tmp_path):
+    with pytest.raises(InputError, match="needs a CUDA device"):
+        Policy.load(str(folder), quantize=True, device="cpu")
+    with pytest.raises(InputError, match="either it or a new lora"):
+        Policy.load(str(folder), lora=Lora(), adapter=tmp_path)
+    with pytest.raises(InputError, match="holds no adapter"):
+        Policy.load(str(folder), adapter=tmp_path)
+    (tmp_path / "config.json").write_text('{"model_type": "unheard_of"}')
+    with pytest.raises(InputError, match="cannot be loaded"):
+        Policy.load(str(tmp_path))

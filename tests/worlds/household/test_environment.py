@@ -1,0 +1,229 @@
+import asyncio
+import json
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bough.environments.base import Observation
+from bough.environments.check import check
+from bough.errors import InputError
+from bough.types import Task
+from bough.worlds.household.environment import Household
+from bough.worlds.household.game import KINDS, Wording
+from bough.worlds.household.world import World
+from tests.worlds.household.flat import THINGS, flat
+from tests.worlds.household.problem import CONTENT
+
+TAKE = ("go to countertop 1", "take apple 1 from countertop 1", "go to shelf 1")
+WIN = (*TAKE, "move apple 1 to shelf 1")
+
+
+def play(*replies: str, **data: Any) -> list[Observation]:
+    """The start and the answers to replies; what is no reply yet is said as an action."""
+
+    async def episode() -> list[Observation]:
+        world = Household(Task(id="flat", data={"game": flat().to_data(), **data}))
+        answers = [await world.start()]
+        for reply in replies:
+            answers.append(await world.step(reply if ":" in reply else world.say(reply)))
+        return answers
+
+    return asyncio.run(episode())
+
+
+def test_an_episode_starts_with_the_rules_then_the_room_and_the_task():
+    (start,) = play()
+    rules, room = start.messages
+    assert rules.role == "system" and "take (object) from (receptacle)" in rules.content and "ACTION:" in rules.content
+    assert room.content.startswith("You are in the middle of a room.")
+    assert room.content.endswith("Your task is to: put some apple on shelf.")
+    assert room.hint is None and start.progress == 0
+
+
+def test_a_command_is_answered_with_the_games_text():
+    answer = play("THOUGHT: The mug is of no use.\nACTION: go to shelf 1")[1]
+    assert answer.text == "You arrive at shelf 1. On the shelf 1, you see a mug 1."
+    assert (answer.action, answer.error, answer.done, answer.reward) == ("go to shelf 1", None, False, None)
+
+
+def test_winning_ends_the_episode():
+    *before, last = play(*WIN)
+    assert not any(answer.done for answer in before)
+    assert (last.terminated, last.success, last.reward, last.progress, last.stop) == (True, True, 1.0, 1.0, None)
+
+
+def test_what_means_nothing_is_counted_and_the_episode_goes_on():
+    answer = play("go to the moon")[1]
+    assert (answer.text, answer.error, answer.done) == ("Nothing happens.", "invalid_action", False)
+    assert answer.action == "go to the moon"
+
+
+def test_what_is_not_in_the_agreed_form_is_told_and_counted():
+    answer = play("hello: world")[1]
+    assert answer.error == "malformed" and answer.text.startswith("I found no action in that.") and not answer.done
+    assert answer.info["feedback"] == "Nothing happens." and answer.info["command"] == ""
+
+
+@pytest.mark.parametrize("claim", ["task succeeded", "Task succeeded."])
+def test_to_claim_success_too_early_ends_the_episode_as_premature(claim: str):
+    last = play(*TAKE, claim)[-1]
+    assert (last.terminated, last.success, last.stop, last.reward) == (True, False, "premature_success", 0.0)
+    assert last.info["feedback"] == "Nothing happens." and last.action == claim
+
+
+def test_a_claim_after_the_win_changes_nothing():
+    last = play(*WIN, "task succeeded")[-1]
+    assert (last.terminated, last.success, last.stop, last.reward) == (True, True, None, 1.0)
+
+
+def test_the_first_end_counts_though_the_game_can_be_played_on():
+    late = play("task succeeded", *WIN)[-1]
+    assert (late.terminated, late.success, late.stop, late.info["won"]) == (True, False, "premature_success", True)
+    lost, claimed = play(*WIN, "take apple 1 from shelf 1", "task succeeded")[-2:]
+    assert (claimed.terminated, claimed.success, claimed.stop, claimed.info["won"]) == (True, True, None, False)
+    assert (lost.terminated, lost.success, lost.info["won"]) == (True, True, False)
+    assert lost.info["feedback"] == "You pick up the apple 1 from the shelf 1."
+
+
+def test_who_must_claim_ends_the_episode_by_a_true_claim_only():
+    *before, won, claimed = play(*WIN, "task succeeded", claim=True)
+    assert not any(answer.done for answer in (*before, won)) and won.progress == 1
+    assert (claimed.terminated, claimed.success, claimed.stop, claimed.reward) == (True, True, None, 1.0)
+    early = play(*TAKE, "task succeeded", claim=True)[-1]
+    assert (early.terminated, early.success, early.stop) == (True, False, "premature_success")
+    undone = play(*WIN, "take apple 1 from shelf 1", "task succeeded", claim=True)[-1]
+    assert (undone.success, undone.stop) == (False, "premature_success")
+
+
+def test_who_must_claim_is_told_so_and_shown_how_by_the_expert():
+    asked, free = (play(claim=claim)[0].messages[0].content for claim in (True, False))
+    assert "task succeeded" in asked and "ends by itself" not in asked
+    assert "task succeeded" not in free and "ends by itself" in free
+
+    async def episode() -> tuple[list[str], Observation]:
+        (task,) = islice(Household.tasks(Household.Options(claim=True), split="train", seed=0), 1)
+        world, said = Household(task), []
+        answer = await world.start()
+        while (reply := await world.expert()) is not None:
+            assert reply.splitlines()[-1].removeprefix("ACTION: ") in world.choices()
+            answer = await world.step(reply)
+            said.append(reply)
+        return said, answer
+
+    said, answer = asyncio.run(episode())
+    assert said[-1].endswith("ACTION: task succeeded") and answer.success
+
+
+def test_the_world_knows_where_things_are_ever_found():
+    places = Household.locations()
+    assert "fridge" in places["apple"] and "toilet" not in places["apple"]
+
+
+def test_programs_are_told_the_raw_game():
+    start, answer = play("go to shelf 1")
+    assert start.info["intro"].startswith("-= Welcome to TextWorld, ALFRED! =-")
+    assert start.info["admissible"] == sorted(World(flat()).commands())
+    assert answer.info == {
+        "command": "go to shelf 1",
+        "feedback": "You arrive at shelf 1. On the shelf 1, you see a mug 1.",
+        "admissible": answer.info["admissible"],
+        "won": False,
+    }
+    assert "take mug 1 from shelf 1" in answer.info["admissible"]
+
+
+def test_admissible_commands_are_shown_as_a_hint_until_the_end():
+    observations = play(*WIN, admissible=True)
+    for observation in observations[:-1]:
+        hint = observation.messages[-1].hint
+        assert hint == "\nAVAILABLE ACTIONS: " + ", ".join(observation.info["admissible"])
+        assert "AVAILABLE" not in observation.messages[-1].content
+    assert observations[-1].messages[-1].hint is None
+
+
+@pytest.mark.parametrize("expert", ["explore", "plan"])
+def test_the_expert_wins(expert: str):
+    async def episode(task: Task) -> tuple[int, Observation]:
+        world, turns = Household(task), 0
+        observation = await world.start()
+        while not observation.done:
+            reply = await world.expert()
+            assert reply is not None and reply.startswith("THOUGHT: ")
+            observation, turns = await world.step(reply), turns + 1
+            assert observation.error is None
+        return turns, observation
+
+    for task in islice(Household.tasks(Household.Options(expert=expert)), 12):
+        turns, last = asyncio.run(episode(task))
+        assert last.success and last.progress == 1 and turns <= 50, task.id
+
+
+def test_who_plans_knows_where_things_are_and_who_explores_does_not():
+    def first(expert: str) -> str:
+        game = flat(things=(THINGS[0], *THINGS[2:]))  # the one apple is in the drawer
+        reply = asyncio.run(Household(Task(id="flat", data={"game": game.to_data(), "expert": expert})).expert())
+        return str(reply).partition("ACTION: ")[2]
+
+    assert first("plan") == "go to drawer 1"
+    assert first("explore") == "go to countertop 1"
+
+
+def test_the_choices_are_the_admissible_commands():
+    world = Household(Task(id="flat", data={"game": flat().to_data()}))
+    assert list(world.choices()) == sorted(World(flat()).commands())
+
+
+def test_tasks_carry_the_game_and_the_options():
+    options = Household.Options(types=["pick_two_obj_and_place"], admissible=True, expert="plan")
+    first, again = (list(islice(Household.tasks(options, split="seen", seed=3), 4)) for _ in range(2))
+    assert first == again and len({task.id for task in first}) == 4
+    for task in first:
+        assert (task.environment, task.seed, task.data["admissible"], task.data["expert"]) == (
+            "household",
+            3,
+            True,
+            "plan",
+        )
+        assert task.data["type"] == task.data["game"]["goal"][0] == "pick_two_obj_and_place"
+        assert len(task.model_dump_json()) < 10_000
+    assert first != list(islice(Household.tasks(options, split="seen", seed=4), 4))
+
+
+def test_by_default_all_six_types_are_played():
+    kinds = [task.data["game"]["goal"][0] for task in islice(Household.tasks(Household.Options()), 6)]
+    assert sorted(kinds) == sorted(KINDS)
+
+
+def test_official_games_are_played_from_their_files(tmp_path: Path):
+    path = tmp_path / "game.tw-pddl"
+    path.write_text(json.dumps(CONTENT))
+    (task,) = Household.tasks(Household.Options(games=path))
+    path.unlink()  # the task says everything
+    start = asyncio.run(Household(task).start())
+    assert start.messages[1].content.endswith("Your task is to: put a cup in shelf.")
+
+
+def test_the_rules_name_the_verb_of_the_edition():
+    def rules(**changes: Any) -> str:
+        world = Household(Task(id="flat", data={"game": flat(**changes).to_data()}))
+        return asyncio.run(world.start()).messages[0].content
+
+    assert "\nmove (object) to (receptacle)\n" in rules()
+    assert "\nput (object) in/on (receptacle)\n" in rules(wording=Wording(put_command="put {o} in/on {r}"))
+
+
+def test_a_task_without_a_game_is_refused():
+    with pytest.raises(InputError, match=r'task mine: its data has no "game"'):
+        Household(Task(id="mine"))
+
+
+def test_an_unknown_type_is_refused():
+    with pytest.raises(InputError, match="choose one of"):
+        Household.Options(types=["pick_and_throw"])
+
+
+def test_the_contract_holds():
+    tasks = list(islice(Household.tasks(Household.Options(admissible=True)), 3))
+    assert asyncio.run(check(Household, "household", tasks)).problems == []

@@ -1,0 +1,150 @@
+import re
+from dataclasses import replace
+from itertools import islice
+
+import pytest
+
+from bough.worlds.household.engine import Engine
+from bough.worlds.household.expert import Expert
+from bough.worlds.household.game import KINDS, Game, Kind, Receptacle
+from bough.worlds.household.games import generated
+from bough.worlds.household.memory import Memory, Omniscience
+from tests.worlds.household.flat import FITS, RECEPTACLES, THINGS, flat, played
+
+# What is needed to win when nothing has to be looked for, worked out by hand: go, take, (go, change,) go, (open,) put.
+LONGEST_PLAN = 11
+
+
+def solve(game: Game, memory: type[Memory], limit: int = 100) -> list[tuple[str, str]]:
+    """The expert's thoughts and commands until it wins."""
+    engine = Engine(game)
+    known, moves = memory(engine.world), []
+    while not engine.won:
+        move = Expert(known).next()
+        assert move is not None and len(moves) < limit, f"the expert gives up after {moves}"
+        _, action = engine.step(move.command)
+        assert action is not None, f"{move.command!r} means nothing after {moves}"
+        known.note(action)
+        moves.append((move.thought, move.command))
+    return moves
+
+
+def commands(game: Game, memory: type[Memory]) -> list[str]:
+    return [command for _, command in solve(game, memory)]
+
+
+def test_a_plan_goes_straight_to_the_thing_and_opens_what_is_closed():
+    only = (THINGS[0], *THINGS[2:])
+    assert commands(flat(things=only), Omniscience) == [
+        "go to drawer 1", "open drawer 1", "take apple 2 from drawer 1", "go to shelf 1", "move apple 2 to shelf 1",
+    ]  # fmt: skip
+
+
+def test_who_explores_looks_in_likely_places_and_says_what_was_seen():
+    only = (THINGS[0], *THINGS[2:])
+    thoughts, way = zip(*solve(flat(things=only), Memory), strict=True)
+    assert way[0] == "go to countertop 1" and way[-2:] == ("go to shelf 1", "move apple 2 to shelf 1")
+    assert thoughts[0] == "I have to find an apple. It may well be at countertop 1, so I look there."
+    assert way[1] == "examine sinkbasin 1"  # at the same spot: one move less than any other
+    assert thoughts[2].startswith("There is no apple at sinkbasin 1. I look at ")
+
+
+@pytest.mark.parametrize(
+    ("kind", "change"),
+    [
+        ("pick_clean_then_place_in_recep", ["clean apple 1 with sinkbasin 1"]),
+        ("pick_heat_then_place_in_recep", ["go to microwave 1", "heat apple 1 with microwave 1"]),
+        ("pick_cool_then_place_in_recep", ["go to fridge 1", "cool apple 1 with fridge 1"]),
+    ],
+)
+def test_a_thing_is_changed_on_its_way(kind: Kind, change: list[str]):
+    take, put = ["go to countertop 1", "take apple 1 from countertop 1"], ["go to shelf 1", "move apple 1 to shelf 1"]
+    assert commands(flat(kind), Memory) == take + change + put
+
+
+def test_the_second_thing_joins_the_first():
+    thoughts, way = zip(*solve(flat("pick_two_obj_and_place"), Memory), strict=True)
+    assert [command for command in way if command.startswith("move")] == [
+        "move apple 1 to shelf 1", "move apple 2 to shelf 1",
+    ]  # fmt: skip
+    assert thoughts[way.index("move apple 1 to shelf 1") + 1].startswith("I have to find another apple.")
+
+
+def test_of_two_shelves_the_one_where_the_first_thing_lies_is_chosen():
+    receptacles = (*RECEPTACLES, Receptacle("shelf 2", "shelf", 7))
+    things = (THINGS[0], replace(THINGS[1], place=7, inside=(7,)), *THINGS[2:])
+    assert commands(flat("pick_two_obj_and_place", receptacles=receptacles, things=things), Omniscience) == [
+        "go to drawer 1", "open drawer 1", "take apple 2 from drawer 1", "go to shelf 2", "move apple 2 to shelf 2",
+    ]  # fmt: skip
+
+
+def test_of_two_sinks_the_one_at_hand_is_used():
+    receptacles = (*RECEPTACLES, Receptacle("sinkbasin 2", "sinkbasin", 7))
+    way = commands(flat("pick_clean_then_place_in_recep", receptacles=receptacles), Memory)
+    assert "clean apple 1 with sinkbasin 1" in way
+
+
+def test_the_lamp_is_used_last():
+    assert commands(flat("look_at_obj_in_light", "mug", "desklamp"), Omniscience) == [
+        "go to shelf 1", "take mug 1 from shelf 1", "go to desk 1", "use desklamp 1",
+    ]  # fmt: skip
+
+
+def test_a_wrong_thing_in_the_hand_is_put_away_first():
+    engine = played(flat(), "go to shelf 1", "take mug 1 from shelf 1", "go to microwave 1")
+    move = Expert(Memory(engine.world)).next()
+    assert move is not None and move.command == "go to countertop 1"
+    assert "mug 1, which I do not need" in move.thought
+
+
+def test_a_game_that_is_won_or_lost_has_no_next_move():
+    won = played(
+        flat(), "go to countertop 1", "take apple 1 from countertop 1", "go to shelf 1", "move apple 1 to shelf 1"
+    )
+    assert Expert(Memory(won.world)).next() is None
+    stuck = flat(fits={type_: types - {"mug"} for type_, types in FITS.items()})
+    lost = played(stuck, "go to shelf 1", "take mug 1 from shelf 1")
+    assert Expert(Memory(lost.world)).next() is None
+    nothing = flat(things=THINGS[2:])
+    assert Expert(Omniscience(played(nothing).world)).next() is None
+
+
+def test_a_neighbour_at_the_same_spot_is_examined_rather_than_gone_to():
+    things = (*THINGS[2:4], THINGS[4])
+    engine = played(flat(things=things))
+    memory, asked = Memory(engine.world), []
+    while (move := Expert(memory).next()) is not None:
+        asked.append(move.command)
+        _, action = engine.step(move.command)
+        assert action is not None
+        memory.note(action)
+    assert memory.seen == set(range(7))
+    assert "examine sinkbasin 1" in asked or "examine countertop 1" in asked
+    assert len(asked) == len(set(asked))
+
+
+@pytest.mark.parametrize("split", ["train", "seen", "unseen"])
+def test_generated_games_are_solved_by_plan_and_by_exploring(split: str):
+    for name, game in islice(generated(KINDS, split, 3), 120):
+        assert len(solve(game, Omniscience)) <= LONGEST_PLAN, name
+        assert len(solve(game, Memory)) <= 100, name
+
+
+def test_a_thought_speaks_only_of_what_was_seen_or_named_at_the_start():
+    for name, game in islice(generated(KINDS, "unseen", 4), 30):
+        engine = Engine(game)
+        memory, shown = Memory(engine.world), engine.intro
+        while not engine.won:
+            move = Expert(memory).next()
+            assert move is not None
+            for thing in re.findall(r"\b[a-z]+ \d+\b", move.thought):
+                assert re.search(rf"\b{thing}\b", shown), f"{name}: {thing} was not shown before {move}"
+            text, action = engine.step(move.command)
+            assert action is not None
+            memory.note(action)
+            shown += text
+
+
+def test_every_official_game_is_solved_within_35_turns(official_games: dict[str, Game]):
+    turns = [len(solve(game, Memory)) for game in official_games.values()]
+    assert len(turns) == 140 and max(turns) <= 35

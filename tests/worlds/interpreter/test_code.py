@@ -1,0 +1,181 @@
+import asyncio
+import json
+import time
+from collections.abc import Iterator
+from itertools import islice
+from typing import Any
+
+import pytest
+
+from bough.sandbox import remote
+from bough.sandbox.base import SandboxError
+from bough.sandbox.pool import Sandbox
+from bough.sandbox.remote import RemoteSandbox
+from bough.trajectories.lines import lines
+from bough.worlds.interpreter import code, problems
+from bough.worlds.interpreter.code import Exam
+from bough.worlds.interpreter.grade import Grade
+from tests.sandbox.test_remote import url  # noqa: F401  a fixture
+from tests.shared_data import shared_data
+
+TWO_SUM = Exam(
+    code.split("def check(candidate):\n    assert candidate(1, 2) == 3\n    assert candidate(0, 0) == 0\n"), "add"
+)
+
+
+@pytest.fixture(scope="module")
+def grade() -> Iterator[Any]:
+    with asyncio.Runner() as runner:
+
+        async def made() -> tuple[Sandbox, Sandbox]:
+            return Sandbox(code.LIMITS, workers=1), Sandbox(code.LIMITS, workers=1)
+
+        rooms = runner.run(made())
+        yield lambda answer, exam=TWO_SUM, **more: runner.run(code.grade(answer, exam, *rooms, **more))
+        for room in rooms:
+            runner.run(room.close())
+
+
+def block(text: str) -> str:
+    return f"Here it is:\n```python\n{text}\n```\nDone."
+
+
+def test_tests_are_split_into_statements():
+    text = "def check(candidate):\n    x = 1\n    assert candidate(x)\n\ncheck(add)"
+    assert code.split(text) == ["x = 1", "assert candidate(x)"]
+    assert code.split(["assert a", "b = 2\nassert b"]) == ["assert a", "b = 2", "assert b"]
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        (block("x = 1"), "x = 1\n"),
+        ("```python\na = 1\n```\nbetter:\n```py\nb = 2\n```", "b = 2\n"),
+        ("```\nc = 3\n```", "c = 3\n"),
+        ("```python\nok = 1\n```\n```python\nnot python at all\n```", "ok = 1\n"),
+        ("```json\n{}\n```", None),
+        ("```python\n\n```", None),
+        ("x = 1", None),
+    ],
+)
+def test_the_last_block_that_is_python_is_the_program(text: str, found: str | None):
+    assert code.last_block(text) == found
+
+
+def test_the_score_is_the_fraction_of_tests_that_pass(grade: Any):
+    assert grade(block("def add(a, b):\n    return a + b")) == Grade(1.0, {"parsable": True, "passed": 2, "tests": 2})
+    half = grade(block("def add(a, b):\n    return 0"))
+    assert half.score == 0.5 and not half.success
+    assert half.details["reason"] == "assert candidate(1, 2) == 3  # AssertionError: "
+    assert grade(block("def add(a, b):\n    return -1")).score == 0
+
+
+def test_no_block_is_told_from_a_wrong_one(grade: Any):
+    nothing = grade("I give up.")
+    assert nothing.score == 0 and nothing.details["parsable"] is False
+    crash = grade(block("1 / 0"))
+    assert crash.score == 0 and crash.details == {"parsable": True, "reason": "ZeroDivisionError: division by zero"}
+    missing = grade(block("def sub(a, b):\n    return a - b"))
+    assert missing.score == 0 and "NameError" in missing.details["reason"]
+
+
+def test_a_slow_test_costs_itself_alone(grade: Any, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(code, "TEST_S", 0.5)
+    slow = grade(block("def add(a, b):\n    while a:\n        pass\n    return a + b"))
+    assert slow.score == 0.5 and "took too long" in slow.details["reason"]
+
+
+def test_setup_statements_and_tests_without_a_candidate_work(grade: Any):
+    tests = Exam(code.split(["expected = 6", "assert double(3) == expected", "assert double(0) == 1"]))
+    assert grade(block("def double(x):\n    return 2 * x"), tests).score == 0.5
+
+
+def test_a_prelude_stands_before_the_program(grade: Any):
+    prelude = "class Node:\n    def __init__(self, value):\n        self.value = value\n"
+    tests = Exam(["assert candidate(3).value == 3"], "Solution().make", prelude)
+    assert grade(block("class Solution:\n    def make(self, x):\n        return Node(x)"), tests).score == 1
+
+
+EQUAL = "    def __eq__(self, other):\n        return True"
+CHEATS = {
+    "equal to everything": f"class Yes:\n{EQUAL}\ndef add(a, b):\n    return Yes()",
+    "equal to everything though a number": f"class Yes(int):\n{EQUAL}\ndef add(a, b):\n    return Yes(7)",
+    "leaves early": "import os\ndef add(a, b):\n    os._exit(0)",
+    "leaves with an exception": "def add(a, b):\n    raise SystemExit(0)",
+    "prints that it passed": "print('[[true, true], null]')\ndef add(a, b):\n    return 5",
+    "prints that it passed and leaves": (
+        "import os\ndef add(a, b):\n    print('[[true, true], null]', flush=True)\n    os._exit(0)"
+    ),
+    "kills the session": "def add(a, b):\n    import os, signal\n    os.kill(os.getpid(), signal.SIGKILL)",
+}
+
+
+@pytest.mark.parametrize("cheat", CHEATS.values(), ids=CHEATS)
+def test_cheating_passes_no_test(grade: Any, cheat: str):
+    assert grade(block(cheat)).score == 0
+
+
+def test_the_program_does_not_see_its_tests(grade: Any):
+    spy = "import gc, sys\nseen = repr([f.f_locals for f in [sys._getframe()]]) + repr(gc.get_objects())\n"
+    spy += "found = ''.join(['candidate(1', ', 2)']) in seen\ndef add(a, b):\n    return -1 if found else a + b"
+    assert grade(block(spy)).score == 1
+
+
+def test_published_solutions_pass_their_tests_and_empty_ones_do_not(grade: Any):
+    for _, line in islice(lines(shared_data("code/leetcode-train.jsonl.xz")), 0, 400, 40):
+        row = json.loads(line)
+        problem = problems.problem(row)
+        exam = Exam(problem["tests"], problem["entry"], problem["prelude"])
+        assert grade(block(row["completion"]), exam).success, row["task_id"]
+        name = problem["entry"].removeprefix("Solution().")
+        assert not grade(block(f"class Solution:\n    def {name}(self, **_):\n        pass"), exam).success
+
+
+def test_programs_are_graded_by_a_remote_sandbox_too(url: str):  # noqa: F811
+    exam = Exam(["assert f(1) == 2", "assert f(2) == 2"])
+
+    async def play(program: str) -> float:
+        sandbox = RemoteSandbox(url)
+        return (await code.grade(block(program), exam, sandbox, sandbox)).score
+
+    assert asyncio.run(play("from unittest.mock import ANY\ndef f(x): return ANY if x > 1 else x + 1")) == 0.5
+
+
+def test_a_remote_sandbox_that_cannot_be_had_is_told(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(remote, "ATTEMPTS", 1)
+
+    async def play() -> None:
+        sandbox = RemoteSandbox("http://127.0.0.1:1")
+        await code.grade(block("x = 1"), TWO_SUM, sandbox, sandbox)
+
+    with pytest.raises(SandboxError, match="cannot be used"):
+        asyncio.run(play())
+
+
+def test_what_counts_as_a_test():
+    helper = "def near(a, b):\n    assert abs(a - b) < 1"
+    indirect = "def close(a):\n    near(a, 1)"
+    sources = ["assert a", "b = 2", "for i in x:\n    assert i", helper, indirect, "close(f(1))", "assert_equal(a, b)"]
+    sources += ["assertion = 3", "text = 'assert x'", "class A:\n    def f(self):\n        assert 1"]
+    counted = [source for source, counts in code.marked(sources) if counts]
+    assert counted == ["assert a", "for i in x:\n    assert i", "close(f(1))", "assert_equal(a, b)"]
+
+
+def test_tests_that_never_call_the_program_pass_nothing(grade: Any):
+    found = grade(block("def f(x): return 1"), Exam(["assert gcd(4, 2) == 2"], "f", "from math import *"))
+    assert found.score == 0 and found.details["reason"] == "the tests never call the program"
+
+
+def test_hostile_texts_do_not_hurt_the_host():
+    for text in ("(" * 50_000, "-" * 200_000 + "1", "a." * 100_000 + "a", "[" * 9_000 + "]" * 9_000, "\0", "\ud800"):
+        code.last_block(block(text))
+
+
+def test_a_program_that_waited_for_its_sandbox_has_less_time(grade: Any, monkeypatch: pytest.MonkeyPatch):
+    with pytest.raises(SandboxError, match="no sandbox was free in time"):
+        grade(block("def add(a, b): return a + b"), budget_s=60.0, latest_s=14.0)
+    monkeypatch.setattr(code, "LEAST_SHARE", 0.0)
+    monkeypatch.setattr(code, "RUN_S", 60.0)
+    begin = time.monotonic()
+    assert grade(block("import time\ntime.sleep(100)"), budget_s=60.0, latest_s=3.0).score == 0
+    assert time.monotonic() - begin < 20

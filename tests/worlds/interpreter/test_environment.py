@@ -1,0 +1,359 @@
+import asyncio
+import json
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bough.environments.base import Observation, WorldError
+from bough.environments.tasks import configured
+from bough.errors import InputError
+from bough.sandbox.base import BrokenError, Limits, SandboxError
+from bough.sandbox.worker import Worker
+from bough.speech import hermes
+from bough.types import Task, ToolCall
+from bough.worlds.interpreter import code, sandboxes, tool
+from bough.worlds.interpreter.environment import Interpreter
+from bough.worlds.interpreter.grade import Grade
+
+MATH = Task(id="m", data={"kind": "math", "problem": "2 + 2?", "answer": "4"})
+ADD = {"kind": "code", "problem": "Write f.", "tests": ["assert f(1) == 2", "assert f(2) == 2"]}
+
+
+def call(code: str) -> str:
+    return hermes.call_text(ToolCall(name=tool.NAME, arguments={"code": code}))
+
+
+def played(task: Task, *replies: str, options: dict[str, Any] | None = None, step_timeout_s: float = 60.0) -> Any:
+    async def play() -> list[Observation]:
+        world = configured(Interpreter, options or {})(task)
+        world.step_timeout_s = step_timeout_s
+        try:
+            return [await world.start(), *[await world.step(reply) for reply in replies]]
+        finally:
+            await world.close()
+            await Interpreter.shutdown()
+
+    return asyncio.run(play())
+
+
+def test_the_start_has_the_rules_the_problem_and_the_tool():
+    (start,) = played(MATH)
+    assert [message.role for message in start.messages] == ["system", "user"]
+    assert "\\boxed{}" in start.messages[0].content and start.messages[1].content == "2 + 2?"
+    assert start.tools[0]["function"]["name"] == "code_interpreter"
+
+
+def test_code_is_run_its_names_live_on_and_the_answer_is_graded():
+    _, one, two, end = played(MATH, f"I set x.\n{call('x = 2')}", call("print('hi')\nx + 2"), "So it is \\boxed{4}.")
+    assert [(message.role, message.name, message.content) for message in one.messages + two.messages] == [
+        ("tool", "code_interpreter", "(no output)"),
+        ("tool", "code_interpreter", "hi\n4"),
+    ]
+    assert not one.done and one.reward is None and one.error is None and one.action == call("x = 2")
+    assert end.terminated and end.success is True and end.reward == 1.0
+    assert end.info == {"grade": {"answer": "4"}, "tool_calls": 2}
+
+
+def test_names_live_on_though_there_is_room_for_one_session_only(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("bough.sandbox.pool.LEAST_SESSIONS", 1)
+    monkeypatch.setattr("bough.sandbox.pool.SESSIONS_PER_CORE", 0)
+
+    async def play() -> list[str]:
+        worlds = [Interpreter(MATH) for _ in range(3)]
+        try:
+            for number, world in enumerate(worlds):
+                await world.step(call(f"x = {number}"))
+            return [(await world.step(call("x"))).text for world in worlds]
+        finally:
+            for world in worlds:
+                await world.close()
+            await Interpreter.shutdown()
+
+    assert asyncio.run(play()) == ["0", "1", "2"]
+
+
+def test_without_persistence_each_call_starts_from_nothing():
+    task = Task(id="m", data={**MATH.data, "persistent": False})
+    _, _, second = played(task, call("x = 2"), call("'x' in globals()"))
+    assert second.messages[0].content == "False"
+
+
+def test_several_calls_have_a_result_each():
+    _, both = played(MATH, call("1") + call("1 / 0"))
+    assert [message.content.splitlines()[-1] for message in both.messages] == [
+        "1",
+        "ZeroDivisionError: division by zero",
+    ]
+
+
+def test_a_wrong_answer_and_none_at_all_end_with_nothing():
+    for reply in ("\\boxed{5}", "It is 4.", ""):
+        _, end = played(MATH, reply)
+        assert end.terminated and end.success is False and end.reward == 0.0 and end.text == "Wrong."
+
+
+def test_broken_calls_are_told_and_the_episode_goes_on():
+    _, broken, unknown, end = played(
+        MATH, '<tool_call>{"name": "code_interpreter"', '<tool_call>{"name": "bash"}</tool_call>', "\\boxed{4}"
+    )
+    assert broken.error == "malformed" and "not closed" in broken.text and not broken.done
+    assert unknown.error == "tool_misuse" and unknown.messages[0].role == "tool" and not unknown.done
+    assert end.success and end.info["tool_calls"] == 0
+
+
+def test_code_that_runs_too_long_is_told_and_the_next_call_works():
+    _, slow, after = played(MATH, call("while True:\n    pass"), call("1"), options={"timeout_s": 0.5})
+    assert "ran longer than 0.5 s" in slow.text and after.text == "1"
+
+
+def test_programs_are_graded_by_their_tests():
+    _, end = played(Task(id="c", data=ADD), "```python\ndef f(x):\n    return 2\n```")
+    assert end.success and end.reward == 1.0
+    _, end = played(Task(id="c", data=ADD), "```python\ndef f(x):\n    return x\n```")
+    assert end.success is False and end.reward == 0.5 and end.text == "Partly right: 0.50."
+    _, end = played(Task(id="c", data=ADD), "I cannot.")
+    assert end.reward == 0.0 and end.info["grade"]["parsable"] is False
+
+
+def test_a_row_of_a_file_is_a_task_as_it_is():
+    pytest.importorskip("math_verify")
+    start, end = played(Task(id="r", data={"question": "2 + 2?", "answer": "#### 4"}), "\\boxed{4}")
+    assert start.messages[1].content == "2 + 2?" and end.success
+
+
+def test_problems_of_our_own_are_solved_by_the_expert():
+    async def play(task: Task) -> list[Observation]:
+        world, seen = Interpreter(task), []
+        await world.start()
+        while not seen or not seen[-1].done:
+            reply = await world.expert()
+            assert reply is not None
+            seen.append(await world.step(reply))
+        await world.close()
+        return seen
+
+    async def all_of_them() -> list[list[Observation]]:
+        tasks = islice(Interpreter.tasks(Interpreter.Options()), 8)
+        try:
+            return [await play(task) for task in tasks]
+        finally:
+            await Interpreter.shutdown()
+
+    for computed, end in asyncio.run(all_of_them()):
+        assert end.success and computed.messages[0].content == end.info["grade"]["answer"]
+
+
+def test_nobody_is_an_expert_in_other_problems():
+    assert asyncio.run(Interpreter(MATH).expert()) is None
+
+
+def test_splits_share_no_problem_and_a_seed_gives_its_tasks():
+    def some(split: str, seed: int = 0) -> list[Task]:
+        return list(islice(Interpreter.tasks(Interpreter.Options(), split=split, seed=seed), 10))
+
+    names = {split: {task.id for task in some(split)} for split in ("train", "seen", "unseen")}
+    assert not names["train"] & names["seen"] and not names["train"] & names["unseen"]
+    assert not names["seen"] & names["unseen"]
+    assert some("seen") == some("seen") != some("seen", seed=1)
+    with pytest.raises(InputError, match="choose one of train, seen, unseen"):
+        some("test")
+
+
+def test_a_file_gives_each_of_its_problems_once_over_all_splits(tmp_path: Path):
+    file = tmp_path / "tasks.jsonl"
+    rows = [{"prompt": f"Write f{n}.", "tests": [f"assert f{n}() == {n}"]} for n in range(100)]
+    file.write_text("\n".join(map(json.dumps, rows)))
+    options = Interpreter.Options(file=file, timeout_s=3)
+    tasks = [task for split in ("train", "seen", "unseen") for task in Interpreter.tasks(options, split=split)]
+    assert {task.data["problem"] for task in tasks} == {row["prompt"] for row in rows} and len(tasks) == 100
+    assert all("timeout_s" not in task.data and "file" not in task.data for task in tasks)
+    train = [list(Interpreter.tasks(options, seed=seed)) for seed in (0, 1)]
+    assert train[0] != train[1] and sorted(t.id for t in train[0]) == sorted(t.id for t in train[1])
+    assert 65 <= len(train[0]) <= 92
+
+
+def test_a_file_and_generators_at_once_are_refused(tmp_path: Path):
+    with pytest.raises(InputError, match="cannot both be given"):
+        next(Interpreter.tasks(Interpreter.Options(file=tmp_path, reasoning=["chain_sum"])))
+    (tmp_path / "empty.jsonl").write_text("")
+    with pytest.raises(InputError, match="holds no problem"):
+        next(Interpreter.tasks(Interpreter.Options(file=tmp_path / "empty.jsonl")))
+
+
+def test_consent_to_no_sandbox_is_the_users_and_never_a_tasks(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv(sandboxes.CONSENT, "0")
+    asked: list[bool] = []
+
+    class Seen:
+        def __init__(self, limits: Limits, *, unsafe: bool, **_: Any) -> None:
+            asked.append(unsafe)
+
+    monkeypatch.setattr(sandboxes, "Sandbox", Seen)
+
+    async def ask(options: dict[str, Any]) -> None:
+        task = Task(id="m", data={**MATH.data, "unsafe_no_sandbox": True})
+        with pytest.raises(AttributeError):
+            await configured(Interpreter, options)(task).step(call("1"))
+
+    asyncio.run(ask({}))
+    asyncio.run(ask({"unsafe_no_sandbox": True}))
+    monkeypatch.setenv(sandboxes.CONSENT, "1")
+    asyncio.run(ask({}))
+    assert asked == [False, True, True]
+
+
+def test_a_task_sets_no_limit_and_no_address(caplog: pytest.LogCaptureFixture):
+    given = {"sandbox_url": "http://127.0.0.1:1", "timeout_s": 1e6, "memory_mb": 1 << 20}
+    task = Task(id="m", data={**MATH.data, **given})
+    assert Interpreter(task).limits == Interpreter(MATH).limits
+    assert [record.args[1] for record in caplog.records if record.args] == ["timeout_s", "memory_mb", "sandbox_url"]
+    _, here = played(task, call("1"))
+    assert here.text == "1"
+    with pytest.raises(WorldError, match=r"127\.0\.0\.1:1"):
+        played(MATH, call("1"), options={"sandbox_url": "http://127.0.0.1:1"})
+
+
+def test_a_sandbox_that_cannot_be_had_is_the_worlds_fault(monkeypatch: pytest.MonkeyPatch):
+    def nothing(*_: Any, **__: Any) -> Any:
+        raise SandboxError("no more memory")
+
+    monkeypatch.setattr(sandboxes, "shared", nothing)
+    for task, reply in ((MATH, call("1")), (Task(id="c", data=ADD), "```python\nx = 1\n```")):
+        with pytest.raises(WorldError, match="no more memory"):
+            played(task, reply)
+
+
+def test_a_sandbox_that_the_program_breaks_is_the_programs_fault(monkeypatch: pytest.MonkeyPatch):
+    async def breaks(*_: Any, **__: Any) -> Any:
+        raise BrokenError("the sandbox broke")
+
+    monkeypatch.setattr(Worker, "run", breaks)
+    _, told = played(MATH, call("1"))
+    assert "broke the interpreter" in told.text and not told.done and told.info == {"killed": ["broken"]}
+    _, end = played(Task(id="c", data=ADD), "```python\nx = 1\n```")
+    assert end.reward == 0.0 and end.success is False
+
+
+def test_a_grader_that_raises_makes_a_wrong_answer(monkeypatch: pytest.MonkeyPatch):
+    def raises(*_: Any, **__: Any) -> Any:
+        raise RecursionError("too deep")
+
+    monkeypatch.setattr(code, "grade", raises)
+    _, end = played(Task(id="c", data=ADD), "```python\nx = 1\n```")
+    assert end.reward == 0.0 and end.info["grade"] == {"reason": "the grader failed: RecursionError: too deep"}
+
+
+@pytest.mark.parametrize("persistent", [True, False])
+def test_all_calls_of_a_reply_share_less_than_the_time_of_a_step(persistent: bool):
+    task = Task(id="m", data={**MATH.data, "persistent": persistent})
+    stubborn = "import signal, time\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\ntime.sleep(100)"
+    _, slow, after = played(task, call(stubborn) + call("1") + call("2"), call("3"), step_timeout_s=2.0)
+    first, *others = [message.content for message in slow.messages]
+    assert "ran longer than 1.4 s" in first or "broke the interpreter" in first
+    assert others == ["Error: not run. All calls of one reply share 1.4 s, and they are used up."] * 2
+    assert slow.info["killed"][1:] == ["time", "time"] and after.text == "3"
+
+
+def test_a_program_that_sleeps_through_its_tests_ends_before_the_step_does():
+    sleepy = "```python\nimport time\ndef f(x):\n    while True:\n        try:\n            time.sleep(9)\n"
+    sleepy += "        except BaseException:\n            pass\n```"
+    _, end = played(Task(id="c", data=ADD), sleepy, step_timeout_s=6.0)
+    assert end.reward == 0.0 and end.info["grade"]["passed"] == 0
+
+
+def test_a_program_is_graded_before_the_step_ends_though_it_waited(monkeypatch: pytest.MonkeyPatch):
+    latest: list[float] = []
+
+    async def grade(*_: Any, latest_s: float, **__: Any) -> Grade:
+        latest.append(latest_s)
+        return Grade(0.0)
+
+    monkeypatch.setattr(code, "grade", grade)
+    played(Task(id="c", data=ADD), "```python\npass\n```", step_timeout_s=6.0)
+    assert 0 < latest[0] < 6.0
+
+
+LEAKS = """
+import importlib.util, os, sys
+seen = [repr(os.environ), repr(sys.argv), repr(sys.modules.keys()), repr(globals())]
+for folder in ("/", "/tmp", "/dev/shm", "/proc", "/proc/self", "/proc/1", "/bough"):
+    for name in os.listdir(folder) if os.path.isdir(folder) else ():
+        try:
+            seen.append(name + open(os.path.join(folder, name), errors="replace").read(100_000))
+        except (OSError, ValueError):
+            pass
+packages = []
+for name in ("reasoning_gym.factory", "math_verify.parser", "bough.environments.registry"):
+    try:
+        found = importlib.util.find_spec(name)
+    except ImportError:
+        found = None
+    packages.append(found is not None)
+print(packages, "19" + "73" in "".join(seen))
+"""
+
+
+@pytest.mark.parametrize("kind", ["math", "code", "reasoning"])
+def test_the_tool_sees_neither_the_answer_nor_the_graders(kind: str):
+    hidden = {
+        "math": {"answer": "1973"},
+        "code": {"tests": ["assert f() == 1973"]},
+        "reasoning": {"generator": "chain_sum", "seed": 1973, "index": 0},
+    }[kind]
+    _, seen = played(Task(id="x", data={"kind": kind, "problem": "?", **hidden}), call(LEAKS))
+    assert seen.text == "[False, False, False] False"
+
+
+def test_what_runs_programs_has_never_held_tests():
+    async def uses() -> dict[str, set[int]]:
+        world = Interpreter(Task(id="c", data=ADD))
+        await world.step(call("1"))
+        await world.step("```python\ndef f(x):\n    return 2\n```")
+        await world.close()
+        kinds = sandboxes._SHARED[asyncio.get_running_loop()]
+        workers = {key[0]: {worker.pid for worker in kind._idle} for key, kind in kinds.items()}
+        await Interpreter.shutdown()
+        return workers
+
+    workers = asyncio.run(uses())
+    assert set(workers) == {"tool", "program", "tests"} and all(len(pids) == 1 for pids in workers.values())
+    assert len(set.union(*workers.values())) == 3
+
+
+@pytest.mark.parametrize(
+    ("data", "complaint"),
+    [
+        ({"kind": "code", "problem": "?", "tests": ["x = 1"]}, "a code problem needs tests that assert something"),
+        ({"kind": "code", "problem": "?", "tests": "assert f"}, "needs tests as a list"),
+        ({"kind": "code", "problem": "?", "tests": ["assert f("]}, "that are Python"),
+        ({"kind": "math", "problem": "?"}, "a math problem needs answer"),
+        ({"kind": "reasoning", "problem": "?", "generator": "chain_sum"}, "needs generator as text, and seed"),
+        ({"kind": "math", "answer": "1"}, "needs problem as text"),
+    ],
+)
+def test_a_task_that_cannot_be_graded_is_told_at_its_start(data: dict[str, Any], complaint: str):
+    with pytest.raises(InputError, match=complaint):
+        played(Task(id="t", data=data))
+
+
+def test_episodes_share_a_sandbox_but_no_names():
+    async def play() -> list[str]:
+        one, other = Interpreter(MATH), Interpreter(MATH)
+        try:
+            await asyncio.gather(one.step(call("x = 1")), other.step(call("x = 2")))
+            answers = await asyncio.gather(one.step(call("x")), other.step(call("x")))
+            return [answer.text for answer in answers]
+        finally:
+            await one.close()
+            await one.close()
+            await other.close()
+            await Interpreter.shutdown()
+
+    assert asyncio.run(play()) == ["1", "2"]
+
+
+def test_an_unknown_kind_is_told():
+    with pytest.raises(InputError, match="kind is 'poem'"):
+        played(Task(id="p", data={"kind": "poem", "problem": "Write."}))

@@ -1,0 +1,404 @@
+import asyncio
+import json
+import lzma
+import re
+from typing import Any
+
+import pytest
+
+from bough.sandbox.base import Limits, Result
+from bough.sandbox.pool import Sandbox
+from bough.worlds.interpreter import math
+from bough.worlds.interpreter.grade import Grade
+from tests.shared_data import shared_data
+
+
+@pytest.mark.parametrize(
+    ("text", "boxed"),
+    [
+        ("so \\boxed{4}", "4"),
+        ("\\boxed{1} or \\boxed{2}", "2"),
+        ("\\boxed{\\frac{1}{2}}.", "\\frac{1}{2}"),
+        ("\\boxed{\\{1, 2\\}}", "\\{1, 2\\}"),
+        ("\\boxed {3} and \\boxed{4", "3"),
+        ("\\fbox{7}", "7"),
+        ("\\boxed{}", ""),
+        ("\\boxed{\\boxed{4}}", "4"),
+        ("{ \\boxed{1} } } \\boxed{2}", "2"),
+        ("\\\\boxed{4}", "4"),
+        ("\\boxed{a \\} b}", "a \\} b"),
+        ("no box", None),
+    ],
+)
+def test_the_last_box_that_is_closed_is_the_answer(text: str, boxed: str | None):
+    assert math.last_boxed(text) == boxed
+
+
+def test_gold_answers_are_found_where_each_file_has_them():
+    assert math.gold_answer("12 + 60 = <<12+60=72>>72 clips.\n#### 72") == "72"
+    assert math.gold_answer("Thus $x = \\boxed{\\frac{4}{3}}$.") == "\\frac{4}{3}"
+    assert math.gold_answer(" (3, -1) ") == "(3, -1)"
+
+
+# An answer, the reference, and whether it is right.
+RIGHT = True
+WRONG = False
+NEAR_MISSES = [
+    # The question itself, or a step before the answer.
+    ("315 \\times 7787", "2452905", WRONG),
+    ("315 \\cdot 7787", "2452905", WRONG),
+    ("315 * 7787", "2452905", WRONG),
+    ("(315)(7787)", "2452905", WRONG),
+    ("315(7787)", "2452905", WRONG),
+    ("2452905", "2452905", RIGHT),
+    ("12 + 60", "72", WRONG),
+    ("100 - 28", "72", WRONG),
+    ("144/2", "72", WRONG),
+    ("\\frac{144}{2}", "72", WRONG),
+    ("72/1", "72", WRONG),
+    ("8 \\times 9", "72", WRONG),
+    ("2^3 \\cdot 3^2", "72", WRONG),
+    ("7^{100} \\bmod 13", "9", WRONG),
+    ("7^{100} \\pmod{13}", "9", WRONG),
+    ("9 \\pmod{13}", "9", WRONG),
+    ("2^{10}", "1024", WRONG),
+    ("4!", "24", WRONG),
+    ("\\binom{5}{2}", "10", WRONG),
+    ("\\sqrt{16}", "4", WRONG),
+    ("\\sum_{k=1}^{4} k", "10", WRONG),
+    ("\\log_2 8", "3", WRONG),
+    ("\\lfloor 3.7 \\rfloor", "3", WRONG),
+    ("|-3|", "3", WRONG),
+    ("--3", "3", WRONG),
+    ("0.5 + 0.5", "1", WRONG),
+    ("\\sin 90^\\circ", "1", WRONG),
+    # Equalities and lists.
+    ("x=4=5", "5", WRONG),
+    ("4=5", "5", WRONG),
+    ("5=5", "5", WRONG),
+    ("2+3=5", "5", WRONG),
+    ("x = 5", "5", RIGHT),
+    ("x=5", "x = 5", RIGHT),
+    ("5", "x=5", RIGHT),
+    ("y=5", "x=5", WRONG),
+    ("\\theta = 45^\\circ", "45^\\circ", RIGHT),
+    ("x_1 = 5", "5", RIGHT),
+    ("xy = 5", "5", WRONG),
+    ("x \\approx 5", "5", WRONG),
+    ("1=\\sqrt{2}", "\\sqrt{2}", WRONG),
+    ("4, 5", "5", WRONG),
+    ("4 \\text{ or } 5", "5", WRONG),
+    ("5 or 6", "5", WRONG),
+    ("\\pm 5", "5", WRONG),
+    ("\\{5\\}", "5", WRONG),
+    ("(5, 5)", "5", WRONG),
+    ("[5]", "5", WRONG),
+    ("5; 6", "5", WRONG),
+    ("x < 5", "5", WRONG),
+    # Whole numbers and decimals.
+    ("72.0", "72", RIGHT),
+    ("72.", "72", RIGHT),
+    ("+72", "72", RIGHT),
+    ("-72", "72", WRONG),
+    ("72.5", "72", WRONG),
+    ("7.2", "72", WRONG),
+    ("1,234", "1234", RIGHT),
+    ("1{,}234", "1234", RIGHT),
+    ("1,\\!234", "1234", RIGHT),
+    ("1\\,234", "1234", RIGHT),
+    ("1,23", "123", WRONG),
+    ("$1,234$", "1234", RIGHT),
+    ("\\text{72}", "72", RIGHT),
+    ("\\mathbf{72}", "72", RIGHT),
+    ("72x", "72", WRONG),
+    ("72i", "72", WRONG),
+    ("seventy-two", "72", WRONG),
+    ("1.5 \\times 10^{3}", "1500", RIGHT),
+    ("1.5e3", "1500", RIGHT),
+    ("15 \\times 10^2", "1500", WRONG),
+    ("10^3", "1000", WRONG),
+    ("0.333", "\\frac{1}{3}", WRONG),
+    ("0.\\overline{3}", "\\frac{1}{3}", RIGHT),
+    # Fractions.
+    ("0.5", "\\frac{1}{2}", RIGHT),
+    (".5", "\\frac{1}{2}", RIGHT),
+    ("1/2", "\\frac{1}{2}", RIGHT),
+    ("\\dfrac{1}{2}", "\\frac12", RIGHT),
+    ("\\tfrac 12", "\\frac{1}{2}", RIGHT),
+    ("-\\frac{1}{2}", "\\frac{-1}{2}", RIGHT),
+    ("\\frac{2}{4}", "\\frac{1}{2}", WRONG),
+    ("\\frac{2}{1}", "\\frac{1}{2}", WRONG),
+    ("2\\frac{1}{2}", "\\frac{5}{2}", RIGHT),
+    ("2 1/2", "2.5", RIGHT),
+    ("2\\frac{2}{4}", "2.5", WRONG),
+    ("1 - \\frac{1}{2}", "\\frac{1}{2}", WRONG),
+    ("\\frac{1}{3} + \\frac{1}{6}", "\\frac{1}{2}", WRONG),
+    ("1/0", "1", WRONG),
+    # Percent, degrees, money, bases, units.
+    ("50\\%", "50\\%", RIGHT),
+    ("50", "50\\%", RIGHT),
+    ("0.5", "50\\%", WRONG),
+    ("50\\%", "0.5", WRONG),
+    ("50\\%", "50", RIGHT),
+    ("0.5\\%", "50", WRONG),
+    ("10\\%", "\\frac{1}{10}", WRONG),
+    ("45", "45^\\circ", RIGHT),
+    ("45 \\text{ degrees}", "45^{\\circ}", RIGHT),
+    ("45°", "45", RIGHT),
+    ("\\$18", "18", RIGHT),
+    ("18 \\text{ dollars}", "\\$18.00", RIGHT),
+    ("\\$18", "18 \\text{ cents}", WRONG),
+    ("\\$5\\text{ million}", "5", WRONG),
+    ("3 km", "3 cm", WRONG),
+    ("3 \\text{ cm}", "3 cm", RIGHT),
+    ("3", "3\\text{ cm}", RIGHT),
+    ("3\\text{ centimeters}", "3\\text{ cm}", RIGHT),
+    ("0.03\\text{ m}", "3\\text{ cm}", WRONG),
+    ("3\\text{ cm}^2", "3\\text{ cm}", WRONG),
+    ("12\\text{ cm}^2", "12\\text{ square centimeters}", RIGHT),
+    ("72 clips", "72", RIGHT),
+    ("72\\text{ thousand}", "72", WRONG),
+    ("72 dozen", "72", WRONG),
+    ("1101_{2}", "1101_2", RIGHT),
+    ("1101_3", "1101_2", WRONG),
+    ("1101_2", "13", WRONG),
+    # Roots, π, complex numbers.
+    ("\\sqrt2", "\\sqrt{2}", RIGHT),
+    ("\\frac{2}{\\sqrt{2}}", "\\sqrt{2}", WRONG),
+    ("\\frac{\\sqrt{8}}{2}", "\\sqrt{2}", WRONG),
+    ("1.414", "\\sqrt{2}", WRONG),
+    ("2^{1/2}", "\\sqrt{2}", WRONG),
+    ("5\\sqrt{3}", "5 \\sqrt 3", RIGHT),
+    ("\\sqrt{75}", "5\\sqrt{3}", WRONG),
+    ("\\sqrt{12} + \\sqrt{27}", "5\\sqrt{3}", WRONG),
+    ("\\frac{1}{\\sqrt{3}}", "\\frac{\\sqrt{3}}{3}", RIGHT),
+    ("\\sqrt{3}/3", "\\frac{\\sqrt{3}}{3}", RIGHT),
+    ("\\tan 30^\\circ", "\\frac{\\sqrt{3}}{3}", WRONG),
+    ("\\frac{1+\\sqrt{5}}{2}", "\\frac{\\sqrt{5} + 1}{2}", RIGHT),
+    ("\\frac{1-\\sqrt{5}}{2}", "\\frac{1 + \\sqrt{5}}{2}", WRONG),
+    ("2(1+\\sqrt{3})", "2 + 2\\sqrt{3}", RIGHT),
+    ("\\frac{2}{3}\\pi", "\\frac{2\\pi}{3}", RIGHT),
+    ("\\frac{4\\pi}{6}", "\\frac{2\\pi}{3}", WRONG),
+    ("6.28", "2\\pi", WRONG),
+    ("\\pi + \\pi", "2\\pi", WRONG),
+    ("2π", "2\\pi", RIGHT),
+    ("2", "2\\pi", WRONG),
+    ("-4i + 3", "3-4i", RIGHT),
+    ("(2-i)^2", "3-4i", WRONG),
+    ("(2-i)(2-i)", "3-4i", WRONG),
+    ("3+4i", "3-4i", WRONG),
+    ("", "5", WRONG),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("answer", "reference", "right"), NEAR_MISSES)
+def test_a_number_is_right_in_its_simplest_form_and_only_then(answer: str, reference: str, right: bool):
+    assert graded(None, (answer, reference)) == [float(right)]
+
+
+def test_the_table_of_near_misses_is_long_enough():
+    assert len(NEAR_MISSES) >= 100 and len({row[:2] for row in NEAR_MISSES}) == len(NEAR_MISSES)
+    assert 40 < sum(right for _, _, right in NEAR_MISSES) < len(NEAR_MISSES) - 40
+
+
+@pytest.mark.parametrize(
+    ("answer", "reference"),
+    [("x + 1", "1 + x"), ("(0, 3)", "[0,3)"), ("\\text{Sunday}", "\\text{Monday}"), ("3:2", "2:3"), ("2^{10}", "4^5")],
+)
+def test_what_is_no_number_is_left_to_algebra(answer: str, reference: str):
+    assert math.same(answer, reference) is None
+
+
+@pytest.mark.parametrize(
+    ("answer", "reference", "reason"),
+    [
+        ("x = 1 + x", "x + 1", None),
+        ("2 = x + 1", "x + 1", "equation"),
+        ("y = x + 1 = 1 + x", "y = x + 1", "equation"),
+        ("x + 1, x + 1", "1 + x", "list"),
+        ("x \\text{ or } y", "x", "list"),
+        ("\\pm x", "x", "list"),
+        ("1,000x", "1000x", None),
+        ("x >= 5", "x \\geq 5", None),
+        ("4^5 \\cdot 2^{90}", "2^{100}", "left to calculate"),
+        ("2^{100}", "4^{50}", None),
+        ("\\log 100 - 2^{0}", "2^{1}", "left to calculate"),
+        ("\\frac{d}{dx} x^2", "2x", "left to calculate"),
+        ("\\dfrac{d(x^2)}{dx}", "2x", "left to calculate"),
+        ("\\int 2x \\, dx", "x^2", "left to calculate"),
+        ("\\sum_{k} k", "\\frac{n(n+1)}{2}", "left to calculate"),
+        ("\\sum_k k", "\\sum_j j", None),
+        ("\\lim_{h \\to 0} \\frac{(x+h)^2-x^2}{h}", "2x", "left to calculate"),
+        ("\\frac{d}{2x}", "\\frac{d}{2x} + 0", None),
+        ("(1+2, 4)", "(3, 4)", "left to calculate"),
+        ("(\\frac{6}{2}, 4)", "(3, 4)", "left to calculate"),
+        ("(1+\\sqrt{2}, 3-4i)", "(\\sqrt{2}+1, -4i+3)", None),
+        (
+            "\\begin{pmatrix} 1 \\\\ 1+1 \\end{pmatrix}",
+            "\\begin{pmatrix} 1 \\\\ 2 \\end{pmatrix}",
+            "left to calculate",
+        ),
+    ],
+)
+def test_equations_lists_and_calculations_are_not_given_to_algebra(answer: str, reference: str, reason: str | None):
+    said = graded_with(Untouchable if reason else Willing, answer, reference).details.get("reason")
+    assert (said is None) if reason is None else (said is not None and reason in said)
+
+
+class Willing:
+    """Finds everything equal."""
+
+    async def run(self, code: str, *, timeout_s: float | None = None) -> Result:
+        return Result(value="'true'")
+
+
+class Untouchable:
+    async def run(self, code: str, *, timeout_s: float | None = None) -> Result:
+        raise AssertionError("the sandbox was asked")
+
+
+def graded_with(runner: Any, answer: str, reference: str) -> Grade:
+    return asyncio.run(math.grade(f"\\boxed{{{answer}}}", reference, runner))
+
+
+def variants(reference: str) -> list[str]:
+    """The same answer, as others write it."""
+    found = [reference, f" {reference} ", f"${reference}$", f"x = {reference}", f"{reference}.", f"\\,{reference}"]
+    found += [reference.replace("\\frac{", "\\dfrac{"), reference.replace("^\\circ", "^{\\circ}")]
+    if re.fullmatch(r"-?\d+", reference):
+        found += [f"{int(reference):,}", f"{reference}.0", f"{reference}.00", f"\\text{{{reference}}}"]
+        found += [f"\\${reference}", f"{reference} \\text{{ apples}}", f"{int(reference):,}".replace(",", "{,}")]
+    if fraction := re.fullmatch(r"(-?)\\frac\{(\d+)\}\{(\d+)\}", reference):
+        found += ["{}{}/{}".format(*fraction.groups()), "\\frac{{{}{}}}{{{}}}".format(*fraction.groups())]
+    return found
+
+
+def rows(name: str) -> list[str]:
+    with lzma.open(shared_data(f"math/{name}.jsonl.xz"), "rt", encoding="utf-8") as lines:
+        answers = [json.loads(line)["answer"] for line in lines]
+    return [math.gold_answer(answer) for answer in answers if answer]
+
+
+def test_every_reference_of_gsm8k_is_right_as_others_write_it():
+    references = rows("gsm8k-train")
+    assert len(references) == 7_473
+    assert [one for one in references if math.same(one, one) is not True] == []
+    wrong = [(text, one) for one in references[::9] for text in variants(one) if math.same(text, one) is not True]
+    assert wrong == []
+    near = [one for one in references[::9] if math.same(f"{one.replace(',', '')}1", one) is not False]
+    assert near == []
+
+
+def test_every_reference_of_math_is_right_as_others_write_it():
+    references = rows("math-train")
+    assert [one for one in references if math.same(one, one) is not True] == []
+    numbers = [one for one in references[::5] if math.same("no number", one) is False]
+    assert len(numbers) > len(references) / 5 * 0.85, "seven in eight are numbers"
+    wrong = [
+        (text, one)
+        for one in numbers
+        if "=" not in one and "approx" not in one
+        for text in variants(one)
+        if not math.same(text, one)
+    ]
+    assert wrong == []
+    assert [one for one in numbers if math.same(f"{one} + 1", one) or math.same(f"1 = {one}", one)] == []
+
+
+def graded(runner: Any, *pairs: tuple[str, str]) -> list[float]:
+    async def play() -> list[float]:
+        return [(await math.grade(f"\\boxed{{{answer}}}", gold, runner)).score for answer, gold in pairs]
+
+    return asyncio.run(play())
+
+
+def test_algebra_is_math_verifys_in_the_sandbox():
+    pytest.importorskip("math_verify")
+
+    async def play() -> list[float]:
+        async with Sandbox(Limits(timeout_s=60), workers=1, warm_up=math.WARM_UP) as sandbox:
+            pairs = [
+                ("x + 1", "1 + x"),
+                ("x + 1", "x + 2"),
+                ("\\frac{\\sqrt[3]{16}}{2}", "\\sqrt[3]{2}"),
+                ("[0, 3)", "[0,3)"),
+                ("(0, 3)", "[0,3)"),
+                ("\\{3, 1, 2\\}", "\\{1, 2, 3\\}"),
+                ("(x+1)^2", "x^2 + 2x + 1"),
+                ("\\begin{pmatrix} 1/2 \\\\ 3 \\end{pmatrix}", "\\begin{pmatrix} \\frac{1}{2} \\\\ 3 \\end{pmatrix}"),
+                ("(2, 1)", "(1, 2)"),
+                ("{{{", "1 + x"),
+                ("'''\\n\\\\", "1 + x"),
+            ]
+            return [(await math.grade(f"\\boxed{{{a}}}", g, lambda: sandbox)).score for a, g in pairs]
+
+    assert asyncio.run(play()) == [1, 0, 1, 1, 0, 1, 1, 1, 0, 0, 0]
+
+
+BOMBS = {
+    "a tower of powers": "9^9^9^9",
+    "a tower in braces": "9^{9^{9^{9^{9}}}}",
+    "a million digits": "1" * 10**6,
+    "a megabyte": "x" * 2**20,
+    "deep brackets": "(" * 2_000 + "x" + ")" * 2_000,
+    "deep fractions": "\\frac{1}{" * 300 + "2" + "}" * 300,
+    "a large factorial": "10000000!",
+    "a large exponent": "1\\times 10^{999999999}",
+    "a long power": "(x+1)^{100000}",
+    "a lone surrogate": "\ud800",
+}
+
+
+@pytest.mark.parametrize("name", BOMBS)
+def test_a_huge_answer_to_a_number_is_wrong_without_a_sandbox(name: str):
+    assert graded_with(Untouchable, BOMBS[name], "7").score == 0
+
+
+def test_an_answer_that_takes_forever_is_wrong_and_the_next_is_graded():
+    pytest.importorskip("math_verify")
+
+    async def play() -> list[Any]:
+        async with Sandbox(Limits(), workers=1, warm_up=math.WARM_UP) as sandbox:
+            grades = [
+                await math.grade(f"\\boxed{{{BOMBS[name]}}}", "x", lambda: sandbox)
+                for name in ("a tower of powers", "a million digits", "a megabyte", "deep brackets", "a lone surrogate")
+            ]
+            return [*grades, await math.grade("\\boxed{1 + x}", "x + 1", lambda: sandbox)]
+
+    *bombs, after = asyncio.run(play())
+    assert [grade.score for grade in bombs] == [0] * 5 and after.score == 1
+
+
+@pytest.mark.parametrize(
+    "text", ["\\boxed{" * 150_000, "\\boxed{4" * 120_000 + "}", "\\" * 10**6, "\\boxed" + " " * 10**6]
+)
+def test_a_megabyte_of_boxes_is_read_once(text: str):
+    """Looking for the end of each box from its beginning would take hours."""
+    assert math.last_boxed(text) in (None, "4")
+
+
+def test_an_answer_that_breaks_its_grader_is_wrong_and_not_lost(monkeypatch: pytest.MonkeyPatch):
+    def broken(text: str) -> None:
+        raise RecursionError("too deep")
+
+    monkeypatch.setattr(math, "read_number", broken)
+    grade = graded_with(None, "4", "5")
+    assert grade.score == 0 and "RecursionError" in grade.details["reason"]
+
+
+def test_an_answer_without_a_box_is_wrong_and_said_to_be():
+    grade = asyncio.run(math.grade("It is 4.", "4", None))
+    assert grade.score == 0 and not grade.success and grade.details["answer"] is None
+
+
+def test_numbers_are_graded_with_no_sandbox_at_all():
+    assert graded(None, ("4", "4"), ("5", "4"), ("four", "4")) == [1, 0, 0]
+
+
+def test_a_grader_that_fails_says_why():
+    class Broken:
+        async def run(self, code: str, *, timeout_s: float | None = None) -> Result:
+            return Result(error="Traceback\nRecursionError: too deep")
+
+    grade = asyncio.run(math.grade("\\boxed{x}", "y", Broken))  # type: ignore[arg-type]
+    assert grade.score == 0 and grade.details["reason"] == "RecursionError: too deep"

@@ -1,0 +1,96 @@
+from fractions import Fraction
+
+import pytest
+
+from bough.worlds.interpreter.number import MAX_LENGTH, PLAIN, read_number
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("72", 72),
+        ("-1,234,567.50", Fraction("-1234567.5")),
+        (".25", Fraction(1, 4)),
+        ("7.", 7),
+        ("\\frac{-3}{4}", Fraction(-3, 4)),
+        ("3/4", Fraction(3, 4)),
+        ("2\\frac{1}{2}", Fraction(5, 2)),
+        ("-2 1/2", Fraction(-5, 2)),
+        ("1.5\\times 10^{3}", 1500),
+        ("2e-2", Fraction(1, 50)),
+        ("0.1\\overline{6}", Fraction(1, 6)),
+    ],
+)
+def test_rational_numbers_are_read_as_they_are_written(text: str, value: Fraction):
+    found = read_number(text)
+    assert found is not None and (found[0].parts, found[0].simple, found[1]) == ({PLAIN: value}, True, "")
+
+
+def test_roots_pi_and_i_are_parts_of_their_own():
+    found = read_number("\\frac{1-3\\sqrt{5}}{2}")
+    assert found is not None and found[0].simple
+    assert found[0].parts == {PLAIN: Fraction(1, 2), (5, 0, 0): Fraction(-3, 2)}
+    for one, other in [
+        ("2\\pi/3", "\\frac{2}{3}\\pi"),
+        ("3-4i", "-4i+3"),
+        ("\\frac{1}{\\sqrt{3}}", "\\frac{\\sqrt{3}}{3}"),
+    ]:
+        left, right = read_number(one), read_number(other)
+        assert left is not None and right is not None and left[0].equals(right[0])
+        assert left[0].simple and right[0].simple
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("6/3", 2),
+        ("\\frac{2}{4}", Fraction(1, 2)),
+        ("5/1", 5),
+        ("2\\frac{2}{4}", Fraction(5, 2)),
+        ("1\\frac{5}{4}", Fraction(9, 4)),
+        ("15\\times 10^{2}", 1500),
+        ("2+3", 5),
+        ("5(7)", 35),
+        ("(3)(4)", 12),
+        ("\\sqrt{16}", 4),
+        ("\\sqrt{2}\\sqrt{8}", 4),
+        ("\\frac{1.5}{2}", Fraction(3, 4)),
+        ("\\frac{\\frac{1}{2}}{2}", Fraction(1, 4)),
+        ("2\\frac{1}{2}(4)", 10),
+        ("0/5", 0),
+    ],
+)
+def test_what_is_still_to_be_calculated_is_a_number_but_not_simple(text: str, value: Fraction):
+    found = read_number(text)
+    assert found is not None and not found[0].simple
+    assert found[0].parts == ({PLAIN: value} if value else {})
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["\\sqrt{8}", "\\frac{2\\sqrt{3}}{4}", "\\sqrt{3}+\\sqrt{3}", "\\frac{3}{\\sqrt{3}}",
+     "\\frac{\\sqrt{6}}{\\sqrt{2}}", "2\\cdot 3", "\\frac{\\pi}{2\\pi}",
+     "2(1+2)", "\\sqrt{2}(3)", "0\\sqrt{2}", "\\sqrt{2}-\\sqrt{2}"],
+)  # fmt: skip
+def test_roots_and_brackets_can_be_left_to_calculate_too(text: str):
+    found = read_number(text)
+    assert found is None or not found[0].simple or found[1]
+
+
+@pytest.mark.parametrize("text", ["", "x", "--5", "1/0", "\\frac{1}{0}", "\\sqrt{-1}", "\\frac{1}{2", "(4,112)", "."])
+def test_what_is_no_number_is_none(text: str):
+    assert read_number(text) is None
+
+
+def test_what_follows_the_number_is_left():
+    assert [(read_number(text) or (None, None))[1] for text in ("3 cm", "5=5", "1,2", "9^9")] == [
+        " cm", "=5", ",2", "^9",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["1" * (MAX_LENGTH + 1), "(" * 400 + "1" + ")" * 400, "1e999999999", "\\sqrt{99999999999999999999}"],
+)
+def test_what_would_take_long_is_not_read(text: str):
+    assert read_number(text) is None

@@ -1,0 +1,112 @@
+import json
+import logging
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bough.errors import InputError
+from bough.worlds.interpreter import problems
+from tests.shared_data import shared_data
+
+
+def written(tmp_path: Path, *rows: Any) -> Path:
+    file = tmp_path / "rows.jsonl"
+    file.write_text("".join((row if isinstance(row, str) else json.dumps(row)) + "\n" for row in rows))
+    return file
+
+
+def test_mathematics_is_read_under_the_names_that_files_have(tmp_path: Path):
+    pytest.importorskip("math_verify")
+    rows = [
+        {"question": "2 + 2?", "answer": "It is 4.\n#### 4"},
+        {"problem": "3 + 3?", "answer": 6},
+        {"problem": "4 + 4?", "solution": "So $\\boxed{8}$."},
+    ]
+    found = list(problems.read(written(tmp_path, *rows)))
+    assert [(row["kind"], row["problem"], row["answer"]) for row in found] == [
+        ("math", "2 + 2?", "4"), ("math", "3 + 3?", "6"), ("math", "4 + 4?", "8"),
+    ]  # fmt: skip
+
+
+def test_programs_are_read_under_the_names_that_files_have(tmp_path: Path):
+    check = "def check(candidate):\n    assert candidate(1) == 1\n"
+    rows = [
+        {"prompt": "Write f.", "tests": ["assert f(1) == 1", "assert f(2) == 2"]},
+        {"query": "Write g.", "prompt": "import math\n", "test": check, "entry_point": "Solution().g"},
+        {"text": "Write h.", "test_list": ["assert h()"], "test_setup_code": "x = 1"},
+        {"prompt": "Write i.", "test_list": ["assert math.isclose(i(), 1)"], "test_imports": ["import math", "x = 1"]},
+    ]
+    found = list(problems.read(written(tmp_path, *rows)))
+    assert found[0] == {
+        "kind": "code", "problem": "Write f.", "tests": ["assert f(1) == 1", "assert f(2) == 2"],
+        "entry": None, "prelude": "",
+    }  # fmt: skip
+    assert found[1] == {
+        "kind": "code", "problem": "Write g.", "tests": ["assert candidate(1) == 1"],
+        "entry": "Solution().g", "prelude": "import math\n",
+    }  # fmt: skip
+    assert found[2]["prelude"] == "x = 1"
+    assert found[3]["prelude"] == "import math\nx = 1"
+
+
+@pytest.mark.parametrize(
+    ("row", "said"),
+    [
+        ({"id": 1}, "the problem is missing; none of problem, question"),
+        ({"problem": "x"}, "neither an answer nor tests; a mathematics problem has problem"),
+        ({"query": "x", "entry_point": "f"}, "the tests are missing; none of tests, test, test_list"),
+        (
+            {"prompt": "x", "test": "def check(candidate):\n    assert candidate(1)"},
+            "entry_point is missing. It has prompt, test",
+        ),
+        ({"prompt": "x", "tests": "assert ("}, '"tests" is not Python'),
+        ({"prompt": "x", "tests": f"assert f({'-' * 200_000}1)"}, '"tests" is not Python'),
+        ({"prompt": "x", "tests": f"assert f(1{'+1' * 100_000})"}, '"tests" is not Python'),
+        ({"prompt": "x", "tests": "assert f(1)", "prelude": 5}, "what comes before the tests is int"),
+        ({"prompt": "x", "tests": "assert f(1)", "entry_point": 5}, "entry_point is int; it must be text"),
+        ({"prompt": "x", "tests": "x = 1"}, '"tests" asserts nothing'),
+        ({"prompt": "x", "tests": [1]}, '"tests" must be Python text or a list of it'),
+        ({"problem": "x", "answer": ["1"]}, '"answer" is list; it must be text or a number'),
+        ("{not json", "not JSON"),
+    ],
+)
+def test_a_bad_row_is_told_with_its_place(tmp_path: Path, row: Any, said: str):
+    file = written(tmp_path, {"prompt": "Write f.", "tests": ["assert f"]}, row)
+    with pytest.raises(InputError) as error:
+        list(problems.read(file))
+    assert str(error.value).startswith(f"{file}:2: ") and said in str(error.value)
+
+
+def test_rows_whose_answer_is_empty_are_left_out_and_counted(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    pytest.importorskip("math_verify")
+    file = written(
+        tmp_path, {"problem": "a", "answer": None}, {"problem": "b", "answer": "2"}, {"problem": "c", "answer": ""}
+    )
+    with caplog.at_level(logging.WARNING):
+        assert [row["problem"] for row in problems.read(file)] == ["b"]
+    assert "2 rows have no answer and are left out, line 1 first" in caplog.text
+
+
+def test_a_missing_file_and_a_missing_package_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    with pytest.raises(InputError, match="no such file"):
+        list(problems.read(tmp_path / "none.jsonl"))
+    monkeypatch.setattr(problems, "find_spec", lambda name: None)
+    with pytest.raises(InputError, match="pip install"):
+        list(problems.read(written(tmp_path, {"problem": "x", "answer": "1"})))
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("math/gsm8k-train.jsonl.xz", "math"),
+        ("math/math-train.jsonl.xz", "math"),
+        ("code/leetcode-train.jsonl.xz", "code"),
+    ],
+)
+def test_published_files_are_read_as_they_are(name: str, kind: str):
+    pytest.importorskip("math_verify")
+    found = list(islice(problems.read(shared_data(name)), 200))
+    assert len(found) == 200 and {problem["kind"] for problem in found} == {kind}
+    assert all(problem.get("answer") or problem["tests"] for problem in found)

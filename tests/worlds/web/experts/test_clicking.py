@@ -1,0 +1,103 @@
+import pytest
+
+from bough.worlds.web.experts import clicking
+from bough.worlds.web.experts.scene import StuckError
+from tests.worlds.web.experts.scenes import advice, lines
+
+
+def test_a_button_goes_by_its_name():
+    buttons = [("link", "Go"), ("button", "Stop"), ("button", "Go")]
+    assert advice(clicking.named_button, 'Click on the "Go" button.', *buttons) == "click('3')"
+    assert advice(clicking.named_button, "Click button TWO.", ("button", "ONE"), ("button", "TWO")) == "click('2')"
+
+
+def test_two_buttons_are_clicked_in_their_order():
+    goal, buttons = "Click button ONE, then click button TWO.", [("button", "TWO"), ("button", "ONE")]
+    assert advice(clicking.buttons_in_turn, goal, *buttons) == "click('2')"
+    assert advice(clicking.buttons_in_turn, goal, *buttons, did=("click('2')",)) == "click('1')"
+
+
+def test_the_second_button_waits_its_seconds():
+    goal, buttons = "Click button ONE, wait 2 seconds, then click button TWO.", [("button", "ONE"), ("button", "TWO")]
+    steps = ["click('1')", "wait()", "wait()", "click('2')"]
+    for number, step in enumerate(steps):
+        assert advice(clicking.delayed_buttons, goal, *buttons, did=tuple(steps[:number])) == step
+
+
+def test_the_dialogs_x_is_called_close():
+    buttons = [("button", "Close"), ("button", "OK")]
+    assert advice(clicking.dialog, 'Click the button in the dialog box labeled "x".', *buttons) == "click('1')"
+    assert advice(clicking.dialog, 'Click the button in the dialog box labeled "OK".', *buttons) == "click('2')"
+
+
+def test_a_field_goes_by_its_ordinal_if_there_is_one():
+    fields = [("text", ""), ("text", ""), ("text", "")]
+    assert advice(clicking.text_field, "Focus on the 3rd input textbox.", *fields) == "click('3')"
+    assert advice(clicking.text_field, "Focus into the textbox.", *fields) == "click('1')"
+
+
+def test_tabs_are_opened_one_after_the_other_until_the_link_is_there():
+    goal = 'Switch between the tabs to find and click on the link "eu".'
+    tabs = [("link", "Tab #1", {"selected": True}), ("link", "Tab #2"), ("link", "Tab #3")]
+    assert advice(clicking.link_behind_tabs, goal, *tabs, ("span", "ante")) == "click('2')"
+    assert advice(clicking.link_behind_tabs, goal, *tabs, ("span", "ante"), did=("click('2')",)) == "click('3')"
+    assert advice(clicking.link_behind_tabs, goal, *tabs, ("span", "ante"), ("span", "eu")) == "click('5')"
+
+
+def test_a_menu_is_walked_level_by_level():
+    goal, first = "Select Ann>Bob", ("menuitem", "Ann", {"submenu": True})
+    assert advice(clicking.menu, goal, ("menuitem", "Zoe"), first) == "hover('2')"
+    assert advice(clicking.menu, goal, first, ("menuitem", "Bob")) == "click('2')"
+    with pytest.raises(StuckError):
+        advice(clicking.menu, goal, ("menuitem", "Zoe"))
+
+
+def test_boxes_are_set_as_the_goal_says():
+    goal = "Select a, b and click Submit."
+    boxes = [("checkbox", "a", {"checked": True}), ("checkbox", "b", {"checked": False}), ("button", "Submit")]
+    assert advice(clicking.checkboxes, goal, *boxes) == "click('2')"
+    boxes[1] = ("checkbox", "b", {"checked": True})
+    assert advice(clicking.checkboxes, goal, *boxes) == "click('3')"
+
+
+@pytest.mark.parametrize(
+    ("goal", "button"),
+    [
+        ("Buy the cheapest ticket", "3"),
+        ("Buy the most expensive ticket", "2"),
+        ("Buy the ticket of shortest duration", "2"),
+    ],
+)
+def test_the_ticket_with_the_least_or_most(goal, button):
+    tickets = [("button", "Back"), "1h 5m", ("button", "Book for $90"), "2h 0m", ("button", "Book for $80")]
+    assert advice(clicking.ticket, goal, *tickets) == f"click('{button}')"
+
+
+def test_shades_are_those_with_most_of_the_colour():
+    goal = "Select all the shades of green and press Submit."
+    spans = [("span", "", {"color": "rgb(9, 8, 7)"}), ("span", "", {"color": "rgb(1, 99, 7)"}), ("button", "Submit")]
+    assert advice(clicking.shades, goal, *spans) == "click('2')"
+    spans[1] = ("span", "", {"color": "rgb(1, 99, 7)", "class": "selected"})
+    assert advice(clicking.shades, goal, *spans) == "click('3')"
+
+
+def test_numbers_that_are_covered_are_remembered_by_their_place():
+    before = lines(("letter", "2", {"x": 10, "y": 10}), ("letter", "1", {"x": 90, "y": 90}))
+    covers = [("rect", "", {"x": 11, "y": 9}), ("rect", "", {"x": 90, "y": 91})]
+    assert (
+        advice(clicking.ascending, "Click the numbers in order.", *covers, did=("click('2')",), seen=[before])
+        == "click('1')"
+    )
+
+
+def test_folders_are_opened_until_the_name_is_there():
+    goal, folder = 'Navigate through the file tree. Find and click on "Ann".', {"class": "hitarea expandable-hitarea"}
+    assert advice(clicking.tree, goal, ("div", "", folder), ("span", "Bob")) == "click('1')"
+    assert advice(clicking.tree, goal, ("div", "", folder), ("span", "Ann")) == "click('2')"
+
+
+def test_the_phone_book_is_turned_to_the_name():
+    goal = "Find Ann in the contact book and click on their email."
+    rest = ["Phone:", ("link", "555"), "Email:", ("link", "a@b.c"), ("link", ">")]
+    assert advice(clicking.phone_book, goal, "Ann", *rest) == "click('2')"
+    assert advice(clicking.phone_book, goal, "Bob", *rest) == "click('3')"

@@ -1,0 +1,56 @@
+import pytest
+
+from bough.worlds.web.experts import posts
+from bough.worlds.web.experts.scene import StuckError
+from tests.worlds.web.experts.scenes import advice
+
+INBOX = [
+    ("div", "Annabel Hi. Lorem.."), ("span", "", {"class": "trash"}), ("span", "", {"class": "star"}),
+    ("div", "Anna Re. Ipsum.."), ("span", "", {"class": "trash"}), ("span", "", {"class": "star"}),
+]  # fmt: skip
+
+
+def test_a_mail_is_found_by_its_sender_and_dealt_with():
+    assert advice(posts.mail, "Find the email by Anna and click the trash icon to delete it.", *INBOX) == "click('5')"
+    assert advice(posts.mail, "Find the email by Annabel and click the star icon to mark it.", *INBOX) == "click('3')"
+    with pytest.raises(StuckError):
+        advice(posts.mail, "Find the email by Bob and click the star icon.", *INBOX)
+
+
+def test_a_mail_is_opened_answered_and_sent():
+    goal = 'Find the email by Anna and reply to them with the text "Yes".'
+    assert advice(posts.mail, goal, *INBOX) == "click('4')"
+    assert advice(posts.mail, goal, ("span", "Reply"), ("span", "Forward")) == "click('1')"
+    form = [("span", "", {"id": "close-reply"}), ("span", "", {"id": "send-reply"})]
+    assert advice(posts.mail, goal, *form, ("textarea", "", {"value": ""})) == "fill('3', 'Yes')"
+    assert advice(posts.mail, goal, *form, ("textarea", "", {"value": "Yes"})) == "click('2')"
+
+
+def test_a_mail_is_forwarded_to_whom_the_goal_names():
+    goal = "Find the email by Anna and forward that email to Bob."
+    assert advice(posts.mail, goal, ("span", "Reply"), ("span", "Forward")) == "click('2')"
+    assert advice(posts.mail, goal, ("text", "", {"value": ""})) == "fill('1', 'Bob')"
+
+
+def icons(*names):
+    return [("span", "", {"class": name}) for name in names]
+
+
+def test_an_icon_of_the_right_post_is_clicked_or_looked_for_among_the_others():
+    page = ["Ann @ann 1h ago", *icons("reply", "more"), "Bob @bob 2h ago", *icons("reply", "more")]
+    assert advice(posts.post, 'For the user @bob, click on the "Reply" button.', *page) == "click('3')"
+    goal = 'For the user @bob, click on the "Block" button.'
+    assert advice(posts.post, goal, *page) == "click('4')"
+    assert advice(posts.post, goal, *page, ("li", "Block")) == "click('5')"
+
+
+def test_the_same_icon_on_all_or_some_posts_of_a_user():
+    page = ["@ann", *icons("like active"), "@bob", *icons("like"), "@ann", *icons("like"), ("button", "Submit")]
+    assert (
+        advice(posts.posts_by, 'Click the "Like" button on all posts by @ann and then click Submit.', *page)
+        == "click('3')"
+    )
+    assert (
+        advice(posts.posts_by, 'Click the "Like" button on 1 post by @ann and then click Submit.', *page)
+        == "click('4')"
+    )

@@ -1,0 +1,270 @@
+import asyncio
+import itertools
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from bough.config.rollouts import LimitsConfig
+from bough.environments.base import WorldError
+from bough.errors import InputError
+from bough.rollouts.agents import ExpertAgent
+from bough.rollouts.collect import attempts, collect
+from bough.types import Task
+from bough.worlds.web.environment import SEEDS_PER_SPLIT, Options, Web
+from bough.worlds.web.pages import text_pages
+from bough.worlds.web.pool import Pool
+from tests.worlds.web.conftest import web
+
+
+async def play(env, *replies):
+    """The observations of an episode: of these replies, or else of the expert's."""
+    try:
+        seen = [await env.start()]
+        for reply in replies or iter(lambda: None, 0):
+            reply = await env.expert() if reply is None else reply
+            seen.append(await env.step(reply))
+            if seen[-1].done:
+                break
+        return seen
+    finally:
+        await env.close()
+
+
+def test_an_episode_from_start_to_success(run):
+    start, filled, _, end = run(play(web("login-user"), "fill('1', 'karrie')", "I see.\nfill('2', 'AU')", "click('3')"))
+    system, user = start.messages
+    assert system.role == "system" and "click('3')" in system.content
+    assert user.content.startswith('Goal: Enter the username "karrie"') and "[3] button 'Login'" in user.content
+    assert "[1] text id=username value='karrie' focused" in filled.messages[0].content
+    assert (filled.action, filled.reward, filled.success, filled.done) == ("fill('1', 'karrie')", 0.0, None, False)
+    assert (end.terminated, end.success, end.reward, end.progress) == (True, True, 1.0, 1.0)
+
+
+def test_a_wrong_answer_ends_in_failure(run):
+    *_, end = run(play(web("login-user"), "click('3')"))
+    assert (end.terminated, end.success, end.reward, end.progress) == (True, False, -1.0, 0.0)
+
+
+def test_part_of_the_reward_is_kept_but_is_no_success(run):
+    *_, end = run(play(web("find-greatest"), "click('1')", "click('4')"))
+    assert (end.success, end.reward, end.progress) == (False, 0.1, 0.1)
+
+
+def test_after_the_end_nothing_is_done_any_more(run):
+    async def main():
+        env = web("click-test")
+        await env.start()
+        assert (await env.step("click('1')")).success
+        again = await env.step("click('1')")
+        await env.close()
+        closed = await env.step("click('1')")
+        return again, closed
+
+    for seen in run(main()):
+        assert seen.terminated and seen.error == "invalid_action" and seen.success is None
+
+
+def test_the_other_form_of_speech(run):
+    start, filled, end = run(play(
+        web("enter-text", speech="commands"),
+        'thought: I write.\naction: FILL(selector="#tt", text="Agustina")', 'action: CLICK(selector="#subbtn")',
+    ))  # fmt: skip
+    assert "CLICK(selector=" in start.messages[0].content and 'selector="#subbtn"' in start.messages[1].content
+    assert "[1]" not in start.messages[1].content
+    assert filled.action == 'FILL(selector="#tt", text="Agustina")' and end.success
+
+
+@pytest.mark.parametrize(
+    ("reply", "error"),
+    [
+        ("", "malformed"), ("I do not know.", "malformed"), ("click('1')\nclick('2')", "malformed"),
+        ("click('99')", "invalid_action"), ("jump('1')", "invalid_action"), ("click()", "invalid_action"),
+        ("click('" + "a" * 10_000 + "')", "invalid_action"), ("press('Nothing')", "invalid_action"),
+    ],
+)  # fmt: skip
+def test_a_reply_that_cannot_be_acted_on_is_answered_and_counted(run, reply, error):
+    _, seen = run(play(web("login-user"), reply))
+    assert seen.error == error and not seen.done and seen.messages[0].content
+    assert seen.reward == 0.0
+
+
+def test_the_expert_speaks_both_forms(run):
+    for speech in ("functions", "commands"):
+        *_, end = run(play(web("click-checkboxes-large", 5, speech=speech)))
+        assert end.success, speech
+
+
+def test_there_is_no_expert_for_a_page_that_nobody_scripted(run):
+    async def main():
+        env = web("count-sides")
+        await env.start()
+        advice = await env.expert()
+        await env.close()
+        return advice
+
+    assert run(main()) is None
+
+
+def test_a_random_agent_finds_something_to_do_on_every_page_it_plays(run):
+    async def main():
+        for page in ("click-button", "login-user", "choose-list", "email-inbox"):
+            for speech in ("functions", "commands"):
+                env, chance = web(page, 3, speech=speech), random.Random(0)
+                await env.start()
+                for _ in range(3):
+                    seen = await env.step(env.say(chance.choice(env.choices()), "Why not."))
+                    assert seen.error in (None, "invalid_action"), seen
+                    if seen.done:
+                        assert env.choices() == ()
+                        break
+                await env.close()
+
+    run(main())
+
+
+def test_screenshots_come_on_request(run):
+    assert run(play(web("click-test"), "click('1')"))[0].images == ()
+    start, end = run(play(web("click-test", screenshots=True), "click('1')"))
+    assert start.images[0].startswith(b"\x89PNG") and end.images[0].startswith(b"\x89PNG")
+
+
+def test_the_same_task_is_the_same_in_another_process(run):
+    pages = ("click-button", "email-inbox", "choose-date", "click-pie")
+    code = """
+import asyncio, json, sys
+from bough.worlds.web.environment import Web
+from bough.types import Task
+async def main():
+    for page in sys.argv[1:]:
+        env = Web(Task(id=page, seed=11, data={"page": page}))
+        print(json.dumps((await env.start()).text))
+        await env.close()
+    await Web.shutdown()
+asyncio.run(main())
+"""
+    done = subprocess.run([sys.executable, "-c", code, *pages], capture_output=True, text=True, check=True)
+    there = [json.loads(line) for line in done.stdout.splitlines()]
+    assert there == [run(play(web(page, 11), "wait()"))[0].text for page in pages]
+    assert run(play(web("click-button", 12), "wait()"))[0].text != there[0]
+
+
+def test_an_episode_does_not_depend_on_those_played_before_it_or_beside_it(run):
+    pages = ("login-user", "click-menu", "choose-date", "use-autocomplete", "click-tab-2", "use-colorwheel")
+
+    async def main():
+        alone = [[seen.text for seen in await play(web(page, 4))] for page in pages]
+        for page in pages:
+            await play(web(page, 5), "fill('1', 'A0B1C2')", "click('1')")
+        beside = await asyncio.gather(*(play(web(page, 4)) for page in pages for _ in range(2)))
+        assert [[seen.text for seen in episode] for episode in beside] == [text for text in alone for _ in range(2)]
+
+    run(main())
+
+
+def test_tasks_go_round_the_pages_and_no_split_shares_a_seed():
+    options = Options(pages=["click-test", "login-user"], speech="commands")
+    tasks = list(itertools.islice(Web.tasks(options, split="train", seed=1), 6))
+    assert [task.data["page"] for task in tasks] == ["click-test", "login-user"] * 3
+    assert all(task.data["speech"] == "commands" and task.environment == "web" for task in tasks)
+    assert len({task.id for task in tasks}) == 6 and tasks[0].seed == tasks[1].seed != tasks[2].seed
+    assert tasks == list(itertools.islice(Web.tasks(options, split="train", seed=1), 6))
+    assert tasks != list(itertools.islice(Web.tasks(options, split="train", seed=2), 6))
+    for place, split in enumerate(("train", "seen", "unseen")):
+        for task in itertools.islice(Web.tasks(options, split=split, seed=7), 50):
+            assert place * SEEDS_PER_SPLIT <= task.seed < (place + 1) * SEEDS_PER_SPLIT
+            assert task.data["mode"] == ("test" if split == "unseen" else "train")
+    assert {task.data["page"] for task in itertools.islice(Web.tasks(Options()), len(text_pages()))} == set(
+        text_pages()
+    )
+
+
+def test_mistakes_of_the_user_are_named():
+    with pytest.raises(InputError, match="'fill-form' is not a page"):
+        Options(pages=["fill-form"])
+    with pytest.raises(InputError, match="did you mean click-button"):
+        web("click-buton")
+    with pytest.raises(InputError, match="speech is 'latin'"):
+        web("click-test", speech="latin")
+    with pytest.raises(InputError, match="split is 'dev'"):
+        next(Web.tasks(Options(), split="dev"))
+
+
+def test_episodes_on_a_browser_that_dies_raise_world_errors_and_the_next_ones_work(run):
+    """Kills Chromium four times under eight episodes at once; every failure is the world's, none is lost."""
+    failures, finished = [], []
+
+    async def until_done(seed):
+        while True:
+            env = web("login-user", seed)
+            try:
+                await env.start()
+                while True:
+                    seen = await env.step(await env.expert())
+                    if seen.done:
+                        break
+            except WorldError as error:
+                failures.append(str(error))
+                continue
+            finally:
+                await env.close()
+            finished.append((seed, seen.success))
+            return
+
+    async def assassin():
+        for _ in range(4):
+            goal = len(finished) + 4
+            while len(finished) < goal and len(finished) < 24:
+                await asyncio.sleep(0.005)
+            browser = Pool.here().browser
+            if browser is not None and browser.alive:
+                os.killpg(browser.pid, signal.SIGKILL)
+
+    async def main():
+        turns = asyncio.Semaphore(8)
+
+        async def one(seed):
+            async with turns:
+                await until_done(seed)
+
+        number = Pool.here().num_started
+        await asyncio.gather(assassin(), *(one(seed) for seed in range(24)))
+        return Pool.here().num_started - number
+
+    assert run(main()) >= 3
+    assert sorted(finished) == [(seed, True) for seed in range(24)]
+    assert len(failures) >= 3
+
+
+def test_a_collection_loses_no_episode_to_a_browser_that_is_killed(run):
+    """The same 24 episodes twice: undisturbed, and with Chromium killed three times under them."""
+    wanted = list(attempts(itertools.islice(Web.tasks(Options(pages=["login-user", "click-menu"])), 24), 1, 0))
+
+    async def collected(kills):
+        kept = {}
+
+        def finished(trajectory, images):
+            kept[trajectory.id] = trajectory
+            if len(kept) in kills:
+                os.killpg(Pool.here().browser.pid, signal.SIGKILL)
+
+        tally = await collect(Web, ExpertAgent(), wanted, finished, limits=LimitsConfig(), concurrency=6)
+        return tally, kept
+
+    quiet, expected = run(collected(()))
+    tally, kept = run(collected((4, 10, 16)))
+    assert (quiet.successes, dict(quiet.faults)) == (24, {})
+    assert (tally.episodes, tally.successes, tally.lost) == (24, 24, {}) and 3 <= tally.faults["world"] <= 18
+    again = [kept[name].info.get("retries", 0) for name in expected]
+    assert sum(again) == tally.faults["world"]
+    for name, trajectory in expected.items():
+        assert kept[name].turns == trajectory.turns and kept[name].start == trajectory.start
+
+
+def test_a_task_file_needs_no_more_than_a_page(run):
+    env = Web(Task(id="x", data={"page": "click-test"}))
+    assert run(play(env, "click('1')"))[-1].success
