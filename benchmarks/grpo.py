@@ -27,7 +27,7 @@ from bough.config.training import GRPOConfig
 from bough.objectives.advantages import group_advantages
 from bough.policy.adapters import Lora
 from bough.policy.reference import Reference
-from bough.stages.grpo import Attempts, GRPOObjective
+from bough.stages.grpo import GroupExample, GRPOObjective
 
 
 class Result(NamedTuple):
@@ -51,7 +51,7 @@ def run_ours(options: argparse.Namespace, episodes: list[Episode], name: str, *,
     spread = [a for a, of_attempt in zip(advantages_of(options), calls, strict=True) for _ in of_attempt]
     all_calls = [call for of_attempt in calls for call in of_attempt]
     num_trained = sum(len(call.completion_ids) for call in all_calls)
-    group = Attempts(
+    group = GroupExample(
         calls=all_calls, advantages=tuple(spread), weights=(1.0,) * len(spread), denominator=float(num_trained)
     )
     with Peak() as peak:
@@ -60,7 +60,7 @@ def run_ours(options: argparse.Namespace, episodes: list[Episode], name: str, *,
 
 
 def _measure_ours(
-    options: argparse.Namespace, group: Attempts, *, share: bool, known: bool
+    options: argparse.Namespace, group: GroupExample, *, share: bool, known: bool
 ) -> tuple[Gauge, float, str]:
     compiled = options.compile and share  # without sharing every row has a length of its own
     policy = policy_of(options.model, lora=options.lora, checkpointing=options.checkpointing, compile=compiled)
@@ -75,7 +75,7 @@ def _measure_ours(
     return gauge, seconds, ours.layout([group], seconds, reference=not known)
 
 
-def _compute_actor(before: Reference, group: Attempts, options: argparse.Namespace) -> None:
+def _compute_actor(before: Reference, group: GroupExample, options: argparse.Namespace) -> None:
     """Log-probabilities of the policy as it is now, adapter included, as if they were on file."""
     with torch.no_grad():
         values = before.policy.logprobs(group.calls, budget=options.budget)

@@ -21,7 +21,7 @@ from itertools import islice
 from pathlib import Path
 
 from bough.worlds.household import official
-from bough.worlds.household.engine import Engine
+from bough.worlds.household.engine import GameEngine
 from bough.worlds.household.environment import Household
 from bough.worlds.household.expert import Expert
 from bough.worlds.household.game import KINDS, Game
@@ -34,11 +34,11 @@ EXPERTS = {"explores": Memory, "knows": Omniscience}
 
 def engine_steps(games: list[Game], steps: int) -> Iterator[float]:
     """Milliseconds of single steps, the commands drawn from the admissible ones."""
-    chance = random.Random(0)
+    rng = random.Random(0)
     for game in games:
-        engine = Engine(game)
+        engine = GameEngine(game)
         for _ in range(steps):
-            command = chance.choice(engine.admissible)
+            command = rng.choice(engine.admissible)
             begin = time.process_time()
             engine.step(command)
             _ = engine.admissible, engine.won
@@ -49,12 +49,12 @@ def environment_steps(count: int, steps: int) -> Iterator[float]:
     """The same through the environment, with the admissible commands in every observation."""
 
     async def play() -> list[float]:
-        chance, taken = random.Random(0), []
+        rng, taken = random.Random(0), []
         for task in islice(Household.tasks(Household.Options(admissible=True)), count):
             world = Household(task)
             await world.start()
             for _ in range(steps):
-                reply = world.say(chance.choice(world.choices()), "Let us see.")
+                reply = world.say(rng.choice(world.choices()), "Let us see.")
                 begin = time.process_time()
                 await world.step(reply)
                 taken.append(1e3 * (time.process_time() - begin))
@@ -65,7 +65,7 @@ def environment_steps(count: int, steps: int) -> Iterator[float]:
 
 def solve(game: Game, kind: type[Memory], limit: int = 200) -> int | None:
     """The turns that the expert needs."""
-    engine = Engine(game)
+    engine = GameEngine(game)
     memory = kind(engine.world)
     for turn in range(limit):
         if engine.won:
@@ -140,7 +140,7 @@ def report(folder: Path | None, count: int) -> Iterator[str]:
     if paths:
         yield f"| read an official file | {1e3 * read / len(paths):.2f} |"
     data = [game.to_data() for game in made["train"][:200]]
-    starting = seconds(lambda: [Engine(Game.from_data(d)) for d in data])
+    starting = seconds(lambda: [GameEngine(Game.from_data(d)) for d in data])
     yield f"| start one from a task | {1e3 * starting / len(data):.2f} |"
     yield f"\n2,000 episodes at once take {1e3 * live(2000):.0f} kB each.\n"
     yield "| games | expert | played | won | within 35 turns | within 50 | mean turns | most | games/s |"

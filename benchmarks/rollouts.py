@@ -24,7 +24,7 @@ from measure import failure_in, machine, now, seconds_of, table
 
 from bough.config.sampling import SamplingConfig
 from bough.engines.local import schedule
-from bough.engines.local.draw import Wishes, draw
+from bough.engines.local.draw import SamplingParams, draw
 from bough.engines.local.engine import LocalEngine
 from bough.engines.local.graphs import Graphs
 from bough.policy.policy import Policy
@@ -108,7 +108,7 @@ def step_time(engine: LocalEngine) -> str:
     shape = max(graphs._recorded)
     with engine.reader.reading():
         logits_BV = torch.randn(shape[0], engine.reader.vocabulary, device="cuda", dtype=torch.bfloat16)
-        wishes = Wishes.of([(SamplingConfig(), 0.5)] * shape[0], "cuda")
+        wishes = SamplingParams.of([(SamplingConfig(), 0.5)] * shape[0], "cuda")
         drawing = Graphs(lambda: draw(logits_BV, wishes, cut=False)[0])
         step_ms = seconds_of(lambda: graphs(*shape), warm_up=3, times=20) * 1e3
         draw_ms = seconds_of(drawing, warm_up=3, times=20) * 1e3

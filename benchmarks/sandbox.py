@@ -18,7 +18,7 @@ import sys
 import time
 from pathlib import Path
 
-from bough.sandbox.base import Limits
+from bough.sandbox.base import SandboxLimits
 from bough.sandbox.inside.processes import descendants
 from bough.sandbox.pool import Sandbox
 from bough.sandbox.walls import Walls, choose
@@ -43,7 +43,7 @@ def row(what: str, programs: int, clock_s: float, computed_s: float) -> str:
 async def measure(walls: Walls, programs: int) -> list[str]:
     """Both ways behind one kind of walls."""
     rows = []
-    async with Sandbox(Limits(), walls=walls) as sandbox:
+    async with Sandbox(SandboxLimits(), walls=walls) as sandbox:
         await asyncio.gather(*(sandbox.run(PROGRAM) for _ in range(4 * sandbox.workers)))
         begin, before = time.perf_counter(), cpu_s(sandbox)
         results = await asyncio.gather(*(sandbox.run(PROGRAM) for _ in range(programs)))

@@ -30,7 +30,7 @@ from bough.cli import main as bough
 from bough.trajectories.reader import read
 from bough.trajectories.writer import Writer
 from bough.types import Trajectory
-from bough.viewer.answers import Answers
+from bough.viewer.answers import FolderAnswers
 from bough.viewer.contents import Root
 from bough.viewer.index import Index
 from bough.viewer.security import door
@@ -56,10 +56,10 @@ def fill(folder: Path, records: int) -> int:
     bough(["collect", "--model", "expert", *common, str(played / "expert")])
     real = [one for name in ("random", "expert") for one in read(played / name / "trajectories.jsonl")]
     folder.mkdir()
-    chance, file = random.Random(0), folder / "trajectories.jsonl"
+    rng, file = random.Random(0), folder / "trajectories.jsonl"
     with Writer(file, batch=512, batch_s=60) as writer:
         for number in range(records):
-            one = chance.choice(real)
+            one = rng.choice(real)
             assert isinstance(one, Trajectory)
             task = one.task.model_copy(update={"id": f"{one.task.id}-{number // 4}"})
             writer.write(one.model_copy(update={"id": f"{task.id}#{number % 4}", "task": task}))
@@ -67,8 +67,8 @@ def fill(folder: Path, records: int) -> int:
 
 
 @contextmanager
-def serving(folder: Path, cache: Path) -> Iterator[tuple[str, Answers]]:
-    answers = Answers(Index(Root(folder), cache))
+def serving(folder: Path, cache: Path) -> Iterator[tuple[str, FolderAnswers]]:
+    answers = FolderAnswers(Index(Root(folder), cache))
     listening = listen("127.0.0.1", 0)
     app = make_app(answers, door("127.0.0.1", remote=False, token=None))
     server = uvicorn.Server(uvicorn.Config(app, log_level="critical", lifespan="on", timeout_graceful_shutdown=1))
@@ -100,7 +100,7 @@ async def pages(tab: Tab, address: str, rounds: int) -> dict[str, list[float]]:
     }
 
 
-def lists(answers: Answers, rounds: int) -> dict[str, list[float]]:
+def lists(answers: FolderAnswers, rounds: int) -> dict[str, list[float]]:
     found: dict[str, list[float]] = {}
     for name, asked in LISTS.items():
         for _ in range(rounds):

@@ -36,14 +36,14 @@ async def play(page: Page, name: str, seed: int, style: str) -> list[object]:
     env = Web(Task(id=f"{name}-{seed}", seed=seed, data={"page": name}))
     env._page, env.view = page, await page.start(name, seed, "train")
     seen: list[object] = [env.view]
-    chance = random.Random(f"{name} {seed}")
+    rng = random.Random(f"{name} {seed}")
     for turn in range(TURNS):
         by_expert = style == "expert" or (style == "mixed" and turn >= 2)
         reply = await env.expert() if by_expert else None
         choices = env.choices()
         if reply is None and not choices:
             break
-        answer = await env.step(reply or env.say(chance.choice(choices)))
+        answer = await env.step(reply or env.say(rng.choice(choices)))
         seen += [env.view, answer.text, answer.reward, answer.error]
         if answer.done:
             break

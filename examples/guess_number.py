@@ -18,9 +18,9 @@ class GuessNumber(Environment):
 
     @classmethod
     def tasks(cls, options: Environment.Options, *, split: str = "train", seed: int = 0) -> Iterator[Task]:
-        chance = random.Random(f"{split} {seed}")
+        rng = random.Random(f"{split} {seed}")
         for number in range(1000):
-            yield Task(id=f"{split}-{seed}-{number}", data={"low": 1, "high": 100, "secret": chance.randint(1, 100)})
+            yield Task(id=f"{split}-{seed}-{number}", data={"low": 1, "high": 100, "secret": rng.randint(1, 100)})
 
     def __init__(self, task: Task) -> None:
         super().__init__(task)

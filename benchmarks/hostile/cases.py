@@ -31,91 +31,89 @@ Case = Callable[[Path, Path, Random], list[str]]
 NEVER = ("view", "env setup", "push", "grpo")
 
 
-def data(base: Path, folder: Path, chance: Random) -> list[str]:
-    verb = chance.choice(["stats", "validate", "show", "convert", "convert"])
-    words = ["data", verb, str(damaged_file(folder, _rows(base, chance), chance))]
+def data(base: Path, folder: Path, rng: Random) -> list[str]:
+    verb = rng.choice(["stats", "validate", "show", "convert", "convert"])
+    words = ["data", verb, str(damaged_file(folder, _rows(base, rng), rng))]
     if verb == "convert":
-        words += ["--to", chance.choice(["bough", "trl", "knowlyr-sft", "knowlyr-dpo", "knowlyr-grpo", "x"])]
-        words += ["-o", str(folder / chance.choice(["out.jsonl", "out.jsonl.zst", "out", "no/such/out.jsonl"]))]
-        words += chance.choice([[], ["--on-error", "skip"]])
+        words += ["--to", rng.choice(["bough", "trl", "knowlyr-sft", "knowlyr-dpo", "knowlyr-grpo", "x"])]
+        words += ["-o", str(folder / rng.choice(["out.jsonl", "out.jsonl.zst", "out", "no/such/out.jsonl"]))]
+        words += rng.choice([[], ["--on-error", "skip"]])
     if verb == "show":
-        words += ["--index", chance.choice(["0", "1", "999", "-1", str(10**30)]), "--count", "3"]
-    return words + chance.choice([[], [], ["--format", chance.choice(["bough", "trl", "openai", "sharegpt", "x"])]])
+        words += ["--index", rng.choice(["0", "1", "999", "-1", str(10**30)]), "--count", "3"]
+    return words + rng.choice([[], [], ["--format", rng.choice(["bough", "trl", "openai", "sharegpt", "x"])]])
 
 
-def curate(base: Path, folder: Path, chance: Random) -> list[str]:
-    verb = chance.choice(["demos", "pairs", "pairs", "groups"])
-    source = damaged_file(folder, (base / "played/trajectories.jsonl").read_bytes(), chance)
+def curate(base: Path, folder: Path, rng: Random) -> list[str]:
+    verb = rng.choice(["demos", "pairs", "pairs", "groups"])
+    source = damaged_file(folder, (base / "played/trajectories.jsonl").read_bytes(), rng)
     words = [verb, str(source), "-o", str(folder / "out.jsonl")]
     if verb == "pairs":
-        words += ["--kinds", *chance.sample(["episode", "parting", "failure_mode", "right_step"], 2)]
-        words += chance.choice([[], ["--environment", chance.choice(["household", "x", "a.py:X", "os:path"])]])
-        if chance.random() < 0.3:
-            (folder / "places.json").write_bytes(changed_json(b'{"apple": ["fridge"]}', chance))
+        words += ["--kinds", *rng.sample(["episode", "parting", "failure_mode", "right_step"], 2)]
+        words += rng.choice([[], ["--environment", rng.choice(["household", "x", "a.py:X", "os:path"])]])
+        if rng.random() < 0.3:
+            (folder / "places.json").write_bytes(changed_json(b'{"apple": ["fridge"]}', rng))
             words += ["--locations", str(folder / "places.json")]
     else:
-        words += chance.choice(
-            [[], ["--rewards", chance.choice(["outcome=1", "outcome=nan", "x=1", "os:getcwd=1", "="])]]
-        )
+        words += rng.choice([[], ["--rewards", rng.choice(["outcome=1", "outcome=nan", "x=1", "os:getcwd=1", "="])]])
     return words
 
 
-def doctor(base: Path, folder: Path, chance: Random) -> list[str]:
-    words = ["doctor", str(damaged_file(folder, _rows(base, chance), chance)), "--model", "tiny"]
-    if chance.random() < 0.4:
-        (folder / "a.jinja").write_text(chance.choice(TEMPLATES), encoding="latin-1")
+def doctor(base: Path, folder: Path, rng: Random) -> list[str]:
+    words = ["doctor", str(damaged_file(folder, _rows(base, rng), rng)), "--model", "tiny"]
+    if rng.random() < 0.4:
+        (folder / "a.jinja").write_text(rng.choice(TEMPLATES), encoding="latin-1")
         words += ["--chat-template", str(folder / "a.jinja")]
     return words
 
 
-def recipe(base: Path, folder: Path, chance: Random) -> list[str]:  # noqa: ARG001
+def recipe(base: Path, folder: Path, rng: Random) -> list[str]:  # noqa: ARG001
     shipped = sorted((ROOT / "src/bough/recipes").glob("*.yaml"))
-    text = chance.choice(shipped).read_text()
-    way = chance.random()
+    text = rng.choice(shipped).read_text()
+    way = rng.random()
     if way < 0.3:
-        text = chance.choice(YAML)
+        text = rng.choice(YAML)
     elif way < 0.6:
-        text = flip(text.encode(), chance).decode("utf-8", "replace")
+        text = flip(text.encode(), rng).decode("utf-8", "replace")
     else:
-        text = yaml.safe_dump(json.loads(json.dumps(change(yaml.safe_load(text), chance))), allow_unicode=True)
+        text = yaml.safe_dump(json.loads(json.dumps(change(yaml.safe_load(text), rng))), allow_unicode=True)
     (folder / "mine.yaml").write_text(text, encoding="utf-8", errors="backslashreplace")
     words = ["run", str(folder / "mine.yaml"), "--dry-run", "-o", str(folder / "run")]
-    return words + chance.choice([[], ["--set", chance.choice(WORDS)], ["--set", f"model={chance.choice(WORDS)}"]])
+    return words + rng.choice([[], ["--set", rng.choice(WORDS)], ["--set", f"model={rng.choice(WORDS)}"]])
 
 
-def compare(base: Path, folder: Path, chance: Random) -> list[str]:
+def compare(base: Path, folder: Path, rng: Random) -> list[str]:
     for name in ("a.json", "b.json"):
-        content = changed_json((base / "evaluated/results.json").read_bytes(), chance)
-        (folder / name).write_bytes(flip(content, chance) if chance.random() < 0.2 else content)
-    second = base / "evaluated" if chance.random() < 0.5 else folder / "b.json"
-    return ["compare", str(folder / "a.json"), str(second), "--against", chance.choice(["first", "all"])]
+        content = changed_json((base / "evaluated/results.json").read_bytes(), rng)
+        (folder / name).write_bytes(flip(content, rng) if rng.random() < 0.2 else content)
+    second = base / "evaluated" if rng.random() < 0.5 else folder / "b.json"
+    return ["compare", str(folder / "a.json"), str(second), "--against", rng.choice(["first", "all"])]
 
 
-def held_out(base: Path, folder: Path, chance: Random) -> list[str]:  # noqa: ARG001
+def held_out(base: Path, folder: Path, rng: Random) -> list[str]:  # noqa: ARG001
     source = (ROOT / "examples/household-pairs-held-out.jsonl").read_bytes().splitlines(keepends=True)[:2]
-    return ["eval", "--model", "tiny", "--eval-file", str(damaged_file(folder, b"".join(source), chance))]
+    return ["eval", "--model", "tiny", "--eval-file", str(damaged_file(folder, b"".join(source), rng))]
 
 
-def run_folder(base: Path, folder: Path, chance: Random) -> list[str]:
+def run_folder(base: Path, folder: Path, rng: Random) -> list[str]:
     """A finished run, one file of which was damaged, under whatever reads runs."""
     run = folder / "run"
     shutil.copytree(base / "run", run)
     files = sorted(path for path in run.rglob("*") if path.is_file() and path.suffix in (".json", ".yaml", ".jsonl"))
-    file = chance.choice(files)
+    file = rng.choice(files)
     content = file.read_bytes()
-    if chance.random() < 0.5 and file.suffix == ".json":
-        content = changed_json(content, chance)
-    elif chance.random() < 0.5 and file.suffix == ".jsonl" and content:
-        content = changed_lines(content, chance)
-    elif chance.random() < 0.5 and file.suffix == ".yaml":
-        content = chance.choice(YAML).encode("utf-8", "backslashreplace")
+    if rng.random() < 0.5 and file.suffix == ".json":
+        content = changed_json(content, rng)
+    elif rng.random() < 0.5 and file.suffix == ".jsonl" and content:
+        content = changed_lines(content, rng)
+    elif rng.random() < 0.5 and file.suffix == ".yaml":
+        content = rng.choice(YAML).encode("utf-8", "backslashreplace")
     else:
-        content = flip(content, chance)
+        content = flip(content, rng)
     file.write_bytes(content)
-    if chance.random() < 0.1:
+    if rng.random() < 0.1:
         file.unlink()
-        odd_path(file.parent, chance)
-    return chance.choice(
+        odd_path(file.parent, rng)
+    return rng.choice(
         [
             ["card", str(run), "--overwrite"],
             ["runs", "show", str(run)],
@@ -126,50 +124,50 @@ def run_folder(base: Path, folder: Path, chance: Random) -> list[str]:
     )
 
 
-def merge(base: Path, folder: Path, chance: Random) -> list[str]:
+def merge(base: Path, folder: Path, rng: Random) -> list[str]:
     shutil.copytree(base / "run/03-sft/final", folder / "final")
-    file = chance.choice(sorted(path for path in (folder / "final").iterdir() if path.is_file()))
+    file = rng.choice(sorted(path for path in (folder / "final").iterdir() if path.is_file()))
     content = file.read_bytes()
-    is_json = file.suffix == ".json" and chance.random() < 0.6
-    file.write_bytes(changed_json(content, chance) if is_json else flip(content, chance))
+    is_json = file.suffix == ".json" and rng.random() < 0.6
+    file.write_bytes(changed_json(content, rng) if is_json else flip(content, rng))
     return ["merge", str(folder / "final"), "-o", str(folder / "merged")]
 
 
-def tasks(base: Path, folder: Path, chance: Random) -> list[str]:
+def tasks(base: Path, folder: Path, rng: Random) -> list[str]:
     """A world's tasks out of a file, played at random."""
     source = folder / "tasks.jsonl"
-    source.write_bytes(changed_lines((base / "tasks.jsonl").read_bytes(), chance))
+    source.write_bytes(changed_lines((base / "tasks.jsonl").read_bytes(), rng))
     words = ["--task-file", str(source)]
-    if chance.random() < 0.5:
+    if rng.random() < 0.5:
         return ["collect", "--environment", "household", "--model", "random", "--tasks", "2", "--max-turns", "3",
                 "--output", str(folder / "out"), *words]  # fmt: skip
-    (folder / "actions.txt").write_text("\n".join(chance.choice(WORDS) for _ in range(4)))
+    (folder / "actions.txt").write_text("\n".join(rng.choice(WORDS) for _ in range(4)))
     return ["play", "household", "--actions", str(folder / "actions.txt"), *words]
 
 
-def flags(base: Path, folder: Path, chance: Random) -> list[str]:  # noqa: ARG001
+def flags(base: Path, folder: Path, rng: Random) -> list[str]:  # noqa: ARG001
     """Any command with any flags; what it reads is not there."""
-    name = chance.choice([name for name in VERBS if name not in NEVER])
+    name = rng.choice([name for name in VERBS if name not in NEVER])
     config: type[Config] = resolve(VERBS[name].config)
     words = name.split()
     for key, info in config.model_fields.items():
-        if is_positional(info) and chance.random() < 0.8:
-            words.append(str(folder / "nothing") if chance.random() < 0.7 else chance.choice(WORDS) or "x")
-        elif not is_positional(info) and chance.random() < 0.15:
+        if is_positional(info) and rng.random() < 0.8:
+            words.append(str(folder / "nothing") if rng.random() < 0.7 else rng.choice(WORDS) or "x")
+        elif not is_positional(info) and rng.random() < 0.15:
             words.append(flag(key))
             if plain_type(info.annotation) is not bool:
-                words.append(chance.choice(WORDS))
-    if chance.random() < 0.2:
-        (folder / "settings.yaml").write_text(chance.choice(YAML), encoding="utf-8", errors="backslashreplace")
+                words.append(rng.choice(WORDS))
+    if rng.random() < 0.2:
+        (folder / "settings.yaml").write_text(rng.choice(YAML), encoding="utf-8", errors="backslashreplace")
         words += ["--config", str(folder / "settings.yaml")]
     outputs = [word for word in ("--output", "--output-dir") if flag(word[2:]) in map(flag, config.model_fields)]
     return [*words, *(part for word in outputs for part in (word, str(folder / "out")))]
 
 
-def _rows(base: Path, chance: Random) -> bytes:
+def _rows(base: Path, rng: Random) -> bytes:
     examples = [ROOT / "examples/household.jsonl", ROOT / "examples/household-pairs.jsonl"]
     samples = sorted((ROOT / "tests/samples").glob("*.jsonl"))
-    return chance.choice([*examples, *samples, base / "played/trajectories.jsonl"]).read_bytes()
+    return rng.choice([*examples, *samples, base / "played/trajectories.jsonl"]).read_bytes()
 
 
 # Of a thousand cases; those that load torch are slow.
@@ -181,6 +179,6 @@ SHARES: list[tuple[Case, int]] = [
 
 def case(number: int, seed: int, base: Path, folder: Path) -> tuple[str, list[str]]:
     """The kind and the words of a case; its files are written into `folder`."""
-    chance = Random(f"{seed} {number}")
-    [kind] = chance.choices([kind for kind, _ in SHARES], [share for _, share in SHARES])
-    return kind.__name__, kind(base, folder, chance)
+    rng = Random(f"{seed} {number}")
+    [kind] = rng.choices([kind for kind, _ in SHARES], [share for _, share in SHARES])
+    return kind.__name__, kind(base, folder, rng)

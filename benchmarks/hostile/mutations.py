@@ -32,53 +32,53 @@ YAML = [
 ]  # fmt: skip
 
 
-def flip(data: bytes, chance: Random) -> bytes:
+def flip(data: bytes, rng: Random) -> bytes:
     """A few bytes changed, left out or doubled."""
     content = bytearray(data)
-    for _ in range(chance.randint(1, 6)):
-        at = chance.randrange(len(content) + 1)
-        way = chance.random()
+    for _ in range(rng.randint(1, 6)):
+        at = rng.randrange(len(content) + 1)
+        way = rng.random()
         if way < 0.5 and at < len(content):
-            content[at] = chance.randrange(256)
+            content[at] = rng.randrange(256)
         elif way < 0.7:
-            del content[at : at + chance.randint(1, 40)]
+            del content[at : at + rng.randint(1, 40)]
         elif way < 0.9:
-            content[at:at] = chance.choice([b"\0", b"\n", b"\xff", b'"', b"[", b"{", b"}", b"\\ud800", b"\xef\xbb\xbf"])
+            content[at:at] = rng.choice([b"\0", b"\n", b"\xff", b'"', b"[", b"{", b"}", b"\\ud800", b"\xef\xbb\xbf"])
         else:
             content = content[:at]
     return bytes(content)
 
 
-def change(value: Any, chance: Random) -> Any:
+def change(value: Any, rng: Random) -> Any:
     """A JSON value with one of its parts replaced, left out or put elsewhere."""
-    if chance.random() < 0.15 or not isinstance(value, dict | list) or not value:
-        return chance.choice(VALUES)
+    if rng.random() < 0.15 or not isinstance(value, dict | list) or not value:
+        return rng.choice(VALUES)
     if isinstance(value, list):
-        at = chance.randrange(len(value))
-        if chance.random() < 0.2:
+        at = rng.randrange(len(value))
+        if rng.random() < 0.2:
             return [*value[:at], *value[at + 1 :]]
-        return [*value[:at], change(value[at], chance), *value[at + 1 :]]
-    key = chance.choice(list(value))
-    if chance.random() < 0.2:
+        return [*value[:at], change(value[at], rng), *value[at + 1 :]]
+    key = rng.choice(list(value))
+    if rng.random() < 0.2:
         return {name: one for name, one in value.items() if name != key}
-    if chance.random() < 0.1:
-        return {**value, str(chance.choice(VALUES))[:50]: chance.choice(VALUES)}
-    return {**value, key: change(value[key], chance)}
+    if rng.random() < 0.1:
+        return {**value, str(rng.choice(VALUES))[:50]: rng.choice(VALUES)}
+    return {**value, key: change(value[key], rng)}
 
 
-def changed_lines(data: bytes, chance: Random) -> bytes:
+def changed_lines(data: bytes, rng: Random) -> bytes:
     """JSON Lines, some rows of which were changed."""
     rows = [json.loads(line) for line in data.splitlines()[:12]]
-    for _ in range(chance.randint(1, 3)):
-        at = chance.randrange(len(rows))
-        rows[at] = change(rows[at], chance)
+    for _ in range(rng.randint(1, 3)):
+        at = rng.randrange(len(rows))
+        rows[at] = change(rows[at], rng)
     return b"".join(json.dumps(row).encode() + b"\n" for row in rows)
 
 
-def changed_json(data: bytes, chance: Random) -> bytes:
+def changed_json(data: bytes, rng: Random) -> bytes:
     value = json.loads(data)
-    for _ in range(chance.randint(1, 3)):
-        value = change(value, chance)
+    for _ in range(rng.randint(1, 3)):
+        value = change(value, rng)
     return json.dumps(value).encode()
 
 
@@ -92,18 +92,18 @@ PACKED: dict[str, Callable[[bytes], bytes]] = {
 }
 
 
-def damaged_file(folder: Path, data: bytes, chance: Random) -> Path:
+def damaged_file(folder: Path, data: bytes, rng: Random) -> Path:
     """A data file: changed rows, packed in one of the ways, then perhaps damaged; or no file at all."""
-    if chance.random() < 0.06:
-        return odd_path(folder, chance)
-    ending = chance.choice(list(PACKED))
-    content = PACKED[ending](changed_lines(data, chance) if chance.random() < 0.7 else data)
-    if chance.random() < 0.4:
-        content = flip(content, chance)
+    if rng.random() < 0.06:
+        return odd_path(folder, rng)
+    ending = rng.choice(list(PACKED))
+    content = PACKED[ending](changed_lines(data, rng) if rng.random() < 0.7 else data)
+    if rng.random() < 0.4:
+        content = flip(content, rng)
     path = folder / f"data{ending}"
-    if ending == ".parquet" and chance.random() < 0.8:
+    if ending == ".parquet" and rng.random() < 0.8:
         _write_parquet(path, data)
-        content = flip(path.read_bytes(), chance)
+        content = flip(path.read_bytes(), rng)
     path.write_bytes(content)
     return path
 
@@ -117,10 +117,10 @@ def _write_parquet(path: Path, data: bytes) -> None:
     pyarrow.parquet.write_table(pyarrow.Table.from_pylist(texts), path)
 
 
-def odd_path(folder: Path, chance: Random) -> Path:
+def odd_path(folder: Path, rng: Random) -> Path:
     """Something that is not a file to read."""
     path = folder / "odd.jsonl"
-    kind = chance.choice(["none", "fifo", "folder", "loop", "device", "broken", "bytes", "long", "hub", "socket"])
+    kind = rng.choice(["none", "fifo", "folder", "loop", "device", "broken", "bytes", "long", "hub", "socket"])
     if kind == "fifo":
         os.mkfifo(path)
     elif kind == "folder":
@@ -131,7 +131,7 @@ def odd_path(folder: Path, chance: Random) -> Path:
         path = Path(os.fsdecode(bytes(folder) + b"/\xff.jsonl"))
         path.write_text("{}\n")
     return {
-        "device": Path(chance.choice(["/dev/zero", "/dev/null", "/dev/urandom"])),
+        "device": Path(rng.choice(["/dev/zero", "/dev/null", "/dev/urandom"])),
         "long": folder / ("x" * 300),
-        "hub": Path(chance.choice(["hf://", "hf://a", "hf://a/b/c/d/e", "hf:/x"])),
+        "hub": Path(rng.choice(["hf://", "hf://a", "hf://a/b/c/d/e", "hf:/x"])),
     }.get(kind, path)

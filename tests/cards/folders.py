@@ -9,7 +9,7 @@ from bough.config.rollouts import CollectConfig
 from bough.config.training import DPOConfig, GRPOConfig, SFTConfig
 from bough.evaluation.results import ModelResult, Results
 from bough.models.resolve import resolve
-from bough.runs.record import Record
+from bough.runs.record import StageRecord
 from tests.evaluation.samples import binary, result
 
 CONFIGS = {"sft": SFTConfig, "dpo": DPOConfig, "grpo": GRPOConfig}
@@ -64,7 +64,7 @@ def evaluation(folder: Path, models: dict[str, str], *, goes_on_with: str | None
     results: list[ModelResult] = [result(name, binary(solved), turns=3) for name, solved in models.items()]
     values = {"environment": "household", "split": "unseen", "seed": 0} | more
     Results(**values, models=results).write(folder / "results.json")
-    record = Record.read(folder)
+    record = StageRecord.read(folder)
     if record is not None:
         record.goes_on_with = goes_on_with
         record.write(folder)
@@ -80,5 +80,5 @@ def recipe(folder: Path, *stages: dict[str, Any], **more: Any) -> Path:
         name = settings.get("name", verb)
         here = folder / f"{number:02}-{name}"
         here.mkdir(exist_ok=True)
-        Record(verb, name, 1, "same", {}, finished=True).write(here)
+        StageRecord(verb, name, 1, "same", {}, finished=True).write(here)
     return folder

@@ -26,12 +26,12 @@ class NoisyExpert:
 @dataclass
 class _NoisyChat:
     environment: Isolated
-    chance: random.Random
+    rng: random.Random
     noise: float
 
     async def answer(self, messages: list[Message], tools: list[dict[str, Any]]) -> Answer:
-        if self.chance.random() < self.noise:
-            reply = await self.environment.say(self.chance.choice(sorted(await self.environment.choices())))
+        if self.rng.random() < self.noise:
+            reply = await self.environment.say(self.rng.choice(sorted(await self.environment.choices())))
         else:
             reply = await self.environment.expert() or ""
         return Answer(Message(role="assistant", content=reply), None, "stop")

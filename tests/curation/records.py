@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from bough.curation.source import Filed
+from bough.curation.source import SourcedTrajectory
 from bough.types import Call, Message, Task, Trajectory, Turn
 
 START = [Message(role="system", content="Rules."), Message(role="user", content="Go.")]
@@ -20,9 +20,11 @@ def turn(action: str, seen: str = "ok", *, thought: str = "", token: int | None 
     )
 
 
-def episode(name: str, *turns: Turn | str, success: bool | None = True, task: str = "t", **more: Any) -> Filed:
+def episode(
+    name: str, *turns: Turn | str, success: bool | None = True, task: str = "t", **more: Any
+) -> SourcedTrajectory:
     """An attempt at a task, at line 1 of a file of its name."""
-    return Filed(
+    return SourcedTrajectory(
         Trajectory(
             **{
                 "id": name,

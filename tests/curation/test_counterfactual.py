@@ -11,7 +11,7 @@ from bough.config.curation import CounterfactualConfig
 from bough.config.rollouts import LimitsConfig
 from bough.curation.counterfactual import Miner
 from bough.curation.rounds import Round
-from bough.curation.source import Filed
+from bough.curation.source import SourcedTrajectory
 from bough.engines.base import Answer, Chat, EngineError
 from bough.environments.base import Environment, Observation
 from bough.ledger import Ledger
@@ -62,14 +62,14 @@ class Gambler:
 @dataclass
 class GamblerChat:
     gambler: Gambler
-    chance: random.Random
+    rng: random.Random
 
     async def answer(self, messages: list[Message], tools: list[dict[str, Any]]) -> Answer:
         self.gambler.answers += 1
         if self.gambler.broken:
             raise EngineError("gone")
         first = messages[-1].content == "Choose a door."
-        reply = self.chance.choice(self.gambler.doors) if first else str(self.chance.random())
+        reply = self.rng.choice(self.gambler.doors) if first else str(self.rng.random())
         call = Call(prompt_ids=[1], completion_ids=[2, 3], logprobs=[-1.0, -1.0], text=reply)
         return Answer(Message(role="assistant", content=reply), call, "stop", 1, 2)
 
@@ -82,7 +82,7 @@ def thrown(number: str) -> Turn:
     return Turn(reply=Message(role="assistant", content=number), action="throw", observation=seen)
 
 
-def attempt(name: str, door: str = "a", **chances: float) -> Filed:
+def attempt(name: str, door: str = "a", **chances: float) -> SourcedTrajectory:
     """A recorded failure through `door`."""
     reply = Message(role="assistant", content=door)
     call = Call(prompt_ids=[9], completion_ids=[8], logprobs=[-1.0], text=door)
@@ -90,14 +90,18 @@ def attempt(name: str, door: str = "a", **chances: float) -> Filed:
     start = [Message(role="user", content="Choose a door.")]
     turns = [Turn(reply=reply, call=call, action=door, observation=seen), thrown("1.0")]
     task = Task(id=name, data=dict(chances))
-    return Filed(Trajectory(id=name, task=task, start=start, turns=turns, success=False), "file.jsonl", 1)
+    return SourcedTrajectory(Trajectory(id=name, task=task, start=start, turns=turns, success=False), "file.jsonl", 1)
 
 
 def mined(
-    *filed: Filed, agent: Gambler | None = None, kind: type[Environment] = Doors, at: int = 0, **settings: Any
+    *filed: SourcedTrajectory,
+    agent: Gambler | None = None,
+    environment_class: type[Environment] = Doors,
+    at: int = 0,
+    **settings: Any,
 ) -> tuple[list[Pair], Ledger, Miner]:
     config = CounterfactualConfig(**{"max_episodes": 10**9, "retries": 0} | settings)
-    miner, ledger = Miner(kind, agent or Gambler(), config, LimitsConfig()), Ledger("rounds")
+    miner, ledger = Miner(environment_class, agent or Gambler(), config, LimitsConfig()), Ledger("rounds")
     found = asyncio.run(miner.pairs([Round(item, at) for item in filed], ledger))
     assert ledger.came_in == len(filed) and ledger.kept == len(found)
     return found, ledger, miner
@@ -146,7 +150,9 @@ def test_a_later_round_is_reached_by_replay():
     walk = Turn(reply=Message(role="assistant", content="walk"), observation=item.trajectory.start)
     start = [Message(role="user", content="Walk.")]
     longer = item.trajectory.model_copy(update={"start": start, "turns": [walk, *item.trajectory.turns]})
-    [pair], _, miner = mined(Filed(longer, "f", 1), kind=Corridor, agent=Gambler(doors="b"), at=1)
+    [pair], _, miner = mined(
+        SourcedTrajectory(longer, "f", 1), environment_class=Corridor, agent=Gambler(doors="b"), at=1
+    )
     assert [message.content for message in pair.start] == ["Walk.", "walk", "Choose a door."]
     assert (pair.chosen[0].action, pair.rejected[0].action, pair.info["turn"]) == ("b", "a", 1)
     assert miner.cost.sampled_turns == 4 + 32, "what is replayed is not drawn again"
@@ -173,7 +179,7 @@ def test_replies_the_world_cannot_act_on_are_one_option():
 def test_a_round_that_nobody_would_reach_costs_nothing():
     item = attempt("t", a=0.0, b=1.0)
     third = item.trajectory.model_copy(update={"turns": [*item.trajectory.turns, thrown("0.5")]})
-    _, ledger, miner = mined(Filed(third, "f", 1), at=2)
+    _, ledger, miner = mined(SourcedTrajectory(third, "f", 1), at=2)
     assert ledger.dropped == {"past_max_turns": 1} and miner.cost.to_json() == dict.fromkeys(miner.cost.to_json(), 0)
 
 
@@ -205,12 +211,12 @@ def test_what_is_found_does_not_depend_on_how_many_run_at_once():
 def test_a_world_that_answers_differently_or_an_engine_that_breaks_costs_the_round():
     item = attempt("t", a=0.0, b=1.0)
     changed = [Message(role="user", content="Choose a window.")]
-    moved = Filed(item.trajectory.model_copy(update={"start": changed}), "f", 1)
+    moved = SourcedTrajectory(item.trajectory.model_copy(update={"start": changed}), "f", 1)
     assert mined(moved)[1].dropped == {"cannot_replay": 1}
     assert mined(item, agent=Gambler(broken=True))[1].dropped == {"world_or_engine_broke": 1}
 
 
-def truths(count: int, draw: Any) -> list[Filed]:
+def truths(count: int, draw: Any) -> list[SourcedTrajectory]:
     return [attempt(str(n), **dict(zip("abc", draw(random.Random(n)), strict=True))) for n in range(count)]
 
 
@@ -221,7 +227,7 @@ def right(pair: Pair) -> bool:
 
 def test_the_certainty_is_how_often_it_is_right():
     """Chances drawn evenly from 0 to 1: of the pairs made with certainty c, the share c is right."""
-    filed = truths(100, lambda chance: [chance.random() for _ in range(3)])
+    filed = truths(100, lambda rng: [rng.random() for _ in range(3)])
     pairs, _, _ = mined(*filed, certainty=0.51, scouts=2, plays=4, samples=3, concurrency=400)
     assert len(pairs) > 40
     stated = [float(str(pair.info["certainty"])) for pair in pairs]
@@ -235,6 +241,6 @@ def test_the_certainty_is_how_often_it_is_right():
 
 def test_where_all_doors_are_alike_hardly_a_pair_is_made():
     """With nine tenths asked for, one in ten at most; the luckiest of three against the unluckiest are far more."""
-    filed = truths(80, lambda chance: [0.5] * 3)
+    filed = truths(80, lambda rng: [0.5] * 3)
     pairs, _, _ = mined(*filed, certainty=0.9, samples=5, scouts=8, plays=5, concurrency=400)
     assert len(pairs) / 80 < 0.1 + 2.6 * (0.09 / 80) ** 0.5

@@ -2,13 +2,13 @@ from typing import Any
 
 from bough.config.curation import DemosConfig
 from bough.curation.demonstrations import demonstrations
-from bough.curation.source import Filed
+from bough.curation.source import SourcedTrajectory
 from bough.ledger import Ledger
 from bough.types import Trajectory
 from tests.curation.records import episode, turn
 
 
-def kept(*filed: Filed, **settings: Any) -> tuple[list[Trajectory], Ledger]:
+def kept(*filed: SourcedTrajectory, **settings: Any) -> tuple[list[Trajectory], Ledger]:
     ledger = Ledger("trajectories")
     config = DemosConfig(file="in.jsonl", output="out.jsonl", **settings)
     found = demonstrations(filed, config, ledger)

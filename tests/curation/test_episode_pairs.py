@@ -4,13 +4,13 @@ import pytest
 
 from bough.config.curation import EpisodePairsConfig
 from bough.curation.episode_pairs import episode_pairs
-from bough.curation.source import Filed
+from bough.curation.source import SourcedTrajectory
 from bough.ledger import Ledger
 from bough.types import Message, Pair
 from tests.curation.records import START, episode, turn
 
 
-def mined(*filed: Filed, **settings: Any) -> tuple[list[Pair], Ledger, Ledger]:
+def mined(*filed: SourcedTrajectory, **settings: Any) -> tuple[list[Pair], Ledger, Ledger]:
     episodes, candidates = Ledger("episodes"), Ledger("candidates")
     found = episode_pairs(filed, EpisodePairsConfig(**settings), episodes, candidates)
     assert episodes.came_in == len(filed) and candidates.kept == len(found)

@@ -8,7 +8,7 @@ from bough.config.curation import CounterfactualConfig, FailureModesConfig
 from bough.config.rollouts import LimitsConfig
 from bough.curation.counterfactual import Miner
 from bough.curation.failure_pairs import failure_pairs
-from bough.curation.source import Filed
+from bough.curation.source import SourcedTrajectory
 from bough.environments.base import Environment
 from bough.ledger import Ledger
 from bough.rollouts.agents import ExpertAgent
@@ -24,18 +24,23 @@ from tests.rollouts.players import Script
 TASK = Task(id="t", data={"goal": 3})
 
 
-def counted(name: str, *replies: str) -> Filed:
+def counted(name: str, *replies: str) -> SourcedTrajectory:
     """What came of these replies in the counting world; the last one is said to the end."""
     limits = LimitsConfig(max_turns=5, max_errors=0, max_repeats=0)
-    return Filed(asyncio.run(play(Counting, TASK, Script(list(replies)), id=name, seed=0, limits=limits))[0], name, 1)
+    return SourcedTrajectory(
+        asyncio.run(play(Counting, TASK, Script(list(replies)), id=name, seed=0, limits=limits))[0], name, 1
+    )
 
 
 def mined(
-    *filed: Filed, kind: type[Environment] | None = Counting, miner: Any = None, **settings: Any
+    *filed: SourcedTrajectory,
+    environment_class: type[Environment] | None = Counting,
+    miner: Any = None,
+    **settings: Any,
 ) -> tuple[list[Pair], Ledger]:
     ledger = Ledger("mistakes")
     config = FailureModesConfig(**settings)
-    found = asyncio.run(failure_pairs(filed, config, ledger, kinds=lambda item: kind, miner=miner))
+    found = asyncio.run(failure_pairs(filed, config, ledger, kinds=lambda item: environment_class, miner=miner))
     assert ledger.kept == len(found)
     return found, ledger
 
@@ -72,7 +77,7 @@ def test_after_another_history_in_the_same_state_its_tokens_are_left_behind():
 
 def test_an_episode_that_recovers_shows_itself_the_way():
     recovered = counted("a", "1", "x", "2", "3")
-    [pair], _ = mined(recovered, kind=None)
+    [pair], _ = mined(recovered, environment_class=None)
     assert pair.rejected[0].reply.content == "x" and pair.chosen[0].reply.content == "2"
     assert pair.chosen[0].call is None, "it was said after the mistake, and stands here in its place"
 
@@ -81,10 +86,10 @@ def test_what_a_success_did_there_is_not_shown_if_it_would_be_a_mistake_here_too
     loops = episode("bad", "a", "b", "a", "b", success=False)
     good = episode("good", "a", "b", "a", "c")
     # In the state after a, b, a the success did c; a rule that saw c as a mistake would leave nobody to ask.
-    pairs, _ = mined(good, loops, kind=None, reasons=["loop"])
+    pairs, _ = mined(good, loops, environment_class=None, reasons=["loop"])
     assert [(pair.rejected[0].action, pair.chosen[0].action) for pair in pairs] == [("b", "c")]
     worse = episode("good", "a", "b", "a", "task succeeded", "d")
-    assert mined(worse, loops, kind=None, reasons=["loop", "premature_success"])[0] == []
+    assert mined(worse, loops, environment_class=None, reasons=["loop", "premature_success"])[0] == []
 
 
 def test_an_expert_who_does_the_same_makes_no_pair():
@@ -92,31 +97,31 @@ def test_an_expert_who_does_the_same_makes_no_pair():
     item = episode("a", odd, success=False, task="t")
     start = asyncio.run(Counting(TASK).start()).messages
     trajectory = item.trajectory.model_copy(update={"task": TASK, "start": list(start)})
-    pairs, ledger = mined(Filed(trajectory, "f", 1), better=["expert"])
+    pairs, ledger = mined(SourcedTrajectory(trajectory, "f", 1), better=["expert"])
     assert pairs == [] and ledger.dropped == {"expert_does_the_same": 1}
 
 
 def test_where_nobody_knows_better_the_mistake_is_counted():
     bad = counted("bad", "1", "x", "2", "2")
-    assert mined(bad, kind=None)[1].dropped == {"nobody_knows_better": 3}
+    assert mined(bad, environment_class=None)[1].dropped == {"nobody_knows_better": 3}
 
     class Dumb(Counting):
         async def expert(self) -> None:
             return None
 
-    assert mined(bad, kind=Dumb)[1].dropped == {"nobody_knows_better": 3}
+    assert mined(bad, environment_class=Dumb)[1].dropped == {"nobody_knows_better": 3}
 
 
 def test_a_world_that_has_changed_or_breaks_is_counted():
     bad = counted("bad", "x", "1", "2", "1", "2")
     other = bad.trajectory.model_copy(update={"start": [Message(role="user", content="Sing.")]})
-    assert mined(Filed(other, "f", 1))[1].dropped == {"cannot_replay": 3}
+    assert mined(SourcedTrajectory(other, "f", 1))[1].dropped == {"cannot_replay": 3}
 
     class Broken(Counting):
         async def expert(self) -> str:
             raise ZeroDivisionError
 
-    assert mined(bad, kind=Broken)[1].dropped == {"world_broke": 3}
+    assert mined(bad, environment_class=Broken)[1].dropped == {"world_broke": 3}
 
 
 def test_only_so_many_of_a_reason_from_one_trajectory_and_only_those_that_made_a_pair_count():
@@ -129,9 +134,9 @@ def test_a_sample_that_did_better_when_it_was_played_on_is_asked_last():
     bad = counted("bad", "9")
     made = []
 
-    async def miner(kind: type[Environment]) -> Miner:
+    async def miner(environment_class: type[Environment]) -> Miner:
         # From the recorded reply on, the agent has too few turns left; its own first reply is the expert's.
-        made.append(Miner(kind, ExpertAgent(), CounterfactualConfig(), LimitsConfig(max_turns=3)))
+        made.append(Miner(environment_class, ExpertAgent(), CounterfactualConfig(), LimitsConfig(max_turns=3)))
         return made[-1]
 
     [pair], _ = mined(bad, better=["sample"], reasons=["invalid_action"], per_trajectory=1, miner=miner)
@@ -141,18 +146,18 @@ def test_a_sample_that_did_better_when_it_was_played_on_is_asked_last():
     assert mined(bad, better=["success"], per_trajectory=1, reasons=["invalid_action"], miner=miner)[0] == []
 
 
-def household(tasks: int) -> list[Filed]:
+def household(tasks: int) -> list[SourcedTrajectory]:
     """Real episodes of a household: an expert who does something at random every other time."""
     found: list[Trajectory] = []
     wanted = list(attempts(islice(Household.tasks(Household.Options()), tasks), 3, 0))
     limits = LimitsConfig(max_turns=20)
     asyncio.run(collect(Household, NoisyExpert(0.6), wanted, lambda played, _: found.append(played), limits=limits))
-    return [Filed(trajectory, "household.jsonl", line) for line, trajectory in enumerate(found, 1)]
+    return [SourcedTrajectory(trajectory, "household.jsonl", line) for line, trajectory in enumerate(found, 1)]
 
 
 def test_mistakes_in_a_household_become_pairs_that_hold_when_they_are_played():
     filed = household(12)
-    pairs, ledger = mined(*filed, kind=Household, per_trajectory=3, rare=0.08)
+    pairs, ledger = mined(*filed, environment_class=Household, per_trajectory=3, rare=0.08)
     reasons = {pair.reason for pair in pairs}
     assert {"loop", "implausible_location", "wasted_step"} <= reasons and len(pairs) > 30
     assert ledger.came_in == ledger.kept + ledger.dropped.total()

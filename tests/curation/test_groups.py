@@ -2,20 +2,20 @@ from typing import Any
 
 from bough.config.curation import GroupsConfig
 from bough.curation.groups import groups
-from bough.curation.source import Filed
+from bough.curation.source import SourcedTrajectory
 from bough.ledger import Ledger
 from bough.types import Group
 from tests.curation.records import episode
 
 
-def made(*filed: Filed, **settings: Any) -> tuple[list[Group], Ledger]:
+def made(*filed: SourcedTrajectory, **settings: Any) -> tuple[list[Group], Ledger]:
     ledger = Ledger("attempts")
     found = groups(filed, GroupsConfig(file="in.jsonl", output="out.jsonl", **settings), ledger)
     assert ledger.came_in == len(filed) and ledger.kept == sum(len(group.attempts) for group in found)
     return found, ledger
 
 
-def attempt(name: str, reward: float | None, task: str = "t") -> Filed:
+def attempt(name: str, reward: float | None, task: str = "t") -> SourcedTrajectory:
     return episode(name, name, task=task, rewards={"outcome": reward})
 
 

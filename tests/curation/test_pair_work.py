@@ -9,7 +9,7 @@ from bough.config.rollouts import LimitsConfig
 from bough.curation.counterfactual import Cost, Miner
 from bough.curation.pair_work import PairWork
 from bough.curation.rounds import Round
-from bough.curation.source import Filed
+from bough.curation.source import SourcedTrajectory
 from bough.errors import InputError
 from bough.rollouts.episode import play
 from bough.types import Pair, Task
@@ -20,13 +20,15 @@ from tests.rollouts.players import Script
 COUNTING = "tests.environments.worlds:Counting"
 
 
-def counted(name: str, *replies: str, environment: str | None = None, goal: int = 3) -> Filed:
+def counted(name: str, *replies: str, environment: str | None = None, goal: int = 3) -> SourcedTrajectory:
     task = Task(id=f"to {goal}", environment=environment, data={"goal": goal})
     limits = LimitsConfig(max_turns=4, max_errors=0, max_repeats=0)
-    return Filed(asyncio.run(play(Counting, task, Script(list(replies)), id=name, seed=0, limits=limits))[0], name, 1)
+    return SourcedTrajectory(
+        asyncio.run(play(Counting, task, Script(list(replies)), id=name, seed=0, limits=limits))[0], name, 1
+    )
 
 
-def work(*filed: Filed, tell: Any = None, folder: Path = Path(), **settings: Any) -> PairWork:
+def work(*filed: SourcedTrajectory, tell: Any = None, folder: Path = Path(), **settings: Any) -> PairWork:
     return PairWork(PairsConfig(file=Path("in.jsonl"), output=folder / "out.jsonl", **settings), filed, tell)
 
 

@@ -23,10 +23,10 @@ def test_both_directions_add_up_to_one(left: tuple[int, int], right: tuple[int, 
 
 @pytest.mark.parametrize(("left", "right"), [((3, 4), (1, 5)), ((8, 8), (3, 8)), ((11, 12), (8, 12)), ((2, 3), (0, 7))])
 def test_it_is_how_often_a_draw_from_the_one_posterior_is_higher(left: tuple[int, int], right: tuple[int, int]):
-    chance = random.Random(0)
+    rng = random.Random(0)
 
     def draw(successes: int, plays: int) -> float:
-        return chance.betavariate(successes + 1, plays - successes + 1)
+        return rng.betavariate(successes + 1, plays - successes + 1)
 
     higher = sum(draw(*left) > draw(*right) for _ in range(40_000)) / 40_000
     assert probability_better(Rate(*left), Rate(*right)) == pytest.approx(higher, abs=0.01)
@@ -38,11 +38,11 @@ def test_the_mean_starts_at_one_half_and_rates_add_up():
 
 
 def test_where_nothing_is_known_beforehand_the_certainty_is_how_often_it_is_right():
-    chance = random.Random(1)
+    rng = random.Random(1)
     stated: list[tuple[float, bool]] = []
     for _ in range(6000):
-        left, right = chance.random(), chance.random()
-        rates = [Rate(sum(chance.random() < rate for _ in range(6)), 6) for rate in (left, right)]
+        left, right = rng.random(), rng.random()
+        rates = [Rate(sum(rng.random() < rate for _ in range(6)), 6) for rate in (left, right)]
         stated.append((probability_better(*rates), left > right))
     for low in (0.0, 0.2, 0.4, 0.6, 0.8):
         inside = [(certainty, right) for certainty, right in stated if low <= certainty < low + 0.2]

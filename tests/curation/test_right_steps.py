@@ -4,7 +4,7 @@ from typing import Any
 from bough.config.curation import FailureModesConfig
 from bough.config.rollouts import LimitsConfig
 from bough.curation.right_steps import right_steps
-from bough.curation.source import Filed
+from bough.curation.source import SourcedTrajectory
 from bough.environments.base import Environment, Observation
 from bough.ledger import Ledger
 from bough.rollouts.agents import ExpertAgent
@@ -28,15 +28,19 @@ class Lenient(Counting):
         )
 
 
-def counted(kind: type[Environment], *replies: str) -> Filed:
+def counted(environment_class: type[Environment], *replies: str) -> SourcedTrajectory:
     task = Task(id="to 4", data={"goal": 4})
-    return Filed(asyncio.run(play(kind, task, Script(list(replies)), id="one", seed=0, limits=LIMITS))[0], "f", 1)
+    return SourcedTrajectory(
+        asyncio.run(play(environment_class, task, Script(list(replies)), id="one", seed=0, limits=LIMITS))[0], "f", 1
+    )
 
 
-def found(item: Filed, kind: type[Environment] | None, **settings: Any) -> tuple[list[Pair], Ledger]:
+def found(
+    item: SourcedTrajectory, environment_class: type[Environment] | None, **settings: Any
+) -> tuple[list[Pair], Ledger]:
     ledger = Ledger("mistakes")
     config = FailureModesConfig(**settings)
-    return asyncio.run(right_steps([item], config, ledger, kinds=lambda _: kind, seed=0)), ledger
+    return asyncio.run(right_steps([item], config, ledger, kinds=lambda _: environment_class, seed=0)), ledger
 
 
 def said(pair: Pair) -> tuple[str, str]:
@@ -75,7 +79,7 @@ def test_a_true_claim_is_held_and_an_early_one_is_not():
     task = Task(id="flat", data={"game": flat().to_data(), "claim": True})
     episode, _ = asyncio.run(play(Household, task, ExpertAgent(), id="e", seed=0, limits=LIMITS))
     assert episode.success
-    pairs, ledger = found(Filed(episode, "f", 1), Household, per_trajectory=2)
+    pairs, ledger = found(SourcedTrajectory(episode, "f", 1), Household, per_trajectory=2)
     by_mistake = [(pair.info["mistake"], *said(pair)) for pair in pairs]
     claims = [chosen for mistake, chosen, _ in by_mistake if chosen.endswith("ACTION: task succeeded")]
     early = [(chosen, rejected) for mistake, chosen, rejected in by_mistake if mistake == "premature_success"]

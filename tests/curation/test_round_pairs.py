@@ -1,14 +1,14 @@
 import pytest
 
 from bough.curation.round_pairs import StateTree, round_pairs
-from bough.curation.source import Filed
+from bough.curation.source import SourcedTrajectory
 from bough.curation.states import states
 from bough.ledger import Ledger
 from bough.types import Pair
 from tests.curation.records import episode, turn
 
 
-def mined(*filed: Filed) -> tuple[list[Pair], Ledger]:
+def mined(*filed: SourcedTrajectory) -> tuple[list[Pair], Ledger]:
     ledger = Ledger("failures")
     found = round_pairs(filed, ledger)
     assert ledger.kept == len(found) and ledger.came_in == sum(f.trajectory.success is False for f in filed)

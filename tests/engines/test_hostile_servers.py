@@ -12,7 +12,7 @@ import pytest
 
 from bough.config.rollouts import LimitsConfig
 from bough.engines import http
-from bough.engines.http import Limits
+from bough.engines.http import ServerLimits
 from bough.engines.openai import OpenAIEngine
 from bough.rollouts.agents import ModelAgent
 from bough.rollouts.collect import attempts, collect
@@ -100,7 +100,7 @@ def test_a_hostile_answer_costs_its_own_episode_only(name: str, monkeypatch: pyt
         return ANSWERS[name] if "To 2." in str(body["messages"]) else said("1")
 
     async def play(url: str) -> Any:
-        agent = ModelAgent(OpenAIEngine(url, "tiny", limits=Limits(retries=1, backoff_s=0.001, timeout_s=20)))
+        agent = ModelAgent(OpenAIEngine(url, "tiny", limits=ServerLimits(retries=1, backoff_s=0.001, timeout_s=20)))
         try:
             return await collect(
                 Counting, agent, attempts(TASKS, 1, 0), lambda record, _: kept.update({record.id: record}),

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from bough.engines.base import EngineError
-from bough.engines.http import Limits, RefusedError, Server, _retry_after_s
+from bough.engines.http import RequestRefusedError, Server, ServerLimits, _retry_after_s
 from bough.errors import InputError
 from tests.engines.stand_in import Reply, in_turn, serving
 
@@ -30,7 +30,7 @@ def ask(url: str, *, waits: list[float] | None = None, body: dict[str, Any] | No
     """Posts once; waits between tries are noted, not waited."""
 
     async def run() -> Any:
-        server = Server(url, limits=Limits(**{"retries": 3, "backoff_s": 8.0} | limits))
+        server = Server(url, limits=ServerLimits(**{"retries": 3, "backoff_s": 8.0} | limits))
 
         async def note(wait_s: float) -> None:
             (waits if waits is not None else []).append(wait_s)
@@ -113,7 +113,7 @@ def test_patience_ends_with_the_servers_words_and_the_number_of_tries():
 @pytest.mark.parametrize("status", [400, 401, 404, 413, 422])
 def test_a_refusal_is_not_repeated(status):
     no = Reply({"error": {"message": "no", "code": status}}, status)
-    with serving(no) as server, pytest.raises(RefusedError, match=f"answered {status}: no") as refusal:
+    with serving(no) as server, pytest.raises(RequestRefusedError, match=f"answered {status}: no") as refusal:
         ask(server.url)
     assert len(server.asked) == 1
     assert (refusal.value.status, refusal.value.words) == (status, "no")
@@ -133,7 +133,7 @@ def test_a_refusal_is_not_repeated(status):
     ],
 )
 def test_the_servers_words_are_found_wherever_it_puts_them(body, words):
-    with serving(Reply(body, 400)) as server, pytest.raises(RefusedError) as refusal:
+    with serving(Reply(body, 400)) as server, pytest.raises(RequestRefusedError) as refusal:
         ask(server.url)
     assert refusal.value.words == words
 
@@ -167,7 +167,7 @@ def test_a_server_that_is_not_there_is_said_to_be_out_of_reach():
 
 def test_no_more_requests_are_under_way_than_allowed():
     async def run(url: str) -> None:
-        server = Server(url, limits=Limits(concurrency=3))
+        server = Server(url, limits=ServerLimits(concurrency=3))
         await asyncio.gather(*(server.post("/x", {}) for _ in range(12)))
         await server.close()
 
@@ -179,7 +179,7 @@ def test_no_more_requests_are_under_way_than_allowed():
 
 def test_a_waiting_request_leaves_its_place_to_others():
     async def run(url: str) -> list[Any]:
-        server = Server(url, limits=Limits(concurrency=1))
+        server = Server(url, limits=ServerLimits(concurrency=1))
         asleep, others_done = asyncio.Event(), asyncio.Event()
 
         async def wait_for_others(wait_s: float) -> None:
@@ -207,7 +207,7 @@ def test_a_server_serves_one_event_loop_after_another():
 
 def test_a_redirect_is_not_followed():
     with serving(FINE) as target, serving(Reply({}, 307, {"location": target.url})) as server:
-        with pytest.raises(RefusedError) as refusal:
+        with pytest.raises(RequestRefusedError) as refusal:
             ask(server.url)
         assert refusal.value.words == f"it moved to {target.url}; give that address"
     assert target.headers == []

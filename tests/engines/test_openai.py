@@ -13,7 +13,7 @@ from bough.calls.builder import CallBuilder
 from bough.calls.template import ChatTemplate, load_template
 from bough.config.sampling import SamplingConfig
 from bough.engines.base import Answer, ContextFullError, EngineError
-from bough.engines.http import Limits
+from bough.engines.http import ServerLimits
 from bough.engines.openai import OpenAIEngine
 from bough.errors import InputError
 from bough.types import Message, Task, Trajectory, Turn
@@ -22,7 +22,7 @@ from tests.engines.stand_in import Json, Reply, in_turn, said, serving, vllm_cha
 KEY = "sk-not-for-your-eyes-42"
 START = [Message(role="user", content="Where is the lamp?")]
 TOOL = {"type": "function", "function": {"name": "look", "description": "", "parameters": {"type": "object"}}}
-QUICK = Limits(retries=2, backoff_s=0.001)
+QUICK = ServerLimits(retries=2, backoff_s=0.001)
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ import pytest
 
 from bough.config.sampling import SamplingConfig
 from bough.engines.base import ContextFullError, EngineError, Generated
-from bough.engines.http import Limits
+from bough.engines.http import ServerLimits
 from bough.engines.vllm_server import VLLMServerEngine
 from bough.errors import InputError
 from tests.engines.stand_in import Json, Reply, StandIn, serving
@@ -40,7 +40,7 @@ def completion(body: Json, **changed: Any) -> Reply:
 
 def use(url: str, act: Callable[[VLLMServerEngine], Awaitable[Any]], model: str = "") -> Any:
     async def run() -> Any:
-        engine = await VLLMServerEngine.load(url, model, limits=Limits(retries=0))
+        engine = await VLLMServerEngine.load(url, model, limits=ServerLimits(retries=0))
         try:
             return await act(engine)
         finally:

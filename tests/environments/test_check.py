@@ -4,14 +4,14 @@ from itertools import islice
 import pytest
 
 from bough.environments.base import Environment
-from bough.environments.check import Report, check
+from bough.environments.check import CheckReport, check
 from bough.environments.registry import find
 
 
-def checked(name: str) -> Report:
-    kind: type[Environment] = find(f"tests.environments.worlds:{name}")
-    tasks = list(islice(kind.tasks(kind.Options()), 2))
-    return asyncio.run(check(kind, f"tests.environments.worlds:{name}", tasks))
+def checked(name: str) -> CheckReport:
+    environment_class: type[Environment] = find(f"tests.environments.worlds:{name}")
+    tasks = list(islice(environment_class.tasks(environment_class.Options()), 2))
+    return asyncio.run(check(environment_class, f"tests.environments.worlds:{name}", tasks))
 
 
 def test_a_good_environment_has_no_problems():
@@ -33,8 +33,8 @@ def test_each_breach_is_found(name: str, problem: str):
 
 
 def test_a_start_that_depends_on_the_process_is_found(monkeypatch: pytest.MonkeyPatch):
-    kind = find("tests.environments.worlds:Counting")
-    tasks = list(islice(kind.tasks(kind.Options()), 1))
+    environment_class = find("tests.environments.worlds:Counting")
+    tasks = list(islice(environment_class.tasks(environment_class.Options()), 1))
     # The other process runs another class under the name it is given.
-    report = asyncio.run(check(kind, "tests.environments.worlds:Forgetful", tasks))
+    report = asyncio.run(check(environment_class, "tests.environments.worlds:Forgetful", tasks))
     assert report.problems == ["task train-0-0: another process sees another start"]

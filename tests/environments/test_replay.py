@@ -18,8 +18,10 @@ def recorded(*rounds: tuple[str, str]) -> Trajectory:
     return Trajectory(id="t", task=Task(id="a", data={"goal": 3}), start=start, turns=turns)
 
 
-def back(trajectory: Trajectory, turns: int | None = None, kind: type[Environment] = Counting) -> Environment:
-    return asyncio.run(replay(kind, trajectory, turns))
+def back(
+    trajectory: Trajectory, turns: int | None = None, environment_class: type[Environment] = Counting
+) -> Environment:
+    return asyncio.run(replay(environment_class, trajectory, turns))
 
 
 def test_an_environment_comes_back_to_any_round():
@@ -38,7 +40,7 @@ def test_the_first_difference_is_named():
 
 def test_a_difference_at_the_start_is_named():
     with pytest.raises(ReplayError, match=r"t: the start had 2 messages, now 1|the start differs"):
-        back(recorded(), kind=Forgetful)
+        back(recorded(), environment_class=Forgetful)
 
 
 def test_an_episode_that_ends_too_early_is_an_error():
@@ -55,5 +57,5 @@ def test_a_failed_replay_closes_its_environment():
             worlds.append(self)
 
     with pytest.raises(ReplayError):
-        back(recorded(("9", "Yes.")), kind=Kept)
+        back(recorded(("9", "Yes.")), environment_class=Kept)
     assert [world.closed for world in worlds] == [1]

@@ -12,22 +12,22 @@ from bough.evaluation.intervals import Floats
 Rates = Callable[[np.random.Generator, int], tuple[Floats, Floats]]
 
 
-def rare_losses(chance: np.random.Generator, tasks: int) -> tuple[Floats, Floats]:
+def rare_losses(rng: np.random.Generator, tasks: int) -> tuple[Floats, Floats]:
     """Much worse on one task in ten, a little better on the others."""
-    hard = chance.random(tasks) < 0.1
+    hard = rng.random(tasks) < 0.1
     return np.where(hard, 0.95, 0.5), np.where(hard, 0.05, 0.6)
 
 
-def all_or_nothing(chance: np.random.Generator, tasks: int) -> tuple[Floats, Floats]:
+def all_or_nothing(rng: np.random.Generator, tasks: int) -> tuple[Floats, Floats]:
     """The first solves one task in ten, always; the second solves every task one time in ten."""
-    return (chance.random(tasks) < 0.1).astype(float), np.full(tasks, 0.1)
+    return (rng.random(tasks) < 0.1).astype(float), np.full(tasks, 0.1)
 
 
-def sure_and_unsure(chance: np.random.Generator, tasks: int) -> tuple[Floats, Floats]:
+def sure_and_unsure(rng: np.random.Generator, tasks: int) -> tuple[Floats, Floats]:
     """Both solve half of all attempts; the first knows which tasks it can do."""
-    return np.where(chance.random(tasks) < 0.5, 0.9, 0.1), np.full(tasks, 0.5)
+    return np.where(rng.random(tasks) < 0.5, 0.9, 0.1), np.full(tasks, 0.5)
 
 
-def other_spread(chance: np.random.Generator, tasks: int) -> tuple[Floats, Floats]:
+def other_spread(rng: np.random.Generator, tasks: int) -> tuple[Floats, Floats]:
     """One mean, a wide spread of difficulty against a narrow one."""
-    return chance.beta(4, 16, size=tasks), chance.beta(0.3, 1.2, size=tasks)
+    return rng.beta(4, 16, size=tasks), rng.beta(0.3, 1.2, size=tasks)

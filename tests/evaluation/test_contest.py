@@ -32,13 +32,13 @@ def run(folder: Path, **more: Any) -> Results:
 
 def test_every_model_plays_the_same_tasks(tmp_path: Path):
     found = run(tmp_path, attempts=2)
-    expert, chance = found.models
+    expert, rng = found.models
     assert [(row.task, row.digest, row.attempt) for row in expert.outcomes] == [
-        (row.task, row.digest, row.attempt) for row in chance.outcomes
+        (row.task, row.digest, row.attempt) for row in rng.outcomes
     ]
     assert [row.task for row in expert.outcomes][:3] == ["unseen-0-0", "unseen-0-0", "unseen-0-1"]
     assert len(expert.outcomes) == 24 and all(row.success for row in expert.outcomes)
-    assert 0 < sum(row.success is True for row in chance.outcomes) < 24
+    assert 0 < sum(row.success is True for row in rng.outcomes) < 24
 
 
 def test_results_are_on_file_with_reports_and_comparisons(tmp_path: Path):
@@ -121,9 +121,9 @@ def test_lost_episodes_keep_a_model_from_stopping_early(tmp_path: Path, monkeypa
 
 def test_a_model_stops_when_its_interval_is_narrow(tmp_path: Path):
     found = run(tmp_path, tasks=200, stop_width=0.2)
-    expert, chance = found.models
+    expert, rng = found.models
     assert len(expert.outcomes) == 32, "no failure: looked at after 16, 20, 25 and 32 tasks"
-    assert len(expert.outcomes) < len(chance.outcomes) <= 200
+    assert len(expert.outcomes) < len(rng.outcomes) <= 200
     assert "any stopping time" in found.reports["expert"]["success"]["interval"]["method"]  # type: ignore
     assert found.comparisons[0]["tasks"] == 32  # type: ignore
     assert run(tmp_path, tasks=200, stop_width=0.2) == found, "and stops there again"

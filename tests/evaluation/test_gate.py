@@ -44,11 +44,11 @@ def test_a_gate_without_outcomes_cannot_decide():
 @pytest.mark.parametrize(("tasks", "attempts", "shape"), [(50, 1, 2.0), (200, 1, 0.5), (40, 4, 1.0)])
 def test_equal_models_pass_no_more_often_than_it_says(tasks: int, attempts: int, shape: float):
     """The gate's own test, on models that are equally good; 5% is the most, whole numbers make it less."""
-    chance, runs = np.random.default_rng(0), 1_000
+    rng, runs = np.random.default_rng(0), 1_000
     passed = 0
     for _ in range(runs):
-        easy = chance.beta(shape, shape, size=tasks)
-        before, after = chance.binomial(attempts, easy), chance.binomial(attempts, easy)
+        easy = rng.beta(shape, shape, size=tasks)
+        before, after = rng.binomial(attempts, easy), rng.binomial(attempts, easy)
         passed += better_p(((after - before) / attempts).tolist()) <= 0.05
     assert 0.0 < passed / runs < 0.06
 
@@ -65,10 +65,10 @@ def test_equal_models_pass_no_more_often_than_it_says(tasks: int, attempts: int,
 )
 def test_models_of_equal_means_pass_no_more_often_than_it_says(rates: Rates, tasks: int, attempts: int, by_flips: bool):
     """No task is alike for both models; only their means are. Sign flips alone err too often where `by_flips`."""
-    chance, runs = np.random.default_rng(5), 600
+    rng, runs = np.random.default_rng(5), 600
     passed = flipped = 0
     for _ in range(runs):
-        before, after = (chance.binomial(attempts, rate) for rate in rates(chance, tasks))
+        before, after = (rng.binomial(attempts, rate) for rate in rates(rng, tasks))
         differences = ((after - before) / attempts).tolist()
         if sign_flip(differences, one_sided=True) <= 0.05:  # else its p-value is not below 5% either
             flipped += 1
@@ -78,11 +78,11 @@ def test_models_of_equal_means_pass_no_more_often_than_it_says(rates: Rates, tas
 
 
 def test_the_whole_gate_holds_for_equal_means_too():
-    chance, runs, passed = np.random.default_rng(6), 150, 0
+    rng, runs, passed = np.random.default_rng(6), 150, 0
     for _ in range(runs):
         words = [
-            " ".join("".join("10"[int(draw)] for draw in chance.random(4) >= rate) for rate in side)
-            for side in all_or_nothing(chance, 20)
+            " ".join("".join("10"[int(draw)] for draw in rng.random(4) >= rate) for rate in side)
+            for side in all_or_nothing(rng, 20)
         ]
         passed += gate(result("a", words[0]), result("b", words[1])).promote
     assert passed / runs <= 0.05
@@ -95,10 +95,10 @@ def test_one_task_or_no_difference_never_passes():
 
 def test_a_better_model_still_passes():
     """Four attempts at each of 100 tasks, ten points better: nine times in ten."""
-    chance, runs, passed = np.random.default_rng(7), 200, 0
+    rng, runs, passed = np.random.default_rng(7), 200, 0
     for _ in range(runs):
-        easy = 0.9 * chance.random(100)
-        passed += better_p(((chance.binomial(4, easy + 0.1) - chance.binomial(4, easy)) / 4).tolist()) <= 0.05
+        easy = 0.9 * rng.random(100)
+        passed += better_p(((rng.binomial(4, easy + 0.1) - rng.binomial(4, easy)) / 4).tolist()) <= 0.05
     assert passed / runs > 0.8
 
 
@@ -121,19 +121,19 @@ def test_what_the_earlier_model_lost_counts_as_solved():
 
 
 def test_the_whole_gate_errs_as_its_test_does():
-    chance, runs = np.random.default_rng(1), 200
+    rng, runs = np.random.default_rng(1), 200
     passed = 0
     for _ in range(runs):
-        words = ["".join("10"[flip] for flip in chance.integers(0, 2, size=40)) for _ in range(2)]
+        words = ["".join("10"[flip] for flip in rng.integers(0, 2, size=40)) for _ in range(2)]
         passed += gate(result("a", binary(words[0])), result("b", binary(words[1]))).promote
     assert passed / runs < 0.08
 
 
 def test_looking_until_it_passes_does_not_help_where_the_gate_knows_of_it():
-    chance, runs = np.random.default_rng(2), 200
+    rng, runs = np.random.default_rng(2), 200
     peeking = knowing = 0
     for _ in range(runs):
-        values = chance.choice([1.0, -1.0, 0.0], size=150, p=[0.2, 0.2, 0.6]).tolist()
+        values = rng.choice([1.0, -1.0, 0.0], size=150, p=[0.2, 0.2, 0.6]).tolist()
         peeking += any(sign_flip(values[:time], one_sided=True) <= 0.05 for time in looks(150))
         knowing += any(anytime_p(values[:time], one_sided=True) <= 0.05 for time in looks(150))
     assert knowing / runs <= 0.05 < 0.08 < peeking / runs

@@ -28,7 +28,7 @@ def test_wilson_covers_95_percent_on_average_over_rates(trials: int):
     coverage = []
     for rate in np.linspace(0.05, 0.95, 181):
         chances = stats.binom.pmf(np.arange(trials + 1), trials, rate)
-        coverage.append(sum(chance for chance, (low, high) in zip(chances, ends, strict=True) if low <= rate <= high))
+        coverage.append(sum(rng for rng, (low, high) in zip(chances, ends, strict=True) if low <= rate <= high))
     assert abs(np.mean(coverage) - 0.95) < 0.01
     assert min(coverage) > 0.92
 
@@ -78,9 +78,9 @@ def test_all_solved_is_no_certainty_however_often_tried():
 @pytest.mark.parametrize(("a", "b"), [(0.5, 0.5), (2, 2), (1, 4), (30, 30)])
 def test_clustered_intervals_cover_95_percent(a: float, b: float):
     """Tasks of Beta(a, b) difficulty, four attempts each; from all-or-nothing tasks to nearly equal ones."""
-    chance, inside, runs = np.random.default_rng(2), 0, 600
+    rng, inside, runs = np.random.default_rng(2), 0, 600
     for _ in range(runs):
-        values = chance.binomial(4, chance.beta(a, b, size=60)) / 4
+        values = rng.binomial(4, rng.beta(a, b, size=60)) / 4
         found = rate_interval(values.tolist(), 240)
         assert found is not None
         inside += a / (a + b) in found
@@ -88,8 +88,8 @@ def test_clustered_intervals_cover_95_percent(a: float, b: float):
 
 
 def test_pretending_that_attempts_are_independent_would_not_cover():
-    chance = np.random.default_rng(3)
-    values = [chance.binomial(4, chance.beta(0.5, 0.5, size=60)) / 4 for _ in range(200)]
+    rng = np.random.default_rng(3)
+    values = [rng.binomial(4, rng.beta(0.5, 0.5, size=60)) / 4 for _ in range(200)]
     naive = np.mean([0.5 in Interval(*wilson(value.sum() * 4, 240), 0.95, "") for value in values])
     assert naive < 0.85
 
@@ -120,9 +120,9 @@ def test_the_bootstrap_follows_a_skew():
 
 def test_the_bootstrap_covers_95_percent(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(intervals, "RESAMPLES", 1_000)
-    chance, inside = np.random.default_rng(6), 0
+    rng, inside = np.random.default_rng(6), 0
     for _ in range(300):
-        found = mean_interval(chance.gamma(4.0, 1.0, size=40).tolist())
+        found = mean_interval(rng.gamma(4.0, 1.0, size=40).tolist())
         assert found is not None
         inside += 4.0 in found
     assert 0.92 < inside / 300 < 0.98

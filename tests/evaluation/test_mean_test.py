@@ -18,9 +18,9 @@ def test_two_differences_by_hand():
 
 @pytest.mark.parametrize("tasks", [3, 20, 100])
 def test_it_is_the_share_of_random_weights_whose_mean_is_not_above_zero(tasks: int):
-    chance = np.random.default_rng(tasks)
-    differences = chance.integers(-3, 5, size=tasks) / 4
-    weights = chance.dirichlet(np.ones(tasks + 1), size=100_000)
+    rng = np.random.default_rng(tasks)
+    differences = rng.integers(-3, 5, size=tasks) / 4
+    weights = rng.dirichlet(np.ones(tasks + 1), size=100_000)
     drawn = np.mean(weights @ [*differences, -1.0] <= 0.0)
     assert mean_p(differences.tolist()) == pytest.approx(drawn, abs=0.006)
 

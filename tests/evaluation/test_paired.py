@@ -90,9 +90,9 @@ def test_the_interval_is_around_the_difference_and_shrinks_with_tasks():
 )
 def test_difference_intervals_cover_95_percent(up: float, down: float, tasks: int, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(intervals, "RESAMPLES", 1_000)
-    chance, inside, runs = np.random.default_rng(7), 0, 300
+    rng, inside, runs = np.random.default_rng(7), 0, 300
     for _ in range(runs):
-        found = difference_interval(chance.choice([1.0, -1.0, 0.0], size=tasks, p=[up, down, 1 - up - down]).tolist())
+        found = difference_interval(rng.choice([1.0, -1.0, 0.0], size=tasks, p=[up, down, 1 - up - down]).tolist())
         assert found is not None
         inside += found.low - 1e-12 <= up - down <= found.high + 1e-12
     assert 0.925 <= inside / runs < 0.995
@@ -100,10 +100,10 @@ def test_difference_intervals_cover_95_percent(up: float, down: float, tasks: in
 
 def test_difference_intervals_cover_with_several_attempts(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(intervals, "RESAMPLES", 1_000)
-    chance, inside, runs = np.random.default_rng(8), 0, 300
+    rng, inside, runs = np.random.default_rng(8), 0, 300
     for _ in range(runs):
-        easy = chance.beta(1, 1, size=60)
-        before, after = chance.binomial(4, 0.8 * easy) / 4, chance.binomial(4, easy) / 4
+        easy = rng.beta(1, 1, size=60)
+        before, after = rng.binomial(4, 0.8 * easy) / 4, rng.binomial(4, easy) / 4
         found = difference_interval((after - before).tolist())
         assert found is not None
         inside += 0.1 in found
@@ -125,9 +125,9 @@ def test_what_the_table_says_of_models_with_equal_means_holds(
 ):
     """Of 300 comparisons about one in twenty may miss: intervals cover zero, two-sided p-values are not below 5%."""
     monkeypatch.setattr(intervals, "RESAMPLES", 1_000)
-    chance, runs, inside, alarms = np.random.default_rng(3), 300, 0, 0
+    rng, runs, inside, alarms = np.random.default_rng(3), 300, 0, 0
     for _ in range(runs):
-        before, after = (chance.binomial(attempts, rate) / attempts for rate in rates(chance, tasks))
+        before, after = (rng.binomial(attempts, rate) / attempts for rate in rates(rng, tasks))
         differences = (after - before).tolist()
         found = difference_interval(differences)
         assert found is not None
@@ -146,8 +146,8 @@ def test_the_larger_of_two_p_values_is_taken():
 
 def test_the_test_errs_no_more_often_than_it_says():
     """Equal models, four attempts at each of 40 tasks of very different difficulty."""
-    chance, alarms, runs = np.random.default_rng(9), 0, 1_000
+    rng, alarms, runs = np.random.default_rng(9), 0, 1_000
     for _ in range(runs):
-        easy = chance.beta(0.5, 0.5, size=40)
-        alarms += sign_flip(((chance.binomial(4, easy) - chance.binomial(4, easy)) / 4).tolist()) < 0.05
+        easy = rng.beta(0.5, 0.5, size=40)
+        alarms += sign_flip(((rng.binomial(4, easy) - rng.binomial(4, easy)) / 4).tolist()) < 0.05
     assert 0.02 < alarms / runs < 0.055

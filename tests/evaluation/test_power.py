@@ -23,9 +23,9 @@ def test_smaller_differences_and_stricter_tests_need_more():
 @pytest.mark.parametrize(("up", "down"), [(0.2, 0.1), (0.25, 0.05)])
 def test_so_many_tasks_do_settle_it_four_times_in_five(up: float, down: float):
     tasks = tasks_needed(up - down, up + down)
-    chance, runs = np.random.default_rng(0), 500
+    rng, runs = np.random.default_rng(0), 500
     found = sum(
-        sign_flip(chance.choice([1.0, -1.0, 0.0], size=tasks, p=[up, down, 1 - up - down]).tolist()) < 0.05
+        sign_flip(rng.choice([1.0, -1.0, 0.0], size=tasks, p=[up, down, 1 - up - down]).tolist()) < 0.05
         for _ in range(runs)
     )
     assert 0.76 < found / runs < 0.86

@@ -12,28 +12,28 @@ TIMES = (16, 25, 40, 80, 120, 200)
 
 @pytest.mark.parametrize("rate", [0.05, 0.3, 0.5, 0.9])
 def test_the_sequence_covers_at_all_looks_at_once(rate: float):
-    chance, runs, missed = np.random.default_rng(0), 120, 0
+    rng, runs, missed = np.random.default_rng(0), 120, 0
     times = list(looks(300))[::3]
     for _ in range(runs):
-        values = (chance.random(300) < rate).astype(float).tolist()
+        values = (rng.random(300) < rate).astype(float).tolist()
         missed += any(rate not in confidence_sequence(values[:time]) for time in times)
     assert missed / runs <= 0.05
 
 
 def test_a_wilson_interval_looked_at_as_often_would_not():
-    chance, runs, missed = np.random.default_rng(0), 300, 0
+    rng, runs, missed = np.random.default_rng(0), 300, 0
     times = list(looks(300))
     for _ in range(runs):
-        sums = np.cumsum(chance.random(300) < 0.5)
+        sums = np.cumsum(rng.random(300) < 0.5)
         missed += any(not low <= 0.5 <= high for low, high in (wilson(int(sums[t - 1]), t) for t in times))
     assert missed / runs > 0.12
 
 
 @pytest.mark.parametrize("mean", [0.5, 0.25])
 def test_means_over_attempts_are_covered_too(mean: float):
-    chance, runs, missed = np.random.default_rng(1), 100, 0
+    rng, runs, missed = np.random.default_rng(1), 100, 0
     for _ in range(runs):
-        values = (chance.binomial(4, chance.beta(2 * mean, 2 - 2 * mean, size=200)) / 4).tolist()
+        values = (rng.binomial(4, rng.beta(2 * mean, 2 - 2 * mean, size=200)) / 4).tolist()
         missed += any(mean not in confidence_sequence(values[:time]) for time in TIMES)
     assert missed / runs <= 0.05
 
@@ -75,16 +75,16 @@ def _capital(values: list[float], mean: float) -> float:
 
 
 def test_equal_models_are_rarely_told_apart_however_often_one_looks():
-    chance, runs, alarms = np.random.default_rng(2), 300, 0
+    rng, runs, alarms = np.random.default_rng(2), 300, 0
     for _ in range(runs):
-        values = chance.choice([1.0, -1.0, 0.0], size=200, p=[0.2, 0.2, 0.6]).tolist()
+        values = rng.choice([1.0, -1.0, 0.0], size=200, p=[0.2, 0.2, 0.6]).tolist()
         alarms += any(anytime_p(values[:time]) < 0.05 for time in looks(200))
     assert alarms / runs <= 0.05
 
 
 def test_a_real_difference_is_found_in_time():
-    chance = np.random.default_rng(3)
-    values = chance.choice([1.0, -1.0, 0.0], size=300, p=[0.35, 0.1, 0.55]).tolist()
+    rng = np.random.default_rng(3)
+    values = rng.choice([1.0, -1.0, 0.0], size=300, p=[0.35, 0.1, 0.55]).tolist()
     assert anytime_p(values) < 0.001 and difference_sequence(values).low > 0.0
     assert anytime_p(values, one_sided=True) < anytime_p(values)
     assert anytime_p([-value for value in values], one_sided=True) == 1.0

@@ -13,8 +13,8 @@ from tests.environments.worlds import Counting
 TASK = Task(id="a", data={"goal": 3})
 
 
-def played(agent: Agent, seed: int = 1, kind: type[Environment] = Counting) -> Trajectory:
-    return asyncio.run(play(kind, TASK, agent, id="a#0", seed=seed, limits=LimitsConfig()))[0]
+def played(agent: Agent, seed: int = 1, environment_class: type[Environment] = Counting) -> Trajectory:
+    return asyncio.run(play(environment_class, TASK, agent, id="a#0", seed=seed, limits=LimitsConfig()))[0]
 
 
 def test_the_expert_knows_how():
@@ -37,6 +37,6 @@ def test_a_world_without_expert_or_choices_says_so():
             return []
 
     with pytest.raises(InputError, match="counting: there is no expert for task a"):
-        played(ExpertAgent(), kind=Bare)
+        played(ExpertAgent(), environment_class=Bare)
     with pytest.raises(InputError, match="does not say which actions are possible"):
-        played(RandomAgent(), kind=Bare)
+        played(RandomAgent(), environment_class=Bare)

@@ -18,12 +18,12 @@ TASKS = [Task(id=f"t{number}", data={"goal": 2 + number % 3}) for number in rang
 
 
 def collected(
-    agent: Any = None, kind: type[Environment] = Counting, wanted: list[Attempt] | None = None, **more: Any
+    agent: Any = None, environment_class: type[Environment] = Counting, wanted: list[Attempt] | None = None, **more: Any
 ) -> tuple[Tally, dict[str, Trajectory]]:
     kept: dict[str, Trajectory] = {}
     tally = asyncio.run(
         collect(
-            kind,
+            environment_class,
             agent or ExpertAgent(),
             wanted if wanted is not None else attempts(TASKS, 2, 0),
             lambda trajectory, images: kept.update({trajectory.id: trajectory}),
@@ -55,7 +55,7 @@ def test_the_same_seed_gives_the_same_episodes_however_many_run_at_once(concurre
 
 def test_a_world_that_breaks_costs_a_retry_and_no_episode():
     Breaking.broken = {"t1": 2, "t3": 1}
-    tally, kept = collected(kind=Breaking, wanted=list(attempts(TASKS, 1, 0)))
+    tally, kept = collected(environment_class=Breaking, wanted=list(attempts(TASKS, 1, 0)))
     assert len(kept) == 5 and all(trajectory.success for trajectory in kept.values())
     assert tally.faults == {"world": 3} and tally.lost == {}
     assert kept["t1#0"].info["retries"] == 2 and "retries" not in kept["t0#0"].info
@@ -63,7 +63,7 @@ def test_a_world_that_breaks_costs_a_retry_and_no_episode():
 
 def test_a_world_that_keeps_breaking_is_named_and_not_blamed_on_the_agent():
     Breaking.broken = {"t1": 99}
-    tally, kept = collected(kind=Breaking, wanted=list(attempts(TASKS, 1, 0)), retries=1)
+    tally, kept = collected(environment_class=Breaking, wanted=list(attempts(TASKS, 1, 0)), retries=1)
     assert set(kept) == {"t0#0", "t2#0", "t3#0", "t4#0"} and tally.episodes == 4
     assert tally.lost == {"t1#0": "the browser died"} and tally.faults == {"world": 4}, (
         "two tries, and two more at the end"
@@ -72,7 +72,7 @@ def test_a_world_that_keeps_breaking_is_named_and_not_blamed_on_the_agent():
 
 def test_an_episode_that_is_unlucky_too_often_gets_its_turn_at_the_end():
     Breaking.broken = {"t1": 3}
-    tally, kept = collected(kind=Breaking, wanted=list(attempts(TASKS, 1, 0)), retries=1)
+    tally, kept = collected(environment_class=Breaking, wanted=list(attempts(TASKS, 1, 0)), retries=1)
     assert list(kept)[-1] == "t1#0" and kept["t1#0"].info["retries"] == 3 and kept["t1#0"].success
     assert tally.lost == {} and tally.faults == {"world": 3}
 
@@ -88,7 +88,7 @@ def test_the_users_mistake_stops_everything():
             return None
 
     with pytest.raises(InputError, match="there is no expert"):
-        collected(kind=Bare)
+        collected(environment_class=Bare)
 
 
 def test_an_unknown_outcome_is_no_failure():
@@ -107,7 +107,7 @@ def test_a_world_that_cannot_be_made_costs_its_own_episode_only():
             if task.id == "t1":
                 raise RuntimeError("no licence")
 
-    tally, kept = collected(kind=Unlicensed, wanted=list(attempts(TASKS, 1, 0)), retries=0)
+    tally, kept = collected(environment_class=Unlicensed, wanted=list(attempts(TASKS, 1, 0)), retries=0)
     assert set(kept) == {"t0#0", "t2#0", "t3#0", "t4#0"} and set(tally.lost) == {"t1#0"}
 
 

@@ -19,10 +19,10 @@ TASK = Task(id="a", data={"goal": 3})
 
 
 def played(
-    *replies: Any, kind: type[Environment] = Counting, script: Script | None = None, **limits: Any
+    *replies: Any, environment_class: type[Environment] = Counting, script: Script | None = None, **limits: Any
 ) -> Trajectory:
     script = script or Script(list(replies))
-    trajectory, _ = asyncio.run(play(kind, TASK, script, id="a#0", seed=1, limits=LimitsConfig(**limits)))
+    trajectory, _ = asyncio.run(play(environment_class, TASK, script, id="a#0", seed=1, limits=LimitsConfig(**limits)))
     return trajectory
 
 
@@ -71,7 +71,7 @@ def test_the_same_action_with_another_result_is_no_loop():
             self.said += 1
             return Observation.say(f"Room {self.said}.", action=reply)
 
-    assert played("on", kind=Corridor).stop == "max_turns"
+    assert played("on", environment_class=Corridor).stop == "max_turns"
 
 
 def test_the_worlds_own_stop_is_kept():
@@ -79,7 +79,7 @@ def test_the_worlds_own_stop_is_kept():
         async def step(self, reply: str) -> Observation:
             return Observation.end(success=False, stop="premature_success")
 
-    trajectory = played("task succeeded", kind=Claim)
+    trajectory = played("task succeeded", environment_class=Claim)
     assert (trajectory.stop, trajectory.success) == ("premature_success", False)
 
 
@@ -90,7 +90,7 @@ def test_an_episode_that_takes_too_long_is_stopped():
             self.said += 1
             return Observation.say(str(self.said))
 
-    trajectory = played("1", kind=Slow, episode_timeout_s=0.05)
+    trajectory = played("1", environment_class=Slow, episode_timeout_s=0.05)
     assert (trajectory.stop, trajectory.success) == ("episode_timeout", False)
 
 
@@ -113,13 +113,13 @@ def test_a_world_that_hangs_raises_or_answers_nonsense_is_broken():
             return "Hello"
 
     with pytest.raises(WorldError, match=r"step took longer than 0.01 s"):
-        played("1", kind=Hanging, step_timeout_s=0.01)
+        played("1", environment_class=Hanging, step_timeout_s=0.01)
     with pytest.raises(WorldError, match="step raised KeyError: 'x'"):
-        played("1", kind=Raising)
+        played("1", environment_class=Raising)
     with pytest.raises(WorldError, match="start must end with something for the agent"):
-        played("1", kind=Silent)
+        played("1", environment_class=Silent)
     with pytest.raises(WorldError, match="start returned a str"):
-        played("1", kind=Wrong)
+        played("1", environment_class=Wrong)
 
 
 def test_a_broken_engine_raises_and_everything_is_closed():
@@ -132,7 +132,7 @@ def test_a_broken_engine_raises_and_everything_is_closed():
 
     script = Script(["1", BROKEN])
     with pytest.raises(EngineError):
-        played(script=script, kind=Kept)
+        played(script=script, environment_class=Kept)
     assert script.closed == 1 and [world.closed for world in worlds] == [1]
 
 
@@ -146,9 +146,9 @@ def test_a_world_with_a_time_limit_of_its_own_is_broken_when_it_passes():
             raise TimeoutError("no connection")
 
     with pytest.raises(WorldError, match="step raised TimeoutError: the database did not answer"):
-        played("1", kind=Waiting, episode_timeout_s=60)
+        played("1", environment_class=Waiting, episode_timeout_s=60)
     with pytest.raises(WorldError, match="start raised TimeoutError: no connection"):
-        played("1", kind=Unreachable)
+        played("1", environment_class=Unreachable)
 
 
 def test_an_engine_that_gives_no_answer_in_time_is_no_failure_of_the_agent():
@@ -166,9 +166,9 @@ def test_a_world_that_cannot_be_made_is_broken_unless_it_names_a_mistake():
             raise InputError("no such page")
 
     with pytest.raises(WorldError, match=r"Unlicensed\(task\) raised RuntimeError: no licence"):
-        played("1", kind=Unlicensed)
+        played("1", environment_class=Unlicensed)
     with pytest.raises(InputError, match="no such page"):
-        played("1", kind=Particular)
+        played("1", environment_class=Particular)
 
 
 def test_an_expert_that_stumbles_and_a_reward_that_is_no_number_are_the_worlds(caplog: pytest.LogCaptureFixture):
@@ -187,8 +187,8 @@ def test_an_expert_that_stumbles_and_a_reward_that_is_no_number_are_the_worlds(c
     with pytest.raises(WorldError, match="expert raised KeyError: 'map'"):
         asyncio.run(play(Stumbling, TASK, ExpertAgent(), id="a#0", seed=0, limits=LimitsConfig()))
     with pytest.raises(WorldError, match="step gave the reward nan"):
-        played("1", kind=Unscored)
-    assert played("1", "2", "3", kind=Clinging).turns, "what was played stays played"
+        played("1", environment_class=Unscored)
+    assert played("1", "2", "3", environment_class=Clinging).turns, "what was played stays played"
     assert "close raised OSError: still busy" in caplog.text
 
 
@@ -199,7 +199,7 @@ def test_a_reward_that_is_no_finite_number_is_a_fault_of_the_world(reward: Any):
             return Observation.end(success=True, reward=reward)
 
     with pytest.raises(WorldError, match=r"step gave the reward .* it must be a finite number or None"):
-        played("1", kind=Odd)
+        played("1", environment_class=Odd)
 
 
 @pytest.mark.parametrize("reward", [800.0, -0.25])
@@ -213,7 +213,7 @@ def test_a_reward_outside_the_declared_range_stops_the_run(reward: float):
 
     said = f"environment generous gave the reward {reward:g} for task {TASK.id}; its declared range is 0 to 1"
     with pytest.raises(RewardRangeError, match=said) as caught:
-        played("1", kind=Generous)
+        played("1", environment_class=Generous)
     assert not isinstance(caught.value, WorldError), "it is not played again"
     attempt = Attempt("a#0", TASK, 0)
     with pytest.raises(RewardRangeError):
@@ -228,8 +228,8 @@ def test_rewards_at_the_ends_of_the_range_and_undeclared_ones_are_kept():
         async def step(self, reply: str) -> Observation:
             return Observation.end(success=True, reward=800.0)
 
-    assert played("1", "2", "3", kind=Fair).rewards == {"outcome": 1.0}
-    assert played("1", kind=Undeclared).rewards == {"outcome": 800.0}
+    assert played("1", "2", "3", environment_class=Fair).rewards == {"outcome": 1.0}
+    assert played("1", environment_class=Undeclared).rewards == {"outcome": 800.0}
 
 
 @pytest.mark.parametrize("stop", [None, "aborted"])
@@ -238,5 +238,5 @@ def test_an_end_whose_outcome_the_world_does_not_know_stays_unknown(stop: str | 
         async def step(self, reply: str) -> Observation:
             return Observation.end("Over.", success=None, stop=stop)
 
-    trajectory = played("1", kind=Silent)
+    trajectory = played("1", environment_class=Silent)
     assert (trajectory.success, trajectory.stop, trajectory.rewards) == (None, stop or "done", {"outcome": None})

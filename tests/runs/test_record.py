@@ -1,17 +1,17 @@
 import json
 from pathlib import Path
 
-from bough.runs.record import Record, content, fingerprint
+from bough.runs.record import StageRecord, content, fingerprint
 
 
 def test_a_record_is_read_back_as_it_was(tmp_path: Path):
-    record = Record("sft", "sft", 1, "abc", {"model": "tiny"}, {"model": "d"}, finished=True, seconds=1.5)
+    record = StageRecord("sft", "sft", 1, "abc", {"model": "tiny"}, {"model": "d"}, finished=True, seconds=1.5)
     record.write(tmp_path)
-    assert Record.read(tmp_path) == record
+    assert StageRecord.read(tmp_path) == record
 
 
 def test_nothing_or_nonsense_is_no_record(tmp_path: Path):
-    assert Record.read(tmp_path) is None
+    assert StageRecord.read(tmp_path) is None
     whole = {"verb": "sft", "name": "sft", "round": 1, "fingerprint": "f", "inputs": {}}
     bad = [
         {"verb": 1},
@@ -23,9 +23,9 @@ def test_nothing_or_nonsense_is_no_record(tmp_path: Path):
     ]
     for text in ("", "[1]", '{"verb": 1}', "[" * 5000, *(json.dumps(whole | one) for one in bad)):
         (tmp_path / "stage.json").write_text(text)
-        assert Record.read(tmp_path) is None
+        assert StageRecord.read(tmp_path) is None
     (tmp_path / "stage.json").write_text(json.dumps(whole))
-    assert Record.read(tmp_path) is not None
+    assert StageRecord.read(tmp_path) is not None
 
 
 def test_a_fingerprint_depends_on_verb_settings_and_inputs_not_on_their_order():

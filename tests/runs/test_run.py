@@ -14,7 +14,7 @@ from bough.evaluation.gate import gate
 from bough.evaluation.results import Results
 from bough.evaluation.success import report
 from bough.runs.recipe import Recipe, load_recipe, read_recipe
-from bough.runs.record import Record
+from bough.runs.record import StageRecord
 from bough.runs.run import Run
 from bough.runs.summary import summary
 from bough.tracking.recipe import RecipeTracker
@@ -38,7 +38,7 @@ SFT = {"sft": {"max_steps": 1, "max_length": 256}}
 
 def test_stages_feed_each_other(tmp_path: Path):
     assert played(tmp_path / "run", COLLECT, {"demos": {}}, SFT) == ["01-expert", "02-demos", "03-sft"]
-    records = [Record.read(tmp_path / "run" / name) for name in ("01-expert", "02-demos", "03-sft")]
+    records = [StageRecord.read(tmp_path / "run" / name) for name in ("01-expert", "02-demos", "03-sft")]
     assert all(record and record.finished for record in records)
     assert records[1].inputs["file"] == records[0].outputs["trajectories"]  # type: ignore[union-attr]
     assert records[2].inputs["train_file"] == records[1].outputs["demonstrations"]  # type: ignore[union-attr]
@@ -62,7 +62,7 @@ def test_what_has_not_changed_is_not_run_again_and_what_has_is(tmp_path: Path):
 def test_a_stage_that_was_cut_short_goes_on(tmp_path: Path):
     folder = tmp_path / "run"
     played(folder, COLLECT)
-    record = Record.read(folder / "01-expert")
+    record = StageRecord.read(folder / "01-expert")
     assert record is not None
     record.finished = False
     record.write(folder / "01-expert")
@@ -131,7 +131,7 @@ def test_a_stage_may_name_several_to_read_from(tmp_path: Path):
     other = {"collect": {"model": "expert", "tasks": 2, "split": "seen", "name": "seen"}}
     played(tmp_path / "run", COLLECT, other, {"demos": {"from": ["seen", "expert"]}})
     assert len((tmp_path / "run/03-demos/demonstrations.jsonl").read_text().splitlines()) == 5
-    record = Record.read(tmp_path / "run/03-demos")
+    record = StageRecord.read(tmp_path / "run/03-demos")
     assert record is not None and set(record.inputs) == {"file", "also"}
 
 
@@ -173,7 +173,7 @@ def test_a_gate_lets_a_better_model_through(tmp_path: Path, plays: dict[str, str
     plays |= {"before": "random", "after": "expert"}
     lines = played(tmp_path / "run", BEFORE, COLLECT, {"demos": {}}, SFT, AFTER, PLAYED)
     assert any(line.startswith("05-after: ") for line in lines), "its reason is told"
-    record = Record.read(tmp_path / "run/05-after")
+    record = StageRecord.read(tmp_path / "run/05-after")
     assert record is not None and record.goes_on_with == "04-sft/final"
     assert "04-sft/final" in (tmp_path / "run/06-played/config.yaml").read_text()
 
@@ -205,7 +205,7 @@ def test_a_gate_that_cannot_work_is_said_before_anything_runs(tmp_path: Path, st
 def test_a_gate_sends_back_what_is_not_better(tmp_path: Path, plays: dict[str, str]):
     plays |= {"before": "expert", "after": "expert"}
     played(tmp_path / "run", BEFORE, COLLECT, {"demos": {}}, SFT, AFTER, PLAYED)
-    record = Record.read(tmp_path / "run/05-after")
+    record = StageRecord.read(tmp_path / "run/05-after")
     assert record is not None and record.goes_on_with == "tiny" and record.note
     assert "model: tiny" in (tmp_path / "run/06-played/config.yaml").read_text()
 
@@ -215,7 +215,7 @@ def test_an_evaluation_of_somebody_else_is_no_measure_for_a_gate(tmp_path: Path,
     plays |= {"before": "random", "after": "expert"}
     ceiling = {"eval": {"name": "ceiling", "model": "expert", "tasks": 12}}
     played(tmp_path / "run", BEFORE, ceiling, COLLECT, {"demos": {}}, SFT, AFTER)
-    record, aside = (Record.read(tmp_path / "run" / name) for name in ("06-after", "02-ceiling"))
+    record, aside = (StageRecord.read(tmp_path / "run" / name) for name in ("06-after", "02-ceiling"))
     assert record is not None and record.goes_on_with == "05-sft/final", record
     assert aside is not None and aside.goes_on_with == "tiny" and not aside.note
 
@@ -226,7 +226,7 @@ def test_a_gate_knows_of_an_evaluation_that_was_stopped_by_looking(tmp_path: Pat
     after = {"eval": {"name": "after", **early, "gate": {"alpha": 0.05}}}
     played(tmp_path / "run", {"eval": {"name": "before", **early}}, COLLECT, {"demos": {}}, SFT, after)
     before, after_it = (Results.read(tmp_path / "run" / name).models[0] for name in ("01-before", "05-after"))
-    record = Record.read(tmp_path / "run/05-after")
+    record = StageRecord.read(tmp_path / "run/05-after")
     assert record is not None and f"p = {gate(before, after_it, sequential=True).p:.2g}" in record.note
     row = summary(tmp_path / "run", read_recipe(tmp_path / "run"))[1]
     found = report(after_it.outcomes, sequential=True).success
@@ -262,7 +262,7 @@ def test_in_a_later_round_the_gate_compares_with_the_round_before(tmp_path: Path
     judged = {"eval": {"name": "judged", "tasks": 8, "gate": {"alpha": 0.05}}}
     first = {"eval": {"name": "first", "tasks": 8}}
     played(tmp_path / "run", first, {"repeat": {"rounds": 2, "stages": [COLLECT, judged]}})
-    notes = [Record.read(tmp_path / "run" / name) for name in ("03-judged", "05-judged-round-2")]
+    notes = [StageRecord.read(tmp_path / "run" / name) for name in ("03-judged", "05-judged-round-2")]
     points = [note.note.split("(")[1].split(" points")[0] for note in notes if note]
     assert points[0] == points[1] and float(points[0]) < -20
     seeds = {Results.read(tmp_path / "run" / name).seed for name in ("01-first", "03-judged", "05-judged-round-2")}
@@ -336,7 +336,7 @@ def test_a_training_that_was_cut_before_its_first_checkpoint_starts_over(tmp_pat
     weights = (folder / "final/adapter_model.safetensors").read_bytes()
     for name in ("final", "checkpoints"):
         shutil.rmtree(folder / name, ignore_errors=True)
-    record = Record.read(folder)
+    record = StageRecord.read(folder)
     assert record is not None and (folder / "config.yaml").exists()
     record.finished = False
     record.write(folder)

@@ -5,7 +5,7 @@ import pytest
 from bough.config.yaml_file import YamlFile
 from bough.evaluation.intervals import wilson
 from bough.runs.recipe import Recipe
-from bough.runs.summary import Row, summary
+from bough.runs.summary import SummaryRow, summary
 from tests.cards import folders
 
 STAGES = [
@@ -19,7 +19,7 @@ STAGES = [
 ]
 
 
-def rows(folder: Path) -> list[Row]:
+def rows(folder: Path) -> list[SummaryRow]:
     return summary(folder, Recipe(**YamlFile.read(folder / "recipe.yaml").values))
 
 

@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from bough.sandbox.base import Limits, Result
+from bough.sandbox.base import Result, SandboxLimits
 from bough.sandbox.pool import Sandbox
 from bough.sandbox.walls import _tried
 
-LIMITS = Limits(timeout_s=3.0, cpu_s=30.0, memory_mb=300, processes=16, disk_mb=8, output_bytes=4096)
+LIMITS = SandboxLimits(timeout_s=3.0, cpu_s=30.0, memory_mb=300, processes=16, disk_mb=8, output_bytes=4096)
 
 
 class Box:

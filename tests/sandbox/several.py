@@ -5,12 +5,12 @@ import json
 import sys
 from dataclasses import asdict
 
-from bough.sandbox.base import Limits
+from bough.sandbox.base import SandboxLimits
 from bough.sandbox.pool import Sandbox
 
 
 async def main() -> None:
-    limits = Limits(timeout_s=60, disk_mb=8)
+    limits = SandboxLimits(timeout_s=60, disk_mb=8)
     async with Sandbox(limits, workers=1, walls=sys.argv[1]) as sandbox:
         print(json.dumps([asdict(await sandbox.run(code)) for code in json.load(sys.stdin)]))
 

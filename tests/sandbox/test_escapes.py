@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from bough.sandbox.base import Limits
+from bough.sandbox.base import SandboxLimits
 from bough.sandbox.inside.processes import descendants
 from bough.sandbox.pool import Sandbox
 from tests.sandbox.conftest import LIMITS, Box
@@ -86,7 +86,7 @@ def test_an_infinite_loop_ends_with_its_time(box: Box):
 
 def test_processor_time_is_counted(box: Box):
     async def burn() -> object:
-        async with Sandbox(Limits(timeout_s=60, cpu_s=0.1), workers=1, walls=box.sandbox.walls) as sandbox:
+        async with Sandbox(SandboxLimits(timeout_s=60, cpu_s=0.1), workers=1, walls=box.sandbox.walls) as sandbox:
             return await sandbox.run("while True:\n    pass")
 
     result = box.do(burn())

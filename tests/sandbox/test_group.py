@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from bough.sandbox import group
-from bough.sandbox.base import Limits
+from bough.sandbox.base import SandboxLimits
 from bough.sandbox.pool import Sandbox
 
 
@@ -51,7 +51,7 @@ def test_without_version_2_there_is_no_group(tmp_path: Path, monkeypatch: pytest
 
 
 def test_a_group_has_its_limits_before_anything_starts_in_it(tmp_path: Path):
-    made = group._make(tmp_path, Limits(memory_mb=400, disk_mb=8, processes=16), own_mb=64)
+    made = group._make(tmp_path, SandboxLimits(memory_mb=400, disk_mb=8, processes=16), own_mb=64)
     assert made is not None
     assert (made.folder / "memory.max").read_text() == str((500 + 16 + 64 + 64) << 20)
     assert (made.folder / "pids.max").read_text() == "24"
@@ -73,7 +73,7 @@ def test_a_sandbox_is_in_its_group_and_the_group_goes_with_it():
         pytest.skip("no control group (version 2) can be made here")
 
     async def play() -> None:
-        async with Sandbox(Limits(), workers=1) as sandbox:
+        async with Sandbox(SandboxLimits(), workers=1) as sandbox:
             await sandbox.run("1")
             (worker,) = sandbox._idle
             (folder,) = above.glob(f"bough-{os.getpid()}-*")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bough.sandbox.base import BrokenError, Limits, Result, SandboxError
+from bough.sandbox.base import BrokenError, Result, SandboxError, SandboxLimits
 from bough.sandbox.inside.processes import descendants
 from bough.sandbox.pool import Sandbox
 from tests.sandbox.conftest import LIMITS, Box
@@ -278,7 +278,7 @@ def test_a_warm_up_that_fails_is_told(box: Box):
 
 def test_without_walls_programs_still_run_with_their_limits():
     async def play() -> list[object]:
-        async with Sandbox(Limits(timeout_s=1, memory_mb=300), workers=1, walls="none", unsafe=True) as sandbox:
+        async with Sandbox(SandboxLimits(timeout_s=1, memory_mb=300), workers=1, walls="none", unsafe=True) as sandbox:
             daemon = "import os, time\nif os.fork() == 0:\n    os.setsid()\n    time.sleep(60)\nos.getcwd() != '/'"
             cells = [daemon, "while True:\n    pass", "bytearray(10**9)", "import os\nos.listdir()"]
             results = [await sandbox.run(cell) for cell in cells]

@@ -13,7 +13,7 @@ import pytest
 
 from bough.errors import InputError
 from bough.sandbox import remote
-from bough.sandbox.base import Limits, Result, SandboxError
+from bough.sandbox.base import Result, SandboxError, SandboxLimits
 from bough.sandbox.remote import RemoteSandbox
 
 
@@ -69,7 +69,7 @@ def _fresh(monkeypatch: pytest.MonkeyPatch):
 
 def run(url: str, *cells: str, **more: Any) -> list[Result]:
     async def play() -> list[Result]:
-        async with RemoteSandbox(url, Limits(**more)).session() as session:
+        async with RemoteSandbox(url, SandboxLimits(**more)).session() as session:
             return [await session.run(cell) for cell in cells]
 
     return asyncio.run(play())

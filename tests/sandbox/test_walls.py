@@ -9,7 +9,7 @@ import pytest
 
 from bough.errors import InputError
 from bough.sandbox import view, walls
-from bough.sandbox.base import Limits, RefusedError, Result
+from bough.sandbox.base import NoSandboxError, Result, SandboxLimits
 from bough.sandbox.pool import Sandbox
 from tests.sandbox.conftest import walls_here
 
@@ -27,7 +27,7 @@ def neither(kind: str, user: int) -> str:
 
 def test_where_there_are_no_walls_code_is_refused_with_what_was_tried(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(walls, "_tried", neither)
-    with pytest.raises(RefusedError) as error:
+    with pytest.raises(NoSandboxError) as error:
         walls.choose()
     assert isinstance(error.value, InputError)
     assert "--unsafe-no-sandbox" in str(error.value) and "bubblewrap is forbidden" in str(error.value)
@@ -43,7 +43,7 @@ def test_going_without_is_never_chosen_where_there_are_walls(monkeypatch: pytest
 
 
 def test_asking_for_no_walls_needs_consent():
-    with pytest.raises(RefusedError, match="--unsafe-no-sandbox"):
+    with pytest.raises(NoSandboxError, match="--unsafe-no-sandbox"):
         walls.choose(wanted="none")
     assert walls.choose(wanted="none", unsafe=True) == "none"
 
@@ -64,22 +64,22 @@ def test_walls_that_do_not_stand_are_not_taken(monkeypatch: pytest.MonkeyPatch):
 
 def test_only_the_keeper_without_walls_keeps_its_hands_off_all_processes():
     for kind, alone in (("bubblewrap", True), ("none", False)):
-        command, _ = walls.command(kind, Limits(), "/folder")
+        command, _ = walls.command(kind, SandboxLimits(), "/folder")
         assert json.loads(command[-1])["alone"] is alone
-    command, environment = walls.command("none", Limits(), "/folder")
+    command, environment = walls.command("none", SandboxLimits(), "/folder")
     assert json.loads(command[-1])["wipe"] == ["/folder"] and environment["HOME"] == "/folder"
 
 
 def test_no_variable_of_ours_goes_along(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("SECRET_KEY", "x")
     for kind in ("bubblewrap", "namespaces", "none"):
-        command, environment = walls.command(kind, Limits(), "/folder")
+        command, environment = walls.command(kind, SandboxLimits(), "/folder")
         assert "SECRET_KEY" not in environment and "SECRET_KEY" not in " ".join(command)
 
 
 def test_the_keeper_without_walls_never_kills_everybody(tmp_path: Path):
     """It is told that it is alone, but it is not the first process: it must not believe it."""
-    command, environment = walls.command("none", Limits(), str(tmp_path))
+    command, environment = walls.command("none", SandboxLimits(), str(tmp_path))
     settings = json.loads(command[-1]) | {"alone": True}
     code = (
         f"import sys, json; sys.path.insert(0, {walls.SOURCE!r})\n"

@@ -23,13 +23,13 @@ def run(kills: int, seed: int, arguments: list[str]) -> int:
     torch.set_num_threads(1)
     load_template("tiny")
     Policy.load("tiny")
-    chance, killed = random.Random(seed), 0
+    rng, killed = random.Random(seed), 0
     while True:
         child = os.fork()
         if child == 0:
             os._exit(main(arguments))
         if killed < kills:
-            time.sleep(chance.uniform(0.05, 1.5))
+            time.sleep(rng.uniform(0.05, 1.5))
             os.kill(child, signal.SIGKILL)
         _, status = os.waitpid(child, 0)
         if os.WIFSIGNALED(status):

@@ -12,7 +12,7 @@ from bough.config.training import GRPOConfig
 from bough.errors import InputError, RowError
 from bough.ledger import Ledger
 from bough.stages.examples import CallSource
-from bough.stages.grpo import Attempts, GRPOObjective, call_advantages, groups, make_attempts
+from bough.stages.grpo import GroupExample, GRPOObjective, call_advantages, groups, make_attempts
 from bough.trajectories.writer import Writer
 from bough.types import Call, Group, Message, Task, Trajectory, Turn
 
@@ -93,7 +93,7 @@ def with_calls(attempt: Trajectory, *lengths: int, untrained: int = -1) -> Traje
     return attempt.model_copy(update={"turns": turns})
 
 
-def made(*attempts: Trajectory, **settings: Any) -> Attempts:
+def made(*attempts: Trajectory, **settings: Any) -> GroupExample:
     config = GRPOConfig(train_file=Path("a"), normalise=False, **settings)
     source = CallSource(CallBuilder(load_template("tiny")), Ledger("calls"))
     return make_attempts(Group(task=Task(id="t"), attempts=list(attempts)), source, config)
@@ -145,7 +145,7 @@ def test_the_loss_takes_each_calls_advantage_weight_and_start():
     """Off-policy with a reference: every number of the sum is another one."""
     config = GRPOConfig(train_file=Path("a"), kl_coef=0.5)
     calls = [Call(prompt_ids=[3], completion_ids=[4]), Call(prompt_ids=[3], completion_ids=[5, 6])]
-    example = Attempts(calls=calls, advantages=(1.0, -1.0), weights=(0.5, 0.25), denominator=2.0)
+    example = GroupExample(calls=calls, advantages=(1.0, -1.0), weights=(0.5, 0.25), denominator=2.0)
     parts = GRPOObjective(config).parts(example)
     now = [[torch.tensor([-1.0])], [torch.tensor([-2.0, -3.0])]]
     start = [[torch.tensor([-1.1])], [torch.tensor([-2.0, -2.9])]]
@@ -169,7 +169,7 @@ def test_a_call_without_sampled_log_probabilities_is_not_corrected_and_spoils_no
     objective = GRPOObjective(GRPOConfig(train_file=Path("a")), online=True)
     # On-policy the ratio is 1; the first call's token is 1.5 times as likely as the sampler says.
     calls = [Call(prompt_ids=[3], completion_ids=[4], logprobs=[-2.0]), Call(prompt_ids=[3], completion_ids=[5, 6])]
-    parts = objective.parts(Attempts(calls=calls, advantages=(1.0, -1.0), weights=(1.0, 1.0), denominator=3.0))
+    parts = objective.parts(GroupExample(calls=calls, advantages=(1.0, -1.0), weights=(1.0, 1.0), denominator=3.0))
     now = [[torch.tensor([-2.0]) + torch.tensor(1.5).log()], [torch.tensor([-1.0, -3.0])]]
     loss = objective.loss(parts, now, None, 3.0)
     assert loss.value.item() == pytest.approx(-(1.5 - 1 - 1) / 3)
@@ -184,7 +184,7 @@ def test_sampled_log_probabilities_at_another_temperature_correct_nothing():
     now = [[torch.tensor([-2.0]) + torch.tensor(1.5).log()]] * 2
     for temperature, expected in ((0.7, 1.5 + 1), (1.0, 1 + 1.5)):
         objective = GRPOObjective(GRPOConfig(train_file=Path("a"), temperature=temperature), online=True)
-        parts = objective.parts(Attempts(calls=calls, advantages=(1.0, 1.0), weights=(1.0, 1.0), denominator=2.0))
+        parts = objective.parts(GroupExample(calls=calls, advantages=(1.0, 1.0), weights=(1.0, 1.0), denominator=2.0))
         assert objective.loss(parts, now, None, 2.0).value.item() == pytest.approx(-expected / 2)
 
 

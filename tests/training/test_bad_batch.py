@@ -4,11 +4,11 @@ from pathlib import Path
 
 import torch
 
-from bough.stages.grpo import Attempts
+from bough.stages.grpo import GroupExample
 from bough.training.bad_batch import write_batch
 from bough.types import Call
 
-PLAYED = Attempts(
+PLAYED = GroupExample(
     calls=[Call(prompt_ids=[5, 6], completion_ids=[7, 2])], advantages=(1.0,), before=(torch.tensor([-0.5, -2.0]),)
 )
 

@@ -10,7 +10,7 @@ from bough.policy.adapters import Lora
 from bough.policy.policy import Policy
 from bough.policy.reference import Reference
 from bough.stages.dpo import DPOObjective, Preference
-from bough.stages.grpo import Attempts, GRPOObjective
+from bough.stages.grpo import GroupExample, GRPOObjective
 from bough.stages.sft import Demonstration, SFTObjective
 from bough.training.objective import Example
 from bough.training.step import Step
@@ -54,7 +54,9 @@ def pair(i: int) -> Preference:
 
 EPISODE_PAIR = Preference(calls=[*CALLS, *OTHERS], num_chosen=5)
 DEMONSTRATION = Demonstration(calls=CALLS, weights=(1.0, 0.5, 2.0, 1.0, 0.25))
-ATTEMPTS = Attempts(calls=CALLS + OTHERS, advantages=(1.0,) * 5 + (-1.0,) * 5, weights=(1.0,) * 10, denominator=10.0)
+ATTEMPTS = GroupExample(
+    calls=CALLS + OTHERS, advantages=(1.0,) * 5 + (-1.0,) * 5, weights=(1.0,) * 10, denominator=10.0
+)
 
 
 @pytest.mark.parametrize(

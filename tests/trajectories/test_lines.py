@@ -178,10 +178,10 @@ def test_parquet_with_bytes_changed_is_a_named_problem(tmp_path: Path, seed: int
     parquet = pytest.importorskip("pyarrow.parquet", reason="the datasets extra is not installed")
     pyarrow = pytest.importorskip("pyarrow")
     parquet.write_table(pyarrow.Table.from_pylist(ROWS), tmp_path / "a.parquet", compression=None)
-    content, chance = bytearray((tmp_path / "a.parquet").read_bytes()), random.Random(seed)
-    for _ in range(chance.randint(1, 8)):
-        content[chance.randrange(len(content))] = chance.randrange(256)
-    (tmp_path / "a.parquet").write_bytes(content[: chance.choice([len(content), chance.randrange(len(content))])])
+    content, rng = bytearray((tmp_path / "a.parquet").read_bytes()), random.Random(seed)
+    for _ in range(rng.randint(1, 8)):
+        content[rng.randrange(len(content))] = rng.randrange(256)
+    (tmp_path / "a.parquet").write_bytes(content[: rng.choice([len(content), rng.randrange(len(content))])])
     reader = Reader(tmp_path / "a.parquet", on_error="skip")
     read_rows = sum(1 for _ in reader)
     assert read_rows + reader.skipped.total() == reader.rows <= 6

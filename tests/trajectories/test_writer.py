@@ -136,14 +136,14 @@ with Writer(sys.argv[1], batch=int(sys.argv[3])) as writer:
 
 @pytest.mark.parametrize("ending", ENDINGS)
 def test_a_killed_writer_loses_no_line_that_was_reported_written(tmp_path: Path, ending: str):
-    path, chance, reported = tmp_path / f"a{ending}", random.Random(7), 0
+    path, rng, reported = tmp_path / f"a{ending}", random.Random(7), 0
     for _ in range(12):
         before = sum(1 for _ in read(path)) if path.exists() else 0
-        command = [sys.executable, "-c", CHILD, str(path), str(before), str(chance.choice([1, 3, 16]))]
+        command = [sys.executable, "-c", CHILD, str(path), str(before), str(rng.choice([1, 3, 16]))]
         child = subprocess.Popen(command, stdout=subprocess.PIPE, cwd=Path(__file__).parents[2])
         assert child.stdout is not None
         child.stdout.readline()
-        time.sleep(chance.uniform(0, 0.05))
+        time.sleep(rng.uniform(0, 0.05))
         child.send_signal(signal.SIGKILL)
         lines = child.stdout.read().splitlines()
         child.wait()

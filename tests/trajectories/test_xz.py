@@ -3,13 +3,13 @@ import lzma
 
 import pytest
 
-from bough.trajectories.xz import TextStream
+from bough.trajectories.xz import XzStream
 
 TEXT = b"".join(b"%d a line\n" % n for n in range(50_000))
 
 
 def text(packed: bytes) -> bytes:
-    return io.BufferedReader(TextStream(io.BytesIO(packed))).read()
+    return io.BufferedReader(XzStream(io.BytesIO(packed))).read()
 
 
 def test_streams_follow_each_other_with_zeros_between_them():

@@ -4,7 +4,7 @@ import os
 import pytest
 import zstandard
 
-from bough.trajectories.zstd import TextStream, pack, unpack, whole_size
+from bough.trajectories.zstd import ZstdStream, pack, unpack, whole_size
 from tests.trajectories.bombs import BLOCK, zstd_bomb
 
 TEXT = b"".join(b"%d a line\n" % n for n in range(50_000)) + os.urandom(300_000)
@@ -37,7 +37,7 @@ def test_a_piece_is_a_block_however_small_it_is_packed():
 def test_a_cut_frame_gives_its_whole_blocks_and_then_says_so():
     packed = pack(TEXT)
     for cut in (3, 5, 9, len(packed) // 2, len(packed) - 1):
-        stream, pieces = io.BufferedReader(TextStream(io.BytesIO(pack(b"first\n") + packed[:cut]))), list[bytes]()
+        stream, pieces = io.BufferedReader(ZstdStream(io.BytesIO(pack(b"first\n") + packed[:cut]))), list[bytes]()
         with pytest.raises(EOFError, match="cut off"):
             pieces.extend(iter(lambda stream=stream: stream.read1(1000), b""))  # type: ignore[misc]
         got = b"".join(pieces)

@@ -14,7 +14,7 @@ import pytest
 import uvicorn
 
 from bough.cli import main
-from bough.viewer.answers import Answers
+from bough.viewer.answers import FolderAnswers
 from bough.viewer.contents import Root
 from bough.viewer.index import Index
 from bough.viewer.security import Door, door
@@ -52,7 +52,7 @@ class Server:
 
     address: str
     port: int
-    answers: Answers
+    answers: FolderAnswers
 
 
 @contextmanager
@@ -60,7 +60,7 @@ def serving(path: Path, cache: Path, guarded: Door | None = None, model: str | N
     """A real server over `path`, for as long as it is needed."""
     index = Index(Root(path), cache / "index.sqlite")
     index.catch_up()
-    answers = Answers(index, model)
+    answers = FolderAnswers(index, model)
     listening = listen("127.0.0.1", 0)
     port = listening.getsockname()[1]
     app = make_app(answers, guarded or door("127.0.0.1", remote=False, token=None))

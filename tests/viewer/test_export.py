@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from bough.errors import InputError
-from bough.viewer.answers import Answers
+from bough.viewer.answers import FolderAnswers
 from bough.viewer.export import export, key
 from bough.viewer.index import Index
 from tests.viewer.hostile import fill_hostile
@@ -23,7 +23,7 @@ def page(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     place = tmp_path_factory.mktemp("export")
     file = place / "page.html"
-    written = export(Answers(Index(Root(folder), place / "index.sqlite")), file, 1000)
+    written = export(FolderAnswers(Index(Root(folder), place / "index.sqlite")), file, 1000)
     assert written.left_out == 0 and written.records > 25
     assert abs(written.megabytes - file.stat().st_size / 1e6) < 1e-6
     return file
@@ -66,7 +66,7 @@ def test_every_page_works_from_a_file(page: Path, tab: Tab, run: Run):
 
 def test_a_hostile_folder_makes_a_harmless_file(tmp_path: Path, make_index: Make, tab: Tab, run: Run):
     fill_hostile(tmp_path / "run")
-    export(Answers(make_index(tmp_path / "run")), tmp_path / "page.html", 100)
+    export(FolderAnswers(make_index(tmp_path / "run")), tmp_path / "page.html", 100)
 
     async def read() -> None:
         for words in (
@@ -87,7 +87,7 @@ def test_a_hostile_folder_makes_a_harmless_file(tmp_path: Path, make_index: Make
 
 
 def test_what_is_too_much_is_left_out_and_counted(folder: Path, make_index: Make, tmp_path: Path):
-    written = export(Answers(make_index(folder)), tmp_path / "page.html", 2)
+    written = export(FolderAnswers(make_index(folder)), tmp_path / "page.html", 2)
     text = (tmp_path / "page.html").read_text()
     data = json.loads(text.partition('id="bough-data">')[2].partition("</script>")[0])
     assert len(data["rows"]) == written.records == 6
@@ -97,7 +97,7 @@ def test_what_is_too_much_is_left_out_and_counted(folder: Path, make_index: Make
 def test_an_empty_folder_is_not_exported(tmp_path: Path, make_index: Make):
     (tmp_path / "run").mkdir()
     with pytest.raises(InputError, match="nothing in it"):
-        export(Answers(make_index(tmp_path / "run")), tmp_path / "page.html", 10)
+        export(FolderAnswers(make_index(tmp_path / "run")), tmp_path / "page.html", 10)
 
 
 def test_answers_are_called_by_the_same_name_as_the_page_calls_them(server: Any, tab: Tab, run: Run):

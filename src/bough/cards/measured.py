@@ -18,7 +18,7 @@ from bough.errors import InputError
 from bough.evaluation.comparison import compare
 from bough.evaluation.outcomes import MISTAKES
 from bough.evaluation.results import ModelResult, Results
-from bough.evaluation.success import Measure, Report, report
+from bough.evaluation.success import Measure, SuccessReport, report
 from bough.models.resolve import BUILT_IN
 from bough.terminal.evaluation import sentence
 
@@ -36,7 +36,7 @@ class Measured:
     sequential: bool
 
     @property
-    def reports(self) -> dict[str, Report]:
+    def reports(self) -> dict[str, SuccessReport]:
         level, early = self.settings.level, self.sequential
         return {
             model.name: report(model.outcomes, lost=model.lost, level=level, sequential=early) for model in self.models
@@ -163,7 +163,7 @@ def _compared(group: Measured) -> Iterator[str]:
     yield "\n".join(f"- {plain(sentence(one.to_json()))}" for one in found)
 
 
-def _row(found: Report) -> list[str]:
+def _row(found: SuccessReport) -> list[str]:
     missing = [f"{count} {what}" for what, count in (("unknown", found.unknown), ("lost", found.lost)) if count]
     invalid = "–" if found.invalid_rate is None else f"{found.invalid_rate:.1%}"
     means = [_number(one.mean) for one in (found.reward, found.turns, found.completion_tokens)]

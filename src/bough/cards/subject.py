@@ -12,7 +12,7 @@ from bough.evaluation.results import Results
 from bough.rundir import RunDir
 from bough.runs.kinds import KINDS
 from bough.runs.recipe import FILE_NAME, Recipe, plan, read_recipe
-from bough.runs.record import Record
+from bough.runs.record import StageRecord
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ def _accepted(folder: Path, recipe: Recipe) -> Path:
     model: Path | None = None
     for stage in plan(recipe):
         here = folder / stage.folder
-        record, kind = Record.read(here), KINDS.get(stage.verb)
+        record, kind = StageRecord.read(here), KINDS.get(stage.verb)
         if kind is None or record is None or not record.finished:
             continue
         if kind.writes == "model":
@@ -94,7 +94,7 @@ def _accepted(folder: Path, recipe: Recipe) -> Path:
 def _evaluations(folder: Path, recipe: Recipe) -> list[Evaluation]:
     found = []
     for stage in plan(recipe):
-        record = Record.read(folder / stage.folder)
+        record = StageRecord.read(folder / stage.folder)
         # `bough eval --eval-file` leaves a file of another kind.
         if record is not None and record.finished and _has_episodes(folder / stage.folder / RESULTS):
             found.append(Evaluation(folder / stage.folder, Results.read(folder / stage.folder), record.note))

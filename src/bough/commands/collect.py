@@ -19,8 +19,8 @@ from bough.terminal.episodes import EpisodesProgress
 
 
 def collect(config: CollectConfig) -> int:
-    kind = configured(find(config.environment), config.options)
-    wanted = list(attempts(wanted_tasks(kind, config), config.attempts, config.seed))
+    environment_class = configured(find(config.environment), config.options)
+    wanted = list(attempts(wanted_tasks(environment_class, config), config.attempts, config.seed))
     with Collection(config) as collection:
         missing = collection.missing(wanted)
         if len(missing) < len(wanted):
@@ -38,7 +38,7 @@ def collect(config: CollectConfig) -> int:
 
 
 async def _collect(config: CollectConfig, collection: Collection, missing: list[Attempt]) -> dict[str, Any]:
-    kind = configured(find(config.environment), config.options)
+    environment_class = configured(find(config.environment), config.options)
     tally = Tally()
     agent: Agent | None = None
     try:
@@ -46,14 +46,14 @@ async def _collect(config: CollectConfig, collection: Collection, missing: list[
             agent = await make_agent(config, config)
             with EpisodesProgress(len(missing)) as bar:
                 tally = await collect_episodes(
-                    kind, agent, missing, collection.add,
+                    environment_class, agent, missing, collection.add,
                     limits=config, concurrency=config.concurrency, retries=config.retries,
                     tell=lambda tally: bar.tell(tally.to_json()),
                 )  # fmt: skip
     finally:
         if agent is not None:
             await agent.close()
-        await shut_down(kind)
+        await shut_down(environment_class)
     numbers = _all_on_file(collection, tally)
     if agent is not None:  # closed: nobody else is using its model any more
         rescored = rescore(agent, collection, config.rescore)

@@ -16,7 +16,7 @@ from bough.curation.groups import groups as make_groups
 from bough.curation.output import check_output, ledger_path, write_out
 from bough.curation.pair_work import PairWork
 from bough.curation.scoring import means, scored
-from bough.curation.source import Filed, read_filed
+from bough.curation.source import SourcedTrajectory, read_filed
 from bough.formats.base import Sample
 from bough.ledger import Ledger
 from bough.terminal import console
@@ -53,7 +53,7 @@ def pairs(config: PairsConfig) -> int:
     return done
 
 
-def _scored(filed: list[Filed], config: RewardsConfig) -> tuple[list[Filed], dict[str, Any]]:
+def _scored(filed: list[SourcedTrajectory], config: RewardsConfig) -> tuple[list[SourcedTrajectory], dict[str, Any]]:
     """The trajectories with the rewards that were asked for, and what to report of them."""
     if not config.rewards:
         return filed, {}

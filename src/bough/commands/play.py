@@ -27,14 +27,14 @@ TASKS_SEARCHED = 10_000
 
 
 def play(config: PlayConfig) -> int:
-    kind = configured(find(config.environment), config.options)
+    environment_class = configured(find(config.environment), config.options)
     actions = list(_read_actions(config.actions)) if config.actions is not None else None
-    task = _task(kind, config)
-    return asyncio.run(_play(kind, task, actions, config.json_lines))
+    task = _task(environment_class, config)
+    return asyncio.run(_play(environment_class, task, actions, config.json_lines))
 
 
-async def _play(kind: type[Environment], task: Task, actions: list[str] | None, as_json: bool) -> int:
-    environment = kind(task)
+async def _play(environment_class: type[Environment], task: Task, actions: list[str] | None, as_json: bool) -> int:
+    environment = environment_class(task)
     try:
         observation = await environment.start()
         _show(0, observation, as_json)
@@ -48,7 +48,7 @@ async def _play(kind: type[Environment], task: Task, actions: list[str] | None, 
             _show(number, observation, as_json)
     finally:
         await environment.close()
-        await shut_down(kind)
+        await shut_down(environment_class)
     return 0
 
 
@@ -96,15 +96,17 @@ def _row(step: int, observation: Observation) -> dict[str, Any]:
     return {**observation.info, **known}
 
 
-def _task(kind: type[Environment], config: PlayConfig) -> Task:
+def _task(environment_class: type[Environment], config: PlayConfig) -> Task:
     options: dict[str, JsonValue] = dict(config.options)
     if config.game is not None:
-        if "games" not in kind.Options.model_fields:
-            raise InputError(f"--game {config.game}: {kind.name} plays no game files")
+        if "games" not in environment_class.Options.model_fields:
+            raise InputError(f"--game {config.game}: {environment_class.name} plays no game files")
         if not config.game.is_file():
             raise InputError(f"--game {config.game}: there is no such file")
         options["games"] = str(config.game)
-    tasks = tasks_of(kind, options=options, split=config.split, task_file=config.task_file, seed=config.seed)
+    tasks = tasks_of(
+        environment_class, options=options, split=config.split, task_file=config.task_file, seed=config.seed
+    )
     wanted = config.task or "0"
     for number, task in enumerate(itertools.islice(tasks, TASKS_SEARCHED)):
         if wanted in (str(number), task.id):

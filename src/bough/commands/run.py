@@ -14,7 +14,7 @@ from bough.config.run import RunConfig, RunsListConfig, RunsShowConfig
 from bough.errors import InputError
 from bough.evaluation.comparison import Comparison
 from bough.runs.recipe import FILE_NAME, Recipe, find_recipe, load_recipe, plan, read_recipe
-from bough.runs.record import Record
+from bough.runs.record import StageRecord
 from bough.runs.run import Run
 from bough.runs.summary import summary
 from bough.terminal import console
@@ -107,8 +107,8 @@ def _paired(found: Comparison) -> str:
     return f"{100 * found.success.mean:+.1f} points{low_high}, {verdict}"
 
 
-def _records(folder: Path, recipe: Recipe) -> list[tuple[str, Record | None]]:
-    return [(stage.folder, Record.read(folder / stage.folder)) for stage in plan(recipe)]
+def _records(folder: Path, recipe: Recipe) -> list[tuple[str, StageRecord | None]]:
+    return [(stage.folder, StageRecord.read(folder / stage.folder)) for stage in plan(recipe)]
 
 
 def _facts(values: dict[str, str]) -> str:

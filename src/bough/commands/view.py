@@ -9,7 +9,7 @@ from bough.errors import InputError
 from bough.terminal import console
 
 if TYPE_CHECKING:
-    from bough.viewer.answers import Answers
+    from bough.viewer.answers import FolderAnswers
 
 
 def view(config: ViewConfig) -> int:
@@ -18,15 +18,15 @@ def view(config: ViewConfig) -> int:
         import uvicorn  # noqa: F401
     except ImportError:
         raise InputError("the viewer needs starlette and uvicorn; pip install 'bough[viewer]'") from None
-    from bough.viewer.answers import Answers
+    from bough.viewer.answers import FolderAnswers
     from bough.viewer.contents import Root
     from bough.viewer.index import Index
 
-    answers = Answers(Index(Root(config.path)), config.model)
+    answers = FolderAnswers(Index(Root(config.path)), config.model)
     return _export(config, answers) if config.export is not None else _serve(config, answers)
 
 
-def _serve(config: ViewConfig, answers: Answers) -> int:
+def _serve(config: ViewConfig, answers: FolderAnswers) -> int:
     from bough.viewer.security import door
     from bough.viewer.server import listen, make_app, serve
 
@@ -44,7 +44,7 @@ def _serve(config: ViewConfig, answers: Answers) -> int:
     return 0
 
 
-def _export(config: ViewConfig, answers: Answers) -> int:
+def _export(config: ViewConfig, answers: FolderAnswers) -> int:
     from bough.viewer.export import export
 
     assert config.export is not None

@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from bough.curation.source import Filed
+from bough.curation.source import SourcedTrajectory
 from bough.engines.base import Answer, Chat
 from bough.environments.base import Environment
 from bough.environments.isolated import Isolated
@@ -21,15 +21,15 @@ from bough.rollouts.agents import Agent
 from bough.types import Message, Trajectory, conversation
 
 # Who knows the world that a trajectory was played in.
-Kinds = Callable[[Filed], type[Environment] | None]
+Kinds = Callable[[SourcedTrajectory], type[Environment] | None]
 # Rounds at a time: each may hold a page of a browser.
 REPLAYS = 8
 
 
 @asynccontextmanager
-async def at_round(kind: type[Environment], trajectory: Trajectory, at: int) -> AsyncIterator[Isolated]:
+async def at_round(environment_class: type[Environment], trajectory: Trajectory, at: int) -> AsyncIterator[Isolated]:
     """The environment as it was before turn `at`, for as long as it is needed."""
-    environment = await replay(lambda task: Isolated(kind, task), trajectory, at)
+    environment = await replay(lambda task: Isolated(environment_class, task), trajectory, at)
     try:
         yield environment
     finally:

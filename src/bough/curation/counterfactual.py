@@ -72,7 +72,7 @@ class Option:
 class Miner:
     """Looks into rounds with one agent in one world, within a budget."""
 
-    kind: type[Environment]
+    environment_class: type[Environment]
     agent: Agent
     config: CounterfactualConfig
     limits: LimitsConfig
@@ -130,7 +130,7 @@ class Miner:
 
     @property
     def _longest(self) -> int:
-        return self.limits.max_turns or self.kind.max_turns
+        return self.limits.max_turns or self.environment_class.max_turns
 
     async def _look_into(self, one: Round, against: str) -> Pair | str:
         """The pair of a round, or why there is none."""
@@ -178,7 +178,7 @@ class Miner:
     async def _draw(self, one: Round, number: int) -> tuple[str, Answer]:
         """Another reply, and what it does in the world; replies that do the same are one option."""
         trajectory, at = one.item.trajectory, one.at
-        async with at_round(self.kind, trajectory, at) as environment:
+        async with at_round(self.environment_class, trajectory, at) as environment:
             episode = f"{trajectory.id}@{at}?{number}"
             chat = self.agent.enter(environment, episode=episode, seed=self._seed(episode))
             try:
@@ -208,7 +208,7 @@ class Miner:
             self.cost.sampled_turns += max(0, len(played.turns) - one.at - 1)
 
         tally = await collect(
-            self.kind,
+            self.environment_class,
             BranchAgent(self.agent, branches),
             [Attempt(episode, one.item.trajectory.task, self._seed(episode)) for episode in branches],
             finished,

@@ -6,14 +6,14 @@ from collections import Counter
 from collections.abc import Hashable, Sequence
 
 from bough.config.curation import DemosConfig
-from bough.curation.source import Filed
+from bough.curation.source import SourcedTrajectory
 from bough.curation.states import actions, task_key
 from bough.ledger import Ledger
 from bough.rewards.score import score
 from bough.types import Trajectory
 
 
-def demonstrations(filed: Sequence[Filed], config: DemosConfig, ledger: Ledger) -> list[Trajectory]:
+def demonstrations(filed: Sequence[SourcedTrajectory], config: DemosConfig, ledger: Ledger) -> list[Trajectory]:
     """The episodes that pass every filter, in the order they came in; what is dropped is in the ledger."""
     good = []
     for number, item in enumerate(filed):

@@ -15,7 +15,7 @@ from itertools import product
 from pydantic import JsonValue
 
 from bough.config.curation import EpisodePairsConfig
-from bough.curation.source import Filed
+from bough.curation.source import SourcedTrajectory
 from bough.curation.states import actions, first_difference, shared_actions, task_key
 from bough.ledger import Ledger
 from bough.rewards.progress import progress
@@ -29,13 +29,13 @@ REASON, PROGRESS = "success_over_failure", "more_progress"
 class Match:
     """Two attempts at one task, the better one first."""
 
-    better: Filed
-    worse: Filed
+    better: SourcedTrajectory
+    worse: SourcedTrajectory
     rule: str
 
 
 def episode_pairs(
-    filed: Sequence[Filed],
+    filed: Sequence[SourcedTrajectory],
     config: EpisodePairsConfig,
     trajectories: Ledger,
     pairs: Ledger,
@@ -67,15 +67,15 @@ def episode_pairs(
     return found
 
 
-def by_task(filed: Sequence[Filed]) -> dict[str, list[Filed]]:
+def by_task(filed: Sequence[SourcedTrajectory]) -> dict[str, list[SourcedTrajectory]]:
     """Attempts that can be compared with each other, by a key of what they have in common."""
-    tasks: defaultdict[str, list[Filed]] = defaultdict(list)
+    tasks: defaultdict[str, list[SourcedTrajectory]] = defaultdict(list)
     for item in filed:
         tasks[task_key(item.trajectory)].append(item)
     return tasks
 
 
-def _matches(attempts: list[Filed], config: EpisodePairsConfig) -> Iterator[Match]:
+def _matches(attempts: list[SourcedTrajectory], config: EpisodePairsConfig) -> Iterator[Match]:
     """Candidates, the most telling first."""
     successes = sorted((a for a in attempts if a.trajectory.success is True), key=_length)
     failures = [a for a in attempts if a.trajectory.success is False]
@@ -93,7 +93,7 @@ def _matches(attempts: list[Filed], config: EpisodePairsConfig) -> Iterator[Matc
         yield from _by_progress(failures, config.progress_margin)
 
 
-def _by_progress(failures: list[Filed], margin: float) -> Iterator[Match]:
+def _by_progress(failures: list[SourcedTrajectory], margin: float) -> Iterator[Match]:
     """Of two failures the one that got further by `margin` is better; the widest gaps first."""
     known = [(value, f) for f in failures if (value := progress(f.trajectory)) is not None]
     gaps = [(high - low, a, b) for (high, a), (low, b) in product(known, known) if high - low >= margin - 1e-9]
@@ -131,17 +131,17 @@ def _margin(better: Trajectory, worse: Trajectory, rule: str, reward: str | None
     return None if values[0] is None or values[1] is None else values[0] - values[1]
 
 
-def _nearness(success: Filed, failure: Filed) -> tuple[int, float, int]:
+def _nearness(success: SourcedTrajectory, failure: SourcedTrajectory) -> tuple[int, float, int]:
     """How long the failure went along; then how far it got by itself; then the shorter success."""
     shared = shared_actions(success.trajectory.turns, failure.trajectory.turns)
     return shared, progress(failure.trajectory) or 0.0, -_length(success)
 
 
-def _length(filed: Filed) -> int:
+def _length(filed: SourcedTrajectory) -> int:
     return len(filed.trajectory.turns)
 
 
-def _account(attempts: list[Filed], used: Counter[int], ledger: Ledger) -> None:
+def _account(attempts: list[SourcedTrajectory], used: Counter[int], ledger: Ledger) -> None:
     outcomes = {item.trajectory.success for item in attempts}
     for item in attempts:
         if used[id(item)]:

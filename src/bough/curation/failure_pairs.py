@@ -21,7 +21,7 @@ from bough.curation.failure_modes import Rule, mistakes, rules
 from bough.curation.locations import Locations
 from bough.curation.round_pairs import StateTree, moved, round_pair
 from bough.curation.rounds import Round
-from bough.curation.source import Filed
+from bough.curation.source import SourcedTrajectory
 from bough.curation.states import did, states
 from bough.environments.base import Environment, WorldError
 from bough.environments.replay import ReplayError
@@ -32,7 +32,7 @@ UNKNOWN = "nobody_knows_better"
 
 
 @dataclass(frozen=True)
-class Advice:
+class Correction:
     """What should have been done, or why nobody says so."""
 
     turn: Turn | None
@@ -41,7 +41,7 @@ class Advice:
 
 
 async def failure_pairs(
-    filed: Sequence[Filed],
+    filed: Sequence[SourcedTrajectory],
     config: FailureModesConfig,
     ledger: Ledger,
     *,
@@ -52,7 +52,7 @@ async def failure_pairs(
     advisor = Advisor(config, StateTree(filed), rules(config.reasons, _locations(filed, config)), kinds, ledger)
     gate = asyncio.Semaphore(REPLAYS)
 
-    async def ask(item: Filed) -> list[Pair | Round]:
+    async def ask(item: SourcedTrajectory) -> list[Pair | Round]:
         async with gate:
             return await advisor.look_at(item)
 
@@ -61,16 +61,16 @@ async def failure_pairs(
     rounds: dict[type[Environment], list[Round]] = {}
     for one in found:
         if isinstance(one, Round):
-            kind = kinds(one.item)
-            assert kind is not None and miner is not None, "samples need a world and a miner"
-            rounds.setdefault(kind, []).append(one)
-    for kind, of_kind in rounds.items():
+            environment_class = kinds(one.item)
+            assert environment_class is not None and miner is not None, "samples need a world and a miner"
+            rounds.setdefault(environment_class, []).append(one)
+    for environment_class, of_kind in rounds.items():
         assert miner is not None
-        pairs += await (await miner(kind)).pairs(of_kind, ledger, against="recorded")
+        pairs += await (await miner(environment_class)).pairs(of_kind, ledger, against="recorded")
     return pairs
 
 
-def _locations(filed: Sequence[Filed], config: FailureModesConfig) -> Locations:
+def _locations(filed: Sequence[SourcedTrajectory], config: FailureModesConfig) -> Locations:
     if "implausible_location" not in config.reasons:
         return Locations({})
     if config.locations is not None:
@@ -88,7 +88,7 @@ class Advisor:
     kinds: Kinds
     ledger: Ledger
 
-    async def look_at(self, item: Filed) -> list[Pair | Round]:
+    async def look_at(self, item: SourcedTrajectory) -> list[Pair | Round]:
         """A pair for each mistake of a trajectory, or a round to look into where nobody could say."""
         found: list[Pair | Round] = []
         count: Counter[str] = Counter()
@@ -97,12 +97,12 @@ class Advisor:
                 self.ledger.drop("more_than_per_trajectory")
                 continue
             # A success in the same state needs no world.
-            kind = self.kinds(item) if set(self.config.better) - {"success"} else None
-            advice = await self._advice(item, mistake.turn, kind)
+            environment_class = self.kinds(item) if set(self.config.better) - {"success"} else None
+            advice = await self._advice(item, mistake.turn, environment_class)
             if advice.turn is not None:
                 self.ledger.keep()
                 found.append(round_pair(item, mistake.turn, advice.turn, reason=mistake.reason, info=advice.info))
-            elif advice.problem == UNKNOWN and kind is not None and "sample" in self.config.better:
+            elif advice.problem == UNKNOWN and environment_class is not None and "sample" in self.config.better:
                 found.append(Round(item, mistake.turn, mistake.reason))
             else:
                 self.ledger.drop(advice.problem)
@@ -110,22 +110,24 @@ class Advisor:
             count[mistake.reason] += 1
         return found
 
-    async def _advice(self, item: Filed, at: int, kind: type[Environment] | None) -> Advice:
+    async def _advice(
+        self, item: SourcedTrajectory, at: int, environment_class: type[Environment] | None
+    ) -> Correction:
         """The first answer of those who are asked; else the best reason why there is none."""
         problem = UNKNOWN
         for who in self.config.better:
             advice = None
             if who == "success":
                 advice = self._from_success(item, at)
-            elif who == "expert" and kind is not None:
-                advice = await _from_expert(item, at, kind)
+            elif who == "expert" and environment_class is not None:
+                advice = await _from_expert(item, at, environment_class)
             if advice is not None and advice.turn is not None:
                 return advice
             if advice is not None and advice.problem != UNKNOWN:
                 problem = advice.problem
-        return Advice(None, {}, problem)
+        return Correction(None, {}, problem)
 
-    def _from_success(self, item: Filed, at: int) -> Advice | None:
+    def _from_success(self, item: SourcedTrajectory, at: int) -> Correction | None:
         """What a success did in the same state, unless that would be a mistake here too."""
         trajectory = item.trajectory
         instead = trajectory.model_copy(update={"success": None, "stop": None})
@@ -140,21 +142,21 @@ class Advisor:
             return None
         other, other_at = way
         turn = moved(other.trajectory.turns[other_at], other.trajectory, other_at, trajectory, at)
-        return Advice(turn, {"by": "success", "chosen": {**other.place, "turn": other_at}})
+        return Correction(turn, {"by": "success", "chosen": {**other.place, "turn": other_at}})
 
 
-async def _from_expert(item: Filed, at: int, kind: type[Environment]) -> Advice:
+async def _from_expert(item: SourcedTrajectory, at: int, environment_class: type[Environment]) -> Correction:
     """What the expert does after the replayed episode; it is done, to see that the world takes it."""
     try:
-        async with at_round(kind, item.trajectory, at) as environment:
+        async with at_round(environment_class, item.trajectory, at) as environment:
             reply = await environment.expert()
             if reply is None:
-                return Advice(None, {}, UNKNOWN)
+                return Correction(None, {}, UNKNOWN)
             observation = await environment.step(reply)
     except ReplayError:
-        return Advice(None, {}, "cannot_replay")
+        return Correction(None, {}, "cannot_replay")
     except WorldError:
-        return Advice(None, {}, "world_broke")
+        return Correction(None, {}, "world_broke")
     turn = Turn(
         reply=Message(role="assistant", content=reply),
         action=observation.action,
@@ -164,7 +166,7 @@ async def _from_expert(item: Filed, at: int, kind: type[Environment]) -> Advice:
         error=observation.error,
     )
     if turn.error is not None:
-        return Advice(None, {}, UNKNOWN)
+        return Correction(None, {}, UNKNOWN)
     if did(turn) == did(item.trajectory.turns[at]):
-        return Advice(None, {}, "expert_does_the_same")
-    return Advice(turn, {"by": "expert"})
+        return Correction(None, {}, "expert_does_the_same")
+    return Correction(turn, {"by": "expert"})

@@ -6,14 +6,14 @@ from collections.abc import Iterator, Sequence
 
 from bough.config.curation import GroupsConfig
 from bough.curation.episode_pairs import by_task
-from bough.curation.source import Filed
+from bough.curation.source import SourcedTrajectory
 from bough.ledger import Ledger
 from bough.objectives.advantages import group_advantages
 from bough.rewards.score import score
 from bough.types import Group
 
 
-def groups(filed: Sequence[Filed], config: GroupsConfig, ledger: Ledger) -> list[Group]:
+def groups(filed: Sequence[SourcedTrajectory], config: GroupsConfig, ledger: Ledger) -> list[Group]:
     """One group a task, or several of `size`; what teaches nothing is dropped, its attempts counted.
 
     An attempt that was not scored stays in its group: advantages leave it out of the
@@ -41,7 +41,7 @@ def groups(filed: Sequence[Filed], config: GroupsConfig, ledger: Ledger) -> list
     return found
 
 
-def _parts(attempts: list[Filed], size: int | None) -> Iterator[list[Filed]]:
+def _parts(attempts: list[SourcedTrajectory], size: int | None) -> Iterator[list[SourcedTrajectory]]:
     step = size or len(attempts)
     for begin in range(0, len(attempts), step):
         yield attempts[begin : begin + step]

@@ -17,7 +17,7 @@ from pydantic_core import to_json
 
 from bough.config.curation import PairsConfig
 from bough.curation.rounds import Round
-from bough.curation.source import Filed
+from bough.curation.source import SourcedTrajectory
 from bough.models.weights import stamp
 from bough.types import Pair
 
@@ -27,7 +27,7 @@ Result = Pair | str
 class Journal:
     """The waves of one piece of work."""
 
-    def __init__(self, config: PairsConfig, filed: Sequence[Filed]) -> None:
+    def __init__(self, config: PairsConfig, filed: Sequence[SourcedTrajectory]) -> None:
         self.path = config.output.with_name(f".{config.output.name}.looked-into")
         self._key = _key(config, filed)
         self._old = iter(self._read())
@@ -75,7 +75,7 @@ class Journal:
         yield from lines[1:]
 
 
-def _key(config: PairsConfig, filed: Iterable[Filed]) -> str:
+def _key(config: PairsConfig, filed: Iterable[SourcedTrajectory]) -> str:
     digest = hashlib.blake2b(config.model_dump_json(exclude={"output", "overwrite"}).encode(), digest_size=16)
     digest.update(to_json(stamp(config.model, config.adapter)))
     for item in filed:

@@ -14,7 +14,7 @@ from bough.curation.right_steps import right_steps
 from bough.curation.round_pairs import round_pairs
 from bough.curation.rounds import telling_rounds
 from bough.curation.shares import balanced
-from bough.curation.source import Filed
+from bough.curation.source import SourcedTrajectory
 from bough.environments.base import Environment
 from bough.environments.isolated import shut_down
 from bough.environments.registry import find, find_listed
@@ -27,7 +27,9 @@ from bough.types import Pair
 class PairWork:
     """Mines the kinds of pairs that were asked for; worlds and the agent are opened when they are needed."""
 
-    def __init__(self, config: PairsConfig, filed: Sequence[Filed], tell: Callable[[Cost], None] | None = None) -> None:
+    def __init__(
+        self, config: PairsConfig, filed: Sequence[SourcedTrajectory], tell: Callable[[Cost], None] | None = None
+    ) -> None:
         self.config, self.filed, self.tell = config, filed, tell
         self.ledgers: list[Ledger] = []
         self.cost = Cost()
@@ -61,42 +63,51 @@ class PairWork:
         finally:
             if self._agent is not None:
                 await self._agent.close()
-            for kind in filter(None, self._kinds.values()):
-                await shut_down(kind)
+            for environment_class in filter(None, self._kinds.values()):
+                await shut_down(environment_class)
         return found
 
     async def _counterfactual(self, ledger: Ledger) -> list[Pair]:
         rounds = telling_rounds(self.filed, self.config.rounds, self.config.seed)
         kinds = {id(one): self.kind_of(one.item) for one in rounds}
         found: list[Pair] = []
-        for kind in dict.fromkeys(kinds.values()):
-            of_kind = [one for one in rounds if kinds[id(one)] is kind]
-            if kind is None:
+        for environment_class in dict.fromkeys(kinds.values()):
+            of_kind = [one for one in rounds if kinds[id(one)] is environment_class]
+            if environment_class is None:
                 ledger.drop("world_unknown", len(of_kind))
             else:
-                found += await (await self.miner(kind)).pairs(of_kind, ledger)
+                found += await (await self.miner(environment_class)).pairs(of_kind, ledger)
         return found
 
-    async def miner(self, kind: type[Environment]) -> Miner:
+    async def miner(self, environment_class: type[Environment]) -> Miner:
         """A miner in one world. All share one agent and one budget."""
         if self._agent is None:
             self._agent = await make_agent(self.config, self.config)
             self.journal = Journal(self.config, self.filed)
-        return Miner(kind, self._agent, self.config, self.config, self.config.seed, self.cost, self.tell, self.journal)
+        return Miner(
+            environment_class,
+            self._agent,
+            self.config,
+            self.config,
+            self.config.seed,
+            self.cost,
+            self.tell,
+            self.journal,
+        )
 
     def forget(self) -> None:
         """The pairs are on file: what helps to go on after a kill can go."""
         if self.journal is not None:
             self.journal.remove()
 
-    def kind_of(self, item: Filed) -> type[Environment] | None:
+    def kind_of(self, item: SourcedTrajectory) -> type[Environment] | None:
         """The world that a trajectory was played in; None where its task does not say."""
         name = self.config.environment or item.trajectory.task.environment
         if name not in self._kinds:
             self._kinds[name] = self._find(name, item) if name else None
         return self._kinds[name]
 
-    def _find(self, name: str, item: Filed) -> type[Environment] | None:
+    def _find(self, name: str, item: SourcedTrajectory) -> type[Environment] | None:
         if self.config.environment:
             return find(name)
         if is_code(name):

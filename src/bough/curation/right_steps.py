@@ -18,7 +18,7 @@ from bough.config.curation import FailureModesConfig, Reason
 from bough.curation.branches import REPLAYS, Kinds, at_round
 from bough.curation.failure_modes import claims
 from bough.curation.round_pairs import round_pair
-from bough.curation.source import Filed
+from bough.curation.source import SourcedTrajectory
 from bough.curation.states import did, without_effect
 from bough.environments.base import Environment, WorldError
 from bough.environments.replay import ReplayError
@@ -30,7 +30,7 @@ REASON = "right_step"
 
 
 async def right_steps(
-    filed: Sequence[Filed],
+    filed: Sequence[SourcedTrajectory],
     config: FailureModesConfig,
     ledger: Ledger,
     *,
@@ -40,7 +40,7 @@ async def right_steps(
     """From each success `per_trajectory` steps at most against a repetition, and one against an early claim."""
     gate = asyncio.Semaphore(REPLAYS)
 
-    async def look_at(item: Filed) -> list[Pair]:
+    async def look_at(item: SourcedTrajectory) -> list[Pair]:
         async with gate:
             found = []
             for at, reply, mistake in _tempting(item.trajectory, config.per_trajectory, seed):
@@ -59,29 +59,31 @@ async def right_steps(
 
 def _tempting(trajectory: Trajectory, count: int, seed: int) -> Iterator[tuple[int, Message, Reason]]:
     """Rounds of a success with what could be said wrong there."""
-    turns, chance = trajectory.turns, Random(f"{seed} {trajectory.id}")  # noqa: S311  no secret
+    turns, rng = trajectory.turns, Random(f"{seed} {trajectory.id}")  # noqa: S311  no secret
     last = len(turns) - 1
     sound = [at for at, turn in enumerate(turns) if at == last or not without_effect(turn)]
     again = [at for at in sound if at and did(turns[at]) != did(turns[at - 1])]
-    for at in _drawn(again, last, count, chance):
+    for at in _drawn(again, last, count, rng):
         yield at, turns[at - 1].reply, "loop"
     early = [at for at in sound if at < last]
     if early and claims(turns[last]):  # once, as often as the right claim is held against a repetition
-        yield chance.choice(early), turns[last].reply, "premature_success"
+        yield rng.choice(early), turns[last].reply, "premature_success"
 
 
-def _drawn(rounds: list[int], last: int, count: int, chance: Random) -> list[int]:
+def _drawn(rounds: list[int], last: int, count: int, rng: Random) -> list[int]:
     """So many of the rounds, the last step of the episode first of all."""
-    order = sorted(chance.sample(rounds, len(rounds)), key=lambda at: at != last)
+    order = sorted(rng.sample(rounds, len(rounds)), key=lambda at: at != last)
     return sorted(order[:count])
 
 
-async def _no_mistake(item: Filed, at: int, reply: Message, kind: type[Environment] | None) -> str:
+async def _no_mistake(
+    item: SourcedTrajectory, at: int, reply: Message, environment_class: type[Environment] | None
+) -> str:
     """Why the reply is not known to be a mistake in that round; nothing where it is."""
-    if kind is None:
+    if environment_class is None:
         return "world_unknown"
     try:
-        async with at_round(kind, item.trajectory, at) as environment:
+        async with at_round(environment_class, item.trajectory, at) as environment:
             answer = await environment.step(reply_text(reply))
     except ReplayError:
         return "cannot_replay"

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pydantic import JsonValue
 
 from bough.curation.posterior import Rate
-from bough.curation.source import Filed
+from bough.curation.source import SourcedTrajectory
 from bough.curation.states import State, did, states, without_effect
 from bough.ledger import Ledger
 from bough.types import Pair, Trajectory, Turn, conversation
@@ -26,20 +26,20 @@ REASON = "parting"
 class Crossing:
     """A state that attempts went through: who succeeded, and how often each action did."""
 
-    successes: list[tuple[Filed, int]] = field(default_factory=list)
+    successes: list[tuple[SourcedTrajectory, int]] = field(default_factory=list)
     rates: dict[str, Rate] = field(default_factory=dict)
 
 
 class StateTree:
     """The states of all attempts whose outcome is known."""
 
-    def __init__(self, filed: Sequence[Filed]) -> None:
+    def __init__(self, filed: Sequence[SourcedTrajectory]) -> None:
         self.crossings: defaultdict[State, Crossing] = defaultdict(Crossing)
         for item in filed:
             if item.trajectory.success is not None:
                 self._add(item, item.trajectory.success)
 
-    def _add(self, item: Filed, success: bool) -> None:
+    def _add(self, item: SourcedTrajectory, success: bool) -> None:
         counted = set()
         for at, (state, turn) in enumerate(zip(states(item.trajectory), item.trajectory.turns, strict=False)):
             crossing, action = self.crossings[state], did(turn)
@@ -52,7 +52,7 @@ class StateTree:
 
     def way_on(
         self, state: State, not_as: str, sound: Callable[[Turn], bool] = lambda _: True
-    ) -> tuple[Filed, int] | None:
+    ) -> tuple[SourcedTrajectory, int] | None:
         """The success that was nearest to its end in this state and went on in another, sound way, and its turn."""
         crossing = self.crossings.get(state)
         if crossing is None:
@@ -62,7 +62,7 @@ class StateTree:
         return next(((item, at) for turn, item, at in turns if did(turn) != not_as and sound(turn)), None)
 
 
-def round_pairs(filed: Sequence[Filed], ledger: Ledger) -> list[Pair]:
+def round_pairs(filed: Sequence[SourcedTrajectory], ledger: Ledger) -> list[Pair]:
     """One pair for every failure that parts from a success; those that do the same there make one pair."""
     tree, seen, found = StateTree(filed), set(), []
     for item in filed:
@@ -88,7 +88,7 @@ def round_pairs(filed: Sequence[Filed], ledger: Ledger) -> list[Pair]:
 
 
 def round_pair(
-    item: Filed,
+    item: SourcedTrajectory,
     at: int,
     better: Turn,
     worse: Turn | None = None,
@@ -135,7 +135,7 @@ def _parting(trajectory: Trajectory, tree: StateTree) -> tuple[int, State] | str
     return (path.index(path[at]) if without_effect(trajectory.turns[at]) else at), path[at]
 
 
-def _parting_pair(item: Filed, at: int, way: tuple[Filed, int], crossing: Crossing) -> Pair:
+def _parting_pair(item: SourcedTrajectory, at: int, way: tuple[SourcedTrajectory, int], crossing: Crossing) -> Pair:
     other, other_at = way
     turn = other.trajectory.turns[other_at]
     better, worse = crossing.rates[did(turn)], crossing.rates[did(item.trajectory.turns[at])]

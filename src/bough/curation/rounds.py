@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import exp
 from random import Random
 
-from bough.curation.source import Filed
+from bough.curation.source import SourcedTrajectory
 from bough.types import Turn
 
 REASON = "counterfactual"
@@ -17,12 +17,12 @@ REASON = "counterfactual"
 class Round:
     """One turn of a trajectory, and why it is looked into."""
 
-    item: Filed
+    item: SourcedTrajectory
     at: int
     reason: str = REASON
 
 
-def telling_rounds(filed: Iterable[Filed], count: int, seed: int) -> list[Round]:
+def telling_rounds(filed: Iterable[SourcedTrajectory], count: int, seed: int) -> list[Round]:
     """At most `count` rounds of each trajectory whose outcome is known, drawn where there was most to choose.
 
     That is where the model would likely have said something else: a round's weight is one
@@ -33,9 +33,9 @@ def telling_rounds(filed: Iterable[Filed], count: int, seed: int) -> list[Round]
         trajectory = item.trajectory
         if trajectory.success is None:
             continue
-        chance = Random(f"{seed} {trajectory.id}")  # noqa: S311  no secret
+        rng = Random(f"{seed} {trajectory.id}")  # noqa: S311  no secret
         # Weighted sampling without replacement: the largest of u ** (1 / weight) (Efraimidis and Spirakis).
-        keys = {at: chance.random() ** (1 / max(_openness(turn), 1e-6)) for at, turn in enumerate(trajectory.turns)}
+        keys = {at: rng.random() ** (1 / max(_openness(turn), 1e-6)) for at, turn in enumerate(trajectory.turns)}
         drawn = sorted(keys, key=lambda at: keys[at], reverse=True)[:count]
         found += [Round(item, at) for at in sorted(drawn)]
     return found

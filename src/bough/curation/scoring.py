@@ -6,17 +6,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from bough.config.rewards import Weight
-from bough.curation.source import Filed
+from bough.curation.source import SourcedTrajectory
 from bough.rewards.rubric import TOTAL, Rubric
 
 
-def scored(filed: Sequence[Filed], rewards: Mapping[str, Weight]) -> tuple[list[Filed], Rubric]:
+def scored(filed: Sequence[SourcedTrajectory], rewards: Mapping[str, Weight]) -> tuple[list[SourcedTrajectory], Rubric]:
     """The trajectories with every reward and their total, and the rubric, which knows what failed."""
     rubric = Rubric(rewards)
     return [replace(item, trajectory=rubric.score(item.trajectory)) for item in filed], rubric
 
 
-def means(filed: Sequence[Filed], rubric: Rubric) -> dict[str, float | None]:
+def means(filed: Sequence[SourcedTrajectory], rubric: Rubric) -> dict[str, float | None]:
     """The mean of each reward of the rubric and of the total, over those that have it."""
     names = [*(part.name for part in rubric.parts), TOTAL]
     return {name: _mean(item.trajectory.rewards[name] for item in filed) for name in names}

@@ -15,7 +15,7 @@ from bough.types import Group, Pair, Trajectory
 
 
 @dataclass(frozen=True)
-class Filed:
+class SourcedTrajectory:
     """A trajectory and where it stands."""
 
     trajectory: Trajectory
@@ -28,7 +28,7 @@ class Filed:
         return {"file": self.file, "line": self.line, "trajectory": self.trajectory.id}
 
 
-def read_filed(sources: Iterable[Path], ledger: Ledger, *, format: str = "auto") -> list[Filed]:
+def read_filed(sources: Iterable[Path], ledger: Ledger, *, format: str = "auto") -> list[SourcedTrajectory]:
     """Every trajectory of `sources`; the attempts of groups count as trajectories.
 
     Rows that cannot be used are dropped into `ledger`; the rest is for the caller to keep or drop.
@@ -39,13 +39,13 @@ def read_filed(sources: Iterable[Path], ledger: Ledger, *, format: str = "auto")
     return found
 
 
-def _read(source: Path, ledger: Ledger, format: str) -> Iterator[Filed]:
+def _read(source: Path, ledger: Ledger, format: str) -> Iterator[SourcedTrajectory]:
     reader = Reader(source, format=format, on_error="skip")
     for sample in reader:
         if isinstance(sample, Pair):
             ledger.drop("wrong_kind")
             continue
         for trajectory in sample.attempts if isinstance(sample, Group) else [sample]:
-            yield Filed(trajectory, reader.place.file, reader.place.line)
+            yield SourcedTrajectory(trajectory, reader.place.file, reader.place.line)
     for reason, count in reader.skipped.items():
         ledger.drop(reason, count)

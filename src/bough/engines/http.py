@@ -36,7 +36,7 @@ MAX_BODY = 64 << 20
 
 
 @dataclass(frozen=True)
-class Limits:
+class ServerLimits:
     """How much is asked of a server at once, and how long it is waited for.
 
     `timeout_s` bounds one request from start to end. The n-th retry comes after about
@@ -52,7 +52,7 @@ class Limits:
     longest_wait_s: float = 120.0
 
 
-class RefusedError(EngineError):
+class RequestRefusedError(EngineError):
     """The server understood the request and says no; asking again would not help. `words` are the server's."""
 
     def __init__(self, message: str, status: int, words: str) -> None:
@@ -63,10 +63,10 @@ class RefusedError(EngineError):
 class Server:
     """`url` is what the paths of requests are added to; `key_variable` names the environment variable with the key."""
 
-    def __init__(self, url: str, *, key_variable: str = "OPENAI_API_KEY", limits: Limits | None = None) -> None:
+    def __init__(self, url: str, *, key_variable: str = "OPENAI_API_KEY", limits: ServerLimits | None = None) -> None:
         self.url = _checked(url)
         self.key_variable = key_variable
-        self.limits = limits or Limits()
+        self.limits = limits or ServerLimits()
         self.retried = 0
         self.sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
         self._key = _key(key_variable)
@@ -85,7 +85,7 @@ class Server:
             raise EngineError(str(error)) from None
 
     async def post(self, path: str, body: dict[str, Any], *, json_answer: bool = True) -> Any:
-        """The JSON, or else text, that the server answers. Raises `RefusedError`, or `EngineError` after all tries."""
+        """The JSON, or else text, that the server answers. Raises `RequestRefusedError`, or `EngineError`."""
         for attempt in range(self.limits.retries + 1):
             try:
                 return await self._once("POST", path, body, json_answer)
@@ -141,7 +141,7 @@ class Server:
         if response.status_code in (401, 403):
             have = f"the key in {self.key_variable}" if self._key else f"no key ({self.key_variable} is not set)"
             message = f"{message}\nIt was given {have}."
-        raise RefusedError(message, response.status_code, words)
+        raise RequestRefusedError(message, response.status_code, words)
 
     def _wait_s(self, attempt: int, retry_after_s: float) -> float | None:
         """How long to wait before the next try, None if the server wants more patience than there is."""

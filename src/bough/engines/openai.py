@@ -17,7 +17,7 @@ from bough.calls.template import ChatTemplate
 from bough.config.sampling import SamplingConfig
 from bough.engines.base import Answer, ContextFullError, EngineError
 from bough.engines.chat import mix
-from bough.engines.http import Limits, RefusedError, Server
+from bough.engines.http import RequestRefusedError, Server, ServerLimits
 from bough.engines.wire import conversation, read_answer
 from bough.errors import InputError, did_you_mean
 from bough.types import Message
@@ -58,7 +58,7 @@ class OpenAIEngine:
         *,
         template: ChatTemplate | None = None,
         key_variable: str = "OPENAI_API_KEY",
-        limits: Limits | None = None,
+        limits: ServerLimits | None = None,
     ) -> None:
         self.server = Server(url, key_variable=key_variable, limits=limits)
         self.name, self.sampling, self.template = model, sampling or SamplingConfig(), template
@@ -87,7 +87,7 @@ class OpenAIEngine:
             body = self._body(messages, tools, seed)
             try:
                 response = await self.server.post(path, body)
-            except RefusedError as refusal:
+            except RequestRefusedError as refusal:
                 if context_is_full(refusal):
                     raise ContextFullError(f"the conversation is too long for {self.name}: {refusal.words}") from None
                 if not self._learn(refusal, body):
@@ -130,7 +130,7 @@ class OpenAIEngine:
                 body["tool_choice"] = self._tool_choice
         return body
 
-    def _learn(self, refusal: RefusedError, body: dict[str, Any]) -> bool:
+    def _learn(self, refusal: RequestRefusedError, body: dict[str, Any]) -> bool:
         """Whether the refusal names something that can be asked differently."""
         if refusal.status not in (400, 422):
             return False
@@ -171,7 +171,7 @@ class OpenAIChat:
         return
 
 
-def context_is_full(refusal: RefusedError) -> bool:
+def context_is_full(refusal: RequestRefusedError) -> bool:
     """Whether a server means that the conversation is too long."""
     return refusal.status in (400, 413, 422) and bool(FULL.search(refusal.words))
 
@@ -180,7 +180,7 @@ async def list_models(server: Server) -> dict[str, dict[str, Any]]:
     """What the server says of each model it serves."""
     try:
         listed = await server.get("/models")
-    except RefusedError as refusal:
+    except RequestRefusedError as refusal:
         if refusal.status in (401, 403):
             raise InputError(str(refusal)) from None
         raise InputError(f"there is no OpenAI-compatible server at {server.url}: {refusal.words}") from None

@@ -16,7 +16,7 @@ from typing import Any
 
 from bough.config.sampling import SamplingConfig
 from bough.engines.base import ContextFullError, EngineError, Generated
-from bough.engines.http import Limits, RefusedError, Server
+from bough.engines.http import RequestRefusedError, Server, ServerLimits
 from bough.engines.openai import choose_model, context_is_full, list_models
 from bough.engines.vllm import adapter_rank, drawing, finish_of
 from bough.engines.wire import LogprobError, read_choice, read_tokens
@@ -33,7 +33,7 @@ class VLLMServerEngine:
 
     @classmethod
     async def load(
-        cls, url: str, model: str = "", *, key_variable: str = "OPENAI_API_KEY", limits: Limits | None = None
+        cls, url: str, model: str = "", *, key_variable: str = "OPENAI_API_KEY", limits: ServerLimits | None = None
     ) -> VLLMServerEngine:
         """Finds the server's model, the only one if none is named.
 
@@ -71,7 +71,7 @@ class VLLMServerEngine:
         name = f"{Path(policy or folder).name}-{uuid.uuid4().hex[:8]}"
         try:
             await self._order("/load_lora_adapter", {"lora_name": name, "lora_path": str(Path(folder).absolute())})
-        except RefusedError as refusal:
+        except RequestRefusedError as refusal:
             if refusal.status != 404:
                 raise EngineError(f"the server cannot load the adapter {folder}: {refusal.words}") from None
             raise InputError(
@@ -97,7 +97,7 @@ class VLLMServerEngine:
         body = {"model": self._served, "prompt": prompt_ids, "logprobs": 0, "return_token_ids": True} | asked
         try:
             response = await self.server.post("/completions", body)
-        except RefusedError as refusal:
+        except RequestRefusedError as refusal:
             if context_is_full(refusal):
                 raise ContextFullError(f"the conversation is too long for {self.policy}: {refusal.words}") from None
             raise

@@ -37,7 +37,7 @@ NONSENSE = (
 
 
 @dataclass
-class Report:
+class CheckReport:
     """What was found. `problems` say where and what; `notes` are no problem."""
 
     problems: list[str] = field(default_factory=list)
@@ -51,44 +51,44 @@ class Report:
             self.problems.append(f"{what}: {type(error).__name__}: {error}")
 
 
-async def check(kind: type[Environment], name: str, tasks: list[Task], *, seed: int = 0) -> Report:
+async def check(environment_class: type[Environment], name: str, tasks: list[Task], *, seed: int = 0) -> CheckReport:
     """Plays a little with each task and reports every breach of the contract."""
-    report = Report()
+    report = CheckReport()
     for task in tasks:
         with report.looking_at(f"task {task.id}"):
-            await _check_task(kind, task, report, seed)
+            await _check_task(environment_class, task, report, seed)
     with report.looking_at("another process"):
-        await _check_other_process(name, kind, tasks[0], report)
+        await _check_other_process(name, environment_class, tasks[0], report)
     return report
 
 
-async def _check_task(kind: type[Environment], task: Task, report: Report, seed: int) -> None:
-    recorded = await _record(kind, task, random.Random(seed))  # noqa: S311  no secret
+async def _check_task(environment_class: type[Environment], task: Task, report: CheckReport, seed: int) -> None:
+    recorded = await _record(environment_class, task, random.Random(seed))  # noqa: S311  no secret
     where = f"task {task.id}"
     with report.looking_at(f"{where}, replay"):
-        await (await replay(kind, recorded)).close()
+        await (await replay(environment_class, recorded)).close()
     with report.looking_at(f"{where}, two episodes at once"):
-        await _check_interleaved(kind, recorded)
+        await _check_interleaved(environment_class, recorded)
     with report.looking_at(f"{where}, nonsense"):
-        await _check_nonsense(kind, task, report)
+        await _check_nonsense(environment_class, task, report)
     with report.looking_at(f"{where}, close"):
-        untouched = kind(task)
+        untouched = environment_class(task)
         await untouched.close()
-        started = kind(task)
+        started = environment_class(task)
         await started.start()
         await started.close()
         await started.close()
 
 
-async def _record(kind: type[Environment], task: Task, chance: random.Random) -> Trajectory:
+async def _record(environment_class: type[Environment], task: Task, rng: random.Random) -> Trajectory:
     """A short episode: the expert's replies where there is an expert, else chance's."""
-    environment = kind(task)
+    environment = environment_class(task)
     try:
         start = _observed(await environment.start())
         turns = []
         for _ in range(TURNS):
             choices = sorted(environment.choices())
-            reply = await environment.expert() or (environment.say(chance.choice(choices)) if choices else "Hello?")
+            reply = await environment.expert() or (environment.say(rng.choice(choices)) if choices else "Hello?")
             observation = _observed(await environment.step(reply))
             check_reward(environment, observation)
             message = Message(role="assistant", content=reply)
@@ -102,8 +102,8 @@ async def _record(kind: type[Environment], task: Task, chance: random.Random) ->
     return Trajectory(id=task.id, task=task, start=list(start.messages), turns=turns)
 
 
-async def _check_interleaved(kind: type[Environment], recorded: Trajectory) -> None:
-    both = kind(recorded.task), kind(recorded.task)
+async def _check_interleaved(environment_class: type[Environment], recorded: Trajectory) -> None:
+    both = environment_class(recorded.task), environment_class(recorded.task)
     try:
         for environment in both:
             await environment.start()
@@ -116,9 +116,9 @@ async def _check_interleaved(kind: type[Environment], recorded: Trajectory) -> N
         await asyncio.gather(*(environment.close() for environment in both))
 
 
-async def _check_nonsense(kind: type[Environment], task: Task, report: Report) -> None:
+async def _check_nonsense(environment_class: type[Environment], task: Task, report: CheckReport) -> None:
     for reply in NONSENSE:
-        environment = kind(task)
+        environment = environment_class(task)
         try:
             await environment.start()
             observation = _observed(await environment.step(reply))
@@ -131,9 +131,11 @@ async def _check_nonsense(kind: type[Environment], task: Task, report: Report) -
             report.problems.append(f"task {task.id}: the reply {reply!r:.40} gets no answer, and the episode goes on")
 
 
-async def _check_other_process(name: str, kind: type[Environment], task: Task, report: Report) -> None:
+async def _check_other_process(
+    name: str, environment_class: type[Environment], task: Task, report: CheckReport
+) -> None:
     """Another process has another hash seed: what hangs on the order of a set shows there."""
-    environment = kind(task)
+    environment = environment_class(task)
     try:
         here = await environment.start()
     finally:
@@ -155,13 +157,13 @@ def print_start(name: str, task: str) -> None:
     from bough.environments.registry import find
 
     async def start() -> list[Any]:
-        kind = find(name)
-        environment = kind(Task.model_validate_json(task))
+        environment_class = find(name)
+        environment = environment_class(Task.model_validate_json(task))
         try:
             return _messages(await environment.start())
         finally:
             await environment.close()
-            await shut_down(kind)
+            await shut_down(environment_class)
 
     print(json.dumps(asyncio.run(start())))
 

@@ -27,15 +27,15 @@ CLOSE_TIMEOUT_S = 10.0
 class Isolated:
     """One episode's environment. It is made by `start`, from a copy of the task: the task itself stays as it is."""
 
-    def __init__(self, kind: type[Environment], task: Task, *, step_timeout_s: float = 60.0) -> None:
-        self.kind, self.task, self.step_timeout_s = kind, task, step_timeout_s
+    def __init__(self, environment_class: type[Environment], task: Task, *, step_timeout_s: float = 60.0) -> None:
+        self.environment_class, self.task, self.step_timeout_s = environment_class, task, step_timeout_s
         self._environment: Environment | None = None
         self._thread: LoopThread | None = None
 
     async def start(self) -> Observation:
-        if not self.kind.shares_loop:
+        if not self.environment_class.shares_loop:
             self._thread = take_thread()
-        await self._call(f"{self.kind.__name__}(task)", self._make)
+        await self._call(f"{self.environment_class.__name__}(task)", self._make)
         return await self._observe("start", lambda environment: environment.start())
 
     async def step(self, reply: str) -> Observation:
@@ -82,7 +82,7 @@ class Isolated:
         return self._environment
 
     async def _make(self) -> None:
-        self._environment = self.kind(self.task.model_copy(deep=True))
+        self._environment = self.environment_class(self.task.model_copy(deep=True))
         self._environment.step_timeout_s = self.step_timeout_s
 
     async def _observe(self, what: str, act: Callable[[Environment], Awaitable[Observation]]) -> Observation:
@@ -97,14 +97,14 @@ class Isolated:
         return await _bounded(self._thread, what, work, timeout_s or self.step_timeout_s)
 
 
-async def shut_down(kind: type[Environment]) -> None:
+async def shut_down(environment_class: type[Environment]) -> None:
     """Lets go of what the environment's episodes share. A failure is logged: the episodes are on file."""
     thread: LoopThread | None = None
     try:
-        thread = None if kind.shares_loop else take_thread()
-        await _bounded(thread, "shutdown", lambda: _awaited("shutdown", kind.shutdown()), CLOSE_TIMEOUT_S)
+        thread = None if environment_class.shares_loop else take_thread()
+        await _bounded(thread, "shutdown", lambda: _awaited("shutdown", environment_class.shutdown()), CLOSE_TIMEOUT_S)
     except Exception as error:
-        log.warning("%s: %s", kind.name or kind.__name__, error)
+        log.warning("%s: %s", environment_class.name or environment_class.__name__, error)
     finally:
         if thread is not None:
             thread.leave()

@@ -24,17 +24,21 @@ log = logging.getLogger(__name__)
 MAX_REPEATED = 10_000
 
 
-def configured(kind: type[Environment], options: Mapping[str, JsonValue]) -> type[Environment]:
+def configured(environment_class: type[Environment], options: Mapping[str, JsonValue]) -> type[Environment]:
     """The environment with those of `options` that are its settings. Tasks come from files and cannot give any."""
-    values = {name: value for name, value in options.items() if name in kind.Settings.model_fields}
+    values = {name: value for name, value in options.items() if name in environment_class.Settings.model_fields}
     if not values:
-        return kind
-    more = {"settings": make_options(kind.Settings, values), "__module__": kind.__module__, "__doc__": kind.__doc__}
-    return type(kind.__name__, (kind,), more)
+        return environment_class
+    more = {
+        "settings": make_options(environment_class.Settings, values),
+        "__module__": environment_class.__module__,
+        "__doc__": environment_class.__doc__,
+    }
+    return type(environment_class.__name__, (environment_class,), more)
 
 
 def tasks_of(
-    kind: type[Environment],
+    environment_class: type[Environment],
     *,
     options: Mapping[str, JsonValue],
     split: str = "train",
@@ -43,20 +47,22 @@ def tasks_of(
 ) -> Iterator[Task]:
     """The tasks that were asked for, each with an id of its own and naming its environment."""
     if task_file is not None:
-        if wrong := [name for name in options if name not in kind.Settings.model_fields]:
+        if wrong := [name for name in options if name not in environment_class.Settings.model_fields]:
             raise InputError(
                 f"--options {wrong[0]} and --task-file exclude each other: the tasks of {task_file} say which they are"
             )
-        yield from read_tasks(task_file, kind.name)
+        yield from read_tasks(task_file, environment_class.name)
         return
-    for task in _distinct(_made(kind, make_options(kind.Options, options), split, seed), kind.name):
-        yield task if task.environment else task.model_copy(update={"environment": kind.name})
+    for task in _distinct(
+        _made(environment_class, make_options(environment_class.Options, options), split, seed), environment_class.name
+    ):
+        yield task if task.environment else task.model_copy(update={"environment": environment_class.name})
 
 
-def _made(kind: type[Environment], options: Config, split: str, seed: int) -> Iterator[Task]:
+def _made(environment_class: type[Environment], options: Config, split: str, seed: int) -> Iterator[Task]:
     """The environment's own tasks. Whatever goes wrong in its code is a WorldError."""
     try:
-        for task in kind.tasks(options, split=split, seed=seed):
+        for task in environment_class.tasks(options, split=split, seed=seed):
             if not isinstance(task, Task):
                 raise WorldError(f"tasks gave a {type(task).__name__}; it must give tasks")
             to_json(task)  # half a surrogate pair is text to Python, but to no file

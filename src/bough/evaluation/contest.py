@@ -48,14 +48,14 @@ class Watcher(Protocol):
 async def contest(config: EvalConfig, watcher: Watcher | None = None) -> Results:
     """Plays what is not yet on file, and writes and returns the results. Raises AllLostError where there are none."""
     assert config.output is not None
-    kind = configured(find(config.environment), config.options)
-    tasks = wanted_tasks(kind, config)
+    environment_class = configured(find(config.environment), config.options)
+    tasks = wanted_tasks(environment_class, config)
     try:
-        models = [await _play(config, kind, model, tasks, watcher) for model in config.model]
+        models = [await _play(config, environment_class, model, tasks, watcher) for model in config.model]
     finally:
-        await shut_down(kind)
+        await shut_down(environment_class)
     results = Results(
-        environment=kind.name,
+        environment=environment_class.name,
         options=config.options,
         split=None if config.task_file else config.split,
         seed=config.seed,
@@ -89,7 +89,7 @@ def _not_compared(why: str) -> None:
 
 
 async def _play(
-    config: EvalConfig, kind: type[Environment], model: str, tasks: list[Task], watcher: Watcher | None
+    config: EvalConfig, environment_class: type[Environment], model: str, tasks: list[Task], watcher: Watcher | None
 ) -> ModelResult:
     assert config.output is not None
     settings = config.contestant(model, config.output / "models" / folder_name(model))
@@ -106,12 +106,12 @@ async def _play(
                 if missing:
                     agent = agent or await make_agent(settings, settings)
                     tally = await collect(
-                        kind, agent, missing, collection.add,
+                        environment_class, agent, missing, collection.add,
                         limits=settings, concurrency=settings.concurrency, retries=settings.retries,
                         tell=(lambda tally: watcher.tell(tally.to_json())) if watcher is not None else None,
                     )  # fmt: skip
                     faults |= tally.lost
-                outcomes = _outcomes(collection, wanted, kind)
+                outcomes = _outcomes(collection, wanted, environment_class)
                 lost = _lost(collection, wanted, faults)
                 if config.stop_width and _narrow(outcomes, lost, config.stop_width, config.level):
                     break
@@ -122,9 +122,9 @@ async def _play(
     return ModelResult(name=model, settings=shown, outcomes=outcomes, lost=lost)
 
 
-def _outcomes(collection: Collection, wanted: Iterable[Attempt], kind: type[Environment]) -> list[Outcome]:
+def _outcomes(collection: Collection, wanted: Iterable[Attempt], environment_class: type[Environment]) -> list[Outcome]:
     """In the order of the tasks; a folder may hold more episodes than were asked for."""
-    locations = Locations(dict(kind.locations()))
+    locations = Locations(dict(environment_class.locations()))
     order = [attempt.id for attempt in wanted]
     asked = set(order)
     played = {record.id: Outcome.of(record, locations) for record in collection if record.id in asked}

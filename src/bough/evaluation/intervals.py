@@ -104,10 +104,10 @@ def mean_interval(values: Sequence[float], level: float = 0.95, seed: int = 0) -
 
 def resampled_means(distinct: Floats, shares: Floats, size: int, seed: int) -> Floats:
     """Means of resamples of `size`, drawn as counts of each distinct value, of which there are mostly few."""
-    chance = np.random.default_rng(seed)
+    rng = np.random.default_rng(seed)
     at_once = max(1, CHUNK // len(distinct))
     rounds = [min(at_once, RESAMPLES - start) for start in range(0, RESAMPLES, at_once)]
-    return np.concatenate([chance.multinomial(size, shares, size=count) @ distinct / size for count in rounds])
+    return np.concatenate([rng.multinomial(size, shares, size=count) @ distinct / size for count in rounds])
 
 
 def _normal_cdf(value: float) -> float:

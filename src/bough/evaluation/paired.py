@@ -104,10 +104,10 @@ def _exact(steps: np.ndarray[Any, np.dtype[np.int64]], one_sided: bool) -> float
 
 
 def _drawn(values: Floats, one_sided: bool, seed: int) -> float:
-    chance = np.random.default_rng(seed)
+    rng = np.random.default_rng(seed)
     as_large, size = 1, 1_000
     for _ in range(DRAWS // size):
-        signs = chance.integers(0, 2, size=(size, len(values))) * 2 - 1
+        signs = rng.integers(0, 2, size=(size, len(values))) * 2 - 1
         as_large += int(_as_large(signs @ values, values, one_sided).sum())
     return as_large / (DRAWS + 1)
 

@@ -37,7 +37,7 @@ class Measure:
 
 
 @dataclass(frozen=True)
-class Report:
+class SuccessReport:
     """Everything about one model.
 
     Failures are counted by how the episode ended, errors by kind over all turns; a
@@ -67,14 +67,14 @@ class Report:
 
 
 @dataclass(frozen=True)
-class Attempts:
+class TaskAttempts:
     """The attempts at each task, 1 for a success: those that ended, and with the lost ones as failures or successes."""
 
     known: ByTask
     sides: tuple[ByTask, ...]
 
     @classmethod
-    def of(cls, outcomes: Sequence[Outcome], lost: Sequence[Lost]) -> Attempts:
+    def of(cls, outcomes: Sequence[Outcome], lost: Sequence[Lost]) -> TaskAttempts:
         def solved(more: Sequence[Outcome] = ()) -> ByTask:
             return by_task([*outcomes, *more], lambda outcome: outcome.success)
 
@@ -89,13 +89,13 @@ class Attempts:
 
 def report(
     outcomes: Sequence[Outcome], *, lost: Sequence[Lost] = (), level: float = 0.95, sequential: bool = False
-) -> Report:
+) -> SuccessReport:
     """The report.
 
     `sequential`: the number of episodes was decided by looking at them. Rates then have
     intervals that hold at any time; other means have none.
     """
-    solved = Attempts.of(outcomes, lost)
+    solved = TaskAttempts.of(outcomes, lost)
     steps = ladder([solved.fewest])
     failed = [outcome for outcome in outcomes if outcome.success is False]
     errors: Counter[str] = Counter()
@@ -115,7 +115,7 @@ def report(
 
         return {k: _rate(solved, level, sequential, at(k)) for k in steps}
 
-    return Report(
+    return SuccessReport(
         tasks=len({outcome.task for outcome in outcomes}),
         episodes=len(outcomes),
         unknown=sum(outcome.success is None for outcome in outcomes),
@@ -137,10 +137,10 @@ def report(
 
 
 def _mistakes(outcomes: Sequence[Outcome], level: float, sequential: bool) -> dict[str, Measure]:
-    def made(kind: Reason) -> dict[str, list[float]]:
-        return by_task(outcomes, lambda outcome: None if outcome.mistakes is None else kind in outcome.mistakes)
+    def made(mistake: Reason) -> dict[str, list[float]]:
+        return by_task(outcomes, lambda outcome: None if outcome.mistakes is None else mistake in outcome.mistakes)
 
-    return {kind: _rate(Attempts(made(kind), ()), level, sequential) for kind in MISTAKES}
+    return {mistake: _rate(TaskAttempts(made(mistake), ()), level, sequential) for mistake in MISTAKES}
 
 
 def _types(outcomes: Sequence[Outcome], lost: Sequence[Lost], level: float, sequential: bool) -> dict[str, Measure]:
@@ -152,11 +152,13 @@ def _types(outcomes: Sequence[Outcome], lost: Sequence[Lost], level: float, sequ
     for one in lost:
         if one.type is not None:
             missing.setdefault(one.type, []).append(one)
-    parts = {name: Attempts.of(played.get(name, []), missing.get(name, [])) for name in sorted({*played, *missing})}
+    parts = {name: TaskAttempts.of(played.get(name, []), missing.get(name, [])) for name in sorted({*played, *missing})}
     return {name: _rate(solved, level, sequential) for name, solved in parts.items()}
 
 
-def _rate(solved: Attempts, level: float, sequential: bool, values: Callable[[ByTask], list[float]] = means) -> Measure:
+def _rate(
+    solved: TaskAttempts, level: float, sequential: bool, values: Callable[[ByTask], list[float]] = means
+) -> Measure:
     known, episodes = values(solved.known), sum(map(len, solved.known.values()))
     interval = _interval(solved.known, values, level, sequential)
     for side in solved.sides:

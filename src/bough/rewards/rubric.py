@@ -28,7 +28,7 @@ TOTAL = "total"
 
 
 @dataclass(frozen=True)
-class Part:
+class WeightedReward:
     """One reward with its parameters set, and its weight."""
 
     name: str
@@ -61,7 +61,7 @@ class Rubric:
         """What could not be computed, for a report."""
         return {name: {"failed": count, "why": self.why[name]} for name, count in self.failed.most_common()}
 
-    def _value(self, part: Part, trajectory: Trajectory) -> float | None:
+    def _value(self, part: WeightedReward, trajectory: Trajectory) -> float | None:
         try:
             value = part.reward(trajectory)
             if value is None:
@@ -77,7 +77,7 @@ class Rubric:
         return float(value)
 
 
-def _part(name: str, given: Weight) -> Part:
+def _part(name: str, given: Weight) -> WeightedReward:
     settings: dict[str, Any] = dict(given) if isinstance(given, Mapping) else {"weight": given}
     weight = float(settings.pop("weight", 1.0))
     reward = find(name)
@@ -88,4 +88,4 @@ def _part(name: str, given: Weight) -> Part:
             [f"{key} is not a setting{did_you_mean(key, ['weight', *known])}" for key in unknown],
         )
     # A function of one's own goes by its own name, not by its place.
-    return Part(name.rpartition(":")[2], weight, partial(reward, **settings), bounds_of(reward))
+    return WeightedReward(name.rpartition(":")[2], weight, partial(reward, **settings), bounds_of(reward))

@@ -85,8 +85,8 @@ class _ExpertChat:
     async def answer(self, messages: list[Message], tools: list[dict[str, Any]]) -> Answer:  # noqa: ARG002
         reply = await self.environment.expert()
         if reply is None:
-            kind = self.environment.kind
-            raise InputError(f"{kind.name}: there is no expert for task {self.environment.task.id}")
+            environment_class = self.environment.environment_class
+            raise InputError(f"{environment_class.name}: there is no expert for task {self.environment.task.id}")
         return Answer(Message(role="assistant", content=reply), None, "stop")
 
     def close(self) -> None:
@@ -96,13 +96,15 @@ class _ExpertChat:
 @dataclass
 class _RandomChat:
     environment: Isolated
-    chance: random.Random
+    rng: random.Random
 
     async def answer(self, messages: list[Message], tools: list[dict[str, Any]]) -> Answer:  # noqa: ARG002
         choices = await self.environment.choices()
         if not choices:
-            raise InputError(f"{self.environment.kind.name} does not say which actions are possible: none at random")
-        action = self.chance.choice(sorted(choices))
+            raise InputError(
+                f"{self.environment.environment_class.name} does not say which actions are possible: none at random"
+            )
+        action = self.rng.choice(sorted(choices))
         return Answer(Message(role="assistant", content=await self.environment.say(action)), None, "stop")
 
     def close(self) -> None:

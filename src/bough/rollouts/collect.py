@@ -93,9 +93,11 @@ class AllLostError(BoughError):
         super().__init__(f"no episode came to its end, {len(lost)} were given up; {episode}: {why}")
 
 
-def wanted_tasks(kind: type[Environment], config: CollectConfig | EvalConfig) -> list[Task]:
+def wanted_tasks(environment_class: type[Environment], config: CollectConfig | EvalConfig) -> list[Task]:
     """The tasks that the settings ask for. Says so where there are fewer."""
-    source = tasks_of(kind, options=config.options, split=config.split, task_file=config.task_file, seed=config.seed)
+    source = tasks_of(
+        environment_class, options=config.options, split=config.split, task_file=config.task_file, seed=config.seed
+    )
     tasks = first_tasks(source, config.tasks)
     if len(tasks) < config.tasks:
         console.err().print(f"{config.tasks} tasks were asked for; there are {len(tasks)}", style="yellow")
@@ -112,7 +114,7 @@ def attempts(tasks: Iterable[Task], count: int, seed: int) -> Iterator[Attempt]:
 
 
 async def collect(
-    kind: type[Environment],
+    environment_class: type[Environment],
     agent: Agent,
     wanted: Iterable[Attempt],
     finished: Finished,
@@ -132,7 +134,7 @@ async def collect(
 
     async def worker(queue: Iterator[Attempt], tried: int) -> None:
         for attempt in queue:
-            result = await _play(kind, agent, attempt, limits, range(tried, tried + retries + 1), tally)
+            result = await _play(environment_class, agent, attempt, limits, range(tried, tried + retries + 1), tally)
             tally.seconds = time.monotonic() - begun
             if result is not None and _keep(result, finished, tally):
                 tally.add(result[0])
@@ -155,11 +157,18 @@ async def collect(
 
 
 async def _play(
-    kind: type[Environment], agent: Agent, attempt: Attempt, limits: LimitsConfig, tries: range, tally: Tally
+    environment_class: type[Environment],
+    agent: Agent,
+    attempt: Attempt,
+    limits: LimitsConfig,
+    tries: range,
+    tally: Tally,
 ) -> tuple[Trajectory, Images] | None:
     for again in tries:
         try:
-            trajectory, images = await play(kind, attempt.task, agent, id=attempt.id, seed=attempt.seed, limits=limits)
+            trajectory, images = await play(
+                environment_class, attempt.task, agent, id=attempt.id, seed=attempt.seed, limits=limits
+            )
         except (WorldError, EngineError) as error:
             tally.faults["world" if isinstance(error, WorldError) else "engine"] += 1
             tally.lost[attempt.id] = _reason(error)

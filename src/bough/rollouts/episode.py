@@ -112,7 +112,7 @@ class Episode:
 
 
 async def play(
-    kind: type[Environment], task: Task, agent: Agent, *, id: str, seed: int, limits: LimitsConfig
+    environment_class: type[Environment], task: Task, agent: Agent, *, id: str, seed: int, limits: LimitsConfig
 ) -> tuple[Trajectory, list[tuple[int, bytes]]]:
     """Plays one episode; returns its record and the images seen on the way, each with its turn.
 
@@ -120,7 +120,7 @@ async def play(
     about the agent, and the episode may be played again.
     """
     episode = Episode(id, task)
-    environment = Isolated(kind, task, step_timeout_s=limits.step_timeout_s)
+    environment = Isolated(environment_class, task, step_timeout_s=limits.step_timeout_s)
     chat: Chat | None = None
     try:
         episode.begin(await environment.start())
@@ -146,7 +146,7 @@ async def _all_turns(episode: Episode, environment: Isolated, chat: Chat, limits
 
 
 async def _turns(episode: Episode, environment: Isolated, chat: Chat, limits: LimitsConfig) -> None:
-    max_turns = limits.max_turns or environment.kind.max_turns
+    max_turns = limits.max_turns or environment.environment_class.max_turns
     while episode.stop is None:
         if len(episode.turns) == max_turns:
             episode.stop = "max_turns"

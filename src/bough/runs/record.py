@@ -23,7 +23,7 @@ PIECE = 1 << 20
 
 
 @dataclass
-class Record:
+class StageRecord:
     """A stage's memory, in `stage.json` of its folder.
 
     `note` is what a gate said; `goes_on_with`, after an evaluation, the model that the run goes on with:
@@ -45,7 +45,7 @@ class Record:
         write_json(folder / "stage.json", asdict(self))
 
     @classmethod
-    def read(cls, folder: Path) -> Record | None:
+    def read(cls, folder: Path) -> StageRecord | None:
         """What is remembered of the stage of `folder`; None where there is nothing, or nothing that can be read."""
         try:
             return TypeAdapter(cls).validate_json(read_small(folder / "stage.json", MAX_JSON), strict=True)

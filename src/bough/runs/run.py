@@ -17,7 +17,7 @@ from bough.runs.gate import judge
 from bough.runs.kinds import FREE, KINDS, Kind
 from bough.runs.numbers import files_of, numbers_of
 from bough.runs.recipe import FILE_NAME, Planned, Recipe, plan, read_recipe, to_yaml
-from bough.runs.record import Record, content, fingerprint
+from bough.runs.record import StageRecord, content, fingerprint
 from bough.tracking.recipe import RecipeTracker
 from bough.tracking.trackers import Name
 from bough.verbs import VERBS, resolve
@@ -27,7 +27,7 @@ LOCK = ".lock"
 
 
 @dataclass
-class Shelf:
+class Artifacts:
     """What the stages so far have made: the newest of each kind, and everything by its stage's name."""
 
     model: str
@@ -49,7 +49,7 @@ class Run:
     def check(self) -> None:
         """Every stage's settings, before anything runs: all problems at once."""
         problems = list(self._world_problems())
-        shelf = Shelf(self.recipe.model)
+        shelf = Artifacts(self.recipe.model)
         for stage in self.stages:
             if stage.verb not in KINDS:
                 problems.append(
@@ -86,7 +86,7 @@ class Run:
 
     def settings(self) -> Iterator[tuple[Planned, dict[str, Any]]]:
         """Every stage with the settings it would run with, those at their defaults left out."""
-        shelf = Shelf(self.recipe.model)
+        shelf = Artifacts(self.recipe.model)
         for stage in self.stages:
             yield stage, self._config(stage, shelf).model_dump(mode="json", exclude_unset=True)
             self._shelve(stage, shelf)
@@ -107,7 +107,7 @@ class Run:
     def _play_all(self, tell: Tell) -> None:
         recipe, lineage = self.folder / FILE_NAME, self.folder / "lineage.json"
         write_atomically(recipe, to_yaml(self.recipe))
-        shelf = Shelf(self.recipe.model)
+        shelf = Artifacts(self.recipe.model)
         with self._tracker() as tracker:
             if tracker:
                 tracker.keep(recipe)
@@ -126,14 +126,14 @@ class Run:
 
     def lineage(self) -> list[dict[str, Any]]:
         """Which data and which model made which, as far as the run has come."""
-        records = [(stage, Record.read(self.folder / stage.folder)) for stage in self.stages]
+        records = [(stage, StageRecord.read(self.folder / stage.folder)) for stage in self.stages]
         return [
             {"stage": stage.folder, "verb": record.verb, "inputs": record.inputs, "outputs": record.outputs,
              "finished": record.finished, "note": record.note, "goes_on_with": record.goes_on_with}
             for stage, record in records if record is not None
         ]  # fmt: skip
 
-    def _play(self, stage: Planned, shelf: Shelf, tell: Tell, tracker: RecipeTracker | None) -> Record:
+    def _play(self, stage: Planned, shelf: Artifacts, tell: Tell, tracker: RecipeTracker | None) -> StageRecord:
         kind, folder = KINDS[stage.verb], self.folder / stage.folder
         if folder.is_symlink():
             raise InputError(f"{folder} is a link; a run writes and removes only inside its own folder")
@@ -142,8 +142,8 @@ class Run:
         settings = {key: value for key, value in config.model_dump(mode="json").items() if key not in FREE}
         for name in inputs:  # where an input lies is no matter, only what is in it
             settings.pop(name, None)
-        record = Record(stage.verb, stage.name, stage.round, fingerprint(stage.verb, settings, inputs), inputs)
-        before = Record.read(folder)
+        record = StageRecord(stage.verb, stage.name, stage.round, fingerprint(stage.verb, settings, inputs), inputs)
+        before = StageRecord.read(folder)
         same = before is not None and before.fingerprint == record.fingerprint
         if before is not None and same and before.finished and (folder / kind.artefact).exists():
             tell(f"{stage.folder}: done already")
@@ -169,7 +169,7 @@ class Run:
             tracker.add(stage.folder, settings, numbers_of(folder), files_of(folder))
         return record
 
-    def _config(self, stage: Planned, shelf: Shelf) -> Config:
+    def _config(self, stage: Planned, shelf: Artifacts) -> Config:
         """The stage's settings: its own, then the world's and what the stages before have made."""
         kind, folder = KINDS[stage.verb], self.folder / stage.folder
         config: type[Config] = resolve(VERBS[stage.verb].config)
@@ -196,7 +196,7 @@ class Run:
                     values.pop(name, None)
         return config(**values)
 
-    def _sources(self, stage: Planned, kind: Kind, shelf: Shelf) -> list[Path]:
+    def _sources(self, stage: Planned, kind: Kind, shelf: Artifacts) -> list[Path]:
         """The files that the stage reads: those of the stages it names, or the newest of its kind."""
         assert kind.reads is not None
         for name in stage.sources:
@@ -206,14 +206,14 @@ class Run:
             return [shelf.by_name[name] for name in stage.sources]
         return [shelf.newest[kind.reads]] if kind.reads in shelf.newest else []
 
-    def _shelve(self, stage: Planned, shelf: Shelf) -> None:
+    def _shelve(self, stage: Planned, shelf: Artifacts) -> None:
         kind = KINDS[stage.verb]
         path = self.folder / stage.folder / kind.artefact
         shelf.by_name[stage.name] = shelf.newest[kind.writes] = path
         if kind.writes == "model":
             shelf.model = str(path)
 
-    def _open_gate(self, stage: Planned, shelf: Shelf, record: Record, tell: Tell) -> None:
+    def _open_gate(self, stage: Planned, shelf: Artifacts, record: StageRecord, tell: Tell) -> None:
         """After an evaluation with a gate: a model that is not really better gives way to the one before."""
         if KINDS[stage.verb].writes != "evaluation":
             return
@@ -234,7 +234,7 @@ class Run:
         shelf.evaluated[stage.name] = here
         self._remember(stage, shelf, record)
 
-    def _remember(self, stage: Planned, shelf: Shelf, record: Record) -> None:
+    def _remember(self, stage: Planned, shelf: Artifacts, record: StageRecord) -> None:
         """Which model the run goes on with after an evaluation."""
         path = Path(shelf.model)
         record.goes_on_with = str(path.relative_to(self.folder)) if path.is_relative_to(self.folder) else shelf.model

@@ -12,11 +12,11 @@ from bough.evaluation.correction import holm
 from bough.evaluation.results import Results
 from bough.evaluation.success import report
 from bough.runs.recipe import Recipe, plan
-from bough.runs.record import Record
+from bough.runs.record import StageRecord
 
 
 @dataclass(frozen=True)
-class Row:
+class SummaryRow:
     """An evaluation of a run. `compared` is with the one whose model the run had gone on with, if there is one."""
 
     stage: str
@@ -29,9 +29,9 @@ class Row:
     compared: Comparison | None = None
 
 
-def summary(folder: Path, recipe: Recipe) -> list[Row]:
+def summary(folder: Path, recipe: Recipe) -> list[SummaryRow]:
     """All finished evaluations in order; the p-values of the comparisons are corrected for their number (Holm)."""
-    rows: list[Row] = []
+    rows: list[SummaryRow] = []
     held: tuple[str, Results] | None = None
     seen: list[tuple[str, Results]] = []
     for stage, record, results in _evaluations(folder, recipe):
@@ -50,9 +50,9 @@ def summary(folder: Path, recipe: Recipe) -> list[Row]:
     ]
 
 
-def _evaluations(folder: Path, recipe: Recipe) -> Iterator[tuple[str, Record, Results]]:
+def _evaluations(folder: Path, recipe: Recipe) -> Iterator[tuple[str, StageRecord, Results]]:
     for stage in plan(recipe):
-        record = Record.read(folder / stage.folder)
+        record = StageRecord.read(folder / stage.folder)
         if record is None or not record.finished or stage.verb != "eval":
             continue
         try:
@@ -61,12 +61,12 @@ def _evaluations(folder: Path, recipe: Recipe) -> Iterator[tuple[str, Record, Re
             continue
 
 
-def _row(stage: str, results: Results) -> Row:
+def _row(stage: str, results: Results) -> SummaryRow:
     model, early = results.models[-1], results.stop_width is not None
     found = report(model.outcomes, lost=model.lost, level=0.95, sequential=early).success
     if found is None or found.interval is None:
-        return Row(stage, None, 0.0, 1.0, len(model.outcomes), len(model.lost))
-    return Row(stage, found.mean, found.interval.low, found.interval.high, len(model.outcomes), len(model.lost))
+        return SummaryRow(stage, None, 0.0, 1.0, len(model.outcomes), len(model.lost))
+    return SummaryRow(stage, found.mean, found.interval.low, found.interval.high, len(model.outcomes), len(model.lost))
 
 
 def _compared(before: Results, after: Results) -> Comparison | None:

@@ -21,12 +21,12 @@ class BrokenError(SandboxError):
     """The sandbox broke while a program ran in it, which may well be the program's doing."""
 
 
-class RefusedError(InputError):
+class NoSandboxError(InputError):
     """There are no walls to be had here, and nobody allowed to go without: trying again will not help."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Limits:
+class SandboxLimits:
     """What one program may use.
 
     `memory_mb` bounds each process's address space and what all its processes hold
@@ -90,7 +90,7 @@ class Session(Protocol):
         """
 
 
-class Runner(Protocol):
+class ProgramRunner(Protocol):
     """Something that runs programs."""
 
     async def run(self, code: str, *, timeout_s: float | None = None, answer: Answer | None = None) -> Result:

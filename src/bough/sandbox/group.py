@@ -15,7 +15,7 @@ from functools import cache
 from itertools import count
 from pathlib import Path
 
-from bough.sandbox.base import Limits
+from bough.sandbox.base import SandboxLimits
 
 ROOT = Path("/sys/fs/cgroup")
 OWN = Path("/proc/self/cgroup")
@@ -27,7 +27,7 @@ ENTER = 'echo $$ > "$0/cgroup.procs" && exec "$@"'
 _NUMBERS = count()
 
 
-class Group:
+class ControlGroup:
     """One group, empty until a command is started in it."""
 
     def __init__(self, folder: Path) -> None:
@@ -50,7 +50,7 @@ class Group:
                 time.sleep(0.01)
 
 
-def make(limits: Limits, own_mb: float) -> Group | None:
+def make(limits: SandboxLimits, own_mb: float) -> ControlGroup | None:
     """A group for one sandbox, whose keeper holds `own_mb` itself; None where there is none to be had."""
     above = _place(os.geteuid())
     return None if above is None else _make(above, limits, own_mb)
@@ -71,7 +71,7 @@ def _place(user: int) -> Path | None:  # noqa: ARG001  another user, another ans
         if not Path("/proc", left.name.split("-")[1]).exists():
             with contextlib.suppress(OSError):
                 left.rmdir()
-    group = _make(above, Limits(), 0.0)
+    group = _make(above, SandboxLimits(), 0.0)
     if group is None:
         return None
     try:
@@ -100,8 +100,8 @@ def find() -> Path | None:
     return here
 
 
-def _make(above: Path, limits: Limits, own_mb: float) -> Group | None:
-    group = Group(above / f"bough-{os.getpid()}-{next(_NUMBERS)}")
+def _make(above: Path, limits: SandboxLimits, own_mb: float) -> ControlGroup | None:
+    group = ControlGroup(above / f"bough-{os.getpid()}-{next(_NUMBERS)}")
     # Both scratch folders are memory too; the watch looks twenty times a second and is to be first.
     memory_mb = int(1.25 * limits.memory_mb + 2 * limits.disk_mb + own_mb) + 64
     try:

@@ -9,9 +9,9 @@ import time
 from types import TracebackType
 from typing import Self
 
-from bough.sandbox.base import Answer, Limits, Result
+from bough.sandbox.base import Answer, Result, SandboxLimits
 from bough.sandbox.walls import Walls, choose
-from bough.sandbox.worker import Worker
+from bough.sandbox.worker import SandboxWorker
 
 LEAST_SESSIONS, SESSIONS_PER_CORE = 4, 16
 REPLAY_S = 10.0  # cells that took longer than this together are not run again
@@ -34,7 +34,7 @@ class Sandbox:
 
     def __init__(
         self,
-        limits: Limits | None = None,
+        limits: SandboxLimits | None = None,
         *,
         workers: int | None = None,
         sessions: int | None = None,
@@ -43,7 +43,7 @@ class Sandbox:
         warm_up: str = "",
         hidden: tuple[str, ...] = (),
     ) -> None:
-        self.limits = limits or Limits()
+        self.limits = limits or SandboxLimits()
         self.walls = choose(unsafe=unsafe, wanted=walls)
         cores = len(os.sched_getaffinity(0))
         self.workers = workers or cores
@@ -51,8 +51,8 @@ class Sandbox:
         fitting = min(memory_mb // self.limits.memory_mb, SESSIONS_PER_CORE * cores)
         self.sessions = sessions or max(LEAST_SESSIONS, fitting)
         self.warm_up, self.hidden = warm_up, hidden
-        self._idle: list[Worker] = []
-        self._busy: set[Worker] = set()
+        self._idle: list[SandboxWorker] = []
+        self._busy: set[SandboxWorker] = set()
         self._turns = asyncio.Semaphore(self.workers)
         self._placed: dict[LocalSession, None] = {}  # those that have a worker, longest unused first
         self._door, self._changed = asyncio.Lock(), asyncio.Event()
@@ -77,13 +77,13 @@ class Sandbox:
             worker.kill()
         self._idle, self._busy = [], set()
 
-    async def take(self) -> Worker:
+    async def take(self) -> SandboxWorker:
         """A worker that nobody else uses: a warm one, or a new one."""
         if self._idle:
             worker = self._idle.pop()
             self._busy.add(worker)
         else:
-            worker = Worker(self.walls, self.limits, self.warm_up, self.hidden)
+            worker = SandboxWorker(self.walls, self.limits, self.warm_up, self.hidden)
             self._busy.add(worker)
             try:
                 await worker.start()
@@ -92,7 +92,7 @@ class Sandbox:
                 raise
         return worker
 
-    def give_back(self, worker: Worker) -> None:
+    def give_back(self, worker: SandboxWorker) -> None:
         """Keeps a clean worker for the next, and lets go of any other."""
         self._busy.discard(worker)
         if worker.clean and not self._closed and len(self._idle) < self.workers:
@@ -100,7 +100,7 @@ class Sandbox:
         else:
             worker.kill()
 
-    async def place(self, session: LocalSession) -> Worker:
+    async def place(self, session: LocalSession) -> SandboxWorker:
         """A worker for a session, as soon as there is a place: first come, first served."""
         async with self._door:
             while len(self._placed) >= self.sessions:
@@ -143,7 +143,7 @@ class LocalSession:
 
     def __init__(self, sandbox: Sandbox) -> None:
         self._sandbox = sandbox
-        self._worker: Worker | None = None
+        self._worker: SandboxWorker | None = None
         self._idle_since: float | None = None
         self._ended = False
         # The cells that were run here with their time-outs, how long they took, and those to run again first.
@@ -199,7 +199,7 @@ class LocalSession:
                 self._sandbox.give_back(worker)
                 self._sandbox.leave(self)
 
-    async def _have_worker(self) -> Worker:
+    async def _have_worker(self) -> SandboxWorker:
         if self._worker is None:
             self._worker = await self._sandbox.place(self)
         return self._worker

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from bough.errors import InputError
-from bough.sandbox.base import Answer, Limits, Result, SandboxError
+from bough.sandbox.base import Answer, Result, SandboxError, SandboxLimits
 from bough.sandbox.inside import notebook
 from bough.sandbox.inside.output import Output
 
@@ -50,11 +50,11 @@ print("\\n" + {mark!r} + json.dumps([_value, _error]))
 class RemoteSandbox:
     """A client of one server, for at most `requests` programs at a time."""
 
-    def __init__(self, url: str, limits: Limits | None = None, *, requests: int = 32) -> None:
+    def __init__(self, url: str, limits: SandboxLimits | None = None, *, requests: int = 32) -> None:
         if not url.startswith(("http://", "https://")):
             raise InputError(f"sandbox_url is {url!r}; it must begin with http:// or https://")
         self.url = url.rstrip("/").removesuffix("/run_code") + "/run_code"
-        self.limits = limits or Limits()
+        self.limits = limits or SandboxLimits()
         self._turns = asyncio.Semaphore(requests)
 
     async def run(self, code: str, *, timeout_s: float | None = None, answer: Answer | None = None) -> Result:

@@ -31,7 +31,7 @@ ENVIRONMENT = {
 
 
 @dataclass(frozen=True)
-class View:
+class SandboxView:
     """What is shown, as the host names it; `inside` says where a sandbox sees it.
 
     `views`: what is shown, and where. `links`: links as the host has them. `hide`: for tracebacks.
@@ -54,7 +54,7 @@ class View:
 
 
 @cache
-def view() -> View:
+def view() -> SandboxView:
     """The view that goes with the Python that runs this."""
     python = os.path.realpath(getattr(sys, "_base_executable", sys.executable) or sys.executable)
     packages = [path for path in dict.fromkeys(map(sysconfig.get_path, ("purelib", "platlib"))) if Path(path).is_dir()]
@@ -72,7 +72,7 @@ def view() -> View:
     hide = dict.fromkeys(packages, "site-packages") | {stdlib: "python"}
     # Its own library may be looked for where it was installed.
     moved = {"LD_LIBRARY_PATH": f"{_place(prefix)}/lib"} if prefix in outer and _place(prefix) != prefix else {}
-    return View(python, views, links, packages, hide, moved)
+    return SandboxView(python, views, links, packages, hide, moved)
 
 
 def libraries(root: str = "") -> tuple[list[str], dict[str, str]]:

@@ -14,7 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
-from bough.sandbox.base import Limits, RefusedError
+from bough.sandbox.base import NoSandboxError, SandboxLimits
 from bough.sandbox.inside.launch import DEVICES
 from bough.sandbox.view import ENVIRONMENT, PROGRAM, SCRATCH, boot, covered, view
 
@@ -29,7 +29,7 @@ REFUSAL = (
 
 
 def command(
-    walls: Walls, limits: Limits, folder: str, warm_up: str = "", hidden: tuple[str, ...] = ()
+    walls: Walls, limits: SandboxLimits, folder: str, warm_up: str = "", hidden: tuple[str, ...] = ()
 ) -> tuple[list[str], dict[str, str]]:
     """What to start, and with which environment.
 
@@ -69,7 +69,7 @@ def command(
     return [shown.python, *boot("launch", SOURCE), json.dumps(plan)], {}
 
 
-def _bubblewrap(limits: Limits, hidden: list[str], *, remounts: bool) -> list[str]:
+def _bubblewrap(limits: SandboxLimits, hidden: list[str], *, remounts: bool) -> list[str]:
     shown = view()
     options = ["--unshare-ipc", "--unshare-pid", "--unshare-net", "--unshare-uts", "--unshare-cgroup-try"]
     # Rights that the keeper uses first of all, and gives up: to become nobody, and to limit the scratch folders.
@@ -104,18 +104,18 @@ def _set_uid(program: str) -> bool:
 
 
 def check_platform() -> None:
-    """Raises `RefusedError` on anything but Linux: walls, limits and the watch over processes are its kernel's."""
+    """Raises `NoSandboxError` on anything but Linux: walls, limits and the watch over processes are its kernel's."""
     if sys.platform != "linux":
-        raise RefusedError(
+        raise NoSandboxError(
             f"the sandbox needs Linux, and this is {sys.platform}; name a remote one instead (sandbox_url)"
         )
 
 
 def choose(*, unsafe: bool = False, wanted: Walls | None = None) -> Walls:
-    """The best walls to be had here. Raises `RefusedError` where there are none and `unsafe` is not allowed."""
+    """The best walls to be had here. Raises `NoSandboxError` where there are none and `unsafe` is not allowed."""
     check_platform()
     if wanted == "none" and not unsafe:
-        raise RefusedError("a sandbox without walls is only to be had with --unsafe-no-sandbox")
+        raise NoSandboxError("a sandbox without walls is only to be had with --unsafe-no-sandbox")
     if wanted is not None:
         return wanted
     kinds: tuple[Walls, ...] = ("bubblewrap", "namespaces")
@@ -127,7 +127,7 @@ def choose(*, unsafe: bool = False, wanted: Walls | None = None) -> Walls:
         troubles[kind] = trouble
     if unsafe:
         return "none"
-    raise RefusedError(REFUSAL, [f"{kind}: {trouble}" for kind, trouble in troubles.items()])
+    raise NoSandboxError(REFUSAL, [f"{kind}: {trouble}" for kind, trouble in troubles.items()])
 
 
 @cache
@@ -136,7 +136,7 @@ def _tried(kind: Walls, user: int) -> str | None:  # noqa: ARG001  another user,
     if kind == "bubblewrap" and shutil.which("bwrap") is None:
         return "bwrap is not installed"
     with tempfile.TemporaryDirectory(prefix="bough-") as folder:
-        start, environment = command(kind, Limits(), folder)
+        start, environment = command(kind, SandboxLimits(), folder)
         try:
             # At the end of its input a keeper ends.
             done = subprocess.run(  # noqa: S603  ours

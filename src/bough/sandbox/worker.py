@@ -13,7 +13,7 @@ import time
 from typing import Any
 
 from bough.sandbox import group
-from bough.sandbox.base import Answer, BrokenError, Limits, Result, SandboxError
+from bough.sandbox.base import Answer, BrokenError, Result, SandboxError, SandboxLimits
 from bough.sandbox.inside import frames, processes
 from bough.sandbox.walls import Walls, command
 
@@ -24,17 +24,17 @@ IDLE_WATCH_S = 1.0  # and between the cells of a session
 OBEY_S = 5.0  # a keeper has this long to end what holds too much
 
 
-class Worker:
+class SandboxWorker:
     """One keeper. It runs one program at a time, or one session."""
 
-    def __init__(self, walls: Walls, limits: Limits, warm_up: str = "", hidden: tuple[str, ...] = ()) -> None:
+    def __init__(self, walls: Walls, limits: SandboxLimits, warm_up: str = "", hidden: tuple[str, ...] = ()) -> None:
         self.walls, self.limits, self.warm_up, self.hidden = walls, limits, warm_up, hidden
         self.clean = True
         self._overfull = False
         self._process: subprocess.Popen[bytes] | None = None
         self._watch: asyncio.Task[None] | None = None
         self._busy = asyncio.Event()
-        self._group: group.Group | None = None
+        self._group: group.ControlGroup | None = None
         self._folder: tempfile.TemporaryDirectory[str] | None = None
 
     async def start(self) -> None:

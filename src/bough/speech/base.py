@@ -23,7 +23,7 @@ def check_length(reply: str) -> None:
 
 
 @dataclass(frozen=True)
-class Said:
+class ParsedReply:
     """What a reply says: why, what is done, and the same as calls where the form has them."""
 
     thought: str
@@ -36,7 +36,7 @@ class Speech(Protocol):
 
     PROMPT: str
 
-    def parse(self, reply: str) -> Said:
+    def parse(self, reply: str) -> ParsedReply:
         """What `reply` says. Raises `MalformedError`."""
 
     def write(self, action: str, thought: str = "") -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 
-from bough.speech.base import MalformedError, Said
+from bough.speech.base import MalformedError, ParsedReply
 from bough.speech.functions import read_call, spoken
 from bough.types import ToolCall
 
@@ -16,7 +16,7 @@ _ACTION = re.compile(r"^[^\S\n]*action[^\S\n]*:[ \t]*(.*)$", re.IGNORECASE | re.
 _THOUGHT = re.compile(r"^\s*thought\s*:[ \t]*", re.IGNORECASE)
 
 
-def parse(reply: str) -> Said:
+def parse(reply: str) -> ParsedReply:
     """The one command of a reply and the thought before it. Names are read in any case."""
     reply = spoken(reply)
     actions = list(_ACTION.finditer(reply))
@@ -29,7 +29,9 @@ def parse(reply: str) -> Said:
     if call is None:
         raise MalformedError(f"{written[:200]!r} is not a command. {PROMPT}")
     thought = _THOUGHT.sub("", reply[: actions[0].start()], count=1).strip()
-    return Said(thought=thought, action=spell(call), calls=(call.model_copy(update={"name": call.name.lower()}),))
+    return ParsedReply(
+        thought=thought, action=spell(call), calls=(call.model_copy(update={"name": call.name.lower()}),)
+    )
 
 
 def write(action: str, thought: str = "") -> str:

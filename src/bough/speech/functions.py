@@ -15,7 +15,7 @@ from collections.abc import Callable
 
 from pydantic import JsonValue
 
-from bough.speech.base import MAX_CALLS, MalformedError, Said, check_length
+from bough.speech.base import MAX_CALLS, MalformedError, ParsedReply, check_length
 from bough.types import ToolCall
 
 PROMPT = "Think if you like, then write one action as a call on the last line, for example: click('3')"
@@ -24,7 +24,7 @@ _FENCE = re.compile(r"^\s*`{1,3}(?:\w+\s*$)?|`{1,3}\s*$")
 _OPENING = re.compile(r"\s*[A-Za-z_]\w*\s*\(")
 
 
-def parse(reply: str) -> Said:
+def parse(reply: str) -> ParsedReply:
     """The one call of a reply, and what stands before it."""
     lines = spoken(reply).strip().splitlines()
     found, tried = list[tuple[int, ToolCall]](), 0
@@ -42,7 +42,7 @@ def parse(reply: str) -> Said:
         raise MalformedError(f"That is {len(found)} actions; take one at a time. {PROMPT}")
     number, call = found[0]
     thought = "\n".join(line for line in lines[:number] if line.strip("` \t") not in ("", "python"))
-    return Said(thought=thought.strip(), action=spell(call), calls=(call,))
+    return ParsedReply(thought=thought.strip(), action=spell(call), calls=(call,))
 
 
 def write(action: str, thought: str = "") -> str:

@@ -10,7 +10,7 @@ import json
 
 from pydantic import ValidationError
 
-from bough.speech.base import MAX_CALLS, MalformedError, Said, check_length
+from bough.speech.base import MAX_CALLS, MalformedError, ParsedReply, check_length
 from bough.types import Message, ToolCall
 
 PROMPT = """To use a tool, write the call as JSON in its tags, for example:
@@ -20,7 +20,7 @@ PROMPT = """To use a tool, write the call as JSON in its tags, for example:
 OPEN, CLOSE = "<tool_call>", "</tool_call>"
 
 
-def parse(reply: str) -> Said:
+def parse(reply: str) -> ParsedReply:
     """The calls of a reply, and the text around them; without calls the action is the text itself."""
     check_length(reply)
     thinking, ended, spoken = reply.rpartition("</think>")
@@ -35,9 +35,9 @@ def parse(reply: str) -> Said:
     if CLOSE in around:
         raise MalformedError(f"{CLOSE} closes no tool call. {PROMPT}")
     if not written:
-        return Said(thought=thought, action=around)
+        return ParsedReply(thought=thought, action=around)
     calls = tuple(map(_read, written))
-    return Said(
+    return ParsedReply(
         thought="\n".join(filter(None, [thought, around])), action="\n".join(map(call_text, calls)), calls=calls
     )
 

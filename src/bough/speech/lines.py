@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 
-from bough.speech.base import MalformedError, Said, check_length
+from bough.speech.base import MalformedError, ParsedReply, check_length
 
 PROMPT = """Answer in two lines, for example:
 THOUGHT: The mug may be on the shelf.
@@ -19,7 +19,7 @@ _ACTION = re.compile(
 _THOUGHT = re.compile(r"^[ \t\r\n*]*(?:thought|think)[ \t]*:\**[ \t]*", re.IGNORECASE)
 
 
-def parse(reply: str) -> Said:
+def parse(reply: str) -> ParsedReply:
     """The one action of a reply and the thought before it."""
     check_length(reply)
     actions = list(_ACTION.finditer(reply))
@@ -32,7 +32,7 @@ def parse(reply: str) -> Said:
         raise MalformedError(f"The action is empty. {PROMPT}")
     if _THOUGHT.match(action):
         raise MalformedError(f"The action comes last, behind the thought. {PROMPT}")
-    return Said(thought=_THOUGHT.sub("", reply[: actions[0].start()], count=1).strip(), action=action)
+    return ParsedReply(thought=_THOUGHT.sub("", reply[: actions[0].start()], count=1).strip(), action=action)
 
 
 def write(action: str, thought: str = "") -> str:

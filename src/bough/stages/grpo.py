@@ -24,7 +24,7 @@ from bough.types import Call, Group, Trajectory
 
 
 @dataclass(frozen=True)
-class Attempts(Example):
+class GroupExample(Example):
     """The calls of a group's attempts, each with its advantage and the weight of its tokens.
 
     `before` are the calls' log-probabilities before the first update on this group, where
@@ -51,19 +51,19 @@ class GRPOObjective:
         self.config, self.online = config, online
         self.needs_reference = not online or config.kl_coef > 0
 
-    def parts(self, example: Attempts) -> list[Attempts]:
+    def parts(self, example: GroupExample) -> list[GroupExample]:
         rows = enumerate(zip(example.calls, example.advantages, example.weights, strict=True))
         return [
             replace(example, calls=[c], advantages=(a,), weights=(w,), before=example.before[i : i + 1])
             for i, (c, a, w) in rows
         ]
 
-    def amount(self, example: Attempts) -> float:
+    def amount(self, example: GroupExample) -> float:
         return example.denominator
 
     def loss(
         self,
-        parts: Sequence[Attempts],
+        parts: Sequence[GroupExample],
         logprobs: Sequence[Sequence[Tensor]],
         reference: Sequence[Sequence[Tensor]] | None,
         denominator: float,
@@ -89,10 +89,10 @@ class GRPOObjective:
         )
 
 
-def groups(config: GRPOConfig, builder: CallBuilder, held_out: bool = False) -> Examples[Attempts]:
+def groups(config: GRPOConfig, builder: CallBuilder, held_out: bool = False) -> Examples[GroupExample]:
     """The groups of the training file, or of the held-out one; groups that teach nothing are dropped and counted."""
 
-    def make(sample: Sample, source: CallSource) -> Attempts:
+    def make(sample: Sample, source: CallSource) -> GroupExample:
         if not isinstance(sample, Group):
             raise RowError("wrong_kind", f"this is a {type(sample).__name__.lower()}; GRPO learns from groups")
         return make_attempts(sample, source, config)
@@ -105,7 +105,7 @@ def groups(config: GRPOConfig, builder: CallBuilder, held_out: bool = False) -> 
     return found
 
 
-def _check_temperature(file: Path, examples: Sequence[Attempts], temperature: float) -> None:
+def _check_temperature(file: Path, examples: Sequence[GroupExample], temperature: float) -> None:
     """Replies sampled at another temperature come from another distribution than the one that is trained."""
     sampled = {call.temperature for example in examples for call in example.calls if call.temperature}
     if sampled <= {temperature}:
@@ -122,7 +122,7 @@ def _check_temperature(file: Path, examples: Sequence[Attempts], temperature: fl
     )
 
 
-def make_attempts(group: Group, source: CallSource, config: GRPOConfig) -> Attempts:
+def make_attempts(group: Group, source: CallSource, config: GRPOConfig) -> GroupExample:
     """The group as an example. Raises RowError where it teaches nothing."""
     spread = call_advantages(group, config)
     calls: list[Call] = []
@@ -140,7 +140,7 @@ def make_attempts(group: Group, source: CallSource, config: GRPOConfig) -> Attem
         raise RowError("nothing_to_train", "no reply of this group can be trained")
     aggregation = aggregation_weights(lengths, config.averaging, constant_length=config.constant_length)
     rewards = [reward for attempt in group.attempts if (reward := score(attempt, config.reward)) is not None]
-    return Attempts(
+    return GroupExample(
         calls=calls,
         cluster=head_of(group.attempts[0].start),
         advantages=tuple(advantages),
@@ -190,11 +190,11 @@ def _turn_rewards(attempt: Trajectory, outcome: float | None) -> list[float | No
     return rewards
 
 
-def _before(part: Attempts, now: Tensor) -> Tensor:
+def _before(part: GroupExample, now: Tensor) -> Tensor:
     return part.before[0].to(now.device) if part.before else now.detach()
 
 
-def _sampled(parts: Sequence[Attempts], before: Tensor, temperature: float) -> Tensor | None:
+def _sampled(parts: Sequence[GroupExample], before: Tensor, temperature: float) -> Tensor | None:
     """The sampler's log-probabilities; for a call without any, those before the update: nothing is corrected.
 
     Those at another temperature cannot be compared with the trainer's: they count as missing.

@@ -27,7 +27,7 @@ from bough.policy.policy import Policy
 from bough.rundir import RunDir
 from bough.stages.batch_file import BatchFile
 from bough.stages.examples import CallSource, enter_calls
-from bough.stages.grpo import Attempts, make_attempts
+from bough.stages.grpo import GroupExample, make_attempts
 from bough.stages.player import LostError, Played, Player
 from bough.stages.stamp import Stamp, Stamper
 from bough.stages.watch import Watch
@@ -64,7 +64,7 @@ class OnlineSource:
         self._drawn = 0  # tasks so far
         self._number = -1
         self._learning = 0  # the number of the stamp of the batch that is learnt from
-        self._batches: list[list[Attempts]] = []
+        self._batches: list[list[GroupExample]] = []
         self._values: dict[str, Any] = {}
 
     def __len__(self) -> int:
@@ -123,7 +123,7 @@ class OnlineSource:
         if self._batches and (alarm := self._watch.alarm()) is not None:
             raise PausedError(f"paused before batch {number}: {alarm}; --resume --no-watch continues anyway")
 
-    def _on_file(self, file: BatchFile, now: Stamp, update: int) -> list[Attempts]:
+    def _on_file(self, file: BatchFile, now: Stamp, update: int) -> list[GroupExample]:
         """The batch as it was played before a kill; nothing if it is not there, or not of these settings and weights.
 
         Before its first update, the weights must be those that sampled it. After that they have
@@ -139,7 +139,7 @@ class OnlineSource:
         log.warning("%s was sampled with different settings or weights: the batch is played again.", file.path)
         return []
 
-    def _played(self, file: BatchFile, stamp: Stamp, number: int) -> list[Attempts]:
+    def _played(self, file: BatchFile, stamp: Stamp, number: int) -> list[GroupExample]:
         """Plays one batch with the weights as they are and puts it on file, if there is anything to learn from it.
 
         Raises LostError if a draw lost more episodes than it finished and nothing can be learnt from the rest.
@@ -194,7 +194,7 @@ class OnlineSource:
         enter_calls(self.calls, calls, len(example.calls), "no_weight")
         return True
 
-    def _examples(self, file: BatchFile, stamp: Stamp, update: int) -> list[Attempts]:
+    def _examples(self, file: BatchFile, stamp: Stamp, update: int) -> list[GroupExample]:
         """The groups on file, which are in the ledgers already, as examples. Raises RowError if they cannot be used."""
         source = CallSource(self._builder, Ledger("calls"))
         examples = [make_attempts(group, source, self.config) for group in file.groups()]
@@ -205,7 +205,9 @@ class OnlineSource:
         self._learning = stamp.number
         return examples
 
-    def _with_before(self, examples: list[Attempts], file: BatchFile, stamp: Stamp, update: int) -> list[Attempts]:
+    def _with_before(
+        self, examples: list[GroupExample], file: BatchFile, stamp: Stamp, update: int
+    ) -> list[GroupExample]:
         """The examples with the log-probabilities of the weights that this batch is begun with, computed once."""
         calls = [call for example in examples for call in example.calls]
         tokens = torch.tensor([token for call in calls for token in call.completion_ids])
@@ -222,11 +224,11 @@ class OnlineSource:
     def _logprobs(self, calls: list[Call]) -> Tensor:
         return torch.cat(self.policy.logprobs(calls, budget=self.config.token_budget)).cpu()
 
-    def _mini_batches(self, examples: list[Attempts], number: int) -> Iterator[list[Attempts]]:
-        chance = random.Random(f"{self.config.seed} {number}")  # noqa: S311  no secret
+    def _mini_batches(self, examples: list[GroupExample], number: int) -> Iterator[list[GroupExample]]:
+        rng = random.Random(f"{self.config.seed} {number}")  # noqa: S311  no secret
         count = self.config.updates
         for _ in range(self.config.passes):
-            shuffled = chance.sample(examples, len(examples)) if count > 1 else examples
+            shuffled = rng.sample(examples, len(examples)) if count > 1 else examples
             # Fewer groups than updates: the same ones again rather than a step without any.
             yield from [shuffled[i::count] or [shuffled[i % len(shuffled)]] for i in range(count)]
 

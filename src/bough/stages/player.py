@@ -70,7 +70,7 @@ class Player:
     def __init__(self, config: GRPOConfig, policy: Policy, template: ChatTemplate) -> None:
         assert config.environment is not None
         self.config, self.policy = config, policy
-        self.kind = configured(find(config.environment), config.options)
+        self.environment_class = configured(find(config.environment), config.options)
         self.rubric = Rubric(config.rewards) if config.rewards else None
         self.reward = config.reward or ("total" if self.rubric else None)
         self._tokens = LocalEngine.of(policy, tokenizer=template.tokenizer, max_length=config.max_length)
@@ -94,7 +94,7 @@ class Player:
     def close(self) -> None:
         """Ends the sampler and lets the world go."""
         self._loop.run(self._tokens.close())
-        self._loop.run(shut_down(self.kind))
+        self._loop.run(shut_down(self.environment_class))
         self._loop.close()
 
     def tasks(self, begin: int, count: int) -> list[Task]:
@@ -167,7 +167,8 @@ class Player:
 
         async def play() -> dict[str, str]:
             tally = await collect(
-                self.kind, ModelAgent(self._engines[temperature]), order, lambda record, _: kept.append(record),
+                self.environment_class, ModelAgent(self._engines[temperature]), order,
+                lambda record, _: kept.append(record),
                 limits=config, concurrency=config.concurrency, retries=config.retries,
             )  # fmt: skip
             return tally.lost
@@ -181,7 +182,7 @@ class Player:
 
     def _all_tasks(self, split: str, file: Path | None) -> Iterator[Task]:
         config = self.config
-        return tasks_of(self.kind, options=config.options, split=split, task_file=file, seed=config.seed)
+        return tasks_of(self.environment_class, options=config.options, split=split, task_file=file, seed=config.seed)
 
 
 def _sampling(config: GRPOConfig, temperature: float) -> SamplingConfig:

@@ -120,10 +120,10 @@ class Plan:
         return sorted(sorted(range(count), key=lambda i: (self.difficulty[i], i))[:kept])
 
 
-def _in_clusters(chosen: list[int], clusters: Sequence[str], chance: random.Random) -> list[int]:
+def _in_clusters(chosen: list[int], clusters: Sequence[str], rng: random.Random) -> list[int]:
     members: dict[str, list[int]] = {}
     for i in chosen:
         members.setdefault(clusters[i], []).append(i)
     groups = list(members.values())
-    chance.shuffle(groups)
+    rng.shuffle(groups)
     return [i for group in groups for i in group]

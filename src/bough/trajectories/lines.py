@@ -133,7 +133,7 @@ class _Unpacked(io.RawIOBase):
         self._file = file
         self._raw: Any = gzip.GzipFile(fileobj=file) if suffix == ".gz" else None
         if self._raw is None:
-            self._raw = zstd.TextStream(file) if suffix == ".zst" else xz.TextStream(file)
+            self._raw = zstd.ZstdStream(file) if suffix == ".zst" else xz.XzStream(file)
         self._left = max(MAX_UNPACKED, MAX_RATIO * os.fstat(file.fileno()).st_size)
 
     def readable(self) -> bool:

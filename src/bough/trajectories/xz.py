@@ -13,7 +13,7 @@ MAX_MEMORY = 128 << 20
 PIECE = 1 << 16
 
 
-class TextStream(io.RawIOBase):
+class XzStream(io.RawIOBase):
     """Unpacks as much as is asked for. Damage is an LZMAError, an end that is cut off an EOFError."""
 
     def __init__(self, file: IO[bytes]) -> None:

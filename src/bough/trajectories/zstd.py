@@ -91,7 +91,7 @@ def whole_size(file: IO[bytes]) -> int:
     return size
 
 
-class TextStream(io.RawIOBase):
+class ZstdStream(io.RawIOBase):
     """The text of a Zstandard file as a raw stream."""
 
     def __init__(self, file: IO[bytes]) -> None:

@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Row:
+class PackedRow:
     """The answers of some calls: N answered tokens, M different predictions among them.
 
     Prediction m is token `targets_M[m]` after input `predictors_M[m]`; answered token n
@@ -35,7 +35,7 @@ class Row:
 
 
 @dataclass(frozen=True)
-class TreeRow(Row):
+class TreeRow(PackedRow):
     """Calls whose common starts are computed once."""
 
     tree: TokenTree
@@ -46,7 +46,7 @@ class TreeRow(Row):
 
 
 @dataclass(frozen=True)
-class PlainRow(Row):
+class PlainRow(PackedRow):
     """Calls side by side, each padded at its end to the longest: what every model can do."""
 
     tokens_BL: Ids

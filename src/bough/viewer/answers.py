@@ -18,7 +18,7 @@ from bough.viewer.training import training
 Asked = Mapping[str, str]
 
 
-class Answers:
+class FolderAnswers:
     """Everything there is to know about one folder."""
 
     def __init__(self, index: Index, model: str | None = None) -> None:

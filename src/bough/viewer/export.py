@@ -18,7 +18,7 @@ from pydantic_core import to_json
 
 from bough.disk import write_atomically
 from bough.errors import InputError
-from bough.viewer.answers import Answers
+from bough.viewer.answers import FolderAnswers
 from bough.viewer.records import MissingError
 from bough.viewer.server import assets, script
 
@@ -49,7 +49,7 @@ class Parts:
     images: dict[str, str] = field(default_factory=dict)
 
 
-def export(answers: Answers, path: Path, max_records: int) -> Written:
+def export(answers: FolderAnswers, path: Path, max_records: int) -> Written:
     """Writes the file."""
     answers.index.catch_up()
     parts, written = Parts(), Written()
@@ -103,7 +103,7 @@ def key(name: str, words: dict[str, Any]) -> str:
     return f"{name}?{query}" if query else name
 
 
-def _rows(answers: Answers, kind: str, count: int) -> tuple[int, list[dict[str, Any]]]:
+def _rows(answers: FolderAnswers, kind: str, count: int) -> tuple[int, list[dict[str, Any]]]:
     rows: list[dict[str, Any]] = []
     while True:
         asked = {"kind": kind, "limit": str(min(500, count - len(rows))), "offset": str(len(rows))}
@@ -113,7 +113,7 @@ def _rows(answers: Answers, kind: str, count: int) -> tuple[int, list[dict[str, 
             return found["total"], rows
 
 
-def _record(answers: Answers, parts: Parts, kind: str, row: dict[str, Any]) -> None:
+def _record(answers: FolderAnswers, parts: Parts, kind: str, row: dict[str, Any]) -> None:
     at = row["at"]
     if kind == "group":
         grown = _ask(answers, parts, "tree", at=at)
@@ -130,7 +130,7 @@ def _record(answers: Answers, parts: Parts, kind: str, row: dict[str, Any]) -> N
         _ask(answers, parts, "tree", at=at)
 
 
-def _trajectory(answers: Answers, parts: Parts, at: str, attempt: int | None) -> dict[str, Any] | None:
+def _trajectory(answers: FolderAnswers, parts: Parts, at: str, attempt: int | None) -> dict[str, Any] | None:
     found = _ask(answers, parts, "record", at=at, attempt=attempt)
     if found is None:
         return None
@@ -148,7 +148,7 @@ def _trajectory(answers: Answers, parts: Parts, at: str, attempt: int | None) ->
     return found
 
 
-def _ask(answers: Answers, parts: Parts, name: str, **words: Any) -> dict[str, Any] | None:
+def _ask(answers: FolderAnswers, parts: Parts, name: str, **words: Any) -> dict[str, Any] | None:
     asked = {word: str(value) for word, value in words.items() if value is not None}
     try:
         parts.answers[key(name, words)] = answer = answers.known[name](asked)

@@ -18,13 +18,13 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 from bough.errors import InputError
-from bough.viewer.answers import Answers
+from bough.viewer.answers import FolderAnswers
 from bough.viewer.bundle import bundle
 from bough.viewer.records import MissingError
 from bough.viewer.security import Door, Guard
 
 
-def make_app(answers: Answers, door: Door) -> Guard:
+def make_app(answers: FolderAnswers, door: Door) -> Guard:
     """The application. It indexes in the background for as long as it runs."""
 
     @contextlib.asynccontextmanager

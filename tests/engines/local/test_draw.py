@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from bough.config.sampling import SamplingConfig
-from bough.engines.local.draw import Wishes, cuts, draw, uniform
+from bough.engines.local.draw import SamplingParams, cuts, draw, uniform
 
 PROBABILITIES = [0.1, 0.4, 0.2, 0.3]  # summed up: 0.1, 0.5, 0.7, 1.0
 
@@ -12,7 +12,7 @@ PROBABILITIES = [0.1, 0.4, 0.2, 0.3]  # summed up: 0.1, 0.5, 0.7, 1.0
 def drawn(u: float, probabilities: list[float] = PROBABILITIES, **sampling: float) -> tuple[int, float]:
     config = SamplingConfig(**sampling)
     logits = torch.tensor([probabilities]).log()
-    token, logprob = draw(logits, Wishes.of([(config, u)]), cut=cuts(config))
+    token, logprob = draw(logits, SamplingParams.of([(config, u)]), cut=cuts(config))
     return int(token), float(logprob)
 
 
@@ -75,7 +75,7 @@ def test_draws_follow_the_distribution_over_a_vocabulary_of_many_blocks():
     torch.manual_seed(0)
     logits = torch.randn(1, 1000) * 2
     n = 20_000
-    wishes = Wishes.of([(SamplingConfig(), uniform(5, i)) for i in range(n)])
+    wishes = SamplingParams.of([(SamplingConfig(), uniform(5, i)) for i in range(n)])
     token, _ = draw(logits.expand(n, -1), wishes, cut=False)
     seen = torch.bincount(token, minlength=1000) / n
     expected = logits.softmax(-1)[0]
@@ -87,9 +87,9 @@ def test_a_row_is_drawn_the_same_in_any_company():
     torch.manual_seed(1)
     logits = torch.randn(40, 3001) * 3
     rows = [(SamplingConfig(temperature=0.5 + i / 40, top_p=0.8 if i % 2 else 1.0), uniform(9, i)) for i in range(40)]
-    tokens, logprobs = draw(logits, Wishes.of(rows), cut=True)
+    tokens, logprobs = draw(logits, SamplingParams.of(rows), cut=True)
     for i in range(40):
-        token, logprob = draw(logits[i : i + 1], Wishes.of(rows[i : i + 1]), cut=cuts(rows[i][0]))
+        token, logprob = draw(logits[i : i + 1], SamplingParams.of(rows[i : i + 1]), cut=cuts(rows[i][0]))
         assert (int(token), float(logprob)) == (int(tokens[i]), float(logprobs[i]))
 
 

@@ -6,9 +6,9 @@ from torch import Tensor
 from torch.nn import functional
 
 from bough.config.sampling import SamplingConfig
-from bough.engines.local.draw import Wishes, draw
+from bough.engines.local.draw import SamplingParams, draw
 from bough.engines.local.one_thread import OneThread
-from bough.engines.local.reader import Reader
+from bough.engines.local.reader import TokenReader
 from bough.policy.policy import Policy
 from tests.engines.local.test_ragged import read
 from tests.policy.families import make
@@ -54,7 +54,7 @@ def test_a_function_that_fails_gives_the_threads_back(threads: int):
 
 @pytest.mark.bit_exact
 def test_a_tokens_state_has_the_same_bits_with_several_threads(threads: int):
-    reader = Reader(Policy(make("gemma3", intermediate_size=352)).eval())
+    reader = TokenReader(Policy(make("gemma3", intermediate_size=352)).eval())
     torch.set_num_threads(1)
     alone = read(reader, [[(0, 200)]])[0]
     torch.set_num_threads(threads)
@@ -64,10 +64,10 @@ def test_a_tokens_state_has_the_same_bits_with_several_threads(threads: int):
 
 def test_a_draw_is_the_same_beside_any_number_of_others(threads: int):
     logits = torch.randn(64, 5001, generator=torch.Generator().manual_seed(0)) * 3
-    wishes = Wishes.of([(SamplingConfig(), i / 64) for i in range(64)])
+    wishes = SamplingParams.of([(SamplingConfig(), i / 64) for i in range(64)])
 
     def drawn(rows: slice) -> list[tuple[int, float]]:
-        token, logprob = draw(logits[rows], Wishes(*(wish[rows] for wish in wishes)), cut=False)
+        token, logprob = draw(logits[rows], SamplingParams(*(wish[rows] for wish in wishes)), cut=False)
         return list(zip(token.tolist(), logprob.tolist(), strict=True))
 
     with OneThread():

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from bough.engines.local.ragged import RaggedRunner, RaggedStore
-from bough.engines.local.reader import Reader
+from bough.engines.local.reader import TokenReader
 from bough.engines.local.schedule import Resident, Span
 from bough.policy.adapters import Lora
 from bough.policy.policy import Policy
@@ -15,11 +15,11 @@ from tests.policy.families import make
 SEQUENCES = [prompt(f"sequence {i}", 700) for i in range(4)]
 
 
-def length_of(reader: Reader) -> int:
+def length_of(reader: TokenReader) -> int:
     return min(reader.context - 16, 700)
 
 
-def read(reader: Reader, plan: list[list[tuple[int, int]]]) -> dict[int, torch.Tensor]:
+def read(reader: TokenReader, plan: list[list[tuple[int, int]]]) -> dict[int, torch.Tensor]:
     """The hidden states of sequences that are read step by step; a step is (sequence, how many tokens) of several."""
     store, runner = RaggedStore(reader), RaggedRunner(reader)
     residents, hidden = {}, {}
@@ -60,7 +60,7 @@ def policies():
 @pytest.mark.parametrize(("name", "build"), list(policies()), ids=[name for name, _ in policies()])
 def test_a_tokens_state_has_the_same_bits_however_the_tokens_are_cut_and_mixed(name, build):
     torch.set_num_threads(1)
-    reader = Reader(build().eval())
+    reader = TokenReader(build().eval())
     length = length_of(reader)
     whole = [read(reader, [[(s, length)]])[s] for s in range(4)]
     generator = random.Random(name)
@@ -71,7 +71,7 @@ def test_a_tokens_state_has_the_same_bits_however_the_tokens_are_cut_and_mixed(n
 
 def test_a_state_is_the_models_own():
     policy = Policy(make("llama")).eval()
-    states = read(Reader(policy), [[(0, 100)], [(0, 140)]])[0]
+    states = read(TokenReader(policy), [[(0, 100)], [(0, 140)]])[0]
     policy.base.set_attn_implementation("eager")
     with torch.no_grad():
         own = policy.decoder(input_ids=torch.tensor([SEQUENCES[0][:240]]), use_cache=False).last_hidden_state[0]

@@ -3,7 +3,7 @@ import torch
 from torch._dynamo.utils import counters
 
 from bough.config.sampling import SamplingConfig
-from bough.engines.local.reader import NAME, Reader
+from bough.engines.local.reader import NAME, TokenReader
 from bough.errors import InputError
 from bough.models.limits import NOT_IN_ENGINE
 from bough.policy.policy import Policy
@@ -48,7 +48,7 @@ def test_what_was_compiled_for_training_is_left_alone_and_not_used():
     layers = policy._layers()
     before = [layer._compiled_call_impl for layer in layers]
     attention = policy.base.config._attn_implementation
-    reader = Reader(policy)
+    reader = TokenReader(policy)
     with reader.reading():
         assert [layer._compiled_call_impl for layer in layers] == [None] * len(layers)
         assert not policy.training and policy.base.config._attn_implementation == NAME != attention
@@ -58,7 +58,7 @@ def test_what_was_compiled_for_training_is_left_alone_and_not_used():
 
 
 def test_layers_that_see_differently_far_are_not_compiled_and_that_is_said(traced, caplog):
-    reader = Reader(Policy(make("gemma3")).eval(), compile=True)
+    reader = TokenReader(Policy(make("gemma3")).eval(), compile=True)
     assert "not compiled" in caplog.text
     with reader.reading():
         assert all(layer._compiled_call_impl is None for layer in reader.policy._layers())
@@ -73,4 +73,4 @@ def test_a_model_that_the_engine_would_get_wrong_or_break_on_is_refused_with_wha
     with pytest.raises(
         InputError, match=rf"\({kind}\w*\) cannot run in the local engine .*--engine vllm.*--engine openai"
     ):
-        Reader(policy)
+        TokenReader(policy)

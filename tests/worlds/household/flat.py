@@ -11,7 +11,7 @@ place 6   desk 1: desklamp 1
 
 from typing import Any
 
-from bough.worlds.household.engine import Engine
+from bough.worlds.household.engine import GameEngine
 from bough.worlds.household.game import Game, Goal, Kind, Receptacle, Thing
 
 COUNTERTOP, DESK, DRAWER, FRIDGE, MICROWAVE, SHELF, SINK = range(7)
@@ -55,9 +55,9 @@ def flat(kind: Kind = "pick_and_place_simple", thing: str = "apple", target: str
     return Game(**(game | changes))
 
 
-def played(game: Game, *commands: str) -> Engine:
+def played(game: Game, *commands: str) -> GameEngine:
     """The game after some commands, every one of which means something."""
-    engine = Engine(game)
+    engine = GameEngine(game)
     for command in commands:
         _, action = engine.step(command)
         assert action is not None, f"{command!r} is not among {engine.admissible}"

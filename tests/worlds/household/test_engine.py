@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from bough.worlds.household.engine import Engine
+from bough.worlds.household.engine import GameEngine
 from bough.worlds.household.game import Game
 from tests.worlds.household.flat import flat, played
 
@@ -18,7 +18,7 @@ def test_every_answer_of_the_real_engine_is_given_here_too(
 ):
     compared = 0
     for transcript in transcripts:
-        engine = Engine(official_games[transcript["game"]])
+        engine = GameEngine(official_games[transcript["game"]])
         assert engine.intro == transcript["intro"]
         assert engine.admissible == sorted(transcript["admissible"])
         for number, step in enumerate(transcript["steps"]):
@@ -35,7 +35,7 @@ def test_odd_games_are_answered_as_the_real_engine_did():
     steps = 0
     for line in lzma.decompress(RECORDED.read_bytes()).splitlines():
         recorded = json.loads(line)
-        engine = Engine(Game.from_data(recorded["game"]))
+        engine = GameEngine(Game.from_data(recorded["game"]))
         assert engine.intro == recorded["intro"]
         for command, feedback, admissible, won in recorded["steps"]:
             assert engine.step(command)[0] == feedback, command
@@ -48,7 +48,7 @@ def test_odd_games_are_answered_as_the_real_engine_did():
 def test_every_official_walkthrough_wins(official: dict[str, dict[str, Any]], official_games: dict[str, Game]):
     assert len(official) == 140
     for name, content in official.items():
-        engine = Engine(official_games[name])
+        engine = GameEngine(official_games[name])
         assert not engine.won, name
         for command in content["walkthrough"]:
             engine.step(command)

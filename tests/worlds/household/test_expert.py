@@ -4,7 +4,7 @@ from itertools import islice
 
 import pytest
 
-from bough.worlds.household.engine import Engine
+from bough.worlds.household.engine import GameEngine
 from bough.worlds.household.expert import Expert
 from bough.worlds.household.game import KINDS, Game, Kind, Receptacle
 from bough.worlds.household.games import generated
@@ -17,7 +17,7 @@ LONGEST_PLAN = 11
 
 def solve(game: Game, memory: type[Memory], limit: int = 100) -> list[tuple[str, str]]:
     """The expert's thoughts and commands until it wins."""
-    engine = Engine(game)
+    engine = GameEngine(game)
     known, moves = memory(engine.world), []
     while not engine.won:
         move = Expert(known).next()
@@ -132,7 +132,7 @@ def test_generated_games_are_solved_by_plan_and_by_exploring(split: str):
 
 def test_a_thought_speaks_only_of_what_was_seen_or_named_at_the_start():
     for name, game in islice(generated(KINDS, "unseen", 4), 30):
-        engine = Engine(game)
+        engine = GameEngine(game)
         memory, shown = Memory(engine.world), engine.intro
         while not engine.won:
             move = Expert(memory).next()

@@ -3,7 +3,7 @@ from itertools import islice
 
 import pytest
 
-from bough.worlds.household.engine import Engine
+from bough.worlds.household.engine import GameEngine
 from bough.worlds.household.game import KINDS, Kind
 from bough.worlds.household.games import generated
 from bough.worlds.household.generate import SENTENCES, Split, generate, goals, held_out, layouts
@@ -20,7 +20,7 @@ def test_the_same_seed_gives_the_same_game_and_another_seed_another(kind: Kind):
 @pytest.mark.parametrize("split", ["train", "seen", "unseen"])
 def test_what_a_game_needs_is_there_it_is_not_won_yet_and_its_task_says_what_wins(split: Split):
     for name, game in islice(generated(KINDS, split, 0), 120):
-        assert not Engine(game).won, name
+        assert not GameEngine(game).won, name
         types = [thing.type for thing in game.things]
         assert types.count(game.goal.object) >= (2 if game.goal.kind == "pick_two_obj_and_place" else 1), name
         assert game.goal.kind != "look_at_obj_in_light" or "desklamp" in types, name

@@ -9,8 +9,8 @@ import pytest
 from bough.environments.base import Observation, WorldError
 from bough.environments.tasks import configured
 from bough.errors import InputError
-from bough.sandbox.base import BrokenError, Limits, SandboxError
-from bough.sandbox.worker import Worker
+from bough.sandbox.base import BrokenError, SandboxError, SandboxLimits
+from bough.sandbox.worker import SandboxWorker
 from bough.speech import hermes
 from bough.types import Task, ToolCall
 from bough.worlds.interpreter import code, sandboxes, tool
@@ -187,7 +187,7 @@ def test_consent_to_no_sandbox_is_the_users_and_never_a_tasks(monkeypatch: pytes
     asked: list[bool] = []
 
     class Seen:
-        def __init__(self, limits: Limits, *, unsafe: bool, **_: Any) -> None:
+        def __init__(self, limits: SandboxLimits, *, unsafe: bool, **_: Any) -> None:
             asked.append(unsafe)
 
     monkeypatch.setattr(sandboxes, "Sandbox", Seen)
@@ -229,7 +229,7 @@ def test_a_sandbox_that_the_program_breaks_is_the_programs_fault(monkeypatch: py
     async def breaks(*_: Any, **__: Any) -> Any:
         raise BrokenError("the sandbox broke")
 
-    monkeypatch.setattr(Worker, "run", breaks)
+    monkeypatch.setattr(SandboxWorker, "run", breaks)
     _, told = played(MATH, call("1"))
     assert "broke the interpreter" in told.text and not told.done and told.info == {"killed": ["broken"]}
     _, end = played(Task(id="c", data=ADD), "```python\nx = 1\n```")

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from bough.sandbox.base import Limits, Result
+from bough.sandbox.base import Result, SandboxLimits
 from bough.sandbox.pool import Sandbox
 from bough.worlds.interpreter import math
 from bough.worlds.interpreter.grade import Grade
@@ -316,7 +316,7 @@ def test_algebra_is_math_verifys_in_the_sandbox():
     pytest.importorskip("math_verify")
 
     async def play() -> list[float]:
-        async with Sandbox(Limits(timeout_s=60), workers=1, warm_up=math.WARM_UP) as sandbox:
+        async with Sandbox(SandboxLimits(timeout_s=60), workers=1, warm_up=math.WARM_UP) as sandbox:
             pairs = [
                 ("x + 1", "1 + x"),
                 ("x + 1", "x + 2"),
@@ -358,7 +358,7 @@ def test_an_answer_that_takes_forever_is_wrong_and_the_next_is_graded():
     pytest.importorskip("math_verify")
 
     async def play() -> list[Any]:
-        async with Sandbox(Limits(), workers=1, warm_up=math.WARM_UP) as sandbox:
+        async with Sandbox(SandboxLimits(), workers=1, warm_up=math.WARM_UP) as sandbox:
             grades = [
                 await math.grade(f"\\boxed{{{BOMBS[name]}}}", "x", lambda: sandbox)
                 for name in ("a tower of powers", "a million digits", "a megabyte", "deep brackets", "a lone surrogate")

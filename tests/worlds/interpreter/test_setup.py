@@ -1,6 +1,6 @@
 import pytest
 
-from bough.sandbox.base import RefusedError
+from bough.sandbox.base import NoSandboxError
 from bough.worlds.interpreter import setup as module
 
 
@@ -57,5 +57,5 @@ def test_an_installation_that_fails_is_said(machine):
 def test_another_system_than_linux_is_refused_with_a_sentence(machine, monkeypatch):
     machine()
     monkeypatch.setattr(module.walls.sys, "platform", "darwin")
-    with pytest.raises(RefusedError, match=r"needs Linux, and this is darwin.*sandbox_url"):
+    with pytest.raises(NoSandboxError, match=r"needs Linux, and this is darwin.*sandbox_url"):
         list(module.setup())

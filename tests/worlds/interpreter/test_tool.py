@@ -1,10 +1,10 @@
 import pytest
 
-from bough.sandbox.base import Limits, Result
+from bough.sandbox.base import Result, SandboxLimits
 from bough.types import ToolCall
 from bough.worlds.interpreter import tool
 
-LIMITS = Limits(timeout_s=5, memory_mb=100)
+LIMITS = SandboxLimits(timeout_s=5, memory_mb=100)
 
 
 @pytest.mark.parametrize(

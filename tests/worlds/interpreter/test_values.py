@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from bough.worlds.interpreter.values import RefusedError, checked, decoded, encoded
+from bough.worlds.interpreter.values import ValueRefusedError, checked, decoded, encoded
 
 
 class Node:
@@ -94,13 +94,13 @@ def test_objects_of_the_tasks_classes_cross_as_their_attributes():
     found = crossed(node)
     assert type(found) is Node and found.value == 1 and found.next.value == [2] and found.next.next is found
     node.method = 1  # type: ignore[method-assign, assignment]
-    with pytest.raises(RefusedError, match="method is replaced"):
+    with pytest.raises(ValueRefusedError, match="method is replaced"):
         crossed(node)
 
 
 @pytest.mark.parametrize("value", [object(), print, int, iter([]), ValueError(), [object()]], ids=type)
 def test_anything_else_is_refused(value: Any):
-    with pytest.raises(RefusedError, match="is not a plain value"):
+    with pytest.raises(ValueRefusedError, match="is not a plain value"):
         encoded(value, {})
 
 
@@ -128,7 +128,7 @@ def test_a_message_of_another_shape_is_not_believed(message: Any):
 
 
 def test_whatever_is_believed_can_be_read_or_is_refused():
-    chance = random.Random(0)
+    rng = random.Random(0)
     tags = [
         "list",
         "tuple",
@@ -145,18 +145,16 @@ def test_whatever_is_believed_can_be_read_or_is_refused():
     ]
 
     def part() -> Any:
-        return chance.choice([None, 1, "x", "0x1f", [chance.randrange(6)], ["a"], "<i8", [1], [], "Node", 1.5])
+        return rng.choice([None, 1, "x", "0x1f", [rng.randrange(6)], ["a"], "<i8", [1], [], "Node", 1.5])
 
     believed = 0
     for _ in range(20_000):
-        heap = [
-            [chance.choice(tags), *[part() for _ in range(chance.randrange(4))]] for _ in range(chance.randrange(5))
-        ]
+        heap = [[rng.choice(tags), *[part() for _ in range(rng.randrange(4))]] for _ in range(rng.randrange(5))]
         try:
             message = checked({"value": part(), "heap": heap})
         except ValueError:
             continue
         believed += 1
-        with contextlib.suppress(RefusedError, ValueError, TypeError, ArithmeticError):
+        with contextlib.suppress(ValueRefusedError, ValueError, TypeError, ArithmeticError):
             decoded(message, {"Node": Node})
     assert believed > 500

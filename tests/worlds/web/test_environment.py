@@ -114,10 +114,10 @@ def test_a_random_agent_finds_something_to_do_on_every_page_it_plays(run):
     async def main():
         for page in ("click-button", "login-user", "choose-list", "email-inbox"):
             for speech in ("functions", "commands"):
-                env, chance = web(page, 3, speech=speech), random.Random(0)
+                env, rng = web(page, 3, speech=speech), random.Random(0)
                 await env.start()
                 for _ in range(3):
-                    seen = await env.step(env.say(chance.choice(env.choices()), "Why not."))
+                    seen = await env.step(env.say(rng.choice(env.choices()), "Why not."))
                     assert seen.error in (None, "invalid_action"), seen
                     if seen.done:
                         assert env.choices() == ()

@@ -7,7 +7,7 @@ import pytest
 from bough.speech.functions import read_call
 from bough.worlds.web.actions import bind
 from bough.worlds.web.elements import render
-from bough.worlds.web.page import Page, RefusedError
+from bough.worlds.web.page import ActionRefusedError, Page
 from bough.worlds.web.pool import Pool
 
 
@@ -78,14 +78,14 @@ def test_a_click_lands_on_an_element_whose_middle_is_covered(run):
 
 
 def test_an_element_that_lies_under_another_is_refused(run):
-    with pytest.raises(RefusedError, match="Element 2 is covered"):
+    with pytest.raises(ActionRefusedError, match="Element 2 is covered"):
         run(shown("click-pie", 0, "click('2')"))
 
 
 def test_a_disabled_element_is_refused(run):
     view = run(shown("login-user-popup", 1, "click('1')"))
     assert any(line.name == "Cancel" for line in view.lines)
-    with pytest.raises(RefusedError, match="Element 3 is disabled"):
+    with pytest.raises(ActionRefusedError, match="Element 3 is disabled"):
         run(shown("login-user-popup", 1, "click('1')", "click('3')"))
 
 
@@ -106,7 +106,7 @@ def test_a_disabled_element_is_refused(run):
     ],
 )
 def test_what_cannot_be_done_is_refused_in_words(run, page, action, said):
-    with pytest.raises(RefusedError, match=said):
+    with pytest.raises(ActionRefusedError, match=said):
         run(shown(page, 0, action))
 
 
@@ -365,7 +365,7 @@ def test_scrolling_goes_step_by_step_or_to_the_end(run):
 def test_things_too_far_apart_to_be_seen_together_are_not_dragged(run):
     view = run(shown("daily-calendar", 1))
     number = {line.facts.get("id"): line.number for line in view.lines}
-    with pytest.raises(RefusedError, match="too far apart"):
+    with pytest.raises(ActionRefusedError, match="too far apart"):
         run(shown("daily-calendar", 1, f"drag('{number['hh-1']}', '{number['hh-40']}')"))
 
 

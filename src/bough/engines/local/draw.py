@@ -21,7 +21,7 @@ from bough.config.sampling import SamplingConfig
 BLOCK = 128  # weights that are added up together
 
 
-class Wishes(NamedTuple):
+class SamplingParams(NamedTuple):
     """How each of B tokens is to be drawn, a number for each; float64, for they travel in one tensor."""
 
     uniform_B: Tensor
@@ -31,7 +31,7 @@ class Wishes(NamedTuple):
     min_p_B: Tensor
 
     @classmethod
-    def of(cls, rows: Sequence[tuple[SamplingConfig, float]], device: torch.device | str = "cpu") -> Wishes:
+    def of(cls, rows: Sequence[tuple[SamplingConfig, float]], device: torch.device | str = "cpu") -> SamplingParams:
         values = [(u, s.temperature, s.top_p, float(s.top_k), s.min_p) for s, u in rows]
         return cls(*torch.tensor(values, dtype=torch.float64).T.contiguous().to(device))
 
@@ -47,7 +47,7 @@ def cuts(sampling: SamplingConfig) -> bool:
     return sampling.temperature > 0 and (sampling.top_p < 1 or sampling.top_k > 0 or sampling.min_p > 0)
 
 
-def draw(logits_BV: Tensor, wishes: Wishes, *, cut: bool) -> tuple[Tensor, Tensor]:
+def draw(logits_BV: Tensor, wishes: SamplingParams, *, cut: bool) -> tuple[Tensor, Tensor]:
     """A token for each row, and its log-probability at the row's temperature (1 for greedy), before the cuts.
 
     With `cut` false nobody's top-p, top-k and min-p are looked at.
@@ -99,7 +99,7 @@ def _blocks(weights_BV: Tensor) -> Tensor:
     return padded_BV.view(len(padded_BV), -1, BLOCK)
 
 
-def _kept(weights_BV: Tensor, wishes: Wishes) -> Tensor:
+def _kept(weights_BV: Tensor, wishes: SamplingParams) -> Tensor:
     """1 for the tokens that may be drawn: by min-p, then the top k, then top-p of what these hold."""
     sorted_BV, order_BV = weights_BV.sort(dim=-1, descending=True, stable=True)
     rank_V = torch.arange(weights_BV.shape[-1], device=weights_BV.device)

@@ -24,12 +24,12 @@ from bough.engines.base import ContextFullError, Generated
 from bough.engines.local.fold import pays
 from bough.engines.local.memory import free_bytes
 from bough.engines.local.ragged import RaggedRunner, RaggedStore
-from bough.engines.local.reader import Reader
+from bough.engines.local.reader import TokenReader
 from bough.engines.local.request import Request
 from bough.engines.local.rows import RowsRunner, RowsStore
 from bough.engines.local.schedule import Scheduler
 from bough.engines.local.stops import StopTexts
-from bough.engines.local.worker import Runner, Worker
+from bough.engines.local.worker import EngineWorker, SpanRunner
 from bough.errors import InputError
 from bough.policy.policy import Policy
 
@@ -65,7 +65,7 @@ class LocalEngine:
         rows: bool | None = None,
     ) -> None:
         self.policy = name
-        self.reader = reader = Reader(policy, compile=compile, fold=pays(policy.model) if fold is None else fold)
+        self.reader = reader = TokenReader(policy, compile=compile, fold=pays(policy.model) if fold is None else fold)
         self._tokenizer = tokenizer
         rows = reader.device.type == "cuda" if rows is None else rows
         if not rows and reader.device.type != "cpu":
@@ -73,7 +73,7 @@ class LocalEngine:
         budget = free_bytes(reader.device) // reader.bytes_per_token if max_tokens is None else max_tokens
         longest = min(reader.context, max_length or (GPU_LENGTH if rows else reader.context))
         store: RowsStore | RaggedStore
-        runner: Runner
+        runner: SpanRunner
         if rows:
             num_rows = min(max_running, budget // longest - 1)  # and one for nobody
             if num_rows < 1:
@@ -89,7 +89,9 @@ class LocalEngine:
                 raise InputError(f"max_tokens is {budget}; fewer than {store.cost(1)} hold no episode")
         self.max_length = longest
         self.scheduler = Scheduler(store, budget=budget, max_running=max_running)
-        self.worker = Worker(reader, self.scheduler, runner, threads=threads or torch.get_num_threads(), patience=8)
+        self.worker = EngineWorker(
+            reader, self.scheduler, runner, threads=threads or torch.get_num_threads(), patience=8
+        )
 
     @classmethod
     def load(

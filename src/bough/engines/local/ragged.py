@@ -16,8 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bough.engines.local.draw import Wishes, cuts, draw, uniform
-from bough.engines.local.reader import Reader
+from bough.engines.local.draw import SamplingParams, cuts, draw, uniform
+from bough.engines.local.reader import TokenReader
 from bough.engines.local.schedule import Resident, Span
 from bough.trees.layers import Sight
 
@@ -30,7 +30,7 @@ CAPPED = 128  # keys that are looked at together where scores are capped, which 
 class RaggedStore:
     """A buffer [layers, 2, heads, tokens, size] for each resident."""
 
-    def __init__(self, reader: Reader) -> None:
+    def __init__(self, reader: TokenReader) -> None:
         self.reader = reader
 
     def cost(self, tokens: int) -> int:
@@ -59,7 +59,7 @@ class RaggedRunner:
 
     mixes = True
 
-    def __init__(self, reader: Reader) -> None:
+    def __init__(self, reader: TokenReader) -> None:
         self.reader = reader
 
     def run(self, spans: Sequence[Span]) -> list[tuple[int, float] | None]:
@@ -98,7 +98,7 @@ class RaggedRunner:
         for cut in (False, True):
             mine = [i for i, request in enumerate(requests) if cuts(request.sampling) == cut]
             if mine:
-                token_M, logprob_M = draw(logits_MV[mine], Wishes.of([wishes[i] for i in mine]), cut=cut)
+                token_M, logprob_M = draw(logits_MV[mine], SamplingParams.of([wishes[i] for i in mine]), cut=cut)
                 for i, token, logprob in zip(mine, token_M.tolist(), logprob_M.tolist(), strict=True):
                     result[i] = (token, logprob)
         return result

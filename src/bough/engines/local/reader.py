@@ -43,7 +43,7 @@ class Cache(Protocol):
         """Stores what is new and gives back how to attend to all there is."""
 
 
-class Reader:
+class TokenReader:
     """Reads tokens with a policy's newest weights.
 
     With `compile`, each layer's small operations become a few kernels: a minute once. With

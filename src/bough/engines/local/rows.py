@@ -16,9 +16,9 @@ import torch
 from torch import Tensor
 
 from bough.engines.local.attention import NONE, attend_rows
-from bough.engines.local.draw import Wishes, cuts, draw, uniform
+from bough.engines.local.draw import SamplingParams, cuts, draw, uniform
 from bough.engines.local.graphs import Graphs
-from bough.engines.local.reader import Reader
+from bough.engines.local.reader import TokenReader
 from bough.engines.local.schedule import Resident, Span
 
 TOGETHER = 16_384  # tokens of prompts that are read together
@@ -30,7 +30,7 @@ class RowsStore:
     There is one row more than residents: what is computed for nobody goes there.
     """
 
-    def __init__(self, reader: Reader, *, num_rows: int, length: int) -> None:
+    def __init__(self, reader: TokenReader, *, num_rows: int, length: int) -> None:
         self.num_rows, self.length = num_rows, length
         shape = (reader.num_layers, 2, num_rows + 1, length, reader.num_heads, reader.head_size)
         self.kv = torch.zeros(shape, dtype=reader.dtype, device=reader.device)
@@ -55,7 +55,7 @@ class RowsRunner:
 
     mixes = False
 
-    def __init__(self, reader: Reader, store: RowsStore, *, graphs: bool) -> None:
+    def __init__(self, reader: TokenReader, store: RowsStore, *, graphs: bool) -> None:
         self.reader, self.store = reader, store
         self.flash = flash_attends(reader)
         most = rounded(store.num_rows)
@@ -102,7 +102,7 @@ class RowsRunner:
         token, position, row = self._inputs[:3, :number].long()
         cache = RowsCache(self, position, row, row, position + 1, self._starts[: number + 1], 1)
         hidden_ND = self.reader.hidden(token[None], position[None], cache)[0]
-        token_N, logprob_N = draw(self.reader.logits(hidden_ND), Wishes(*self._inputs[3:, :number]), cut=cut)
+        token_N, logprob_N = draw(self.reader.logits(hidden_ND), SamplingParams(*self._inputs[3:, :number]), cut=cut)
         return torch.stack([token_N.double(), logprob_N.double()])
 
     def _read(self, spans: Sequence[Span]) -> dict[int, tuple[int, float]]:
@@ -127,7 +127,7 @@ class RowsRunner:
         logits = self.reader.logits(hidden_TD[starts[1:].long() - 1][[i for i, _ in drawing]])
         wishes = [(span.request.sampling, wish(span)[0]) for _, span in drawing]
         cut = any(cuts(sampling) for sampling, _ in wishes)
-        token, logprob = draw(logits, Wishes.of(wishes, device), cut=cut)
+        token, logprob = draw(logits, SamplingParams.of(wishes, device), cut=cut)
         results = zip(drawing, token.tolist(), logprob.tolist(), strict=True)
         return {id(span): (chosen, value) for (_, span), chosen, value in results}
 
@@ -198,13 +198,13 @@ NO_WISH = [0.0, 1.0, 1.0, 0.0, 0.0]
 
 
 def wish(span: Span) -> list[float]:
-    """How the span's next token is drawn, in the order of `Wishes`."""
+    """How the span's next token is drawn, in the order of `SamplingParams`."""
     request, sampling = span.request, span.request.sampling
     drawn = uniform(request.seed, len(request.completion_ids))
     return [drawn, sampling.temperature, sampling.top_p, float(sampling.top_k), sampling.min_p]
 
 
-def flash_attends(reader: Reader) -> bool:
+def flash_attends(reader: TokenReader) -> bool:
     """Whether FlashAttention can do what the model's layers do."""
     capped = getattr(reader.policy.decoder.config, "attn_logit_softcapping", None)
     return (

@@ -11,7 +11,7 @@ from typing import Protocol
 import torch
 
 from bough.engines.base import EngineError
-from bough.engines.local.reader import Reader
+from bough.engines.local.reader import TokenReader
 from bough.engines.local.request import Request
 from bough.engines.local.schedule import Scheduler, Span
 
@@ -21,7 +21,7 @@ GATHER_S = 0.003  # episodes that were answered together come back together, if 
 CHUNK = 512  # tokens of prompts in one step beside those who draw, unless the runner wants more
 
 
-class Runner(Protocol):
+class SpanRunner(Protocol):
     """Computes spans. One that does not mix reads prompts by themselves, and better many at once."""
 
     mixes: bool
@@ -30,10 +30,12 @@ class Runner(Protocol):
         """Computes the spans; for each that draws, the token and its log-probability."""
 
 
-class Worker:
+class EngineWorker:
     """Serves requests until it is closed. Everything but `run` may be called from any thread."""
 
-    def __init__(self, reader: Reader, scheduler: Scheduler, runner: Runner, *, threads: int, patience: int) -> None:
+    def __init__(
+        self, reader: TokenReader, scheduler: Scheduler, runner: SpanRunner, *, threads: int, patience: int
+    ) -> None:
         self.reader, self.scheduler, self.runner = reader, scheduler, runner
         self.threads, self.patience = threads, patience
         self.num_steps = 0

@@ -10,7 +10,7 @@ from bough.worlds.household.goal import met
 from bough.worlds.household.world import Action, World
 
 
-class Engine:
+class GameEngine:
     """One game. A game that is won can be played on, as the original can."""
 
     def __init__(self, game: Game) -> None:

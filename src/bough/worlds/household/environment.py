@@ -20,7 +20,7 @@ from bough.speech import lines
 from bough.speech.base import MalformedError
 from bough.types import Task
 from bough.worlds.household import feedback, games
-from bough.worlds.household.engine import Engine
+from bough.worlds.household.engine import GameEngine
 from bough.worlds.household.expert import Expert
 from bough.worlds.household.game import KINDS, Game, Kind
 from bough.worlds.household.memory import Memory, Omniscience
@@ -82,7 +82,7 @@ class Household(Environment):
         data = task.data.get("game")
         if not isinstance(data, dict):
             raise InputError(f'task {task.id}: its data has no "game"; tasks of this world carry the whole game')
-        self.engine = Engine(Game.from_data(data))
+        self.engine = GameEngine(Game.from_data(data))
         self.memory = Memory(self.engine.world)
         self.claim = bool(task.data.get("claim"))
         self.ended: dict[str, Any] = {}

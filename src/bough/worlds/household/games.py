@@ -21,11 +21,11 @@ def generated(kinds: Sequence[Kind], split: str, seed: int) -> Iterator[tuple[st
     known = _split(split)
     for number in count():
         kind = kinds[number % len(kinds)]
-        chance = random.Random(f"{known} {seed} {number} {kind}")  # noqa: S311  no secret
-        yield f"{known}-{seed}-{number}-{kind}", generate(kind, known, chance)
+        rng = random.Random(f"{known} {seed} {number} {kind}")  # noqa: S311  no secret
+        yield f"{known}-{seed}-{number}-{kind}", generate(kind, known, rng)
 
 
-def official(source: Path, kinds: Sequence[Kind], split: str, chance: random.Random) -> Iterator[tuple[str, Game]]:
+def official(source: Path, kinds: Sequence[Kind], split: str, rng: random.Random) -> Iterator[tuple[str, Game]]:
     """The games of a file or folder, shuffled; of a folder with the official splits in it, those of one split."""
     if source.is_file():
         yield "/".join(source.resolve().parent.parts[-2:]), files.read(source)
@@ -38,7 +38,7 @@ def official(source: Path, kinds: Sequence[Kind], split: str, chance: random.Ran
     paths = sorted(folder.rglob(files.FILE_NAME))
     if not paths:
         raise InputError(f"{source}: there is no {files.FILE_NAME} in it")
-    chance.shuffle(paths)
+    rng.shuffle(paths)
     for path in paths:
         # Some files say of themselves that nobody could solve them; the original leaves them out too.
         if not files.load(path).get("solvable", True):

@@ -67,15 +67,15 @@ class Layout:
         return {type_: several for type_, several in self.types.items() if type_ in seen_in and type_ != done}
 
 
-def generate(kind: Kind, split: Split, chance: random.Random) -> Game:
-    """A game of this kind. The same state of `chance` gives the same game in any process."""
+def generate(kind: Kind, split: Split, rng: random.Random) -> Game:
+    """A game of this kind. The same state of `rng` gives the same game in any process."""
     fitting = [room for room in rooms().rooms if APPLIANCES.get(kind, "garbagecan") in room.receptacles]
     numbers = range(TRAINED_ROOMS, ROOMS) if split == "unseen" else range(TRAINED_ROOMS)
     while True:  # a small room may allow no combination of the split; the next one does
-        layout = layouts(chance.choice(fitting))[chance.choice(numbers)]
+        layout = layouts(rng.choice(fitting))[rng.choice(numbers)]
         allowed = [goal for goal in goals(kind, layout) if held_out(goal) == (split != "train")]
         if allowed:
-            return _lay_out(layout, chance.choice(allowed), chance)
+            return _lay_out(layout, rng.choice(allowed), rng)
 
 
 def held_out(goal: Goal) -> bool:
@@ -86,25 +86,25 @@ def held_out(goal: Goal) -> bool:
 @cache
 def layouts(room: Room) -> tuple[Layout, ...]:
     """All rooms of a kind, no two alike."""
-    chance, found = random.Random(room.name), dict[tuple[Receptacle, ...], Layout]()  # noqa: S311  no secret
+    rng, found = random.Random(room.name), dict[tuple[Receptacle, ...], Layout]()  # noqa: S311  no secret
     while len(found) < ROOMS:
-        receptacles = _furnish(room, chance)
+        receptacles = _furnish(room, rng)
         found.setdefault(receptacles, Layout(room, receptacles))
     return tuple(found.values())
 
 
-def _furnish(room: Room, chance: random.Random) -> tuple[Receptacle, ...]:
+def _furnish(room: Room, rng: random.Random) -> tuple[Receptacle, ...]:
     openable, furniture = rooms().openable, list[Receptacle]()
     for type_, counts in sorted(room.receptacles.items()):
-        (count,) = chance.choices(range(len(counts)), counts)
+        (count,) = rng.choices(range(len(counts)), counts)
         for i in range(count, 0, -1):
             place = len(furniture) + 1
             countertops = [r.place for r in furniture if r.type == "countertop"]
-            if i < count and chance.random() < SHARING.get(type_, 0):
+            if i < count and rng.random() < SHARING.get(type_, 0):
                 place = furniture[-1].place
-            elif countertops and chance.random() < BESIDE_COUNTERTOP.get(type_, 0):
-                place = chance.choice(countertops)
-            furniture.append(Receptacle(f"{type_} {i}", type_, place, chance.random() < openable.get(type_, 0)))
+            elif countertops and rng.random() < BESIDE_COUNTERTOP.get(type_, 0):
+                place = rng.choice(countertops)
+            furniture.append(Receptacle(f"{type_} {i}", type_, place, rng.random() < openable.get(type_, 0)))
     return tuple(furniture)
 
 
@@ -125,7 +125,7 @@ def goals(kind: Kind, layout: Layout) -> list[Goal]:
     return found
 
 
-def _lay_out(layout: Layout, goal: Goal, chance: random.Random) -> Game:
+def _lay_out(layout: Layout, goal: Goal, rng: random.Random) -> Game:
     known, where = rooms(), layout.room.where
     needed = {goal.object: 2 if goal.kind == "pick_two_obj_and_place" else 1}
     if goal.kind == "look_at_obj_in_light":
@@ -135,15 +135,15 @@ def _lay_out(layout: Layout, goal: Goal, chance: random.Random) -> Game:
         homes = layout.homes(type_, goal)
         if not homes:
             continue
-        (count,) = chance.choices(range(len(counts)), counts)
+        (count,) = rng.choices(range(len(counts)), counts)
         for i in range(max(count, needed.get(type_, 0)), 0, -1):
-            (home,) = chance.choices(list(homes), [where[type_][home] for home in homes])
-            inside = chance.choice(homes[home])
+            (home,) = rng.choices(list(homes), [where[type_][home] for home in homes])
+            inside = rng.choice(homes[home])
             place = layout.receptacles[inside].place
             things.append(Thing(f"{type_} {i}", type_, known.traits[type_], place, (inside,)))
     here = {thing.type for thing in things if "p" in thing.traits}
     fits = {type_: known.fits.get(type_, frozenset()) & here for type_ in layout.types}
-    sentence = chance.choice(SENTENCES[goal.kind]).format(o=goal.object, r=goal.target)
+    sentence = rng.choice(SENTENCES[goal.kind]).format(o=goal.object, r=goal.target)
     return Game(
         task=f"Your task is to: {sentence}",
         goal=goal,

@@ -20,13 +20,13 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from bough.sandbox.base import BrokenError, Limits, Result, Runner, SandboxError, Session
+from bough.sandbox.base import BrokenError, ProgramRunner, Result, SandboxError, SandboxLimits, Session
 from bough.worlds.interpreter import examinee, examiner, values
 from bough.worlds.interpreter.exchange import Exchange
 from bough.worlds.interpreter.grade import Grade
 
 # Large answers are allowed to cross; how long all of it may take, whoever grades says.
-LIMITS = Limits(timeout_s=60.0, cpu_s=60.0, output_bytes=1 << 18)
+LIMITS = SandboxLimits(timeout_s=60.0, cpu_s=60.0, output_bytes=1 << 18)
 TEST_S = 4.0
 RUN_S = 10.0
 BUDGET_S = 45.0
@@ -83,7 +83,13 @@ def marked(sources: list[str]) -> list[tuple[str, bool]]:
 
 
 async def grade(
-    answer: str, exam: Exam, program: Runner, tests: Runner, *, budget_s: float = BUDGET_S, latest_s: float = math.inf
+    answer: str,
+    exam: Exam,
+    program: ProgramRunner,
+    tests: ProgramRunner,
+    *,
+    budget_s: float = BUDGET_S,
+    latest_s: float = math.inf,
 ) -> Grade:
     """The fraction of the tests that pass; 0 without a block of Python.
 

@@ -22,7 +22,7 @@ from pydantic import Field
 from bough.config.base import Config
 from bough.environments.base import Environment, Observation, WorldError
 from bough.errors import BoughError, InputError
-from bough.sandbox.base import BrokenError, Limits, Runner, SandboxError, Session
+from bough.sandbox.base import BrokenError, ProgramRunner, SandboxError, SandboxLimits, Session
 from bough.speech import hermes
 from bough.speech.base import MalformedError
 from bough.types import Message, Task, ToolCall
@@ -83,7 +83,7 @@ class Interpreter(Environment):
         for name, value in self.settings:
             if name in data and data[name] != value:
                 log.warning("task %s: its %s is ignored; give it with --options %s=…", task.id, name, name)
-        self.limits = Limits(timeout_s=self.settings.timeout_s, cpu_s=600.0, memory_mb=self.settings.memory_mb)
+        self.limits = SandboxLimits(timeout_s=self.settings.timeout_s, cpu_s=600.0, memory_mb=self.settings.memory_mb)
         self._session: Session | None = None
         self._calls = 0
 
@@ -218,10 +218,10 @@ class Interpreter(Environment):
         if data["kind"] == "reasoning":
             runner = self._sandbox("reasoning", reasoning.LIMITS, warm_up=reasoning.WARM_UP)
             return await reasoning.grade(answer, data, runner, timeout_s=min(reasoning.TIMEOUT_S, budget_s))
-        algebra = find_spec("math_verify") and (lambda: self._sandbox("math", Limits(), warm_up=math.WARM_UP))
+        algebra = find_spec("math_verify") and (lambda: self._sandbox("math", SandboxLimits(), warm_up=math.WARM_UP))
         return await math.grade(answer, str(data["answer"]), algebra or None)
 
-    def _sandbox(self, use: str, limits: Limits, url: str | None = None, **more: Any) -> Runner:
+    def _sandbox(self, use: str, limits: SandboxLimits, url: str | None = None, **more: Any) -> ProgramRunner:
         return sandboxes.shared(use, limits, url, unsafe=self.settings.unsafe_no_sandbox, **more)
 
 

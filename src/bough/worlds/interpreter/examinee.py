@@ -17,7 +17,7 @@ from itertools import islice
 from types import FrameType
 from typing import Any
 
-from bough.worlds.interpreter.values import CHANGEABLE, RefusedError, decoded, encoded
+from bough.worlds.interpreter.values import CHANGEABLE, ValueRefusedError, decoded, encoded
 
 OPERATIONS: dict[str, Callable[..., Any]] = {
     "attribute": getattr, "set_attribute": setattr, "item": operator.getitem, "set_item": operator.setitem,
@@ -43,14 +43,14 @@ class Examinee:
             try:
                 result, arguments = self._do(request)
                 given = {"value": self._encoded(result, objects=request["objects"])}
-                with contextlib.suppress(RefusedError):
+                with contextlib.suppress(ValueRefusedError):
                     given["changed"] = self._encoded(arguments, objects=False)
                 return given
             finally:
                 signal.setitimer(signal.ITIMER_REAL, 0)
         except LateError:
             return {"refused": "the test took too long"}
-        except RefusedError as error:
+        except ValueRefusedError as error:
             return {"refused": str(error)[:200]}
         except Exception as error:
             names = [kind.__name__ for kind in type(error).__mro__ if vars(builtins).get(kind.__name__) is kind]

@@ -24,7 +24,7 @@ from importlib import import_module
 from types import FrameType, ModuleType
 from typing import Any, TypeVar
 
-from bough.worlds.interpreter.values import CHANGEABLE, RefusedError, decoded, encoded, refill
+from bough.worlds.interpreter.values import CHANGEABLE, ValueRefusedError, decoded, encoded, refill
 
 PATIENCE = 5.0
 # Modules that are not Python's and that tests use, by the names they go by.
@@ -84,7 +84,7 @@ class Examiner:
         """What the program answers; raises what it raised. `objects` is whether an object of its own may come back."""
         try:
             message, sent = encoded(arguments, self.classes, _sent)
-        except RefusedError as error:
+        except ValueRefusedError as error:
             raise self.failure(f"the test gives what cannot be sent: {error}") from None
         if time.monotonic() > self.stopwatch.end:
             raise self.failure("the test took too long")
@@ -101,7 +101,7 @@ class Examiner:
             if tag == "iterator":
                 return Items(self, number)
             if not objects:
-                raise RefusedError("an object of the program's own")
+                raise ValueRefusedError("an object of the program's own")
             return Held(self, number)
 
         try:
@@ -123,11 +123,11 @@ class Examiner:
         if after is None:
             return
         if not isinstance(after, list) or len(after) != len(sent):
-            raise RefusedError("other arguments than were sent")
+            raise ValueRefusedError("other arguments than were sent")
         ours = {id(new): old for new, old in zip(after, sent, strict=True) if new is not None}
         for (tag, *_), new, old in zip(heap, after, sent, strict=True):
             if tag in CHANGEABLE and type(new) is not type(old):
-                raise RefusedError("other arguments than were sent")
+                raise ValueRefusedError("other arguments than were sent")
             if tag == "class":
                 content = {name: ours.get(id(part), part) for name, part in vars(new).items()}
                 vars(old).clear()

@@ -15,7 +15,7 @@ import re
 from collections.abc import Callable
 from math import gcd
 
-from bough.sandbox.base import Runner
+from bough.sandbox.base import ProgramRunner
 from bough.worlds.interpreter.grade import Grade
 from bough.worlds.interpreter.number import Number, read_number
 from bough.worlds.interpreter.units import read_unit, same_unit
@@ -59,7 +59,7 @@ _LISTING = re.compile(r"\\(?:text|mbox)\s*\{\s*(?:or|and)\s*\}|\bor\b|\band\b|\\
 _WORDS = re.compile(r"\\(?:text|mbox|mathrm|operatorname|begin|end)\s*\{[^{}]*\}|\\[A-Za-z]+")
 
 
-async def grade(answer: str, gold: str, runner: Callable[[], Runner] | None) -> Grade:
+async def grade(answer: str, gold: str, runner: Callable[[], ProgramRunner] | None) -> Grade:
     """1 if the last box holds what `gold` holds, else 0. `runner` is called where algebra is needed."""
     boxed = last_boxed(answer)
     if boxed is None:

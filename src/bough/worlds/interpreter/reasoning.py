@@ -23,13 +23,13 @@ from typing import Any
 
 from bough.errors import BoughError, InputError, did_you_mean
 from bough.sandbox import view
-from bough.sandbox.base import Limits, Runner
+from bough.sandbox.base import ProgramRunner, SandboxLimits
 from bough.worlds.interpreter import literals, scoring
 from bough.worlds.interpreter.grade import Grade
 from bough.worlds.interpreter.math import last_boxed
 
 TIMEOUT_S = 20.0
-LIMITS = Limits(memory_mb=4096, timeout_s=60, cpu_s=60)
+LIMITS = SandboxLimits(memory_mb=4096, timeout_s=60, cpu_s=60)
 LONGEST = 20_000
 WARM_UP = "import reasoning_gym"
 BATCH = 200
@@ -91,7 +91,7 @@ def problems(names: list[str], seed: int) -> Iterator[dict[str, Any]]:
     raise BoughError(f"reasoning-gym stopped making problems (status {maker.returncode})")
 
 
-async def grade(answer: str, problem: dict[str, Any], runner: Runner, *, timeout_s: float = TIMEOUT_S) -> Grade:
+async def grade(answer: str, problem: dict[str, Any], runner: ProgramRunner, *, timeout_s: float = TIMEOUT_S) -> Grade:
     """What the generator's own scorer says."""
     name, given = problem["generator"], final_answer(answer)[:LONGEST]
     details = {"answer": given[:200]}

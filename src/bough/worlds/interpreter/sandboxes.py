@@ -6,7 +6,7 @@ import asyncio
 import os
 from weakref import WeakKeyDictionary
 
-from bough.sandbox.base import Limits, Runner
+from bough.sandbox.base import ProgramRunner, SandboxLimits
 from bough.sandbox.pool import Sandbox
 from bough.sandbox.remote import RemoteSandbox
 
@@ -15,13 +15,19 @@ from bough.sandbox.remote import RemoteSandbox
 CONSENT = "BOUGH_UNSAFE_NO_SANDBOX"
 # What grades, and what makes problems with their answers: no business of an agent's program.
 HIDDEN = ("bough", "reasoning_gym", "math_verify", "latex2sympy2_extended")
-Key = tuple[str, Limits, str | None, str]
-_SHARED: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[Key, Runner]] = WeakKeyDictionary()
+Key = tuple[str, SandboxLimits, str | None, str]
+_SHARED: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[Key, ProgramRunner]] = WeakKeyDictionary()
 
 
 def shared(
-    use: str, limits: Limits, url: str | None = None, *, warm_up: str = "", hidden: bool = False, unsafe: bool = False
-) -> Runner:
+    use: str,
+    limits: SandboxLimits,
+    url: str | None = None,
+    *,
+    warm_up: str = "",
+    hidden: bool = False,
+    unsafe: bool = False,
+) -> ProgramRunner:
     """The sandbox for a use, made when it is first asked for.
 
     Each use has its own, so that no process that runs an agent's program descends from

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from bough.sandbox.base import Limits, Result
+from bough.sandbox.base import Result, SandboxLimits
 from bough.types import ToolCall
 
 NAME = "code_interpreter"
@@ -44,7 +44,7 @@ def misuse(call: ToolCall) -> str | None:
     return None
 
 
-def told(result: Result, limits: Limits) -> str:
+def told(result: Result, limits: SandboxLimits) -> str:
     """What came of a call, as the agent reads it."""
     parts = [result.stdout.rstrip("\n"), result.value or "", result.stderr.rstrip("\n")]
     parts.append("" if result.timed_out else result.error or "")

@@ -58,7 +58,7 @@ DTYPE = re.compile(r"[<>|=][biufcU]\d{1,4}")
 Special = Callable[[Any], tuple[str, Any] | None]
 
 
-class RefusedError(Exception):
+class ValueRefusedError(Exception):
     """A value that may not cross."""
 
 
@@ -131,12 +131,12 @@ def decoded(
             made[place] = MADE[tag](list(map(at, parts)))
         elif tag not in SHELLS:
             if special is None:
-                raise RefusedError(f"an {tag} cannot be sent here")
+                raise ValueRefusedError(f"an {tag} cannot be sent here")
             made[place] = special(tag, parts[0])
     for place, (tag, *parts) in enumerate(heap):
         if tag == "class":
             if hidden := [name for name in parts[1] if callable(getattr(type(made[place]), name, None))]:
-                raise RefusedError(f"{parts[0]} whose method {hidden[0]:.80} is replaced")
+                raise ValueRefusedError(f"{parts[0]} whose method {hidden[0]:.80} is replaced")
             vars(made[place]).update(zip(parts[1], map(at, parts[2:]), strict=True))
     for place, (tag, *parts) in enumerate(heap):
         if tag in SHELLS:
@@ -251,7 +251,7 @@ def _entry(value: Any, classes: Mapping[str, Any], special: Special | None) -> t
             return sequence.__name__, list(sequence.__iter__(value))
     found = special(value) if special is not None else None
     if found is None:
-        raise RefusedError(f"{kind.__qualname__} is not a plain value")
+        raise ValueRefusedError(f"{kind.__qualname__} is not a plain value")
     return found[0], [Told(found[1])]
 
 
@@ -279,5 +279,5 @@ def _text(value: Any) -> tuple[str, str] | None:
 def _blank(classes: Mapping[str, Any], name: str) -> Any:
     kind = classes.get(name)
     if not isinstance(kind, type):
-        raise RefusedError(f"{name:.80} is not a class of the task's")
+        raise ValueRefusedError(f"{name:.80} is not a class of the task's")
     return object.__new__(kind)

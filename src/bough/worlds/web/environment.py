@@ -26,7 +26,7 @@ from bough.worlds.web.actions import SIGNATURES, Action, UnknownActionError, bin
 from bough.worlds.web.choices import choices
 from bough.worlds.web.elements import render
 from bough.worlds.web.expert import advise
-from bough.worlds.web.page import Page, RefusedError, View
+from bough.worlds.web.page import ActionRefusedError, Page, View
 from bough.worlds.web.pages import ENOUGH, all_pages, text_pages
 from bough.worlds.web.pool import Pool
 from bough.worlds.web.setup import setup
@@ -149,7 +149,7 @@ class Web(Environment):
             action = bind(said.calls[0])
             after = await self._page.act(action)
             images = await self._images()
-        except (UnknownActionError, RefusedError) as error:
+        except (UnknownActionError, ActionRefusedError) as error:
             return Observation.say(str(error), action=said.action, error="invalid_action", reward=0.0, progress=0.0)
         except BaseException:
             self._broken = True

@@ -27,7 +27,7 @@ TASK_WIDTH, TASK_HEIGHT = 160, 210
 DRAG_STEPS = 10
 
 
-class RefusedError(Exception):
+class ActionRefusedError(Exception):
     """The page has no such element, or not in a state to be acted on. The message is for the agent."""
 
 
@@ -98,7 +98,7 @@ class Page:
         self.name = name
 
     async def act(self, action: Action) -> View:
-        """Does it and waits until the page has settled. Raises `RefusedError`."""
+        """Does it and waits until the page has settled. Raises `ActionRefusedError`."""
         await getattr(self, f"_do_{action.name}")(**action.arguments)
         return _view(await self._evaluate("bough.after()"))
 
@@ -238,9 +238,9 @@ class Page:
         """Lets the page's script do or find something."""
         answer = await self._evaluate(f"bough.act({json.dumps(name)}, {json.dumps(given)})")
         if "refused" in answer:
-            raise RefusedError(answer["refused"])
+            raise ActionRefusedError(answer["refused"])
         if "over" in answer:
-            raise RefusedError("The episode is over.")
+            raise ActionRefusedError("The episode is over.")
         done: dict[str, Any] = answer["done"]
         return done
 

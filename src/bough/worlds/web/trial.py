@@ -8,7 +8,7 @@ import subprocess
 from bough.environments.base import WorldError
 from bough.worlds.web.actions import Action
 from bough.worlds.web.browser import Browser
-from bough.worlds.web.page import Page, RefusedError
+from bough.worlds.web.page import ActionRefusedError, Page
 
 TIMEOUT_S = 120.0
 PAGE = "click-test"  # one button, and nothing else to know
@@ -30,7 +30,7 @@ def trouble(program: str) -> str | None:
         return asyncio.run(asyncio.wait_for(_play(program), TIMEOUT_S))
     except TimeoutError:
         return f"a page took longer than {TIMEOUT_S:.0f} s"
-    except (WorldError, RefusedError) as error:
+    except (WorldError, ActionRefusedError) as error:
         return str(error)
 
 
