@@ -14,10 +14,9 @@ from itertools import combinations
 from typing import Any, Literal
 
 from bough.errors import InputError
-from bough.evaluation.correction import holm
 from bough.evaluation.intervals import Interval, mean_interval
 from bough.evaluation.outcomes import Outcome, by_task, means
-from bough.evaluation.paired import better_p, difference_interval, sign_flip
+from bough.evaluation.paired import better_p, difference_interval, holm, sign_flip
 from bough.evaluation.power import Outlook, outlook
 from bough.evaluation.results import ModelResult
 from bough.evaluation.sequential import anytime_p, difference_sequence

@@ -33,6 +33,11 @@ class Lora:
     targets: Targets = "all-linear"
 
 
+def has_adapter(model: Any) -> bool:
+    """Whether a model carries adapters: then only its actor is trained."""
+    return hasattr(model, "peft_config")
+
+
 def add_actor(model: Any, lora: Lora) -> Any:
     """The model with a new actor, which changes nothing until it is trained."""
     from peft import LoraConfig, get_peft_model
@@ -105,10 +110,10 @@ def reference(model: Any, layers: Sequence[Any]) -> Iterator[None]:
     peft has this too, but walks the whole model for it and marks every weight as frozen and
     back: on a large model a tenth of a second each time, and not for weights that are sharded.
     """
-    if not hasattr(model, "peft_config"):
+    if not has_adapter(model):
         raise InputError(
-            "a policy that is trained in full holds no reference; train an adapter, "
-            "load the reference as a policy of its own, or compute its log-probabilities beforehand"
+            "a policy without an adapter contains no reference; train an adapter, "
+            "load the reference as a separate policy, or precompute its log-probabilities"
         )
     name, inside, outside = "_disable_adapters", True, False  # type: tuple[str, Any, Any]
     if REFERENCE in model.peft_config:
