@@ -154,7 +154,7 @@ class Player:
             now = torch.cat([values.cpu() for values in self.policy.logprobs(calls)])
         sampled = torch.tensor([value for call in calls for value in call.logprobs or ()])
         distances = {"logprob_gap_max": float((now - sampled).abs().max()), "entropy": float(-now.mean())}
-        if hasattr(self.policy.model, "peft_config"):
+        if self.policy.has_adapter:
             with torch.no_grad(), self.policy.reference():
                 start = torch.cat([values.cpu() for values in self.policy.logprobs(calls)])
             ratio = start - now
