@@ -1,3 +1,4 @@
+import tomllib
 from importlib.metadata import EntryPoint
 from pathlib import Path
 
@@ -43,7 +44,7 @@ def test_an_entry_point(monkeypatch: pytest.MonkeyPatch):
     }
     monkeypatch.setattr(registry, "plugged_in", lambda: points)
     assert find("count") is Counting
-    with pytest.raises(InputError, match=r"'gone' cannot be loaded: no.such.module:Counting raised ModuleNotFoundError"):
+    with pytest.raises(InputError, match=r"'gone' cannot be loaded: no.such.module:Counting raised ModuleNotFound"):
         find("gone")
 
 
@@ -68,17 +69,16 @@ def test_what_cannot_be_found_is_said_with_what_was_tried(name: str, complaint: 
 def test_a_file_that_breaks_is_named_and_may_be_tried_again(tmp_path: Path):
     file = tmp_path / "world.py"
     file.write_text("1 / 0")
-    with pytest.raises(InputError, match=r"cannot be loaded: .*world.py raised ZeroDivisionError: division by zero \(.*world.py:1\)"):
+    with pytest.raises(InputError, match=r"world.py raised ZeroDivisionError: division by zero \(.*world.py:1\)"):
         find(f"{file}:World")
     file.write_text(WORLDS.read_text())
     assert find(f"{file}:Counting").name == "counting"
 
 
 def test_our_own_environments_are_entry_points_too():
-    import tomllib
-
     declared = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]["entry-points"]
-    assert {name: point.value for name, point in registry.plugged_in().items()}.items() >= declared[registry.GROUP].items()
+    found = {name: point.value for name, point in registry.plugged_in().items()}
+    assert found.items() >= declared[registry.GROUP].items() and len(declared[registry.GROUP]) >= 3
     assert find("household").__module__ == "bough.worlds.household.environment"
     assert "BUILT_IN" not in vars(registry)
 
@@ -93,5 +93,5 @@ def test_another_package_cannot_take_over_a_name_of_ours(monkeypatch: pytest.Mon
 
 def test_an_installation_without_entry_points_says_what_to_do(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(registry, "plugged_in", dict)
-    with pytest.raises(InputError, match="no environment is registered.*run pip install again"):
+    with pytest.raises(InputError, match=r"no environment is registered.*run pip install again"):
         find("household")
