@@ -38,3 +38,17 @@ def test_a_start_that_depends_on_the_process_is_found(monkeypatch: pytest.Monkey
     # The other process runs another class under the name it is given.
     report = asyncio.run(check(environment_class, "tests.environments.worlds:Forgetful", tasks))
     assert report.problems == ["another process: the start of task train-0-0 differs from the start in this process"]
+
+
+def test_an_expert_that_loses_is_a_problem_with_its_task():
+    assert checked("Losing").problems == [
+        "task train-0-0: the expert does not solve the task: it fails after 1 turns\n  the same: task train-0-1"
+    ]
+    assert checked("Aimless").problems == [
+        "task train-0-0: the expert does not solve the task: it has not finished after 6 turns\n"
+        "  the same: task train-0-1"
+    ]
+
+
+def test_plain_functions_keep_the_contract_as_coroutines_do():
+    assert checked("Plain").problems == []

@@ -226,7 +226,7 @@ def test_settings_without_an_episode_bind_no_later_start(tmp_path: Path):
         pass  # killed before the first episode, for all that the folder says
     with Collection(config(tmp_path, temperature=0.5)) as collection:
         collection.add(episode("t#0"), [])
-    with pytest.raises(InputError, match="temperature was 0.5, now 1.0"):
+    with pytest.raises(InputError, match=r"temperature was 0\.5, now 1\.0"):
         Collection(config(tmp_path))
 
 

@@ -92,7 +92,8 @@ class AllLostError(BoughError):
 
     def __init__(self, lost: Mapping[str, str]) -> None:
         episode, why = next(iter(lost.items()))
-        super().__init__(f"all {len(lost)} episodes failed; {episode}: {why}" if len(lost) > 1 else f"{episode} failed: {why}")
+        several = f"all {len(lost)} episodes failed; " if len(lost) > 1 else "the only episode failed; "
+        super().__init__(f"{several}{episode}: {why}")
 
 
 def wanted_tasks(environment_class: type[Environment], config: CollectConfig | EvalConfig) -> list[Task]:
