@@ -7,6 +7,7 @@ from bough import bit_exact
 
 if TYPE_CHECKING:
     from bough.environments.base import Environment, Observation, WorldError
+    from bough.environments.tools import ToolEnvironment, ToolError, tool
     from bough.errors import BoughError, InputError
     from bough.methods.dpo import DPOConfig
     from bough.methods.grpo import GRPOConfig
@@ -27,6 +28,7 @@ _HOMES = {
     "bough.methods.grpo": ("GRPOConfig",),
     "bough.methods.sft": ("SFTConfig",),
     "bough.environments.base": ("Environment", "Observation", "WorldError"),
+    "bough.environments.tools": ("ToolEnvironment", "ToolError", "tool"),
     "bough.errors": ("BoughError", "InputError"),
     "bough.train": ("dpo", "grpo", "sft"),
     "bough.training.run": ("Trained",),
@@ -40,7 +42,7 @@ _HOME = {name: module for module, names in _HOMES.items() for name in names}
 __all__ = [  # noqa: RUF022  as above
     "DPOConfig", "GRPOConfig", "SFTConfig", "Environment", "Observation", "WorldError", "BoughError", "InputError",
     "Trained", "dpo", "grpo", "sft", "Policy", "Reader", "read", "Writer", "Call", "Group", "Message", "Pair", "Task",
-    "ToolCall", "Trajectory", "Turn",
+    "ToolCall", "Trajectory", "Turn", "ToolEnvironment", "ToolError", "tool",
 ]  # fmt: skip
 
 
