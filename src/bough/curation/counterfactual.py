@@ -26,10 +26,10 @@ from bough.curation.journal import Journal, Result
 from bough.curation.posterior import Rate, probability_better
 from bough.curation.round_pairs import round_pair
 from bough.curation.rounds import Round
-from bough.curation.states import did
 from bough.engines.base import Answer, ContextFullError, EngineError
 from bough.environments.base import Environment, WorldError
 from bough.environments.replay import ReplayError
+from bough.environments.rules import action_of
 from bough.ledger import Ledger
 from bough.rollouts.agents import Agent
 from bough.rollouts.collect import Attempt, collect
@@ -247,4 +247,4 @@ async def _together(several: Iterable[Awaitable[T]]) -> list[T]:
 
 def _effect(turn: Turn) -> str:
     """What a reply does: its action; all replies that the world could not act on, for one reason, do the same."""
-    return did(turn) if turn.error is None else f"({turn.error})"
+    return action_of(turn) if turn.error is None else f"({turn.error})"

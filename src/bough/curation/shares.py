@@ -7,24 +7,22 @@ from collections.abc import Mapping, Sequence
 from math import floor, inf
 from random import Random
 
-from bough.config.curation import PairReason
 from bough.ledger import Ledger
 from bough.types import Pair
 
 
 def balanced(
     pairs: Sequence[Pair],
-    caps: Mapping[PairReason, int],
-    shares: Mapping[PairReason, float],
+    caps: Mapping[str, int],
+    shares: Mapping[str, float],
     ledger: Ledger,
     *,
     seed: int,
 ) -> list[Pair]:
     """The pairs that caps and shares leave, drawn by `seed`, in the order they came in."""
     counts = Counter(str(pair.reason) for pair in pairs)
-    most, share = {str(key): cap for key, cap in caps.items()}, {str(key): part for key, part in shares.items()}
-    capped = {reason: min(count, most.get(reason, count)) for reason, count in counts.items()}
-    allowed = _within(capped, share)
+    capped = {reason: min(count, caps.get(reason, count)) for reason, count in counts.items()}
+    allowed = _within(capped, shares)
     places: defaultdict[str, list[int]] = defaultdict(list)
     for place, pair in enumerate(pairs):
         places[str(pair.reason)].append(place)

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Self
 
 from bough.config.base import Config
+from bough.environments.rules import MistakeRules
 from bough.errors import BoughError, RewardRangeError
 from bough.types import Message, Task
 
@@ -133,9 +134,9 @@ class Environment(ABC):
         raise NoTasksError(f"{cls.__name__} makes no tasks of its own; give them with --task-file")
 
     @classmethod
-    def locations(cls) -> Mapping[str, frozenset[str]]:
-        """In which kinds of places each kind of thing is ever found; empty where there is nothing to look for."""
-        return {}
+    def mistake_rules(cls) -> MistakeRules:
+        """What counts as a mistake here besides loops and invalid actions (`environments/rules.py`)."""
+        return MistakeRules()
 
     @classmethod
     async def shutdown(cls) -> None:
