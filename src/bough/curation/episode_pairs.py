@@ -18,7 +18,7 @@ from bough.config.curation import EpisodePairsConfig
 from bough.curation.source import SourcedTrajectory
 from bough.curation.states import actions, first_difference, shared_actions, task_key
 from bough.ledger import Ledger
-from bough.rewards.progress import progress
+from bough.rewards.builtin import progress
 from bough.rewards.score import score
 from bough.types import Pair, Trajectory, conversation
 
