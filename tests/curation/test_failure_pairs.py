@@ -111,15 +111,15 @@ def test_an_expert_who_does_the_same_makes_no_pair():
     assert pairs == [] and ledger.dropped == {"expert_does_the_same": 1}
 
 
-def test_where_nobody_knows_better_the_mistake_is_counted():
+def test_a_mistake_without_a_known_better_reply_is_counted():
     bad = counted("bad", "1", "x", "2", "2")
-    assert mined(bad, environment_class=None)[1].dropped == {"nobody_knows_better": 3}
+    assert mined(bad, environment_class=None)[1].dropped == {"no_better_reply_known": 3}
 
     class Dumb(Counting):
         async def expert(self) -> None:
             return None
 
-    assert mined(bad, environment_class=Dumb)[1].dropped == {"nobody_knows_better": 3}
+    assert mined(bad, environment_class=Dumb)[1].dropped == {"no_better_reply_known": 3}
 
 
 def test_a_world_that_has_changed_or_breaks_is_counted():
@@ -131,7 +131,7 @@ def test_a_world_that_has_changed_or_breaks_is_counted():
         async def expert(self) -> str:
             raise ZeroDivisionError
 
-    assert mined(bad, environment_class=Broken)[1].dropped == {"world_broke": 3}
+    assert mined(bad, environment_class=Broken)[1].dropped == {"environment_failed": 3}
 
 
 def test_only_so_many_of_a_reason_from_one_trajectory_and_only_those_that_made_a_pair_count():

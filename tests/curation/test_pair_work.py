@@ -42,7 +42,7 @@ def test_each_kind_has_its_ledger_and_the_whole_comes_last():
     pairs = asyncio.run(mining.mine())
     assert [pair.reason for pair in pairs] == ["success_over_failure", "parting", "invalid_action", "loop", "loop"]
     assert [ledger.item for ledger in mining.ledgers] == [
-        "episodes", "candidates for episode pairs", "failures, for their parting from success", "mistakes", "pairs",
+        "episodes", "candidates for episode pairs", "failures, compared with successes", "mistakes", "pairs",
     ]  # fmt: skip
     assert mining.ledgers[-1].kept == 5 and mining.cost.rounds == 0
 
@@ -160,7 +160,7 @@ def test_a_world_that_cannot_be_found_matters_only_where_it_is_needed():
 
 def test_rounds_of_tasks_without_a_world_are_counted():
     mining = work(counted("b", "9"), kinds=["counterfactual"])
-    assert asyncio.run(mining.mine()) == [] and mining.ledgers[0].dropped == {"world_unknown": 1}
+    assert asyncio.run(mining.mine()) == [] and mining.ledgers[0].dropped == {"environment_unknown": 1}
 
 
 def test_episodes_are_judged_by_the_rules_of_their_own_environment():

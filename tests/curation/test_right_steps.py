@@ -76,7 +76,7 @@ def test_failures_have_no_right_steps():
 def test_what_gets_further_is_no_mistake_and_what_cannot_be_asked_is_left_out():
     pairs, ledger = found(counted(Lenient, "a", "b"), Lenient)
     assert pairs == [] and ledger.dropped == {"gets_further": 1}
-    assert found(counted(Counting, *"1234"), None)[1].dropped == {"world_unknown": 2}
+    assert found(counted(Counting, *"1234"), None)[1].dropped == {"environment_unknown": 2}
     assert found(counted(Counting, *"1234"), Lenient)[1].dropped == {"cannot_replay": 2}
 
 

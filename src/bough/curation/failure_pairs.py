@@ -29,7 +29,7 @@ from bough.environments.rules import Rule, action_of
 from bough.ledger import Ledger
 from bough.types import Message, Pair, Turn
 
-UNKNOWN = "nobody_knows_better"
+UNKNOWN = "no_better_reply_known"
 
 
 @dataclass(frozen=True)
@@ -154,7 +154,7 @@ async def _from_expert(item: SourcedTrajectory, at: int, environment_class: type
     except ReplayError:
         return Correction(None, {}, "cannot_replay")
     except WorldError:
-        return Correction(None, {}, "world_broke")
+        return Correction(None, {}, "environment_failed")
     turn = Turn(
         reply=Message(role="assistant", content=reply),
         action=observation.action,

@@ -12,7 +12,7 @@ from bough.curation.journal import Journal
 from bough.curation.lookup import EnvironmentLookup
 from bough.curation.right_steps import RIGHT_STEP, right_steps
 from bough.curation.round_pairs import PARTING, round_pairs
-from bough.curation.rounds import COUNTERFACTUAL, Round, telling_rounds
+from bough.curation.rounds import COUNTERFACTUAL, Round, sample_rounds
 from bough.curation.shares import balanced
 from bough.curation.source import SourcedTrajectory
 from bough.environments.base import Environment
@@ -56,7 +56,7 @@ class PairWork:
                 ledgers = self._ledger("episodes"), self._ledger("candidates for episode pairs")
                 found += episode_pairs(self.filed, config, *ledgers, reward=config.reward)
             if "parting" in config.kinds:
-                ledger = self._ledger("failures, for their parting from success")
+                ledger = self._ledger("failures, compared with successes")
                 found += round_pairs(self.filed, ledger, rules_of=lookup.rules_of)
             if "failure_mode" in config.kinds:
                 lookup.learn(self.filed)
@@ -66,11 +66,11 @@ class PairWork:
                 )  # fmt: skip
             if "right_step" in config.kinds:
                 found += await right_steps(
-                    self.filed, config, self._ledger("mistakes that successes did not make"),
+                    self.filed, config, self._ledger("steps of successes, against mistakes"),
                     environment_of=lookup.environment_of, rules_of=lookup.rules_of, seed=config.seed,
                 )  # fmt: skip
             if "counterfactual" in config.kinds:
-                found += await self._counterfactual(self._ledger("rounds, for what else could be done"))
+                found += await self._counterfactual(self._ledger("rounds, tried with other replies"))
         finally:
             if self._agent is not None:
                 await self._agent.close()
@@ -79,14 +79,14 @@ class PairWork:
         return found
 
     async def _counterfactual(self, ledger: Ledger) -> list[Pair]:
-        rounds = telling_rounds(self.filed, self.config.rounds, self.config.seed)
+        rounds = sample_rounds(self.filed, self.config.rounds, self.config.seed)
         by_environment: dict[type[Environment] | None, list[Round]] = {}
         for one in rounds:
             by_environment.setdefault(self.lookup.environment_of(one.item), []).append(one)
         found: list[Pair] = []
         for environment_class, of_environment in by_environment.items():
             if environment_class is None:
-                ledger.drop("world_unknown", len(of_environment))
+                ledger.drop("environment_unknown", len(of_environment))
             else:
                 found += await (await self.miner(environment_class)).pairs(of_environment, ledger)
         return found

@@ -84,14 +84,14 @@ async def _no_mistake(
 ) -> str:
     """Why the reply is not known to be a mistake at that turn; empty where it is one."""
     if environment_class is None:
-        return "world_unknown"
+        return "environment_unknown"
     try:
         async with at_round(environment_class, item.trajectory, at) as environment:
             answer = await environment.step(reply_text(reply))
     except ReplayError:
         return "cannot_replay"
     except WorldError:
-        return "world_broke"
+        return "environment_failed"
     before = item.trajectory.turns[at - 1].progress if at else None
     further = answer.progress is not None and before is not None and answer.progress > before
     return "gets_further" if answer.success or further else ""

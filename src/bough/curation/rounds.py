@@ -22,7 +22,7 @@ class Round:
     reason: str = COUNTERFACTUAL
 
 
-def telling_rounds(filed: Iterable[SourcedTrajectory], count: int, seed: int) -> list[Round]:
+def sample_rounds(filed: Iterable[SourcedTrajectory], count: int, seed: int) -> list[Round]:
     """At most `count` rounds of each trajectory whose outcome is known, sampled where the model was least certain.
 
     A round's weight is one minus the probability of the recorded reply, where its
