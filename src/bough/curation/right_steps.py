@@ -24,7 +24,6 @@ from bough.environments.base import Environment, WorldError
 from bough.environments.replay import ReplayError
 from bough.environments.rules import MistakeRules, action_of
 from bough.ledger import Ledger
-from bough.speech.hermes import reply_text
 from bough.types import Message, Pair, Trajectory, Turn
 
 RIGHT_STEP = "right_step"
@@ -87,7 +86,7 @@ async def _no_mistake(
         return "environment_unknown"
     try:
         async with at_round(environment_class, item.trajectory, at) as environment:
-            answer = await environment.step(reply_text(reply))
+            answer = await environment.step(reply)
     except ReplayError:
         return "cannot_replay"
     except WorldError:

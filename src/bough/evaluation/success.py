@@ -13,9 +13,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from bough.evaluation.attempts import ladder, pass_all, pass_at
 from bough.evaluation.intervals import Interval, mean_interval, rate_interval
 from bough.evaluation.outcomes import Lost, Outcome, by_task, means
+from bough.evaluation.pass_at_k import ladder, pass_all, pass_at
 from bough.evaluation.sequential import confidence_sequence
 
 ByTask = dict[str, list[float]]
