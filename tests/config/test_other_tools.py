@@ -4,8 +4,10 @@ import pytest
 
 from bough.config.data import StatsConfig
 from bough.config.other_tools import translate
-from bough.config.training import DPOConfig, GRPOConfig, SFTConfig
 from bough.errors import InputError
+from bough.methods.dpo import DPOConfig
+from bough.methods.grpo import GRPOConfig
+from bough.methods.sft import SFTConfig
 from bough.runs.recipe import load_recipe
 
 

@@ -61,7 +61,7 @@ def held_out(config: EvalConfig) -> int:
 
 def _load_reference(policy: Policy, folder: Path) -> str | None:
     """Loads the reference that an adapter was trained against; returns the reason if it has none."""
-    if not hasattr(policy.model, "peft_config"):
+    if not policy.has_adapter:
         return "a whole model contains no reference"
     try:
         start = start_of(folder)
