@@ -11,6 +11,7 @@ from bough.types import Group, Trajectory, Turn
 from bough.viewer.index import Index
 from bough.viewer.queries import lines_of_task, neighbours
 from bough.viewer.records import MissingError, find, find_trajectory, place
+from bough.viewer.spoken import label
 from bough.viewer.summaries import goal
 
 MAX_STEP_TEXT = 600
@@ -120,10 +121,9 @@ def _shown(root: Node) -> list[dict[str, Any]]:
 
 
 def _step(turn: Turn) -> dict[str, Any]:
-    action = turn.action if turn.action is not None else turn.reply.content
     seen = " ".join(message.content for message in turn.observation)
     return {
-        "action": action[:MAX_STEP_TEXT],
+        "action": label(turn),
         "observation": seen[:MAX_STEP_TEXT],
         "error": turn.error,
         "reward": turn.reward,

@@ -26,7 +26,7 @@ from bough.viewer.rows import Found, is_plain, read_on
 from bough.viewer.summaries import Summary, summarise
 
 # Raise it when a summary says something else, so that no one is served the old index.
-VERSION = 5
+VERSION = 6
 COLUMNS = [name for name in Summary.__dataclass_fields__ if name != "text"]
 SCHEMA = f"""
 CREATE TABLE files (

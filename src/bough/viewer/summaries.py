@@ -8,10 +8,10 @@ from typing import Any
 from bough.evaluation.outcomes import TYPE_KEYS
 from bough.formats.base import Sample
 from bough.rewards.score import score
+from bough.speech import hermes
 from bough.types import Group, Message, Pair, Task, Trajectory, Turn
 
-# Where the worlds say what kind of task it is.
-# Of a record's text this much can be searched for; a page of nonsense has no end.
+# Only this much of a record's text can be searched.
 MAX_TEXT = 40_000
 MAX_WORD = 300
 OPENINGS = ("your task is to:", "task:", "goal:", "question:")
@@ -123,8 +123,9 @@ def _text(name: str, start: list[Message], turns: list[Turn]) -> str:
     parts, size = [name], len(name)
     messages = [*start, *(m for turn in turns for m in (turn.reply, *turn.observation))]
     for message in messages:
-        parts.append(message.content[: MAX_TEXT - size])
-        size += len(parts[-1])
+        for said in (message.reasoning or "", message.content, *map(hermes.call_text, message.tool_calls)):
+            parts.append(said[: MAX_TEXT - size])
+            size += len(parts[-1])
         if size >= MAX_TEXT:
             break
     return "\n".join(parts)

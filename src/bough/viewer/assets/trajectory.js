@@ -85,7 +85,7 @@ function strip(turns, jump) {
   if (turns.length < 2) return null;
   return h("nav", { class: "strip", "aria-label": "turns" }, turns.slice(0, 400).map((turn, i) => h("button", {
     type: "button", class: turn.error ? "error" : turn.reward > 0 ? "good" : "", "aria-label": `turn ${i + 1}${turn.error ? `, ${words(turn.error)}` : ""}`,
-    title: `${i + 1}${turn.action ? `: ${turn.action.slice(0, 80)}` : ""}`, on: { click: () => jump(i) },
+    title: `${i + 1}${turn.label ? `: ${turn.label.slice(0, 80)}` : ""}`, on: { click: () => jump(i) },
   })));
 }
 
