@@ -41,7 +41,7 @@ def test_every_page_works_from_a_file(page: Path, tab: Tab, run: Run):
         for words, expected in (
             ("runs", "05-dpo"), ("training", "loss"), ("trajectories", "of 25"), ("pairs", "parting"),
             ("groups", "1 of 4 succeed"),
-            ("evaluation", "Who is better"), ("tree?at=04-groups/groups.jsonl%3A1", "attempts succeed"),
+            ("evaluation", "Comparison"), ("tree?at=04-groups/groups.jsonl%3A1", "attempts succeed"),
             ("pair?at=03-pairs/pairs.jsonl%3A1", "here they part"),
             ("trajectory?at=07-sampled/trajectories.jsonl%3A1", "go to shelf 1"),
             ("trajectory?at=04-groups/groups.jsonl%3A1&attempt=0", "advantage"),

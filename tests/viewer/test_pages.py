@@ -50,7 +50,7 @@ def test_the_curves_of_a_training_run(server: Server, tab: Tab, run: Run):
         assert await tab.evaluate("document.querySelectorAll('.chart')[1].querySelectorAll('path.line').length") == 2
         label = await tab.evaluate("document.querySelector('.chart svg').getAttribute('aria-label')")
         assert label == "loss: from 0.693 at step 1 to 0.51 at step 9"
-        await tab.click("details.more:last-of-type summary")
+        await tab.click("details.more:has(.settings) summary")
         assert "train_file" in await tab.text(".settings")
 
     run(read())

@@ -33,6 +33,12 @@ class Contents:
     stages: list[str] = field(default_factory=list)
     problems: dict[str, str] = field(default_factory=dict)
 
+    def stage_of(self, file: str) -> str:
+        """The folder of the stage that a data file belongs to: the nearest stage above it, else its own folder."""
+        known = {*self.stages, *self.evaluations, *self.training}
+        folders = [str(folder) for folder in Path(file).parents]
+        return next((folder for folder in folders if folder in known), folders[0])
+
 
 class Root:
     """The folder that is looked at, or one file of it."""

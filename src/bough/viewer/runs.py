@@ -25,7 +25,7 @@ def overview(index: Index) -> dict[str, Any]:
     contents, here = index.contents, index.root.path
     by_folder: dict[str, list[dict[str, Any]]] = {}
     for row in counts(index):
-        by_folder.setdefault(_stage_of(index, row["file"]), []).append(row)
+        by_folder.setdefault(contents.stage_of(row["file"]), []).append(row)
     folders = sorted({*contents.stages, *contents.training, *contents.evaluations, *by_folder} - {""})
     stages = {folder: _stage(index, folder, by_folder.get(folder, [])) for folder in folders}
     runs, problems = [], index.problems()
@@ -63,7 +63,7 @@ def read_json(index: Index, name: str) -> Any:
 
 
 def state_of(index: Index, folder: str, record: Any) -> str:
-    """Whether a stage is done, running or was cut short."""
+    """Whether a stage is done, running or interrupted."""
     here = index.root.path / folder
     if isinstance(record, dict):
         done = bool(record.get("finished"))
@@ -73,21 +73,13 @@ def state_of(index: Index, folder: str, record: Any) -> str:
         done = True
     if done:
         return "done"
-    return "running" if time.time() - _newest(here) < FRESH_S else "cut short"
-
-
-def _stage_of(index: Index, file: str) -> str:
-    """The folder of the stage that a data file belongs to: the nearest one above it that is a stage, else its own."""
-    known = {*index.contents.stages, *index.contents.evaluations, *index.contents.training}
-    for folder in map(str, Path(file).parents):
-        if folder in known:
-            return folder
-    return str(Path(file).parent)
+    return "running" if time.time() - _newest(here) < FRESH_S else "interrupted"
 
 
 def _stage(index: Index, folder: str, rows: list[dict[str, Any]]) -> dict[str, Any]:
     record = read_json(index, f"{folder}/stage.json")
     known = record if isinstance(record, dict) else {}
+    report = read_json(index, f"{folder}/report.json")
     return {
         "folder": folder,
         "name": Path(folder).name if folder != "." else index.root.name,
@@ -101,7 +93,8 @@ def _stage(index: Index, folder: str, rows: list[dict[str, Any]]) -> dict[str, A
         "training": folder in index.contents.training,
         "evaluation": folder in index.contents.evaluations,
         "success": rates(index, folder) if folder in index.contents.evaluations else [],
-        "report": _numbers(read_json(index, f"{folder}/report.json")),
+        "report": _numbers(report),
+        "lost": _lost(report),
     }
 
 
@@ -157,7 +150,7 @@ def _sentence(error: Exception) -> str:
 def _to_come(stages: list[Planned], begun: set[str]) -> list[dict[str, Any]]:
     """The stages of the recipe that have not begun yet."""
     nothing: dict[str, Any] = {"inputs": {}, "outputs": {}, "files": [], "success": [], "report": {}, "note": ""}
-    nothing |= {"seconds": None, "training": False, "evaluation": False, "state": "to come"}
+    nothing |= {"seconds": None, "lost": 0, "training": False, "evaluation": False, "state": "pending"}
     return [
         {"folder": stage.folder, "name": stage.folder, "verb": stage.verb, **nothing}
         for stage in stages
@@ -187,6 +180,12 @@ def _newest(folder: Path) -> float:
         return max((entry.stat().st_mtime for entry in folder.iterdir()), default=0.0)
     except OSError:
         return 0.0
+
+
+def _lost(report: Any) -> int:
+    """How many episodes of a collection were lost to a broken environment or engine."""
+    found = report.get("lost") if isinstance(report, dict) else None
+    return sum(n for n in found.values() if isinstance(n, int)) if isinstance(found, dict) else 0
 
 
 def _text(value: Any) -> str:

@@ -1,6 +1,7 @@
 // The first page: runs, their stages in order, and how success went along.
 import { ask } from "./api.js";
 import { h, link } from "./dom.js";
+import { empty } from "./empty.js";
 import { count, duration, number, percent, plural } from "./format.js";
 import { chip, interval, nothing } from "./marks.js";
 
@@ -30,12 +31,12 @@ function view(found) {
       h("p", { class: "lead" },
         ["trajectory", "pair", "group"].filter((kind) => found.counts[kind]).map((kind, i) => [
           i ? " · " : "",
-          link(PAGES[kind], {}, `${count(found.counts[kind])} ${found.counts[kind] === 1 ? kind : kind === "trajectory" ? "trajectories" : `${kind}s`}`),
+          link(PAGES[kind], {}, plural(found.counts[kind], kind)),
         ]),
         found.busy ? h("span", { class: "busy", role: "status" }, "reading the files …") : null,
       ),
     ),
-    found.runs.length ? found.runs.map(run) : nothing(found.busy ? "Reading the files …" : "There is nothing here that can be shown yet."),
+    found.runs.length ? found.runs.map(run) : found.busy ? nothing("Reading the files …") : empty("runs"),
     found.problems.length ? problems(found.problems) : null,
   ].flat().filter(Boolean);
 }
@@ -79,6 +80,7 @@ function stage(one) {
       h("h3", {}, one.name),
       chip(one.verb, VERBS[one.verb]),
       one.state === "done" ? null : chip(one.state, one.state.replace(" ", "-")),
+      one.lost ? chip(`${plural(one.lost, "episode")} lost`, "bad") : null,
       h("span", { class: "faint" }, duration(one.seconds)),
     ),
     one.note ? h("p", { class: "note" }, one.note) : null,
@@ -91,7 +93,7 @@ function stage(one) {
       one.training ? link("training", { folder: one.folder }, "curves") : null,
       one.evaluation ? link("evaluation", { folder: one.folder }, "evaluation") : null,
       one.files.map((file) => link(PAGES[file.kind], { file: file.file },
-        `${count(file.count)} ${file.count === 1 ? file.kind : file.kind === "trajectory" ? "trajectories" : `${file.kind}s`}`,
+        plural(file.count, file.kind),
         file.kind === "trajectory" && file.successes + file.failures > 0 ? h("span", { class: "faint" }, ` ${percent(file.successes / (file.successes + file.failures), 0)} succeed`) : null,
       )),
     ),

@@ -1,8 +1,9 @@
 // The attempts at one task as a tree: together as long as they do the same, apart where they part.
 import { ask } from "./api.js";
 import { address, h, link, svg } from "./dom.js";
-import { count, number, plural, shorten, signed, words } from "./format.js";
+import { agentName, count, ending, number, plural, shorten, signed, words } from "./format.js";
 import { chip, fact, facts, outcome, outcomeName } from "./marks.js";
+import { table } from "./table.js";
 
 const ROW = 34;
 const WIDTH = 900;
@@ -32,7 +33,7 @@ export async function treePage(asked) {
     ),
     h("div", { class: "scroll tree" }, drawing),
     panel,
-    table(found),
+    attempts(found),
   );
   const jump = (line) => { if (line !== null) location.hash = to(line); };
   return { title: found.goal || "Tree", node, keys: { n: () => jump(next), p: () => jump(previous) } };
@@ -140,14 +141,10 @@ function show(panel, node, found) {
   );
 }
 
-function table(found) {
-  return h("div", { class: "scroll" }, h("table", { class: "list" },
-    h("caption", { class: "hidden" }, "the attempts"),
-    h("thead", {}, h("tr", {}, ["attempt", "outcome", "how it ended", "reward", "advantage", "turns", "agent"].map((name, i) => h("th", { scope: "col", class: i > 2 && i < 6 ? "num" : null }, name)))),
-    h("tbody", {}, found.attempts.map((one, i) => h("tr", {},
-      h("td", {}, link("trajectory", { at: one.at, attempt: one.attempt }, `${i + 1}`)),
-      h("td", {}, outcome(one.success)), h("td", {}, words(one.stop ?? "")), h("td", { class: "num" }, number(one.reward)),
-      h("td", { class: "num" }, one.advantage === null ? "–" : signed(one.advantage)), h("td", { class: "num" }, count(one.turns)), h("td", {}, String(one.agent ?? "").split("/").pop()),
-    ))),
-  ));
+function attempts(found) {
+  const columns = [{ label: "attempt", first: true }, { label: "outcome" }, { label: "ending" }, { label: "reward", num: 1 }, { label: "advantage", num: 1 }, { label: "turns", num: 1 }, { label: "agent" }];
+  return h("div", { class: "scroll" }, table("the attempts", columns, found.attempts.map((one, i) => ({ cells: [
+    link("trajectory", { at: one.at, attempt: one.attempt }, `${i + 1}`), outcome(one.success), ending(one.stop, one.success), number(one.reward),
+    one.advantage === null ? "–" : signed(one.advantage), count(one.turns), agentName(one.agent) || "–",
+  ] }))));
 }
