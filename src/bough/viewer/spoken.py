@@ -39,11 +39,8 @@ def label(turn: Turn) -> str:
     """What a turn did, on one line: its calls if it has any, else its action."""
     found = parts(turn.reply, turn.action)
     calls = [_written(part) if part["kind"] == "call" else part["text"] for part in found if "call" in part["kind"]]
-    if calls:
-        said = "; ".join(calls)
-    else:
-        said = turn.action if turn.action is not None else turn.reply.content
-    return " ".join(said[:MAX_LABEL].split())
+    said = turn.reply.content if turn.action is None else turn.action
+    return " ".join(("; ".join(calls) or said)[:MAX_LABEL].split())
 
 
 def _spoken(content: str, action: str | None) -> list[Part]:

@@ -97,6 +97,7 @@ def _group(record: Group) -> Summary:
     rewards = [value for attempt in record.attempts if (value := score(attempt)) is not None]
     solved = [attempt.success for attempt in record.attempts]
     turns = [turn for attempt in record.attempts for turn in attempt.turns]
+    agents = dict.fromkeys(str(attempt.info["agent"]) for attempt in record.attempts if attempt.info.get("agent"))
     return Summary(
         kind="group",
         name=_cut(record.task.id),
