@@ -19,32 +19,33 @@ from tests.viewer.conftest import serving
 from tests.viewer.tab import Tab
 
 GROUPS = "12-tool-groups%2Fgroups.jsonl"
-PLAYED = "05-own-play%2Ftrajectories.jsonl"
+TURNS = "trajectory?at=05-own-play%2Ftrajectories.jsonl%3A1"
 
 
 @dataclass(frozen=True)
 class Picture:
-    """A page, what is clicked there, what is then to be seen, and the window's height."""
+    """A page, what must be on it, what is clicked there, and the window's height."""
 
     page: str
     shown: str
     clicks: tuple[str, ...] = ()
     height: int = 900
+    top: str = "header"  # what stands at the top of the picture
 
 
 PICTURES = {
     "runs": Picture("runs", ".ladder"),
     "training": Picture("training?folder=03-sft&also=04-sft-slower", ".plot path"),
-    "settings": Picture("training?folder=03-sft&also=04-sft-slower", ".compared table", height=420),
+    "settings": Picture("training?folder=03-sft&also=04-sft-slower", ".compared table", height=460, top=".compared"),
     "trajectories": Picture("trajectories", "tbody tr[data-row]", height=760),
     "calls": Picture(f"trajectory?at={GROUPS}%3A1&attempt=1", ".call", height=820),
-    "tokens": Picture(f"trajectory?at={PLAYED}%3A1", ".tokens .legend", ("details.exact summary",), 820),
+    "tokens": Picture(
+        f"trajectory?at={PLAYED}%3A1", ".tokens .legend", ("details.exact summary",), 820, ".turns .turn"
+    ),
     "pair": Picture("pairs", ".sides", ("tbody tr a",), 760),
     "tree": Picture(f"tree?at={GROUPS}%3A1", "svg.tree", height=900),
     "evaluation": Picture("evaluation?folder=10-all", ".matrix"),
 }
-# The screen shows the end of the page rather than its beginning.
-AT_THE_END = {"settings"}
 
 
 async def take(run: Path, pictures: Path, *, everything: bool) -> None:
@@ -58,7 +59,7 @@ async def take(run: Path, pictures: Path, *, everything: bool) -> None:
                 await tab.scheme(scheme)
                 for name, picture in PICTURES.items():
                     await tab.size(width, picture.height if width > 390 else 844, mobile=width == 390)
-                    await _show(tab, f"{server.address}#/{picture.page}", picture, end=name in AT_THE_END)
+                    await _show(tab, f"{server.address}#/{picture.page}", picture)
                     file = pictures / f"{name}{suffix}.png"
                     await tab.picture(file)
                     Image.open(file).convert("RGB").quantize(128).save(file, optimize=True)
@@ -67,16 +68,14 @@ async def take(run: Path, pictures: Path, *, everything: bool) -> None:
             tab.close()
 
 
-async def _show(tab: Tab, address: str, picture: Picture, *, end: bool) -> None:
+async def _show(tab: Tab, address: str, picture: Picture) -> None:
     await tab.goto(address)
     for selector in picture.clicks:
         await tab.until(f"!!document.querySelector({selector!r})")
         await tab.click(selector)
     await tab.until(f"!!document.querySelector({picture.shown!r})")
     await tab.settled()
-    await tab.evaluate(f"document.querySelector({picture.shown!r}).scrollIntoView({{block: 'nearest'}})")
-    if end:
-        await tab.evaluate("scrollTo(0, document.querySelector('.compared').offsetTop - 80)")
+    await tab.evaluate(f"scrollTo(0, document.querySelector({picture.top!r}).offsetTop - 100)")
     await asyncio.sleep(0.4)
 
 

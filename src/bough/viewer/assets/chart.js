@@ -39,7 +39,7 @@ function plot(title, series, view, width, readout, rest) {
   const words = labels(down);
   const left = Math.ceil(DIGIT * Math.max(...words.map((one) => one.length))) + 12;
   const [x0, x1] = widen(...extent(all.map((p) => p[0])));
-  const across = axis(x0, x1, Math.floor((width - left - RIGHT) / 75), 1);
+  const across = axis(x0, x1, Math.floor((width - left - RIGHT) / 58), 1);
   const steps = labels(across);
   const x = (v) => left + ((v - x0) / (x1 - x0)) * (width - left - RIGHT);
   const y = (v) => H - BOTTOM - ((v - down.low) / (down.high - down.low)) * (H - TOP - BOTTOM);

@@ -14,7 +14,7 @@ export function number(value) {
   if (value === null || value === undefined || !Number.isFinite(value)) return "–";
   if (Number.isInteger(value) && Math.abs(value) < 1e6) return whole.format(value).replace("-", "−");
   const size = Math.abs(value);
-  if (size >= 1e6 || size < 1e-3) return value.toExponential(1).replace("e+", "e").replace("-", "−");
+  if (size >= 1e6 || size < 1e-3) return value.toExponential(1).replace(".0e", "e").replace("e+", "e").replace("-", "−");
   return String(+value.toPrecision(size >= 100 ? 4 : 3)).replace("-", "−");
 }
 

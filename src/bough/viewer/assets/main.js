@@ -46,8 +46,10 @@ function route() {
 async function open() {
   const { name, asked } = route();
   for (const one of nav.children) {
-    if (one.getAttribute("href") === `#/${UNDER[name] ?? name}`) one.setAttribute("aria-current", "page");
-    else one.removeAttribute("aria-current");
+    if (one.getAttribute("href") === `#/${UNDER[name] ?? name}`) {
+      one.setAttribute("aria-current", "page");
+      one.scrollIntoView({ block: "nearest", inline: "nearest" });
+    } else one.removeAttribute("aria-current");
   }
   if (page?.update && shown === name) return page.update(asked);
   const mine = ++turn;

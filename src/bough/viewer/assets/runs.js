@@ -1,9 +1,10 @@
-// The first page: runs, their stages in order, and how success went along.
+// The first page: runs, their stages in order, and the success rate of each evaluation.
 import { ask } from "./api.js";
 import { h, link } from "./dom.js";
 import { empty } from "./empty.js";
-import { count, duration, number, percent, plural } from "./format.js";
+import { agentName, count, duration, number, percent, plural } from "./format.js";
 import { chip, interval, nothing } from "./marks.js";
+import { table } from "./table.js";
 
 const PAGES = { trajectory: "trajectories", pair: "pairs", group: "groups" };
 const VERBS = { sft: "train", dpo: "train", grpo: "train", training: "train", eval: "measure", collect: "play" };
@@ -54,22 +55,20 @@ function run(one) {
   );
 }
 
-// Success by stage: the evaluations of a run under each other, on one scale.
+// The evaluations of a run below each other, on one scale.
 function ladder(stages) {
   const rows = stages.flatMap((one) => one.success.map((measure) => ({ one, measure })));
   if (!rows.length) return null;
+  const columns = [{ label: "evaluation", first: true }, { label: "", wide: true }, { label: "success", num: 1 }, { label: "95% interval", num: 1 }, { label: "episodes", num: 1 }];
   return h("figure", { class: "ladder" },
-    h("figcaption", {}, "Success, with its 95% interval"),
-    h("table", {},
-      h("thead", { class: "hidden" }, h("tr", {}, ["evaluation", "interval", "success", "from", "to", "episodes"].map((name) => h("th", { scope: "col" }, name)))),
-      h("tbody", {}, rows.map(({ one, measure }) => h("tr", {},
-        h("th", { scope: "row" }, link("evaluation", { folder: one.folder }, one.success.length > 1 ? `${one.name} · ${measure.model}` : one.name)),
-        h("td", { class: "wide" }, interval(measure)),
-        h("td", { class: "num strong" }, percent(measure.mean)),
-        h("td", { class: "num faint" }, measure.interval ? `${percent(measure.interval.low)} – ${percent(measure.interval.high)}` : ""),
-        h("td", { class: "num faint" }, `${plural(measure.episodes, "episode")}${measure.lost ? `, ${measure.lost} lost` : ""}`),
-      ))),
-    ),
+    h("figcaption", {}, "Success by evaluation"),
+    h("div", { class: "scroll" }, table("success by evaluation", columns, rows.map(({ one, measure }) => ({ cells: [
+      link("evaluation", { folder: one.folder }, one.success.length > 1 ? `${one.name} · ${agentName(measure.model)}` : one.name),
+      interval(measure),
+      h("b", {}, percent(measure.mean)),
+      measure.interval ? `${percent(measure.interval.low)} – ${percent(measure.interval.high)}` : "–",
+      `${count(measure.episodes)}${measure.lost ? `, ${count(measure.lost)} lost` : ""}`,
+    ] })))),
   );
 }
 

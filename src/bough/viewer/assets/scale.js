@@ -5,7 +5,7 @@ export function axis(low, high, wanted, smallest = 0) {
   if (low === high) [low, high] = [low - (Math.abs(low) * 0.1 || 0.5), high + (Math.abs(high) * 0.1 || 0.5)];
   const raw = (high - low) / Math.max(1, wanted);
   const power = 10 ** Math.floor(Math.log10(raw));
-  const step = Math.max(smallest, [1, 2, 5, 10].map((m) => m * power).find((s) => s >= raw * 0.999) ?? raw);
+  const step = Math.max(smallest, [1, 2, 2.5, 5, 10].map((m) => m * power).find((s) => s >= raw * 0.999 && !(smallest && s % smallest)) ?? raw);
   const first = Math.floor(low / step + 1e-9);
   const last = Math.ceil(high / step - 1e-9);
   const ticks = [];
@@ -21,15 +21,16 @@ export function labels({ ticks, step }) {
     return ticks.map((v) => (v === 0 ? "0" : fixed(v / unit, step / unit) + sign));
   }
   if (largest < 1e-3) {
-    const power = Math.floor(Math.log10(largest));
+    const power = Math.floor(Math.log10(step) + 1e-9);
     return ticks.map((v) => (v === 0 ? "0" : `${fixed(v / 10 ** power, step / 10 ** power)}e−${-power}`));
   }
   return ticks.map((v) => fixed(v, step));
 }
 
 function fixed(value, step) {
-  const digits = Math.max(0, Math.ceil(-Math.log10(step) - 1e-9));
-  return value.toFixed(Math.min(12, digits)).replace("-", "−");
+  let digits = 0;
+  while (digits < 12 && Math.abs(step * 10 ** digits - Math.round(step * 10 ** digits)) > 1e-6 * step * 10 ** digits) digits++;
+  return value.toFixed(digits).replace("-", "−");
 }
 
 // An exponential moving average whose start is not pulled towards zero; 0 leaves the points as they are.

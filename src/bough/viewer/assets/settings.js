@@ -6,6 +6,8 @@ import { table } from "./table.js";
 // runs: [{ name, settings }].
 export function settingsOf(runs) {
   const flat = runs.map((run) => flatten(run.settings ?? {}));
+  // Where a run was written, and whether it was resumed, says nothing about how it was trained.
+  if (runs.length > 1) for (const one of flat) for (const name of ["output_dir", "resume"]) one.delete(name);
   const names = [...new Set(flat.flatMap((one) => [...one.keys()]))];
   if (!names.length) return null;
   const differs = (name) => new Set(flat.map((one) => one.get(name))).size > 1;

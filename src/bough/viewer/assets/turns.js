@@ -29,11 +29,11 @@ function toolCall(call) {
   const given = Object.entries(call.arguments ?? {}).map(([name, value]) => [name, typeof value === "string" ? value : JSON.stringify(value), typeof value === "string"]);
   const short = given.every(([, value]) => !value.includes("\n")) && given.reduce((sum, [name, value]) => sum + name.length + value.length, 0) < 90;
   if (short) {
-    return h("div", { class: "text action call" }, h("b", { class: "tool" }, call.name), "(", given.map(([name, value, quoted], i) => [
+    return h("div", { class: "text action call" }, h("b", { class: "tool-name" }, call.name), "(", given.map(([name, value, quoted], i) => [
       i ? ", " : "", h("span", { class: "faint" }, `${name}=`), quoted ? `"${value}"` : value,
     ]), ")");
   }
-  return h("div", { class: "call" }, h("b", { class: "tool mono" }, call.name),
+  return h("div", { class: "call" }, h("b", { class: "tool-name mono" }, call.name),
     h("dl", { class: "arguments" }, given.map(([name, value]) => [h("dt", {}, name), h("dd", {}, text(value, "code"))])));
 }
 
