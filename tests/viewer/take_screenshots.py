@@ -13,8 +13,6 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from PIL import Image
-
 from tests.viewer.conftest import serving
 from tests.viewer.tab import Tab
 
@@ -39,9 +37,7 @@ PICTURES = {
     "settings": Picture("training?folder=03-sft&also=04-sft-slower", ".compared table", height=460, top=".compared"),
     "trajectories": Picture("trajectories", "tbody tr[data-row]", height=760),
     "calls": Picture(f"trajectory?at={GROUPS}%3A1&attempt=1", ".call", height=820),
-    "tokens": Picture(
-        f"trajectory?at={PLAYED}%3A1", ".tokens .legend", ("details.exact summary",), 820, ".turns .turn"
-    ),
+    "tokens": Picture(TURNS, ".tokens .legend", ("details.exact summary",), 820, ".turns .turn"),
     "pair": Picture("pairs", ".sides", ("tbody tr a",), 760),
     "tree": Picture(f"tree?at={GROUPS}%3A1", "svg.tree", height=900),
     "evaluation": Picture("evaluation?folder=10-all", ".matrix"),
@@ -49,6 +45,8 @@ PICTURES = {
 
 
 async def take(run: Path, pictures: Path, *, everything: bool) -> None:
+    from PIL import Image
+
     views = [(1280, "light", ""), (390, "dark", "-phone")]
     if everything:
         views = [(width, scheme, f"-{width}-{scheme}") for width in (1280, 390) for scheme in ("light", "dark")]

@@ -107,9 +107,7 @@ def _group(record: Group) -> Summary:
         tokens=sum(len(turn.call.completion_ids) for turn in turns if turn.call is not None),
         stop=f"{sum(value is True for value in solved)} of {len(solved)} succeed",
         reason=None,
-        agent=_word(
-            ", ".join(dict.fromkeys(str(a.info["agent"]) for a in record.attempts if a.info.get("agent"))) or None
-        ),
+        agent=_word(", ".join(agents) or None),
         errors=sum(turn.error is not None for turn in turns),
         preview=goal(record.attempts[0].start),
         text=_text(record.task.id, record.attempts[0].start, turns),
