@@ -26,7 +26,7 @@ def test_from_the_runs_page_to_an_evaluation_and_its_episodes(server: Server, ta
         await tab.goto(server.address)
         text = await tab.text()
         assert "played" in text and "a run to look at" in text and "05-dpo" in text
-        assert "made of train 03-pairs, model smollm2" in text
+        assert "made from train 03-pairs, model smollm2" in text
         assert "not significant: kept the old one" in text
         assert "100.0%" in await tab.text(".ladder")
         assert "sampler–trainer gap 4.8e−7" in text
@@ -121,7 +121,7 @@ def test_tokens_are_coloured_by_the_gap_between_sampler_and_trainer(server: Serv
         kinds = await tab.evaluate("[...document.querySelectorAll('.tokens .answer .token')].map((t) => t.className)")
         assert kinds[:3] == ["token surprise-0", "token surprise-3", "token surprise-0"]
         title = await tab.evaluate("document.querySelectorAll('.tokens .answer .token')[1].title")
-        assert "the trainer's −0.52, apart 0.020" in title
+        assert "trainer's log-probability −0.52, gap 0.020" in title
         assert "at most 0.020" in await tab.text(".tokens .legend")
 
     run(read())
@@ -143,7 +143,7 @@ def test_the_keyboard_reaches_a_trajectory_its_turns_and_its_tokens(server: Serv
         await tab.press("t")
         await tab.until("!!document.querySelector('.tokens .token')")
         assert "take mug 1" in (await tab.text(".tokens .answer"))
-        assert "shared with the call before" in await tab.text(".tokens summary")
+        assert "shared with the previous call" in await tab.text(".tokens summary")
         assert await tab.evaluate(
             "document.querySelector('.tokens .token').title.includes('log-probability −0.25 (77.9%)')"
         )
@@ -165,7 +165,7 @@ def test_a_pair_folds_what_is_shared_and_shows_where_it_parts(server: Server, ta
         await tab.click("tbody tr a")
         await tab.until("!!document.querySelector('.sides')")
         text = await tab.text()
-        assert "here they part" in text and "the shared history" in text and "parting" in text
+        assert "from here on they differ" in text and "the shared history" in text and "parting" in text
         assert await tab.evaluate("document.querySelector('details.start').open") is False
         assert await tab.evaluate("document.querySelectorAll('.side.success .turn').length") >= 1
         before = await tab.evaluate("location.hash")
@@ -186,7 +186,7 @@ def test_a_tree_shows_where_attempts_part_and_leads_to_each(server: Server, tab:
         assert await tab.evaluate("document.querySelectorAll('svg.tree .leaf.success').length") == 1
         await tab.evaluate("document.querySelector('svg.tree .knot:last-of-type').focus()")
         await tab.press("Enter")
-        assert "alone" in await tab.text(".panel h2") or "together" in await tab.text(".panel h2")
+        assert "only" in await tab.text(".panel h2") or "shared by" in await tab.text(".panel h2")
         await tab.click("svg.tree .leaf-name")
         await tab.until("location.hash.startsWith('#/trajectory?') && !!document.querySelector('.turn')")
         assert "advantage" in await tab.text(".turn-head")

@@ -1,4 +1,4 @@
-"""Lists of records: filtered, searched, sorted, a page at a time, with how many there are of each kind."""
+"""Lists of records: filtered, searched, sorted, one page at a time, with counts for each filter."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def records(index: Index, asked: Mapping[str, str]) -> dict[str, Any]:
     if asked.get("order") == "down":
         order = ", ".join(f"{part} DESC" for part in order.split(", "))
     limit, offset = min(_number(asked, "limit", 100), MAX_LIMIT), _number(asked, "offset", 0)
-    # Numbers are sorted first, and only those of the page are then looked up.
+    # Ids are sorted first, and only the rows of the page are then read.
     found = index.query(
         f"SELECT records.id, count(*) OVER () AS total FROM {tables} WHERE {where} "  # noqa: S608  nothing of the user's
         f"ORDER BY {order} LIMIT ? OFFSET ?",
@@ -79,7 +79,7 @@ def counts(index: Index) -> list[dict[str, Any]]:
 
 
 def lines_of_task(index: Index, file: str, task: str) -> list[int]:
-    """Where in a file the attempts at a task stand."""
+    """The lines of a file with the attempts at a task."""
     rows = index.query(
         "SELECT records.line FROM records JOIN files ON files.id = records.file "
         "WHERE files.path = ? AND task = ? AND kind = 'trajectory' ORDER BY records.line LIMIT 200",
@@ -125,13 +125,13 @@ def _where(index: Index, kind: str, asked: Mapping[str, str]) -> tuple[str, list
 
 
 def _words(text: str) -> str:
-    """Every word must be there, the last one may go on; signs that mean something to the search mean nothing here."""
+    """Every word must occur, the last one as a prefix; operators of the search engine have no effect."""
     words = re.findall(r"[^\W_]+", text)[:20]
     return " ".join(f'"{word}"' for word in words) + ("*" if words else "")
 
 
 def _facets(index: Index, kind: str, file: str | None) -> Facets:
-    """The values that the records of this kind have, most frequent first; counted again only when there are others."""
+    """The values that the records of this kind have, most frequent first; counted again only when records change."""
     key = (kind, file)
     version = index.version
     kept = index.facets.get(key)

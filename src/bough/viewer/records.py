@@ -21,7 +21,7 @@ MAX_IMAGE = 20 << 20
 
 
 class MissingError(Exception):
-    """There is nothing by that name. The message is for the page."""
+    """Nothing has that name. The message is shown on the page."""
 
 
 def place(at: str) -> tuple[str, int]:
@@ -61,7 +61,7 @@ def find_trajectory(index: Index, at: str, attempt: int | None = None) -> Trajec
 
 
 def show(index: Index, at: str, attempt: int | None = None) -> dict[str, Any]:
-    """A trajectory, an attempt or a pair with all that is around it; token ids stay behind until asked for."""
+    """A trajectory, an attempt or a pair with its neighbours; token ids are sent separately."""
     record, (file, line) = find(index, at), place(at)
     if isinstance(record, Pair):
         return {"kind": "pair", "at": at, "beside": neighbours(index, file, line, "pair"), **_pair(record)}
@@ -95,7 +95,7 @@ def image(index: Index, at: str, number: int, attempt: int | None = None) -> tup
         raise MissingError("the picture is too large")
     kind = next((kind for magic, kind in IMAGE_TYPES.items() if content.startswith(magic)), None)
     if kind is None:
-        raise MissingError("the file is no picture")
+        raise MissingError("the file is not a picture")
     return content, kind
 
 
@@ -175,6 +175,6 @@ def _images(record: Trajectory) -> list[str]:
 
 
 def _image_turns(names: list[str]) -> list[dict[str, Any]]:
-    """Which turn each picture was taken after: its file is called by that number, 0 being the start."""
+    """The turn after which each picture was taken: the number in its file name, 0 for the start."""
     stems = [Path(name).stem[:20] for name in names]
     return [{"number": i, "turn": int(stem) if stem.isdecimal() else i} for i, stem in enumerate(stems)]

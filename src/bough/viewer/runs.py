@@ -1,4 +1,4 @@
-"""The first page: which runs there are, their stages in order, what each was made of, how success went along."""
+"""The first page: the runs, their stages in order, what each was made of, and the success rates."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from bough.viewer.index import Index
 from bough.viewer.queries import counts
 
 MAX_JSON = 4 << 20
-# A stage whose files were written this recently is still at it.
+# A stage whose files were written this recently is still running.
 FRESH_S = 60
 
 
@@ -34,7 +34,7 @@ def overview(index: Index) -> dict[str, Any]:
         members = [stages.pop(name) for name in list(stages) if str(Path(name).parent) == recipe]
         found, planned, problem = _recipe(index, f"{recipe}/{FILE_NAME}")
         runs.append(_run(here, recipe, members, found))
-        runs[-1]["stages"] += _to_come(planned, {member["name"] for member in members})
+        runs[-1]["stages"] += _pending(planned, {member["name"] for member in members})
         if problem:
             problems.append({"file": os.path.normpath(f"{recipe}/{FILE_NAME}"), "sentence": problem})
     if stages:
@@ -116,7 +116,7 @@ def _run(here: Path, folder: str, stages: list[dict[str, Any]], recipe: Recipe |
 
 
 def _recipe(index: Index, name: str) -> tuple[Recipe | None, list[Planned], str]:
-    """What the run was made with, the stages of it, and what is wrong with the file."""
+    """The recipe, its planned stages, and what is wrong with the file."""
     path = index.root.path / name
     if not path.is_symlink() and not path.exists():
         return None, [], ""
@@ -147,8 +147,8 @@ def _sentence(error: Exception) -> str:
     return " ".join(str(error).split())[:500]
 
 
-def _to_come(stages: list[Planned], begun: set[str]) -> list[dict[str, Any]]:
-    """The stages of the recipe that have not begun yet."""
+def _pending(stages: list[Planned], begun: set[str]) -> list[dict[str, Any]]:
+    """The stages of the recipe that have not started yet."""
     nothing: dict[str, Any] = {"inputs": {}, "outputs": {}, "files": [], "success": [], "report": {}, "note": ""}
     nothing |= {"seconds": None, "lost": 0, "training": False, "evaluation": False, "state": "pending"}
     return [
@@ -159,7 +159,7 @@ def _to_come(stages: list[Planned], begun: set[str]) -> list[dict[str, Any]]:
 
 
 def _lineage(stages: list[dict[str, Any]]) -> None:
-    """Which stage made what a stage was made of: by the digest of the content, which both have on file."""
+    """Finds the stage that made each input, by the digest of the content that both have on file."""
     made: dict[str, str] = {}
     for stage in stages:
         stage["made_of"] = [
@@ -171,7 +171,7 @@ def _lineage(stages: list[dict[str, Any]]) -> None:
 def _is_there(path: Path) -> bool:
     try:
         return path.exists()
-    except OSError:  # not ours to look into
+    except OSError:  # no permission
         return False
 
 

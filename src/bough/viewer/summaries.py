@@ -1,4 +1,4 @@
-"""One line about a record: what lists are filtered, sorted and searched by."""
+"""The summary of a record: the values that lists show, filter, sort and search."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ class Summary:
 
 
 def summarise(record: Sample) -> Summary:
-    """The line about `record`."""
+    """The summary of `record`."""
     if isinstance(record, Trajectory):
         return _trajectory(record)
     return _pair(record) if isinstance(record, Pair) else _group(record)
 
 
 def goal(start: list[Message]) -> str:
-    """What the agent was asked, in a line: the line that names a task, else the last of what it was told first."""
+    """What the agent was asked, on one line: the line that names a task, else the last line of the first message."""
     said = [message.content for message in start if message.role != "system"] or [m.content for m in start]
     lines = [line.strip() for text in said[:1] for line in text.splitlines() if line.strip()]
     for line in lines:

@@ -60,7 +60,7 @@ function lost(models) {
 }
 
 function matrix(found) {
-  if (!found.comparisons.length) return nothing(found.why_not || "There is nothing to compare.");
+  if (!found.comparisons.length) return nothing(found.why_not || "These models cannot be compared.");
   const by = new Map(found.comparisons.flatMap((one) => [[`${one.first}\0${one.second}`, [one, 1]], [`${one.second}\0${one.first}`, [one, -1]]]));
   const names = found.models.map((model) => model.name);
   return h("div", {},

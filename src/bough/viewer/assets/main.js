@@ -1,4 +1,4 @@
-// Finds the page that the address names, shows it, and listens to the keyboard.
+// Shows the page that the address names, and handles the keyboard.
 import { ask, exported } from "./api.js";
 import { h, link } from "./dom.js";
 import { evaluationPage } from "./evaluation.js";

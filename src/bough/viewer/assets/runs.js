@@ -83,7 +83,7 @@ function stage(one) {
       h("span", { class: "faint" }, duration(one.seconds)),
     ),
     one.note ? h("p", { class: "note" }, one.note) : null,
-    one.made_of.length ? h("p", { class: "made" }, "made of ", one.made_of.map((part, i) => [
+    one.made_of.length ? h("p", { class: "made" }, "made from ", one.made_of.map((part, i) => [
       i ? ", " : "",
       `${part.input.replace("_file", "").replaceAll("_", " ")} `,
       part.stage ? h("b", {}, part.stage.split("/").pop()) : h("span", { class: "mono" }, part.value.slice(0, 24)),
@@ -102,7 +102,7 @@ function stage(one) {
 
 function problems(files) {
   return h("section", { class: "problems" },
-    h("h2", {}, "What could not be read"),
+    h("h2", {}, "Files that could not be read"),
     h("ul", {}, files.map((file) => h("li", {}, h("span", { class: "mono" }, file.file), ": ",
       file.sentence ?? Object.entries(file.reasons).map(([reason, n]) => `${count(n)} ${reason}`).join(", ")))),
   );

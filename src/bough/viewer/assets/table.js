@@ -1,9 +1,9 @@
 // Tables that stay readable on a phone: every cell carries its column's name, and a narrow screen shows rows as cards.
 import { h } from "./dom.js";
 
-// columns: { label, num, head }, `head` being what stands in the heading if not the label. rows: { cells, ...attributes }.
+// columns: { label, num, head }, `head` being the heading's content if it is not the label. rows: { cells, ...attributes }.
 export function table(caption, columns, rows) {
-  // The roles are spelled out because a row that is laid out as a card is no row to a screen reader.
+  // The roles are spelled out because screen readers do not take a row that is laid out as a card for a row.
   return h("table", { class: "list", role: "table" },
     h("caption", { class: "hidden" }, caption),
     h("thead", { role: "rowgroup" }, h("tr", { role: "row" }, columns.map(({ label, num, head, sort }) => h("th", {

@@ -6,7 +6,7 @@ import { chip, fact, facts, outcome } from "./marks.js";
 import { message, observation, reply, turnFacts } from "./turns.js";
 import { tokensOf } from "./tokens.js";
 
-// More turns than this are drawn as the reader comes to them.
+// Further turns are drawn on request.
 const AT_ONCE = 60;
 
 export async function trajectoryPage(asked) {

@@ -3,7 +3,7 @@ import { h } from "./dom.js";
 import { count, number, signed, words } from "./format.js";
 import { chip } from "./marks.js";
 
-// A text longer than this opens in parts: one record must not stall the page.
+// A longer text is cut at first, so that one record cannot stall the page.
 const LONG = 6000;
 
 export function text(content, kind) {
