@@ -85,4 +85,4 @@ def test_the_objective_is_said_stage_by_stage(found: Lineage):
     parts = list(training.objective("Finds <things>.", found))
     assert parts[0] == "Finds \\<things\\>."
     assert parts[1].startswith("**Supervised fine-tuning** (sft). The model learns to reply as")
-    assert parts[2].startswith("**Direct preference optimisation** (dpo). From the same history")
+    assert parts[2].startswith("**Direct preference optimisation** (dpo). Given the same history")
