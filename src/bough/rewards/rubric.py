@@ -10,6 +10,7 @@ compares attempts leaves such a trajectory out. A reward outside its declared ra
 
 from __future__ import annotations
 
+import logging
 import math
 from collections import Counter
 from collections.abc import Mapping
@@ -19,11 +20,12 @@ from numbers import Real
 from typing import Any
 
 from bough.config.rewards import Weight
-from bough.errors import InputError, RewardRangeError, did_you_mean
+from bough.errors import InputError, RewardRangeError, describe_failure, did_you_mean
 from bough.rewards.bounds import Bounds, bounds_of
 from bough.rewards.registry import Reward, find, parameters
 from bough.types import Trajectory
 
+log = logging.getLogger(__name__)
 TOTAL = "total"
 
 
@@ -69,8 +71,10 @@ class Rubric:
             if not isinstance(value, Real) or not math.isfinite(value):
                 raise TypeError(f"it gave {value!r:.100}; a reward is a finite number or None")
         except Exception as error:  # one bad reward must not cost the others their work
+            if part.name not in self.why and error.__traceback__ and error.__traceback__.tb_next:  # in the reward
+                log.warning("the reward %s", describe_failure(part.name, error))
             self.failed[part.name] += 1
-            self.why.setdefault(part.name, f"{trajectory.id}: {type(error).__name__}: {error}")
+            self.why.setdefault(part.name, f"{trajectory.id}: {describe_failure(part.name, error)}")
             return None
         if part.bounds is not None and not part.bounds[0] <= value <= part.bounds[1]:
             raise RewardRangeError(f"the reward {part.name}", trajectory.task.id, float(value), part.bounds)
