@@ -47,8 +47,8 @@ SHOWN = (
 # Shown elsewhere on the card, or without effect on the result.
 HIDDEN = {
     "model", "adapter", "train_file", "eval_file", "task_file", "chat_template", "output_dir", "resume", "overwrite",
-    "logging_steps", "save_steps", "save_total_limit", "report_to", "wandb_project", "agent_format",
-    "mask_observations", "chunk_long_trajectories", "token_budget", "concurrency", "retries", "num_epochs",
+    "logging_steps", "save_steps", "save_total_limit", "report_to", "wandb_project",
+    "token_budget", "concurrency", "retries", "num_epochs",
     "max_steps", "format", "on_error", "compile", "share", "attention",
 }  # fmt: skip
 
