@@ -1,6 +1,7 @@
-"""What holds for all tests: Bough is imported before torch, no deadlines, and the last lines say what was skipped."""
+"""Shared by all tests: Bough is imported before torch, no deadlines, interrupts work, the last lines list the skips."""
 
 import os
+import signal
 import subprocess
 import sys
 from collections import Counter
@@ -52,6 +53,12 @@ def _nothing_helps() -> bool:
     """Whether a fresh process that sets everything in time fares no better; if it does, the fault is ours."""
     done = subprocess.run([sys.executable, "-c", ALONE], env=os.environ, capture_output=True, text=True, check=True)
     return int(done.stdout) > 0
+
+
+def pytest_configure() -> None:
+    # A shell starts background jobs with SIGINT ignored, and so would be the programs that tests interrupt.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
