@@ -6,11 +6,15 @@ from typing import TYPE_CHECKING, Any
 from bough import bit_exact
 
 if TYPE_CHECKING:
-    from bough.config.training import DPOConfig, GRPOConfig, SFTConfig
     from bough.environments.base import Environment, Observation, WorldError
+    from bough.environments.tools import ToolEnvironment, ToolError, tool
     from bough.errors import BoughError, InputError
+    from bough.methods.dpo import DPOConfig
+    from bough.methods.grpo import GRPOConfig
+    from bough.methods.sft import SFTConfig
     from bough.policy.policy import Policy
-    from bough.stages.train import Trained, dpo, grpo, sft
+    from bough.train import dpo, grpo, sft
+    from bough.training.run import Trained
     from bough.trajectories.reader import Reader, read
     from bough.trajectories.writer import Writer
     from bough.types import Call, Group, Message, Pair, Task, ToolCall, Trajectory, Turn
@@ -20,10 +24,14 @@ bit_exact.prepare()  # before anything below loads torch
 
 # What is public and where it lives; loaded when it is first asked for, so that `import bough` is quick.
 _HOMES = {
-    "bough.config.training": ("DPOConfig", "GRPOConfig", "SFTConfig"),
+    "bough.methods.dpo": ("DPOConfig",),
+    "bough.methods.grpo": ("GRPOConfig",),
+    "bough.methods.sft": ("SFTConfig",),
     "bough.environments.base": ("Environment", "Observation", "WorldError"),
+    "bough.environments.tools": ("ToolEnvironment", "ToolError", "tool"),
     "bough.errors": ("BoughError", "InputError"),
-    "bough.stages.train": ("Trained", "dpo", "grpo", "sft"),
+    "bough.train": ("dpo", "grpo", "sft"),
+    "bough.training.run": ("Trained",),
     "bough.policy.policy": ("Policy",),
     "bough.trajectories.reader": ("Reader", "read"),
     "bough.trajectories.writer": ("Writer",),
@@ -34,7 +42,7 @@ _HOME = {name: module for module, names in _HOMES.items() for name in names}
 __all__ = [  # noqa: RUF022  as above
     "DPOConfig", "GRPOConfig", "SFTConfig", "Environment", "Observation", "WorldError", "BoughError", "InputError",
     "Trained", "dpo", "grpo", "sft", "Policy", "Reader", "read", "Writer", "Call", "Group", "Message", "Pair", "Task",
-    "ToolCall", "Trajectory", "Turn",
+    "ToolCall", "Trajectory", "Turn", "ToolEnvironment", "ToolError", "tool",
 ]  # fmt: skip
 
 

@@ -1,22 +1,35 @@
-"""Settings that all training stages have in common.
+"""Settings that all training methods share.
 
-Names follow those of the tools our users come from where they mean the same.
+Names are those of other tools where they mean the same.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
-from pydantic import AliasChoices, Field, model_validator
+from pydantic import AliasChoices, Field, ValidationInfo, field_validator, model_validator
 
 from bough.config.base import Config
 from bough.config.calls import CallsConfig
-from bough.config.online import OnlineConfig
 
 # Settings that need eval_file, and those that have no effect with an environment.
 OF_HELD_OUT = ("eval_steps", "early_stopping_patience", "save_best_model")
 OF_FILES = ("eval_file", *OF_HELD_OUT, "curriculum", "precompute_reference")
+# The name that stands for data given in Python, where a setting asks for a file.
+IN_MEMORY = Path("(records in memory)")
+
+
+def learning_rate_field(lora: float, full: float) -> Any:
+    """The learning rate of a method, with defaults for an adapter and for all weights."""
+    shown_lora, shown_full = (f"{rate:.0e}".replace("e-0", "e-") for rate in (lora, full))
+    return Field(
+        None,
+        gt=0,
+        description=f"peak learning rate (default: {shown_lora} with LoRA, {shown_full} for all weights)",
+        validation_alias=AliasChoices("learning_rate", "lr"),
+        json_schema_extra={"lora": lora, "full": full},
+    )
 
 
 class TrainingDataConfig(Config):
@@ -54,9 +67,7 @@ class AdapterConfig(Config):
 class OptimizerConfig(Config):
     """How the weights are changed."""
 
-    learning_rate: float = Field(
-        2e-5, gt=0, description="peak learning rate", validation_alias=AliasChoices("learning_rate", "lr")
-    )
+    learning_rate: float = learning_rate_field(lora=2e-4, full=2e-5)
     lr_scheduler: Literal["cosine", "linear", "constant"] = Field(
         "cosine", description="decay of the learning rate after warm-up"
     )
@@ -155,7 +166,14 @@ class TrainingConfig(
     CallsConfig,
     TrainingDataConfig,
 ):
-    """Settings of every training stage."""
+    """Settings of every training method."""
+
+    @field_validator("learning_rate", mode="before")
+    @classmethod
+    def _suits_what_is_trained(cls, value: Any, info: ValidationInfo) -> Any:
+        defaults = cls.model_fields["learning_rate"].json_schema_extra
+        assert isinstance(defaults, dict)
+        return defaults["lora" if info.data.get("use_lora", True) else "full"] if value is None else value
 
     @model_validator(mode="after")
     def _nothing_in_vain(self) -> Self:
@@ -164,118 +182,6 @@ class TrainingConfig(
         return self
 
     def _in_vain(self) -> str | None:
-        """Which settings would have no effect beside the others, and why."""
+        """Which settings would have no effect together with the others, and why."""
         given = [name for name in OF_HELD_OUT if getattr(self, name)]
         return f"{', '.join(given)} needs eval_file, the data to measure on" if given and not self.eval_file else None
-
-
-class SFTConfig(TrainingConfig):
-    """Supervised fine-tuning: the model learns to answer as the trajectories did."""
-
-    step_weighted_loss: bool = Field(
-        False,
-        description="weight each reply by its step reward divided by the trajectory's mean (negative counts as 0)",
-    )
-
-
-class DPOConfig(TrainingConfig):
-    """Direct preference optimisation: chosen becomes likelier than rejected, measured against a reference."""
-
-    learning_rate: float = Field(
-        5e-6, gt=0, description="peak learning rate", validation_alias=AliasChoices("learning_rate", "lr")
-    )
-    num_epochs: float = Field(1, gt=0, description="number of passes over the data")
-    loss_type: Literal["sigmoid", "cdpo", "hinge", "ipo", "length_normalised", "simpo"] = Field(
-        "sigmoid", description="the preference loss; simpo needs no reference"
-    )
-    beta: float = Field(0.1, gt=0, description="strength of the pull towards the reference")
-    label_smoothing: float = Field(0.0, ge=0, lt=0.5, description="assumed share of pairs that are the wrong way round")
-    nll_alpha: float = Field(0.0, ge=0, description="weight of the chosen side's negative log-likelihood")
-    gamma: float = Field(0.0, ge=0, description="SimPO's target margin")
-    precompute_reference: bool = Field(
-        False, description="compute the reference's log-probabilities once before training and keep them on disk"
-    )
-
-    @model_validator(mode="after")
-    def _settings_of_the_loss(self) -> Self:
-        if self.label_smoothing and self.loss_type in ("hinge", "ipo"):
-            raise ValueError(f"label_smoothing is not defined for the {self.loss_type} loss; leave it out")
-        if self.loss_type == "cdpo" and not self.label_smoothing:
-            raise ValueError("cdpo is DPO with label smoothing: give label_smoothing above 0, or loss_type sigmoid")
-        if self.gamma and self.loss_type != "simpo":
-            raise ValueError(f"gamma is SimPO's margin; the {self.loss_type} loss has none")
-        return self
-
-
-class GRPOConfig(TrainingConfig, OnlineConfig):  # type: ignore[misc]  # pydantic's plugin and two bases
-    """Group-relative policy optimisation: on groups of attempts on file, or in a world that is played in meanwhile."""
-
-    train_file: Path | None = Field(  # type: ignore[assignment]  # the others must have one
-        None, description="groups on file; or give --environment to play for them"
-    )
-
-    learning_rate: float = Field(
-        1e-6, gt=0, description="peak learning rate", validation_alias=AliasChoices("learning_rate", "lr")
-    )
-    num_epochs: float = Field(1, gt=0, description="number of passes over the data")
-    reward: str | None = Field(
-        None,
-        description="the reward to compare by (default: the total, the only one there is, or the outcome)",
-    )
-    normalise: bool = Field(True, description="divide advantages by the group's standard deviation (off: Dr. GRPO)")
-    advantage: Literal["attempt", "step", "turn"] = Field(
-        "attempt", description="one advantage an attempt, spread over its steps by their rewards, or one a turn"
-    )
-    step_formula: Literal["bounded", "seed"] = Field(
-        "bounded",
-        description="how steps share: bounded never punishes a better step more; seed is A · r / mean(r) to the letter",
-    )
-    step_level_advantage: bool = Field(
-        False, description="the same as --advantage step", json_schema_extra={"hidden": True}
-    )
-    averaging: Literal["token_mean", "sequence_mean", "constant_length"] = Field(
-        "token_mean", description="how tokens average"
-    )
-    constant_length: int | None = Field(None, ge=1, description="the length that constant_length divides by")
-    clip_low: float = Field(0.2, ge=0, le=1, description="how far a ratio may fall below 1")
-    clip_high: float = Field(0.28, ge=0, description="how far a ratio may rise above 1")
-    dual_clip: float | None = Field(
-        None, gt=1, description="bound of ratios where the advantage is negative (DAPO: 10)"
-    )
-    kl_coef: float = Field(0.0, ge=0, description="weight of the KL divergence from the reference")
-    importance_cap: float = Field(2.0, gt=0, description="bound of the correction between sampler and trainer")
-    precompute_reference: bool = Field(
-        False,
-        description="compute the log-probabilities before the update once, before training, and keep them on disk",
-    )
-
-    def _in_vain(self) -> str | None:
-        if self.environment is None:
-            return super()._in_vain()
-        given = [name for name in OF_FILES if getattr(self, name)]
-        if given:
-            return f"{', '.join(given)} does not go with environment: that is for data on file"
-        default = type(self).model_fields["watch_kl"].default
-        if not self.use_lora and self.watch_kl != default:
-            return "watch_kl needs use_lora: of all weights no start policy is kept to measure a divergence from"
-        return None
-
-    @model_validator(mode="after")
-    def _a_file_or_a_world(self) -> Self:
-        if (self.train_file is None) == (self.environment is None):
-            raise ValueError("groups come from train_file or from an environment: give one of them")
-        if self.environment is not None and self.max_steps is None:
-            raise ValueError("max_steps is required with environment: a world has no end of its own")
-        if self.eval_every and self.task_file is not None and self.eval_task_file is None:
-            raise ValueError("eval_every with task_file needs eval_task_file: held-out tasks are not learnt from")
-        if self.eval_task_file is not None and self.eval_task_file == self.task_file:
-            raise ValueError("eval_task_file is task_file: held-out tasks are not learnt from")
-        return self
-
-    @model_validator(mode="after")
-    def _settings_of_the_loss(self) -> Self:
-        if self.averaging == "constant_length" and self.constant_length is None:
-            raise ValueError("averaging constant_length needs constant_length, the length to divide by")
-        if self.dual_clip is not None and self.dual_clip <= 1 + self.clip_high:
-            raise ValueError(f"dual_clip bounds ratios beyond the clip range, so above {1 + self.clip_high:g}")
-        return self

@@ -84,7 +84,7 @@ def compare(
     """Every model with the first one, or all with all, corrected for how many comparisons that makes.
 
     A comparison that cannot be made is an InputError; with `leave_out` it is left out, and
-    `leave_out` is told why.
+    `leave_out` receives the reason.
     """
     wanted = combinations(models, 2) if against == "all" else [(models[0], other) for other in models[1:]]
     chosen = []

@@ -1,4 +1,4 @@
-"""The adapters of a policy: "actor" is trained, "reference" stands still and is what the actor is compared with."""
+"""The adapters of a policy: "actor" is trained, "reference" is frozen and is what the actor is compared with."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def load_actor(model: Any, folder: Path, *, dropout: float | None = None) -> Any
     from peft import PeftConfig, PeftModel
 
     if not (folder / "adapter_config.json").is_file():
-        raise InputError(f"{folder} holds no adapter: adapter_config.json is missing")
+        raise InputError(f"{folder} contains no adapter: adapter_config.json is missing")
     config = PeftConfig.from_pretrained(folder)
     if dropout is not None:
         config.lora_dropout = dropout

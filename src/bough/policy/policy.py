@@ -181,7 +181,7 @@ class Policy(nn.Module):
         return [self(row) for row in self.passes(rows)][: len(rows)]
 
     def passes(self, rows: Sequence[TreeRow | PlainRow]) -> list[TreeRow | PlainRow]:
-        """The rows; sharded, behind them others of one token, until all processes have the same number.
+        """The rows; if sharded, padded with rows of one token until all processes have the same number.
 
         A layer's pieces come together only where all processes read that layer.
         """
@@ -237,7 +237,7 @@ class Policy(nn.Module):
 
     def _read(self, tokens_BL: Tensor, mask: Any, attention: str, **positions: Tensor) -> Tensor:
         self.attend_with(attention)
-        # Nobody reads a cache here, and with one transformers treats repeated positions differently.
+        # No cache is read here, and with one transformers treats repeated positions differently.
         hidden_BLD: Tensor = self.decoder(
             input_ids=tokens_BL, attention_mask=mask, use_cache=False, **positions
         ).last_hidden_state
@@ -275,7 +275,7 @@ def _attentions(model: Any, wanted: Attention, device: torch.device) -> tuple[st
 
     AttentionInterface.register(FLEX, flex_tree_attention)
     AttentionInterface.register(SDPA, sdpa_tree_attention)
-    # SDPA leaves out the capping of scores (Gemma 2) without a word.
+    # SDPA leaves out the capping of scores (Gemma 2) silently.
     capped = getattr(model.config.get_text_config(), "attn_logit_softcapping", None)
     plain = "sdpa" if model._supports_sdpa and not capped else "eager"
     if wanted == "flex" and not model._supports_flex_attn:

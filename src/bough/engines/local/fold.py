@@ -32,7 +32,7 @@ class Fold:
 
     @torch.no_grad()
     def renew(self) -> None:
-        """Folds the newest actor, in place: a recorded graph goes on with it."""
+        """Folds the newest actor, in place: a recorded graph keeps using it."""
         for layer, own, folded in zip(self._layers, self._own, self._folded, strict=True):
             folded.copy_(own.float() + layer.get_delta_weight(ACTOR).float())
 
