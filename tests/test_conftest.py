@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.blocks import ROOT
+from tests.conftest import SLOWEST
 
 TESTS = {
     "test_a.py": """
@@ -65,3 +66,12 @@ def test_programs_can_be_interrupted_in_a_run_that_a_shell_started_in_the_backgr
     (tmp_path / "test_a.py").write_text(INTERRUPTED)
     done = run(tmp_path, ignore_interrupts=True)
     assert done.returncode == 0, done.stdout
+
+
+def test_the_slowest_files_start_first(tmp_path: Path):
+    assert all((ROOT / "tests" / name).is_file() for name in SLOWEST)
+    one = "runs/test_kills.py"
+    files = [f"{ROOT}/tests/{name}" for name in ("test_ledger.py", one)]
+    command = [sys.executable, "-m", "pytest", "-q", "--collect-only", "-p", "no:cacheprovider", *files]
+    listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120).stdout.splitlines()
+    assert listed[0].startswith(f"tests/{one}::") and any("test_ledger.py" in line for line in listed)
