@@ -72,6 +72,6 @@ def test_the_slowest_files_start_first(tmp_path: Path):
     assert all((ROOT / "tests" / name).is_file() for name in SLOWEST)
     one = "runs/test_kills.py"
     files = [f"{ROOT}/tests/{name}" for name in ("test_ledger.py", one)]
-    command = [sys.executable, "-m", "pytest", "-q", "--collect-only", "-p", "no:cacheprovider", *files]
+    command = [sys.executable, "-m", "pytest", "--collect-only", "-p", "no:cacheprovider", *files]
     listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120).stdout.splitlines()
-    assert listed[0].startswith(f"tests/{one}::") and any("test_ledger.py" in line for line in listed)
+    assert listed[0].startswith(f"tests/{one}") and any("test_ledger.py" in line for line in listed)
