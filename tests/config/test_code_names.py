@@ -14,6 +14,7 @@ def test_only_names_with_a_colon_are_code():
     settings = {"environment": "a.py:X", "rewards": ["outcome=1", "overlong={weight: 1}", "b:f=0.5"]}
     assert list(code_in(settings)) == [("environment", "a.py:X"), ("rewards", "b:f")]
     assert list(code_in({"environment": 3, "rewards": None})) == []
+    assert list(code_in({"rules": "household"})) == [] and list(code_in({"rules": "c.py:Y"})) == [("rules", "c.py:Y")]
 
 
 def test_a_config_file_cannot_name_code_and_a_flag_can(tmp_path: Path):
@@ -22,8 +23,7 @@ def test_a_config_file_cannot_name_code_and_a_flag_can(tmp_path: Path):
     with pytest.raises(InputError) as error:
         CollectConfig.load(file)
     assert error.value.problems == [
-        f"{file}:2: environment names code ('evil.py:X'), which a file must not: "
-        "give it on the command line, --environment"
+        f"{file}:2: environment names code ('evil.py:X'), which a file may not do; give it as a flag, --environment"
     ]
     assert CollectConfig.load(file, {"environment": "mine.py:X"}).environment == "mine.py:X"
     file.write_text("file: a\noutput: out.jsonl\nrewards: {outcome: 1, 'evil.py:f': 1}\n")

@@ -31,7 +31,10 @@ def collect(config: CollectConfig) -> int:
             numbers = asyncio.run(_collect(config, collection, missing))
             collection.report(numbers)
         collection.finish([attempt.id for attempt in wanted])
-    _tell(config, numbers)
+    if config.as_json:
+        console.print_json({"output": str(config.output)} | numbers)
+    else:
+        _tell(config, numbers)
     if not any(attempt.id in collection.finished for attempt in wanted):
         raise AllLostError(numbers["lost"])
     return 0

@@ -1,4 +1,4 @@
-"""`bough compare`: result files of `bough eval --environment`, put side by side."""
+"""`bough compare`: compares result files of `bough eval --environment`."""
 
 from __future__ import annotations
 
@@ -28,21 +28,25 @@ def compare(config: CompareConfig) -> int:
         for model in models
     }
     comparisons = [one.to_json() for one in found]
-    show(reports, comparisons, config.level)
-    for note in _notes(models):
-        console.out().print(console.printable(note), style="yellow", markup=False)
     alpha = round(1.0 - config.level, 12)
     decision = gate(models[0], models[-1], alpha=alpha, sequential=early) if config.gate else None
-    if decision is not None:
-        console.out().print(console.printable(f"\n{decision.reason}"), style="bold", markup=False)
+    decided = decision.to_json() if decision is not None else None
+    result = {"reports": reports, "comparisons": comparisons, "gate": decided}
+    if config.as_json:
+        console.print_json(result | {"notes": _notes(models)})
+    else:
+        show(reports, comparisons, config.level)
+        for note in _notes(models):
+            console.out().print(console.printable(f"note: {note}"), style="yellow", markup=False)
+        if decision is not None:
+            console.out().print(console.printable(f"\n{decision.reason}"), style="bold", markup=False)
     if config.output:
-        decided = decision.to_json() if decision is not None else None
-        write_json(config.output, {"reports": reports, "comparisons": comparisons, "gate": decided})
+        write_json(config.output, result)
     return 0 if decision is None or decision.promote else 1
 
 
 def _comparable(files: dict[Path, Results]) -> None:
-    """Results of other worlds, tasks or draws say nothing about each other."""
+    """Results from different environments, splits or seeds cannot be compared."""
     (first, reference), *others = files.items()
     problems = [
         f"{what} is {getattr(reference, what)!r} in {first} and {getattr(results, what)!r} in {path}"
@@ -55,7 +59,7 @@ def _comparable(files: dict[Path, Results]) -> None:
 
 
 def _named_apart(files: dict[Path, Results]) -> list[ModelResult]:
-    """All models; one name in several files is told apart by the file."""
+    """All models; a name that occurs in several files gets the file added."""
     names = [model.name for results in files.values() for model in results.models]
     return [
         model.model_copy(update={"name": f"{model.name} ({path})"}) if names.count(model.name) > 1 else model
@@ -65,7 +69,7 @@ def _named_apart(files: dict[Path, Results]) -> list[ModelResult]:
 
 
 def _notes(models: list[ModelResult]) -> list[str]:
-    """Settings that differ between models: a fair question, but one to know about."""
+    """Settings that differ between the models: allowed, but the reader should know."""
     keys = sorted({key for model in models for key in model.settings} - {"adapter"})
     values = {key: [model.settings.get(key) for model in models] for key in keys}
-    return [f"note: {key} differs: {some}" for key, some in values.items() if any(one != some[0] for one in some)]
+    return [f"{key} differs: {some}" for key, some in values.items() if any(one != some[0] for one in some)]

@@ -1,4 +1,4 @@
-"""`bough eval --eval-file`: a model on held-out files."""
+"""`bough eval --eval-file`: the likelihood of held-out data."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from bough.training.origin import start_of
 from bough.trajectories.reader import Reader
 
 log = logging.getLogger(__name__)
-# Records that are measured together: enough to share, few enough to see progress.
+# Records per batch: enough to share prefixes, few enough to see progress.
 TOGETHER = 16
 
 
@@ -37,7 +37,7 @@ def held_out(config: EvalConfig) -> int:
     samples = iter(reader)
     first = list(islice(samples, TOGETHER))
     if not first:
-        raise InputError(f"{config.eval_file}: no row can be read; bough data validate says why")
+        raise InputError(f"{config.eval_file}: no row can be read; `bough data validate` lists the problems")
     policy = Policy.load(model)
     reference = _load_reference(policy, Path(model))
     measured = HeldOut(policy.eval(), builder, config.token_budget, over_reference=reference is None)
@@ -47,16 +47,20 @@ def held_out(config: EvalConfig) -> int:
             bar.advance(bar.task_ids[0], len(first))
             first = list(islice(samples, TOGETHER))
     if measured.pairs and reference:
-        log.warning("preference_accuracy_over_reference is left out: %s.", reference)
+        log.warning("preference_accuracy_over_reference is not computed: %s.", reference)
     found = measured.to_json() | {"rows": reader.rows, "rows_skipped": dict(reader.skipped)}
-    _print(found, measured)
+    report = {"model": model, "eval_file": str(config.eval_file)} | found
+    if config.as_json:
+        console.print_json(report)
+    else:
+        _print(found, measured)
     if config.output:
-        write_json(config.output, {"model": model, "eval_file": str(config.eval_file)} | found)
+        write_json(config.output, report)
     return 0
 
 
 def _load_reference(policy: Policy, folder: Path) -> str | None:
-    """Gives an adapter the reference it was trained against; returns why there is none where that cannot be done."""
+    """Loads the reference that an adapter was trained against; returns the reason if it has none."""
     if not policy.has_adapter:
         return "a whole model contains no reference"
     try:

@@ -1,4 +1,4 @@
-"""`bough merge`: an adapter into its base model."""
+"""`bough merge`: merges an adapter into its base model."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def merge(config: MergeConfig) -> int:
     import torch
 
     if config.output.exists():
-        raise InputError(f"{config.output} exists; name a {'file' if config.is_gguf else 'folder'} that does not")
+        raise InputError(f"{config.output} exists; give another {'file' if config.is_gguf else 'folder'}")
     base = config.model or base_and_adapter(str(config.adapter))[0]
     model = load_model(base, dtype=torch.float32, device=torch.device("cpu"), quantize=False)
     merged = load_actor(model, config.adapter).merge_and_unload()
@@ -29,7 +29,7 @@ def merge(config: MergeConfig) -> int:
         write_gguf(merged, tokenizer, config.output, config.gguf_type or "f16")
     else:
         _write_folder(merged, tokenizer, config.output)
-    console.out().print(f"{config.adapter} merged into {base}: {config.output}", markup=False)
+    console.out().print(f"{config.adapter} merged into {base}, written to {config.output}", markup=False)
     return 0
 
 

@@ -1,4 +1,4 @@
-"""What a person sees of an evaluation: a table of rates with their intervals, and what follows from them in words."""
+"""The report of an evaluation: a table of rates with their intervals, and comparisons in words."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ Json = dict[str, Any]
 
 
 class ContestProgress:
-    """One bar for each model, one after the other."""
+    """A progress bar for each model in turn."""
 
     def __init__(self) -> None:
         self._bar: EpisodesProgress | None = None
 
     def begin(self, model: str, missing: int, on_file: int) -> None:
         self.end()
-        err().print(printable(f"{model}: {missing} episodes to play, {on_file} on file"), markup=False)
+        err().print(printable(f"{model}: {missing} episodes to play, {on_file} already recorded"), markup=False)
         if missing:
             self._bar = EpisodesProgress(missing).__enter__()
 
@@ -37,7 +37,7 @@ class ContestProgress:
 
 
 def show(reports: Mapping[str, Any], comparisons: Sequence[Any], level: float) -> None:
-    """The whole evaluation."""
+    """Prints the whole report."""
     console = out()
     print_table(console, _success(reports, level))
     for method in {report["success"]["interval"]["method"]: None for report in reports.values() if _known(report)}:
@@ -129,8 +129,9 @@ def _types(reports: Mapping[str, Any]) -> Table:
 def _mistakes(reports: Mapping[str, Any]) -> Table:
     table = _table("mistake", *map(printable, reports))
     kinds = {kind for report in reports.values() for kind, rate in report["mistakes"].items() if rate["mean"]}
+    none: Json = {"mean": None, "interval": None}
     for kind in sorted(kinds):
-        table.add_row(kind, *(_rate(report["mistakes"][kind]) for report in reports.values()))
+        table.add_row(kind, *(_rate(report["mistakes"].get(kind, none)) for report in reports.values()))
     return table
 
 
