@@ -6,10 +6,11 @@ from pathlib import Path
 SOURCE = Path(__file__).parents[1] / "src" / "bough"
 # Data flows downwards in this list; a module imports only from its own floor and those above it.
 FLOORS = [
-    "bit_exact", "errors", "disk", "cache", "types", "ledger", "metrics", "config", "rundir", "formats", "trajectories",
+    "bit_exact", "event_loop", "given",
+    "errors", "disk", "cache", "types", "ledger", "metrics", "config", "rundir", "formats", "trajectories",
     "terminal", "speech", "sandbox", "environments", "worlds", "models", "calls", "trees", "policy", "engines",
     "objectives", "training", "tracking", "rewards", "rollouts", "curation", "stages", "evaluation", "recipes", "verbs",
-    "runs", "cards", "viewer", "commands", "cli",
+    "runs", "cards", "viewer", "api", "commands", "cli",
 ]  # fmt: skip
 FLOOR = {name: number for number, name in enumerate(FLOORS)}
 

@@ -1,4 +1,14 @@
-"""Bough turns an open language model into an agent."""
+"""Bough turns an open language model into an agent.
+
+    import bough
+    played = bough.collect("smollm2", "household", tasks=64, attempts=4)
+    pairs = bough.pairs(played)
+    agent = bough.dpo("smollm2", pairs, max_steps=50)
+    print(bough.evaluate(["smollm2", agent], "household", tasks=200))
+
+Every command is a function that takes names or objects and returns objects; `dir(bough)`
+lists them. What is public is loaded when it is first used, so `import bough` is quick.
+"""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -6,7 +16,12 @@ from typing import TYPE_CHECKING, Any
 from bough import bit_exact
 
 if TYPE_CHECKING:
-    from bough.config.training import DPOConfig, GRPOConfig, SFTConfig
+    __version__: str
+    from bough.api.collect import collect
+    from bough.api.curate import demos, groups, pairs
+    from bough.api.evaluate import Compared, Evaluation, HeldOutMeasures, compare, evaluate
+    from bough.api.models import LoadedModel, TrainedModel, load
+    from bough.api.records import Records
     from bough.environments.base import Environment, Observation, WorldError
     from bough.errors import BoughError, InputError
     from bough.policy.policy import Policy
@@ -15,12 +30,14 @@ if TYPE_CHECKING:
     from bough.trajectories.writer import Writer
     from bough.types import Call, Group, Message, Pair, Task, ToolCall, Trajectory, Turn
 
-__version__ = "0.1.0"
 bit_exact.prepare()  # before anything below loads torch
 
-# What is public and where it lives; loaded when it is first asked for, so that `import bough` is quick.
 _HOMES = {
-    "bough.config.training": ("DPOConfig", "GRPOConfig", "SFTConfig"),
+    "bough.api.collect": ("collect",),
+    "bough.api.curate": ("demos", "groups", "pairs"),
+    "bough.api.evaluate": ("Compared", "Evaluation", "HeldOutMeasures", "compare", "evaluate"),
+    "bough.api.models": ("LoadedModel", "TrainedModel", "load"),
+    "bough.api.records": ("Records",),
     "bough.environments.base": ("Environment", "Observation", "WorldError"),
     "bough.errors": ("BoughError", "InputError"),
     "bough.stages.train": ("Trained", "dpo", "grpo", "sft"),
@@ -30,15 +47,51 @@ _HOMES = {
     "bough.types": ("Call", "Group", "Message", "Pair", "Task", "ToolCall", "Trajectory", "Turn"),
 }
 _HOME = {name: module for module, names in _HOMES.items() for name in names}
-
-__all__ = [  # noqa: RUF022  as above
-    "DPOConfig", "GRPOConfig", "SFTConfig", "Environment", "Observation", "WorldError", "BoughError", "InputError",
-    "Trained", "dpo", "grpo", "sft", "Policy", "Reader", "read", "Writer", "Call", "Group", "Message", "Pair", "Task",
-    "ToolCall", "Trajectory", "Turn",
-]  # fmt: skip
+__all__ = [
+    "BoughError",
+    "Call",
+    "Compared",
+    "Environment",
+    "Evaluation",
+    "Group",
+    "HeldOutMeasures",
+    "InputError",
+    "LoadedModel",
+    "Message",
+    "Observation",
+    "Pair",
+    "Policy",
+    "Reader",
+    "Records",
+    "Task",
+    "ToolCall",
+    "Trained",
+    "TrainedModel",
+    "Trajectory",
+    "Turn",
+    "WorldError",
+    "Writer",
+    "collect",
+    "compare",
+    "demos",
+    "dpo",
+    "evaluate",
+    "groups",
+    "grpo",
+    "load",
+    "pairs",
+    "read",
+    "sft",
+]
 
 
 def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        return import_module("importlib.metadata").version("bough")
     if name not in _HOME:
         raise AttributeError(f"module 'bough' has no attribute {name!r}")
     return getattr(import_module(_HOME[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*__all__, "__version__"])

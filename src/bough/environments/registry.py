@@ -17,6 +17,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from bough import given
 from bough.config.code_names import is_code
 from bough.environments.base import Environment
 from bough.errors import InputError, did_you_mean
@@ -39,6 +40,8 @@ def find(name: str) -> type[Environment]:
 
 def find_listed(name: str) -> type[Environment]:
     """The environment of that name, if it is built in or installed: all that a file may name."""
+    if (handed_in := given.ENVIRONMENTS.get(name)) is not None:
+        return _environment(handed_in, name)
     if (target := BUILT_IN.get(name)) is not None:
         return _environment(_load(target, name), name)
     points = plugged_in()

@@ -16,6 +16,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from bough import given
 from bough.errors import InputError, did_you_mean
 from bough.rewards.format import format
 from bough.rewards.outcome import outcome
@@ -37,6 +38,8 @@ REWARDS: dict[str, Reward] = {
 
 def find(name: str) -> Reward:
     """The reward of that name. Raises InputError saying what was tried."""
+    if name in given.REWARDS:
+        return given.REWARDS[name]
     if name in REWARDS:
         return REWARDS[name]
     place, colon, attribute = name.rpartition(":")
