@@ -84,7 +84,7 @@ def test_a_hub_id_that_is_not_cached_is_a_sentence_when_offline(monkeypatch):
 
 def test_a_folder_without_a_tokenizer_is_a_sentence(tmp_path):
     (tmp_path / "config.json").write_text('{"model_type": "llama"}')
-    with pytest.raises(InputError, match=r"its folder holds no tokenizer\.json"):
+    with pytest.raises(InputError, match=r"its folder contains no tokenizer\.json"):
         load_tokenizer(str(tmp_path))
 
 

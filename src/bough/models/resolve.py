@@ -37,7 +37,7 @@ def resolve(name: str) -> Path | str:
     if HUB_ID.fullmatch(name):
         return name
     hint = did_you_mean(name.lower(), BUILT_IN)
-    raise InputError(f"{name!r} is no local folder, no hub id (org/name) and no built-in model{hint}")
+    raise InputError(f"{name!r} is not a local folder, a hub id (org/name) or a built-in model{hint}")
 
 
 def load_tokenizer(name: str) -> PreTrainedTokenizerBase:
@@ -63,7 +63,9 @@ def _local(name: str) -> Path | None:
     if not path.is_dir():
         raise InputError(f"{name} is a file; name the folder of a model")
     if not any((path / file).is_file() for file in LOADABLE):
-        raise InputError(f"the folder {name} holds neither model nor tokenizer: no {' or '.join(LOADABLE)} is in it")
+        raise InputError(
+            f"the folder {name} contains neither a model nor a tokenizer: it has no {' or '.join(LOADABLE)}"
+        )
     return path
 
 
@@ -76,5 +78,5 @@ def _reason(source: Path | str, error: Exception) -> str:
             "download it where there is a network, or name a local folder"
         )
     if isinstance(source, Path) and not (source / "tokenizer.json").is_file():
-        return "its folder holds no tokenizer.json"
+        return "its folder contains no tokenizer.json"
     return str(error).partition("\n")[0] or type(error).__name__
