@@ -19,11 +19,13 @@ if TYPE_CHECKING:
     __version__: str
     from bough.api.collect import collect
     from bough.api.curate import demos, groups, pairs
+    from bough.api.data import convert, show, stats, validate, write
     from bough.api.evaluate import Compared, Evaluation, HeldOutMeasures, compare, evaluate
     from bough.api.models import LoadedModel, TrainedModel, load
     from bough.api.records import Records
     from bough.environments.base import Environment, Observation, WorldError
     from bough.errors import BoughError, InputError
+    from bough.policy.adapters import Lora
     from bough.policy.policy import Policy
     from bough.stages.train import Trained, dpo, grpo, sft
     from bough.trajectories.reader import Reader, read
@@ -41,7 +43,9 @@ _HOMES = {
     "bough.environments.base": ("Environment", "Observation", "WorldError"),
     "bough.errors": ("BoughError", "InputError"),
     "bough.stages.train": ("Trained", "dpo", "grpo", "sft"),
+    "bough.policy.adapters": ("Lora",),
     "bough.policy.policy": ("Policy",),
+    "bough.api.data": ("convert", "show", "stats", "validate", "write"),
     "bough.trajectories.reader": ("Reader", "read"),
     "bough.trajectories.writer": ("Writer",),
     "bough.types": ("Call", "Group", "Message", "Pair", "Task", "ToolCall", "Trajectory", "Turn"),
@@ -57,6 +61,7 @@ __all__ = [
     "HeldOutMeasures",
     "InputError",
     "LoadedModel",
+    "Lora",
     "Message",
     "Observation",
     "Pair",
@@ -73,6 +78,7 @@ __all__ = [
     "Writer",
     "collect",
     "compare",
+    "convert",
     "demos",
     "dpo",
     "evaluate",
@@ -82,6 +88,10 @@ __all__ = [
     "pairs",
     "read",
     "sft",
+    "show",
+    "stats",
+    "validate",
+    "write",
 ]
 
 

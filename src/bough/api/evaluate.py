@@ -11,6 +11,7 @@ from typing import Any
 from bough import event_loop
 from bough.api.inputs import EnvironmentLike, Source, StrPath, as_file, environment_name
 from bough.api.models import LoadedModel, ModelLike, TrainedModel, model_name
+from bough.api.records import Facts
 from bough.api.settings import make_config, settings_of
 from bough.config.evaluation import CompareConfig, EvalConfig
 from bough.evaluation.contest import contest, with_numbers
@@ -47,16 +48,8 @@ class Evaluation:
         return table(self.reports, self.comparisons, self.results.level)
 
 
-class HeldOutMeasures(dict[str, Any]):
+class HeldOutMeasures(Facts):
     """A model on held-out records: negative log-likelihood, perplexity and accuracies by name."""
-
-    def __repr__(self) -> str:
-        numbers = {name: value for name, value in self.items() if isinstance(value, int | float)}
-        width = max(map(len, numbers), default=0)
-        return "\n".join(
-            f"{name.replace('_', ' '):<{width}}  {f'{value:,}' if isinstance(value, int) else f'{value:.4g}'}"
-            for name, value in numbers.items()
-        )
 
 
 class Compared:

@@ -12,7 +12,6 @@ from typing import Any
 
 from bough import given
 from bough.curation.source import SourcedTrajectory, read_filed
-from bough.environments.base import Environment
 from bough.environments.registry import plugged_in
 from bough.errors import InputError
 from bough.formats.base import Sample
@@ -91,6 +90,14 @@ def trajectories_of(sources: Iterable[Source], ledger: Ledger, *, format: str = 
     return found
 
 
+def records_of(source: Source) -> list[Sample]:
+    """Records in memory, as a list. A path among them is an InputError."""
+    found = list(_each([source]))
+    if paths := [one for one in found if is_path(one)]:
+        raise InputError(f"{paths[0]!r} is a path among records; give either one path or records")
+    return found
+
+
 @contextmanager
 def as_file(source: Source | None) -> Iterator[Path | None]:
     """A path to read `source` from: its own, or that of a temporary file with the records."""
@@ -99,23 +106,18 @@ def as_file(source: Source | None) -> Iterator[Path | None]:
         return
     with TemporaryDirectory(prefix="bough-") as folder:
         path = Path(folder) / f"{MEMORY}.jsonl"
-        write_records(source, path)  # type: ignore[arg-type]
+        write_records(source, path)
         yield path
 
 
-def write_records(records: Iterable[Sample], path: Path, *, format: str = "bough") -> int:
-    """Writes records to a file; returns their number."""
-    from bough.formats import named
-
-    with Writer(path, format=named(format), batch=1024) as writer:
-        for record in _each([records]):
-            if is_path(record):
-                raise InputError(f"{record!r} is a path among records; give either one path or records")
-            writer.write(record)
-        writer.flush()
-    if not writer.written:
+def write_records(records: Source, path: Path) -> None:
+    """Writes records to a new file in Bough's own format."""
+    found = records_of(records)
+    if not found:
         raise InputError("there are no records: the list is empty")
-    return writer.written
+    with Writer(path, batch=1024) as writer:
+        for record in found:
+            writer.write(record)
 
 
 def _each(sources: Iterable[Any]) -> Iterator[Any]:
@@ -129,10 +131,3 @@ def _each(sources: Iterable[Any]) -> Iterator[Any]:
             raise InputError(
                 f"a {type(source).__name__} is neither a path, nor a Trajectory, Pair or Group, nor a list of them"
             )
-
-
-def environment_class_of(environment: EnvironmentLike) -> type[Environment]:
-    """The class itself."""
-    from bough.environments.registry import find
-
-    return find(environment_name(environment))

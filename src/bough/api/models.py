@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import shutil
+import tempfile
+import weakref
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from bough.api.inputs import StrPath
@@ -92,6 +94,14 @@ class _LentAgent(ModelAgent):
         return
 
 
+class TemporaryFolder:
+    """A folder that is removed when nothing refers to this object any more, or the program ends."""
+
+    def __init__(self) -> None:
+        self.path = Path(tempfile.mkdtemp(prefix="bough-"))
+        weakref.finalize(self, shutil.rmtree, self.path, ignore_errors=True)
+
+
 class TrainedModel:
     """What `bough.sft`, `bough.dpo` and `bough.grpo` return: the weights on disk, and how training went.
 
@@ -109,19 +119,17 @@ class TrainedModel:
         metrics: Sequence[dict[str, Any]],
         report: dict[str, Any],
         ledgers: Sequence[dict[str, Any]],
-        folder: TemporaryDirectory[str] | None = None,
+        keeps: Sequence[Any] = (),
     ) -> None:
         self.name, self.path = name, path
         self.metrics, self.report, self.ledgers = list(metrics), report, list(ledgers)
-        self._folder = folder  # removed when this object is
+        self._keeps = keeps  # temporary folders that must not go before this object does
 
     def __fspath__(self) -> str:
         return str(self.path)
 
     def save(self, folder: StrPath) -> Path:
         """Copies the weights to a folder that does not exist yet."""
-        import shutil
-
         if Path(folder).exists():
             raise InputError(f"{folder} exists; name a folder that does not")
         shutil.copytree(self.path, folder)

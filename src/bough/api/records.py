@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 R = TypeVar("R")
+SHOWN = (str, int, float)
 
 
 class Records(list[R]):
@@ -25,3 +26,16 @@ class Records(list[R]):
     def __repr__(self) -> str:
         where = f"\nin {self.path}" if self.path else ""
         return f"<{self.summary}{where}>"
+
+
+class Facts(dict[str, Any]):
+    """Named numbers or texts. It prints as two columns."""
+
+    def __repr__(self) -> str:
+        shown = {name.replace("_", " "): _text(value) for name, value in self.items() if isinstance(value, SHOWN)}
+        width = max(map(len, shown), default=0)
+        return "\n".join(f"{name:<{width}}  {text}" for name, text in shown.items())
+
+
+def _text(value: str | float) -> str:
+    return value if isinstance(value, str) else f"{value:,}" if isinstance(value, int) else f"{value:.4g}"
