@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from bough.api.records import Records
     from bough.environments.base import Environment, Observation, WorldError
     from bough.errors import BoughError, InputError
+    from bough.objectives.advantages import group_advantages
+    from bough.objectives.dpo import Sides, dpo_loss
+    from bough.objectives.grpo import grpo_loss
     from bough.policy.adapters import Lora
     from bough.policy.policy import Policy
     from bough.stages.train import Trained, dpo, grpo, sft
@@ -43,6 +46,9 @@ _HOMES = {
     "bough.environments.base": ("Environment", "Observation", "WorldError"),
     "bough.errors": ("BoughError", "InputError"),
     "bough.stages.train": ("Trained", "dpo", "grpo", "sft"),
+    "bough.objectives.advantages": ("group_advantages",),
+    "bough.objectives.dpo": ("Sides", "dpo_loss"),
+    "bough.objectives.grpo": ("grpo_loss",),
     "bough.policy.adapters": ("Lora",),
     "bough.policy.policy": ("Policy",),
     "bough.api.data": ("convert", "show", "stats", "validate", "write"),
@@ -68,6 +74,7 @@ __all__ = [
     "Policy",
     "Reader",
     "Records",
+    "Sides",
     "Task",
     "ToolCall",
     "Trained",
@@ -81,9 +88,12 @@ __all__ = [
     "convert",
     "demos",
     "dpo",
+    "dpo_loss",
     "evaluate",
+    "group_advantages",
     "groups",
     "grpo",
+    "grpo_loss",
     "load",
     "pairs",
     "read",
