@@ -17,20 +17,26 @@ from bough import bit_exact
 
 if TYPE_CHECKING:
     __version__: str
+    from bough.api.checks import Checkup, check, doctor
     from bough.api.collect import collect
     from bough.api.curate import demos, groups, pairs
     from bough.api.data import convert, show, stats, validate, write
     from bough.api.evaluate import Compared, Evaluation, HeldOutMeasures, compare, evaluate
     from bough.api.models import LoadedModel, TrainedModel, load
-    from bough.api.records import Records
+    from bough.api.publish import card, merge, push
+    from bough.api.recipe import RecipeRun, run
+    from bough.api.records import Facts, Records
+    from bough.api.training import dpo, grpo, sft
+    from bough.config.sampling import SamplingConfig
+    from bough.engines.local.engine import LocalEngine
     from bough.environments.base import Environment, Observation, WorldError
     from bough.errors import BoughError, InputError
-    from bough.objectives.advantages import group_advantages
-    from bough.objectives.dpo import Sides, dpo_loss
-    from bough.objectives.grpo import grpo_loss
+    from bough.methods.advantages import group_advantages
+    from bough.methods.dpo import Sides, dpo_loss
+    from bough.methods.grpo import grpo_loss
+    from bough.methods.sft import sft_loss
     from bough.policy.adapters import Lora
     from bough.policy.policy import Policy
-    from bough.stages.train import Trained, dpo, grpo, sft
     from bough.trajectories.reader import Reader, read
     from bough.trajectories.writer import Writer
     from bough.types import Call, Group, Message, Pair, Task, ToolCall, Trajectory, Turn
@@ -38,20 +44,26 @@ if TYPE_CHECKING:
 bit_exact.prepare()  # before anything below loads torch
 
 _HOMES = {
+    "bough.api.checks": ("Checkup", "check", "doctor"),
     "bough.api.collect": ("collect",),
     "bough.api.curate": ("demos", "groups", "pairs"),
+    "bough.api.data": ("convert", "show", "stats", "validate", "write"),
     "bough.api.evaluate": ("Compared", "Evaluation", "HeldOutMeasures", "compare", "evaluate"),
     "bough.api.models": ("LoadedModel", "TrainedModel", "load"),
-    "bough.api.records": ("Records",),
+    "bough.api.publish": ("card", "merge", "push"),
+    "bough.api.recipe": ("RecipeRun", "run"),
+    "bough.api.records": ("Facts", "Records"),
+    "bough.api.training": ("dpo", "grpo", "sft"),
+    "bough.config.sampling": ("SamplingConfig",),
+    "bough.engines.local.engine": ("LocalEngine",),
     "bough.environments.base": ("Environment", "Observation", "WorldError"),
     "bough.errors": ("BoughError", "InputError"),
-    "bough.stages.train": ("Trained", "dpo", "grpo", "sft"),
-    "bough.objectives.advantages": ("group_advantages",),
-    "bough.objectives.dpo": ("Sides", "dpo_loss"),
-    "bough.objectives.grpo": ("grpo_loss",),
+    "bough.methods.advantages": ("group_advantages",),
+    "bough.methods.dpo": ("Sides", "dpo_loss"),
+    "bough.methods.grpo": ("grpo_loss",),
+    "bough.methods.sft": ("sft_loss",),
     "bough.policy.adapters": ("Lora",),
     "bough.policy.policy": ("Policy",),
-    "bough.api.data": ("convert", "show", "stats", "validate", "write"),
     "bough.trajectories.reader": ("Reader", "read"),
     "bough.trajectories.writer": ("Writer",),
     "bough.types": ("Call", "Group", "Message", "Pair", "Task", "ToolCall", "Trajectory", "Turn"),
@@ -60,33 +72,40 @@ _HOME = {name: module for module, names in _HOMES.items() for name in names}
 __all__ = [
     "BoughError",
     "Call",
+    "Checkup",
     "Compared",
     "Environment",
     "Evaluation",
+    "Facts",
     "Group",
     "HeldOutMeasures",
     "InputError",
     "LoadedModel",
+    "LocalEngine",
     "Lora",
     "Message",
     "Observation",
     "Pair",
     "Policy",
     "Reader",
+    "RecipeRun",
     "Records",
+    "SamplingConfig",
     "Sides",
     "Task",
     "ToolCall",
-    "Trained",
     "TrainedModel",
     "Trajectory",
     "Turn",
     "WorldError",
     "Writer",
+    "card",
+    "check",
     "collect",
     "compare",
     "convert",
     "demos",
+    "doctor",
     "dpo",
     "dpo_loss",
     "evaluate",
@@ -95,9 +114,13 @@ __all__ = [
     "grpo",
     "grpo_loss",
     "load",
+    "merge",
     "pairs",
+    "push",
     "read",
+    "run",
     "sft",
+    "sft_loss",
     "show",
     "stats",
     "validate",

@@ -1,7 +1,7 @@
 import pytest
 
 from bough.errors import InputError, RewardRangeError
-from bough.objectives.advantages import group_advantages
+from bough.methods.advantages import group_advantages
 from bough.rewards.bounds import bounded
 from bough.rewards.rubric import Rubric
 from bough.rewards.score import score

@@ -7,7 +7,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from bough import train
 from bough.api.inputs import (
     MEMORY,
     EnvironmentLike,
@@ -26,6 +25,9 @@ from bough.methods.dpo import DPOConfig
 from bough.methods.grpo import GRPOConfig
 from bough.methods.sft import SFTConfig
 from bough.rundir import RunDir
+from bough.train import dpo as train_dpo
+from bough.train import grpo as train_grpo
+from bough.train import sft as train_sft
 from bough.training.metrics_file import MetricsFile
 from bough.training.run import Trained
 
@@ -48,7 +50,7 @@ def sft(
     The run folder is `output_dir`. Without it the weights are in a temporary folder that is
     removed with the returned object; its `save` copies them.
     """
-    return _train("sft", train.sft, SFTConfig, model, records, eval_file, output_dir, settings)
+    return _train("sft", train_sft, SFTConfig, model, records, eval_file, output_dir, settings)
 
 
 @settings_of(DPOConfig, "train_file")
@@ -64,7 +66,7 @@ def dpo(
 
     `records` are pairs, in memory or on file; the other arguments are those of `bough.sft`.
     """
-    return _train("dpo", train.dpo, DPOConfig, model, records, eval_file, output_dir, settings)
+    return _train("dpo", train_dpo, DPOConfig, model, records, eval_file, output_dir, settings)
 
 
 @settings_of(GRPOConfig, "train_file")
@@ -87,7 +89,7 @@ def grpo(
     """
     play: dict[str, Any] = {"environment": environment_name(environment)} if environment is not None else {}
     play |= {"rewards": reward_weights(rewards)} if rewards else {}
-    return _train("grpo", train.grpo, GRPOConfig, model, records, eval_file, output_dir, settings | play)
+    return _train("grpo", train_grpo, GRPOConfig, model, records, eval_file, output_dir, settings | play)
 
 
 def _train(

@@ -8,7 +8,7 @@ from bough.config.curation import GroupsConfig
 from bough.curation.episode_pairs import by_task
 from bough.curation.source import SourcedTrajectory
 from bough.ledger import Ledger
-from bough.objectives.advantages import group_advantages
+from bough.methods.advantages import group_advantages
 from bough.rewards.score import score
 from bough.types import Group
 
