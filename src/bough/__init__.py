@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from bough.config.sampling import SamplingConfig
     from bough.engines.local.engine import LocalEngine
     from bough.environments.base import Environment, Observation, WorldError
+    from bough.environments.tools import ToolEnvironment, ToolError, tool
     from bough.errors import BoughError, InputError
     from bough.methods.advantages import group_advantages
     from bough.methods.dpo import Sides, dpo_loss
@@ -57,6 +58,7 @@ _HOMES = {
     "bough.config.sampling": ("SamplingConfig",),
     "bough.engines.local.engine": ("LocalEngine",),
     "bough.environments.base": ("Environment", "Observation", "WorldError"),
+    "bough.environments.tools": ("ToolEnvironment", "ToolError", "tool"),
     "bough.errors": ("BoughError", "InputError"),
     "bough.methods.advantages": ("group_advantages",),
     "bough.methods.dpo": ("Sides", "dpo_loss"),
@@ -94,6 +96,8 @@ __all__ = [
     "Sides",
     "Task",
     "ToolCall",
+    "ToolEnvironment",
+    "ToolError",
     "TrainedModel",
     "Trajectory",
     "Turn",
@@ -123,6 +127,7 @@ __all__ = [
     "sft_loss",
     "show",
     "stats",
+    "tool",
     "validate",
     "write",
 ]

@@ -58,7 +58,7 @@ def test_more_tasks_are_added_to_those_on_file(tmp_path: Path, capsys: Any):
     first = (tmp_path / "trajectories.jsonl").read_text()
     assert collect(tmp_path, "--tasks", "5", model="expert") == 0
     assert (tmp_path / "trajectories.jsonl").read_text().startswith(first) and len(episodes(tmp_path)) == 5
-    assert "2 of 5 episodes are on file; going on" in capsys.readouterr().err
+    assert "2 of 5 episodes are recorded; resuming" in capsys.readouterr().err
     assert json.loads((tmp_path / "report.json").read_text())["episodes"] == 5
 
 
@@ -113,7 +113,7 @@ def test_a_finished_collection_keeps_its_report(tmp_path: Path, capsys: Any):
     assert collect(tmp_path, "--tasks", "2", "--max-errors", "2") == 0
     again = capsys.readouterr()
     assert (tmp_path / "report.json").read_bytes() == report and b"logprob_gap_max" in report
-    assert "2 of 2 episodes are on file; there is nothing to play" in again.err and again.out == said.out
+    assert "2 of 2 episodes are recorded; nothing to play" in again.err and again.out == said.out
     (tmp_path / "report.json").unlink()
     assert collect(tmp_path, "--tasks", "2", "--max-errors", "2") == 0
     assert json.loads((tmp_path / "report.json").read_text())["episodes"] == 2, "killed before it was written"
@@ -125,8 +125,8 @@ def test_a_collection_of_which_everything_is_lost_has_failed(tmp_path: Path, cap
     world = "tests.environments.worlds:Breaking"
     assert collect(tmp_path, *words, "--tasks", "2", model="expert", environment=world) == 1
     shown = capsys.readouterr().err
-    assert "Error: no episode came to its end, 2 were given up; train-0-0#0: the browser died" in shown
-    assert "train-0-1#0 was given up: the browser died" in shown
+    assert "Error: all 2 episodes failed; train-0-0#0: the browser died" in shown
+    assert "lost train-0-0#0, train-0-1#0: the browser died" in shown
     assert collect(tmp_path, *words, "--tasks", "3", model="expert", environment=world) == 0, "one was played"
 
 

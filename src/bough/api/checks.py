@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -73,17 +74,30 @@ def doctor(records: Source, model: ModelLike = "smollm2", **settings: Any) -> Ch
 def check(environment: EnvironmentLike, **settings: Any) -> CheckReport:
     """Test an environment of your own against the contract; `problems` of the result is empty if it keeps it.
 
-    `environment` is a name or a class. A class that another process cannot import (one of a
-    notebook) is not compared with another process.
+    `environment` is a name or a class. A class that another process cannot import, such as
+    one of a notebook, is tested in this process only.
     """
     config = make_config(EnvCheckConfig, "check", settings, environment=environment_name(environment))
+    elsewhere = environment if isinstance(environment, str) else importable_name(environment)
     environment_class = configured(find(config.environment), config.options)
     wanted = tasks_of(environment_class, options=config.options, task_file=config.task_file, seed=config.seed)
-    return event_loop.run(_check(environment_class, config, first_tasks(wanted, config.tasks)))
+    return event_loop.run(_check(environment_class, elsewhere, first_tasks(wanted, config.tasks), config.seed))
 
 
-async def _check(environment_class: type[Environment], config: EnvCheckConfig, tasks: list[Task]) -> CheckReport:
+async def _check(
+    environment_class: type[Environment], elsewhere: str | None, tasks: list[Task], seed: int
+) -> CheckReport:
     try:
-        return await check_environment(environment_class, config.environment, tasks, seed=config.seed)
+        return await check_environment(environment_class, elsewhere, tasks, seed=seed)
     finally:
         await shut_down(environment_class)
+
+
+def importable_name(environment_class: type[Any]) -> str | None:
+    """The name by which another process finds the class; None for one of a notebook, or inside a function."""
+    if "<locals>" in environment_class.__qualname__:
+        return None
+    file = getattr(sys.modules.get(environment_class.__module__), "__file__", None)
+    if environment_class.__module__ == "__main__":
+        return f"{file}:{environment_class.__qualname__}" if file else None
+    return f"{environment_class.__module__}:{environment_class.__qualname__}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -56,7 +57,9 @@ def collect(
             model=model_name(model), environment=environment_name(environment),
             output=Path(output) if output is not None else Path(folder) / "collection",
         )  # fmt: skip
-        collection, report = play(config, loaded.agent(config) if loaded else None)
+        found = play(config, loaded.agent(config) if loaded else None)
+        found.raise_if_all_lost()
+        collection, report = found.collection, found.report
         played = list(collection)
         if rubric is not None:
             played = [rubric.score(trajectory) for trajectory in played]
@@ -65,27 +68,35 @@ def collect(
     return Records(played, summary(report), report=report, path=None if output is None else Path(output))
 
 
-def play(config: CollectConfig, agent: Agent | None = None) -> tuple[Collection, dict[str, Any]]:
-    """Plays what is missing in the collection's folder; returns the collection and its report.
+@dataclass(frozen=True)
+class Played:
+    """A collection with its report; `num_finished` counts the episodes that were asked for and are recorded."""
 
-    Without an `agent` it is the one that the settings name. Raises AllLostError where no
-    episode came to its end.
-    """
+    collection: Collection
+    report: dict[str, Any]
+    num_finished: int
+
+    def raise_if_all_lost(self) -> None:
+        """Raises AllLostError where environment or engine failed in every episode."""
+        if not self.num_finished:
+            raise AllLostError(self.report["lost"])
+
+
+def play(config: CollectConfig, agent: Agent | None = None) -> Played:
+    """Plays what is missing in the collection's folder, with the agent that the settings name unless one is given."""
     environment_class = configured(find(config.environment), config.options)
     wanted = list(attempts(wanted_tasks(environment_class, config), config.attempts, config.seed))
     with Collection(config) as collection:
         missing = collection.missing(wanted)
         if len(missing) < len(wanted):
-            then = "playing the rest" if missing else "nothing is left to play"
-            console.err().print(f"{len(wanted) - len(missing)} of {len(wanted)} episodes are on file; {then}")
+            then = "resuming" if missing else "nothing to play"
+            console.err().print(f"{len(wanted) - len(missing)} of {len(wanted)} episodes are recorded; {then}")
         report = None if missing else collection.old_report()
         if report is None:
             report = event_loop.run(_play_missing(config, collection, missing, agent))
             collection.report(report)
         collection.finish([attempt.id for attempt in wanted])
-    if not any(attempt.id in collection.finished for attempt in wanted):
-        raise AllLostError(report["lost"])
-    return collection, report
+    return Played(collection, report, sum(attempt.id in collection.finished for attempt in wanted))
 
 
 async def _play_missing(
@@ -115,7 +126,7 @@ async def _play_missing(
 
 
 def _on_file(collection: Collection, now: Tally) -> dict[str, Any]:
-    """The numbers of every episode in the folder, with the faults and the time of this run."""
+    """The numbers of every episode in the folder, with the failures and the time of this run."""
     whole = Tally(faults=now.faults, lost=now.lost, seconds=now.seconds)
     for trajectory in collection:
         whole.add(trajectory)

@@ -28,10 +28,16 @@ class TemplateEngine:
     """
 
     def __init__(
-        self, tokens: TokenEngine, template: ChatTemplate, sampling: SamplingConfig, scorer: Policy | None = None
+        self,
+        tokens: TokenEngine,
+        template: ChatTemplate,
+        sampling: SamplingConfig,
+        scorer: Policy | None = None,
+        *,
+        name: str | None = None,
     ) -> None:
         self.tokens, self.template, self.sampling, self.scorer = tokens, template, sampling, scorer
-        self.name = template.name
+        self.name = name or template.name
 
     def open(self, episode: str, *, seed: int) -> TemplateChat:
         return TemplateChat(self, episode, seed)

@@ -34,6 +34,8 @@ def resolve(name: str) -> Path | str:
         return BUILT_IN[name]()
     if (path := _local(name)) is not None:
         return path
+    if _is_path(name):
+        raise InputError(f"there is no folder {name}")
     if HUB_ID.fullmatch(name):
         return name
     hint = did_you_mean(name.lower(), BUILT_IN)
@@ -50,6 +52,17 @@ def load_tokenizer(name: str) -> PreTrainedTokenizerBase:
         return AutoTokenizer.from_pretrained(source, trust_remote_code=False)
     except Exception as error:
         raise InputError(f"the tokenizer of {name} cannot be loaded: {_reason(source, error)}") from error
+
+
+def _is_path(name: str) -> bool:
+    """Whether a name that is not a folder must be meant as one: never look it up on the hub."""
+    first, *rest = Path(name).parts or ("",)
+    if name.startswith((".", "/", "~")) or len(rest) > 1:
+        return True
+    try:
+        return len(rest) == 1 and (first == "runs" or Path(first).is_dir())
+    except OSError:  # too long
+        return False
 
 
 def _local(name: str) -> Path | None:

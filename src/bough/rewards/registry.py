@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from bough import given
-from bough.errors import InputError, did_you_mean
+from bough.errors import InputError, describe_failure, did_you_mean
 from bough.rewards.format import format
 from bough.rewards.outcome import outcome
 from bough.rewards.overlong import overlong
@@ -69,4 +69,4 @@ def _members(place: str, name: str) -> dict[str, Any]:
     try:
         return runpy.run_path(place) if place.endswith(".py") else vars(import_module(place))
     except Exception as error:  # code that is not ours fails in whatever way it likes
-        raise InputError(f"reward {name!r}: {place} cannot be loaded: {type(error).__name__}: {error}") from error
+        raise InputError(describe_failure(f"reward {name!r} cannot be loaded: {place}", error)) from error
