@@ -62,7 +62,7 @@ def collect(
         collection, report = found.collection, found.report
         played = list(collection)
         if rubric is not None:
-            played = [rubric.score(trajectory) for trajectory in played]
+            played = rubric.score_all(played)
             report |= {"not_scored": rubric.to_json()} if rubric.failed else {}
             _replace(collection.trajectories, played)
     return Records(played, summary(report), report=report, path=None if output is None else Path(output))

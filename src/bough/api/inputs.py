@@ -17,6 +17,7 @@ from bough.errors import InputError
 from bough.formats.base import Sample
 from bough.ledger import Ledger
 from bough.rewards.registry import REWARDS
+from bough.rewards.reward import name_of
 from bough.trajectories.writer import Writer
 from bough.types import Group, Pair, Trajectory
 
@@ -58,9 +59,7 @@ def _reward_name(reward: RewardLike) -> str:
         return reward
     if not callable(reward):
         raise InputError(f"a reward is a name or a function, not a {type(reward).__name__}")
-    name = getattr(reward, "__name__", type(reward).__name__)
-    if not name.isidentifier():
-        raise InputError(f"the reward {name} has no name to report it by; define it with def")
+    name = name_of(reward)
     if name in REWARDS and REWARDS[name] is not reward:
         raise InputError(f"a built-in reward is called {name!r} too; give your function another name")
     given.REWARDS[name] = reward

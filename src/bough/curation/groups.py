@@ -14,10 +14,10 @@ from bough.types import Group
 
 
 def groups(filed: Sequence[SourcedTrajectory], config: GroupsConfig, ledger: Ledger) -> list[Group]:
-    """One group a task, or several of `size`; what teaches nothing is dropped, its attempts counted.
+    """One group per task, or several of `size`; groups without a learning signal are dropped.
 
-    An attempt that was not scored stays in its group: advantages leave it out of the
-    baseline, and it is seen that it was there.
+    An attempt that was not scored stays in its group; advantages leave it out of the
+    baseline.
     """
     found = []
     for attempts in by_task(filed).values():

@@ -110,7 +110,7 @@ class Player:
         """Attempts at each task with the weights as they are, scored."""
         records, lost = self._play(attempts(tasks, self.config.group_size, seed), self.config.temperature)
         if self.rubric is not None:
-            records = [self.rubric.score(record) for record in records]
+            records = self.rubric.score_all(records)
         by_task = [(task, [record for record in records if record.task.id == task.id]) for task in tasks]
         groups = [Group(task=task, attempts=members) for task, members in by_task if members]
         return Played(groups, _sentences(lost), len(tasks) - len(groups))

@@ -129,8 +129,9 @@ def _types(reports: Mapping[str, Any]) -> Table:
 def _mistakes(reports: Mapping[str, Any]) -> Table:
     table = _table("mistake", *map(printable, reports))
     kinds = {kind for report in reports.values() for kind, rate in report["mistakes"].items() if rate["mean"]}
+    none: Json = {"mean": None, "interval": None}
     for kind in sorted(kinds):
-        table.add_row(kind, *(_rate(report["mistakes"][kind]) for report in reports.values()))
+        table.add_row(kind, *(_rate(report["mistakes"].get(kind, none)) for report in reports.values()))
     return table
 
 

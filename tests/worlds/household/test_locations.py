@@ -3,9 +3,9 @@ from pathlib import Path
 
 import pytest
 
-from bough.curation.locations import Locations
 from bough.errors import InputError
 from bough.types import Trajectory
+from bough.worlds.household.locations import Locations
 from tests.curation.records import episode, turn
 
 
@@ -67,7 +67,7 @@ def test_places_can_be_given_and_then_all_others_are_implausible(tmp_path: Path)
 
 
 @pytest.mark.parametrize(
-    ("text", "said"), [("{", "not JSON"), ("[]", "it must be like"), ('{"apple": "fridge"}', "it must be like")]
+    ("text", "said"), [("{", "not JSON"), ("[]", "must be like"), ('{"apple": "fridge"}', "must be like")]
 )
 def test_a_bad_file_is_named(tmp_path: Path, text: str, said: str):
     (tmp_path / "places.json").write_text(text)
