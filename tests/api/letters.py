@@ -29,3 +29,11 @@ class WriteLetter(Environment):
 
 def length(trajectory: Trajectory) -> float:
     return float(len(trajectory.turns[0].reply.content))
+
+
+class CopyLetter(WriteLetter):
+    """Only the letter alone is a success."""
+
+    async def step(self, reply: str) -> Observation:
+        right = reply.strip() == self.task.data["letter"]
+        return Observation.end(success=right, reward=float(right))
