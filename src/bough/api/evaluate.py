@@ -105,7 +105,7 @@ def evaluate(
 
 def _play(config: EvalConfig, labels: dict[str, str]) -> Results:
     assert config.output is not None
-    progress = ContestProgress()
+    progress = _LabelledProgress(labels)
     try:
         results = event_loop.run(contest(config, progress))
     finally:
@@ -116,6 +116,17 @@ def _play(config: EvalConfig, labels: dict[str, str]) -> Results:
     results = with_numbers(results.model_copy(update={"models": models}), config.against)
     results.write(config.output / FILE_NAME)
     return results
+
+
+class _LabelledProgress(ContestProgress):
+    """Progress that calls the models by their labels."""
+
+    def __init__(self, labels: dict[str, str]) -> None:
+        super().__init__()
+        self.labels = labels
+
+    def begin(self, model: str, missing: int, on_file: int) -> None:
+        super().begin(self.labels[model], missing, on_file)
 
 
 def _on_disk(model: ModelLike, folder: Path) -> str:
