@@ -95,9 +95,10 @@ async def _check(
 
 def importable_name(environment_class: type[Any]) -> str | None:
     """The name by which another process finds the class; None for one of a notebook, or inside a function."""
-    if "<locals>" in environment_class.__qualname__:
+    module = sys.modules.get(environment_class.__module__)
+    if module is None or "<locals>" in environment_class.__qualname__:
         return None
-    file = getattr(sys.modules.get(environment_class.__module__), "__file__", None)
+    file = getattr(module, "__file__", None)
     if environment_class.__module__ == "__main__":
         return f"{file}:{environment_class.__qualname__}" if file else None
     return f"{environment_class.__module__}:{environment_class.__qualname__}"
