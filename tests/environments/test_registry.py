@@ -22,6 +22,11 @@ def test_a_class_of_a_file_is_loaded_once():
     assert found.name == "counting" and found is find(f"{WORLDS}:Counting")
 
 
+def test_records_do_not_hold_where_a_file_lies(tmp_path: Path):
+    (tmp_path / "shop.py").write_text("class Shop:\n    def start(self): ...\n    def step(self, reply): ...\n")
+    assert find(f"{tmp_path}/shop.py:Shop").name == f"{tmp_path.name}/shop.py:Shop"
+
+
 def test_a_class_without_our_base_gets_the_rest_of_the_contract():
     found = find("tests.environments.worlds:NotAnEnvironment")
     assert issubclass(found, Environment) and found.max_turns == 50

@@ -207,12 +207,18 @@ def _settings(file: Path) -> dict[str, Any]:
 
 
 def _relative(value: Any, folder: Path) -> Any:
-    """Settings whose absolute paths are relative to `folder`; the class after a path (`file.py:Class`) stays."""
+    """Settings without absolute paths: they are relative to `folder`, or only their last two parts if far from it.
+
+    The class after a path (`file.py:Class`) stays.
+    """
     if isinstance(value, dict):
         return {key: _relative(one, folder) for key, one in value.items()}
     if isinstance(value, list):
         return [_relative(one, folder) for one in value]
-    return os.path.relpath(value, folder) if isinstance(value, str) and value.startswith(os.sep) else value
+    if not isinstance(value, str) or not value.startswith(os.sep):
+        return value
+    near = os.path.commonpath([value, folder]) != os.sep
+    return os.path.relpath(value, folder) if near else str(Path(*Path(value).parts[-2:]))
 
 
 def _json(file: Path) -> Any:
