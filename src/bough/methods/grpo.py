@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from bough.calls.builder import CallBuilder
 
-# Past e^20 an exponential goes on along its tangent: it stays finite in float32, and unlike
+# Past e^20 an exponential continues along its tangent: it stays finite in float32, and unlike
 # a clamp it keeps a gradient just where the policy has moved furthest.
 MAX_EXPONENT = 20.0
 
