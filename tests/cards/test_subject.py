@@ -90,5 +90,5 @@ def test_what_is_wrong_with_a_folder_is_said(tmp_path: Path):
     with pytest.raises(InputError, match="has the stage come to its end"):
         find_subject(tmp_path / "sft", [])
     (tmp_path / "sft/recipe.yaml").write_text("stages: []\nnmae: x")
-    with pytest.raises(InputError, match=r"recipe\.yaml is no recipe"):
+    with pytest.raises(InputError, match=r"recipe\.yaml is not a valid recipe"):
         find_subject(tmp_path / "sft", [])

@@ -46,14 +46,14 @@ class Checkup:
         return "\n".join([self._calls, tokens, *(findings or ["OK: only replies are trained, and each ends its turn"])])
 
 
-@settings_of(DoctorConfig, "file", "samples", "output")
+@settings_of(DoctorConfig, "file", "output")
 def doctor(records: Source, model: ModelLike = "smollm2", **settings: Any) -> Checkup:
     """Count the tokens that a model would be trained on, and say what is wrong with them.
 
     `records` are in memory or the path of a data file; `model` gives the chat template.
     """
     with as_file(records) as file:
-        config = make_config(DoctorConfig, "doctor", settings, file=file, model=model_name(model))
+        config = make_config(DoctorConfig, "doctor", settings, file=file, model=model_name(model), output=None)
         base = base_and_adapter(config.model)[0]
         builder = CallBuilder(
             load_template(base, config.chat_template),

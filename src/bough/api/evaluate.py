@@ -61,7 +61,9 @@ class Compared:
 
     def __repr__(self) -> str:
         reason = [self.decision.reason] if self.decision is not None else []
-        return "\n".join([table(self.reports, self.comparisons, self.level), *self.notes, *reason])
+        return "\n".join(
+            [table(self.reports, self.comparisons, self.level), *(f"note: {note}" for note in self.notes), *reason]
+        )
 
 
 @settings_of(EvalConfig, "model")

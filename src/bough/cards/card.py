@@ -50,9 +50,9 @@ def write_card(config: CardConfig) -> Card:
     """Makes the card and writes it; an existing file is replaced only with `overwrite`."""
     made = make_card(config)
     if made.path.is_dir():
-        raise InputError(f"{made.path} is a folder; --output names a file")
+        raise InputError(f"{made.path} is a folder; --output must be a file")
     if made.path.exists() and not config.overwrite:
-        raise InputError(f"{made.path} exists; --overwrite replaces it, --output names another file")
+        raise InputError(f"{made.path} exists; give --overwrite to replace it, or another --output")
     try:
         made.path.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(made.path, made.text)
