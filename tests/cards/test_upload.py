@@ -95,7 +95,7 @@ def test_without_a_login_nothing_is_tried(push: Push, monkeypatch: pytest.Monkey
     monkeypatch.delenv("HF_TOKEN")
     with stand_in() as hub:
         code, _, err = push(hub.address)
-    assert code == 2 and "nobody is logged in" in err and hub.requests == []
+    assert code == 2 and "not logged in to the Hub" in err and hub.requests == []
 
 
 def test_a_hub_that_is_not_there_is_an_error_that_says_so(push: Push, monkeypatch: pytest.MonkeyPatch):

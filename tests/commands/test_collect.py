@@ -137,5 +137,34 @@ def test_other_tasks_under_the_same_names_are_not_taken_for_played(tmp_path: Pat
     assert collect(tmp_path / "out", *words, model="expert") == 0
     file.write_text('{"id": "y", "goal": 2}\n{"id": "x", "goal": 3}\n')
     assert collect(tmp_path / "out", *words, model="expert") == 2
-    assert "holds episodes of other tasks under the names of these" in capsys.readouterr().err
+    assert "contains episodes of different tasks with the same ids" in capsys.readouterr().err
     assert collect(tmp_path / "out", *words, "--overwrite", model="expert") == 0
+
+
+def test_a_record_names_the_adapter_that_played_and_no_absolute_path(tmp_path: Path, capsys: Any):
+    from bough.models.digest import folder_digest
+    from bough.policy.adapters import Lora
+    from bough.policy.policy import Policy
+
+    adapter = tmp_path / "sft/final"
+    Policy.load("tiny", lora=Lora(r=2)).model.save_pretrained(adapter)
+    adapter = next(file.parent for file in adapter.rglob("adapter_config.json"))
+    words = ["--model", "tiny", "--adapter", str(adapter), "--max-new-tokens", "4", "--max-turns", "1", "--tasks", "1"]
+    folder = tmp_path / "played"
+    assert main(["collect", "--environment", "tests.environments.worlds:Counting", *words, "-o", str(folder)]) == 0
+    [record] = [json.loads(line) for line in (folder / "trajectories.jsonl").read_text().splitlines()]
+    assert record["info"]["agent"].startswith("tiny+") and folder_digest(adapter)[:8] in record["info"]["agent"]
+    assert record["turns"][0]["call"]["policy"] == record["info"]["agent"]
+    for file in (file for file in folder.rglob("*") if file.is_file()):
+        assert str(tmp_path) not in file.read_text(), file
+
+
+@pytest.mark.parametrize("words", [["--model", "runs/nope/final"], ["--model", "tiny", "--adapter", "./nope"]])
+def test_a_folder_that_is_missing_is_said_and_blocks_no_later_start(words: list[str], tmp_path: Path, capsys: Any):
+    folder = tmp_path / "runs/played"
+    command = ["collect", "--environment", "tests.environments.worlds:Counting", "--tasks", "1", "-o", str(folder)]
+    assert main([*command, *words]) == 2
+    err = capsys.readouterr().err
+    assert "there is no" in err and "nope" in err and "hub" not in err
+    assert list(tmp_path.iterdir()) == []
+    assert main([*command, "--model", "expert"]) == 0

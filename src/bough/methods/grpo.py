@@ -57,9 +57,6 @@ class GRPOConfig(TrainingConfig, OnlineConfig):  # type: ignore[misc]  # pydanti
         "bounded",
         description="how steps share an advantage: bounded never punishes a better step more; seed is A · r / mean(r)",
     )
-    step_level_advantage: bool = Field(
-        False, description="the same as --advantage step", json_schema_extra={"hidden": True}
-    )
     averaging: Averaging = Field("token_mean", description="how tokens average into the loss")
     constant_length: int | None = Field(None, ge=1, description="the length that averaging constant_length divides by")
     clip_low: float = Field(0.2, ge=0, le=1, description="how far a ratio may fall below 1")
@@ -178,7 +175,7 @@ class GRPO:
         return call_advantages(
             group,
             reward=config.reward,
-            level="step" if config.step_level_advantage else config.advantage,
+            level=config.advantage,
             formula=config.step_formula,
             normalise=config.normalise,
         )
