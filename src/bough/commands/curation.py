@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
+from bough import event_loop
 from bough.config.curation import CurationConfig, DemosConfig, GroupsConfig, PairsConfig
 from bough.config.rewards import RewardsConfig
 from bough.curation.counterfactual import Cost
@@ -44,7 +44,7 @@ def pairs(config: PairsConfig) -> int:
     filed = read_filed([config.file, *config.also], read, format=config.format)
     read.keep(len(filed))
     work = PairWork(config, filed, tell=_Progress().tell)
-    kept = asyncio.run(work.mine())
+    kept = event_loop.run(work.mine())
     more: dict[str, Any] = {"reasons": dict(Counter(pair.reason for pair in kept).most_common())}
     if work.cost.rounds:
         more["cost"] = work.cost.to_json()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -23,6 +22,7 @@ from bough.environments.isolated import shut_down
 from bough.environments.registry import find
 from bough.environments.tasks import configured, tasks_of
 from bough.errors import BoughError, InputError
+from bough.event_loop import LoopRunner
 from bough.methods.grpo import GRPOConfig
 from bough.policy.policy import Policy
 from bough.rewards.rubric import Rubric
@@ -83,7 +83,7 @@ class Player:
                 "top_p, top_k or min_p limit which tokens are sampled, but the loss uses the probabilities over all "
                 "tokens: training is slightly off-policy."
             )
-        self._loop = asyncio.Runner()
+        self._loop = LoopRunner()
         self._tasks = self._all_tasks(config.split, config.task_file)
         self._known: list[Task] = []
 

@@ -14,6 +14,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from bough import given
 from bough.errors import InputError, describe_failure, did_you_mean
 from bough.rewards import builtin
 
@@ -30,6 +31,8 @@ REWARDS: dict[str, RewardFunction] = {
 
 def find(name: str) -> RewardFunction:
     """The reward function of that name. Raises InputError saying what was tried."""
+    if name in given.REWARDS:
+        return given.REWARDS[name]
     if name in REWARDS:
         return REWARDS[name]
     place, colon, attribute = name.rpartition(":")

@@ -12,19 +12,18 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Awaitable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
+from bough import event_loop
 from bough.config.rewards import Weight
 from bough.errors import BoughError, InputError, describe_failure, did_you_mean
 from bough.rewards.bounds import Bounds, bounds_of
 from bough.rewards.registry import RewardFunction, find
 from bough.types import Trajectory
 
-T = TypeVar("T")
 # Async rewards that run at the same time, such as requests to a judge.
 CONCURRENCY = 64
 
@@ -65,7 +64,7 @@ class WeightedReward:
         found = [self._call(argument) for argument in arguments]
         waiting = [place for place, value in enumerate(found) if inspect.isawaitable(value)]
         if waiting:
-            results = _run(_gather([self._wait(found[place]) for place in waiting]))
+            results = event_loop.run(_gather([self._wait(found[place]) for place in waiting]))
             for place, result in zip(waiting, results, strict=True):
                 found[place] = result
         return found
@@ -120,14 +119,3 @@ async def _gather(work: list[Coroutine[Any, Any, Any]]) -> list[Any]:
             return await coroutine
 
     return await asyncio.gather(*map(one, work))
-
-
-def _run(work: Coroutine[Any, Any, T]) -> T:
-    """The result of a coroutine, also in a thread whose event loop is running, as in a notebook."""
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return asyncio.run(work)
-    run: Callable[[Coroutine[Any, Any, T]], T] = asyncio.run
-    with ThreadPoolExecutor(1) as thread:
-        return thread.submit(run, work).result()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from importlib.util import find_spec
 from typing import Any
 
 from rich.console import Console
@@ -35,6 +36,11 @@ def err() -> Console:
     return Console(stderr=True, soft_wrap=True, highlight=False)
 
 
+def is_live(console: Console) -> bool:
+    """Whether a progress bar can be drawn: on a terminal, and in a notebook that has ipywidgets."""
+    return console.is_terminal or (console.is_jupyter and find_spec("ipywidgets") is not None)
+
+
 def print_json(value: dict[str, Any]) -> None:
     """A report as one JSON object on stdout. Numbers that are not finite become null: JSON has none."""
     print(json.dumps(_finite(value), indent=2, ensure_ascii=False, default=str))
@@ -59,7 +65,7 @@ def progress(what: str, total: int | None = None) -> Progress:
     """A progress bar on stderr, removed when it is done; nothing if stderr is not a terminal."""
     console = err()
     columns = [SpinnerColumn(), TextColumn("{task.description}"), MofNCompleteColumn(), TimeElapsedColumn()]
-    bar = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
+    bar = Progress(*columns, console=console, transient=True, disable=not is_live(console))
     bar.add_task(what, total=total)
     return bar
 

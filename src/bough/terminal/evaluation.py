@@ -36,9 +36,9 @@ class ContestProgress:
         self._bar = None
 
 
-def show(reports: Mapping[str, Any], comparisons: Sequence[Any], level: float) -> None:
-    """Prints the whole report."""
-    console = out()
+def show(reports: Mapping[str, Any], comparisons: Sequence[Any], level: float, console: Console | None = None) -> None:
+    """Prints the whole report, on stdout unless another console is given."""
+    console = console or out()
     print_table(console, _success(reports, level))
     for method in {report["success"]["interval"]["method"]: None for report in reports.values() if _known(report)}:
         console.print(f"intervals: {method}", style="dim", markup=False)
