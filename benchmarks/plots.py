@@ -16,15 +16,15 @@ RESULTS = ROOT / "docs" / "results.md"
 MEASURED = ROOT / "benchmarks" / "results"
 # Readable on a light and on a dark page: an image does not know which one it is on.
 INK, FAINT, MARK = "#76808c", "#76808c55", "#3f9b5f"
-WIDTH, LABEL, ROW = 760, 330, 30
+WIDTH, LABEL, ROW = 760, 350, 30
 
 # What is compared, the file with the measurement, which of its ratios, and the words around the ratio there.
 SPEEDS = [
     ("Round-wise DPO, 30 rounds, 4B, LoRA, H200", "h200-dpo-compiled.md", 0, "TRL's best"),
     ("Round-wise DPO, 30 rounds, 135M, LoRA, CPU", "dpo-cpu.md", 1, "TRL's best"),
     ("Round-wise DPO, 15 rounds, 4B, LoRA, H200", "h200-dpo.md", 0, "TRL's best"),
-    ("Episodes of 10 turns, 0.6B, H200 (against generate)", "rollouts.md", -1, "transformers generate"),
-    ("Episodes of 10 turns, 135M, CPU (against generate)", "rollouts.md", 0, "transformers generate"),
+    ("Episodes of 10 turns, 0.6B, H200 vs. generate", "rollouts.md", -1, "transformers generate"),
+    ("Episodes of 10 turns, 135M, CPU vs. generate", "rollouts.md", 0, "transformers generate"),
     ("GRPO update, 4B, LoRA, H200", "h200-grpo.md", 0, "TRL's best"),
     ("SFT, 0.6B, LoRA, H200", "h200-sft-0.6b.md", 1, "TRL's best"),
     ("SFT, 4B, LoRA, H200", "h200-sft-compiled.md", 1, "TRL's best"),
