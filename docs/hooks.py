@@ -21,7 +21,7 @@ def on_files(files: Files, config: Any) -> Files:
     """Adds the pages that lie outside docs/."""
     for name in PROJECT_PAGES:
         with open(name, encoding="utf-8") as page:  # noqa: PTH123
-            files.append(File.generated(config, name, content=page.read()))
+            files.append(File.generated(config, name, content=page.read().replace("](docs/", "](")))
     return files
 
 
