@@ -8,6 +8,7 @@ from bough import bit_exact
 if TYPE_CHECKING:
     from bough.config.training import DPOConfig, GRPOConfig, SFTConfig
     from bough.environments.base import Environment, Observation, WorldError
+    from bough.environments.tools import ToolEnvironment, ToolError, tool
     from bough.errors import BoughError, InputError
     from bough.policy.policy import Policy
     from bough.stages.train import Trained, dpo, grpo, sft
@@ -22,6 +23,7 @@ bit_exact.prepare()  # before anything below loads torch
 _HOMES = {
     "bough.config.training": ("DPOConfig", "GRPOConfig", "SFTConfig"),
     "bough.environments.base": ("Environment", "Observation", "WorldError"),
+    "bough.environments.tools": ("ToolEnvironment", "ToolError", "tool"),
     "bough.errors": ("BoughError", "InputError"),
     "bough.stages.train": ("Trained", "dpo", "grpo", "sft"),
     "bough.policy.policy": ("Policy",),
@@ -34,7 +36,7 @@ _HOME = {name: module for module, names in _HOMES.items() for name in names}
 __all__ = [  # noqa: RUF022  as above
     "DPOConfig", "GRPOConfig", "SFTConfig", "Environment", "Observation", "WorldError", "BoughError", "InputError",
     "Trained", "dpo", "grpo", "sft", "Policy", "Reader", "read", "Writer", "Call", "Group", "Message", "Pair", "Task",
-    "ToolCall", "Trajectory", "Turn",
+    "ToolCall", "Trajectory", "Turn", "ToolEnvironment", "ToolError", "tool",
 ]  # fmt: skip
 
 

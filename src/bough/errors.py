@@ -3,7 +3,17 @@
 from __future__ import annotations
 
 import difflib
+import os
+import sysconfig
+import traceback
 from collections.abc import Iterable
+from pathlib import Path
+
+# Frames of user code that an error shows, innermost last.
+MAX_FRAMES = 5
+OURS = str(Path(__file__).parent) + os.sep
+PACKAGES = tuple({sysconfig.get_path(name) + os.sep for name in ("purelib", "platlib")})
+STANDARD_LIBRARY = sysconfig.get_path("stdlib") + os.sep
 
 
 class BoughError(Exception):
@@ -47,3 +57,34 @@ class RewardRangeError(BoughError):
     def __init__(self, who: str, task: str, value: float, declared: tuple[float, float]) -> None:
         low, high = declared
         super().__init__(f"{who} gave the reward {value:g} for task {task}; its declared range is {low:g} to {high:g}")
+
+
+def describe_failure(what: str, error: BaseException) -> str:
+    """What `what`, code that is not Bough's, raised: the error, then the author's own frames with file and line.
+
+    Files are named relative to the working directory or by their last two parts: the text is also kept in records.
+    """
+    frames = _author_frames(error)[-MAX_FRAMES:]
+    said = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    place = f" ({_short(frames[-1].filename)}:{frames[-1].lineno})" if frames else ""
+    lines = [f"  {_short(frame.filename)}:{frame.lineno} in {frame.name}: {frame.line}" for frame in frames]
+    return "\n".join([f"{what} raised {said}{place}", *lines])
+
+
+def _author_frames(error: BaseException) -> list[traceback.FrameSummary]:
+    """The frames of the user's files; where there are none, of installed packages, or of Bough's own environments."""
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith("<")]
+    installed = [frame for frame in frames if frame.filename.startswith(PACKAGES)]
+    users = [
+        frame for frame in frames if frame not in installed and not frame.filename.startswith((OURS, STANDARD_LIBRARY))
+    ]
+    worlds = [frame for frame in frames if frame.filename.startswith(f"{OURS}worlds{os.sep}")]
+    return users or [frame for frame in installed if not frame.filename.startswith(OURS)] or worlds
+
+
+def _short(file: str) -> str:
+    path = Path(file)
+    try:
+        return str(path.relative_to(Path.cwd()))
+    except (ValueError, OSError):  # elsewhere, or the working directory was removed
+        return str(Path(*path.parts[-2:])) if path.is_absolute() else file

@@ -1,4 +1,4 @@
-"""`bough env`: which worlds there are, whether one keeps the contract, what it needs."""
+"""`bough env`: which environments there are, whether one keeps the contract, what it needs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from bough.config.play import EnvCheckConfig, EnvListConfig, EnvSetupConfig
 from bough.environments.base import Environment
 from bough.environments.check import CheckReport, check
 from bough.environments.isolated import shut_down
-from bough.environments.registry import BUILT_IN, find, plugged_in
+from bough.environments.registry import find, plugged_in
 from bough.environments.tasks import configured, first_tasks, tasks_of
 from bough.errors import InputError
 from bough.terminal import console
@@ -23,7 +23,7 @@ def list_all(config: EnvListConfig) -> int:
     if config.environment is not None:
         return _show(find(config.environment))
     table = Table("environment", "what", "max turns", box=None, pad_edge=False)
-    for name in [*BUILT_IN, *plugged_in()]:
+    for name in plugged_in():
         try:
             environment_class = find(name)
             table.add_row(name, _about(environment_class), str(environment_class.max_turns))
@@ -36,7 +36,7 @@ def list_all(config: EnvListConfig) -> int:
 def _show(environment_class: type[Environment]) -> int:
     out = console.out()
     out.print(f"{environment_class.name}: {inspect.getdoc(environment_class) or ''}", markup=False)
-    out.print(f"at most {environment_class.max_turns} turns", markup=False)
+    out.print(f"at most {environment_class.max_turns} turns per episode", markup=False)
     table = Table("option", "default", "what", box=None, pad_edge=False)
     options: type[Config] = environment_class.Options
     for name, info in options.model_fields.items():
@@ -57,9 +57,11 @@ def check_one(config: EnvCheckConfig) -> int:
         out.print(console.printable(problem), markup=False)
     played = "1 task" if len(tasks) == 1 else f"{len(tasks)} tasks"
     if report.problems:
-        out.print(f"{environment_class.name} breaks the contract in {played}; problems: {len(report.problems)}")
+        count = len(report.problems)
+        problems = "1 problem" if count == 1 else f"{count} problems"
+        out.print(f"{environment_class.name} breaks the contract: {problems} in {played}")
         return 2
-    out.print(f"{environment_class.name} keeps the contract in {played}: determinism, replay, bad input, close")
+    out.print(f"{environment_class.name} keeps the contract in {played}: determinism, replay, bad input, expert, close")
     return 0
 
 
@@ -71,7 +73,7 @@ async def _check(environment_class: type[Environment], config: EnvCheckConfig, t
 
 
 def setup(config: EnvSetupConfig) -> int:
-    install = getattr(find(config.environment), "setup", None)
+    install = getattr(find(config.environment), "setup", None)  # optional: a class method that yields progress lines
     if install is None:
         console.out().print(f"{config.environment} needs nothing besides its Python packages", markup=False)
         return 0

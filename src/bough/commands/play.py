@@ -15,14 +15,14 @@ from pydantic_core import to_json
 
 from bough.config.play import PlayConfig
 from bough.environments.base import Environment, Observation
-from bough.environments.isolated import shut_down
+from bough.environments.isolated import Isolated, shut_down
 from bough.environments.registry import find
 from bough.environments.tasks import configured, tasks_of
 from bough.errors import InputError
 from bough.terminal import console
 from bough.types import Task
 
-# How far an id is searched for among tasks without end.
+# An id is searched for among this many tasks: there may be infinitely many.
 TASKS_SEARCHED = 10_000
 
 
@@ -34,7 +34,7 @@ def play(config: PlayConfig) -> int:
 
 
 async def _play(environment_class: type[Environment], task: Task, actions: list[str] | None, as_json: bool) -> int:
-    environment = environment_class(task)
+    environment = Isolated(environment_class, task)
     try:
         observation = await environment.start()
         _show(0, observation, as_json)
@@ -44,7 +44,7 @@ async def _play(environment_class: type[Environment], task: Task, actions: list[
             action = await _next(environment, actions, number)
             if action is None:
                 break
-            observation = await environment.step(environment.say(action))
+            observation = await environment.step(await environment.say(action))
             _show(number, observation, as_json)
     finally:
         await environment.close()
@@ -52,8 +52,8 @@ async def _play(environment_class: type[Environment], task: Task, actions: list[
     return 0
 
 
-async def _next(environment: Environment, actions: list[str] | None, number: int) -> str | None:
-    """The action to take: the file's next one (also past the end of the game), or what the person types."""
+async def _next(environment: Isolated, actions: list[str] | None, number: int) -> str | None:
+    """The next action of the file (even after the end of the episode), or what the person types."""
     if actions is not None:
         return actions[number - 1] if number <= len(actions) else None
     while True:
@@ -63,7 +63,7 @@ async def _next(environment: Environment, actions: list[str] | None, number: int
             return None
         if typed:
             return typed
-        console.err().print("\n".join(environment.choices()) or "Write an action.", style="dim", markup=False)
+        console.err().print("\n".join(await environment.choices()) or "Write an action.", style="dim", markup=False)
 
 
 def _show(step: int, observation: Observation, as_json: bool) -> None:
@@ -100,7 +100,7 @@ def _task(environment_class: type[Environment], config: PlayConfig) -> Task:
     options: dict[str, JsonValue] = dict(config.options)
     if config.game is not None:
         if "games" not in environment_class.Options.model_fields:
-            raise InputError(f"--game {config.game}: {environment_class.name} plays no game files")
+            raise InputError(f"--game {config.game}: {environment_class.name} does not play game files")
         if not config.game.is_file():
             raise InputError(f"--game {config.game}: there is no such file")
         options["games"] = str(config.game)
@@ -111,11 +111,11 @@ def _task(environment_class: type[Environment], config: PlayConfig) -> Task:
     for number, task in enumerate(itertools.islice(tasks, TASKS_SEARCHED)):
         if wanted in (str(number), task.id):
             return task
-    raise InputError(f"--task {wanted}: there is no task of that number or name")
+    raise InputError(f"--task {wanted}: no task has that number or id")
 
 
 def _read_actions(path: Path) -> Iterator[str]:
-    """One action a line: plain text, a JSON string, or an object with "action" or "command"."""
+    """One action per line: plain text, a JSON string, or an object with "action" or "command"."""
     try:
         text = sys.stdin.read() if str(path) == "-" else path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:

@@ -33,7 +33,6 @@ from bough.environments.replay import ReplayError
 from bough.ledger import Ledger
 from bough.rollouts.agents import Agent
 from bough.rollouts.collect import Attempt, collect
-from bough.speech.hermes import reply_text
 from bough.types import Pair, Trajectory, Turn, conversation
 
 T = TypeVar("T")
@@ -186,7 +185,7 @@ class Miner:
             finally:
                 chat.close()
             self.cost.sampled_turns += 1
-            observation = await environment.step(reply_text(answer.message))
+            observation = await environment.step(answer.message)
         return _effect(Turn(reply=answer.message, action=observation.action, error=observation.error)), answer
 
     async def _play_on(self, one: Round, options: list[Option], stage: str, plays: int) -> None:

@@ -23,7 +23,6 @@ from bough.curation.states import did, without_effect
 from bough.environments.base import Environment, WorldError
 from bough.environments.replay import ReplayError
 from bough.ledger import Ledger
-from bough.speech.hermes import reply_text
 from bough.types import Message, Pair, Trajectory, Turn
 
 REASON = "right_step"
@@ -84,7 +83,7 @@ async def _no_mistake(
         return "world_unknown"
     try:
         async with at_round(environment_class, item.trajectory, at) as environment:
-            answer = await environment.step(reply_text(reply))
+            answer = await environment.step(reply)
     except ReplayError:
         return "cannot_replay"
     except WorldError:

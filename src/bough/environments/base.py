@@ -2,45 +2,52 @@
 
     class GuessNumber(Environment):
         def __init__(self, task: Task) -> None: ...
-        async def start(self) -> Observation: ...
-        async def step(self, reply: str) -> Observation: ...
+        def start(self) -> Observation: ...
+        def step(self, reply: str) -> Observation: ...
 
-An environment is made fresh for a task, speaks messages and never sees tokens. The task
+An environment is created for one task, exchanges messages and never sees tokens. The task
 fixes the initial state: the same task gives the same start in any process, and the same
-replies give the same observations. How an agent must write, how many turns it has and
-what it is told when it writes nonsense are the environment's business too: whatever the
-reply is, `step` answers it.
+replies give the same observations. The environment also decides how an agent must write
+and what it is told after an invalid reply: `step` answers any reply. Methods may be plain
+functions or `async def`. Environments with tools: `bough.environments.tools`.
 """
 
 from __future__ import annotations
 
-import sysconfig
-import traceback
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, ClassVar, Self
 
 from bough.config.base import Config
-from bough.errors import BoughError, RewardRangeError
+from bough.errors import BoughError, RewardRangeError, describe_failure
+from bough.speech.reply import Reply
 from bough.types import Message, Task
 
-# Where code lies that is not the author's own: ours, Python's and installed packages'.
-INSTALLED = (str(Path(__file__).parents[1]), *{sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")})
+Tasks = Iterable[Task] | AsyncIterator[Task] | Awaitable[Iterable[Task]]
+
+
+class _Nothing:
+    """None for callers that await it: `await super().close()` works in an `async def`."""
+
+    def __await__(self) -> Generator[None, None, None]:
+        return
+        yield
+
+
+NOTHING = _Nothing()
 
 
 @dataclass(frozen=True, kw_only=True)
 class Observation:
-    """What an environment says: at the start, and in answer to each reply.
+    """What an environment returns: at the start, and in answer to each reply.
 
-    `reward` is this step's, None where the world scores only the end; `progress` is how
-    much of the task is done, 0 to 1. `terminated` means that the task itself is over,
-    `truncated` that it was cut short. `action` is what was understood as the agent's
-    action, `error` a short fixed word for a reply that could not be acted on
-    ("malformed", "invalid_action"), which is counted. `stop` names a way to end that
-    deserves a name of its own ("premature_success"). `images` are PNG files for people
-    to look at, `info` is for programs; the agent sees neither.
+    `reward` is the reward of this step, None if only the end is scored; `progress` is the
+    completed share of the task, 0 to 1. `terminated` means that the task itself is over,
+    `truncated` that it was cut short. `action` is the action that was understood, `error`
+    a short fixed word for an invalid reply ("malformed", "invalid_action"); invalid replies
+    are counted. `stop` names a special way to end ("premature_success"). `images` are PNG
+    files for people to look at, `info` is for programs; the agent sees neither.
     """
 
     messages: tuple[Message, ...] = ()
@@ -58,7 +65,7 @@ class Observation:
 
     @classmethod
     def say(cls, content: str, *, hint: str | None = None, **more: Any) -> Self:
-        """One user message, and the episode goes on. `hint` is shown only while it is the newest."""
+        """One user message; the episode continues. `hint` is shown only while it is the newest."""
         return cls(messages=(Message(role="user", content=content, hint=hint),), **more)
 
     @classmethod
@@ -84,79 +91,83 @@ class Observation:
 
 
 class Environment(ABC):
-    """One episode's world. Only `__init__(task)`, `start` and `step` must be written.
+    """One episode's environment. Only `__init__(task)`, `start` and `step` are required.
 
-    `max_turns` is how many replies an agent has in this world by custom; whoever plays
-    the episode counts, and may set another limit. `reward_range` is the least and the
-    most that one step can be rewarded with, None where it is not known: a reward outside
-    it stops the run.
+    `max_turns` is the default limit on replies per episode; the caller may set another.
+    `reward_range` is the smallest and largest reward of one step, None if unknown: a
+    reward outside it stops the run. `tools` are JSON schemas of the functions that the
+    agent may call, offered for the whole episode.
     """
 
     name: ClassVar[str] = ""
     max_turns: ClassVar[int] = 50
     reward_range: ClassVar[tuple[float, float] | None] = None
-    # Whether episodes share what lives on one event loop, such as a browser. If so, their methods run on the
-    # caller's loop and must never block it; all others run in a thread of their own, each episode in one.
+    tools: tuple[dict[str, Any], ...] = ()
+    # Set this if episodes share something bound to one event loop, such as a browser: their methods then run on the
+    # caller's loop and must never block it. All other environments run in a thread of their own, one per episode.
     shares_loop: ClassVar[bool] = False
-    # How long a step may take. Whoever plays the episode sets it.
+    # Time limit of a step; set by the caller.
     step_timeout_s: float = 60.0
 
     class Settings(Config):
-        """How the environment runs, such as time-outs. From the command line or Python, never from a task."""
+        """How the environment runs, such as time limits. From the command line or Python, never from a task."""
 
     settings: ClassVar[Any] = Settings()
 
     class Options(Config):
-        """What tasks can be asked for, settings included. Every field but those ends up in the tasks' data."""
+        """Which tasks to make, and the settings. The fields that are not settings go into the tasks' data."""
 
     def __init__(self, task: Task) -> None:
         self.task = task
 
     @abstractmethod
-    async def start(self) -> Observation:
-        """The first thing the agent sees. Called once, before any step."""
+    def start(self) -> Observation | Awaitable[Observation]:
+        """The first observation. Called once, before any step."""
 
     @abstractmethod
-    async def step(self, reply: str) -> Observation:
-        """What the agent's reply leads to. Never raises because of what the reply says."""
+    def step(self, reply: Reply) -> Observation | Awaitable[Observation]:
+        """The result of the agent's reply: text, with its tool calls as `reply.tool_calls`.
 
-    async def close(self) -> None:
-        """Lets go of what this episode holds. May be called at any moment, and twice."""
-        return
+        Must not raise because of what the reply says.
+        """
+
+    def close(self) -> Awaitable[None] | None:
+        """Releases what this episode holds. May be called at any time, and twice."""
+        return NOTHING
 
     @classmethod
-    def tasks(cls, options: Any, *, split: str = "train", seed: int = 0) -> Iterator[Task]:  # noqa: ARG003
-        """Tasks without end, or as many as there are; the same arguments give the same tasks.
+    def tasks(cls, options: Any, *, split: str = "train", seed: int = 0) -> Tasks:  # noqa: ARG003
+        """A finite or endless series of tasks; the same arguments give the same tasks.
 
-        `options` is of the class's own `Options`.
+        `options` is an instance of the class's own `Options`.
         """
         raise NoTasksError(f"{cls.__name__} makes no tasks of its own; give them with --task-file")
 
     @classmethod
     def locations(cls) -> Mapping[str, frozenset[str]]:
-        """In which kinds of places each kind of thing is ever found; empty where there is nothing to look for."""
+        """The kinds of places where each kind of object can be; empty if there is nothing to search for."""
         return {}
 
     @classmethod
-    async def shutdown(cls) -> None:
-        """Lets go of what all episodes share (a browser, a pool of processes)."""
-        return
+    def shutdown(cls) -> Awaitable[None] | None:
+        """Releases what all episodes share (a browser, a pool of processes)."""
+        return NOTHING
 
     def say(self, action: str, thought: str = "") -> str:  # noqa: ARG002
         """The reply that takes `action`, in the form that `step` understands."""
         return action
 
-    async def expert(self) -> str | None:
-        """The reply of somebody who knows how, here and now; None where nobody does."""
-        return None
+    def expert(self) -> str | Awaitable[str | None] | None:
+        """The reply of an agent that solves the task, at this point of the episode; None if there is no expert."""
+        return NOTHING
 
     def choices(self) -> Sequence[str]:
-        """Actions that can be taken now, for an agent that plays at random; empty where they are not known."""
+        """Actions that are possible now, for the random agent; empty if unknown."""
         return ()
 
 
 def check_reward(environment: Environment, observation: Observation) -> None:
-    """Raises RewardRangeError where a step's reward lies outside what its environment declares."""
+    """Raises RewardRangeError if a step's reward is outside the range that its environment declares."""
     declared, reward = environment.reward_range, observation.reward
     if declared is not None and reward is not None and not declared[0] <= reward <= declared[1]:
         who = environment.name or type(environment).__name__
@@ -170,21 +181,12 @@ class NoTasksError(BoughError):
 
 
 class WorldError(BoughError):
-    """The world broke (a browser died, a sandbox did not start): no fault of the agent's.
+    """The environment failed (a browser died, its code raised): not the agent's fault.
 
-    Whoever plays the episode plays it again from its start, and counts it.
+    The episode is played again from the start, and the failure is counted.
     """
 
 
 def blame(what: str, error: BaseException) -> WorldError:
     """The WorldError of whatever `what` raised, with the place in the author's code."""
-    place = _place(error)
-    said = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-    return WorldError(f"{what} raised {said}{f' ({place})' if place else ''}")
-
-
-def _place(error: BaseException) -> str:
-    """File and line of the innermost frame that is neither ours, Python's nor an installed package's."""
-    frames = [(frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(error.__traceback__)]
-    theirs = [(file, line) for file, line in frames if not file.startswith((*INSTALLED, "<"))]
-    return f"{Path(theirs[-1][0]).name}:{theirs[-1][1]}" if theirs else ""
+    return WorldError(describe_failure(what, error))

@@ -1,10 +1,11 @@
 """The contract as a test for authors: `bough env check NAME`.
 
-the same task gives the same tasks, start and answers, twice here and once in another process
-whatever the reply says, step answers it
-two episodes at once do not disturb each other
+the same task gives the same start and the same answers, twice in this process and once in another
+step answers any reply
+two episodes at the same time do not affect each other
 a recorded episode can be replayed
-close may be called at any moment, and twice
+the expert, if there is one, solves the task
+close may be called at any time, and twice
 """
 
 from __future__ import annotations
@@ -14,16 +15,18 @@ import json
 import random
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from bough.environments.base import Environment, Observation, check_reward
-from bough.environments.isolated import shut_down
+from bough.environments.base import Environment, Observation
+from bough.environments.isolated import Isolated, shut_down
 from bough.environments.replay import replay
+from bough.errors import BoughError
 from bough.types import Message, Task, Trajectory, Turn
 
+# Turns of an episode without an expert.
 TURNS = 6
 # Replies that a model may well give: nothing, noise, half a tool call, far too much.
 NONSENSE = (
@@ -36,110 +39,121 @@ NONSENSE = (
 )
 
 
+class ContractError(BoughError):
+    """The environment breaks the contract."""
+
+
 @dataclass
 class CheckReport:
-    """What was found. `problems` say where and what; `notes` are no problem."""
+    """What was found: each problem with the places where it occurs."""
 
-    problems: list[str] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
+    found: dict[str, list[str]] = field(default_factory=dict)
+
+    @property
+    def problems(self) -> list[str]:
+        """Each problem once, with the first place and how many more there are."""
+        more = {
+            what: f"\n  the same: {', '.join(places[1:])}" if places[1:] else "" for what, places in self.found.items()
+        }
+        return [f"{places[0]}: {what}{more[what]}" for what, places in self.found.items()]
+
+    def add(self, place: str, what: str) -> None:
+        self.found.setdefault(what, []).append(place)
 
     @contextmanager
-    def looking_at(self, what: str) -> Iterator[None]:
+    def looking_at(self, place: str) -> Iterator[None]:
         try:
             yield
-        except Exception as error:  # an author's code fails in whatever way it likes
-            self.problems.append(f"{what}: {type(error).__name__}: {error}")
+        except BoughError as error:
+            self.add(place, str(error))
 
 
 async def check(environment_class: type[Environment], name: str, tasks: list[Task], *, seed: int = 0) -> CheckReport:
-    """Plays a little with each task and reports every breach of the contract."""
+    """Plays a few episodes of each task and reports every violation of the contract."""
     report = CheckReport()
     for task in tasks:
         with report.looking_at(f"task {task.id}"):
             await _check_task(environment_class, task, report, seed)
     with report.looking_at("another process"):
-        await _check_other_process(name, environment_class, tasks[0], report)
+        await _check_other_process(name, environment_class, tasks[0])
     return report
 
 
 async def _check_task(environment_class: type[Environment], task: Task, report: CheckReport, seed: int) -> None:
-    recorded = await _record(environment_class, task, random.Random(seed))  # noqa: S311  no secret
     where = f"task {task.id}"
+    recorded = await _record(environment_class, task, report, random.Random(seed))  # noqa: S311  no secret
     with report.looking_at(f"{where}, replay"):
-        await (await replay(environment_class, recorded)).close()
-    with report.looking_at(f"{where}, two episodes at once"):
+        await (await replay(lambda task: Isolated(environment_class, task), recorded)).close()
+    with report.looking_at(f"{where}, two episodes at the same time"):
         await _check_interleaved(environment_class, recorded)
     with report.looking_at(f"{where}, nonsense"):
         await _check_nonsense(environment_class, task, report)
     with report.looking_at(f"{where}, close"):
-        untouched = environment_class(task)
-        await untouched.close()
-        started = environment_class(task)
-        await started.start()
-        await started.close()
-        await started.close()
+        await _check_close(environment_class, task)
 
 
-async def _record(environment_class: type[Environment], task: Task, rng: random.Random) -> Trajectory:
-    """A short episode: the expert's replies where there is an expert, else chance's."""
-    environment = environment_class(task)
-    try:
-        start = _observed(await environment.start())
-        turns = []
-        for _ in range(TURNS):
-            choices = sorted(environment.choices())
-            reply = await environment.expert() or (environment.say(rng.choice(choices)) if choices else "Hello?")
-            observation = _observed(await environment.step(reply))
-            check_reward(environment, observation)
+async def _record(
+    environment_class: type[Environment], task: Task, report: CheckReport, rng: random.Random
+) -> Trajectory:
+    """An episode: the expert's until it ends, or a few random actions."""
+    turns: list[Turn] = []
+    async with _opened(environment_class, task) as environment:
+        start = await environment.start()
+        if not start.messages or start.messages[-1].role == "assistant":
+            raise ContractError("start must end with a message for the agent to answer")
+        first = await environment.expert()
+        last = start
+        while len(turns) < (environment_class.max_turns if first is not None else TURNS) and not last.done:
+            reply = (await environment.expert() if turns else first) or await _any_reply(environment, rng)
+            last = await environment.step(reply)
             message = Message(role="assistant", content=reply)
-            turns.append(Turn(reply=message, observation=list(observation.messages), reward=observation.reward))
-            if observation.done:
-                break
-    finally:
-        await environment.close()
-    if not start.messages or start.messages[-1].role == "assistant":
-        raise ValueError("start must end with a message for the agent to answer")
+            turns.append(Turn(reply=message, observation=list(last.messages), reward=last.reward))
+    if first is not None and (not last.done or last.success is False):
+        ended = f"{'fails' if last.done else 'has not finished'} after {len(turns)} turns"
+        report.add(f"task {task.id}", f"the expert does not solve the task: it {ended}")
     return Trajectory(id=task.id, task=task, start=list(start.messages), turns=turns)
 
 
+async def _any_reply(environment: Isolated, rng: random.Random) -> str:
+    choices = sorted(await environment.choices())
+    return await environment.say(rng.choice(choices)) if choices else "Hello?"
+
+
 async def _check_interleaved(environment_class: type[Environment], recorded: Trajectory) -> None:
-    both = environment_class(recorded.task), environment_class(recorded.task)
-    try:
-        for environment in both:
+    async with _opened(environment_class, recorded.task) as one, _opened(environment_class, recorded.task) as other:
+        for environment in (one, other):
             await environment.start()
         for number, turn in enumerate(recorded.turns, 1):
-            for environment in both:
-                observation = await environment.step(turn.reply.content)
+            for environment in (one, other):
+                observation = await environment.step(turn.reply)
                 if list(observation.messages) != turn.observation:
-                    raise ValueError(f"turn {number} answers differently while another episode runs")
-    finally:
-        await asyncio.gather(*(environment.close() for environment in both))
+                    raise ContractError(f"turn {number} is answered differently while another episode runs")
 
 
 async def _check_nonsense(environment_class: type[Environment], task: Task, report: CheckReport) -> None:
     for reply in NONSENSE:
-        environment = environment_class(task)
-        try:
+        async with _opened(environment_class, task) as environment:
             await environment.start()
-            observation = _observed(await environment.step(reply))
-            check_reward(environment, observation)
-        finally:
-            await environment.close()
+            observation = await environment.step(reply)
         if observation.success:
-            report.problems.append(f"task {task.id}: the reply {reply!r:.40} is a success")
+            report.add(f"task {task.id}", f"the reply {reply!r:.40} is a success")
         if not observation.done and not observation.messages:
-            report.problems.append(f"task {task.id}: the reply {reply!r:.40} gets no answer, and the episode goes on")
+            report.add(f"task {task.id}", f"the reply {reply!r:.40} gets no answer, and the episode continues")
 
 
-async def _check_other_process(
-    name: str, environment_class: type[Environment], task: Task, report: CheckReport
-) -> None:
-    """Another process has another hash seed: what hangs on the order of a set shows there."""
-    environment = environment_class(task)
-    try:
+async def _check_close(environment_class: type[Environment], task: Task) -> None:
+    """Each block closes the environment at its end: one that was never started, and one for the second time."""
+    async with _opened(environment_class, task) as environment:
+        await environment.make()
+    async with _opened(environment_class, task) as environment:
+        await environment.start()
+        await environment.release()
+
+
+async def _check_other_process(name: str, environment_class: type[Environment], task: Task) -> None:
+    """Another process has another hash seed, which shows what depends on the order of a set."""
+    async with _opened(environment_class, task) as environment:
         here = await environment.start()
-    finally:
-        await environment.close()
     code = "import sys; from bough.environments import check; check.print_start(sys.argv[1], sys.stdin.read())"
     done = await asyncio.to_thread(
         subprocess.run,
@@ -147,32 +161,39 @@ async def _check_other_process(
         input=task.model_dump_json(), capture_output=True, text=True, check=False,
     )  # fmt: skip
     if done.returncode:
-        report.problems.append(f"another process: {done.stderr.strip().splitlines()[-1]}")
-    elif json.loads(done.stdout.splitlines()[-1]) != _messages(here):
-        report.problems.append(f"task {task.id}: another process sees another start")
+        raise ContractError(done.stderr.strip())
+    if json.loads(done.stdout.splitlines()[-1]) != _messages(here):
+        raise ContractError(f"the start of task {task.id} differs from the start in this process")
 
 
 def print_start(name: str, task: str) -> None:
-    """What the environment `name` says at the start of a task given as JSON; the other process's part."""
+    """Prints the start of a task given as JSON; runs in the other process."""
     from bough.environments.registry import find
 
     async def start() -> list[Any]:
         environment_class = find(name)
-        environment = environment_class(Task.model_validate_json(task))
         try:
-            return _messages(await environment.start())
+            async with _opened(environment_class, Task.model_validate_json(task)) as environment:
+                return _messages(await environment.start())
         finally:
-            await environment.close()
             await shut_down(environment_class)
 
-    print(json.dumps(asyncio.run(start())))
+    try:
+        print(json.dumps(asyncio.run(start())))
+    except BoughError as error:
+        sys.exit(str(error))
+
+
+@asynccontextmanager
+async def _opened(environment_class: type[Environment], task: Task) -> AsyncIterator[Isolated]:
+    environment = Isolated(environment_class, task)
+    try:
+        yield environment
+    except BaseException:
+        await environment.close()
+        raise
+    await environment.close(strict=True)
 
 
 def _messages(observation: Observation) -> list[Any]:
     return [message.model_dump(mode="json") for message in observation.messages]
-
-
-def _observed(observation: Any) -> Observation:
-    if not isinstance(observation, Observation):
-        raise TypeError(f"an Observation is expected, not a {type(observation).__name__}")
-    return observation

@@ -1,7 +1,8 @@
-"""An environment as episodes use it: with a time limit on every call, and no way to disturb other episodes.
+"""An environment as episodes use it: with a time limit on every call, and without affecting other episodes.
 
-Whatever its code does (raise, hang, block, answer nonsense) is a `WorldError` of this one
-episode. Code runs in a thread of its own, unless its class `shares_loop`.
+Whatever its code does (raise, hang, block, return something invalid) is a `WorldError` of
+this one episode. Its methods may be plain functions or `async def`; they run in a thread of
+their own, unless the class `shares_loop`.
 """
 
 from __future__ import annotations
@@ -10,40 +11,48 @@ import asyncio
 import inspect
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from bough.environments.base import Environment, Observation, WorldError, blame, check_reward
 from bough.environments.observations import check_observation
 from bough.environments.threads import LoopThread, take_thread
 from bough.errors import BoughError
-from bough.types import Task
+from bough.speech.reply import Reply
+from bough.types import Message, Task
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
-# An episode that is over waits at most this long for its environment to let go.
+# Time limit of `close` and `shutdown`.
 CLOSE_TIMEOUT_S = 10.0
 
 
 class Isolated:
-    """One episode's environment. It is made by `start`, from a copy of the task: the task itself stays as it is."""
+    """One episode's environment. It is created by `start`, from a copy of the task: the task itself is not changed."""
 
     def __init__(self, environment_class: type[Environment], task: Task, *, step_timeout_s: float = 60.0) -> None:
         self.environment_class, self.task, self.step_timeout_s = environment_class, task, step_timeout_s
         self._environment: Environment | None = None
         self._thread: LoopThread | None = None
 
-    async def start(self) -> Observation:
+    async def make(self) -> None:
+        """Creates the environment without starting it."""
         if not self.environment_class.shares_loop:
             self._thread = take_thread()
         await self._call(f"{self.environment_class.__name__}(task)", self._make)
+
+    async def start(self) -> Observation:
+        if self._environment is None:
+            await self.make()
         return await self._observe("start", lambda environment: environment.start())
 
-    async def step(self, reply: str) -> Observation:
-        return await self._observe("step", lambda environment: environment.step(reply))
+    async def step(self, reply: Message | str) -> Observation:
+        given = Reply.of(reply)
+        return await self._observe("step", lambda environment: environment.step(given))
 
     async def expert(self) -> str | None:
         async def expert() -> str | None:
-            reply = await _awaited("expert", self._made.expert())
+            reply = await _result("expert", self._made.expert())
             if not isinstance(reply, str | None):
                 raise WorldError(f"expert returned {_a(reply)}; it must return text or None")
             return reply
@@ -62,18 +71,25 @@ class Isolated:
 
         return await self._call("say", say)
 
-    async def close(self) -> None:
-        """Lets go of the environment. What was played stays played, however that goes."""
-        if self._environment is not None and not (self._thread and self._thread.blocked):
-            try:
-                timeout_s = min(CLOSE_TIMEOUT_S, self.step_timeout_s)
-                await self._call("close", lambda: _awaited("close", self._made.close()), timeout_s)
-            except Exception as error:
-                log.warning("%s: %s", self.task.id, error)
-        self._environment = None
-        if self._thread is not None:
-            self._thread.leave()
-            self._thread = None
+    async def release(self) -> None:
+        """Calls the environment's `close`. Raises WorldError if that fails."""
+        timeout_s = min(CLOSE_TIMEOUT_S, self.step_timeout_s)
+        await self._call("close", lambda: _result("close", self._made.close()), timeout_s)
+
+    async def close(self, *, strict: bool = False) -> None:
+        """Closes the environment and its thread. A failure is only logged, unless `strict`: the episode is complete."""
+        try:
+            if self._environment is not None and not (self._thread and self._thread.blocked):
+                await self.release()
+        except Exception as error:
+            if strict:
+                raise
+            log.warning("%s: %s", self.task.id, error)
+        finally:
+            self._environment = None
+            if self._thread is not None:
+                self._thread.leave()
+                self._thread = None
 
     @property
     def _made(self) -> Environment:
@@ -85,9 +101,14 @@ class Isolated:
         self._environment = self.environment_class(self.task.model_copy(deep=True))
         self._environment.step_timeout_s = self.step_timeout_s
 
-    async def _observe(self, what: str, act: Callable[[Environment], Awaitable[Observation]]) -> Observation:
+    async def _observe(
+        self, what: str, act: Callable[[Environment], Observation | Awaitable[Observation]]
+    ) -> Observation:
         async def observe() -> Observation:
-            observation = check_observation(what, await _awaited(what, act(self._made)))
+            given = await _result(what, act(self._made))
+            if what == "start" and isinstance(given, Observation) and not given.tools:
+                given = replace(given, tools=tuple(self._made.tools))
+            observation = check_observation(what, given)
             check_reward(self._made, observation)
             return observation
 
@@ -98,11 +119,11 @@ class Isolated:
 
 
 async def shut_down(environment_class: type[Environment]) -> None:
-    """Lets go of what the environment's episodes share. A failure is logged: the episodes are on file."""
+    """Releases what the environment's episodes share. A failure is only logged: the episodes are complete."""
     thread: LoopThread | None = None
     try:
         thread = None if environment_class.shares_loop else take_thread()
-        await _bounded(thread, "shutdown", lambda: _awaited("shutdown", environment_class.shutdown()), CLOSE_TIMEOUT_S)
+        await _bounded(thread, "shutdown", lambda: _result("shutdown", environment_class.shutdown()), CLOSE_TIMEOUT_S)
     except Exception as error:
         log.warning("%s: %s", environment_class.name or environment_class.__name__, error)
     finally:
@@ -113,9 +134,9 @@ async def shut_down(environment_class: type[Environment]) -> None:
 async def _bounded(
     thread: LoopThread | None, what: str, work: Callable[[], Coroutine[Any, Any, T]], timeout_s: float
 ) -> T:
-    """What `work` answers within its time, in its thread if it has one. Whatever else happens is the environment's."""
+    """The result of `work`, run in its thread if it has one. Any failure, or a time-out, is the environment's."""
 
-    async def told() -> T:
+    async def attributed() -> T:
         try:
             return await work()
         except BoughError:
@@ -132,18 +153,16 @@ async def _bounded(
 
     try:
         if thread is not None:
-            return await thread.run(told, timeout_s)
+            return await thread.run(attributed, timeout_s)
         async with asyncio.timeout(timeout_s):
-            return await told()
+            return await attributed()
     except TimeoutError as error:  # ours: one of the environment's own is a WorldError by now
         raise WorldError(f"{what} took longer than {timeout_s:g} s") from error
 
 
-async def _awaited(what: str, given: Any) -> Any:
-    """The result of a method that must be `async def`."""
-    if not inspect.isawaitable(given):
-        raise WorldError(f"{what} returned {_a(given)} without being awaited; it must be declared with async def")
-    result = await given
+async def _result(what: str, given: Any) -> Any:
+    """The result of a method, which may be a plain function or `async def`."""
+    result = await given if inspect.isawaitable(given) else given
     if inspect.iscoroutine(result):
         result.close()
         raise WorldError(f"{what} returned a coroutine; an await is missing in it")

@@ -1,9 +1,10 @@
-"""From a name to an environment: built in, plugged in, or out of your own file.
+"""From a name to an environment class.
 
-household                      one of ours
-guess                          a package's, by its entry point in the group "bough.environments"
-my_package.worlds:Guess        a class of an installed module
+household                      an entry point of an installed package, in the group "bough.environments"
+my_package.worlds:Guess        a class of an importable module
 worlds/guess.py:Guess          a class of a file
+
+Bough's own environments are entry points like those of any other package.
 """
 
 from __future__ import annotations
@@ -19,65 +20,65 @@ from typing import Any
 
 from bough.config.code_names import is_code
 from bough.environments.base import Environment
-from bough.errors import InputError, did_you_mean
+from bough.errors import InputError, describe_failure, did_you_mean
 
-BUILT_IN = {
-    "household": "bough.worlds.household.environment:Household",
-    "web": "bough.worlds.web.environment:Web",
-    "interpreter": "bough.worlds.interpreter.environment:Interpreter",
-}
 GROUP = "bough.environments"
 
 
 def find(name: str) -> type[Environment]:
     """The environment class of that name, which the user gave. Raises InputError saying what was tried.
 
-    A name that stands in a file goes to `find_listed`: this one runs the code that the name points to.
+    A name read from a file goes to `find_listed`: this function runs the code that the name points to.
     """
-    return _environment(_load(name, name), name) if is_code(name) else find_listed(name)
+    return _environment(_load(name), name) if is_code(name) else find_listed(name)
 
 
 def find_listed(name: str) -> type[Environment]:
-    """The environment of that name, if it is built in or installed: all that a file may name."""
-    if (target := BUILT_IN.get(name)) is not None:
-        return _environment(_load(target, name), name)
+    """The environment that an installed package registers under that name. Files may name only these."""
     points = plugged_in()
-    if name not in points:
-        nearest = did_you_mean(name, [*BUILT_IN, *points])
+    if not points:
         raise InputError(
-            f"there is no environment {name!r}{nearest}; your own is given as module:Class or path/to/file.py:Class"
+            "no environment is registered, not even Bough's own: its installation is incomplete or older than its "
+            "code; run pip install again (in a checkout: pip install -e .)"
+        )
+    if name not in points:
+        raise InputError(
+            f"there is no environment {name!r}{did_you_mean(name, points)}; "
+            "your own is given as module:Class or path/to/file.py:Class"
         )
     try:
         found = points[name].load()
-    except Exception as error:  # a plug-in fails in whatever way it likes
-        raise InputError(f"environment {name!r} ({points[name].value}) cannot be loaded: {_said(error)}") from error
+    except Exception as error:  # a plug-in may raise anything
+        what = f"environment {name!r} cannot be loaded: {points[name].value}"
+        raise InputError(describe_failure(what, error)) from error
     return _environment(found, name)
 
 
 def plugged_in() -> dict[str, EntryPoint]:
-    """The entry points of installed packages, by name."""
-    return {point.name: point for point in entry_points(group=GROUP)}
+    """The entry points of installed packages by name. Bough's own names cannot be taken over by another package."""
+    points = sorted(entry_points(group=GROUP), key=lambda point: (point.name, point.value.startswith("bough.")))
+    return {point.name: point for point in points}
 
 
-def _load(target: str, name: str) -> Any:
-    # The last colon parts module and class; a Windows drive has one in front.
-    place, _, attribute = target.rpartition(":")
+def _load(name: str) -> Any:
+    # The last colon separates module and class; a Windows drive has one in front.
+    place, _, attribute = name.rpartition(":")
     try:
         module = _module_of_file(Path(place)) if place.endswith(".py") else import_module(place)
     except InputError:
         raise
-    except Exception as error:  # code that is not ours fails in whatever way it likes
-        raise InputError(f"environment {name!r}: {place} cannot be loaded: {_said(error)}") from error
+    except Exception as error:  # a user's module may raise anything
+        raise InputError(describe_failure(f"environment {name!r} cannot be loaded: {place}", error)) from error
     if not hasattr(module, attribute):
         classes = [key for key, value in vars(module).items() if inspect.isclass(value) and hasattr(value, "step")]
         raise InputError(f"environment {name!r}: {place} has no {attribute!r}{did_you_mean(attribute, classes)}")
     return getattr(module, attribute)
 
 
-def _module_of_file(path: Path) -> ModuleType:
-    path = path.resolve()
+def _module_of_file(given: Path) -> ModuleType:
+    path = given.resolve()
     if not path.is_file():
-        raise InputError(f"{path}: there is no such file")
+        raise InputError(f"{given}: there is no such file")
     name = f"bough_environment_{path.stem}"
     if (known := sys.modules.get(name)) is not None and getattr(known, "__file__", None) == str(path):
         return known
@@ -105,7 +106,3 @@ def _environment(found: Any, name: str) -> type[Environment]:
         found.name = name
     environment: type[Environment] = found
     return environment
-
-
-def _said(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}"

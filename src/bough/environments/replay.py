@@ -1,4 +1,4 @@
-"""Bringing an environment back to round t of a trajectory: play its replies again and see that nothing differs."""
+"""Restores an environment to turn t of a trajectory: replays its replies and checks that nothing differs."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from typing import Protocol, TypeVar
 
 from bough.environments.base import Observation
 from bough.errors import BoughError
-from bough.speech.hermes import reply_text
+from bough.speech.reply import Reply
 from bough.types import Message, Task, Trajectory
 
 
 class ReplayError(BoughError):
-    """The world did not answer as it did when the trajectory was recorded."""
+    """The environment answered differently from when the trajectory was recorded."""
 
 
 class Playable(Protocol):
-    """What a replay needs of an environment."""
+    """What a replay needs of an environment; `Isolated` has it."""
 
     async def start(self) -> Observation: ...
 
-    async def step(self, reply: str) -> Observation: ...
+    async def step(self, reply: Reply) -> Observation: ...
 
     async def close(self) -> None: ...
 
@@ -39,10 +39,10 @@ async def replay(make: Callable[[Task], P], trajectory: Trajectory, turns: int |
     try:
         _agree(trajectory, "the start", trajectory.start, await environment.start())
         for number, turn in enumerate(trajectory.turns[:count], 1):
-            observation = await environment.step(reply_text(turn.reply))
+            observation = await environment.step(Reply.of(turn.reply))
             _agree(trajectory, f"turn {number}", turn.observation, observation)
             if observation.done and number < count:
-                raise ReplayError(f"{trajectory.id}: the episode is over after turn {number}; it went on to {count}")
+                raise ReplayError(f"{trajectory.id}: the episode ends after turn {number}; {count} were recorded")
     except BaseException:
         await environment.close()
         raise

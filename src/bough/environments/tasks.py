@@ -1,11 +1,13 @@
-"""Which tasks: a world's own, or those of a file."""
+"""Which tasks: the environment's own, or those of a file."""
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import json
 import logging
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 from pathlib import Path
 
@@ -14,18 +16,18 @@ from pydantic_core import to_json
 
 from bough.config.base import Config
 from bough.config.environment import make_options
-from bough.environments.base import Environment, WorldError, blame
+from bough.environments.base import Environment, Tasks, WorldError, blame
 from bough.environments.task_file import read_tasks
 from bough.errors import BoughError, InputError
 from bough.types import Task
 
 log = logging.getLogger(__name__)
-# So many repeated tasks in a row are taken for the end of the tasks.
+# After this many repeated tasks in a row, there are taken to be no more tasks.
 MAX_REPEATED = 10_000
 
 
 def configured(environment_class: type[Environment], options: Mapping[str, JsonValue]) -> type[Environment]:
-    """The environment with those of `options` that are its settings. Tasks come from files and cannot give any."""
+    """The environment with those `options` that are its settings. Tasks may come from files and cannot set any."""
     values = {name: value for name, value in options.items() if name in environment_class.Settings.model_fields}
     if not values:
         return environment_class
@@ -45,11 +47,11 @@ def tasks_of(
     task_file: Path | None = None,
     seed: int = 0,
 ) -> Iterator[Task]:
-    """The tasks that were asked for, each with an id of its own and naming its environment."""
+    """The requested tasks, each with a unique id and the name of its environment."""
     if task_file is not None:
         if wrong := [name for name in options if name not in environment_class.Settings.model_fields]:
             raise InputError(
-                f"--options {wrong[0]} and --task-file exclude each other: the tasks of {task_file} say which they are"
+                f"--options {wrong[0]} cannot be combined with --task-file: the tasks are those of {task_file}"
             )
         yield from read_tasks(task_file, environment_class.name)
         return
@@ -60,12 +62,12 @@ def tasks_of(
 
 
 def _made(environment_class: type[Environment], options: Config, split: str, seed: int) -> Iterator[Task]:
-    """The environment's own tasks. Whatever goes wrong in its code is a WorldError."""
+    """The environment's own tasks. Any exception in its code is a WorldError."""
     try:
-        for task in environment_class.tasks(options, split=split, seed=seed):
+        for task in _iterated(environment_class.tasks(options, split=split, seed=seed)):
             if not isinstance(task, Task):
                 raise WorldError(f"tasks gave a {type(task).__name__}; it must give tasks")
-            to_json(task)  # half a surrogate pair is text to Python, but to no file
+            to_json(task)  # Python accepts half a surrogate pair as text, a file does not
             yield task
     except BoughError:
         raise
@@ -73,8 +75,34 @@ def _made(environment_class: type[Environment], options: Config, split: str, see
         raise blame("tasks", error) from error
 
 
+def _iterated(tasks: Tasks) -> Iterator[Task]:
+    """The tasks of a list or generator, or of an async one.
+
+    An async one runs on a loop in another thread: this thread may be running a loop already.
+    """
+    if not isinstance(tasks, AsyncIterator | Awaitable):
+        yield from tasks
+        return
+
+    async def following() -> list[Task]:
+        if not isinstance(tasks, AsyncIterator):
+            return list(await tasks)
+        # One at a time: the series may be endless.
+        return [task] if (task := await anext(tasks, None)) is not None else []
+
+    loop = asyncio.new_event_loop()
+    try:
+        with ThreadPoolExecutor(1) as thread:
+            while found := thread.submit(loop.run_until_complete, following()).result():
+                yield from found
+                if not isinstance(tasks, AsyncIterator):
+                    return
+    finally:
+        loop.close()
+
+
 def _distinct(tasks: Iterable[Task], name: str) -> Iterator[Task]:
-    """The tasks without those that repeat an earlier one. A different task of the same id gets a number: `id-2`."""
+    """The tasks without those that repeat an earlier one. A different task with the same id gets a number: `id-2`."""
     seen: dict[str, str] = {}
     repeated, in_a_row = 0, 0
     try:
@@ -88,7 +116,7 @@ def _distinct(tasks: Iterable[Task], name: str) -> Iterator[Task]:
                 yield task if id == task.id else task.model_copy(update={"id": id})
                 continue
             repeated, in_a_row = repeated + 1, in_a_row + 1
-            if in_a_row >= MAX_REPEATED:  # there may be no other tasks, without end
+            if in_a_row >= MAX_REPEATED:  # an endless generator may have no other tasks
                 return
     finally:
         if repeated:
@@ -96,15 +124,15 @@ def _distinct(tasks: Iterable[Task], name: str) -> Iterator[Task]:
 
 
 def digest(task: Task) -> str:
-    """A short name for everything that fixes the task's start: the same for what is read back of it."""
+    """A digest of everything that fixes the task's start; unchanged after writing and reading the task."""
     content = {"environment": task.environment, "seed": task.seed, "data": task.data}
     plain = json.dumps(json.loads(to_json(content)), sort_keys=True)
     return hashlib.blake2b(plain.encode(), digest_size=8).hexdigest()
 
 
 def first_tasks(tasks: Iterator[Task], count: int) -> list[Task]:
-    """The first `count` tasks, or as many as there are. None at all is an InputError."""
+    """The first `count` tasks, or as many as there are. No task at all is an InputError."""
     chosen = list(islice(tasks, count))
     if not chosen:
-        raise InputError("there is no task that fits these settings")
+        raise InputError("no task matches these settings")
     return chosen

@@ -152,7 +152,7 @@ async def _turns(episode: Episode, environment: Isolated, chat: Chat, limits: Li
             episode.stop = "max_turns"
             break
         answer = await chat.answer(episode.messages, episode.tools)
-        observation = await environment.step(reply_text(answer.message))
+        observation = await environment.step(answer.message)
         episode.take(answer, observation)
         if episode.stop is None:
             episode.stop = _given_up(episode.turns, limits)

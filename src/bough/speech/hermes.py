@@ -13,9 +13,9 @@ from pydantic import ValidationError
 from bough.speech.base import MAX_CALLS, MalformedError, ParsedReply, check_length
 from bough.types import Message, ToolCall
 
-PROMPT = """To use a tool, write the call as JSON in its tags, for example:
+PROMPT = """To use a tool, write the call as JSON in its tags:
 <tool_call>
-{"name": "code_interpreter", "arguments": {"code": "print(1 + 1)"}}
+{"name": "TOOL", "arguments": {"ARGUMENT": "VALUE"}}
 </tool_call>"""
 OPEN, CLOSE = "<tool_call>", "</tool_call>"
 

@@ -25,6 +25,7 @@ from bough.errors import BoughError, InputError
 from bough.sandbox.base import BrokenError, ProgramRunner, SandboxError, SandboxLimits, Session
 from bough.speech import hermes
 from bough.speech.base import MalformedError
+from bough.speech.reply import Reply
 from bough.types import Message, Task, ToolCall
 from bough.worlds.interpreter import arithmetic, code, math, problems, reasoning, sandboxes, tool
 from bough.worlds.interpreter.clock import Clock
@@ -98,7 +99,7 @@ class Interpreter(Environment):
 
     async def step(self, reply: str) -> Observation:
         try:
-            said = hermes.parse(reply)
+            said = Reply.of(reply).parsed
         except MalformedError as error:
             return Observation.say(str(error), error="malformed")
         try:

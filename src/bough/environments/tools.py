@@ -1,0 +1,130 @@
+"""Environments whose actions are tool calls: each method marked with `@tool` is a tool.
+
+    class Shop(ToolEnvironment):
+        def start(self) -> Observation:
+            return Observation.begin("You work in a shop.", "Sell one apple.")
+
+        @tool
+        def sell(self, item: str, count: int = 1) -> str:
+            \"\"\"Sells an item.
+
+            Args:
+                item: What to sell.
+            \"\"\"
+            self.end(success=item == "apple")
+            return f"Sold {count} {item}."
+
+The agent gets a JSON schema of every tool, made from its signature and docstring. Bough
+reads the calls of a reply, checks the arguments, runs the methods in order and returns their
+results as tool messages.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from typing import Any, ClassVar, TypeVar
+
+from pydantic import ValidationError
+from pydantic_core import to_json
+
+from bough.environments.base import Environment, Observation
+from bough.environments.tool_schema import ToolSchema
+from bough.speech import functions, hermes
+from bough.speech.base import MalformedError
+from bough.speech.reply import Reply
+from bough.types import Message, ToolCall
+
+F = TypeVar("F", bound=Callable[..., Any])
+MARK = "_bough_tool"
+
+
+def tool(method: F) -> F:
+    """Marks a method as a tool. Its parameters need type annotations, and it needs a docstring."""
+    setattr(method, MARK, True)
+    return method
+
+
+class ToolError(Exception):
+    """Raised in a tool: the call cannot be carried out. The agent reads the message; the action counts as invalid."""
+
+    word = "invalid_action"
+
+
+class MisuseError(ToolError):
+    """An unknown tool, or arguments that do not fit its schema."""
+
+    word = "tool_misuse"
+
+
+class ToolEnvironment(Environment):
+    """An environment that is written as `start` and methods marked with `@tool`.
+
+    A reply without a tool call goes to `answer`.
+    """
+
+    schemas: ClassVar[dict[str, ToolSchema]] = {}
+    _end: Observation | None = None
+
+    def __init_subclass__(cls, **more: Any) -> None:
+        super().__init_subclass__(**more)
+        names = dict.fromkeys(name for base in reversed(cls.__mro__) for name in vars(base))
+        cls.schemas = {name: ToolSchema.of(cls, name) for name in names if getattr(getattr(cls, name), MARK, False)}
+        cls.tools = tuple(schema.to_json() for schema in cls.schemas.values())
+
+    def end(self, *, success: bool | None = None, reward: float | None = None, **more: Any) -> None:
+        """Ends the episode with this turn; `more` are further fields of its observation. Call it inside a tool."""
+        self._end = Observation.end(success=success, reward=reward, **more)
+
+    def answer(self, text: str) -> Observation | Awaitable[Observation]:  # noqa: ARG002
+        """The result of a reply without a tool call: by default it is invalid. Override it to accept an answer."""
+        return Observation.say(f"{hermes.PROMPT}\nThe tools are {', '.join(self.schemas)}.", error="malformed")
+
+    async def step(self, reply: str) -> Observation:
+        try:
+            said = Reply.of(reply).parsed
+        except MalformedError as error:
+            return Observation.say(str(error), error="malformed")
+        if not said.calls:
+            given = self.answer(said.action)
+            return await given if isinstance(given, Awaitable) else given
+        messages: list[Message] = []
+        wrong: str | None = None
+        for call in said.calls:
+            try:
+                content = await self._use(call)
+            except ToolError as error:
+                content, wrong = f"Error: {error}", error.word
+            messages.append(Message(role="tool", content=content, name=call.name))
+            if self._end is not None:
+                break
+        ended = self._end or Observation()
+        return replace(ended, messages=tuple(messages), action=said.action, error=wrong)
+
+    async def _use(self, call: ToolCall) -> str:
+        """The result of one call as text. Raises ToolError for an invalid call."""
+        schema = self.schemas.get(call.name)
+        if schema is None:
+            raise MisuseError(f"there is no tool {call.name!r:.80}; the tools are {', '.join(self.schemas)}.")
+        try:
+            arguments = schema.read(call.arguments)
+        except ValidationError as error:
+            raise MisuseError(schema.explain(error)) from None
+        result = getattr(self, call.name)(**arguments)
+        if inspect.isawaitable(result):
+            result = await result
+        if result is None:
+            return "Done."
+        return result if isinstance(result, str) else to_json(result, fallback=str).decode()
+
+    def call(self, name: str, thought: str = "", /, **arguments: Any) -> str:
+        """The reply that calls a tool, for experts: `return self.call("sell", item="apple")`."""
+        return hermes.write(hermes.call_text(ToolCall(name=name, arguments=arguments)), thought)
+
+    def say(self, action: str, thought: str = "") -> str:
+        """`action` may be written as in Python, `sell("apple", count=2)`; anything else is an answer."""
+        call = functions.read_call(action)
+        if call is None or call.name not in self.schemas:
+            return hermes.write(action, thought)
+        return self.call(call.name, thought, **self.schemas[call.name].named(call.arguments))

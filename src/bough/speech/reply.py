@@ -1,0 +1,42 @@
+"""An agent's reply as environments get it: text, and the tool calls in it."""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+from bough.speech import hermes
+from bough.speech.base import ParsedReply
+from bough.types import Message, ToolCall
+
+
+class Reply(str):
+    """The text of a reply. `tool_calls` and `parsed` say what is in it.
+
+    Calls that an engine delivered as data are passed on as they are; only a reply that
+    came as text is parsed. A call that cannot be read raises `MalformedError`.
+    """
+
+    message: Message
+
+    @classmethod
+    def of(cls, given: Message | str) -> Reply:
+        """The reply that a message is, or a text."""
+        if isinstance(given, Reply):
+            return given
+        message = given if isinstance(given, Message) else Message(role="assistant", content=given)
+        reply = cls(hermes.reply_text(message))
+        reply.message = message
+        return reply
+
+    @cached_property
+    def parsed(self) -> ParsedReply:
+        """The thought, the action and the calls of the reply."""
+        said = self.message
+        if not said.tool_calls:
+            return hermes.parse(self)
+        action = "\n".join(map(hermes.call_text, said.tool_calls))
+        return ParsedReply(thought=said.content.strip(), action=action, calls=tuple(said.tool_calls))
+
+    @property
+    def tool_calls(self) -> tuple[ToolCall, ...]:
+        return self.parsed.calls
