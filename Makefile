@@ -38,7 +38,7 @@ check: setup
 
 # The site, in site/; a broken link or anchor fails.
 docs: $(DOCS)
-	$(BIN)/mkdocs build --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
 
 wheel: setup
 	$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps --no-build-isolation --wheel-dir dist .

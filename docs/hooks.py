@@ -1,14 +1,20 @@
-"""Hooks of the site's build: formulas become MathML, and the project's own pages join the site.
+"""Hooks of the site's build: formulas become MathML, and pages from elsewhere join the site.
+
+These are the project's own (CHANGELOG.md and others) and a page with every setting of every command.
 
 A formula is written as TeX between `$$` lines or `$` signs, which GitHub renders too. Browsers
 read MathML as it is, so the site needs no script from elsewhere.
 """
 
 import re
+from html import escape
 from typing import Any
 
 from latex2mathml.converter import convert
 from mkdocs.structure.files import File, Files
+from pydantic.fields import FieldInfo
+
+from bough.verbs import VERBS, resolve
 
 # Files of the repository's root that are pages of the site as well.
 PROJECT_PAGES = ("CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md")
@@ -18,7 +24,8 @@ INLINE = re.compile(r"\$([^$\n]+)\$")
 
 
 def on_files(files: Files, config: Any) -> Files:
-    """Adds the pages that lie outside docs/."""
+    """Adds the pages that are not in docs/."""
+    files.append(File.generated(config, "settings.md", content=settings_page()))
     for name in PROJECT_PAGES:
         with open(name, encoding="utf-8") as page:  # noqa: PTH123
             files.append(File.generated(config, name, content=page.read().replace("](docs/", "](")))
@@ -30,6 +37,28 @@ def on_page_markdown(markdown: str, **_: Any) -> str:
     parts = CODE.split(markdown)
     parts[::2] = map(_outside_code, parts[::2])
     return "".join(parts)
+
+
+def settings_page() -> str:
+    """Every command with its settings, from the same definitions as the flags."""
+    parts = ["# All settings", "Each setting is a flag, a key in YAML and an argument in Python, under the same name."]
+    for name, verb in VERBS.items():
+        config = resolve(verb.config)
+        rows = [_row(key, info) for key, info in config.model_fields.items() if not _hidden(info)]
+        parts += [f"## bough {name}", f"{verb.about[0].upper()}{verb.about[1:]}."]
+        parts += ["\n".join(["| setting | default | |", "|---|---|---|", *rows])] if rows else []
+    return "\n\n".join(parts)
+
+
+def _row(name: str, info: FieldInfo) -> str:
+    default = "required" if info.is_required() else info.get_default(call_default_factory=True)
+    shown = "" if default in (None, "", [], {}) else f"`{default}`" if default != "required" else default
+    about = escape(info.description or "", quote=False).replace("|", "\\|").replace("$", "&#36;")
+    return f"| `{name}` | {shown} | {about} |"
+
+
+def _hidden(info: FieldInfo) -> bool:
+    return isinstance(info.json_schema_extra, dict) and bool(info.json_schema_extra.get("hidden"))
 
 
 def _outside_code(text: str) -> str:
