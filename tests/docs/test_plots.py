@@ -1,6 +1,7 @@
 """The plots of the documentation show the committed numbers."""
 
 from benchmarks import plots
+
 from tests.blocks import ROOT
 
 
