@@ -31,7 +31,7 @@ MODULES = [
     *(f"objectives/{name}" for name in ("advantages", "base", "dpo", "grpo", "sft")),
     *(f"trees/{name}" for name in ("build", "partition", "pack", "attend")),
     *(f"evaluation/{name}" for name in ("intervals", "paired", "gate", "sequential", "comparison")),
-    *(f"evaluation/{name}" for name in ("correction", "power", "success")),
+    *(f"evaluation/{name}" for name in ("power", "success")),
     "stages/grpo",
 ]
 # What tests and package take longest to load. The package itself is loaded by each child, from its copy.

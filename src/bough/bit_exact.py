@@ -127,7 +127,7 @@ def _one_thread(*, onednn: bool) -> Iterator[None]:
 def _numbers(size: int, width: int) -> tuple[Tensor, Tensor]:
     import torch
 
-    generator = torch.Generator().manual_seed(0)  # nobody else's random numbers change
+    generator = torch.Generator().manual_seed(0)  # leaves the global random state alone
     return torch.randn(max(ROWS), size, generator=generator), torch.randn(width, size, generator=generator)
 
 

@@ -66,8 +66,8 @@ def describe_failure(what: str, error: BaseException) -> str:
     """
     frames = _author_frames(error)[-MAX_FRAMES:]
     said = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-    place = f" ({_short(frames[-1].filename)}:{frames[-1].lineno})" if frames else ""
-    lines = [f"  {_short(frame.filename)}:{frame.lineno} in {frame.name}: {frame.line}" for frame in frames]
+    place = f" ({short_path(frames[-1].filename)}:{frames[-1].lineno})" if frames else ""
+    lines = [f"  {short_path(frame.filename)}:{frame.lineno} in {frame.name}: {frame.line}" for frame in frames]
     return "\n".join([f"{what} raised {said}{place}", *lines])
 
 
@@ -82,9 +82,10 @@ def _author_frames(error: BaseException) -> list[traceback.FrameSummary]:
     return users or [frame for frame in installed if not frame.filename.startswith(OURS)] or worlds
 
 
-def _short(file: str) -> str:
+def short_path(file: str | Path) -> str:
+    """A path as messages and records show it: relative to the working directory, or its last two parts."""
     path = Path(file)
     try:
         return str(path.relative_to(Path.cwd()))
     except (ValueError, OSError):  # elsewhere, or the working directory was removed
-        return str(Path(*path.parts[-2:])) if path.is_absolute() else file
+        return str(Path(*path.parts[-2:])) if path.is_absolute() else str(file)

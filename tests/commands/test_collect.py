@@ -58,7 +58,7 @@ def test_more_tasks_are_added_to_those_on_file(tmp_path: Path, capsys: Any):
     first = (tmp_path / "trajectories.jsonl").read_text()
     assert collect(tmp_path, "--tasks", "5", model="expert") == 0
     assert (tmp_path / "trajectories.jsonl").read_text().startswith(first) and len(episodes(tmp_path)) == 5
-    assert "2 of 5 episodes are on file; going on" in capsys.readouterr().err
+    assert "2 of 5 episodes are recorded; resuming" in capsys.readouterr().err
     assert json.loads((tmp_path / "report.json").read_text())["episodes"] == 5
 
 
@@ -113,7 +113,7 @@ def test_a_finished_collection_keeps_its_report(tmp_path: Path, capsys: Any):
     assert collect(tmp_path, "--tasks", "2", "--max-errors", "2") == 0
     again = capsys.readouterr()
     assert (tmp_path / "report.json").read_bytes() == report and b"logprob_gap_max" in report
-    assert "2 of 2 episodes are on file; there is nothing to play" in again.err and again.out == said.out
+    assert "2 of 2 episodes are recorded; nothing to play" in again.err and again.out == said.out
     (tmp_path / "report.json").unlink()
     assert collect(tmp_path, "--tasks", "2", "--max-errors", "2") == 0
     assert json.loads((tmp_path / "report.json").read_text())["episodes"] == 2, "killed before it was written"
@@ -125,8 +125,8 @@ def test_a_collection_of_which_everything_is_lost_has_failed(tmp_path: Path, cap
     world = "tests.environments.worlds:Breaking"
     assert collect(tmp_path, *words, "--tasks", "2", model="expert", environment=world) == 1
     shown = capsys.readouterr().err
-    assert "Error: no episode came to its end, 2 were given up; train-0-0#0: the browser died" in shown
-    assert "train-0-1#0 was given up: the browser died" in shown
+    assert "Error: all 2 episodes failed; train-0-0#0: the browser died" in shown
+    assert "lost train-0-0#0, train-0-1#0: the browser died" in shown
     assert collect(tmp_path, *words, "--tasks", "3", model="expert", environment=world) == 0, "one was played"
 
 
@@ -139,3 +139,32 @@ def test_other_tasks_under_the_same_names_are_not_taken_for_played(tmp_path: Pat
     assert collect(tmp_path / "out", *words, model="expert") == 2
     assert "holds episodes of other tasks under the names of these" in capsys.readouterr().err
     assert collect(tmp_path / "out", *words, "--overwrite", model="expert") == 0
+
+
+def test_a_record_names_the_adapter_that_played_and_no_absolute_path(tmp_path: Path, capsys: Any):
+    from bough.models.digest import folder_digest
+    from bough.policy.adapters import Lora
+    from bough.policy.policy import Policy
+
+    adapter = tmp_path / "sft/final"
+    Policy.load("tiny", lora=Lora(r=2)).model.save_pretrained(adapter)
+    adapter = next(file.parent for file in adapter.rglob("adapter_config.json"))
+    words = ["--model", "tiny", "--adapter", str(adapter), "--max-new-tokens", "4", "--max-turns", "1", "--tasks", "1"]
+    folder = tmp_path / "played"
+    assert main(["collect", "--environment", "tests.environments.worlds:Counting", *words, "-o", str(folder)]) == 0
+    [record] = [json.loads(line) for line in (folder / "trajectories.jsonl").read_text().splitlines()]
+    assert record["info"]["agent"].startswith("tiny+") and folder_digest(adapter)[:8] in record["info"]["agent"]
+    assert record["turns"][0]["call"]["policy"] == record["info"]["agent"]
+    for file in (file for file in folder.rglob("*") if file.is_file()):
+        assert str(tmp_path) not in file.read_text(), file
+
+
+@pytest.mark.parametrize("words", [["--model", "runs/nope/final"], ["--model", "tiny", "--adapter", "./nope"]])
+def test_a_folder_that_is_missing_is_said_and_blocks_no_later_start(words: list[str], tmp_path: Path, capsys: Any):
+    folder = tmp_path / "runs/played"
+    command = ["collect", "--environment", "tests.environments.worlds:Counting", "--tasks", "1", "-o", str(folder)]
+    assert main([*command, *words]) == 2
+    err = capsys.readouterr().err
+    assert "there is no" in err and "nope" in err and "hub" not in err
+    assert list(tmp_path.iterdir()) == []
+    assert main([*command, "--model", "expert"]) == 0

@@ -30,7 +30,7 @@ def test_the_example_keeps_the_contract(capsys: Any):
 def test_a_breach_is_told_and_is_exit_2(capsys: Any):
     assert main(["env", "check", "tests.environments.worlds:Fragile", "--tasks", "1"]) == 2
     out = capsys.readouterr().out
-    assert "nonsense: ValueError" in out and "breaks the contract in 1 task; problems: 1" in out
+    assert "nonsense: step raised ValueError" in out and "breaks the contract: 1 problem in 1 task" in out
 
 
 @pytest.mark.parametrize("name", ["household", "interpreter"])

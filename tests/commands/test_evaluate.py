@@ -86,7 +86,7 @@ def test_lost_episodes_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[s
     words = ["eval", "--model", "expert", "--environment", "tests.environments.worlds:Breaking", "--tasks", "3"]
     assert main([*words, "--retries", "0", "-o", str(tmp_path)]) == 0
     shown = capsys.readouterr()
-    assert "expert: unseen-0-1#0 was lost: the browser died" in shown.err and "2, 1 lost" in shown.out
+    assert "lost expert, unseen-0-1#0: the browser died" in shown.err and "2, 1 lost" in shown.out
     Breaking.broken = {}
 
 

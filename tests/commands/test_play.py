@@ -56,9 +56,9 @@ def test_a_task_is_chosen_by_number_or_name(tmp_path: Path, capsys: Any, monkeyp
 @pytest.mark.parametrize(
     ("words", "complaint"),
     [
-        (["--task", "nine"], "--task nine: there is no task of that number or name"),
+        (["--task", "nine"], "--task nine: no task has that number or id"),
         (["--actions", "missing.txt"], "--actions missing.txt: cannot be read"),
-        (["--game", "game.tw-pddl"], "--game game.tw-pddl: counting plays no game files"),
+        (["--game", "game.tw-pddl"], "--game game.tw-pddl: counting does not play game files"),
     ],
 )
 def test_bad_input_is_named(words: list[str], complaint: str, capsys: Any):

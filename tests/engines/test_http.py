@@ -230,7 +230,7 @@ def test_an_address_may_be_given_in_several_ways(url, meant):
     "url", ["", "localhost:8000", "ftp://host/v1", "file:///etc/passwd", "http://", "http://h:port/v1"]
 )
 def test_what_is_no_address_is_refused(url):
-    with pytest.raises(InputError, match="is no server's address"):
+    with pytest.raises(InputError, match="is not a server address"):
         Server(url)
 
 
@@ -244,7 +244,7 @@ def test_a_key_in_the_address_is_refused_and_not_repeated(url):
 @pytest.mark.parametrize("value", [f"{KEY}\nX-Other:1", f"{KEY}\x7f", f"{KEY} x", "schlüssel"])
 def test_a_key_that_cannot_be_sent_is_refused_and_not_shown(monkeypatch, value):
     monkeypatch.setenv("MY_KEY", value)
-    with pytest.raises(InputError, match="MY_KEY holds no usable key") as refusal:
+    with pytest.raises(InputError, match="MY_KEY contains no usable key") as refusal:
         Server("https://host/v1", key_variable="MY_KEY")
     assert value[:10] not in str(refusal.value)
 
@@ -254,7 +254,7 @@ def test_a_key_that_would_travel_unencrypted_is_warned_about(caplog):
         Server(url)
     assert caplog.text == ""
     Server("http://example.com/v1")
-    assert "OPENAI_API_KEY travels unencrypted to example.com" in caplog.text and KEY not in caplog.text
+    assert "OPENAI_API_KEY is sent unencrypted to example.com" in caplog.text and KEY not in caplog.text
 
 
 def test_the_key_is_in_no_message_no_traceback_and_no_log(caplog):

@@ -247,7 +247,7 @@ def test_a_check_says_what_is_wrong_before_a_run_starts():
         check(server.url, "tiny")
     with pytest.raises(EngineError, match="cannot be reached"):
         check("http://127.0.0.1:1", "tiny")
-    with pytest.raises(InputError, match="is no server's address"):
+    with pytest.raises(InputError, match="is not a server address"):
         check("gopher://host", "tiny")
 
 

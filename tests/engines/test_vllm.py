@@ -52,9 +52,9 @@ def test_the_rank_of_an_adapter_is_its_largest(tmp_path):
     assert adapter_rank(adapter(tmp_path, {"r": 8})) == 8
     assert adapter_rank(adapter(tmp_path, {"r": 8, "rank_pattern": {"q_proj": 24}})) == 24
     for settings in ({}, {"r": None}, [], {"r": "x"}):
-        with pytest.raises(InputError, match="holds no LoRA adapter"):
+        with pytest.raises(InputError, match="contains no LoRA adapter"):
             adapter_rank(adapter(tmp_path, settings))
-    with pytest.raises(InputError, match="holds no LoRA adapter"):
+    with pytest.raises(InputError, match="contains no LoRA adapter"):
         adapter_rank(tmp_path / "none")
 
 

@@ -91,7 +91,7 @@ def test_a_server_that_gives_other_log_probabilities_than_the_models_own_is_refu
 
 def test_a_server_that_is_no_vllm_is_refused():
     with serving(completion, models=Reply({"data": [{"id": "gpt"}]})) as server:
-        with pytest.raises(InputError, match="is no vLLM"):
+        with pytest.raises(InputError, match="is not vLLM"):
             use(server.url, draw)
         with pytest.raises(InputError, match="does not serve 'other'"):
             use(server.url, draw, "other")
@@ -176,5 +176,5 @@ def test_an_adapter_that_the_server_does_not_take(tmp_path, reply, error, words)
     with serving(lambda body: reply if "lora_name" in body else completion(body)) as server:
         with pytest.raises(error, match=words):
             use(server.url, lambda engine: engine.load_adapter(folder))
-        with pytest.raises(InputError, match="holds no LoRA adapter"):
+        with pytest.raises(InputError, match="contains no LoRA adapter"):
             use(server.url, lambda engine: engine.load_adapter(tmp_path))

@@ -22,9 +22,9 @@ def test_a_good_environment_has_no_problems():
     ("name", "problem"),
     [
         ("Forgetful", "the start differs in the content of message 0"),
-        ("Fragile", "nonsense: ValueError: invalid literal for int()"),
+        ("Fragile", "nonsense: step raised ValueError: invalid literal for int()"),
         ("Generous", "gave the reward 1 for task train-0-0; its declared range is 0 to 0.5"),
-        ("Entangled", "two episodes at once: ValueError: turn 1 answers differently"),
+        ("Entangled", "two episodes at the same time: turn 1 is answered differently"),
     ],
 )
 def test_each_breach_is_found(name: str, problem: str):
@@ -37,4 +37,18 @@ def test_a_start_that_depends_on_the_process_is_found(monkeypatch: pytest.Monkey
     tasks = list(islice(environment_class.tasks(environment_class.Options()), 1))
     # The other process runs another class under the name it is given.
     report = asyncio.run(check(environment_class, "tests.environments.worlds:Forgetful", tasks))
-    assert report.problems == ["task train-0-0: another process sees another start"]
+    assert report.problems == ["another process: the start of task train-0-0 differs from the start in this process"]
+
+
+def test_an_expert_that_loses_is_a_problem_with_its_task():
+    assert checked("Losing").problems == [
+        "task train-0-0: the expert does not solve the task: it fails after 1 turns\n  the same: task train-0-1"
+    ]
+    assert checked("Aimless").problems == [
+        "task train-0-0: the expert does not solve the task: it has not finished after 6 turns\n"
+        "  the same: task train-0-1"
+    ]
+
+
+def test_plain_functions_keep_the_contract_as_coroutines_do():
+    assert checked("Plain").problems == []

@@ -44,7 +44,7 @@ def test_a_difference_at_the_start_is_named():
 
 
 def test_an_episode_that_ends_too_early_is_an_error():
-    with pytest.raises(ReplayError, match="the episode is over after turn 3; it went on to 4"):
+    with pytest.raises(ReplayError, match="the episode ends after turn 3; 4 were recorded"):
         back(recorded(("1", "Yes."), ("2", "Yes."), ("3", "Done."), ("4", "No.")))
 
 

@@ -107,3 +107,42 @@ class NotAnEnvironment:
 
     async def step(self, reply: str) -> Observation:
         return Observation.end(success=bool(reply))
+
+
+class Losing(Counting):
+    """Its expert gives up."""
+
+    async def step(self, reply: str) -> Observation:
+        return Observation.end("Lost.", success=False) if reply == "0" else await super().step(reply)
+
+    async def expert(self) -> str | None:
+        return "0"
+
+
+class Aimless(Counting):
+    """Its expert never finishes."""
+
+    async def expert(self) -> str | None:
+        return "7"
+
+
+class Plain(Environment):
+    """Written without async."""
+
+    max_turns = 2
+
+    @classmethod
+    def tasks(cls, options: Any, *, split: str = "train", seed: int = 0) -> list[Task]:
+        return [Task(id=f"{split}-{number}") for number in range(3)]
+
+    def start(self) -> Observation:
+        return Observation.say("Say yes.")
+
+    def step(self, reply: str) -> Observation:
+        return Observation.end(success=reply == "yes")
+
+    def close(self) -> None:
+        self.closed = True
+
+    def expert(self) -> str:
+        return "yes"

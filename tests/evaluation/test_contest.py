@@ -212,7 +212,7 @@ def test_a_model_whose_episodes_are_all_lost_does_not_take_the_others_results_al
 
 def test_where_everything_is_lost_the_contest_has_failed(tmp_path: Path, monkeypatch: Any):
     monkeypatch.setattr(Breaking, "broken", {"unseen-0-0": 99, "unseen-0-1": 99})
-    with pytest.raises(AllLostError, match=r"4 were given up; expert, unseen-0-0#0: the browser died"):
+    with pytest.raises(AllLostError, match=r"all 4 episodes failed; expert, unseen-0-0#0: the browser died"):
         run(tmp_path, environment=BREAKING, tasks=2, retries=0)
     assert [len(model.lost) for model in Results.read(tmp_path).models] == [2, 2], "why is on file"
 
@@ -230,4 +230,4 @@ def test_other_tasks_under_the_same_names_are_not_taken_for_played(tmp_path: Pat
 def test_fewer_tasks_than_were_asked_for_are_told(tmp_path: Path, capsys: Any):
     (tmp_path / "tasks.jsonl").write_text('{"id": "x", "goal": 2}\n')
     run(tmp_path / "eval", task_file=tmp_path / "tasks.jsonl", tasks=50)
-    assert "50 tasks were asked for; there are 1" in capsys.readouterr().err
+    assert "50 tasks were requested; there are only 1" in capsys.readouterr().err

@@ -151,7 +151,7 @@ def test_what_llama_cpp_would_compute_otherwise_is_refused(
 def test_numbers_beyond_f16_are_refused_in_f16_only(tmp_path: Path):
     model = make_model("llama")
     model.model.layers[1].mlp.up_proj.weight.data[3, 4] = -70000.0
-    with pytest.raises(InputError, match=r"layers.1.mlp.up_proj.weight holds numbers beyond the range of f16"):
+    with pytest.raises(InputError, match=r"layers.1.mlp.up_proj.weight contains numbers outside the range of f16"):
         write_gguf(model, load_tokenizer("tiny"), tmp_path / "model.gguf", "f16")
     write_gguf(model, load_tokenizer("tiny"), tmp_path / "model.gguf", "bf16")
 

@@ -62,10 +62,10 @@ def test_a_hub_id_is_left_for_transformers(name):
         ("smolm2", "did you mean smollm2?"),
         ("SmolLM2", "did you mean smollm2?"),
         ("tiny_qwen", "did you mean tiny-qwen3?"),
-        ("./nope/dir", "allowed: smollm2, tiny,"),
-        ("/abs/missing", "allowed: smollm2, tiny,"),
-        ("~nobody-has-this-name/model", "allowed: smollm2, tiny,"),
-        ("org/name/more", "allowed: smollm2, tiny,"),
+        ("./nope/dir", "there is no folder ./nope/dir"),
+        ("/abs/missing", "there is no folder /abs/missing"),
+        ("~nobody-has-this-name/model", "there is no folder ~nobody-has-this-name/model"),
+        ("org/name/more", "there is no folder org/name/more"),
         ("x" * 5000, "allowed: smollm2, tiny,"),
         ("", "allowed: smollm2, tiny,"),
     ],
@@ -84,7 +84,7 @@ def test_a_hub_id_that_is_not_cached_is_a_sentence_when_offline(monkeypatch):
 
 def test_a_folder_without_a_tokenizer_is_a_sentence(tmp_path):
     (tmp_path / "config.json").write_text('{"model_type": "llama"}')
-    with pytest.raises(InputError, match=r"its folder holds no tokenizer\.json"):
+    with pytest.raises(InputError, match=r"its folder contains no tokenizer\.json"):
         load_tokenizer(str(tmp_path))
 
 
@@ -100,3 +100,12 @@ def test_code_that_comes_with_a_model_is_refused_and_not_asked_about(tmp_path):
     (tmp_path / "evil.py").write_text("raise SystemExit('was run')")
     with pytest.raises(InputError, match="contains custom code"):
         load_tokenizer(str(tmp_path))
+
+
+def test_a_folder_that_is_missing_is_not_looked_up_on_the_hub(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert resolve("models/final") == "models/final", "a hub id, as far as one can tell"
+    (tmp_path / "models").mkdir()
+    for name in ("models/final", "runs/final", "runs/sft/final", "./final"):
+        with pytest.raises(InputError, match=f"there is no folder {name}"):
+            resolve(name)

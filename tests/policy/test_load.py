@@ -64,7 +64,7 @@ def test_mistakes_are_told(folder, tmp_path):
         Policy.load(str(folder), quantize=True, device="cpu")
     with pytest.raises(InputError, match="either it or a new lora"):
         Policy.load(str(folder), lora=Lora(), adapter=tmp_path)
-    with pytest.raises(InputError, match="holds no adapter"):
+    with pytest.raises(InputError, match="contains no adapter"):
         Policy.load(str(folder), adapter=tmp_path)
     (tmp_path / "config.json").write_text('{"model_type": "unheard_of"}')
     with pytest.raises(InputError, match="cannot be loaded"):

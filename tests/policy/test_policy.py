@@ -191,7 +191,7 @@ def test_a_frozen_reference_adapter_is_used_where_there_is_one():
 
 
 def test_a_policy_trained_in_full_has_no_reference():
-    with pytest.raises(InputError, match="holds no reference"), Policy(make("llama")).reference():
+    with pytest.raises(InputError, match="contains no reference"), Policy(make("llama")).reference():
         pass
 
 
@@ -210,7 +210,7 @@ def test_a_head_that_does_more_than_it_says_is_refused():
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("family", CAPPED)
 def test_a_cap_that_small_logits_hardly_feel_is_found(family, dtype):
-    with pytest.raises(InputError, match=rf"\({family}\) turns hidden states into logits in a way .* --engine vllm"):
+    with pytest.raises(InputError, match=rf"\({family}\) computes its logits in a way .* --engine vllm"):
         Policy(make(family).to(dtype))
 
 

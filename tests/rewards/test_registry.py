@@ -30,7 +30,7 @@ def test_a_function_of_a_module_or_of_a_file(tmp_path: Path):
     ("name", "said"),
     [
         ("outcom", "there is no reward 'outcom'; did you mean outcome?"),
-        ("nowhere.at_all:f", "nowhere.at_all cannot be loaded: ModuleNotFoundError"),
+        ("nowhere.at_all:f", "cannot be loaded: nowhere.at_all raised ModuleNotFoundError"),
         ("missing.py:f", "there is no file missing.py"),
         (f"{__name__}:alwys", "has no 'alwys'; did you mean always?"),
         (f"{__name__}:NUMBER", "is a int; it must be a function"),

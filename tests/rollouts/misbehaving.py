@@ -176,7 +176,7 @@ for _ in range(2000):
 ENVIRONMENTS: dict[str, tuple[type[Environment], str | None]] = {
     "start hangs": (misbehaving(start=hang), "start took longer than"),
     "start blocks": (misbehaving(start=block), "start took longer than"),
-    "start raises": (misbehaving(start=raising(ValueError("no"))), r"raised ValueError: no \(misbehaving.py:\d+\)"),
+    "start raises": (misbehaving(start=raising(ValueError("no"))), r"raised ValueError: no \(.*misbehaving.py:\d+\)"),
     "start exits": (misbehaving(start=raising(SystemExit(3))), "start raised SystemExit: 3"),
     "start returns None": (misbehaving(start=returning(None)), "start returned None; it must return an Observation"),
     "start starts tasks without end": (misbehaving(start=start_tasks_without_end), None),
@@ -207,7 +207,7 @@ ENVIRONMENTS: dict[str, tuple[type[Environment], str | None]] = {
     "step runs out of memory": (misbehaving(step=raising(MemoryError)), "step raised MemoryError"),
     "step has a time-out": (misbehaving(step=raising(TimeoutError("db"))), "step raised TimeoutError: db"),
     "step raises a group": (misbehaving(step=raising(BaseExceptionGroup("all", [SystemExit()]))), "BaseExceptionGroup"),
-    "step is not async": (misbehaving(step=step_without_async), "it must be declared with async def"),
+    "step is not async": (misbehaving(step=step_without_async), None),
     "step returns text": (misbehaving(step=returning("Yes.")), "step returned a str"),
     "step returns a coroutine": (misbehaving(step=returning(lambda: hang(None))), "step returned a coroutine"),
     "the reward is text": (misbehaving(step=answering(reward="1")), "gave the reward '1'"),

@@ -38,5 +38,5 @@ def test_a_world_without_expert_or_choices_says_so():
 
     with pytest.raises(InputError, match="counting: there is no expert for task a"):
         played(ExpertAgent(), environment_class=Bare)
-    with pytest.raises(InputError, match="does not say which actions are possible"):
+    with pytest.raises(InputError, match="does not list its possible actions"):
         played(RandomAgent(), environment_class=Bare)

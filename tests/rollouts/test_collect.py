@@ -119,9 +119,9 @@ def test_fewer_tasks_than_were_asked_for_are_told(settings: Any, tmp_path: Path,
     assert [task.id for task in wanted_tasks(Counting, settings(**values, tasks=2))] == ["a", "b"]
     assert capsys.readouterr().err == ""
     assert len(wanted_tasks(Counting, settings(**values, tasks=50))) == 2
-    assert capsys.readouterr().err == "50 tasks were asked for; there are 2\n"
+    assert capsys.readouterr().err == "50 tasks were requested; there are only 2\n"
 
 
 def test_when_all_is_lost_the_first_reason_is_told():
     error = AllLostError({"a#0": "down", "b#0": "gone"})
-    assert str(error) == "no episode came to its end, 2 were given up; a#0: down" and error.exit_code == 1
+    assert str(error) == "all 2 episodes failed; a#0: down" and error.exit_code == 1

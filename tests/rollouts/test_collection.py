@@ -46,7 +46,7 @@ def test_a_collection_goes_on_where_it_stopped(tmp_path: Path):
 def test_other_settings_need_another_folder(tmp_path: Path):
     with Collection(config(tmp_path)) as collection:
         collection.add(episode("t#0"), [])
-    with pytest.raises(InputError, match=r"(?s)other settings.*temperature was 1.0, now 0.5"):
+    with pytest.raises(InputError, match=r"(?s)different settings.*temperature was 1.0, now 0.5"):
         Collection(config(tmp_path, temperature=0.5))
     with Collection(config(tmp_path, temperature=0.5, overwrite=True)) as collection:
         assert not collection.finished
@@ -100,7 +100,7 @@ def test_settings_that_cannot_be_read_are_an_input_error(text: str, complaint: s
     with Collection(config(tmp_path)) as collection:
         collection.add(episode("t#0"), [])
     (tmp_path / "config.yaml").write_text(text)
-    with pytest.raises(InputError, match=rf"config\.yaml:.*{complaint}.*take another --output, or --overwrite"):
+    with pytest.raises(InputError, match=rf"config\.yaml:.*{complaint}.*give another --output, or --overwrite"):
         Collection(config(tmp_path))
     with Collection(config(tmp_path, overwrite=True)) as collection:
         assert not collection.finished
@@ -111,10 +111,10 @@ def test_a_model_that_was_trained_anew_needs_another_folder(tmp_path: Path):
     model.mkdir()
     (model / "model.safetensors").write_bytes(b"one")
     for _ in range(2):
-        with Collection(config(folder, model=str(model))):
-            pass
+        with Collection(config(folder, model=str(model))) as collection:
+            collection.add(episode("t#0"), [])
     os.utime(model / "model.safetensors", ns=(1, 1))
-    with pytest.raises(InputError, match=r"final has changed since its episodes in .*; take another --output"):
+    with pytest.raises(InputError, match=r"final has changed since its episodes in .*; give another --output"):
         Collection(config(folder, model=str(model)))
     (folder / "weights.json").write_text("{")
     with pytest.raises(InputError, match="has changed since"):
@@ -143,7 +143,7 @@ def test_another_task_of_the_same_name_needs_another_folder(change: Any, tmp_pat
         collection.add(episode("t#0", task), [])
     other = task.model_copy(update=change)
     with Collection(config(tmp_path)) as collection:
-        with pytest.raises(InputError, match=r"(?s)episodes of other tasks.*--output, or --overwrite:\n  - t#0$"):
+        with pytest.raises(InputError, match=r"(?s)episodes of different tasks.*--output, or --overwrite:\n  - t#0$"):
             collection.missing([Attempt("t#0", other, 1), Attempt("t#1", other, 1)])
         assert len(collection.missing([Attempt("t#1", other, 1)])) == 1
 
@@ -209,3 +209,37 @@ def test_a_disk_that_is_full_leaves_the_episodes_as_they_are(tmp_path: Path, mon
             collection.finish(["a#0", "b#0"])
         assert [record.id for record in collection] == ["b#0", "a#0"]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["config.yaml", "trajectories.jsonl", "weights.json"]
+
+
+def test_a_start_that_failed_leaves_nothing(tmp_path: Path):
+    with pytest.raises(RuntimeError), Collection(config(tmp_path / "runs/c")):
+        raise RuntimeError("no such model")
+    assert list(tmp_path.iterdir()) == []
+    (tmp_path / "mine.txt").write_text("mine")
+    with pytest.raises(RuntimeError), Collection(config(tmp_path)):
+        raise RuntimeError("no such model")
+    assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
+
+
+def test_settings_without_an_episode_bind_no_later_start(tmp_path: Path):
+    with Collection(config(tmp_path)):
+        pass  # killed before the first episode, for all that the folder says
+    with Collection(config(tmp_path, temperature=0.5)) as collection:
+        collection.add(episode("t#0"), [])
+    with pytest.raises(InputError, match=r"temperature was 0\.5, now 1\.0"):
+        Collection(config(tmp_path))
+
+
+def test_no_setting_holds_an_absolute_path(tmp_path: Path):
+    model, code = tmp_path / "sft/final", tmp_path / "shop.py"
+    model.mkdir(parents=True)
+    given: dict[str, Any] = {"model": str(model), "options": {"file": str(tmp_path / "a.jsonl")}, "adapter": model}
+    settings = CollectConfig(environment=f"{code}:Shop", output=tmp_path / "c", **given)
+    with Collection(settings) as collection:
+        collection.add(episode("t#0"), [])
+    text = (tmp_path / "c/config.yaml").read_text()
+    assert str(tmp_path) not in text and "model: ../sft/final" in text and "environment: ../shop.py:Shop" in text
+    with Collection(settings) as collection:
+        assert collection.finished, "the same settings resume"
+    with pytest.raises(InputError, match=r"model was '\.\./sft/final', now '\.\./sft'"):
+        Collection(settings.model_copy(update={"model": str(model.parent)}))

@@ -51,7 +51,7 @@ def test_healthy_episodes_finish_beside_a_misbehaving_environment(
         assert not lost and all(row["task"]["data"] == {"goal": 2} for row in rows)
     else:
         assert set(lost) == bad and all(re.search(reason, why) for why in lost.values()), lost
-        assert "bad-0#0 was given up" in said.err
+        assert "lost bad-0#0" in said.err
 
 
 def test_there_are_enough_of_them():

@@ -10,7 +10,7 @@ from bough.environments.isolated import shut_down
 from bough.environments.registry import find
 from bough.environments.tasks import configured
 from bough.rollouts.agents import Agent, make_agent
-from bough.rollouts.collect import AllLostError, Attempt, Tally, attempts, wanted_tasks
+from bough.rollouts.collect import AllLostError, Attempt, Tally, attempts, lost_lines, wanted_tasks
 from bough.rollouts.collect import collect as collect_episodes
 from bough.rollouts.collection import TRAJECTORIES, Collection
 from bough.rollouts.rescore import rescore
@@ -24,8 +24,8 @@ def collect(config: CollectConfig) -> int:
     with Collection(config) as collection:
         missing = collection.missing(wanted)
         if len(missing) < len(wanted):
-            then = "going on" if missing else "there is nothing to play"
-            console.err().print(f"{len(wanted) - len(missing)} of {len(wanted)} episodes are on file; {then}")
+            then = "resuming" if missing else "nothing to play"
+            console.err().print(f"{len(wanted) - len(missing)} of {len(wanted)} episodes are recorded; {then}")
         numbers = None if missing else collection.old_report()
         if numbers is None:
             numbers = asyncio.run(_collect(config, collection, missing))
@@ -55,7 +55,7 @@ async def _collect(config: CollectConfig, collection: Collection, missing: list[
             await agent.close()
         await shut_down(environment_class)
     numbers = _all_on_file(collection, tally)
-    if agent is not None:  # closed: nobody else is using its model any more
+    if agent is not None:  # closed: its model is free
         rescored = rescore(agent, collection, config.rescore)
         collection.keep_rescored(rescored.logprobs)
         numbers |= rescored.numbers
@@ -63,7 +63,7 @@ async def _collect(config: CollectConfig, collection: Collection, missing: list[
 
 
 def _all_on_file(collection: Collection, now: Tally) -> dict[str, Any]:
-    """The numbers of every episode in the folder, with the faults and the time of this run."""
+    """The numbers of every episode in the folder, with the failures and the time of this run."""
     whole = Tally(faults=now.faults, lost=now.lost, seconds=now.seconds)
     for trajectory in collection:
         whole.add(trajectory)
@@ -78,8 +78,8 @@ def _tell(config: CollectConfig, numbers: dict[str, Any]) -> None:
         if numbers[name]:
             counts = ", ".join(f"{count} {what}" for what, count in numbers[name].items())
             out.print(f"{title}: {counts}", markup=False)
-    for episode, why in numbers["lost"].items():
-        console.err().print(console.printable(f"{episode} was given up: {why}"), style="red", markup=False)
+    for line in lost_lines(numbers["lost"]):
+        console.err().print(console.printable(line), style="red", markup=False)
     if "logprob_gap_max" in numbers:
         gap = f"mean {numbers['logprob_gap_mean']:.2g}, largest {numbers['logprob_gap_max']:.2g}"
         out.print(f"sampled against trained log-probabilities: {gap} on {numbers['rescored_tokens']} tokens")

@@ -14,6 +14,7 @@ def _episodes(config: EvalConfig) -> int:
 
     from bough.evaluation.contest import contest
     from bough.evaluation.results import FILE_NAME
+    from bough.rollouts.collect import lost_lines
     from bough.terminal import console
     from bough.terminal.evaluation import ContestProgress, show
 
@@ -23,9 +24,8 @@ def _episodes(config: EvalConfig) -> int:
     finally:
         progress.end()
     for model in results.models:
-        for one in model.lost:
-            text = console.printable(f"{model.name}: {one.task}#{one.attempt} was lost: {one.why}")
-            console.err().print(text, style="red", markup=False)
+        for line in lost_lines({f"{model.name}, {one.task}#{one.attempt}": one.why for one in model.lost}):
+            console.err().print(console.printable(line), style="red", markup=False)
     show(results.reports, results.comparisons, results.level)
     assert config.output is not None
     console.out().print(f"\nresults in {config.output / FILE_NAME}", markup=False)

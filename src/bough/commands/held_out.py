@@ -57,7 +57,7 @@ def held_out(config: EvalConfig) -> int:
 
 def _load_reference(policy: Policy, folder: Path) -> str | None:
     """Gives an adapter the reference it was trained against; returns why there is none where that cannot be done."""
-    if not hasattr(policy.model, "peft_config"):
+    if not policy.has_adapter:
         return "a whole model contains no reference"
     try:
         start = start_of(folder)

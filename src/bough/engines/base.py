@@ -33,7 +33,7 @@ class Chat(Protocol):
         """The reply to a conversation. Raises `ContextFullError` or `EngineError`."""
 
     def close(self) -> None:
-        """Lets go of the episode."""
+        """Releases the episode."""
 
 
 class Engine(Protocol):
@@ -83,7 +83,7 @@ class TokenEngine(Protocol):
         """Forgets an episode."""
 
     async def close(self) -> None:
-        """Ends everything; answers that are under way are given up."""
+        """Shuts down; pending answers are cancelled."""
 
 
 class ContextFullError(BoughError):

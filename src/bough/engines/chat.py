@@ -1,7 +1,7 @@
 """From conversations to tokens and back, for engines that know only tokens.
 
 The tokens a model wrote stay as they are: where the template shows an earlier reply to
-the letter, the next prompt goes on with the very ids that were sampled, however a
+the letter, the next prompt continues with the exact ids that were sampled, however a
 tokenizer would split that text. Where the template rewrites history, the prompt is
 what it then says, and merely shares less with the one before.
 """
@@ -28,10 +28,16 @@ class TemplateEngine:
     """
 
     def __init__(
-        self, tokens: TokenEngine, template: ChatTemplate, sampling: SamplingConfig, scorer: Policy | None = None
+        self,
+        tokens: TokenEngine,
+        template: ChatTemplate,
+        sampling: SamplingConfig,
+        scorer: Policy | None = None,
+        *,
+        name: str | None = None,
     ) -> None:
         self.tokens, self.template, self.sampling, self.scorer = tokens, template, sampling, scorer
-        self.name = template.name
+        self.name = name or template.name
 
     def open(self, episode: str, *, seed: int) -> TemplateChat:
         return TemplateChat(self, episode, seed)

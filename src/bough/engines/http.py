@@ -75,7 +75,9 @@ class Server:
         parts = urlsplit(self.url)
         self._loopback = _is_loopback(parts.hostname or "")
         if self._key and parts.scheme == "http" and not self._loopback:
-            log.warning("The key in %s travels unencrypted to %s: it is no https address.", key_variable, parts.netloc)
+            log.warning(
+                "The key in %s is sent unencrypted to %s: the address is not https.", key_variable, parts.netloc
+            )
 
     async def get(self, path: str) -> Any:
         """The JSON at `path`, asked for once."""
@@ -187,11 +189,11 @@ def _checked(url: str) -> str:
     """The address without a slash at its end; a bare host gets the usual /v1."""
     parts = _split(url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise InputError(f"{url!r} is no server's address; write it like http://localhost:8000/v1")
+        raise InputError(f"{url!r} is not a server address; write it like http://localhost:8000/v1")
     if parts.username or parts.password or parts.query or parts.fragment:
         # What is not shown: this may be where somebody wrote a key.
         raise InputError(
-            f"the address of {parts.hostname} holds a user, a key or a query; "
+            f"the address of {parts.hostname} contains a user, a key or a query; "
             "keys are taken from the environment only, and the address is the part before any '?'"
         )
     path = parts.path.rstrip("/").removesuffix("/chat/completions").removesuffix("/completions")
@@ -203,7 +205,7 @@ def _split(url: str) -> SplitResult:
         parts = urlsplit(url.strip())
         _ = parts.port
     except ValueError as error:
-        raise InputError(f"{url!r} is no server's address: {error}") from None
+        raise InputError(f"{url!r} is not a server address: {error}") from None
     return parts
 
 
@@ -217,7 +219,9 @@ def _is_loopback(host: str) -> bool:
 def _key(variable: str) -> str:
     key = os.environ.get(variable, "").strip()
     if not (key.isascii() and key.isprintable() and " " not in key):
-        raise InputError(f"the environment variable {variable} holds no usable key: there are odd characters in it")
+        raise InputError(
+            f"the environment variable {variable} contains no usable key: it has characters that no header can carry"
+        )
     return key
 
 

@@ -8,6 +8,7 @@ from bough.config.rollouts import AgentConfig
 from bough.config.sampling import SamplingConfig
 from bough.engines.base import Engine, TokenEngine
 from bough.errors import InputError
+from bough.models.names import agent_name
 
 
 async def load_engine(config: AgentConfig, sampling: SamplingConfig) -> Engine:
@@ -22,9 +23,12 @@ async def load_engine(config: AgentConfig, sampling: SamplingConfig) -> Engine:
 
     name, folder = base_and_adapter(config.model)
     adapter = config.adapter or folder
+    if adapter is not None and not adapter.is_dir():
+        raise InputError(f"--adapter {adapter}: there is no such folder")
     template = load_template(name, config.chat_template)
+    label = agent_name(name, adapter)
     if config.engine == "vllm":
-        return TemplateEngine(await _vllm(config, name, adapter), template, sampling)
+        return TemplateEngine(await _vllm(config, name, adapter), template, sampling, name=label)
     import torch
 
     from bough.engines.local.engine import LocalEngine
@@ -33,9 +37,8 @@ async def load_engine(config: AgentConfig, sampling: SamplingConfig) -> Engine:
     bf16 = torch.cuda.is_available() if config.bf16 is None else config.bf16
     policy = Policy.load(name, adapter=adapter, dtype=torch.bfloat16 if bf16 else torch.float32).eval()
     policy.temperature = sampling.temperature or 1.0  # what it says of the calls afterwards is what the sampler said
-    label = name if adapter is None else f"{name}+{adapter}"
     tokens = LocalEngine.of(policy, name=label, tokenizer=template.tokenizer)
-    return TemplateEngine(tokens, template, sampling, scorer=policy)
+    return TemplateEngine(tokens, template, sampling, scorer=policy, name=label)
 
 
 async def _vllm(config: AgentConfig, name: str, adapter: Path | None) -> TokenEngine:
@@ -47,7 +50,7 @@ async def _vllm(config: AgentConfig, name: str, adapter: Path | None) -> TokenEn
 
     engine = await VLLMServerEngine.load(config.base_url, key_variable=config.key_variable)
     if adapter is not None:
-        await engine.load_adapter(adapter)
+        await engine.load_adapter(adapter, policy=agent_name(name, adapter))
     return engine
 
 

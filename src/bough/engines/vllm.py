@@ -112,7 +112,7 @@ class VLLMEngine:
         self._lora, self.policy = request, policy or str(folder)
 
     def release(self, episode: str) -> None:
-        """Nothing is kept for an episode: the prefix cache forgets by itself."""
+        """Nothing is kept per episode: vLLM evicts its own prefix cache."""
 
     async def close(self) -> None:
         engine, self._engine = self._engine, None
@@ -195,7 +195,7 @@ def adapter_rank(folder: Path) -> int:
         settings = json.loads((folder / "adapter_config.json").read_text(encoding="utf-8"))
         return max([int(settings["r"]), *map(int, settings.get("rank_pattern", {}).values())])
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise InputError(f"{folder} holds no LoRA adapter: adapter_config.json: {error}") from None
+        raise InputError(f"{folder} contains no LoRA adapter: adapter_config.json: {error}") from None
 
 
 def finish_of(reason: str | None) -> Finish:

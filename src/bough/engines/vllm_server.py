@@ -37,21 +37,21 @@ class VLLMServerEngine:
     ) -> VLLMServerEngine:
         """Finds the server's model, the only one if none is named.
 
-        Refuses a server that is no vLLM, or gives other log-probabilities than the model's own.
+        Raises InputError for a server that is not vLLM, or whose log-probabilities are not the model's own.
         """
         server = Server(url, key_variable=key_variable, limits=limits)
         known = await list_models(server)
         model = choose_model(model, known, server.url)
         context = known.get(model, {}).get("max_model_len")
         if not isinstance(context, int):
-            raise InputError(f"the server at {server.url} is no vLLM: it does not say how long its context is")
+            raise InputError(f"the server at {server.url} is not vLLM: it does not report its context length")
         engine = cls(server, model, context)
         await engine._check_logprobs()
         return engine
 
     async def generate(
         self,
-        episode: str,  # noqa: ARG002 (the server finds what prompts share by itself)
+        episode: str,  # noqa: ARG002 (the server finds shared prefixes)
         prompt_ids: list[int],
         *,
         sampling: SamplingConfig,
@@ -80,13 +80,13 @@ class VLLMServerEngine:
             ) from None
         self._served, self.policy = name, policy or str(folder)
         self._adapters.append(name)
-        # The one before may still have answers under way; the one before that has had its time.
+        # The previous adapter may still be in use by pending answers; the one before it is not.
         for old in self._adapters[:-2]:
             await self._order("/unload_lora_adapter", {"lora_name": old})
         del self._adapters[:-2]
 
     def release(self, episode: str) -> None:
-        """Nothing is kept for an episode: the server's prefix cache forgets by itself."""
+        """Nothing is kept per episode: the server evicts its own prefix cache."""
 
     async def close(self) -> None:
         await self.server.close()

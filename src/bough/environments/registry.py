@@ -103,6 +103,11 @@ def _environment(found: Any, name: str) -> type[Environment]:
         # A class with start and step is an environment; the rest of the contract has defaults.
         found = type(found.__name__, (found, Environment), {"__module__": found.__module__, "__doc__": found.__doc__})
     if "name" not in vars(found) or not found.name:
-        found.name = name
+        found.name = _record_name(name)
     environment: type[Environment] = found
     return environment
+
+
+def _record_name(name: str) -> str:
+    """The name as records keep it: of an absolute path only the last two parts."""
+    return str(Path(*Path(name).parts[-2:])) if Path(name).is_absolute() else name

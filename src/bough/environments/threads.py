@@ -1,8 +1,8 @@
 """Threads with an event loop each, for environments whose code may block.
 
-Code that blocks a loop blocks everything that runs on it, and Python cannot stop it. So
-an environment gets a loop in a thread of its own. A thread that does not react is
-abandoned: it is told to end and no longer waited for, and only so many may be left behind.
+Code that blocks an event loop blocks everything on that loop, and Python cannot stop it.
+So each environment gets a loop in a thread of its own. A thread that does not respond is
+abandoned: it is told to end and not waited for. The number of abandoned threads is limited.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 # A loop takes three file descriptors. Beyond this number environments share threads.
 MAX_THREADS = 64
-# How many threads that are blocked for good a process carries along.
+# Abandoned threads that are still blocked: with more than this, the process gives up.
 MAX_BLOCKED = 32
-# How long code that was cancelled may take to end.
+# Time that cancelled code has to end.
 GRACE_S = 1.0
 
 _threads: list[LoopThread] = []
@@ -33,7 +33,7 @@ _blocked: list[LoopThread] = []
 
 
 class BlockedError(BoughError):
-    """So many threads are blocked for good that going on would only add more."""
+    """Too many threads are blocked; continuing would only add more."""
 
 
 class LoopThread:
@@ -44,7 +44,7 @@ class LoopThread:
         self.blocked = False
         self._loop = asyncio.new_event_loop()
         self._loop.set_default_executor(_DaemonExecutor())
-        # What an environment leaves undone ends with its thread and is no news.
+        # Unfinished tasks end with their thread; that is not worth a warning.
         self._loop.set_exception_handler(lambda _, context: log.debug("%s", context.get("message")))
         self._waiting: set[Future[Any]] = set()
         self._thread = threading.Thread(target=self._run, name="bough-environment", daemon=True)
@@ -59,7 +59,7 @@ class LoopThread:
         answer: Future[T] = Future()
         tasks: list[asyncio.Task[None]] = []
 
-        async def told() -> None:
+        async def settled() -> None:
             try:
                 value = await work()
             except BaseException as error:
@@ -68,7 +68,7 @@ class LoopThread:
                 _settle(answer, value)
 
         def begin() -> None:
-            task = self._loop.create_task(told())
+            task = self._loop.create_task(settled())
             task.add_done_callback(lambda _: _settle(answer, error=WorldError("it was cancelled")))
             tasks.append(task)
 
@@ -99,7 +99,7 @@ class LoopThread:
             raise WorldError("its event loop was stopped")
 
     def leave(self) -> None:
-        """One user less; the last one ends the thread."""
+        """Removes one user; after the last one, the thread ends."""
         self.users -= 1
         if self.users == 0 and not self.blocked:
             _forget(self)
@@ -138,7 +138,7 @@ class LoopThread:
                 self._loop.close()
 
     def _end_tasks(self) -> None:
-        """Tasks that an environment started and left behind. One that refuses to end does so with the loop."""
+        """Cancels tasks that an environment left running. One that refuses to end does so with the loop."""
         if left := asyncio.all_tasks(self._loop):
             for task in left:
                 task.cancel()
@@ -171,7 +171,7 @@ def _forget(thread: LoopThread) -> None:
 
 
 def _settle(answer: Future[T], value: Any = None, *, error: BaseException | None = None) -> None:
-    """Answers once; who comes later is not heard."""
+    """Sets the result once; later ones are ignored."""
     with suppress(InvalidStateError):  # it is settled, or was cancelled
         if error is not None:
             answer.set_exception(error)

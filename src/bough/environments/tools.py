@@ -70,7 +70,8 @@ class ToolEnvironment(Environment):
     def __init_subclass__(cls, **more: Any) -> None:
         super().__init_subclass__(**more)
         names = dict.fromkeys(name for base in reversed(cls.__mro__) for name in vars(base))
-        cls.schemas = {name: ToolSchema.of(cls, name) for name in names if getattr(getattr(cls, name), MARK, False)}
+        marked = [name for name in names if getattr(getattr(cls, name, None), MARK, False)]
+        cls.schemas = {name: ToolSchema.of(cls, name) for name in marked}
         cls.tools = tuple(schema.to_json() for schema in cls.schemas.values())
 
     def end(self, *, success: bool | None = None, reward: float | None = None, **more: Any) -> None:

@@ -14,10 +14,9 @@ from itertools import combinations
 from typing import Any, Literal
 
 from bough.errors import InputError
-from bough.evaluation.correction import holm
 from bough.evaluation.intervals import Interval, mean_interval
 from bough.evaluation.outcomes import Outcome, by_task, means
-from bough.evaluation.paired import better_p, difference_interval, sign_flip
+from bough.evaluation.paired import better_p, difference_interval, holm, sign_flip
 from bough.evaluation.power import Outlook, outlook
 from bough.evaluation.results import ModelResult
 from bough.evaluation.sequential import anytime_p, difference_sequence
@@ -85,7 +84,7 @@ def compare(
     """Every model with the first one, or all with all, corrected for how many comparisons that makes.
 
     A comparison that cannot be made is an InputError; with `leave_out` it is left out, and
-    `leave_out` is told why.
+    `leave_out` receives the reason.
     """
     wanted = combinations(models, 2) if against == "all" else [(models[0], other) for other in models[1:]]
     chosen = []

@@ -38,7 +38,7 @@ SETTINGS = ["engine", "adapter", "chat_template", *SamplingConfig.model_fields, 
 
 
 class Watcher(Protocol):
-    """Who is told how it goes."""
+    """Receives progress."""
 
     def begin(self, model: str, missing: int, on_file: int) -> None: ...
 
@@ -74,7 +74,7 @@ async def contest(config: EvalConfig, watcher: Watcher | None = None) -> Results
 
 
 def with_numbers(results: Results, against: Any = "first", leave_out: Callable[[str], None] | None = None) -> Results:
-    """The same results with reports and comparisons made anew from the outcomes."""
+    """The same results with reports and comparisons recomputed from the outcomes."""
     early = results.stop_width is not None
     reports = {
         model.name: report(model.outcomes, lost=model.lost, level=results.level, sequential=early).to_json()

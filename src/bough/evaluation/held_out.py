@@ -75,7 +75,7 @@ class HeldOut:
             found["pairs"] = self.pairs
             found["preference_accuracy"] = self.wins / self.pairs
             found["preference_accuracy_per_token"] = self.wins_per_token / self.pairs
-            if self.over_reference and hasattr(self.policy.model, "peft_config"):
+            if self.over_reference and self.policy.has_adapter:
                 found["preference_accuracy_over_reference"] = self.wins_over_reference / self.pairs
         return found
 
@@ -99,7 +99,7 @@ class HeldOut:
         return found
 
     def _reference(self, calls: Sequence[Call]) -> list[tuple[Tensor, Tensor]] | None:
-        if not self.over_reference or not hasattr(self.policy.model, "peft_config"):
+        if not self.over_reference or not self.policy.has_adapter:
             return None
         with self.policy.reference():
             return self._answers(calls)

@@ -1,4 +1,4 @@
-"""Two models on the same tasks: is the difference more than chance?
+"""Significance tests for two models on the same tasks.
 
 Each task gives one difference, its mean over the attempts. Two hypotheses say that the
 second model is no better:
@@ -21,15 +21,20 @@ from typing import Any
 
 import numpy as np
 
-from bough.evaluation.distributions import binomial_tail
+from bough.evaluation.distributions import binomial_tail, bisect
 from bough.evaluation.intervals import Floats, Interval, resampled_means
-from bough.evaluation.mean_test import mean_p
 
 # Up to here every flip is counted; beyond, draws stand for all.
 EXACT_WORK = 50_000_000
 ENUMERATED = 14
 DRAWS = 20_000
 LARGEST_DENOMINATOR = 10_000
+# The worst difference between two rates.
+WORST = -1.0
+# Nodes and weights of an integral from 0 to infinity, t = u / (1 - u).
+_U, _WEIGHTS = np.polynomial.legendre.leggauss(256)
+_U, _WEIGHTS = (1.0 + _U) / 2.0, _WEIGHTS / 2.0
+_T, _WEIGHTS = _U / (1.0 - _U), _WEIGHTS / (1.0 - _U) ** 2
 
 
 def mcnemar(only_first: int, only_second: int) -> float:
@@ -43,6 +48,34 @@ def better_p(differences: Sequence[float]) -> float:
     flips = sign_flip(differences, one_sided=True)
     one_attempt = all(difference in (-1.0, 0.0, 1.0) for difference in differences)
     return flips if one_attempt else max(flips, mean_p(differences))
+
+
+def mean_p(differences: Sequence[float]) -> float:
+    """The one-sided p-value of "the mean is at most zero", for independent differences of at least -1.
+
+    Gaffke's test (2005; Learned-Miller and Thomas, 2020). It assumes nothing about how the
+    differences spread. A sample says little about losses that are rare and large, so the test
+    adds one more difference, the worst possible, and asks how often random weights (uniform
+    over all ways to divide 1 among the differences) make the weighted mean zero or less.
+
+    Uniform weights are independent exponential variables divided by their sum, so that
+    the p-value is the probability that Σ Eᵢ·dᵢ ≤ E₀. It is computed by inverting the
+    transform of that sum along the line through its saddle point: no draws, and the same
+    digits each time.
+    """
+    if max(differences, default=0.0) <= 0.0:
+        return 1.0
+    distinct, counts = np.unique([*differences, WORST], return_counts=True)
+
+    def slope(s: float) -> float:
+        return float((counts * distinct / (1.0 - s * distinct)).sum()) - 1.0 / s
+
+    saddle = bisect(slope, 1.0 / float(distinct[0]), 0.0, 1e-8)
+    curvature = float((counts * (distinct / (1.0 - saddle * distinct)) ** 2).sum()) + 1.0 / saddle**2
+    scale = 3.0 / math.sqrt(curvature)
+    line = saddle + 1j * scale * _T
+    logs = -counts @ np.log(1.0 - np.outer(distinct, line)) - np.log(-line)
+    return min(1.0, float(np.exp(logs).real @ _WEIGHTS) * scale / math.pi)
 
 
 def sign_flip(differences: Sequence[float], *, one_sided: bool = False, seed: int = 0) -> float:
@@ -79,6 +112,19 @@ def difference_interval(differences: Sequence[float], level: float = 0.95, seed:
     means = resampled_means(distinct, weights / size, size, seed)
     low, high = np.quantile(means, [0.5 - level / 2.0, 0.5 + level / 2.0])
     return Interval(float(low), float(high), level, "paired bootstrap over tasks, two tasks added (Agresti-Min)")
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """Holm's adjusted p-values, in the order given.
+
+    Each is compared with alpha; the probability of any false positive among them is at most alpha.
+    """
+    order = sorted(range(len(p_values)), key=p_values.__getitem__)
+    adjusted, highest = [1.0] * len(p_values), 0.0
+    for rank, index in enumerate(order):
+        highest = max(highest, min(1.0, (len(p_values) - rank) * p_values[index]))
+        adjusted[index] = highest
+    return adjusted
 
 
 def _whole_numbers(values: Floats) -> np.ndarray[Any, np.dtype[np.int64]] | None:

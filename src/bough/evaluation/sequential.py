@@ -1,4 +1,4 @@
-"""Looking at the results while they come in, and stopping when one likes, without fooling oneself.
+"""Intervals and p-values that hold at any stopping time, so that results may be looked at while they come in.
 
 An ordinary 95% interval holds for a number of episodes fixed beforehand; looked at after
 every episode until it pleases, it errs far more often than one time in twenty. A
@@ -56,7 +56,7 @@ def anytime_p(differences: Sequence[float], *, one_sided: bool = False) -> float
 
 
 def looks(most: int) -> Iterator[int]:
-    """After how many tasks to look: each time a quarter more, so that little is played in vain."""
+    """After how many tasks to look: each time a quarter more, so that few tasks are played needlessly."""
     look = FIRST_LOOK
     while look < most:
         yield look

@@ -14,9 +14,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from bough.config.curation import Reason
-from bough.evaluation.attempts import ladder, pass_all, pass_at
 from bough.evaluation.intervals import Interval, mean_interval, rate_interval
 from bough.evaluation.outcomes import MISTAKES, Lost, Outcome, by_task, means
+from bough.evaluation.pass_at_k import ladder, pass_all, pass_at
 from bough.evaluation.sequential import confidence_sequence
 
 ByTask = dict[str, list[float]]

@@ -83,7 +83,7 @@ def _problems(model: PreTrainedModel, matrix_type: GGMLQuantizationType) -> Iter
         if names(name) is None or (name.endswith(".bias") and config.model_type != "qwen2"):
             yield f"GGUF has no place for its {name}"
         elif _type_of(tensor, matrix_type) == GGMLQuantizationType.F16 and tensor.abs().max() > LARGEST_F16:
-            yield f"{name} holds numbers beyond the range of f16; choose bf16 or f32"
+            yield f"{name} contains numbers outside the range of f16; choose bf16 or f32"
 
 
 def _add_shape(writer: GGUFWriter, config: PretrainedConfig, num_rows: int) -> None:

@@ -34,10 +34,12 @@ def resolve(name: str) -> Path | str:
         return BUILT_IN[name]()
     if (path := _local(name)) is not None:
         return path
+    if _is_path(name):
+        raise InputError(f"there is no folder {name}")
     if HUB_ID.fullmatch(name):
         return name
     hint = did_you_mean(name.lower(), BUILT_IN)
-    raise InputError(f"{name!r} is no local folder, no hub id (org/name) and no built-in model{hint}")
+    raise InputError(f"{name!r} is not a local folder, a hub id (org/name) or a built-in model{hint}")
 
 
 def load_tokenizer(name: str) -> PreTrainedTokenizerBase:
@@ -52,6 +54,17 @@ def load_tokenizer(name: str) -> PreTrainedTokenizerBase:
         raise InputError(f"the tokenizer of {name} cannot be loaded: {_reason(source, error)}") from error
 
 
+def _is_path(name: str) -> bool:
+    """Whether a name that is not a folder must be meant as one: never look it up on the hub."""
+    first, *rest = Path(name).parts or ("",)
+    if name.startswith((".", "/", "~")) or len(rest) > 1:
+        return True
+    try:
+        return len(rest) == 1 and (first == "runs" or Path(first).is_dir())
+    except OSError:  # too long
+        return False
+
+
 def _local(name: str) -> Path | None:
     """`name` as the path of a model's folder, None where nothing has that path."""
     try:
@@ -63,7 +76,9 @@ def _local(name: str) -> Path | None:
     if not path.is_dir():
         raise InputError(f"{name} is a file; name the folder of a model")
     if not any((path / file).is_file() for file in LOADABLE):
-        raise InputError(f"the folder {name} holds neither model nor tokenizer: no {' or '.join(LOADABLE)} is in it")
+        raise InputError(
+            f"the folder {name} contains neither a model nor a tokenizer: it has no {' or '.join(LOADABLE)}"
+        )
     return path
 
 
@@ -76,5 +91,5 @@ def _reason(source: Path | str, error: Exception) -> str:
             "download it where there is a network, or name a local folder"
         )
     if isinstance(source, Path) and not (source / "tokenizer.json").is_file():
-        return "its folder holds no tokenizer.json"
+        return "its folder contains no tokenizer.json"
     return str(error).partition("\n")[0] or type(error).__name__

@@ -118,7 +118,7 @@ def _config(family: str, tokenizer: PreTrainedTokenizerFast) -> PretrainedConfig
 
 
 def _model(config: PretrainedConfig) -> PreTrainedModel:
-    """The model of `config` with every matrix drawn anew from one seed."""
+    """The model of `config` with every matrix drawn again from one seed."""
     import torch
     from transformers import AutoModelForCausalLM
 

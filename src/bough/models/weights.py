@@ -1,4 +1,4 @@
-"""Whether weights are still the same: a folder may have been trained anew under its name."""
+"""Whether weights are still the same: a folder may have been retrained under the same name."""
 
 from __future__ import annotations
 

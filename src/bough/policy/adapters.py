@@ -1,4 +1,4 @@
-"""The adapters of a policy: "actor" is trained, "reference" stands still and is what the actor is compared with."""
+"""The adapters of a policy: "actor" is trained, "reference" is frozen and is what the actor is compared with."""
 
 from __future__ import annotations
 
@@ -31,6 +31,11 @@ class Lora:
     alpha: int = 32
     dropout: float = 0.0
     targets: Targets = "all-linear"
+
+
+def has_adapter(model: Any) -> bool:
+    """Whether a model carries adapters: then only its actor is trained."""
+    return hasattr(model, "peft_config")
 
 
 def add_actor(model: Any, lora: Lora) -> Any:
@@ -69,7 +74,7 @@ def load_actor(model: Any, folder: Path, *, dropout: float | None = None) -> Any
     from peft import PeftConfig, PeftModel
 
     if not (folder / "adapter_config.json").is_file():
-        raise InputError(f"{folder} holds no adapter: adapter_config.json is missing")
+        raise InputError(f"{folder} contains no adapter: adapter_config.json is missing")
     config = PeftConfig.from_pretrained(folder)
     if dropout is not None:
         config.lora_dropout = dropout
@@ -105,10 +110,10 @@ def reference(model: Any, layers: Sequence[Any]) -> Iterator[None]:
     peft has this too, but walks the whole model for it and marks every weight as frozen and
     back: on a large model a tenth of a second each time, and not for weights that are sharded.
     """
-    if not hasattr(model, "peft_config"):
+    if not has_adapter(model):
         raise InputError(
-            "a policy that is trained in full holds no reference; train an adapter, "
-            "load the reference as a policy of its own, or compute its log-probabilities beforehand"
+            "a policy without an adapter contains no reference; train an adapter, "
+            "load the reference as a separate policy, or precompute its log-probabilities"
         )
     name, inside, outside = "_disable_adapters", True, False  # type: tuple[str, Any, Any]
     if REFERENCE in model.peft_config:

@@ -19,10 +19,10 @@ import torch
 from torch import Tensor, nn
 
 from bough.errors import InputError
-from bough.models.limits import NOT_CAUSAL
-from bough.policy.adapters import ACTOR, Lora, adapted_layers, add_actor, load_actor, reference
+from bough.policy.adapters import ACTOR, Lora, adapted_layers, add_actor, has_adapter, load_actor, reference
 from bough.policy.head import Head, predict
 from bough.policy.load import base_and_adapter, load_model
+from bough.policy.probe import probe
 from bough.policy.shard import gather, most, shard
 from bough.trees.attend import BLOCK, block_mask, dense_mask, flex_tree_attention, sdpa_tree_attention
 from bough.trees.build import CallTokens
@@ -35,9 +35,6 @@ log = logging.getLogger(__name__)
 Attention = Literal["auto", "flex", "sdpa"]
 FLEX, SDPA = "bough_flex", "bough_sdpa"  # our names for them among the attention functions of transformers
 BUDGET = 8192
-PROBE = [[0, 1, 2, 3], [0, 1, 2, 4]]
-ENLARGED = 64.0  # the largest logit in the check of the head; models cap theirs at 15 to 50
-MOST_ENLARGED = 1024.0  # so that half precision does not overflow where the head is all but zero
 
 
 class Answers(NamedTuple):
@@ -84,7 +81,7 @@ class Policy(nn.Module):
         self.obstacle = obstacle
         if obstacle:
             log.warning("%s cannot share tokens between calls (%s): plain rows", type(self.base).__name__, obstacle)
-        self._check_model()
+        probe(self)
         if autocast:
             # peft would lift the inputs of an adapter to the float32 of its weights, for autocast to lower them again.
             for layer in self._adapted_layers:
@@ -124,9 +121,14 @@ class Policy(nn.Module):
         return cls(model, attention=attention)
 
     @property
+    def has_adapter(self) -> bool:
+        """Whether an adapter is trained; otherwise all weights are."""
+        return has_adapter(self.model)
+
+    @property
     def base(self) -> Any:
         """The transformers model inside, with its adapters' layers in place."""
-        return self.model.get_base_model() if hasattr(self.model, "peft_config") else self.model
+        return self.model.get_base_model() if self.has_adapter else self.model
 
     @property
     def decoder(self) -> Any:
@@ -158,7 +160,7 @@ class Policy(nn.Module):
         Sharded, every process must ask; the first gets them whole, the others nothing.
         """
         state = {name.removeprefix("model."): value for name, value in self.state_dict(keep_vars=True).items()}
-        if hasattr(self.model, "peft_config"):
+        if self.has_adapter:
             state = {name: value for name, value in state.items() if f".{ACTOR}" in name}
         return gather(state)
 
@@ -179,7 +181,7 @@ class Policy(nn.Module):
         return [self(row) for row in self.passes(rows)][: len(rows)]
 
     def passes(self, rows: Sequence[TreeRow | PlainRow]) -> list[TreeRow | PlainRow]:
-        """The rows; sharded, behind them others of one token, until all processes have the same number.
+        """The rows; if sharded, padded with rows of one token until all processes have the same number.
 
         A layer's pieces come together only where all processes read that layer.
         """
@@ -234,14 +236,15 @@ class Policy(nn.Module):
         return self._read(self._tensor(row.tokens_BL), None, self.plain_attention).flatten(0, 1)
 
     def _read(self, tokens_BL: Tensor, mask: Any, attention: str, **positions: Tensor) -> Tensor:
-        self._attend_with(attention)
-        # Nobody reads a cache here, and with one transformers treats repeated positions differently.
+        self.attend_with(attention)
+        # No cache is read here, and with one transformers treats repeated positions differently.
         hidden_BLD: Tensor = self.decoder(
             input_ids=tokens_BL, attention_mask=mask, use_cache=False, **positions
         ).last_hidden_state
         return hidden_BLD
 
-    def _attend_with(self, attention: str) -> None:
+    def attend_with(self, attention: str) -> None:
+        """Switches the model to one of the attention functions of transformers."""
         if self.base.config._attn_implementation != attention:
             self.base.set_attn_implementation(attention)
 
@@ -265,48 +268,6 @@ class Policy(nn.Module):
         if not 0 <= ids.min() <= ids.max() < size:
             raise InputError(f"token ids from {ids.min()} to {ids.max()}: the model's vocabulary is 0 to {size - 1}")
 
-    @torch.no_grad()
-    def _check_model(self) -> None:
-        """Refuse a model that is not causal, or whose head does something to the logits that `Head` does not know.
-
-        Two rows differ in their last token, which those before it must not feel. The hidden
-        states are enlarged on their way to the head: a cap that small logits hardly feel shows
-        in large ones.
-        """
-        head, seen = Head.of(self.base), []  # type: Head, list[Tensor]
-
-        def enlarge(_module: nn.Module, _inputs: Any, output: Any) -> Any:
-            hidden_BLD = output.last_hidden_state
-            factor = (ENLARGED / head.layer(hidden_BLD).abs().max().float()).clamp(1, MOST_ENLARGED)
-            output.last_hidden_state = hidden_BLD * factor.to(hidden_BLD.dtype)
-            seen.append(output.last_hidden_state)
-            return output
-
-        training = self.model.training
-        self.eval()
-        self._attend_with(self.plain_attention)
-        hook = self.decoder.register_forward_hook(enlarge)
-        try:
-            found = self.base(input_ids=torch.tensor(PROBE, device=self.device), use_cache=False).logits.float()
-        finally:
-            hook.remove()
-            self.train(training)
-        # Low precision rounds each step on the way to the logits.
-        tolerance = 1e-4 if torch.finfo(self.base.dtype).eps < 1e-5 else 0.02
-        if not seen or not (head.logits(seen[0]).float() - found).abs().max() <= tolerance * found.abs().max():
-            raise InputError(
-                f"{type(self.base).__name__} ({self.base.config.model_type}) turns hidden states into logits in a way "
-                "that Bough does not know: its log-probabilities would be wrong, so it can be neither trained nor run "
-                "in the local engine; --engine vllm or openai can still sample from it"
-            )
-        one_LD, other_LD = seen[0][:, :-1].float()
-        alike = (one_LD - other_LD).abs().max() <= tolerance * one_LD.abs().max()
-        if not alike or self.decoder.config.model_type in NOT_CAUSAL:
-            raise InputError(
-                f"{type(self.base).__name__} ({self.base.config.model_type}) is not a causal language model: its "
-                "tokens see those after them, so what it says of them are no log-probabilities; use another model"
-            )
-
 
 def _attentions(model: Any, wanted: Attention, device: torch.device) -> tuple[str, str]:
     """The names under which transformers knows the attention for plain rows and for trees."""
@@ -314,7 +275,7 @@ def _attentions(model: Any, wanted: Attention, device: torch.device) -> tuple[st
 
     AttentionInterface.register(FLEX, flex_tree_attention)
     AttentionInterface.register(SDPA, sdpa_tree_attention)
-    # SDPA leaves out the capping of scores (Gemma 2) without a word.
+    # SDPA leaves out the capping of scores (Gemma 2) silently.
     capped = getattr(model.config.get_text_config(), "attn_logit_softcapping", None)
     plain = "sdpa" if model._supports_sdpa and not capped else "eager"
     if wanted == "flex" and not model._supports_flex_attn:

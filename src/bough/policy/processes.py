@@ -26,7 +26,7 @@ class Processes:
     """Which process this is, and how it adds up with the others."""
 
     def __init__(self) -> None:
-        # Accelerate takes processes on CPUs for one another's strangers unless it is told where they are.
+        # Accelerate does not group processes on CPUs unless it is told that they run on CPUs.
         self.state = PartialState(cpu=parse_flag_from_env("ACCELERATE_USE_CPU") or not torch.accelerator.is_available())
         self.rank, self.count = self.state.process_index, self.state.num_processes
         self.first = self.state.is_main_process

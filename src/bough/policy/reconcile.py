@@ -26,7 +26,7 @@ def read_shape(folder: Path) -> Lora:
     try:
         config = json.loads((folder / "adapter_config.json").read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise InputError(f"{folder} holds no adapter: adapter_config.json is missing") from None
+        raise InputError(f"{folder} contains no adapter: adapter_config.json is missing") from None
     except ValueError as error:
         raise InputError(f"{folder}/adapter_config.json is not JSON: {error}") from None
     if config.get("peft_type") != "LORA":

@@ -90,7 +90,7 @@ def _read(path: Path, count: int) -> Tensor | None:
 
 def _logprobs(policy: Policy, calls: Sequence[Call], budget: int) -> list[Tensor]:
     # Where all weights are trained, the policy is its own reference until the first step.
-    as_reference = policy.reference() if hasattr(policy.model, "peft_config") else nullcontext()
+    as_reference = policy.reference() if policy.has_adapter else nullcontext()
     with torch.no_grad(), _evaluating(policy), as_reference:
         return [logprobs.cpu() for logprobs in policy.logprobs(calls, budget=budget)]
 

@@ -22,7 +22,7 @@ def save_policy(policy: Policy, tokenizer: Any, folder: Path, weights: dict[str,
     """
     weights = policy.weights() if weights is None else weights
     folder.mkdir(parents=True, exist_ok=True)
-    if hasattr(policy.model, "peft_config"):
+    if policy.has_adapter:
         policy.model.save_pretrained(folder, selected_adapters=[ACTOR], state_dict=weights)
         # peft puts an adapter that has a name into a folder of that name.
         for file in (folder / ACTOR).iterdir():

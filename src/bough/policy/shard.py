@@ -1,6 +1,6 @@
 """Weights in pieces, one on each process (FSDP2): a layer is whole only while it is read.
 
-Checkpoints hold whole tensors, whoever wrote them, so that any number of processes can go on from them.
+Checkpoints hold whole tensors, whoever wrote them, so that any number of processes can resume from them.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 
 def shard(root: nn.Module, layers: Iterable[nn.Module], device: torch.device) -> None:
     """Cuts every weight of `root` into as many pieces as there are processes; gradients are added up over them."""
-    # Log-probabilities come as views of one tensor. Nobody changes them in place.
+    # Log-probabilities are views of one tensor and are never changed in place.
     warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a view tensor")
     mesh = init_device_mesh(device.type, (distributed.get_world_size(),))
     for module in [*layers, root]:
@@ -63,5 +63,5 @@ def piece(value: Tensor, like: Tensor) -> Tensor:
     """This process's piece of a whole tensor, cut as `like` is, if that is a piece of such a shape."""
     if not isinstance(like, DTensor) or value.shape != like.shape:
         return value
-    # Every process has read the whole tensor: nobody needs to send it.
+    # Every process has read the whole tensor: it need not be sent.
     return distribute_tensor(value.to(like.device), like.device_mesh, like.placements, src_data_rank=None)

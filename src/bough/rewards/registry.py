@@ -16,7 +16,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from bough.errors import InputError, did_you_mean
+from bough.errors import InputError, describe_failure, did_you_mean
 from bough.rewards.format import format
 from bough.rewards.outcome import outcome
 from bough.rewards.overlong import overlong
@@ -66,4 +66,4 @@ def _members(place: str, name: str) -> dict[str, Any]:
     try:
         return runpy.run_path(place) if place.endswith(".py") else vars(import_module(place))
     except Exception as error:  # code that is not ours fails in whatever way it likes
-        raise InputError(f"reward {name!r}: {place} cannot be loaded: {type(error).__name__}: {error}") from error
+        raise InputError(describe_failure(f"reward {name!r} cannot be loaded: {place}", error)) from error

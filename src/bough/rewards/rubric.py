@@ -19,7 +19,7 @@ from numbers import Real
 from typing import Any
 
 from bough.config.rewards import Weight
-from bough.errors import InputError, RewardRangeError, did_you_mean
+from bough.errors import InputError, RewardRangeError, describe_failure, did_you_mean
 from bough.rewards.bounds import Bounds, bounds_of
 from bough.rewards.registry import Reward, find, parameters
 from bough.types import Trajectory
@@ -70,7 +70,7 @@ class Rubric:
                 raise TypeError(f"it gave {value!r:.100}; a reward is a finite number or None")
         except Exception as error:  # one bad reward must not cost the others their work
             self.failed[part.name] += 1
-            self.why.setdefault(part.name, f"{trajectory.id}: {type(error).__name__}: {error}")
+            self.why.setdefault(part.name, f"{trajectory.id}: {describe_failure(part.name, error)}")
             return None
         if part.bounds is not None and not part.bounds[0] <= value <= part.bounds[1]:
             raise RewardRangeError(f"the reward {part.name}", trajectory.task.id, float(value), part.bounds)

@@ -1,1 +1,1 @@
-"""Playing: one episode, or many at once."""
+"""Rollouts: one episode, or many at the same time."""

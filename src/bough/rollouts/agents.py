@@ -1,4 +1,4 @@
-"""Who plays: a model, an expert that knows how, or chance."""
+"""Agents: a model, the environment's expert, or random actions."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from bough.types import Message
 
 
 class Agent(Protocol):
-    """Somebody who can play episodes."""
+    """Plays episodes. `name` is how records name it."""
 
     @property
     def name(self) -> str: ...
 
     def enter(self, environment: Isolated, *, episode: str, seed: int) -> Chat:
-        """Sits down to one episode."""
+        """Begins one episode."""
 
     async def close(self) -> None:
-        """Leaves."""
+        """Releases what the agent holds."""
 
 
 @dataclass(frozen=True)
 class ModelAgent:
-    """A model, seeing messages only."""
+    """A model. It sees messages only."""
 
     engine: Engine
 
@@ -67,7 +67,7 @@ class ExpertAgent:
 
 
 class RandomAgent:
-    """Takes any of the possible actions, each as likely as the others."""
+    """Takes one of the possible actions, each with the same probability."""
 
     name = "random"
 
@@ -102,7 +102,8 @@ class _RandomChat:
         choices = await self.environment.choices()
         if not choices:
             raise InputError(
-                f"{self.environment.environment_class.name} does not say which actions are possible: none at random"
+                f"{self.environment.environment_class.name} does not list its possible actions (choices), which the "
+                "random agent needs"
             )
         action = self.rng.choice(sorted(choices))
         return Answer(Message(role="assistant", content=await self.environment.say(action)), None, "stop")

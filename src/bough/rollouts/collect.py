@@ -1,9 +1,9 @@
-"""Many episodes at once: worlds step while the model writes, and nothing that is finished is lost.
+"""Many episodes at the same time: environments step while the model generates, and finished episodes are kept.
 
-A world or an engine that breaks costs an episode a retry, which is counted. An episode whose
-retries are used up is put off to the end and tried as often again, alone: a browser that
-dies takes all its episodes along, and a long one may be under way each time. One that
-breaks even then is left out and named, never recorded as the agent's failure.
+If an environment or an engine fails, the episode is retried, and the failure is counted. An
+episode that has used up its retries is tried again at the end, alone and just as often: a
+browser that dies ends all its episodes, possibly the same long one each time. An episode
+that fails even then is left out and named, never recorded as the agent's failure.
 """
 
 from __future__ import annotations
@@ -27,15 +27,17 @@ from bough.rollouts.episode import play
 from bough.terminal import console
 from bough.types import Task, Trajectory
 
-# Characters kept of why an episode was lost.
+# Characters that are kept of an error.
 MAX_REASON = 1000
+# Episodes that are named for one error.
+MAX_NAMED = 3
 Images = list[tuple[int, bytes]]
 Finished = Callable[[Trajectory, Images], None]
 
 
 @dataclass
 class Tally:
-    """How it is going."""
+    """Counts of what was played so far."""
 
     episodes: int = 0
     successes: int = 0
@@ -86,26 +88,27 @@ class Attempt:
 
 
 class AllLostError(BoughError):
-    """World or engine let no episode come to its end: nothing was learnt."""
+    """Environment or engine failed in every episode: there is no result."""
 
     def __init__(self, lost: Mapping[str, str]) -> None:
         episode, why = next(iter(lost.items()))
-        super().__init__(f"no episode came to its end, {len(lost)} were given up; {episode}: {why}")
+        several = f"all {len(lost)} episodes failed; " if len(lost) > 1 else "the only episode failed; "
+        super().__init__(f"{several}{episode}: {why}")
 
 
 def wanted_tasks(environment_class: type[Environment], config: CollectConfig | EvalConfig) -> list[Task]:
-    """The tasks that the settings ask for. Says so where there are fewer."""
+    """The tasks that the settings ask for. Warns if there are fewer."""
     source = tasks_of(
         environment_class, options=config.options, split=config.split, task_file=config.task_file, seed=config.seed
     )
     tasks = first_tasks(source, config.tasks)
     if len(tasks) < config.tasks:
-        console.err().print(f"{config.tasks} tasks were asked for; there are {len(tasks)}", style="yellow")
+        console.err().print(f"{config.tasks} tasks were requested; there are only {len(tasks)}", style="yellow")
     return tasks
 
 
 def attempts(tasks: Iterable[Task], count: int, seed: int) -> Iterator[Attempt]:
-    """`count` attempts at each task, each with an id and a seed that depend on nothing else."""
+    """`count` attempts at each task. An attempt's id and seed depend on the task, its number and `seed` alone."""
     for task in tasks:
         for number in range(count):
             id = f"{task.id}#{number}"
@@ -124,10 +127,9 @@ async def collect(
     retries: int = 3,
     tell: Callable[[Tally], None] | None = None,
 ) -> Tally:
-    """Plays every attempt and hands each finished episode to `finished`, in the order in which they end.
+    """Plays every attempt and passes each finished episode to `finished`, in the order in which they end.
 
-    The first error that is neither world's nor engine's stops all of it: it is the
-    user's (`InputError`) or ours.
+    The first error that is neither the environment's nor the engine's stops everything.
     """
     tally, begun = Tally(), time.monotonic()
     put_off: list[Attempt] = []
@@ -182,7 +184,7 @@ async def _play(
 
 
 def _keep(result: tuple[Trajectory, Images], finished: Finished, tally: Tally) -> bool:
-    """Hands a finished episode on. One that cannot be written down is lost; playing it again would not help."""
+    """Passes a finished episode on. One that cannot be written is lost; a retry would not help."""
     try:
         finished(*result)
     except RowError as error:
@@ -193,5 +195,15 @@ def _keep(result: tuple[Trajectory, Images], finished: Finished, tally: Tally) -
 
 
 def _reason(error: Exception) -> str:
-    """What is kept of an error: it may quote anything, of any length."""
+    """The part of an error that is kept: it may quote anything, of any length."""
     return console.printable(str(error))[:MAX_REASON]
+
+
+def lost_lines(lost: Mapping[str, str]) -> Iterator[str]:
+    """The lost episodes, each reason once."""
+    by_reason: dict[str, list[str]] = {}
+    for episode, why in lost.items():
+        by_reason.setdefault(why, []).append(episode)
+    for why, episodes in by_reason.items():
+        more = [f"{len(episodes) - MAX_NAMED} more"] if len(episodes) > MAX_NAMED else []
+        yield f"lost {', '.join([*episodes[:MAX_NAMED], *more])}: {why}"

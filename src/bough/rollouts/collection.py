@@ -1,14 +1,16 @@
 """A folder of played episodes: what was asked for, every trajectory, and how it went.
 
     OUTPUT/config.yaml            the settings
-    OUTPUT/trajectories.jsonl     one episode a line, as it happened
-    OUTPUT/images/ID/TURN.png     screenshots, where the world was asked for them
+    OUTPUT/trajectories.jsonl     one episode per line, as it happened
+    OUTPUT/images/ID/TURN.png     screenshots, if they were requested
     OUTPUT/report.json            the numbers
-    OUTPUT/weights.json           names, sizes and times of the files of the model that played
-    OUTPUT/rescored.json          the trainer's log-probabilities of some replies: {episode: {turn: [one a token]}}
+    OUTPUT/weights.json           names, sizes and times of the model's files
+    OUTPUT/rescored.json          the trainer's log-probabilities of some replies: {episode: {turn: [one per token]}}
 
-An episode is on file whole or not at all; a collection that was killed goes on with
-the episodes that are missing, as long as settings, weights and tasks are the same.
+An episode is written completely or not at all. A collection that was killed resumes with
+the missing episodes, if settings, weights and tasks are the same. One that failed before
+its first episode leaves nothing. No file has absolute paths: those in the settings are
+written relative to OUTPUT.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ import hashlib
 import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO, Self
@@ -37,18 +40,19 @@ from bough.types import Trajectory
 
 SETTINGS, TRAJECTORIES, IMAGES = "config.yaml", "trajectories.jsonl", "images"
 REPORT, RESCORED, WEIGHTS = "report.json", "rescored.json", "weights.json"
-# Settings that change how fast episodes are played, or how many, but not what is in them.
+# Settings that change how many episodes are played, or how fast, but not their content.
 FREE = {"output", "concurrency", "retries", "overwrite", "tasks", "attempts", "rescore", "key_variable", "base_url"}
-WAY_OUT = "take another --output, or --overwrite"
+WAY_OUT = "give another --output, or --overwrite"
 MAX_NAMED = 10
 
 
 class Collection:
-    """The folder, open for more episodes. `finished` has the id of each that is on file, and its task's digest."""
+    """The folder, open for more episodes. `finished` maps the id of each recorded episode to its task's digest."""
 
     def __init__(self, config: CollectConfig) -> None:
         self.path = config.output.absolute()  # an environment may change the working directory
         self.trajectories = self.path / TRAJECTORIES
+        self._new = [folder for folder in (self.path, *self.path.parents) if not folder.exists()]
         weights = stamp(config.model, config.adapter)
         try:
             if self._is_ours():
@@ -58,7 +62,8 @@ class Collection:
                     self._agree(config)
                     self._same_weights(config.model, weights)
             self.path.mkdir(parents=True, exist_ok=True)
-            write_atomically(self.path / SETTINGS, config.to_yaml())
+            settings = yaml.safe_dump(self._shown(config), sort_keys=False, allow_unicode=True)
+            write_atomically(self.path / SETTINGS, settings)
             write_json(self.path / WEIGHTS, weights)
         except OSError as error:
             raise InputError(f"--output {self.path}: cannot be used as a folder: {error.strerror}") from None
@@ -66,24 +71,24 @@ class Collection:
         self.finished = {record.id: digest(record.task) for record in self}
 
     def __iter__(self) -> Iterator[Trajectory]:
-        """Every episode on file, read one at a time."""
+        """Every recorded episode, read one at a time."""
         reader = Reader(self.trajectories, format="bough", on_error="skip")
         return (record for record in reader if isinstance(record, Trajectory))
 
     def missing(self, wanted: Iterable[Attempt]) -> list[Attempt]:
-        """What is not on file. An episode that is, but of another task under the same name, is an InputError."""
+        """The episodes that are not recorded yet. One that was recorded for a different task is an InputError."""
         wanted = list(wanted)
         others = [one.id for one in wanted if self.finished.get(one.id, "") not in ("", digest(one.task))]
         if others:
             more = [f"and {len(others) - MAX_NAMED} more"] if len(others) > MAX_NAMED else []
             raise InputError(
-                f"{self.path} holds episodes of other tasks under the names of these; {WAY_OUT}:",
+                f"{self.path} contains episodes of different tasks with the same ids; {WAY_OUT}:",
                 [*others[:MAX_NAMED], *more],
             )
         return [attempt for attempt in wanted if attempt.id not in self.finished]
 
     def add(self, trajectory: Trajectory, images: list[tuple[int, bytes]]) -> None:
-        """Puts a finished episode on the disk, its images first."""
+        """Writes a finished episode, its images first."""
         if images:
             folder = self.path / IMAGES / _file_name(trajectory.id)
             folder.mkdir(parents=True, exist_ok=True)
@@ -98,7 +103,7 @@ class Collection:
         self.finished[trajectory.id] = digest(trajectory.task)
 
     def finish(self, order: Sequence[str]) -> None:
-        """Puts the episodes in this order, whichever ended first: the same settings give the same file."""
+        """Sorts the episodes into this order: the same settings give the same file, whichever episode ended first."""
         place = {id: number for number, id in enumerate(order)}
         with self.trajectories.open("rb") as file:
             found = sorted(lines := list(_lines(file, place)))
@@ -119,7 +124,7 @@ class Collection:
         sync(self.path)
 
     def keep_rescored(self, logprobs: dict[str, dict[int, list[float]]]) -> None:
-        """What `bough view` shows the gap between sampler and trainer by."""
+        """For `bough view`, which shows the gap between sampler and trainer."""
         if logprobs:
             write_json(self.path / RESCORED, logprobs)
 
@@ -127,7 +132,7 @@ class Collection:
         write_json(self.path / REPORT, numbers)
 
     def old_report(self) -> dict[str, Any] | None:
-        """The numbers on file, if they are those of all episodes on file."""
+        """The numbers of an earlier run, if they cover all recorded episodes."""
         numbers = _json(self.path / REPORT)
         whole = isinstance(numbers, dict) and numbers.get("episodes") == len(self.finished)
         return numbers if whole else None
@@ -139,34 +144,48 @@ class Collection:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._writer.close()
+        if error is not None and not self.finished:
+            self._clear()
+            for folder in self._new:
+                with suppress(OSError):  # something else is in it by now
+                    folder.rmdir()
 
     def _is_ours(self) -> bool:
-        return self.trajectories.exists() and (self.path / SETTINGS).exists()
+        """Whether a collection was begun here. One without an episode has no settings to keep."""
+        try:
+            return self.trajectories.stat().st_size > 0 and (self.path / SETTINGS).exists()
+        except FileNotFoundError:
+            return False
+
+    def _shown(self, config: CollectConfig) -> dict[str, Any]:
+        """The settings without absolute paths."""
+        values: dict[str, Any] = _relative(config.model_dump(mode="json"), self.path)
+        return values
 
     def _clear(self) -> None:
-        """Forgets the collection; what else lies in the folder is not ours."""
+        """Removes the collection; other files in the folder stay."""
         for name in (TRAJECTORIES, SETTINGS, REPORT, RESCORED, WEIGHTS, IMAGES):
             remove(self.path / name)
 
     def _agree(self, config: CollectConfig) -> None:
-        """A collection goes on only with the settings it was begun with."""
-        old, new = _settings(self.path / SETTINGS), yaml.safe_load(config.to_yaml())
+        """A collection resumes only with the settings it was begun with."""
+        old, new = _relative(_settings(self.path / SETTINGS), self.path), self._shown(config)
         changed = sorted(key for key in new if key not in FREE and old.get(key) != new[key])
         if changed:
             raise InputError(
-                f"{self.path} holds episodes played with other settings; {WAY_OUT}:",
+                f"{self.path} contains episodes recorded with different settings; {WAY_OUT}:",
                 [f"{key} was {old.get(key)!r}, now {new[key]!r}" for key in changed],
             )
 
     def _same_weights(self, model: str, now: list[list[str | int]]) -> None:
-        """Episodes on file are those of the model as it is now: a folder may have been trained anew under its name."""
+        """The recorded episodes must be those of the present weights: a folder may have been trained again."""
         note = self.path / WEIGHTS
         if note.exists() and _json(note) != now:
             raise InputError(f"{model} has changed since its episodes in {self.path} were played; {WAY_OUT}")
 
 
 def _lines(file: BinaryIO, place: dict[str, int]) -> Iterator[tuple[int, int, int]]:
-    """For each line its place in the order, its offset and its size. A line that is no episode comes last."""
+    """For each line its place in the order, its offset and its size. A line that is not an episode comes last."""
     offset = 0
     for line in file:
         try:
@@ -183,12 +202,27 @@ def _settings(file: Path) -> dict[str, Any]:
         if not values:
             raise InputError(f"{file}: the file is empty")
     except InputError as error:
-        raise InputError(f"{error}; how the episodes beside it were played is not known: {WAY_OUT}") from None
+        raise InputError(f"{error}; the settings of the episodes beside it are unknown: {WAY_OUT}") from None
     return values
 
 
+def _relative(value: Any, folder: Path) -> Any:
+    """Settings without absolute paths: they are relative to `folder`, or only their last two parts if far from it.
+
+    The class after a path (`file.py:Class`) stays.
+    """
+    if isinstance(value, dict):
+        return {key: _relative(one, folder) for key, one in value.items()}
+    if isinstance(value, list):
+        return [_relative(one, folder) for one in value]
+    if not isinstance(value, str) or not value.startswith(os.sep):
+        return value
+    near = os.path.commonpath([value, folder]) != os.sep
+    return os.path.relpath(value, folder) if near else str(Path(*Path(value).parts[-2:]))
+
+
 def _json(file: Path) -> Any:
-    """What is in the file; None where it cannot be read, which no good one says."""
+    """The content of the file; None if it cannot be read."""
     try:
         return read_json(file)
     except (OSError, ValueError):
@@ -196,6 +230,6 @@ def _json(file: Path) -> Any:
 
 
 def _file_name(text: str) -> str:
-    """An episode's id as a folder's name; ids that would fall together are kept apart by a digest."""
+    """An episode's id as a folder's name; a digest keeps similar ids apart."""
     plain = re.sub(r"[^\w#-]+", "_", text)[:60]
     return plain if plain == text else f"{plain}-{hashlib.blake2b(text.encode(), digest_size=4).hexdigest()}"

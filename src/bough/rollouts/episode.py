@@ -1,16 +1,16 @@
 """One episode, from the first observation to its end, as a trajectory.
 
-Whatever the agent does is data: nonsense, loops and running out of room end or mark the
-episode with a stop reason of their own. Only a world or an engine that broke raises.
+Whatever the agent does is data: invalid replies, loops and a full context end the episode
+with a stop reason of their own. Only a failing environment or engine raises.
 
 | stop | the episode |
 |---|---|
-| the world's own word, or `done` | came to its end |
-| `truncated` | was cut short by the world |
+| the environment's own word, or `done` | ended by itself |
+| `truncated` | was cut short by the environment |
 | `max_turns` | used up its turns |
-| `loop` | took the same action `max_repeats` times in a row and saw the same each time |
-| `malformed`, `tool_misuse`, … | gave `max_errors` replies in a row that could not be acted on |
-| `context_full` | no longer fitted the model's context |
+| `loop` | took the same action `max_repeats` times in a row with the same result |
+| `malformed`, `tool_misuse`, … | had `max_errors` invalid replies in a row |
+| `context_full` | exceeded the model's context |
 | `episode_timeout` | took too long |
 """
 
@@ -34,7 +34,7 @@ from bough.types import Message, Task, Trajectory, Turn
 
 @dataclass
 class Episode:
-    """What has happened so far. `ended` is set where the world itself ended it, not a limit."""
+    """What has happened so far. `ended` is set if the environment ended it, not a limit."""
 
     id: str
     task: Task
@@ -86,7 +86,7 @@ class Episode:
             self.stop = observation.stop or ("done" if observation.terminated else "truncated")
 
     def trajectory(self, agent: str) -> Trajectory:
-        """The record. An episode that the world did not end is no success; one that it did may be unknown."""
+        """The record. An episode that a limit ended is not a success; one that the environment ended may be unknown."""
         rewards = [turn.reward for turn in self.turns if turn.reward is not None]
         success = self.success if self.ended else False
         outcome = sum(rewards) if rewards else None if success is None else float(success)
@@ -114,9 +114,9 @@ class Episode:
 async def play(
     environment_class: type[Environment], task: Task, agent: Agent, *, id: str, seed: int, limits: LimitsConfig
 ) -> tuple[Trajectory, list[tuple[int, bytes]]]:
-    """Plays one episode; returns its record and the images seen on the way, each with its turn.
+    """Plays one episode; returns its record and the images of its observations, each with its turn.
 
-    Raises WorldError or EngineError where world or engine broke: then nothing was learnt
+    Raises WorldError or EngineError if environment or engine failed: that says nothing
     about the agent, and the episode may be played again.
     """
     episode = Episode(id, task)
@@ -159,7 +159,7 @@ async def _turns(episode: Episode, environment: Isolated, chat: Chat, limits: Li
 
 
 def _given_up(turns: list[Turn], limits: LimitsConfig) -> str | None:
-    """Why an agent that gets nowhere is stopped, if it is."""
+    """The reason to stop an agent that makes no progress, if there is one."""
     latest = turns[-limits.max_repeats :] if limits.max_repeats else []
     if len(latest) == limits.max_repeats > 0 and all(_same(turn, latest[0]) for turn in latest):
         return "loop"
@@ -168,6 +168,6 @@ def _given_up(turns: list[Turn], limits: LimitsConfig) -> str | None:
 
 
 def _same(left: Turn, right: Turn) -> bool:
-    # What was done, not how it was argued for; a reply without an action is all there is.
+    # Compare actions, not the thoughts before them; a reply without an action is compared as a whole.
     did = [turn.action if turn.action is not None else reply_text(turn.reply) for turn in (left, right)]
     return did[0] == did[1] and left.observation == right.observation

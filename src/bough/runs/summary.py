@@ -8,7 +8,7 @@ from pathlib import Path
 
 from bough.errors import InputError
 from bough.evaluation.comparison import Comparison, compare
-from bough.evaluation.correction import holm
+from bough.evaluation.paired import holm
 from bough.evaluation.results import Results
 from bough.evaluation.success import report
 from bough.runs.recipe import Recipe, plan

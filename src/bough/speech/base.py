@@ -7,7 +7,7 @@ from typing import Protocol
 
 from bough.types import ToolCall
 
-# A model that writes this much has lost its way: 32,000 tokens are about 130,000 characters.
+# Longer replies are not read: 32,000 tokens are about 130,000 characters.
 MAX_REPLY = 1_000_000
 MAX_CALLS = 100
 

@@ -1,10 +1,10 @@
-"""Calls: a thought in plain words if any, then one function call on a line of its own.
+"""Calls: an optional thought in plain words, then one function call on a line of its own.
 
     I need the second box.
     click('3')
 
 The convention of browser agents. Arguments are literals; positional ones go by their
-place ("0", "1", …), since only the world knows what its functions' parameters are called.
+place ("0", "1", …), since only the environment knows the names of its functions' parameters.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def write(action: str, thought: str = "") -> str:
 
 
 def spoken(reply: str) -> str:
-    """A reply without the thinking aloud in front of it."""
+    """A reply without the reasoning before it."""
     check_length(reply)
     return reply.rpartition("</think>")[2]
 
@@ -90,5 +90,5 @@ def _literal(node: ast.expr) -> JsonValue:
 def _plain(value: object) -> bool:
     if isinstance(value, list | tuple):
         return all(item is not None and not isinstance(item, list | tuple) and _plain(item) for item in value)
-    # A number that JSON cannot write, or that has more digits than Python writes, is no argument either.
+    # Excludes numbers that JSON cannot write and integers with more digits than Python prints.
     return value is None or isinstance(value, str) or (isinstance(value, int | float) and abs(value) < 1e300)

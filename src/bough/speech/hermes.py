@@ -1,7 +1,7 @@
 """Hermes tool calls: `<tool_call>{"name": …, "arguments": {…}}</tool_call>` inside a reply's text.
 
 A reply may hold several calls; what stands around them is the thought. A reply without
-a call is an answer. Tags inside `<think>` are thinking aloud, not calls.
+a call is an answer. Tags inside `<think>` are reasoning, not calls.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def parse(reply: str) -> ParsedReply:
     """The calls of a reply, and the text around them; without calls the action is the text itself."""
     check_length(reply)
     thinking, ended, spoken = reply.rpartition("</think>")
-    if "<think>" in spoken:  # thinking that never came to an end calls nothing
+    if "<think>" in spoken:  # unfinished reasoning makes no calls
         spoken, _, rest = spoken.partition("<think>")
         thought = rest.strip()
     else:
@@ -43,7 +43,7 @@ def parse(reply: str) -> ParsedReply:
 
 
 def _split(text: str) -> tuple[list[str], str]:
-    """What stands inside each pair of tags, and what stands around them. Every character is looked at once."""
+    """What stands inside each pair of tags, and what stands around them. Linear in the length of the text."""
     written, around, at = list[str](), list[str](), 0
     while (opened := text.find(OPEN, at)) >= 0:
         closed = text.find(CLOSE, opened)
@@ -77,7 +77,7 @@ def reply_text(reply: Message) -> str:
 
 def _read(text: str) -> ToolCall:
     try:
-        # Models break lines inside strings, which JSON forbids and everybody understands.
+        # Models write line breaks inside strings; JSON forbids that, but the meaning is clear.
         call = json.loads(text, strict=False)
         arguments = call.get("arguments", {}) if isinstance(call, dict) else None
         if isinstance(arguments, str):

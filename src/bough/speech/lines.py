@@ -31,7 +31,7 @@ def parse(reply: str) -> ParsedReply:
     if not action:
         raise MalformedError(f"The action is empty. {PROMPT}")
     if _THOUGHT.match(action):
-        raise MalformedError(f"The action comes last, behind the thought. {PROMPT}")
+        raise MalformedError(f"The action comes last, after the thought. {PROMPT}")
     return ParsedReply(thought=_THOUGHT.sub("", reply[: actions[0].start()], count=1).strip(), action=action)
 
 

@@ -102,7 +102,7 @@ def sort_sequences(calls: Sequence[CallTokens]) -> Sequences:
 
 @dataclass
 class _Branching:
-    """Where sequences part: after `depth` common tokens. `size` counts the nodes behind it."""
+    """Where sequences part: after `depth` common tokens. `size` counts the nodes after it."""
 
     depth: int
     size: int = 0
@@ -143,7 +143,7 @@ def largest_first(sequences: Sequences) -> Sequences:
             continue
         ordered = [b for _, b in sorted(branch.branches, key=lambda sized: -sized[0])]
         waiting += [(b, branch.depth) for b in reversed(ordered[1:])]
-        waiting += [(b, shared) for b in ordered[:1]]  # the next one out: it goes on where the one before it ended
+        waiting += [(b, shared) for b in ordered[:1]]  # the next one out: it continues where the previous one ended
     return Sequences(inputs, order, starts)
 
 

@@ -124,4 +124,4 @@ def _answers(members: Sequence[CallTokens], predictors: list[Ids]) -> tuple[list
 
 def _tell_too_long(sizes: list[int], budget: int) -> None:
     if too_long := sum(size > budget for size in sizes):
-        log.warning("%d calls are longer than the token budget of %d; each gets a row of its own", too_long, budget)
+        log.warning("%d calls are longer than the token budget of %d; each gets its own row", too_long, budget)

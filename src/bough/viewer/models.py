@@ -84,7 +84,8 @@ class Models:
 
     def _named(self, file: str, record: Trajectory) -> str | None:
         collected = stage_settings(self.index, str(Path(file).parent)).get("model")
-        for name in (collected, record.info.get("agent"), (trained_with(self.index, file)[0] or {}).get("model")):
+        played = str(record.info.get("agent", "")).partition("+")[0]  # the model without its adapter
+        for name in (collected, played, (trained_with(self.index, file)[0] or {}).get("model")):
             if isinstance(name, str) and name not in SCRIPTED:
                 return name
         return None

@@ -192,7 +192,7 @@ def test_an_adapter_that_does_not_fit_is_refused(loop, engine, tmp_path):
     make_adapter(tmp_path / "wide", seed=1, rank=2 * RANK)
     with pytest.raises(InputError, match="rank 16, and vLLM was started for adapters of rank 8"):
         loop.run(engine.load_adapter(tmp_path / "wide"))
-    with pytest.raises(InputError, match="holds no LoRA adapter"):
+    with pytest.raises(InputError, match="contains no LoRA adapter"):
         loop.run(engine.load_adapter(tmp_path))
 
 

@@ -35,7 +35,7 @@ def attend_rows(
     softcap: float,
     flash: bool,
 ) -> Tensor:
-    """The outputs [T, H, D] of one layer for T tokens of N episodes, one behind the other.
+    """The outputs [T, H, D] of one layer for T tokens of N episodes, concatenated.
 
     `kv` is [layers, 2, rows, length, heads, size]; `position_T` and `row_T` say where each token
     belongs, `row_N` and `end_N` how much of which row each episode then has, `start_N1` where

@@ -50,7 +50,7 @@ def cuts(sampling: SamplingConfig) -> bool:
 def draw(logits_BV: Tensor, wishes: SamplingParams, *, cut: bool) -> tuple[Tensor, Tensor]:
     """A token for each row, and its log-probability at the row's temperature (1 for greedy), before the cuts.
 
-    With `cut` false nobody's top-p, top-k and min-p are looked at.
+    With `cut` false, top-p, top-k and min-p are ignored.
     """
     # A temperature of 0 is taken care of at the end; its log-probabilities are those of temperature 1.
     logits_BV = logits_BV.float() / wishes.temperature_B.where(wishes.temperature_B > 0, 1.0).float()[:, None]

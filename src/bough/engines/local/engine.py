@@ -75,7 +75,7 @@ class LocalEngine:
         store: RowsStore | RaggedStore
         runner: SpanRunner
         if rows:
-            num_rows = min(max_running, budget // longest - 1)  # and one for nobody
+            num_rows = min(max_running, budget // longest - 1)  # and one for padding
             if num_rows < 1:
                 raise InputError(f"max_tokens is {budget}; one episode of max_length {longest} does not fit")
             store = RowsStore(reader, num_rows=num_rows, length=longest)
@@ -147,7 +147,7 @@ class LocalEngine:
     def renew(self, name: str) -> None:
         """The policy's weights have changed: what was computed with the old ones is forgotten.
 
-        Answers that are under way are given up; let them end first.
+        Pending answers are cancelled; let them finish first.
         """
         self.policy = name
         if self.reader.fold:
@@ -163,7 +163,7 @@ class LocalEngine:
 
     def _check(self, prompt_ids: list[int], sampling: SamplingConfig) -> None:
         if not prompt_ids:
-            raise InputError("the prompt is empty; a model needs at least one token to go on from")
+            raise InputError("the prompt is empty; a model needs at least one token to continue from")
         if not 0 <= min(prompt_ids) <= max(prompt_ids) < self.reader.vocabulary:
             most = self.reader.vocabulary - 1
             raise InputError(f"prompt ids from {min(prompt_ids)} to {max(prompt_ids)}: the vocabulary is 0 to {most}")
@@ -189,7 +189,7 @@ def _to(
             future.set_result(outcome)
 
     def deliver(outcome: Generated | BaseException) -> None:
-        # A loop that was closed meanwhile has nobody who waits.
+        # A loop that was closed meanwhile has no waiter.
         if not loop.is_closed():
             loop.call_soon_threadsafe(settle, outcome)
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from bough.errors import InputError
-from bough.policy.adapters import ACTOR, adapted_layers
+from bough.policy.adapters import ACTOR, adapted_layers, has_adapter
 
 
 class Fold:
@@ -32,7 +32,7 @@ class Fold:
 
     @torch.no_grad()
     def renew(self) -> None:
-        """Folds the newest actor, in place: a recorded graph goes on with it."""
+        """Folds the newest actor, in place: a recorded graph keeps using it."""
         for layer, own, folded in zip(self._layers, self._own, self._folded, strict=True):
             folded.copy_(own.float() + layer.get_delta_weight(ACTOR).float())
 
@@ -51,7 +51,7 @@ class Fold:
 
 def pays(model: Any) -> bool:
     """Whether there is an adapter that can be folded without a loss: in 16 bits the weights would round it away."""
-    layers = list(adapted_layers(model)) if hasattr(model, "peft_config") else []
+    layers = list(adapted_layers(model)) if has_adapter(model) else []
     return bool(layers) and all(_plain(one) and one.base_layer.weight.dtype == torch.float32 for one in layers)
 
 

@@ -3,7 +3,7 @@
 What is computed for a token is the same to the last bit whatever is computed beside it,
 and however the tokens before it were cut into pieces. For that, every matrix product
 here has a fixed depth and width, sums go over fixed blocks one after the other, and what
-lies behind a token adds exact zeros. Matrix products with a single row are the one case
+comes after a token adds exact zeros. Matrix products with a single row are the one case
 that BLAS treats differently, so there are always two. Functions whose rounding
 depends on how threads share the work are left to one (`one_thread.py`).
 """
@@ -93,7 +93,7 @@ class RaggedRunner:
         logits_MV = self.reader.logits(hidden_TD[rows + rows[:1] * (len(rows) == 1)])
         requests = [span.request for span, _ in drawing]
         wishes = [(r.sampling, uniform(r.seed, len(r.completion_ids))) for r in requests]
-        # Sorting is for those alone who asked for it; nobody's draw depends on the others.
+        # Only rows that need sorting are sorted; no draw depends on the other rows.
         result: list[tuple[int, float]] = [(0, 0.0)] * len(rows)
         for cut in (False, True):
             mine = [i for i, request in enumerate(requests) if cuts(request.sampling) == cut]

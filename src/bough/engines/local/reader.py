@@ -67,7 +67,7 @@ class TokenReader:
         self.sights: list[Sight] = [policy.sights[kind] for kind in kinds]
         self._head = Head.of(policy.base)
         self._forms = self._layer_forms(compile)
-        self.fold = Fold(policy.model) if fold and hasattr(policy.model, "peft_config") else None
+        self.fold = Fold(policy.model) if fold and policy.has_adapter else None
 
     @property
     def device(self) -> torch.device:

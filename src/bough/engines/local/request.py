@@ -1,4 +1,4 @@
-"""One call that is under way: what was asked, what was drawn so far, and when it ends."""
+"""One pending call: what was asked, what was drawn so far, and when it ends."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from bough.types import Finish
 class Request:
     """A call. `limit` is how many tokens prompt and answer may have together.
 
-    `deliver` is told the outcome, once; `given_up` is set by a caller who no longer waits.
+    `deliver` receives the outcome, once; `given_up` is set by a caller who no longer waits.
     """
 
     episode: str
@@ -36,7 +36,7 @@ class Request:
         return min(len(self.prompt_ids) + self.sampling.max_new_tokens, self.limit)
 
     def after(self, known: int) -> list[int]:
-        """The tokens behind the first `known`, as far as they are there."""
+        """The tokens after the first `known`, as far as they exist."""
         if known >= len(self.prompt_ids):
             return self.completion_ids[known - len(self.prompt_ids) :]
         return self.prompt_ids[known:] + self.completion_ids

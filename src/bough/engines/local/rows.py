@@ -1,6 +1,6 @@
 """Keys and values on a GPU: one tensor in which every episode has a row, read in place.
 
-Tokens of several episodes lie one behind the other, whether they are prompts or single
+Tokens of several episodes are concatenated, whether they are prompts or single
 tokens, and FlashAttention is told where each episode's keys begin and how many they are:
 nothing is padded to the longest, and nothing gathered. A step in which all draw is one
 CUDA graph, the draw included, for each (rounded) number of episodes.
@@ -27,7 +27,7 @@ TOGETHER = 16_384  # tokens of prompts that are read together
 class RowsStore:
     """`kv` is [layers, 2, rows, length, heads, size]. A resident's place is its row, and its cost 1.
 
-    There is one row more than residents: what is computed for nobody goes there.
+    There is one row more than residents: padding is computed there.
     """
 
     def __init__(self, reader: TokenReader, *, num_rows: int, length: int) -> None:
@@ -59,7 +59,7 @@ class RowsRunner:
         self.reader, self.store = reader, store
         self.flash = flash_attends(reader)
         most = rounded(store.num_rows)
-        # Of each who draws: token, position, row and the five wishes; float64 holds all of them exactly.
+        # For each drawn token: token, position, row and five sampling parameters; float64 is exact for all of them.
         self._inputs = torch.zeros(8, most, dtype=torch.float64, device=reader.device)
         self._starts = torch.arange(most + 1, dtype=torch.int32, device=reader.device)
         self._graphs = Graphs(self._draw_for) if graphs and self.flash else None
@@ -108,7 +108,7 @@ class RowsRunner:
     def _read(self, spans: Sequence[Span]) -> dict[int, tuple[int, float]]:
         """Reads tokens of any number; who then has all of a prompt draws."""
         device = self.reader.device
-        # One token for nobody: a single prompt would be compiled for by itself.
+        # One padding token: a single prompt would be compiled for by itself.
         known = [*(len(span.resident.ids) for span in spans), 0]
         sizes = [*(len(span.tokens) for span in spans), 1]
         tokens = torch.tensor([*(token for span in spans for token in span.tokens), 0], device=device)
@@ -133,7 +133,7 @@ class RowsRunner:
 
 
 class RowsCache:
-    """The rows of N episodes as a model's cache, for T tokens one behind the other; `attend_rows` says what is what.
+    """The rows of N episodes as a model's cache, for T concatenated tokens; `attend_rows` says what is what.
 
     It is made of tensors and numbers alone, so that a compiled layer takes any of them.
     """

@@ -3,7 +3,7 @@
 A resident is an episode with cached tokens. Calls wait in the order in which they came
 and are admitted as long as there is room: an idle resident may be dropped for it, the
 one first that was idle longest. Room for the longest possible answer is set aside when a
-call is admitted, so that nobody who runs is ever interrupted.
+call is admitted, so that a running call is never interrupted.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Resident:
 
 @dataclass(frozen=True)
 class Span:
-    """Tokens to compute for one resident, behind those it has. With `draws`, one more is drawn after them."""
+    """Tokens to compute for one resident, after those it has. With `draws`, one more is drawn after them."""
 
     resident: Resident
     tokens: list[int]
@@ -56,7 +56,7 @@ class Store(Protocol):
         """Copies what is stored of the tokens from `begin` to `end`."""
 
     def free(self, resident: Resident) -> None:
-        """Lets go."""
+        """Releases it."""
 
 
 class Scheduler:

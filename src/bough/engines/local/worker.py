@@ -1,4 +1,4 @@
-"""The thread that runs the model, step after step, while the event loop goes on with other things."""
+"""The thread that runs the model, step after step, while the event loop stays free."""
 
 from __future__ import annotations
 
@@ -71,12 +71,12 @@ class EngineWorker:
         self.order(drop)
 
     def rest(self) -> None:
-        """Waits until all orders are done and the model is nobody's: it is as it was before it was read."""
+        """Waits until all orders are done and the model is idle and unchanged."""
         with self._wake:
             self._wake.wait_for(self._resting)
 
     def close(self) -> None:
-        """Ends the thread and gives up what is under way."""
+        """Ends the thread and cancels pending requests."""
         with self._wake:
             self._closed = True
             self._wake.notify_all()
@@ -116,12 +116,12 @@ class EngineWorker:
             self.scheduler.admit()
             self._step(self._choose(self.scheduler.spans(CHUNK if self.runner.mixes else 1 << 40)))
         except Exception as error:  # whatever broke, those who wait must hear of it
-            log.exception("the local engine broke in a step; every episode is computed anew")
+            log.exception("the local engine failed in a step; every episode is recomputed")
             self._give_up(EngineError(f"the local engine broke: {type(error).__name__}: {error}"))
         return True
 
     def _obey(self) -> None:
-        """Does all that was ordered, then raises if something went wrong: nobody's order is lost with another's."""
+        """Runs every order, then raises if one failed: one failure loses no other order."""
         with self._wake:
             orders, self._orders = self._orders, []
         failure: Exception | None = None

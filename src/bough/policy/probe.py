@@ -1,0 +1,76 @@
+"""The check that every model passes before it becomes a policy: one short forward pass.
+
+It finds models that are not causal, and heads that compute something `Head` does not know.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from bough.errors import InputError
+from bough.models.limits import NOT_CAUSAL
+from bough.policy.head import Head
+
+if TYPE_CHECKING:
+    from bough.policy.policy import Policy
+
+PROMPTS = [[0, 1, 2, 3], [0, 1, 2, 4]]
+LARGEST_LOGIT = 64.0  # models cap their logits at 15 to 50
+LARGEST_FACTOR = 1024.0  # so that half precision does not overflow where the head is nearly zero
+
+
+@torch.no_grad()
+def probe(policy: Policy) -> None:
+    """Raises InputError for a model that is not causal, or whose logits `Head` does not reproduce.
+
+    The two prompts differ in their last token, which must not change the hidden states before it.
+    """
+    head = Head.of(policy.base)
+    hidden_BLD, logits_BLV = _enlarged(policy, head)
+    name = f"{type(policy.base).__name__} ({policy.base.config.model_type})"
+    # Low precision rounds every operation between the hidden states and the logits.
+    tolerance = 1e-4 if torch.finfo(policy.base.dtype).eps < 1e-5 else 0.02
+    if (
+        hidden_BLD is None
+        or not (head.logits(hidden_BLD).float() - logits_BLV).abs().max() <= tolerance * logits_BLV.abs().max()
+    ):
+        raise InputError(
+            f"{name} computes its logits in a way that Bough does not know: the log-probabilities would be wrong, so "
+            "it can be neither trained nor sampled with the local engine; use --engine vllm or openai to sample from it"
+        )
+    one_LD, other_LD = hidden_BLD[:, :-1].float()
+    same = (one_LD - other_LD).abs().max() <= tolerance * one_LD.abs().max()
+    if not same or policy.decoder.config.model_type in NOT_CAUSAL:
+        raise InputError(
+            f"{name} is not a causal language model: its tokens attend to later ones, so it has no log-probabilities "
+            "of replies; choose another model"
+        )
+
+
+def _enlarged(policy: Policy, head: Head) -> tuple[Tensor | None, Tensor]:
+    """Hidden states, scaled up on their way to the head, and the logits the model makes of them.
+
+    A cap that small logits hardly feel shows in large ones.
+    """
+    seen: list[Tensor] = []
+
+    def enlarge(_module: nn.Module, _inputs: Any, output: Any) -> Any:
+        hidden_BLD = output.last_hidden_state
+        factor = (LARGEST_LOGIT / head.layer(hidden_BLD).abs().max().float()).clamp(1, LARGEST_FACTOR)
+        output.last_hidden_state = hidden_BLD * factor.to(hidden_BLD.dtype)
+        seen.append(output.last_hidden_state)
+        return output
+
+    training = policy.model.training
+    policy.eval()
+    policy.attend_with(policy.plain_attention)
+    hook = policy.decoder.register_forward_hook(enlarge)
+    try:
+        logits_BLV = policy.base(input_ids=torch.tensor(PROMPTS, device=policy.device), use_cache=False).logits.float()
+    finally:
+        hook.remove()
+        policy.train(training)
+    return (seen[0] if seen else None), logits_BLV

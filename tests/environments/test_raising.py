@@ -1,0 +1,84 @@
+"""What an author's code raises is shown with the author's file and line, in every command."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bough.cli import main
+from bough.errors import describe_failure
+from tests.environments import raising
+
+FILE = Path(raising.__file__)
+LINE = next(number for number, text in enumerate(FILE.read_text().splitlines(), 1) if "# the mistake" in text)
+FRAME = f'raising.py:{LINE} in look_up: return PRICES["tea"]'
+PLACES = ["InInit", "InStart", "InStep", "InTasks", "InClose", "InExpert"]
+
+
+def said(command: list[str], capsys: Any, caplog: Any) -> tuple[int, str]:
+    code = main(command)
+    shown = capsys.readouterr()
+    return code, re.sub(r"\s*\n\s*", " ", shown.out + shown.err + caplog.text)
+
+
+def check_shown(text: str) -> None:
+    assert f"raised KeyError: 'tea' (tests/environments/raising.py:{LINE})" in text
+    assert FRAME in text and "defect" not in text and str(FILE.parents[2]) not in text
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_env_check(place: str, capsys: Any, caplog: Any):
+    code, text = said(["env", "check", f"{FILE}:{place}", "--tasks", "2"], capsys, caplog)
+    assert code in (1, 2)
+    check_shown(text)
+
+
+@pytest.mark.parametrize("place", [place for place in PLACES if place != "InExpert"])
+def test_play(place: str, tmp_path: Path, capsys: Any, caplog: Any):
+    (tmp_path / "actions.txt").write_text("1\n")
+    words = [f"{FILE}:{place}", "--actions", str(tmp_path / "actions.txt")]
+    code, text = said(["play", *words], capsys, caplog)
+    assert code == (0 if place == "InClose" else 1)
+    check_shown(text)
+
+
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("command", ["collect", "eval"])
+def test_episodes(command: str, place: str, tmp_path: Path, capsys: Any, caplog: Any):
+    words = ["--environment", f"{FILE}:{place}", "--model", "expert", "--tasks", "2", "--retries", "0"]
+    code, text = said([command, *words, "-o", str(tmp_path / "out")], capsys, caplog)
+    assert code == (0 if place == "InClose" else 1), text
+    check_shown(text)
+    for file in (file for file in tmp_path.rglob("*") if file.is_file()):
+        assert str(FILE.parent) not in file.read_text(), file
+
+
+@pytest.mark.parametrize("place", ["InStep", "InTasks"])
+def test_training(place: str, tmp_path: Path, capsys: Any, caplog: Any):
+    words = ["--model", "tiny", "--environment", f"{FILE}:{place}", "--retries", "0", "--max-steps", "1"]
+    more = ["--group-size", "2", "--max-new-tokens", "4", "--output-dir", str(tmp_path / "out")]
+    code, text = said(["grpo", *words, *more], capsys, caplog)
+    assert code == 1, text
+    check_shown(text)
+
+
+def test_a_module_that_cannot_be_loaded(tmp_path: Path, capsys: Any, caplog: Any):
+    (tmp_path / "shop.py").write_text("PRICES = {}\nTEA = PRICES['tea']\n")
+    code, text = said(["env", "check", f"{tmp_path / 'shop.py'}:Shop"], capsys, caplog)
+    assert code == 2 and "shop.py:2 in <module>: TEA = PRICES['tea']" in text and "defect" not in text
+
+
+def test_frames_of_installed_packages_are_left_out_unless_there_are_no_others():
+    import yaml
+
+    def read() -> None:
+        yaml.safe_load("a: [")
+
+    with pytest.raises(yaml.YAMLError) as caught:
+        read()
+    assert describe_failure("step", caught.value).splitlines()[-1].startswith("  tests/environments/test_raising.py:")
+    with pytest.raises(yaml.YAMLError) as caught:
+        yaml.safe_load("a: [")
+    caught.value.__traceback__ = caught.value.__traceback__.tb_next  # type: ignore[union-attr]
+    assert " in " in describe_failure("step", caught.value) and "yaml/" in describe_failure("step", caught.value)

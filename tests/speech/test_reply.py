@@ -1,0 +1,30 @@
+import pytest
+
+from bough.speech import hermes
+from bough.speech.base import MalformedError
+from bough.speech.reply import Reply
+from bough.types import Message, ToolCall
+
+CALL = ToolCall(name="add", arguments={"a": 1}, id="call_7")
+
+
+def test_a_reply_is_text():
+    assert Reply.of("Hello.") == "Hello." and Reply.of("Hello.").tool_calls == ()
+
+
+def test_calls_that_came_as_data_are_not_parsed_again(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(hermes, "parse", lambda text: pytest.fail("the text was parsed"))
+    reply = Reply.of(Message(role="assistant", content="I add.", tool_calls=[CALL]))
+    assert reply.tool_calls == (CALL,) and reply.parsed.thought == "I add."
+    assert reply == f"I add.\n{hermes.call_text(CALL)}", "a text environment reads the same"
+
+
+def test_calls_that_came_as_text_are_parsed():
+    assert Reply.of(hermes.call_text(CALL)).tool_calls == (CALL.model_copy(update={"id": None}),)
+    with pytest.raises(MalformedError):
+        _ = Reply.of("<tool_call>{").tool_calls
+
+
+def test_a_reply_stays_what_it_is():
+    reply = Reply.of(Message(role="assistant", tool_calls=[CALL]))
+    assert Reply.of(reply) is reply
