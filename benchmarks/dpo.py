@@ -22,9 +22,8 @@ from measure import Gauge, Peak, failure_in, machine, seconds_of, table
 from ours import Ours, policy_of
 
 import models
-from bough.config.training import DPOConfig
+from bough.methods.dpo import DPO, DPOConfig, Preference
 from bough.policy.adapters import Lora
-from bough.stages.dpo import DPOObjective, Preference
 
 BETA = 0.1
 
@@ -51,8 +50,8 @@ def spaced(pairs: list[Preference], count: int | None) -> list[Preference]:
     return [pairs[int(i * stretch + (stretch - 1) / 2)] for i in range(count)]
 
 
-def objective() -> DPOObjective:
-    return DPOObjective(DPOConfig(train_file="unused", beta=BETA))
+def objective() -> DPO:
+    return DPO(DPOConfig(train_file="unused", beta=BETA))
 
 
 def compared(pairs: list[Preference], batch: int) -> list[Preference]:

@@ -22,8 +22,8 @@ from measure import Gauge, Peak, failure_in, machine, seconds_of, table
 from ours import Ours, policy_of
 
 import models
+from bough.methods.dpo import Preference
 from bough.policy.adapters import Lora
-from bough.stages.dpo import Preference
 
 Pairs = list[tuple[Episode, Episode]]
 

@@ -23,11 +23,10 @@ from ours import Ours, policy_of
 from torch.nn.utils.rnn import pad_sequence
 
 import models
-from bough.config.training import GRPOConfig
-from bough.objectives.advantages import group_advantages
+from bough.methods.advantages import group_advantages
+from bough.methods.grpo import GRPO, GroupExample, GRPOConfig
 from bough.policy.adapters import Lora
 from bough.policy.reference import Reference
-from bough.stages.grpo import GroupExample, GRPOObjective
 
 
 class Result(NamedTuple):
@@ -67,7 +66,7 @@ def _measure_ours(
     before = Reference(policy)
     if known:
         _compute_actor(before, group, options)
-    objective = GRPOObjective(GRPOConfig(train_file="unused"))
+    objective = GRPO(GRPOConfig(train_file="unused"))
     ours = Ours(policy, objective, options.budget, share=share, known=before)
     gauge = ours.gauge([group])
     times = options.steps if share else options.trl_steps

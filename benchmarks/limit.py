@@ -22,10 +22,10 @@ from ours import Ours, policy_of
 from work import Sizes
 
 import models
+from bough.methods.base import Example
+from bough.methods.sft import SFT, Demonstration, SFTConfig
 from bough.policy.adapters import Lora
 from bough.policy.reference import Reference
-from bough.stages.sft import Demonstration, SFTObjective
-from bough.training.objective import Example
 
 
 def examples_of(work: str, options: argparse.Namespace) -> list[Example]:
@@ -71,7 +71,9 @@ def _measure(
         known = Reference(policy)
         with tempfile.TemporaryDirectory() as folder:
             known.compute([call for e in examples for call in e.calls], options.budget, Path(folder), "the start")
-    ours = Ours(policy, objective() if work == "dpo" else SFTObjective(), options.budget, known=known)
+    ours = Ours(
+        policy, objective() if work == "dpo" else SFT(SFTConfig(train_file="unused")), options.budget, known=known
+    )
     seconds = seconds_of(lambda: ours.step(examples), warm_up=options.warm_up, times=options.steps)
     rows = ours.laid_out(examples).rows
     flops = Sizes.of(policy.model).training(rows, reference=work == "dpo" and known is None)

@@ -28,11 +28,10 @@ from mutants import Mutant, mutants
 
 ROOT = Path(__file__).parents[1]
 MODULES = [
-    *(f"objectives/{name}" for name in ("advantages", "base", "dpo", "grpo", "sft")),
+    *(f"methods/{name}" for name in ("advantages", "averaging", "base", "dpo", "grpo", "sft")),
     *(f"trees/{name}" for name in ("build", "partition", "pack", "attend")),
     *(f"evaluation/{name}" for name in ("intervals", "paired", "gate", "sequential", "comparison")),
     *(f"evaluation/{name}" for name in ("power", "success")),
-    "stages/grpo",
 ]
 # What tests and package take longest to load. The package itself is loaded by each child, from its copy.
 PRELOADED = (
@@ -204,7 +203,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--per-module", type=int, default=10, help="mutants to try in each module")
     parser.add_argument("--seed", type=int, default=0, help="which of them")
-    parser.add_argument("--modules", nargs="*", default=MODULES, help="modules, such as objectives/grpo")
+    parser.add_argument("--modules", nargs="*", default=MODULES, help="modules, such as methods/grpo")
     options = parser.parse_args()
     os.nice(10)
     for name in PRELOADED:

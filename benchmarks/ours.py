@@ -12,10 +12,10 @@ from torch import nn
 from work import Sizes
 
 import models
+from bough.methods.base import Example, Method
 from bough.policy.adapters import Lora, add_actor
 from bough.policy.policy import Policy
 from bough.policy.reference import Reference
-from bough.training.objective import Example, Objective
 from bough.training.optimizer import make_optimizer
 from bough.training.step import Gradient, Step
 
@@ -25,7 +25,7 @@ class Ours:
     """A policy in training. `known` are reference log-probabilities computed beforehand, if any."""
 
     policy: Policy
-    objective: Objective[Any]
+    method: Method[Any]
     budget: int
     share: bool = True
     known: Reference | None = None
@@ -35,7 +35,7 @@ class Ours:
         self.optimizer = make_optimizer(
             self.policy.named_parameters(), kind="adamw", learning_rate=LEARNING_RATE, weight_decay=0.0
         )
-        self.reference = self.known or (Reference(self.policy) if self.objective.needs_reference else None)
+        self.reference = self.known or (Reference(self.policy) if self.method.needs_reference else None)
 
     def gauge(self, examples: Sequence[Example]) -> Gauge:
         """Loss and gradient norm before any update."""
@@ -52,8 +52,8 @@ class Ours:
         return found
 
     def laid_out(self, examples: Sequence[Example]) -> Step:
-        parts = [part for example in examples for part in self.objective.parts(example)]
-        return Step(self.policy, self.objective, parts, budget=self.budget, share=self.share)
+        parts = [part for example in examples for part in self.method.parts(example)]
+        return Step(self.policy, self.method, parts, budget=self.budget, share=self.share)
 
     def layout(self, examples: Sequence[Example], seconds: float, *, reference: bool) -> str:
         """How many tokens a step computes, in which rows, and how near that came to the machine's limit."""
@@ -66,7 +66,7 @@ class Ours:
         return f"{text}; {rate / 1e12:.3g} TFLOP/s, {rate / matmul_rate():.0%} of the matmul rate"
 
     def _gradient(self, examples: Sequence[Example]) -> Gradient:
-        denominator = sum(map(self.objective.amount, examples))
+        denominator = sum(map(self.method.amount, examples))
         return self.laid_out(examples).run(denominator, self.reference, backward=True)
 
     def _clip(self) -> torch.Tensor:

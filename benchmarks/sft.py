@@ -23,8 +23,8 @@ from measure import Gauge, Peak, failure_in, machine, seconds_of, table
 from ours import Ours, policy_of
 
 import models
+from bough.methods.sft import SFT, Demonstration, SFTConfig
 from bough.policy.adapters import Lora
-from bough.stages.sft import Demonstration, SFTObjective
 
 
 class Result(NamedTuple):
@@ -52,7 +52,7 @@ def _measure_ours(
 ) -> tuple[Gauge, float, str]:
     ours = Ours(
         policy_of(options.model, lora=lora, checkpointing=options.checkpointing, compile=options.compile),
-        SFTObjective(),
+        SFT(SFTConfig(train_file="unused")),
         options.budget,
     )
     gauge = ours.gauge(examples)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from bough.curation.failure_modes import mistakes, rules
-from bough.curation.locations import Locations
-from bough.evaluation.outcomes import MISTAKES
+from bough.curation.mistakes import all_rules, mistakes
 from bough.formats.steps import read_text
 from bough.types import Message, Task, Trajectory, Turn
+from bough.worlds.household.locations import Locations
+from bough.worlds.household.mistakes import HouseholdRules
 from bough.worlds.interpreter.reasoning import final_answer
 
 SIZE = 250_000
@@ -58,7 +58,7 @@ def look(text: str) -> object:
 
 def repeat(text: str) -> object:
     """The mistakes of an episode in which this was said and seen."""
-    return list(mistakes(_episode(text), rules(MISTAKES, Locations({}))))
+    return list(mistakes(_episode(text), all_rules(HouseholdRules(Locations({})))))
 
 
 def _episode(text: str) -> Trajectory:

@@ -3,13 +3,16 @@
 import ast
 from pathlib import Path
 
+import pytest
+
 SOURCE = Path(__file__).parents[1] / "src" / "bough"
 # Data flows downwards in this list; a module imports only from its own floor and those above it.
 FLOORS = [
-    "bit_exact", "errors", "disk", "cache", "types", "ledger", "metrics", "config", "rundir", "formats", "trajectories",
-    "terminal", "speech", "sandbox", "environments", "worlds", "models", "calls", "trees", "policy", "engines",
-    "objectives", "training", "tracking", "rewards", "rollouts", "curation", "stages", "evaluation", "recipes", "verbs",
-    "runs", "cards", "viewer", "commands", "cli",
+    "bit_exact", "event_loop", "given",
+    "errors", "disk", "cache", "types", "ledger", "metrics", "config", "rundir", "formats", "trajectories",
+    "terminal", "speech", "sandbox", "environments", "worlds", "models", "calls", "trees", "policy", "rewards",
+    "methods", "tracking", "training", "engines", "rollouts", "curation", "online", "train", "evaluation", "recipes",
+    "verbs", "runs", "cards", "viewer", "api", "commands", "cli",
 ]  # fmt: skip
 FLOOR = {name: number for number, name in enumerate(FLOORS)}
 
@@ -45,6 +48,30 @@ def test_imports_point_one_way():
         if FLOOR[name] > FLOOR[floor_of(path)]
     ]
     assert upward == []
+
+
+@pytest.mark.parametrize(
+    ("package", "strangers"),
+    [
+        ("methods", {"environments", "worlds", "engines", "rollouts", "policy", "training"}),
+        ("training", {"environments", "worlds", "engines", "rollouts", "curation"}),
+        ("engines", {"methods", "training"}),
+    ],
+)
+def test_what_a_package_never_imports(package: str, strangers: set[str]):
+    """The floors are one line, but training and playing stand beside each other."""
+    found = {str(path.relative_to(SOURCE)): imported(path) & strangers for path in (SOURCE / package).rglob("*.py")}
+    assert found and not any(found.values()), found
+
+
+def test_training_knows_only_the_contract_of_a_method():
+    modules = {
+        node.module
+        for path in (SOURCE / "training").glob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("bough.methods")
+    }
+    assert modules == {"bough.methods.base"}
 
 
 def test_nothing_is_called_utils():

@@ -15,7 +15,7 @@ READERS = [
     "bough.speech.lines:parse",
     "bough.worlds.interpreter.code:last_block",
     "tests.model_text:tagged",
-    "bough.curation.locations:names",
+    "bough.worlds.household.locations:names",
     "tests.model_text:steps",
     "tests.model_text:look",
     "tests.model_text:repeat",

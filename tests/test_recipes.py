@@ -4,7 +4,9 @@ import pytest
 
 from bough import recipes
 from bough.cli import main
-from bough.config.training import DPOConfig, GRPOConfig, SFTConfig
+from bough.methods.dpo import DPOConfig
+from bough.methods.grpo import GRPOConfig
+from bough.methods.sft import SFTConfig
 from bough.runs.recipe import load_recipe, shipped_recipes
 from bough.runs.run import Run
 from bough.verbs import VERBS, resolve

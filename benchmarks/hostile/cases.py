@@ -52,7 +52,7 @@ def curate(base: Path, folder: Path, rng: Random) -> list[str]:
         words += rng.choice([[], ["--environment", rng.choice(["household", "x", "a.py:X", "os:path"])]])
         if rng.random() < 0.3:
             (folder / "places.json").write_bytes(changed_json(b'{"apple": ["fridge"]}', rng))
-            words += ["--locations", str(folder / "places.json")]
+            words += ["--rules", "household", "--rule-options", f"locations={folder / 'places.json'}"]
     else:
         words += rng.choice([[], ["--rewards", rng.choice(["outcome=1", "outcome=nan", "x=1", "os:getcwd=1", "="])]])
     return words

@@ -1,4 +1,14 @@
-"""Bough turns an open language model into an agent."""
+"""Bough turns an open language model into an agent.
+
+    import bough
+    played = bough.collect("smollm2", "household", tasks=64, attempts=4)
+    pairs = bough.pairs(played)
+    agent = bough.dpo("smollm2", pairs, max_steps=50)
+    print(bough.evaluate(["smollm2", agent], "household", tasks=200))
+
+Every command is a function that takes names or objects and returns objects; `dir(bough)`
+lists them. What is public is loaded when it is first used, so `import bough` is quick.
+"""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -6,41 +16,130 @@ from typing import TYPE_CHECKING, Any
 from bough import bit_exact
 
 if TYPE_CHECKING:
-    from bough.config.training import DPOConfig, GRPOConfig, SFTConfig
+    __version__: str
+    from bough.api.checks import Checkup, check, doctor
+    from bough.api.collect import collect
+    from bough.api.curate import demos, groups, pairs
+    from bough.api.data import convert, show, stats, validate, write
+    from bough.api.evaluate import Compared, Evaluation, HeldOutMeasures, compare, evaluate
+    from bough.api.models import LoadedModel, TrainedModel, load
+    from bough.api.publish import card, merge, push
+    from bough.api.recipe import RecipeRun, run
+    from bough.api.records import Facts, Records
+    from bough.api.training import dpo, grpo, sft
+    from bough.config.sampling import SamplingConfig
+    from bough.engines.local.engine import LocalEngine
     from bough.environments.base import Environment, Observation, WorldError
     from bough.environments.tools import ToolEnvironment, ToolError, tool
     from bough.errors import BoughError, InputError
+    from bough.methods.advantages import group_advantages
+    from bough.methods.dpo import Sides, dpo_loss
+    from bough.methods.grpo import grpo_loss
+    from bough.methods.sft import sft_loss
+    from bough.policy.adapters import Lora
     from bough.policy.policy import Policy
-    from bough.stages.train import Trained, dpo, grpo, sft
     from bough.trajectories.reader import Reader, read
     from bough.trajectories.writer import Writer
     from bough.types import Call, Group, Message, Pair, Task, ToolCall, Trajectory, Turn
 
-__version__ = "0.1.0"
 bit_exact.prepare()  # before anything below loads torch
 
-# What is public and where it lives; loaded when it is first asked for, so that `import bough` is quick.
 _HOMES = {
-    "bough.config.training": ("DPOConfig", "GRPOConfig", "SFTConfig"),
+    "bough.api.checks": ("Checkup", "check", "doctor"),
+    "bough.api.collect": ("collect",),
+    "bough.api.curate": ("demos", "groups", "pairs"),
+    "bough.api.data": ("convert", "show", "stats", "validate", "write"),
+    "bough.api.evaluate": ("Compared", "Evaluation", "HeldOutMeasures", "compare", "evaluate"),
+    "bough.api.models": ("LoadedModel", "TrainedModel", "load"),
+    "bough.api.publish": ("card", "merge", "push"),
+    "bough.api.recipe": ("RecipeRun", "run"),
+    "bough.api.records": ("Facts", "Records"),
+    "bough.api.training": ("dpo", "grpo", "sft"),
+    "bough.config.sampling": ("SamplingConfig",),
+    "bough.engines.local.engine": ("LocalEngine",),
     "bough.environments.base": ("Environment", "Observation", "WorldError"),
     "bough.environments.tools": ("ToolEnvironment", "ToolError", "tool"),
     "bough.errors": ("BoughError", "InputError"),
-    "bough.stages.train": ("Trained", "dpo", "grpo", "sft"),
+    "bough.methods.advantages": ("group_advantages",),
+    "bough.methods.dpo": ("Sides", "dpo_loss"),
+    "bough.methods.grpo": ("grpo_loss",),
+    "bough.methods.sft": ("sft_loss",),
+    "bough.policy.adapters": ("Lora",),
     "bough.policy.policy": ("Policy",),
     "bough.trajectories.reader": ("Reader", "read"),
     "bough.trajectories.writer": ("Writer",),
     "bough.types": ("Call", "Group", "Message", "Pair", "Task", "ToolCall", "Trajectory", "Turn"),
 }
 _HOME = {name: module for module, names in _HOMES.items() for name in names}
-
-__all__ = [  # noqa: RUF022  as above
-    "DPOConfig", "GRPOConfig", "SFTConfig", "Environment", "Observation", "WorldError", "BoughError", "InputError",
-    "Trained", "dpo", "grpo", "sft", "Policy", "Reader", "read", "Writer", "Call", "Group", "Message", "Pair", "Task",
-    "ToolCall", "Trajectory", "Turn", "ToolEnvironment", "ToolError", "tool",
-]  # fmt: skip
+__all__ = [
+    "BoughError",
+    "Call",
+    "Checkup",
+    "Compared",
+    "Environment",
+    "Evaluation",
+    "Facts",
+    "Group",
+    "HeldOutMeasures",
+    "InputError",
+    "LoadedModel",
+    "LocalEngine",
+    "Lora",
+    "Message",
+    "Observation",
+    "Pair",
+    "Policy",
+    "Reader",
+    "RecipeRun",
+    "Records",
+    "SamplingConfig",
+    "Sides",
+    "Task",
+    "ToolCall",
+    "ToolEnvironment",
+    "ToolError",
+    "TrainedModel",
+    "Trajectory",
+    "Turn",
+    "WorldError",
+    "Writer",
+    "card",
+    "check",
+    "collect",
+    "compare",
+    "convert",
+    "demos",
+    "doctor",
+    "dpo",
+    "dpo_loss",
+    "evaluate",
+    "group_advantages",
+    "groups",
+    "grpo",
+    "grpo_loss",
+    "load",
+    "merge",
+    "pairs",
+    "push",
+    "read",
+    "run",
+    "sft",
+    "sft_loss",
+    "show",
+    "stats",
+    "tool",
+    "validate",
+    "write",
+]
 
 
 def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        return import_module("importlib.metadata").version("bough")
     if name not in _HOME:
         raise AttributeError(f"module 'bough' has no attribute {name!r}")
     return getattr(import_module(_HOME[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*__all__, "__version__"])

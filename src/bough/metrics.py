@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-import torch
-from torch import Tensor
+if TYPE_CHECKING:  # settings and losses share a file, and help must not load torch
+    from torch import Tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +26,7 @@ class Mean:
     @classmethod
     def over(cls, values_N: Tensor, counted_N: Tensor) -> Mean:
         """The mean of `values_N` where the mask `counted_N` is true, without a gradient."""
-        return cls(torch.where(counted_N, values_N.detach(), 0.0).sum(), counted_N.sum())
+        return cls(values_N.detach().where(counted_N, 0.0).sum(), counted_N.sum())
 
     def __add__(self, other: Mean) -> Mean:
         return Mean(self.total + other.total, self.count + other.count)

@@ -110,18 +110,18 @@ VERBS: dict[str, Verb] = {
     ),
     "sft": Verb(
         "train on demonstrations",
-        "bough.config.training:SFTConfig", "bough.commands.train:sft",
+        "bough.methods.sft:SFTConfig", "bough.commands.train:sft",
         "  bough sft --train-file sft.jsonl --model smollm2 --output-dir runs/sft\n"
         "  bough sft --config train.yaml --learning-rate 1e-5",
     ),
     "dpo": Verb(
         "train on preference pairs",
-        "bough.config.training:DPOConfig", "bough.commands.train:dpo",
+        "bough.methods.dpo:DPOConfig", "bough.commands.train:dpo",
         "  bough dpo --train-file pairs.jsonl --model runs/sft/final --beta 0.1 --output-dir runs/dpo",
     ),
     "grpo": Verb(
         "train on groups of attempts",
-        "bough.config.training:GRPOConfig", "bough.commands.train:grpo",
+        "bough.methods.grpo:GRPOConfig", "bough.commands.train:grpo",
         "  bough grpo --train-file groups.jsonl --model runs/dpo/final --output-dir runs/grpo",
     ),
     "eval": Verb(

@@ -6,8 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from bough.config.rollouts import CollectConfig
-from bough.config.training import DPOConfig, GRPOConfig, SFTConfig
 from bough.evaluation.results import ModelResult, Results
+from bough.methods.dpo import DPOConfig
+from bough.methods.grpo import GRPOConfig
+from bough.methods.sft import SFTConfig
 from bough.models.resolve import resolve
 from bough.runs.record import StageRecord
 from tests.evaluation.samples import binary, result

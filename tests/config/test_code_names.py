@@ -14,6 +14,7 @@ def test_only_names_with_a_colon_are_code():
     settings = {"environment": "a.py:X", "rewards": ["outcome=1", "overlong={weight: 1}", "b:f=0.5"]}
     assert list(code_in(settings)) == [("environment", "a.py:X"), ("rewards", "b:f")]
     assert list(code_in({"environment": 3, "rewards": None})) == []
+    assert list(code_in({"rules": "household"})) == [] and list(code_in({"rules": "c.py:Y"})) == [("rules", "c.py:Y")]
 
 
 def test_a_config_file_cannot_name_code_and_a_flag_can(tmp_path: Path):

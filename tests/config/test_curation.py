@@ -14,7 +14,6 @@ def test_caps_and_shares_are_words_or_mappings():
 @pytest.mark.parametrize(
     ("kind", "given"),
     [
-        (PairsConfig, {"caps": ["lop=3"]}),
         (PairsConfig, {"caps": ["loop=-1"]}),
         (PairsConfig, {"caps": ["loop"]}),
         (PairsConfig, {"shares": ["loop=1.5"]}),

@@ -213,7 +213,7 @@ def test_a_world_that_answers_differently_or_an_engine_that_breaks_costs_the_rou
     changed = [Message(role="user", content="Choose a window.")]
     moved = SourcedTrajectory(item.trajectory.model_copy(update={"start": changed}), "f", 1)
     assert mined(moved)[1].dropped == {"cannot_replay": 1}
-    assert mined(item, agent=Gambler(broken=True))[1].dropped == {"world_or_engine_broke": 1}
+    assert mined(item, agent=Gambler(broken=True))[1].dropped == {"environment_or_engine_failed": 1}
 
 
 def truths(count: int, draw: Any) -> list[SourcedTrajectory]:

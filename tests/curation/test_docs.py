@@ -1,12 +1,14 @@
 from pathlib import Path
 from typing import get_args
 
-from bough.config.curation import Kind, Reason
+from bough.config.curation import Kind
+from bough.curation.mistakes import all_rules
 from bough.rewards.registry import REWARDS
+from bough.worlds.household.mistakes import HouseholdRules
 
 PAGE = (Path(__file__).parents[2] / "docs" / "curation.md").read_text()
 
 
 def test_every_kind_reason_and_reward_is_explained():
-    for name in (*get_args(Kind), *get_args(Reason), *REWARDS):
+    for name in (*get_args(Kind), *all_rules(HouseholdRules()), *REWARDS):
         assert f"`{name}`" in PAGE, name

@@ -8,14 +8,17 @@ from bough.config.curation import CounterfactualConfig, FailureModesConfig
 from bough.config.rollouts import LimitsConfig
 from bough.curation.counterfactual import Miner
 from bough.curation.failure_pairs import failure_pairs
+from bough.curation.mistakes import PLAIN
 from bough.curation.source import SourcedTrajectory
 from bough.environments.base import Environment
+from bough.environments.rules import MistakeRules
 from bough.ledger import Ledger
 from bough.rollouts.agents import ExpertAgent
 from bough.rollouts.collect import attempts, collect
 from bough.rollouts.episode import play
 from bough.types import Message, Pair, Task, Trajectory
 from bough.worlds.household.environment import Household
+from bough.worlds.household.mistakes import HouseholdRules
 from tests.curation.players import NoisyExpert
 from tests.curation.records import episode, turn
 from tests.environments.worlds import Counting
@@ -35,12 +38,16 @@ def counted(name: str, *replies: str) -> SourcedTrajectory:
 def mined(
     *filed: SourcedTrajectory,
     environment_class: type[Environment] | None = Counting,
+    rules: MistakeRules = PLAIN,
     miner: Any = None,
     **settings: Any,
 ) -> tuple[list[Pair], Ledger]:
     ledger = Ledger("mistakes")
     config = FailureModesConfig(**settings)
-    found = asyncio.run(failure_pairs(filed, config, ledger, kinds=lambda item: environment_class, miner=miner))
+    mining = failure_pairs(
+        filed, config, ledger, environment_of=lambda _: environment_class, rules_of=lambda _: rules, miner=miner
+    )
+    found = asyncio.run(mining)
     assert ledger.kept == len(found)
     return found, ledger
 
@@ -89,7 +96,10 @@ def test_what_a_success_did_there_is_not_shown_if_it_would_be_a_mistake_here_too
     pairs, _ = mined(good, loops, environment_class=None, reasons=["loop"])
     assert [(pair.rejected[0].action, pair.chosen[0].action) for pair in pairs] == [("b", "c")]
     worse = episode("good", "a", "b", "a", "task succeeded", "d")
-    assert mined(worse, loops, environment_class=None, reasons=["loop", "premature_success"])[0] == []
+    assert (
+        mined(worse, loops, environment_class=None, rules=HouseholdRules(), reasons=["loop", "premature_success"])[0]
+        == []
+    )
 
 
 def test_an_expert_who_does_the_same_makes_no_pair():
@@ -101,15 +111,15 @@ def test_an_expert_who_does_the_same_makes_no_pair():
     assert pairs == [] and ledger.dropped == {"expert_does_the_same": 1}
 
 
-def test_where_nobody_knows_better_the_mistake_is_counted():
+def test_a_mistake_without_a_known_better_reply_is_counted():
     bad = counted("bad", "1", "x", "2", "2")
-    assert mined(bad, environment_class=None)[1].dropped == {"nobody_knows_better": 3}
+    assert mined(bad, environment_class=None)[1].dropped == {"no_better_reply_known": 3}
 
     class Dumb(Counting):
         async def expert(self) -> None:
             return None
 
-    assert mined(bad, environment_class=Dumb)[1].dropped == {"nobody_knows_better": 3}
+    assert mined(bad, environment_class=Dumb)[1].dropped == {"no_better_reply_known": 3}
 
 
 def test_a_world_that_has_changed_or_breaks_is_counted():
@@ -121,7 +131,7 @@ def test_a_world_that_has_changed_or_breaks_is_counted():
         async def expert(self) -> str:
             raise ZeroDivisionError
 
-    assert mined(bad, environment_class=Broken)[1].dropped == {"world_broke": 3}
+    assert mined(bad, environment_class=Broken)[1].dropped == {"environment_failed": 3}
 
 
 def test_only_so_many_of_a_reason_from_one_trajectory_and_only_those_that_made_a_pair_count():
@@ -157,7 +167,9 @@ def household(tasks: int) -> list[SourcedTrajectory]:
 
 def test_mistakes_in_a_household_become_pairs_that_hold_when_they_are_played():
     filed = household(12)
-    pairs, ledger = mined(*filed, environment_class=Household, per_trajectory=3, rare=0.08)
+    household_rules = Household.mistake_rules()
+    rules = household_rules.learn([item.trajectory for item in filed], household_rules.Options(rare=0.08))
+    pairs, ledger = mined(*filed, environment_class=Household, rules=rules, per_trajectory=3)
     reasons = {pair.reason for pair in pairs}
     assert {"loop", "implausible_location", "wasted_step"} <= reasons and len(pairs) > 30
     assert ledger.came_in == ledger.kept + ledger.dropped.total()

@@ -10,10 +10,13 @@ from bough.curation.counterfactual import Cost, Miner
 from bough.curation.pair_work import PairWork
 from bough.curation.rounds import Round
 from bough.curation.source import SourcedTrajectory
+from bough.environments.rules import MistakeRules
 from bough.errors import InputError
 from bough.rollouts.episode import play
 from bough.types import Pair, Task
 from bough.worlds.household.environment import Household
+from bough.worlds.household.mistakes import HouseholdRules
+from tests.curation.records import episode, turn
 from tests.environments.worlds import Counting
 from tests.rollouts.players import Script
 
@@ -39,7 +42,7 @@ def test_each_kind_has_its_ledger_and_the_whole_comes_last():
     pairs = asyncio.run(mining.mine())
     assert [pair.reason for pair in pairs] == ["success_over_failure", "parting", "invalid_action", "loop", "loop"]
     assert [ledger.item for ledger in mining.ledgers] == [
-        "episodes", "candidates for episode pairs", "failures, for their parting from success", "mistakes", "pairs",
+        "episodes", "candidates for episode pairs", "failures, compared with successes", "mistakes", "pairs",
     ]  # fmt: skip
     assert mining.ledgers[-1].kept == 5 and mining.cost.rounds == 0
 
@@ -122,8 +125,8 @@ def test_mining_that_was_killed_goes_on_and_ends_in_the_same_pairs(tmp_path: Pat
 
 def test_the_setting_names_the_world_else_the_task_does():
     named, bare = counted("a", "9", environment="household"), counted("b", "9")
-    assert work(named).kind_of(named) is Household and work(bare).kind_of(bare) is None
-    assert work(bare, environment=COUNTING).kind_of(bare) is Counting
+    assert work(named).lookup.environment_of(named) is Household and work(bare).lookup.environment_of(bare) is None
+    assert work(bare, environment=COUNTING).lookup.environment_of(bare) is Counting
 
 
 def test_code_that_a_record_names_is_loaded_only_if_the_setting_names_it_too(tmp_path: Path):
@@ -133,9 +136,9 @@ def test_code_that_a_record_names_is_loaded_only_if_the_setting_names_it_too(tmp
     record = counted("a", "9", environment=name)
     for kinds in ("failure_mode", "right_step", "counterfactual"):
         with pytest.raises(InputError, match=f"^a:1: .*give --environment {name}$"):
-            work(record, kinds=[kinds]).kind_of(record)
+            work(record, kinds=[kinds]).lookup.environment_of(record)
     assert not (tmp_path / "ran").exists()
-    assert work(record, environment=name).kind_of(record) is Counting and (tmp_path / "ran").exists()
+    assert work(record, environment=name).lookup.environment_of(record) is Counting and (tmp_path / "ran").exists()
 
 
 def test_what_successes_did_is_found_without_the_world():
@@ -149,12 +152,55 @@ def test_what_successes_did_is_found_without_the_world():
 
 def test_a_world_that_cannot_be_found_matters_only_where_it_is_needed():
     lost = counted("a", "9", environment="gone")
-    assert work(lost, kinds=["failure_mode"]).kind_of(lost) is None
+    assert work(lost, kinds=["failure_mode"]).lookup.environment_of(lost) is None
     for settings in ({"kinds": ["counterfactual"]}, {"environment": "gone", "kinds": ["failure_mode"]}):
         with pytest.raises(InputError, match="there is no environment 'gone'"):
-            work(lost, **settings).kind_of(lost)
+            work(lost, **settings).lookup.environment_of(lost)
 
 
 def test_rounds_of_tasks_without_a_world_are_counted():
     mining = work(counted("b", "9"), kinds=["counterfactual"])
-    assert asyncio.run(mining.mine()) == [] and mining.ledgers[0].dropped == {"world_unknown": 1}
+    assert asyncio.run(mining.mine()) == [] and mining.ledgers[0].dropped == {"environment_unknown": 1}
+
+
+def test_episodes_are_judged_by_the_rules_of_their_own_environment():
+    named, bare = counted("a", "9", environment="household"), counted("b", "9")
+    other = counted("c", "9", environment="gone")
+    lookup = work(named, bare, other).lookup
+    assert isinstance(lookup.rules_of(named), HouseholdRules)
+    assert type(lookup.rules_of(bare)) is type(lookup.rules_of(other)) is MistakeRules
+    assert isinstance(work(bare, rules="household").lookup.rules_of(bare), HouseholdRules)
+    assert type(work(named, environment=COUNTING).lookup.rules_of(named)) is MistakeRules
+
+
+def test_code_that_a_record_names_is_not_run_for_its_rules(tmp_path: Path):
+    evil = tmp_path / "evil.py"
+    evil.write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\n")
+    record = counted("a", "9", environment=f"{evil}:X")
+    assert type(work(record).lookup.rules_of(record)) is MistakeRules and not (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"reasons": ["lop"]}, "no rule for these episodes gives the reason 'lop'; did you mean loop?"),
+        ({"reasons": ["wasted_step"]}, "no rule .* 'wasted_step'; .*; --rules NAME applies"),
+        ({"reasons": ["parting"]}, "no rule .* 'parting'"),
+        ({"caps": {"partings": 3}}, "'partings'; did you mean parting?"),
+        ({"shares": {"implausible_location": 0.5}}, "'implausible_location'"),
+        ({"rule_options": {"rare": 0.1}}, "--rule-options rare is not an option of these episodes' rules"),
+    ],
+)
+def test_a_reason_that_no_rule_gives_is_refused_before_any_work(settings: dict[str, Any], said: str):
+    with pytest.raises(InputError, match=said):
+        asyncio.run(work(counted("b", "9"), kinds=["failure_mode"], **settings).mine())
+
+
+def test_rules_can_be_given_to_episodes_that_name_no_environment():
+    seen = [("open fridge 1", "It is open."), ("close fridge 1", "It is closed.")]
+    closes = episode("bad", *(turn(*one) for one in seen), success=False)
+    takes = episode("good", turn(*seen[0]), turn("take egg 1 from fridge 1"))
+    filed, settings = [closes, takes], {"kinds": ["failure_mode"], "better": ["success"]}
+    assert asyncio.run(work(*filed, **settings).mine()) == []
+    [pair] = asyncio.run(work(*filed, rules="household", rule_options={"rare": 0.1}, **settings).mine())
+    assert (pair.reason, pair.chosen[0].action) == ("wasted_step", "take egg 1 from fridge 1")

@@ -6,6 +6,7 @@ from bough.config.rollouts import LimitsConfig
 from bough.curation.right_steps import right_steps
 from bough.curation.source import SourcedTrajectory
 from bough.environments.base import Environment, Observation
+from bough.environments.rules import MistakeRules
 from bough.ledger import Ledger
 from bough.rollouts.agents import ExpertAgent
 from bough.rollouts.episode import play
@@ -40,7 +41,11 @@ def found(
 ) -> tuple[list[Pair], Ledger]:
     ledger = Ledger("mistakes")
     config = FailureModesConfig(**settings)
-    return asyncio.run(right_steps([item], config, ledger, kinds=lambda _: environment_class, seed=0)), ledger
+    rules = environment_class.mistake_rules() if environment_class is not None else MistakeRules()
+    steps = right_steps(
+        [item], config, ledger, environment_of=lambda _: environment_class, rules_of=lambda _: rules, seed=0
+    )
+    return asyncio.run(steps), ledger
 
 
 def said(pair: Pair) -> tuple[str, str]:
@@ -71,7 +76,7 @@ def test_failures_have_no_right_steps():
 def test_what_gets_further_is_no_mistake_and_what_cannot_be_asked_is_left_out():
     pairs, ledger = found(counted(Lenient, "a", "b"), Lenient)
     assert pairs == [] and ledger.dropped == {"gets_further": 1}
-    assert found(counted(Counting, *"1234"), None)[1].dropped == {"world_unknown": 2}
+    assert found(counted(Counting, *"1234"), None)[1].dropped == {"environment_unknown": 2}
     assert found(counted(Counting, *"1234"), Lenient)[1].dropped == {"cannot_replay": 2}
 
 

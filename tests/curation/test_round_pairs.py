@@ -1,5 +1,6 @@
 import pytest
 
+from bough.curation.mistakes import PLAIN
 from bough.curation.round_pairs import StateTree, round_pairs
 from bough.curation.source import SourcedTrajectory
 from bough.curation.states import states
@@ -10,7 +11,7 @@ from tests.curation.records import episode, turn
 
 def mined(*filed: SourcedTrajectory) -> tuple[list[Pair], Ledger]:
     ledger = Ledger("failures")
-    found = round_pairs(filed, ledger)
+    found = round_pairs(filed, ledger, rules_of=lambda _: PLAIN)
     assert ledger.kept == len(found) and ledger.came_in == sum(f.trajectory.success is False for f in filed)
     return found, ledger
 
@@ -101,8 +102,8 @@ def test_a_success_shows_no_way_by_a_reply_without_effect():
 
 def test_the_tree_offers_another_way_on_that_is_sound():
     bad = episode("f", "w", success=False)
-    tree = StateTree([episode("s1", "x"), episode("s2", "y", "z"), bad])
-    state = states(bad.trajectory)[0]
+    tree = StateTree([episode("s1", "x"), episode("s2", "y", "z"), bad], lambda _: PLAIN)
+    state = states(bad.trajectory, PLAIN)[0]
 
     def way(not_as: str, *unsound: str) -> str | None:
         found = tree.way_on(state, not_as, lambda turn: turn.action not in unsound)

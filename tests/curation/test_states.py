@@ -1,11 +1,22 @@
-from bough.curation.states import did, first_difference, gained, shared_actions, states, task_key, without_effect
-from bough.types import Message, Task, Turn
+from bough.curation.states import first_difference, gained, shared_actions, task_key
+from bough.curation.states import states as states_of
+from bough.environments.rules import MistakeRules, action_of
+from bough.types import Message, Task, Trajectory, Turn
 from tests.curation.records import episode, turn
 
 
+class SoldOut(MistakeRules):
+    def without_effect(self, turn: Turn) -> bool:
+        return super().without_effect(turn) or turn.observation[0].content == "Sold out."
+
+
+def states(trajectory: Trajectory) -> list[str]:
+    return states_of(trajectory, SoldOut())
+
+
 def test_what_was_done_is_the_action_else_the_whole_reply():
-    assert did(turn("go", thought="Well. ")) == "go"
-    assert did(Turn(reply=Message(role="assistant", content="hm"))) == "hm"
+    assert action_of(turn("go", thought="Well. ")) == "go"
+    assert action_of(Turn(reply=Message(role="assistant", content="hm"))) == "hm"
 
 
 def test_the_same_actions_lead_to_the_same_states_however_they_are_argued_for():
@@ -19,10 +30,11 @@ def test_what_was_seen_makes_a_state():
 
 
 def test_a_reply_without_effect_leaves_the_state_as_it_was():
-    stuck = states(episode("a", "x", turn("?", error="malformed"), turn("fly", "Nothing happens."), "y").trajectory)
+    stuck = states(episode("a", "x", turn("?", error="malformed"), turn("fly", "Sold out."), "y").trajectory)
     plain = states(episode("b", "x", "y").trajectory)
     assert stuck[1] == stuck[2] == stuck[3] and [stuck[0], stuck[1], stuck[4]] == plain
-    assert without_effect(turn("fly", "Nothing happens.")) and not without_effect(turn("x"))
+    other = states_of(episode("a", "x", turn("fly", "Sold out.")).trajectory, MistakeRules())
+    assert other[1] != other[2], "the text tells only its own environment"
 
 
 def test_attempts_can_be_compared_if_task_start_and_tools_are_the_same():

@@ -1,7 +1,8 @@
-from bough.curation.locations import Locations
 from bough.environments.tasks import digest
 from bough.evaluation.outcomes import Outcome, by_task, means
 from bough.types import Message, Task, Trajectory, Turn
+from bough.worlds.household.locations import Locations
+from bough.worlds.household.mistakes import HouseholdRules
 from tests.evaluation.samples import outcomes
 
 REPLY = Message(role="assistant", content="go")
@@ -35,10 +36,12 @@ def test_mistakes_that_rules_see_are_counted_once_a_turn():
     sink = turn("go to sinkbasin 1", "On the sinkbasin 1, you see nothing.")
     turns = [sink, sink, turn("open fridge 1", "It is open."), turn("close fridge 1", "It is closed.")]
     turns.append(turn("task succeeded", "Nothing happens."))
-    places = Locations({"apple": frozenset({"fridge"})})
-    found = Outcome.of(trajectory(start=start, turns=turns, stop="premature_success"), places)
+    rules = HouseholdRules(Locations({"apple": frozenset({"fridge"})}))
+    found = Outcome.of(trajectory(start=start, turns=turns, stop="premature_success"), rules)
     assert found.mistakes == {"implausible_location": 1, "loop": 1, "premature_success": 1, "wasted_step": 1}
-    assert Outcome.of(trajectory(start=start, turns=turns[:1])).mistakes == {}
+    none = dict.fromkeys(["implausible_location", "loop", "premature_success", "wasted_step"], 0)
+    assert Outcome.of(trajectory(start=start, turns=turns[1:1]), rules).mistakes == none
+    assert Outcome.of(trajectory(start=start, turns=turns)).mistakes == {"loop": 1, "premature_success": 0}
 
 
 def test_what_is_not_known_stays_unknown():

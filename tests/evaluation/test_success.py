@@ -83,17 +83,17 @@ def test_costs_and_errors():
 
 
 def test_a_mistakes_rate_is_the_share_of_episodes_that_made_it():
-    made = [{"loop": 3}, {"loop": 1, "wasted_step": 1}, {}, {}]
+    made = [{"loop": 3, "slip": 0}, {"loop": 1, "wasted_step": 1}, {}, {}]
     rows = [row.model_copy(update={"mistakes": one}) for row, one in zip(outcomes("1 1 0 0"), made, strict=True)]
     found = report(rows).mistakes
     assert {kind: rate.mean for kind, rate in found.items()} == {
-        "premature_success": 0, "loop": 0.5, "wasted_step": 0.25, "implausible_location": 0,
+        "loop": 0.5, "slip": 0, "wasted_step": 0.25,
     }  # fmt: skip
     assert found["loop"].interval == rate_interval([1, 1, 0, 0], 4, 0.95)
 
 
-def test_mistakes_nobody_looked_for_are_unknown():
-    assert report(outcomes("1 0")).mistakes["loop"].mean is None
+def test_mistakes_that_were_not_looked_for_have_no_rate():
+    assert report(outcomes("1 0")).mistakes == {}
 
 
 def test_types_of_tasks_have_rates_of_their_own():

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 import torch
 
-from bough.config.training import SFTConfig
 from bough.errors import InputError
+from bough.methods.sft import SFTConfig
 from bough.models.resolve import load_tokenizer
 from bough.policy.adapters import Lora, load_actor
 from bough.policy.load import load_model

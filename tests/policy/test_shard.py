@@ -1,4 +1,4 @@
-"""Pieces of weights; that processes train together what one trains is shown in tests/stages/test_processes.py."""
+"""Pieces of weights; that processes train together what one trains is shown in tests/training/test_processes.py."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -3,7 +3,8 @@ from pathlib import Path
 import pytest
 
 from bough.errors import InputError
-from bough.rewards.registry import REWARDS, find, parameters
+from bough.rewards.registry import REWARDS, find
+from bough.rewards.reward import parameters
 from tests.rewards.records import trajectory
 
 

@@ -1,11 +1,16 @@
+import asyncio
+import re
+from pathlib import Path
+from typing import Any
+
 import pytest
 
 from bough.errors import InputError, RewardRangeError
-from bough.objectives.advantages import group_advantages
+from bough.methods.advantages import group_advantages
 from bough.rewards.bounds import bounded
 from bough.rewards.rubric import Rubric
 from bough.rewards.score import score
-from bough.types import Trajectory
+from bough.types import Task, Trajectory
 from tests.rewards.records import trajectory, turn
 
 
@@ -87,10 +92,86 @@ def test_what_could_not_be_scored_stays_out_of_the_groups_baseline():
         ({}, "the rewards are none"),
         ({"overlong": {"max_lenght": 3}}, "max_lenght is not a setting; did you mean max_length?"),
         ({"outcome": 1.0, "tests.rewards.outcomes:outcome": 1.0}, "cannot be loaded"),
-        ({"outcome": 1.0, "bough.rewards.outcome:outcome": 1.0}, "each needs a name of its own"),
+        ({"outcome": 1.0, "bough.rewards.builtin:outcome": 1.0}, "each needs a name of its own"),
     ],
 )
 def test_a_rubric_that_makes_no_sense_is_refused(rewards: dict[str, float], said: str):
     with pytest.raises(InputError) as error:
         Rubric(rewards)
     assert said in str(error.value)
+
+
+def rank(attempts: list[Trajectory]) -> list[float]:
+    """The share of the group that is longer."""
+    return [sum(len(b.turns) > len(a.turns) for b in attempts) / len(attempts) for a in attempts]
+
+
+async def judged(trajectory: Trajectory) -> float:
+    await asyncio.sleep(0)
+    return float(len(trajectory.turns))
+
+
+def attempts_at(*tasks: str) -> list[Trajectory]:
+    return [
+        trajectory(*[turn()] * length, id=f"{task}{length}", task=Task(id=task)) for length, task in enumerate(tasks, 1)
+    ]
+
+
+def test_a_reward_of_a_group_compares_the_attempts_at_each_task():
+    scored = Rubric({rank: 2.0}).score_all(attempts_at("a", "b", "a", "a"))
+    # Of task a the attempts have 1, 3 and 4 turns; of task b there is one.
+    assert [one.rewards["rank"] for one in scored] == pytest.approx([2 / 3, 0, 1 / 3, 0])
+    assert [one.rewards["total"] for one in scored] == pytest.approx([4 / 3, 0, 2 / 3, 0])
+
+
+def test_a_reward_of_a_group_cannot_score_one_attempt_alone():
+    with pytest.raises(InputError, match="the reward rank compares attempts; score them together"):
+        Rubric([rank]).score(trajectory(turn()))
+
+
+def test_functions_and_names_go_together_and_a_list_weighs_each_1():
+    scored = Rubric([judged, "outcome"]).score(trajectory(turn(), turn(), success=True))
+    assert scored.rewards == {"judged": 2.0, "outcome": 1.0, "total": 3.0}
+
+
+def test_async_rewards_run_at_the_same_time_also_inside_a_running_loop():
+    running = most = 0
+
+    async def slow(trajectory: Trajectory) -> float:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        await asyncio.sleep(0.01)
+        running -= 1
+        return 1.0
+
+    async def notebook() -> list[Trajectory]:
+        return Rubric([slow]).score_all(attempts_at(*"abcd"))
+
+    assert [one.rewards["slow"] for one in asyncio.run(notebook())] == [1.0] * 4 and most == 4
+
+
+def short(attempts: list[Trajectory]) -> list[float]:
+    return [1.0]
+
+
+async def refuses(attempts: list[Trajectory]) -> list[float]:
+    raise RuntimeError("the judge is away")
+
+
+@pytest.mark.parametrize(("reward", "said"), [(short, "returned .1.0. for 2 attempts"), (refuses, "the judge is away")])
+def test_a_group_that_cannot_be_scored_counts_for_each_of_its_attempts(reward: Any, said: str):
+    rubric = Rubric({reward: 1.0, "outcome": 0.0})
+    scored = rubric.score_all(attempts_at("a", "a", "b"))
+    failed = 2 if reward is short else 3
+    assert rubric.failed == {reward.__name__: failed, "outcome": 3} and scored[0].rewards["total"] is None
+    assert re.search(said, rubric.why[reward.__name__])
+
+
+def test_an_error_names_the_line_in_the_rewards_own_file(tmp_path: Path):
+    file = tmp_path / "mine.py"
+    file.write_text("import json\n\ndef parsed(trajectory):\n    return json.loads('{')\n")
+    rubric = Rubric({f"{file}:parsed": 1.0, f"{__name__}:broken": 1.0})
+    rubric.score(trajectory())
+    assert rubric.why["parsed"].endswith(f"({tmp_path.name}/mine.py:4)") and "JSONDecodeError" in rubric.why["parsed"]
+    assert re.search(r"ZeroDivisionError: no turns \(rewards/test_rubric.py:\d+\)$", rubric.why["broken"])

@@ -28,7 +28,7 @@ def finish(folder: Path, kills: int) -> tuple[int, list[str]]:
     """Plays the recipe to its end through so many kills: how often it was hit, and the table that it ends with."""
     folder.mkdir(exist_ok=True)
     (folder / "recipe.yaml").write_text(RECIPE)
-    world = "world.environment=tests.stages.letters:Letters"  # a file names no code
+    world = "world.environment=tests.online.letters:Letters"  # a file names no code
     verb = ["run", "recipe.yaml", "--output-dir", "run", "--report-to", "none", "--set", world]
     command = [sys.executable, "-m", "tests.stages.killed_run", str(kills), "5", *verb]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "200"}

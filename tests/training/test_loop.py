@@ -1,4 +1,4 @@
-"""What the loop does when a step goes wrong; that it trains is shown in tests/stages."""
+"""What the loop does when a step goes wrong; that it trains is shown in tests/training."""
 
 import json
 import logging
@@ -9,16 +9,15 @@ from typing import Any
 import pytest
 import torch
 
-from bough.config.training import SFTConfig
 from bough.errors import BoughError
+from bough.methods.sft import SFT, Demonstration, SFTConfig
 from bough.policy.adapters import Lora
 from bough.policy.policy import Policy
 from bough.rundir import RunDir
-from bough.stages.sft import Demonstration, SFTObjective
 from bough.training.checkpoint import checkpoints
 from bough.training.loop import Trainer
 from bough.training.metrics_file import MetricsFile
-from bough.training.source import Batch, FileSource
+from bough.training.source import Batch, PlannedSource
 from bough.training.step import Step
 from bough.types import Call
 
@@ -46,7 +45,7 @@ def trainer(tmp_path: Path, **settings: Any) -> Trainer:
     run = RunDir(tmp_path)
     run.create(config)
     policy = Policy.load("tiny", lora=Lora(r=4))
-    return Trainer(policy, SFTObjective(), FileSource(EXAMPLES, config), config, run, lambda folder, _: folder.mkdir())
+    return Trainer(policy, SFT(config), PlannedSource(EXAMPLES, config), config, run, lambda folder, _: folder.mkdir())
 
 
 def failing(monkeypatch: pytest.MonkeyPatch, times: int) -> None:
@@ -81,14 +80,14 @@ def test_out_of_memory_twice_is_a_failure_with_advice(tmp_path: Path, monkeypatc
 def test_a_loss_that_is_no_number_stops_with_the_batch_saved_and_the_weights_untouched(tmp_path: Path):
     broken = trainer(tmp_path)
     weights = {name: value.clone() for name, value in broken.policy.named_parameters()}
-    objective = broken.objective
-    real = objective.loss
+    method = broken.method
+    real = method.loss
 
     def loss(*arguments: Any) -> Any:
         found = real(*arguments)
         return found._replace(value=found.value * float("nan"))
 
-    objective.loss = loss  # type: ignore[method-assign]
+    method.loss = loss  # type: ignore[method-assign]
     with pytest.raises(BoughError, match="the loss of step 1 is nan"):
         broken.train()
     rows = [json.loads(line) for line in (tmp_path / "bad-batch-1.jsonl").read_text().splitlines()]

@@ -1,9 +1,11 @@
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch import nn
 
 from bough.errors import InputError
-from bough.training.optimizer import make_optimizer
+from bough.training.optimizer import Decay, learning_rate, make_optimizer
 
 
 def test_vectors_do_not_decay_and_frozen_weights_are_left_out():
@@ -17,3 +19,29 @@ def test_vectors_do_not_decay_and_frozen_weights_are_left_out():
 def test_8_bit_without_cuda_is_an_input_error():
     with pytest.raises(InputError, match="needs CUDA"):
         make_optimizer([("w", nn.Parameter(torch.zeros(2, 2)))], kind="adamw_8bit", learning_rate=0.1, weight_decay=0)
+
+
+def rates(count: int, decay: Decay, warmup_ratio: float = 0.2) -> list[float]:
+    return [learning_rate(i, count, peak=1.0, warmup_ratio=warmup_ratio, decay=decay) for i in range(count)]
+
+
+def test_warm_up_then_linear_decay():
+    assert rates(10, "linear") == pytest.approx([1 / 3, 2 / 3, 1, 7 / 8, 6 / 8, 5 / 8, 4 / 8, 3 / 8, 2 / 8, 1 / 8])
+
+
+def test_constant_stays_at_its_peak():
+    assert rates(5, "constant") == [0.5, 1, 1, 1, 1]
+
+
+def test_cosine_is_half_way_down_in_the_middle():
+    assert rates(4, "cosine", warmup_ratio=0)[2] == pytest.approx(0.5)
+
+
+@settings(deadline=None)
+@given(st.integers(1, 200), st.sampled_from(["cosine", "linear", "constant"]), st.floats(0, 1))
+def test_the_rate_is_never_zero_and_never_rises_again(count: int, decay: Decay, ratio: float):
+    values = rates(count, decay, ratio)
+    assert all(0 < value <= 1 for value in values)
+    top = values.index(max(values))
+    assert values[: top + 1] == sorted(values[: top + 1])
+    assert values[top:] == sorted(values[top:], reverse=True)

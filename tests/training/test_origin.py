@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from bough.config.training import DPOConfig
 from bough.errors import InputError
+from bough.methods.dpo import DPOConfig
 from bough.models.digest import folder_digest
 from bough.rundir import RunDir
 from bough.training.origin import Origin, start_of

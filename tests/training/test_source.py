@@ -1,9 +1,14 @@
+import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from bough.config.training import SFTConfig
-from bough.training.objective import Example
-from bough.training.source import FileSource
+import torch
+
+from bough.methods.base import Example
+from bough.methods.grpo import GroupExample
+from bough.methods.sft import SFTConfig
+from bough.training.source import Batch, PlannedSource
 from bough.types import Call
 
 EXAMPLES = [
@@ -12,12 +17,12 @@ EXAMPLES = [
 ]
 
 
-def source(**more: Any) -> FileSource:
+def source(**more: Any) -> PlannedSource:
     config = SFTConfig(train_file=Path("x"), output_dir=Path("y"), batch_size=2, num_epochs=2, **more)
-    return FileSource(EXAMPLES, config)
+    return PlannedSource(EXAMPLES, config)
 
 
-def numbers(found: FileSource, step: int) -> set[int]:
+def numbers(found: PlannedSource, step: int) -> set[int]:
     return {example.calls[0].completion_ids[0] for example in found.batch(step).examples}
 
 
@@ -50,3 +55,22 @@ def test_without_a_threshold_nothing_is_told():
     before = found.levels
     found.tell(0.9)
     assert found.levels == before
+
+
+PLAYED = GroupExample(
+    calls=[Call(prompt_ids=[5, 6], completion_ids=[7, 2])],
+    advantages=(1.0,),
+    old_logprobs=(torch.tensor([-0.5, -2.0]),),
+)
+
+
+def test_calls_and_tensors_are_written_as_plain_json(tmp_path: Path):
+    assert Batch([PLAYED], 0).dump(tmp_path / "bad.jsonl") == str(tmp_path / "bad.jsonl")
+    (line,) = (tmp_path / "bad.jsonl").read_text().splitlines()
+    row = json.loads(line)
+    assert row["old_logprobs"] == [[-0.5, -2.0]] and row["calls"][0]["completion_ids"] == [7, 2]
+
+
+def test_the_first_records_are_named_where_they_have_a_place(tmp_path: Path):
+    examples = [replace(PLAYED, place=place) for place in ("a:1", "", "a:3", "a:4")]
+    assert Batch(examples, 0).dump(tmp_path / "bad.jsonl").endswith("bad.jsonl (from a:1, a:3…)")

@@ -5,14 +5,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from bough.config.training import DPOConfig, GRPOConfig
+from bough.methods.base import Example
+from bough.methods.dpo import DPO, DPOConfig, Preference
+from bough.methods.grpo import GRPO, GroupExample, GRPOConfig
+from bough.methods.sft import SFT, Demonstration, SFTConfig
 from bough.policy.adapters import Lora
 from bough.policy.policy import Policy
 from bough.policy.reference import Reference
-from bough.stages.dpo import DPOObjective, Preference
-from bough.stages.grpo import GroupExample, GRPOObjective
-from bough.stages.sft import Demonstration, SFTObjective
-from bough.training.objective import Example
 from bough.training.step import Step
 from bough.types import Call
 
@@ -38,11 +37,11 @@ def policy() -> Policy:
     return loaded.train()
 
 
-def gradient(policy: Policy, objective: object, parts: list[Example], budget: int) -> tuple[float, torch.Tensor]:
+def gradient(policy: Policy, method: object, parts: list[Example], budget: int) -> tuple[float, torch.Tensor]:
     policy.zero_grad()
     torch.manual_seed(7)
     policy.eval()  # dropout would differ between rows of different shape
-    step = Step(policy, objective, parts, budget=budget)  # type: ignore[arg-type]
+    step = Step(policy, method, parts, budget=budget)  # type: ignore[arg-type]
     found = step.run(10.0, Reference(policy), backward=True)
     gradients = [p.grad.flatten() for p in policy.parameters() if p.requires_grad and p.grad is not None]
     return found.loss, torch.cat(gradients)
@@ -58,30 +57,32 @@ ATTEMPTS = GroupExample(
     calls=CALLS + OTHERS, advantages=(1.0,) * 5 + (-1.0,) * 5, weights=(1.0,) * 10, denominator=10.0
 )
 
+SFT_METHOD = SFT(SFTConfig(train_file=FILE))
+
 
 @pytest.mark.parametrize(
-    ("objective", "parts"),
+    ("method", "parts"),
     [
-        (DPOObjective(DPOConfig(train_file=FILE)), [pair(i) for i in range(5)]),
-        (DPOObjective(DPOConfig(train_file=FILE, beta=0.5, nll_alpha=1.0)), [EPISODE_PAIR, pair(2)]),
-        (SFTObjective(), SFTObjective().parts(DEMONSTRATION)),
-        (GRPOObjective(GRPOConfig(train_file=FILE)), GRPOObjective(GRPOConfig(train_file=FILE)).parts(ATTEMPTS)),
+        (DPO(DPOConfig(train_file=FILE)), [pair(i) for i in range(5)]),
+        (DPO(DPOConfig(train_file=FILE, beta=0.5, nll_alpha=1.0)), [EPISODE_PAIR, pair(2)]),
+        (SFT_METHOD, SFT_METHOD.parts(DEMONSTRATION)),
+        (GRPO(GRPOConfig(train_file=FILE)), GRPO(GRPOConfig(train_file=FILE)).parts(ATTEMPTS)),
     ],
     ids=["round pairs", "episode pair", "demonstration", "attempts"],
 )
 @pytest.mark.parametrize("budget", [16, 40, 60])
-def test_rows_do_not_change_loss_or_gradient(policy: Policy, objective: object, parts: list[Example], budget: int):
-    loss, expected = gradient(policy, objective, parts, 4096)
-    split_loss, split = gradient(policy, objective, parts, budget)
+def test_rows_do_not_change_loss_or_gradient(policy: Policy, method: object, parts: list[Example], budget: int):
+    loss, expected = gradient(policy, method, parts, 4096)
+    split_loss, split = gradient(policy, method, parts, budget)
     assert split_loss == pytest.approx(loss, rel=1e-5)
     assert torch.linalg.norm(split - expected) <= 1e-5 * torch.linalg.norm(expected)
 
 
 def test_a_part_larger_than_a_row_is_computed_with_the_same_dropout_twice(policy: Policy):
     """With dropout on, the loss of the first pass must be the loss whose gradient the second takes."""
-    objective = DPOObjective(DPOConfig(train_file=FILE))
+    method = DPO(DPOConfig(train_file=FILE))
     torch.manual_seed(3)
-    step = Step(policy, objective, [EPISODE_PAIR], budget=40)
+    step = Step(policy, method, [EPISODE_PAIR], budget=40)
     assert len(step.rows) > 1
     policy.zero_grad()
     step.run(1.0, Reference(policy), backward=True)
@@ -97,12 +98,12 @@ def test_a_part_larger_than_a_row_is_computed_with_the_same_dropout_twice(policy
 
 
 def test_parts_that_share_no_row_are_computed_apart(policy: Policy):
-    step = Step(policy, DPOObjective(DPOConfig(train_file=FILE)), [pair(0), pair(4)], budget=30)
+    step = Step(policy, DPO(DPOConfig(train_file=FILE)), [pair(0), pair(4)], budget=30)
     assert sorted(len(rows) for rows in step._connected_rows()) == [1, 1]
 
 
 def test_shared_tokens_are_counted_once(policy: Policy):
-    step = Step(policy, SFTObjective(), SFTObjective().parts(DEMONSTRATION), budget=4096)
+    step = Step(policy, SFT_METHOD, SFT_METHOD.parts(DEMONSTRATION), budget=4096)
     found = step.run(1.0, None, backward=False)
     assert found.tokens_raw == sum(len(c.prompt_ids) + len(c.completion_ids) - 1 for c in CALLS)
     assert found.tokens_computed == 24 + 5 * 2  # the longest history, and two answered tokens of each call

@@ -18,6 +18,8 @@ from bough.cards.places import without_places
 from bough.cards.subject import Subject, find_subject
 from bough.cards.usage import usage
 from bough.config.card import CardConfig
+from bough.disk import write_atomically
+from bough.errors import InputError
 
 
 @dataclass(frozen=True)
@@ -42,6 +44,21 @@ def make_card(config: CardConfig) -> Card:
     ]
     text = without_places("\n\n".join(parts) + "\n", _places(subject))
     return Card(text, config.output or subject.weights / "README.md", tuple(_missing(base, found, config)))
+
+
+def write_card(config: CardConfig) -> Card:
+    """Makes the card and writes it; an existing file is replaced only with `overwrite`."""
+    made = make_card(config)
+    if made.path.is_dir():
+        raise InputError(f"{made.path} is a folder; --output names a file")
+    if made.path.exists() and not config.overwrite:
+        raise InputError(f"{made.path} exists; --overwrite replaces it, --output names another file")
+    try:
+        made.path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(made.path, made.text)
+    except OSError as error:
+        raise InputError(f"{made.path}: cannot be written: {error.strerror}") from None
+    return made
 
 
 def _body(subject: Subject, base: BaseModel, found: Sequence[Measured], config: CardConfig) -> Iterator[str]:

@@ -15,10 +15,12 @@ from typing import Any
 from bough import disk
 from bough.cards.places import nearby
 from bough.config.base import Config
-from bough.config.training import DPOConfig, GRPOConfig, SFTConfig
 from bough.config.yaml_file import YamlFile
 from bough.curation.output import ENDINGS, ledger_path
 from bough.errors import InputError
+from bough.methods.dpo import DPOConfig
+from bough.methods.grpo import GRPOConfig
+from bough.methods.sft import SFTConfig
 from bough.models.resolve import BUILT_IN
 from bough.rundir import RunDir
 from bough.training.metrics_file import MetricsFile

@@ -16,7 +16,6 @@ from bough.cards.subject import Evaluation, Subject
 from bough.config.evaluation import BASELINES
 from bough.errors import InputError
 from bough.evaluation.comparison import compare
-from bough.evaluation.outcomes import MISTAKES
 from bough.evaluation.results import ModelResult, Results
 from bough.evaluation.success import Measure, SuccessReport, report
 from bough.models.resolve import BUILT_IN
@@ -133,9 +132,9 @@ def _group(group: Measured) -> Iterator[str]:
     if ends:
         rows = [[code(end), *(str(one.failures.get(end, 0)) for one in reports.values())] for end in ends]
         yield table(["how failures ended", *map(plain, reports)], rows)
-    mistakes = [kind for kind in MISTAKES if any(one.mistakes[kind].mean for one in reports.values())]
+    mistakes = sorted({reason for one in reports.values() for reason, rate in one.mistakes.items() if rate.mean})
     if mistakes:
-        rows = [[code(kind), *(_rate(one.mistakes[kind]) for one in reports.values())] for kind in mistakes]
+        rows = [[code(reason), *(_rate(one.mistakes.get(reason)) for one in reports.values())] for reason in mistakes]
         yield table(["episodes with a mistake", *map(plain, reports)], rows)
 
 

@@ -6,27 +6,16 @@ from pathlib import Path
 
 from rich.filesize import decimal
 
-from bough.cards.card import make_card
+from bough.cards.card import write_card
 from bough.cards.release import make_release
 from bough.cards.subject import find_subject
 from bough.cards.upload import upload
 from bough.config.card import CardConfig, PushConfig
-from bough.disk import write_atomically
-from bough.errors import InputError
 from bough.terminal import console
 
 
 def card(config: CardConfig) -> int:
-    made = make_card(config)
-    if made.path.is_dir():
-        raise InputError(f"{made.path} is a folder; --output names a file")
-    if made.path.exists() and not config.overwrite:
-        raise InputError(f"{made.path} exists; --overwrite replaces it, --output names another file")
-    try:
-        made.path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(made.path, made.text)
-    except OSError as error:
-        raise InputError(f"{made.path}: cannot be written: {error.strerror}") from None
+    made = write_card(config)
     for missing in made.missing:
         console.err().print(f"note: {console.printable(missing)}", style="yellow", markup=False)
     console.out().print(f"the card is in {made.path}", markup=False)

@@ -2,70 +2,20 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from bough.config.evaluation import CompareConfig
-from bough.disk import write_json
-from bough.errors import InputError
-from bough.evaluation.comparison import compare as compare_models
-from bough.evaluation.gate import gate
-from bough.evaluation.results import ModelResult, Results
-from bough.evaluation.success import report
+from bough.evaluation.results import Results
+from bough.evaluation.side_by_side import side_by_side
 from bough.terminal import console
 from bough.terminal.evaluation import show
 
 
 def compare(config: CompareConfig) -> int:
-    files = {path: Results.read(path) for path in config.files}
-    _comparable(files)
-    models = _named_apart(files)
-    if len(models) < 2:
-        raise InputError(f"{config.files[0]} contains one model; a comparison needs two: give a second file")
-    early = any(results.stop_width is not None for results in files.values())
-    found = compare_models(models, against=config.against, level=config.level, sequential=early)
-    reports = {
-        model.name: report(model.outcomes, lost=model.lost, level=config.level, sequential=early).to_json()
-        for model in models
-    }
-    comparisons = [one.to_json() for one in found]
-    show(reports, comparisons, config.level)
-    for note in _notes(models):
+    found = side_by_side({path: Results.read(path) for path in config.files}, config)
+    show(found.reports, found.comparisons, found.level)
+    for note in found.notes:
         console.out().print(console.printable(note), style="yellow", markup=False)
-    alpha = round(1.0 - config.level, 12)
-    decision = gate(models[0], models[-1], alpha=alpha, sequential=early) if config.gate else None
-    if decision is not None:
-        console.out().print(console.printable(f"\n{decision.reason}"), style="bold", markup=False)
+    if found.decision is not None:
+        console.out().print(console.printable(f"\n{found.decision.reason}"), style="bold", markup=False)
     if config.output:
-        decided = decision.to_json() if decision is not None else None
-        write_json(config.output, {"reports": reports, "comparisons": comparisons, "gate": decided})
-    return 0 if decision is None or decision.promote else 1
-
-
-def _comparable(files: dict[Path, Results]) -> None:
-    """Results of other worlds, tasks or draws say nothing about each other."""
-    (first, reference), *others = files.items()
-    problems = [
-        f"{what} is {getattr(reference, what)!r} in {first} and {getattr(results, what)!r} in {path}"
-        for path, results in others
-        for what in ("environment", "options", "split", "seed")
-        if getattr(results, what) != getattr(reference, what)
-    ]
-    if problems:
-        raise InputError("these results cannot be compared:", problems)
-
-
-def _named_apart(files: dict[Path, Results]) -> list[ModelResult]:
-    """All models; one name in several files is told apart by the file."""
-    names = [model.name for results in files.values() for model in results.models]
-    return [
-        model.model_copy(update={"name": f"{model.name} ({path})"}) if names.count(model.name) > 1 else model
-        for path, results in files.items()
-        for model in results.models
-    ]
-
-
-def _notes(models: list[ModelResult]) -> list[str]:
-    """Settings that differ between models: a fair question, but one to know about."""
-    keys = sorted({key for model in models for key in model.settings} - {"adapter"})
-    values = {key: [model.settings.get(key) for model in models] for key in keys}
-    return [f"note: {key} differs: {some}" for key, some in values.items() if any(one != some[0] for one in some)]
+        found.write(config.output)
+    return 0 if found.decision is None or found.decision.promote else 1

@@ -1,13 +1,13 @@
-"""`bough demos`, `bough pairs`, `bough groups`: from episodes to what is trained on."""
+"""`bough demos`, `bough pairs`, `bough groups`: from episodes to training data."""
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
+from bough import event_loop
 from bough.config.curation import CurationConfig, DemosConfig, GroupsConfig, PairsConfig
 from bough.config.rewards import RewardsConfig
 from bough.curation.counterfactual import Cost
@@ -44,7 +44,7 @@ def pairs(config: PairsConfig) -> int:
     filed = read_filed([config.file, *config.also], read, format=config.format)
     read.keep(len(filed))
     work = PairWork(config, filed, tell=_Progress().tell)
-    kept = asyncio.run(work.mine())
+    kept = event_loop.run(work.mine())
     more: dict[str, Any] = {"reasons": dict(Counter(pair.reason for pair in kept).most_common())}
     if work.cost.rounds:
         more["cost"] = work.cost.to_json()
@@ -54,7 +54,7 @@ def pairs(config: PairsConfig) -> int:
 
 
 def _scored(filed: list[SourcedTrajectory], config: RewardsConfig) -> tuple[list[SourcedTrajectory], dict[str, Any]]:
-    """The trajectories with the rewards that were asked for, and what to report of them."""
+    """The trajectories with the requested rewards, and what to report about them."""
     if not config.rewards:
         return filed, {}
     with_rewards, rubric = scored(filed, config.rewards)
@@ -65,7 +65,7 @@ def _scored(filed: list[SourcedTrajectory], config: RewardsConfig) -> tuple[list
 
 
 class _Progress:
-    """One line in a while: playing on takes long."""
+    """Prints a line of progress every few seconds."""
 
     def __init__(self) -> None:
         self.said_at = time.monotonic()
@@ -73,7 +73,7 @@ class _Progress:
     def tell(self, cost: Cost) -> None:
         if time.monotonic() - self.said_at >= LINE_EVERY_S:
             self.said_at = time.monotonic()
-            console.err().print(f"{cost.rounds} rounds, {cost.episodes} episodes, {cost.sampled_turns} replies drawn")
+            console.err().print(f"{cost.rounds} rounds, {cost.episodes} episodes, {cost.sampled_turns} replies sampled")
 
 
 def _write(config: CurationConfig, records: Sequence[Sample], ledgers: Sequence[Ledger], what: str, **more: Any) -> int:

@@ -10,8 +10,7 @@ def evaluate(config: EvalConfig) -> int:
 
 
 def _episodes(config: EvalConfig) -> int:
-    import asyncio
-
+    from bough import event_loop
     from bough.evaluation.contest import contest
     from bough.evaluation.results import FILE_NAME
     from bough.rollouts.collect import lost_lines
@@ -20,7 +19,7 @@ def _episodes(config: EvalConfig) -> int:
 
     progress = ContestProgress()
     try:
-        results = asyncio.run(contest(config, progress))
+        results = event_loop.run(contest(config, progress))
     finally:
         progress.end()
     for model in results.models:

@@ -2,40 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any
-
 from bough.config.merge import MergeConfig
-from bough.disk import drafting, put_in_place
-from bough.errors import InputError
-from bough.models.gguf_file import write_gguf
-from bough.models.resolve import load_tokenizer
-from bough.policy.adapters import load_actor
-from bough.policy.load import base_and_adapter, load_model
+from bough.policy.merge import merge_adapter
 from bough.terminal import console
 
 
 def merge(config: MergeConfig) -> int:
-    import torch
-
-    if config.output.exists():
-        raise InputError(f"{config.output} exists; name a {'file' if config.is_gguf else 'folder'} that does not")
-    base = config.model or base_and_adapter(str(config.adapter))[0]
-    model = load_model(base, dtype=torch.float32, device=torch.device("cpu"), quantize=False)
-    merged = load_actor(model, config.adapter).merge_and_unload()
-    has_tokenizer = (config.adapter / "tokenizer.json").is_file()
-    tokenizer = load_tokenizer(str(config.adapter) if has_tokenizer else base)
-    if config.is_gguf:
-        write_gguf(merged, tokenizer, config.output, config.gguf_type or "f16")
-    else:
-        _write_folder(merged, tokenizer, config.output)
+    base = merge_adapter(config)
     console.out().print(f"{config.adapter} merged into {base}: {config.output}", markup=False)
     return 0
-
-
-def _write_folder(model: Any, tokenizer: Any, folder: Path) -> None:
-    draft = folder.with_name(f".{folder.name}")
-    with drafting(draft, folder):
-        model.save_pretrained(draft)
-        tokenizer.save_pretrained(draft)
-        put_in_place(draft, folder)

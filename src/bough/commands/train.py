@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from bough.config.training import DPOConfig, GRPOConfig, SFTConfig
+from bough import train
+from bough.methods.dpo import DPOConfig
+from bough.methods.grpo import GRPOConfig
+from bough.methods.sft import SFTConfig
 from bough.policy.processes import Processes
-from bough.stages import train
 from bough.terminal import console
 from bough.training.metrics_file import MetricsFile
+from bough.training.run import Trained
 
 
 def sft(config: SFTConfig) -> int:
@@ -21,7 +24,7 @@ def grpo(config: GRPOConfig) -> int:
     return _tell(train.grpo(config))
 
 
-def _tell(trained: train.Trained) -> int:
+def _tell(trained: Trained) -> int:
     """What came of it, said by one process for all."""
     if not Processes().first:
         return 0

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-SETTINGS = ("environment", "rewards")
+SETTINGS = ("environment", "rewards", "rules")
 
 
 def is_code(name: str) -> bool:

@@ -8,12 +8,11 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field
 
 from bough.config.base import Config
+from bough.config.environment import OptionValues
 from bough.config.rewards import RewardsConfig
 from bough.config.rollouts import AgentConfig, LimitsConfig
 from bough.config.sampling import SamplingConfig
 
-Reason = Literal["loop", "premature_success", "implausible_location", "invalid_action", "wasted_step"]
-PairReason = Reason | Literal["success_over_failure", "more_progress", "parting", "counterfactual", "right_step"]
 Better = Literal["success", "expert", "sample"]
 Kind = Literal["episode", "parting", "failure_mode", "right_step", "counterfactual"]
 
@@ -77,29 +76,24 @@ class EpisodePairsConfig(Config):
 class FailureModesConfig(Config):
     """Pairs from mistakes that a rule can see."""
 
-    reasons: list[Reason] = Field(
-        ["loop", "premature_success", "implausible_location", "invalid_action", "wasted_step"],
-        description="which mistakes to look for",
+    reasons: list[str] = Field([], description="which mistakes to look for (default: all that the rules find)")
+    rules: str | None = Field(
+        None,
+        description="the environment whose mistake rules to apply (default: the environment that each task names; "
+        "generic rules where it names none)",
     )
+    rule_options: OptionValues = Field({}, description="settings of the environment's mistake rules as key=value")
     better: list[Better] = Field(
         ["success", "expert"],
         description="who says what should have been done, in this order: a success in the same state, the world's "
         "expert, a sample of the model that was played on and did better",
     )
     per_trajectory: int = Field(2, ge=1, description="pairs of one reason from one trajectory at most")
-    caps: Annotated[dict[PairReason, Annotated[int, Field(ge=0)]], BeforeValidator(_counts)] = Field(
+    caps: Annotated[dict[str, Annotated[int, Field(ge=0)]], BeforeValidator(_counts)] = Field(
         {}, description="pairs of a reason at most, such as loop=200 parting=500"
     )
-    shares: Annotated[dict[PairReason, Annotated[float, Field(gt=0, le=1)]], BeforeValidator(_counts)] = Field(
+    shares: Annotated[dict[str, Annotated[float, Field(gt=0, le=1)]], BeforeValidator(_counts)] = Field(
         {}, description="the largest share of all pairs that a reason may have, such as loop=0.3"
-    )
-    locations: Path | None = Field(
-        None,
-        description='a JSON file that says where things are, {"apple": ["countertop", "fridge"], …} '
-        "(default: learnt from what the episodes saw)",
-    )
-    rare: float = Field(
-        0.05, gt=0, lt=1, description="a place is implausible where fewer than this share of such places had the thing"
     )
 
 

@@ -1,1 +1,1 @@
-"""From trajectories to what is trained on: demonstrations, pairs and groups, each with where it came from."""
+"""From trajectories to training data: demonstrations, pairs and groups, each with its source."""

@@ -1,18 +1,17 @@
-"""Playing on from the middle of an episode: the replies up to round t as recorded, then another, then an agent.
+"""Branches: replay an episode up to a turn, give another reply there, and let an agent finish.
 
-A branch is an episode like any other, played from its start by an agent that first says
-what was said. The world must answer as it did then; where it does not, nothing that
-would follow could be compared, and `ReplayError` says so.
+A branch is an episode like any other, played from its start by an agent that first
+repeats the recorded replies. If the environment does not answer as it did when it was
+recorded, nothing that follows could be compared, and `ReplayError` is raised.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from bough.curation.source import SourcedTrajectory
 from bough.engines.base import Answer, Chat
 from bough.environments.base import Environment
 from bough.environments.isolated import Isolated
@@ -20,15 +19,13 @@ from bough.environments.replay import ReplayError, replay
 from bough.rollouts.agents import Agent
 from bough.types import Message, Trajectory, conversation
 
-# Who knows the world that a trajectory was played in.
-Kinds = Callable[[SourcedTrajectory], type[Environment] | None]
-# Rounds at a time: each may hold a page of a browser.
+# Replays at a time: each may hold a page of a browser.
 REPLAYS = 8
 
 
 @asynccontextmanager
 async def at_round(environment_class: type[Environment], trajectory: Trajectory, at: int) -> AsyncIterator[Isolated]:
-    """The environment as it was before turn `at`, for as long as it is needed."""
+    """The environment in its state before turn `at`, closed on exit."""
     environment = await replay(lambda task: Isolated(environment_class, task), trajectory, at)
     try:
         yield environment
@@ -70,7 +67,7 @@ class _BranchChat:
             return Answer(trajectory.turns[self.turn - 1].reply, trajectory.turns[self.turn - 1].call, "stop")
         if self.turn == at + 1:
             if messages != conversation(trajectory.start, trajectory.turns[:at]):
-                raise ReplayError(f"{trajectory.id}: the world does not answer as it did before turn {at + 1}")
+                raise ReplayError(f"{trajectory.id}: the environment does not answer as it did before turn {at + 1}")
             return self.branch.reply
         return await self.chat.answer(messages, tools)
 

@@ -1,11 +1,11 @@
-"""What would have happened: at one round of a trajectory, other replies are drawn and each is played on to the end.
+"""Counterfactual pairs: at one turn of a trajectory, other replies are sampled and each is played to the end.
 
 A reply is better if it leads to success more often. A few plays of each reply find the
-best and the worst; then these two are played again, and only that counts: what made
-them stand out among several may have been luck. From s successes in n plays the rate
-behind them is known up to a Beta posterior, and a pair is made only where the better
-reply is better with the certainty asked for. Nor does the recorded outcome count:
-trajectories are looked into because of how they ended.
+best and the worst. These two are then played again, and only the second plays count:
+what stands out among several may be luck. s successes in n plays give a Beta posterior
+of the success rate, and a pair is made only where the better reply is better with the
+required certainty. The recorded outcome does not count either, since trajectories are
+selected by how they ended.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from bough.curation.journal import Journal, Result
 from bough.curation.posterior import Rate, probability_better
 from bough.curation.round_pairs import round_pair
 from bough.curation.rounds import Round
-from bough.curation.states import did
 from bough.engines.base import Answer, ContextFullError, EngineError
 from bough.environments.base import Environment, WorldError
 from bough.environments.replay import ReplayError
+from bough.environments.rules import action_of
 from bough.ledger import Ledger
 from bough.rollouts.agents import Agent
 from bough.rollouts.collect import Attempt, collect
@@ -40,7 +40,7 @@ T = TypeVar("T")
 
 @dataclass
 class Cost:
-    """What was spent."""
+    """What mining has cost so far."""
 
     rounds: int = 0
     episodes: int = 0
@@ -51,14 +51,14 @@ class Cost:
         return asdict(self)
 
     def become(self, spent: dict[str, int]) -> None:
-        """What had been spent when it was put on file."""
+        """Takes over the cost recorded in a journal."""
         for name, count in spent.items():
             setattr(self, name, count)
 
 
 @dataclass
 class Option:
-    """A reply that was tried: how often it led to success, first and when it counted, and its turn as it was played."""
+    """A reply that was tried: its success rate while scouting, its success rate as evidence, and its turn as played."""
 
     reply: Answer
     recorded: bool
@@ -69,7 +69,7 @@ class Option:
 
 @dataclass
 class Miner:
-    """Looks into rounds with one agent in one world, within a budget."""
+    """Tries other replies with one agent in one environment, within a budget."""
 
     environment_class: type[Environment]
     agent: Agent
@@ -81,7 +81,7 @@ class Miner:
     journal: Journal | None = None
 
     async def pairs(self, rounds: Sequence[Round], ledger: Ledger, *, against: str | None = None) -> list[Pair]:
-        """A pair for each round where one reply is surely better than another."""
+        """A pair for each round where one reply is better than another with the required certainty."""
         found: list[Pair] = []
         waiting = list(rounds)
         while wave := self._wave(waiting):
@@ -104,15 +104,15 @@ class Miner:
             results, spent = known
             self.cost.become(spent)
             return results
-        results = await _together(self._look_into(one, against) for one in wave)
+        results = await _gather(self._look_into(one, against) for one in wave)
         if self.journal is not None:
             self.journal.add(wave, results, self.cost.to_json())
         return results
 
     def _wave(self, waiting: Sequence[Round]) -> list[Round]:
-        """As many of the next rounds as are worth looking into at once and are paid for in the worst case.
+        """The next rounds to play at the same time: as many as the budget covers in the worst case.
 
-        The budget is never passed, and what fits depends on nothing but what was spent.
+        The budget is never exceeded, and the choice depends only on the cost so far.
         """
         config = self.config
         episodes = (config.samples + 1) * config.scouts + 2 * config.plays
@@ -146,7 +146,7 @@ class Miner:
         except ContextFullError:
             return "context_full"
         except (WorldError, EngineError):
-            return "world_or_engine_broke"
+            return "environment_or_engine_failed"
 
     async def _compare(self, one: Round, options: list[Option], against: str) -> Pair | str:
         await self._play_on(one, options, "scout", self.config.scouts)
@@ -165,17 +165,17 @@ class Miner:
         return self._pair(one, best, worst, certainty) if certainty >= self.config.certainty else "not_certain"
 
     async def _options(self, one: Round) -> list[Option]:
-        """The recorded reply and the others that were drawn, one of each action."""
+        """The recorded reply and the sampled ones, one per action."""
         trajectory, at = one.item.trajectory, one.at
         turn = trajectory.turns[at]
         options = {_effect(turn): Option(Answer(turn.reply, turn.call, "stop"), recorded=True)}
-        drawn = await _together(self._draw(one, number) for number in range(self.config.samples))
-        for key, answer in drawn:
+        sampled = await _gather(self._sample(one, number) for number in range(self.config.samples))
+        for key, answer in sampled:
             options.setdefault(key, Option(answer, recorded=False))
         return list(options.values())
 
-    async def _draw(self, one: Round, number: int) -> tuple[str, Answer]:
-        """Another reply, and what it does in the world; replies that do the same are one option."""
+    async def _sample(self, one: Round, number: int) -> tuple[str, Answer]:
+        """Another reply and its effect in the environment; replies with the same effect are one option."""
         trajectory, at = one.item.trajectory, one.at
         async with at_round(self.environment_class, trajectory, at) as environment:
             episode = f"{trajectory.id}@{at}?{number}"
@@ -189,7 +189,7 @@ class Miner:
         return _effect(Turn(reply=answer.message, action=observation.action, error=observation.error)), answer
 
     async def _play_on(self, one: Round, options: list[Option], stage: str, plays: int) -> None:
-        """Plays each option on to the end so many times, and counts."""
+        """Plays each option to the end `plays` times, and counts successes."""
         branches: dict[str, Branch] = {}
         owner: dict[str, Option] = {}
         for place, option in enumerate(options):
@@ -235,8 +235,8 @@ class Miner:
         return int.from_bytes(hashlib.blake2b(f"{self.seed} {episode}".encode(), digest_size=7).digest())
 
 
-async def _together(several: Iterable[Awaitable[T]]) -> list[T]:
-    """All of them, and only when every one has ended the first error of any."""
+async def _gather(several: Iterable[Awaitable[T]]) -> list[T]:
+    """All results. The first error is raised only after every one has ended."""
     results = await asyncio.gather(*several, return_exceptions=True)
     for result in results:
         if isinstance(result, BaseException):
@@ -245,5 +245,5 @@ async def _together(several: Iterable[Awaitable[T]]) -> list[T]:
 
 
 def _effect(turn: Turn) -> str:
-    """What a reply does: its action; all replies that the world could not act on, for one reason, do the same."""
-    return did(turn) if turn.error is None else f"({turn.error})"
+    """What a reply does: its action. All invalid replies with the same error do the same."""
+    return action_of(turn) if turn.error is None else f"({turn.error})"

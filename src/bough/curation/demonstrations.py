@@ -1,4 +1,4 @@
-"""Demonstrations: the episodes worth imitating, an expert's or the model's own successes."""
+"""Demonstrations: episodes to imitate, played by an expert or the model itself."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from bough.types import Trajectory
 
 
 def demonstrations(filed: Sequence[SourcedTrajectory], config: DemosConfig, ledger: Ledger) -> list[Trajectory]:
-    """The episodes that pass every filter, in the order they came in; what is dropped is in the ledger."""
+    """The episodes that pass every filter, in their original order; the ledger counts the dropped ones."""
     good = []
     for number, item in enumerate(filed):
         trajectory, reason = _fit(item.trajectory, config)
@@ -22,7 +22,7 @@ def demonstrations(filed: Sequence[SourcedTrajectory], config: DemosConfig, ledg
             good.append((number, item, trajectory))
         else:
             ledger.drop(reason)
-    # Shortest first, so that of two duplicates and of many attempts the shortest stays.
+    # Shortest first, so that the shortest of duplicates and of several attempts is kept.
     good.sort(key=lambda entry: (len(entry[2].turns), entry[0]))
     seen: set[Hashable] = set()
     of_task: Counter[str] = Counter()
@@ -44,7 +44,7 @@ def demonstrations(filed: Sequence[SourcedTrajectory], config: DemosConfig, ledg
 
 
 def _fit(trajectory: Trajectory, config: DemosConfig) -> tuple[Trajectory, str | None]:
-    """The trajectory as it would be trained on, and why it is not, if so."""
+    """The trajectory as it is trained on, and the reason to drop it, if any."""
     if not config.failures and trajectory.success is not True:
         return trajectory, "failure" if trajectory.success is False else "outcome_unknown"
     if config.min_reward is not None:

@@ -1,8 +1,8 @@
 """Pairs of whole episodes: a success against a failure from the same initial state (EF-DPO).
 
-What both did alike at first is history: both sides would give it the same
-log-probability, so it cancels and is not computed at all. The pair starts where they
-part and runs on both sides to the end.
+Turns at the start that both have in common are history: both sides give them the same
+log-probability, so they cancel and are not computed. The pair starts where the two
+differ, and both sides run to the end of their episode.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from bough.config.curation import EpisodePairsConfig
 from bough.curation.source import SourcedTrajectory
 from bough.curation.states import actions, first_difference, shared_actions, task_key
 from bough.ledger import Ledger
-from bough.rewards.progress import progress
+from bough.rewards.builtin import progress
 from bough.rewards.score import score
 from bough.types import Pair, Trajectory, conversation
 
-REASON, PROGRESS = "success_over_failure", "more_progress"
+SUCCESS, PROGRESS = "success_over_failure", "more_progress"
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ def episode_pairs(
     *,
     reward: str | None = None,
 ) -> list[Pair]:
-    """The pairs of every task. `trajectories` learns who is in a pair, `pairs` which candidates were left out."""
+    """The pairs of every task. `trajectories` counts which are in a pair, `pairs` which candidates were left out."""
     found: list[Pair] = []
     for attempts in by_task(filed).values():
         used: Counter[int] = Counter()
@@ -68,7 +68,7 @@ def episode_pairs(
 
 
 def by_task(filed: Sequence[SourcedTrajectory]) -> dict[str, list[SourcedTrajectory]]:
-    """Attempts that can be compared with each other, by a key of what they have in common."""
+    """The attempts at each task, which can be compared with each other."""
     tasks: defaultdict[str, list[SourcedTrajectory]] = defaultdict(list)
     for item in filed:
         tasks[task_key(item.trajectory)].append(item)
@@ -86,15 +86,15 @@ def _matches(attempts: list[SourcedTrajectory], config: EpisodePairsConfig) -> I
             chosen = [(success, max(failures, key=lambda f: _nearness(success, f))) for success in successes]
         else:
             chosen = list(product(successes, failures))
-        # Those that go along longest part over the fewest actions, so the pair says most about each.
+        # Attempts that share the most actions differ in the fewest, so their pair says most about each.
         chosen.sort(key=lambda match: _nearness(*match), reverse=True)
-        yield from (Match(*match, REASON) for match in chosen)
+        yield from (Match(*match, SUCCESS) for match in chosen)
     if config.progress_margin is not None:
         yield from _by_progress(failures, config.progress_margin)
 
 
 def _by_progress(failures: list[SourcedTrajectory], margin: float) -> Iterator[Match]:
-    """Of two failures the one that got further by `margin` is better; the widest gaps first."""
+    """Of two failures the one with more progress, by at least `margin`, is better; the widest gaps first."""
     known = [(value, f) for f in failures if (value := progress(f.trajectory)) is not None]
     gaps = [(high - low, a, b) for (high, a), (low, b) in product(known, known) if high - low >= margin - 1e-9]
     gaps.sort(key=lambda gap: (-round(gap[0], 9), _length(gap[1])))
@@ -102,7 +102,7 @@ def _by_progress(failures: list[SourcedTrajectory], margin: float) -> Iterator[M
 
 
 def _pair(match: Match, reward: str | None) -> Pair | None:
-    """The pair from where the two part; None where one is only the beginning of the other."""
+    """The pair from the first difference on; None if one attempt is the beginning of the other."""
     better, worse = match.better.trajectory, match.worse.trajectory
     at = first_difference(better.turns, worse.turns)
     chosen, rejected = better.turns[at:], worse.turns[at:]
@@ -132,7 +132,7 @@ def _margin(better: Trajectory, worse: Trajectory, rule: str, reward: str | None
 
 
 def _nearness(success: SourcedTrajectory, failure: SourcedTrajectory) -> tuple[int, float, int]:
-    """How long the failure went along; then how far it got by itself; then the shorter success."""
+    """Actions in common; then the failure's progress; then the shorter success."""
     shared = shared_actions(success.trajectory.turns, failure.trajectory.turns)
     return shared, progress(failure.trajectory) or 0.0, -_length(success)
 

@@ -1,8 +1,8 @@
-"""Pairs from failure modes: the mistake against what somebody who knows better does in that very state.
+"""Pairs from failure modes: a mistake against a better reply in the same state.
 
-Who knows better is asked in the order of the settings: a success that went through the
-same state; the world's expert, after the episode was replayed up to there; a sample of
-the model that was played on and did better with the certainty asked for.
+Sources of better replies are tried in the order of the settings: a success that went
+through the same state; the environment's expert, after the episode was replayed up to
+there; a sample of the model that led to success more often.
 """
 
 from __future__ import annotations
@@ -14,26 +14,27 @@ from dataclasses import dataclass
 
 from pydantic import JsonValue
 
-from bough.config.curation import FailureModesConfig, Reason
-from bough.curation.branches import REPLAYS, Kinds, at_round
+from bough.config.curation import FailureModesConfig
+from bough.curation.branches import REPLAYS, at_round
 from bough.curation.counterfactual import Miner
-from bough.curation.failure_modes import Rule, mistakes, rules
-from bough.curation.locations import Locations
+from bough.curation.lookup import EnvironmentOf, RulesOf
+from bough.curation.mistakes import all_rules, chosen, mistakes
 from bough.curation.round_pairs import StateTree, moved, round_pair
 from bough.curation.rounds import Round
 from bough.curation.source import SourcedTrajectory
-from bough.curation.states import did, states
+from bough.curation.states import states
 from bough.environments.base import Environment, WorldError
 from bough.environments.replay import ReplayError
+from bough.environments.rules import Rule, action_of
 from bough.ledger import Ledger
 from bough.types import Message, Pair, Turn
 
-UNKNOWN = "nobody_knows_better"
+UNKNOWN = "no_better_reply_known"
 
 
 @dataclass(frozen=True)
 class Correction:
-    """What should have been done, or why nobody says so."""
+    """What should have been done, or why that is not known."""
 
     turn: Turn | None
     info: dict[str, JsonValue]
@@ -45,11 +46,12 @@ async def failure_pairs(
     config: FailureModesConfig,
     ledger: Ledger,
     *,
-    kinds: Kinds,
+    environment_of: EnvironmentOf,
+    rules_of: RulesOf,
     miner: Callable[[type[Environment]], Awaitable[Miner]] | None = None,
 ) -> list[Pair]:
-    """A pair for each mistake that somebody knows better than. `kinds` gives a trajectory's world, if it is known."""
-    advisor = Advisor(config, StateTree(filed), rules(config.reasons, _locations(filed, config)), kinds, ledger)
+    """A pair for each mistake that a better reply is known for."""
+    advisor = Advisor(config, StateTree(filed, rules_of), environment_of, rules_of, ledger)
     gate = asyncio.Semaphore(REPLAYS)
 
     async def ask(item: SourcedTrajectory) -> list[Pair | Round]:
@@ -61,43 +63,38 @@ async def failure_pairs(
     rounds: dict[type[Environment], list[Round]] = {}
     for one in found:
         if isinstance(one, Round):
-            environment_class = kinds(one.item)
-            assert environment_class is not None and miner is not None, "samples need a world and a miner"
+            environment_class = environment_of(one.item)
+            assert environment_class is not None and miner is not None, "samples need an environment and a miner"
             rounds.setdefault(environment_class, []).append(one)
-    for environment_class, of_kind in rounds.items():
+    for environment_class, of_environment in rounds.items():
         assert miner is not None
-        pairs += await (await miner(environment_class)).pairs(of_kind, ledger, against="recorded")
+        pairs += await (await miner(environment_class)).pairs(of_environment, ledger, against="recorded")
     return pairs
-
-
-def _locations(filed: Sequence[SourcedTrajectory], config: FailureModesConfig) -> Locations:
-    if "implausible_location" not in config.reasons:
-        return Locations({})
-    if config.locations is not None:
-        return Locations.read(config.locations)
-    return Locations.learn((item.trajectory for item in filed), config.rare)
 
 
 @dataclass(frozen=True)
 class Advisor:
-    """Finds mistakes and asks who knows better."""
+    """Finds mistakes and better replies."""
 
     config: FailureModesConfig
     tree: StateTree
-    rules: dict[Reason, Rule]
-    kinds: Kinds
+    environment_of: EnvironmentOf
+    rules_of: RulesOf
     ledger: Ledger
 
+    def rules(self, item: SourcedTrajectory) -> dict[str, Rule]:
+        return chosen(all_rules(self.rules_of(item)), self.config.reasons)
+
     async def look_at(self, item: SourcedTrajectory) -> list[Pair | Round]:
-        """A pair for each mistake of a trajectory, or a round to look into where nobody could say."""
+        """A pair for each mistake of a trajectory, or a round to sample at where no better reply is known."""
         found: list[Pair | Round] = []
         count: Counter[str] = Counter()
-        for mistake in mistakes(item.trajectory, self.rules):
+        for mistake in mistakes(item.trajectory, self.rules(item)):
             if count[mistake.reason] == self.config.per_trajectory:
                 self.ledger.drop("more_than_per_trajectory")
                 continue
-            # A success in the same state needs no world.
-            environment_class = self.kinds(item) if set(self.config.better) - {"success"} else None
+            # A success in the same state needs no environment.
+            environment_class = self.environment_of(item) if set(self.config.better) - {"success"} else None
             advice = await self._advice(item, mistake.turn, environment_class)
             if advice.turn is not None:
                 self.ledger.keep()
@@ -113,13 +110,13 @@ class Advisor:
     async def _advice(
         self, item: SourcedTrajectory, at: int, environment_class: type[Environment] | None
     ) -> Correction:
-        """The first answer of those who are asked; else the best reason why there is none."""
+        """The first better reply in the order of the settings; else why there is none."""
         problem = UNKNOWN
-        for who in self.config.better:
+        for source in self.config.better:
             advice = None
-            if who == "success":
+            if source == "success":
                 advice = self._from_success(item, at)
-            elif who == "expert" and environment_class is not None:
+            elif source == "expert" and environment_class is not None:
                 advice = await _from_expert(item, at, environment_class)
             if advice is not None and advice.turn is not None:
                 return advice
@@ -131,13 +128,14 @@ class Advisor:
         """What a success did in the same state, unless that would be a mistake here too."""
         trajectory = item.trajectory
         instead = trajectory.model_copy(update={"success": None, "stop": None})
+        rules = self.rules(item)
 
         def sound(turn: Turn) -> bool:
             turns = [*trajectory.turns[:at], turn]
             tried = instead.model_copy(update={"turns": turns})
-            return not any(rule(tried, at) for rule in self.rules.values())
+            return not any(rule(tried, at) for rule in rules.values())
 
-        way = self.tree.way_on(states(trajectory)[at], did(trajectory.turns[at]), sound)
+        way = self.tree.way_on(states(trajectory, self.rules_of(item))[at], action_of(trajectory.turns[at]), sound)
         if way is None:
             return None
         other, other_at = way
@@ -146,7 +144,7 @@ class Advisor:
 
 
 async def _from_expert(item: SourcedTrajectory, at: int, environment_class: type[Environment]) -> Correction:
-    """What the expert does after the replayed episode; it is done, to see that the world takes it."""
+    """What the expert does after the replayed episode. It is carried out, to check that it is valid."""
     try:
         async with at_round(environment_class, item.trajectory, at) as environment:
             reply = await environment.expert()
@@ -156,7 +154,7 @@ async def _from_expert(item: SourcedTrajectory, at: int, environment_class: type
     except ReplayError:
         return Correction(None, {}, "cannot_replay")
     except WorldError:
-        return Correction(None, {}, "world_broke")
+        return Correction(None, {}, "environment_failed")
     turn = Turn(
         reply=Message(role="assistant", content=reply),
         action=observation.action,
@@ -167,6 +165,6 @@ async def _from_expert(item: SourcedTrajectory, at: int, environment_class: type
     )
     if turn.error is not None:
         return Correction(None, {}, UNKNOWN)
-    if did(turn) == did(item.trajectory.turns[at]):
+    if action_of(turn) == action_of(item.trajectory.turns[at]):
         return Correction(None, {}, "expert_does_the_same")
     return Correction(turn, {"by": "expert"})

@@ -8,16 +8,16 @@ from bough.config.curation import GroupsConfig
 from bough.curation.episode_pairs import by_task
 from bough.curation.source import SourcedTrajectory
 from bough.ledger import Ledger
-from bough.objectives.advantages import group_advantages
+from bough.methods.advantages import group_advantages
 from bough.rewards.score import score
 from bough.types import Group
 
 
 def groups(filed: Sequence[SourcedTrajectory], config: GroupsConfig, ledger: Ledger) -> list[Group]:
-    """One group a task, or several of `size`; what teaches nothing is dropped, its attempts counted.
+    """One group per task, or several of `size`; groups without a learning signal are dropped.
 
-    An attempt that was not scored stays in its group: advantages leave it out of the
-    baseline, and it is seen that it was there.
+    An attempt that was not scored stays in its group; advantages leave it out of the
+    baseline.
     """
     found = []
     for attempts in by_task(filed).values():

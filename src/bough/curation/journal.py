@@ -1,8 +1,8 @@
-"""What was looked into before a kill: playing on takes long, and what is known is not played again.
+"""A journal of the rounds that were tried, so that mining resumes after a kill.
 
-A line a wave of rounds, written when the wave has ended, in a file beside the output that
-goes when the output is there. The next start with the same settings, the same weights
-and the same trajectories takes the waves from it, in order, as far as they go.
+One line per wave of rounds, written when the wave has ended, in a file next to the
+output that is removed once the output is written. The next start with the same settings,
+weights and trajectories takes its first waves from the journal.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Result = Pair | str
 
 
 class Journal:
-    """The waves of one piece of work."""
+    """The waves of one run of `bough pairs`."""
 
     def __init__(self, config: PairsConfig, filed: Sequence[SourcedTrajectory]) -> None:
         self.path = config.output.with_name(f".{config.output.name}.looked-into")
@@ -33,7 +33,7 @@ class Journal:
         self._old = iter(self._read())
 
     def recall(self, wave: Sequence[Round]) -> tuple[list[Result], dict[str, Any]] | None:
-        """The results of the next wave and what had been spent behind it, if it is on file."""
+        """The results of the next wave and the cost after it, if the journal has them."""
         line = next(self._old, None)
         if line is None or line["rounds"] != _names(wave):
             self._old = iter(())
@@ -42,7 +42,7 @@ class Journal:
         return results, line["cost"]
 
     def add(self, wave: Sequence[Round], results: Sequence[Result], cost: dict[str, Any]) -> None:
-        """Puts a wave on the disk."""
+        """Writes a wave to disk."""
         shown = [one if isinstance(one, str) else one.model_dump(mode="json") for one in results]
         self.path.parent.mkdir(parents=True, exist_ok=True)
         fresh = not self.path.exists()
@@ -57,7 +57,7 @@ class Journal:
         self.path.unlink(missing_ok=True)
 
     def _read(self) -> Iterator[dict[str, Any]]:
-        """The whole lines of a file that is of this work; one that is not gives way."""
+        """The complete lines of a journal of this run; a journal of another run is removed."""
         try:
             data = self.path.read_bytes()
         except OSError:

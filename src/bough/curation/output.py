@@ -1,4 +1,4 @@
-"""Writing what was curated: the records and, beside them, the ledgers; both whole or not at all."""
+"""Writing curated records with their ledgers next to them; both completely or not at all."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ENDINGS = (".jsonl.zst", ".jsonl")
 
 
 def check_output(output: Path, overwrite: bool) -> None:
-    """Says what is wrong with the output's name before any work is done."""
+    """Raises InputError for an unusable output before any work is done."""
     if not output.name.endswith(ENDINGS):
         raise InputError(f"--output {output}: the name must end in .jsonl or .jsonl.zst")
     if output.exists() and not overwrite:
@@ -25,15 +25,15 @@ def check_output(output: Path, overwrite: bool) -> None:
 
 
 def ledger_path(output: Path) -> Path:
-    """pairs.jsonl has its ledger in pairs.ledger.json."""
+    """The ledger of pairs.jsonl is pairs.ledger.json."""
     ending = next(ending for ending in ENDINGS if output.name.endswith(ending))
     return output.with_name(output.name.removesuffix(ending) + ".ledger.json")
 
 
 def write_out(output: Path, records: Iterable[Sample], ledgers: Sequence[Ledger], **more: Any) -> int:
-    """Writes the records and their ledgers, `more` beside them; returns how many records there are.
+    """Writes the records, and their ledgers with `more`; returns the number of records.
 
-    Nothing to write is an InputError that says what became of everything.
+    Raises InputError with the ledgers if there are no records.
     """
     beside = output.with_name(f".{output.name}.{os.getpid()}{output.suffix}")
     try:

@@ -1,4 +1,4 @@
-"""How sure a few plays make us: success rates as Beta posteriors under a uniform prior."""
+"""Success rates of a few plays as Beta posteriors under a uniform prior."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Rate:
 
 
 def probability_better(left: Rate, right: Rate) -> float:
-    """The probability that the rate behind `left` is higher than the one behind `right`.
+    """The probability that the true rate of `left` is higher than that of `right`.
 
     Exact for Beta(a, b) = (s + 1, n − s + 1) on both sides:
 

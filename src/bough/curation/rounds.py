@@ -1,4 +1,4 @@
-"""Rounds: which turns of which trajectories are worth looking into."""
+"""Rounds: the turns of trajectories at which other replies are tried."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from random import Random
 from bough.curation.source import SourcedTrajectory
 from bough.types import Turn
 
-REASON = "counterfactual"
+COUNTERFACTUAL = "counterfactual"
 
 
 @dataclass(frozen=True)
 class Round:
-    """One turn of a trajectory, and why it is looked into."""
+    """One turn of a trajectory, and why other replies are tried there."""
 
     item: SourcedTrajectory
     at: int
-    reason: str = REASON
+    reason: str = COUNTERFACTUAL
 
 
-def telling_rounds(filed: Iterable[SourcedTrajectory], count: int, seed: int) -> list[Round]:
-    """At most `count` rounds of each trajectory whose outcome is known, drawn where there was most to choose.
+def sample_rounds(filed: Iterable[SourcedTrajectory], count: int, seed: int) -> list[Round]:
+    """At most `count` rounds of each trajectory whose outcome is known, sampled where the model was least certain.
 
-    That is where the model would likely have said something else: a round's weight is one
-    minus the probability of the reply it gave, where that is on file.
+    A round's weight is one minus the probability of the recorded reply, where its
+    log-probabilities are known.
     """
     found = []
     for item in filed:
@@ -42,7 +42,7 @@ def telling_rounds(filed: Iterable[SourcedTrajectory], count: int, seed: int) ->
 
 
 def _openness(turn: Turn) -> float:
-    """How likely another draw would have been another reply."""
+    """The probability that another sample would have been another reply."""
     if turn.call is None or turn.call.logprobs is None:
         return 1.0
     return 1 - exp(min(0.0, sum(turn.call.logprobs)))

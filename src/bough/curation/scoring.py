@@ -1,4 +1,4 @@
-"""Giving filed trajectories the rewards that were asked for."""
+"""Scoring recorded trajectories with the requested rewards."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ from bough.rewards.rubric import TOTAL, Rubric
 def scored(filed: Sequence[SourcedTrajectory], rewards: Mapping[str, Weight]) -> tuple[list[SourcedTrajectory], Rubric]:
     """The trajectories with every reward and their total, and the rubric, which knows what failed."""
     rubric = Rubric(rewards)
-    return [replace(item, trajectory=rubric.score(item.trajectory)) for item in filed], rubric
+    found = rubric.score_all([item.trajectory for item in filed])
+    return [replace(item, trajectory=trajectory) for item, trajectory in zip(filed, found, strict=True)], rubric
 
 
 def means(filed: Sequence[SourcedTrajectory], rubric: Rubric) -> dict[str, float | None]:
-    """The mean of each reward of the rubric and of the total, over those that have it."""
+    """The mean of each reward of the rubric and of the total, over the trajectories that have it."""
     names = [*(part.name for part in rubric.parts), TOTAL]
     return {name: _mean(item.trajectory.rewards[name] for item in filed) for name in names}
 

@@ -1,4 +1,4 @@
-"""How many pairs of each reason: caps as counts, and the largest share of the whole."""
+"""Limits on pairs per reason: a maximum number, and a maximum share of all pairs."""
 
 from __future__ import annotations
 
@@ -7,24 +7,22 @@ from collections.abc import Mapping, Sequence
 from math import floor, inf
 from random import Random
 
-from bough.config.curation import PairReason
 from bough.ledger import Ledger
 from bough.types import Pair
 
 
 def balanced(
     pairs: Sequence[Pair],
-    caps: Mapping[PairReason, int],
-    shares: Mapping[PairReason, float],
+    caps: Mapping[str, int],
+    shares: Mapping[str, float],
     ledger: Ledger,
     *,
     seed: int,
 ) -> list[Pair]:
-    """The pairs that caps and shares leave, drawn by `seed`, in the order they came in."""
+    """The pairs within caps and shares, sampled by `seed`, in their original order."""
     counts = Counter(str(pair.reason) for pair in pairs)
-    most, share = {str(key): cap for key, cap in caps.items()}, {str(key): part for key, part in shares.items()}
-    capped = {reason: min(count, most.get(reason, count)) for reason, count in counts.items()}
-    allowed = _within(capped, share)
+    capped = {reason: min(count, caps.get(reason, count)) for reason, count in counts.items()}
+    allowed = _within(capped, shares)
     places: defaultdict[str, list[int]] = defaultdict(list)
     for place, pair in enumerate(pairs):
         places[str(pair.reason)].append(place)
@@ -41,13 +39,14 @@ def balanced(
 
 
 def _within(counts: Mapping[str, int], shares: Mapping[str, float]) -> dict[str, int]:
-    """The most of each reason such that none has more than its share of what is left in all.
+    """The largest counts such that no reason has more than its share of the remaining pairs.
 
-    Each cut makes the whole smaller and with it the others' shares, until nothing changes;
-    fractions are kept on the way, or roundings would feed on each other. One is always left.
+    Each cut reduces the total and with it the other limits, so it is repeated until nothing
+    changes. Counts stay fractions until the end, so that rounding errors do not add up. Every
+    reason keeps at least one pair.
     """
     if counts and all(reason in shares for reason in counts):
-        # Shares of everything there is that do not fill the whole are meant in proportion.
+        # If every reason has a share and they add up to less than 1, they are relative.
         whole = min(1.0, sum(shares[reason] for reason in counts))
         shares = {reason: shares[reason] / whole for reason in counts}
     total, before = float(sum(counts.values())), inf

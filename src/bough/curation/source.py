@@ -1,4 +1,4 @@
-"""Trajectories with the place they stand at, out of `bough collect` folders and any data file."""
+"""Trajectories with their source, from folders of `bough collect` and from data files."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from bough.types import Group, Pair, Trajectory
 
 @dataclass(frozen=True)
 class SourcedTrajectory:
-    """A trajectory and where it stands."""
+    """A trajectory, and the file and line it was read from."""
 
     trajectory: Trajectory
     file: str
@@ -24,14 +24,14 @@ class SourcedTrajectory:
 
     @property
     def place(self) -> dict[str, JsonValue]:
-        """Where it came from, as it goes into `info`."""
+        """The source as it is written to `info`."""
         return {"file": self.file, "line": self.line, "trajectory": self.trajectory.id}
 
 
 def read_filed(sources: Iterable[Path], ledger: Ledger, *, format: str = "auto") -> list[SourcedTrajectory]:
-    """Every trajectory of `sources`; the attempts of groups count as trajectories.
+    """Every trajectory of `sources`, including the attempts of groups.
 
-    Rows that cannot be used are dropped into `ledger`; the rest is for the caller to keep or drop.
+    Rows that cannot be used are dropped in `ledger`; the caller keeps or drops the rest.
     """
     found = [filed for source in sources for filed in _read(source, ledger, format)]
     if not found:

@@ -1,6 +1,6 @@
-"""When two attempts are in the same state: same task, same start, and the same done and seen since.
+"""When two attempts are in the same state: same task, same start, same actions and observations since.
 
-What was done is the action, not the words around it: two replies that argue differently
+Only actions count, not the words around them: two replies that give different reasons
 for one action lead to the same state, though to different histories.
 """
 
@@ -12,56 +12,43 @@ from itertools import pairwise
 
 from pydantic_core import to_json
 
-from bough.speech.hermes import reply_text
+from bough.environments.rules import MistakeRules, action_of
 from bough.types import Message, Task, Trajectory, Turn
 
 State = str
-# How a household says that a command did nothing, where nobody marked it as an error.
-NOTHING = "Nothing happens."
-
-
-def did(turn: Turn) -> str:
-    """What was done in a turn; a reply without an action is all there is."""
-    return turn.action if turn.action is not None else reply_text(turn.reply)
-
-
-def without_effect(turn: Turn) -> bool:
-    """Whether the world could not act on the reply, and so is as it was."""
-    said = "\n".join(message.content for message in turn.observation).strip()
-    return turn.error is not None or said.startswith(NOTHING)
 
 
 def task_key(trajectory: Trajectory) -> State:
-    """The same for attempts that can be compared: one task, seen in the same words, with the same tools."""
+    """Equal for attempts that can be compared: the same task, the same first messages, the same tools."""
     return _digest(_identity(trajectory.task), trajectory.start, trajectory.tools)
 
 
-def states(trajectory: Trajectory) -> list[State]:
-    """The world's state before each turn, and after the last."""
+def states(trajectory: Trajectory, rules: MistakeRules) -> list[State]:
+    """The environment's state before each turn, and after the last."""
     found = [task_key(trajectory)]
     for turn in trajectory.turns:
-        after = _digest(found[-1], did(turn), _seen(turn.observation)) if not without_effect(turn) else found[-1]
-        found.append(after)
+        stays = rules.without_effect(turn)
+        found.append(found[-1] if stays else _digest(found[-1], action_of(turn), _seen(turn.observation)))
     return found
 
 
 def first_difference(left: Sequence[Turn], right: Sequence[Turn]) -> int:
-    """How many turns the two begin with that are alike in every message."""
+    """How many turns at the start are equal in every message."""
     return _common(((t.reply, t.observation) for t in left), ((t.reply, t.observation) for t in right))
 
 
 def shared_actions(left: Sequence[Turn], right: Sequence[Turn]) -> int:
-    """How many actions the two begin with in common."""
-    return _common(map(did, left), map(did, right))
+    """How many actions at the start are equal."""
+    return _common(map(action_of, left), map(action_of, right))
 
 
 def actions(turns: Iterable[Turn]) -> tuple[str, ...]:
     """What was done, in order."""
-    return tuple(map(did, turns))
+    return tuple(map(action_of, turns))
 
 
 def gained(turns: Sequence[Turn]) -> bool:
-    """Whether the task got any further within `turns`, as far as the world tells."""
+    """Whether progress rose within `turns`, as far as the environment reports it."""
     known = [turn.progress for turn in turns if turn.progress is not None]
     return any(after > before for before, after in pairwise(known))
 
@@ -71,7 +58,7 @@ def _identity(task: Task) -> tuple[str | None, str, int | None]:
 
 
 def _seen(observation: Sequence[Message]) -> list[Message]:
-    # Ids of tool calls are drawn anew each time and say nothing about the world.
+    # Ids of tool calls are random and say nothing about the environment.
     return [message.model_copy(update={"tool_call_id": None}) for message in observation]
 
 

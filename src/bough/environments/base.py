@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Self
 
 from bough.config.base import Config
+from bough.environments.rules import MistakeRules
 from bough.errors import BoughError, RewardRangeError, describe_failure
 from bough.speech.reply import Reply
 from bough.types import Message, Task
@@ -144,9 +145,9 @@ class Environment(ABC):
         raise NoTasksError(f"{cls.__name__} makes no tasks of its own; give them with --task-file")
 
     @classmethod
-    def locations(cls) -> Mapping[str, frozenset[str]]:
-        """The kinds of places where each kind of object can be; empty if there is nothing to search for."""
-        return {}
+    def mistake_rules(cls) -> MistakeRules:
+        """What counts as a mistake here besides loops and invalid actions (`environments/rules.py`)."""
+        return MistakeRules()
 
     @classmethod
     def shutdown(cls) -> Awaitable[None] | None:

@@ -18,6 +18,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from bough import given
 from bough.config.code_names import is_code
 from bough.environments.base import Environment
 from bough.errors import InputError, describe_failure, did_you_mean
@@ -35,6 +36,8 @@ def find(name: str) -> type[Environment]:
 
 def find_listed(name: str) -> type[Environment]:
     """The environment that an installed package registers under that name. Files may name only these."""
+    if (handed_in := given.ENVIRONMENTS.get(name)) is not None:
+        return _environment(handed_in, name)
     points = plugged_in()
     if not points:
         raise InputError(

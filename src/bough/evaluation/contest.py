@@ -17,7 +17,6 @@ from typing import Any, Protocol
 from bough.config.evaluation import EvalConfig
 from bough.config.rollouts import LimitsConfig
 from bough.config.sampling import SamplingConfig
-from bough.curation.locations import Locations
 from bough.environments.base import Environment
 from bough.environments.isolated import shut_down
 from bough.environments.registry import find
@@ -124,10 +123,10 @@ async def _play(
 
 def _outcomes(collection: Collection, wanted: Iterable[Attempt], environment_class: type[Environment]) -> list[Outcome]:
     """In the order of the tasks; a folder may hold more episodes than were asked for."""
-    locations = Locations(dict(environment_class.locations()))
+    rules = environment_class.mistake_rules()
     order = [attempt.id for attempt in wanted]
     asked = set(order)
-    played = {record.id: Outcome.of(record, locations) for record in collection if record.id in asked}
+    played = {record.id: Outcome.of(record, rules) for record in collection if record.id in asked}
     return [played[id] for id in order if id in played]
 
 

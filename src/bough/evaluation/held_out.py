@@ -2,19 +2,35 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from bough.calls.builder import CallBuilder
+from bough.calls.template import load_template
+from bough.config.evaluation import EvalConfig
+from bough.errors import InputError
 from bough.formats.base import Sample
 from bough.ledger import Ledger
+from bough.models.context import context_length
+from bough.policy.adapters import add_reference
+from bough.policy.load import base_and_adapter
 from bough.policy.policy import Answers, Policy
+from bough.terminal import console
+from bough.training.origin import start_of
+from bough.trajectories.reader import Reader
 from bough.types import Call, Group, Message, Pair, Turn
+
+log = logging.getLogger(__name__)
+# Records that are measured together: enough to share tokens, few enough to see progress.
+TOGETHER = 16
 
 
 @dataclass
@@ -124,3 +140,41 @@ class HeldOut:
         self.wins += chosen[0] > rejected[0]
         self.wins_per_token += chosen[1] > rejected[1]
         self.wins_over_reference += chosen[2] > rejected[2]
+
+
+def measure(config: EvalConfig) -> dict[str, Any]:
+    """The model of the settings on their held-out file: every number that `HeldOut` has, and rows read and skipped."""
+    assert config.eval_file is not None
+    [model] = config.model
+    base = base_and_adapter(model)[0]
+    template, context = load_template(base, config.chat_template), context_length(base)
+    builder = CallBuilder(template, max_length=config.max_length, stride=config.stride, context=context)
+    reader = Reader(config.eval_file, format=config.format, on_error="skip")
+    samples = iter(reader)
+    batch = list(islice(samples, TOGETHER))
+    if not batch:
+        raise InputError(f"{config.eval_file}: no row can be read; bough data validate says why")
+    policy = Policy.load(model)
+    no_reference = _load_reference(policy, Path(model))
+    measured = HeldOut(policy.eval(), builder, config.token_budget, over_reference=no_reference is None)
+    with console.progress(f"measuring {config.eval_file.name}") as bar:
+        while batch:
+            measured.add(batch)
+            bar.advance(bar.task_ids[0], len(batch))
+            batch = list(islice(samples, TOGETHER))
+    if measured.pairs and no_reference:
+        log.warning("preference_accuracy_over_reference is left out: %s.", no_reference)
+    return measured.to_json() | {"rows": reader.rows, "rows_skipped": dict(reader.skipped)}
+
+
+def _load_reference(policy: Policy, folder: Path) -> str | None:
+    """Gives an adapter the reference it was trained against; returns why there is none where that cannot be done."""
+    if not policy.has_adapter:
+        return "a whole model contains no reference"
+    try:
+        start = start_of(folder)
+    except InputError as error:
+        return str(error)
+    if start:
+        add_reference(policy.model, start)
+    return None

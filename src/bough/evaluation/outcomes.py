@@ -8,24 +8,24 @@ from collections.abc import Callable, Iterable
 
 from pydantic import Field, FiniteFloat
 
-from bough.config.curation import Reason
-from bough.curation.failure_modes import mistakes, rules
-from bough.curation.locations import Locations
+from bough.curation.mistakes import PLAIN, all_rules, mistakes
+from bough.environments.rules import MistakeRules
 from bough.environments.tasks import digest
 from bough.types import Record, Task, Trajectory
 
 # Where the worlds say what kind of task it is.
 TYPE_KEYS = ("type", "task_type", "page", "kind")
-NO_PLACES = Locations({})
-MISTAKES: tuple[Reason, ...] = ("premature_success", "loop", "wasted_step", "implausible_location")
+# Counted as an error of the reply already.
+NOT_COUNTED = "invalid_action"
 
 
 class Outcome(Record):
     """One episode. A `success` of None is unknown: left out of every rate, and counted.
 
     `digest` is the task's whole content: two tasks of one name need not be one task.
-    `errors` are replies that the world could not act on, `mistakes` those it could but a
-    rule finds fault with; both by kind. Results on file from before there were rules have None.
+    `errors` counts replies that the environment could not act on, by kind. `mistakes`
+    counts valid ones that a rule finds fault with, by reason, with a 0 for every rule
+    that found none; None in result files from before there were rules.
     """
 
     task: str
@@ -42,10 +42,12 @@ class Outcome(Record):
     mistakes: dict[str, int] | None = None
 
     @classmethod
-    def of(cls, trajectory: Trajectory, locations: Locations = NO_PLACES) -> Outcome:
-        """The outcome of a collected episode, whose name is that of its task, # and its attempt."""
+    def of(cls, trajectory: Trajectory, rules: MistakeRules = PLAIN) -> Outcome:
+        """The outcome of a collected episode, whose id is TASK#ATTEMPT."""
         attempt = trajectory.id.rpartition("#")[2]
-        found = Counter(mistake.reason for mistake in mistakes(trajectory, rules(MISTAKES, locations)))
+        counted = {reason: rule for reason, rule in all_rules(rules).items() if reason != NOT_COUNTED}
+        found = Counter(dict.fromkeys(counted, 0))
+        found.update(mistake.reason for mistake in mistakes(trajectory, counted))
         return cls(
             task=trajectory.task.id,
             digest=digest(trajectory.task),

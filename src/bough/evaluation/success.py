@@ -13,9 +13,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from bough.config.curation import Reason
 from bough.evaluation.intervals import Interval, mean_interval, rate_interval
-from bough.evaluation.outcomes import MISTAKES, Lost, Outcome, by_task, means
+from bough.evaluation.outcomes import Lost, Outcome, by_task, means
 from bough.evaluation.pass_at_k import ladder, pass_all, pass_at
 from bough.evaluation.sequential import confidence_sequence
 
@@ -137,10 +136,13 @@ def report(
 
 
 def _mistakes(outcomes: Sequence[Outcome], level: float, sequential: bool) -> dict[str, Measure]:
-    def made(mistake: Reason) -> dict[str, list[float]]:
-        return by_task(outcomes, lambda outcome: None if outcome.mistakes is None else mistake in outcome.mistakes)
+    """The rates of the mistakes that were looked for."""
 
-    return {mistake: _rate(TaskAttempts(made(mistake), ()), level, sequential) for mistake in MISTAKES}
+    def made(reason: str) -> dict[str, list[float]]:
+        return by_task(outcomes, lambda one: None if one.mistakes is None else one.mistakes.get(reason, 0) > 0)
+
+    reasons = dict.fromkeys(reason for outcome in outcomes for reason in outcome.mistakes or ())
+    return {reason: _rate(TaskAttempts(made(reason), ()), level, sequential) for reason in reasons}
 
 
 def _types(outcomes: Sequence[Outcome], lost: Sequence[Lost], level: float, sequential: bool) -> dict[str, Measure]:

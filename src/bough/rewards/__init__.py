@@ -1,1 +1,1 @@
-"""Rewards: plain functions of a finished trajectory, and a rubric that weighs them."""
+"""Rewards: plain functions of finished trajectories, and a rubric that weights them."""

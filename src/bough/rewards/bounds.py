@@ -1,10 +1,10 @@
-"""What a reward can be at least and at most, said where it is written.
+"""The least and the most that a reward can be, declared where it is defined.
 
     @bounded(0.0, 1.0)
     def brevity(trajectory: Trajectory) -> float: ...
 
-A reward that leaves its bounds is a mistake of its author or a cheat that worked; either
-way nothing should be trained on it, so the run stops.
+A value outside its bounds is a mistake in the reward or an exploit of it. Neither should
+be trained on, so the run stops.
 """
 
 from __future__ import annotations

@@ -1,47 +1,40 @@
 """A rubric: which rewards count, and how much each.
 
-    rubric = Rubric({"outcome": 1.0, "tool_call": 1.0, "overlong": {"weight": 1.0, "max_length": 4096}})
+    rubric = Rubric({"outcome": 1.0, "overlong": {"weight": 1.0, "max_length": 4096}, my_reward: 0.5})
     scored = rubric.score(trajectory)      # scored.rewards: each by its name, and their weighted sum, "total"
+    scored = rubric.score_all(attempts)    # the same for many; rewards of groups compare attempts at one task
 
-A reward that cannot be computed is None, never 0, and makes the total None: whoever
-compares attempts leaves such a trajectory out. A reward outside its declared range
-(`rewards/bounds.py`) stops the run. A reward of weight 0 is only looked at.
+A reward that cannot be computed is None, never 0, and makes the total None: such a
+trajectory is left out where attempts are compared. A reward outside its declared range
+(`rewards/bounds.py`) stops the run. A reward of weight 0 is reported but does not count.
 """
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Iterable, Mapping, Sequence
 from numbers import Real
 from typing import Any
 
 from bough.config.rewards import Weight
-from bough.errors import InputError, RewardRangeError, describe_failure, did_you_mean
-from bough.rewards.bounds import Bounds, bounds_of
-from bough.rewards.registry import Reward, find, parameters
+from bough.errors import InputError, RewardRangeError
+from bough.rewards.registry import RewardFunction
+from bough.rewards.reward import WeightedReward
 from bough.types import Trajectory
 
 TOTAL = "total"
 
 
-@dataclass(frozen=True)
-class WeightedReward:
-    """One reward with its parameters set, and its weight."""
-
-    name: str
-    weight: float
-    reward: Reward
-    bounds: Bounds | None = None
-
-
 class Rubric:
-    """Weighs rewards. `failed` counts what could not be computed by reward, `why` has an error message of each."""
+    """Weights rewards, given by name or as functions.
 
-    def __init__(self, rewards: Mapping[str, Weight]) -> None:
-        self.parts = [_part(name, weight) for name, weight in rewards.items()]
+    `failed` counts what could not be computed by reward, `why` has one error message of each.
+    """
+
+    def __init__(self, rewards: Mapping[Any, Weight] | Iterable[str | RewardFunction]) -> None:
+        weights = rewards if isinstance(rewards, Mapping) else dict.fromkeys(rewards, 1.0)
+        self.parts = [WeightedReward.of(given, weight) for given, weight in weights.items()]
         names = [part.name for part in self.parts]
         if not names or len(set(names)) < len(names) or TOTAL in names:
             raise InputError(
@@ -51,41 +44,77 @@ class Rubric:
         self.why: dict[str, str] = {}
 
     def score(self, trajectory: Trajectory) -> Trajectory:
-        """The trajectory with every reward of the rubric and their weighted sum."""
-        values = {part.name: self._value(part, trajectory) for part in self.parts}
-        counted = [(part.weight, values[part.name]) for part in self.parts if part.weight]
-        total = None if any(value is None for _, value in counted) else sum(w * (value or 0.0) for w, value in counted)
-        return trajectory.model_copy(update={"rewards": {**trajectory.rewards, **values, TOTAL: total}})
+        """The trajectory with every reward and their weighted sum. Raises InputError for rewards of groups."""
+        if of_groups := [part.name for part in self.parts if part.of_group]:
+            raise InputError(f"the reward {of_groups[0]} compares attempts; score them together, with score_all")
+        return self.score_all([trajectory])[0]
+
+    def score_all(self, trajectories: Sequence[Trajectory]) -> list[Trajectory]:
+        """The trajectories, in their order, with every reward; those of one task are one group."""
+        values = {part.name: self._values(part, trajectories) for part in self.parts}
+        return [
+            self._with_total(trajectory, {name: found[place] for name, found in values.items()})
+            for place, trajectory in enumerate(trajectories)
+        ]
 
     def to_json(self) -> dict[str, Any]:
         """What could not be computed, for a report."""
         return {name: {"failed": count, "why": self.why[name]} for name, count in self.failed.most_common()}
 
-    def _value(self, part: WeightedReward, trajectory: Trajectory) -> float | None:
-        try:
-            value = part.reward(trajectory)
-            if value is None:
-                raise ValueError("it cannot be told for this trajectory")
-            if not isinstance(value, Real) or not math.isfinite(value):
-                raise TypeError(f"it gave {value!r:.100}; a reward is a finite number or None")
-        except Exception as error:  # one bad reward must not cost the others their work
+    def _with_total(self, trajectory: Trajectory, values: dict[str, float | None]) -> Trajectory:
+        counted = [(part.weight, values[part.name]) for part in self.parts if part.weight]
+        total = None if any(value is None for _, value in counted) else sum(w * (value or 0.0) for w, value in counted)
+        return trajectory.model_copy(update={"rewards": {**trajectory.rewards, **values, TOTAL: total}})
+
+    def _values(self, part: WeightedReward, trajectories: Sequence[Trajectory]) -> list[float | None]:
+        if not part.of_group:
+            found = part.values(trajectories)
+            return [self._checked(part, *pair) for pair in zip(trajectories, found, strict=True)]
+        groups = _groups(trajectories)
+        results = part.values([[trajectories[place] for place in group] for group in groups])
+        values: list[float | None] = [None] * len(trajectories)
+        for group, result in zip(groups, results, strict=True):
+            for place, value in zip(group, _per_attempt(result, len(group)), strict=True):
+                values[place] = self._checked(part, trajectories[place], value)
+        return values
+
+    def _checked(self, part: WeightedReward, trajectory: Trajectory, value: Any) -> float | None:
+        """The value of a reward as a number; None and counted where there is none."""
+        problem = _problem(value)
+        if problem is not None:
             self.failed[part.name] += 1
-            self.why.setdefault(part.name, f"{trajectory.id}: {describe_failure(part.name, error)}")
+            self.why.setdefault(part.name, f"{trajectory.id}: {problem}")
             return None
         if part.bounds is not None and not part.bounds[0] <= value <= part.bounds[1]:
             raise RewardRangeError(f"the reward {part.name}", trajectory.task.id, float(value), part.bounds)
         return float(value)
 
 
-def _part(name: str, given: Weight) -> WeightedReward:
-    settings: dict[str, Any] = dict(given) if isinstance(given, Mapping) else {"weight": given}
-    weight = float(settings.pop("weight", 1.0))
-    reward = find(name)
-    known = parameters(reward)
-    if unknown := [key for key in settings if key not in known]:
-        raise InputError(
-            f"the settings of reward {name} have {'1 problem' if len(unknown) == 1 else f'{len(unknown)} problems'}:",
-            [f"{key} is not a setting{did_you_mean(key, ['weight', *known])}" for key in unknown],
-        )
-    # A function of one's own goes by its own name, not by its place.
-    return WeightedReward(name.rpartition(":")[2], weight, partial(reward, **settings), bounds_of(reward))
+def _groups(trajectories: Sequence[Trajectory]) -> list[list[int]]:
+    """The places of the attempts at each task."""
+    groups: dict[tuple[Any, ...], list[int]] = {}
+    for place, trajectory in enumerate(trajectories):
+        task = trajectory.task
+        groups.setdefault((task.environment, task.id, task.seed), []).append(place)
+    return list(groups.values())
+
+
+def _per_attempt(result: Any, count: int) -> Sequence[Any]:
+    """A group's result as one value per attempt; the same error for all where it is none."""
+    if isinstance(result, Exception):
+        return [result] * count
+    if not isinstance(result, Sequence) or isinstance(result, str) or len(result) != count:
+        wrong = f"it returned {result!r:.100} for {count} attempts; a reward of a group returns one value per attempt"
+        return [TypeError(wrong)] * count
+    return result
+
+
+def _problem(value: Any) -> str | None:
+    """Why a value is not a reward; None if it is one."""
+    if value is None:
+        return "it is not known for this trajectory"
+    if isinstance(value, Exception):
+        return str(value)
+    if not isinstance(value, Real) or not math.isfinite(value):
+        return f"it returned {value!r:.100}; a reward is a finite number or None"
+    return None

@@ -7,9 +7,9 @@ from bough.types import Trajectory
 
 
 def score(trajectory: Trajectory, name: str | None = None) -> float | None:
-    """The reward called `name`; without a name the rubric's total, else "reward", the only one, the outcome, success.
+    """The reward called `name`. Without a name: the total, else "reward", the only one, the outcome, success.
 
-    A reward that is there but was not scored is None; nothing else stands in for it.
+    A reward that is listed but was not computed is None; no other one replaces it.
     """
     rewards = trajectory.rewards
     if name is not None:

@@ -7,6 +7,7 @@ by visible ones before they reach the terminal.
 from __future__ import annotations
 
 import re
+from importlib.util import find_spec
 
 from rich.console import Console
 from rich.progress import MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
@@ -32,6 +33,11 @@ def err() -> Console:
     return Console(stderr=True, soft_wrap=True, highlight=False)
 
 
+def is_live(console: Console) -> bool:
+    """Whether a progress bar can be drawn: on a terminal, and in a notebook that has ipywidgets."""
+    return console.is_terminal or (console.is_jupyter and find_spec("ipywidgets") is not None)
+
+
 def print_table(console: Console, table: Table) -> None:
     """A table. A pipe has no width of its own: nothing is cut off or wrapped there."""
     if not console.is_terminal:
@@ -43,7 +49,7 @@ def progress(what: str, total: int | None = None) -> Progress:
     """A bar on stderr that vanishes when it is done; nothing where stderr is no terminal."""
     console = err()
     columns = [SpinnerColumn(), TextColumn("{task.description}"), MofNCompleteColumn(), TimeElapsedColumn()]
-    bar = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
+    bar = Progress(*columns, console=console, transient=True, disable=not is_live(console))
     bar.add_task(what, total=total)
     return bar
 

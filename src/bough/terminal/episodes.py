@@ -8,7 +8,7 @@ from typing import Any, Self
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from bough.terminal.console import err
+from bough.terminal.console import err, is_live
 
 # Where there is no terminal, one line in so many seconds.
 LINE_EVERY_S = 10.0
@@ -23,7 +23,7 @@ class EpisodesProgress:
             TextColumn("episodes"), MofNCompleteColumn(), BarColumn(),
             TextColumn("{task.fields[numbers]}"), TimeElapsedColumn(), TimeRemainingColumn(),
         )  # fmt: skip
-        self.bar = Progress(*columns, console=self.console, transient=True, disable=not self.console.is_terminal)
+        self.bar = Progress(*columns, console=self.console, transient=True, disable=not is_live(self.console))
         self.task = self.bar.add_task("episodes", total=total, numbers="")
         self.total = total
         self._said_at = time.monotonic()
@@ -50,6 +50,6 @@ class EpisodesProgress:
         parts += [f"{count} {what} faults" for what, count in numbers["faults"].items()]
         text = "  ".join(parts)
         self.bar.update(self.task, completed=episodes, numbers=text)
-        if not self.console.is_terminal and time.monotonic() - self._said_at >= LINE_EVERY_S:
+        if not is_live(self.console) and time.monotonic() - self._said_at >= LINE_EVERY_S:
             self._said_at = time.monotonic()
             self.console.print(f"{episodes} of {self.total} episodes  {text}", markup=False)

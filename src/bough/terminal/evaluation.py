@@ -36,9 +36,9 @@ class ContestProgress:
         self._bar = None
 
 
-def show(reports: Mapping[str, Any], comparisons: Sequence[Any], level: float) -> None:
-    """The whole evaluation."""
-    console = out()
+def show(reports: Mapping[str, Any], comparisons: Sequence[Any], level: float, console: Console | None = None) -> None:
+    """The whole evaluation, on stdout unless another console is given."""
+    console = console or out()
     print_table(console, _success(reports, level))
     for method in {report["success"]["interval"]["method"]: None for report in reports.values() if _known(report)}:
         console.print(f"intervals: {method}", style="dim", markup=False)
@@ -129,8 +129,9 @@ def _types(reports: Mapping[str, Any]) -> Table:
 def _mistakes(reports: Mapping[str, Any]) -> Table:
     table = _table("mistake", *map(printable, reports))
     kinds = {kind for report in reports.values() for kind, rate in report["mistakes"].items() if rate["mean"]}
+    none: Json = {"mean": None, "interval": None}
     for kind in sorted(kinds):
-        table.add_row(kind, *(_rate(report["mistakes"][kind]) for report in reports.values()))
+        table.add_row(kind, *(_rate(report["mistakes"].get(kind, none)) for report in reports.values()))
     return table
 
 

@@ -9,7 +9,7 @@ from typing import Any, Self
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from bough.ledger import Ledger
-from bough.terminal.console import err
+from bough.terminal.console import err, is_live
 
 SHOWN = ("loss", "accuracy", "margin", "eval_loss", "reward", "success", "eval_success")
 # Where there is no terminal, one line in so many seconds.
@@ -25,7 +25,7 @@ class TrainingProgress:
             TextColumn("step"), MofNCompleteColumn(), BarColumn(),
             TextColumn("{task.fields[numbers]}"), TimeElapsedColumn(), TimeRemainingColumn(),
         )  # fmt: skip
-        self.bar = Progress(*columns, console=self.console, transient=True, disable=not self.console.is_terminal)
+        self.bar = Progress(*columns, console=self.console, transient=True, disable=not is_live(self.console))
         self.numbers: dict[str, float] = {}
         self._said_at = 0.0
 
@@ -50,7 +50,7 @@ class TrainingProgress:
             f"{name} {_short(value)}{'×' if name == 'shared' else ''}" for name, value in self.numbers.items()
         )
         self.bar.update(self.task, completed=values["step"], numbers=text)
-        if not self.console.is_terminal and time.monotonic() - self._said_at >= LINE_EVERY_S:
+        if not is_live(self.console) and time.monotonic() - self._said_at >= LINE_EVERY_S:
             self._said_at = time.monotonic()
             self.console.print(f"step {values['step']}  {text}", markup=False)
 

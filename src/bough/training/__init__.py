@@ -1,1 +1,1 @@
-"""Training: the policy, its rows, and the loop over them."""
+"""Training: the loop over examples and the run around it, the same for every method."""

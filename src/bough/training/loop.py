@@ -1,4 +1,4 @@
-"""The training loop: the same for every objective, and able to resume after a kill as if there had been none.
+"""The training loop: the same for every method; a run that was killed resumes as if it had not been.
 
 source → step: examples → parts → rows → log-probabilities → loss → gradient → weights
 """
@@ -18,6 +18,7 @@ from torch import Tensor
 from bough.config.training import TrainingConfig
 from bough.disk import drafting, put_in_place
 from bough.errors import BoughError
+from bough.methods.base import Example, Method
 from bough.metrics import Mean
 from bough.policy.policy import Policy
 from bough.policy.processes import Processes
@@ -25,13 +26,10 @@ from bough.policy.reference import Reference
 from bough.policy.shard import whole
 from bough.rundir import RunDir
 from bough.training import checkpoint
-from bough.training.bad_batch import write_batch
 from bough.training.counters import Counters
 from bough.training.metrics_file import MetricsFile
-from bough.training.objective import Example, Objective
-from bough.training.optimizer import make_optimizer
+from bough.training.optimizer import learning_rate, make_optimizer
 from bough.training.optimizer_state import OptimizerState, not_finite
-from bough.training.schedule import learning_rate
 from bough.training.source import Batch, PausedError, Source
 from bough.training.step import Gradient, Step
 
@@ -43,14 +41,14 @@ ADVICE = "A lower --learning-rate or float32 often helps, then --resume"
 class Trainer:
     """Trains a policy on the batches of a source.
 
-    `save` writes the policy's weights into a folder; `tell` hears of every step's values, for
-    progress and trackers.
+    `save` writes the policy's weights into a folder; `report` is called with every step's values,
+    for progress and trackers.
     """
 
     def __init__(
         self,
         policy: Policy,
-        objective: Objective[Any],
+        method: Method[Any],
         source: Source,
         config: TrainingConfig,
         run: RunDir,
@@ -58,12 +56,12 @@ class Trainer:
         *,
         held_out: Sequence[Example] = (),
         processes: Processes | None = None,
-        tell: Callable[[Values], None] = lambda _: None,
+        report: Callable[[Values], None] = lambda _: None,
     ) -> None:
-        self.policy, self.objective, self.source, self.held_out = policy, objective, source, held_out
-        self.config, self.run, self.save, self.tell = config, run, save, tell
+        self.policy, self.method, self.source, self.held_out = policy, method, source, held_out
+        self.config, self.run, self.save, self.report = config, run, save, report
         self.processes = processes or Processes()
-        self.reference = Reference(policy) if objective.needs_reference else None
+        self.reference = Reference(policy) if method.needs_reference else None
         self.optimizer = make_optimizer(
             policy.named_parameters(),
             kind=config.optimizer,
@@ -78,7 +76,7 @@ class Trainer:
     def train(self, resume: checkpoint.Checkpoint | None = None, *, same_held_out: bool = True) -> Counters:
         """Runs the plan from its beginning or from a checkpoint (whose weights the policy must have).
 
-        Without `same_held_out` the best eval loss so far was measured on other data, and counts no more.
+        Without `same_held_out` the best eval loss so far was measured on other data and is reset.
         """
         torch.manual_seed(self.config.seed + self.processes.rank)
         if resume:
@@ -122,7 +120,7 @@ class Trainer:
             raise resume.damaged(f"its loss_scale has no {error}") from error
         self.source.restore(self.counters.levels)
         if self.counters.step >= len(self.source):
-            log.warning("All %d steps are done already; a larger --max-steps trains on.", self.counters.step)
+            log.warning("All %d steps are done already; a larger --max-steps continues training.", self.counters.step)
 
     def _next_batch(self) -> Batch | None:
         """What the next step learns from. Where the source pauses the run, a checkpoint is saved first."""
@@ -168,7 +166,7 @@ class Trainer:
             "raw_tokens_per_s": raw / seconds,
             "seconds": seconds,
         }
-        self.tell(values)
+        self.report(values)
         return values
 
     def _update(self, batch: Batch) -> float:
@@ -176,7 +174,7 @@ class Trainer:
         step = self.counters.step + 1
         self.scaler.unscale_(self.optimizer)
         trained = [parameter for parameter in self.policy.parameters() if parameter.requires_grad]
-        # The same number in every process, so that all of them go on or none does.
+        # The same number in every process, so that all of them continue or none does.
         norm = float(whole(torch.nn.utils.clip_grad_norm_(trained, self.config.max_grad_norm)))
         if not math.isfinite(norm) and not self.scaler.is_enabled():
             raise self._not_finite(batch, f"the loss of step {step} is finite, but its gradient norm is {norm}")
@@ -191,8 +189,8 @@ class Trainer:
 
     def _gradient(self, examples: Sequence[Example]) -> Gradient:
         """The gradient of a step; where memory runs out, computed again with half the token budget."""
-        denominator = self.processes.sum(sum(map(self.objective.amount, examples)))
-        parts = [part for example in examples for part in self.objective.parts(example)]
+        denominator = self.processes.sum(sum(map(self.method.amount, examples)))
+        parts = [part for example in examples for part in self.method.parts(example)]
         try:
             return self._computed(parts, denominator, backward=True)
         except torch.cuda.OutOfMemoryError as error:
@@ -212,15 +210,15 @@ class Trainer:
             raise self._out_of_memory() from error
 
     def _computed(self, parts: Sequence[Example], denominator: float, *, backward: bool) -> Gradient:
-        step = Step(self.policy, self.objective, parts, budget=self.counters.budget, share=self.config.share)
+        step = Step(self.policy, self.method, parts, budget=self.counters.budget, share=self.config.share)
         return step.run(denominator, self.reference, backward=backward, loss_scale=self.scaler.get_scale())
 
     def _evaluate(self) -> Values:
-        """The objective on the held-out examples."""
+        """The loss on the held-out examples."""
         self.policy.eval()
         examples = self.processes.share(list(self.held_out))
-        denominator = self.processes.sum(sum(map(self.objective.amount, examples)))
-        parts = [part for example in examples for part in self.objective.parts(example)]
+        denominator = self.processes.sum(sum(map(self.method.amount, examples)))
+        parts = [part for example in examples for part in self.method.parts(example)]
         found = self._computed(parts, denominator, backward=False)
         self.policy.train()
         loss, metrics = self.processes.sum_metrics(found.loss, found.metrics)
@@ -233,7 +231,7 @@ class Trainer:
             self.counters.evaluations_without_gain += 1
         values: Values = {"step": self.counters.step, "eval_loss": loss}
         values |= {f"eval_{name}": mean.value for name, mean in metrics.items()}
-        self.tell(values)
+        self.report(values)
         return values
 
     def _count_success(self, metrics: dict[str, Mean]) -> None:
@@ -306,9 +304,9 @@ class Trainer:
         )
 
     def _not_finite(self, batch: Batch, what: str) -> BoughError:
-        """The error of a step that must not change the weights; its batch is on file for a look."""
+        """The error of a step that must not change the weights; its batch is written to a file."""
         self.optimizer.zero_grad()
         path = self.run.bad_batch(self.counters.step + 1)
-        where = write_batch(path, batch.examples) if self.processes.first else str(path)
+        where = batch.dump(path) if self.processes.first else str(path)
         self.processes.wait()
         return BoughError(f"{what}; the step changed nothing. Its batch is in {where}. {ADVICE}")

@@ -1,15 +1,22 @@
-"""Where the examples of a step come from: a plan over data on file, or a world that is played in meanwhile."""
+"""Where the examples of a step come from, and examples from data in the order of a plan."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any, Protocol
+
+from pydantic_core import to_json
+from torch import Tensor
 
 from bough.config.training import TrainingConfig
 from bough.errors import BoughError
-from bough.training.objective import Example
+from bough.methods.base import Example
 from bough.training.plan import Curriculum, Plan
+
+# Records that an error about a batch names.
+PLACES_NAMED = 3
 
 
 @dataclass(frozen=True)
@@ -20,17 +27,28 @@ class Batch:
     epoch: int
     values: dict[str, Any] = field(default_factory=dict)
 
+    def dump(self, path: Path) -> str:
+        """Writes one line per example, for inspection; returns the path and where the first few examples came from."""
+        path.write_bytes(b"".join(to_json(asdict(example), fallback=_plain) + b"\n" for example in self.examples))
+        places = ", ".join(example.place for example in self.examples[:PLACES_NAMED] if example.place)
+        return f"{path} (from {places}…)" if places else str(path)
+
+
+def _plain(value: Any) -> Any:
+    """A value that JSON has no type for, as one that it has."""
+    return value.tolist() if isinstance(value, Tensor) else value.model_dump()
+
 
 class Source(Protocol):
-    """Gives the batches of a run in order. After a kill it is asked for a later one first, and must find its place."""
+    """Gives the batches of a run in order. A run that resumes asks for a later batch first."""
 
     @property
     def levels(self) -> list[int]:
-        """What a checkpoint keeps of the source, for `restore`: what it has been told of the epochs so far."""
+        """What a checkpoint keeps of the source, for `restore`."""
         ...
 
     def __len__(self) -> int:
-        """How many steps there will be."""
+        """The number of steps."""
         ...
 
     def batch(self, step: int) -> Batch | None:
@@ -42,20 +60,20 @@ class Source(Protocol):
         ...
 
     def tell(self, success: float) -> None:
-        """How well an epoch went that has just ended."""
+        """The success rate of the epoch that has just ended."""
         ...
 
     def restore(self, levels: Sequence[int]) -> None:
-        """Takes up what a checkpoint kept."""
+        """Puts back what a checkpoint kept."""
         ...
 
 
 class PausedError(BoughError):
-    """A source thinks that the run should not go on as it does; the message says why."""
+    """A source asks to pause the run; the message says why."""
 
 
-class FileSource:
-    """Examples from a file, in the order of a plan."""
+class PlannedSource:
+    """Examples that are all known before the first step, in the order of a plan."""
 
     def __init__(self, examples: Sequence[Example], config: TrainingConfig) -> None:
         self.examples, self.config = examples, config

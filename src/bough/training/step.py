@@ -18,11 +18,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from bough.methods.base import Example, Loss, Method
 from bough.metrics import Mean, add_metrics
-from bough.objectives.base import Loss
 from bough.policy.policy import Answers, Policy
 from bough.policy.reference import Reference
-from bough.training.objective import Example, Objective
 from bough.trees.pack import PlainRow, TreeRow
 from bough.types import Call
 
@@ -44,9 +43,9 @@ class Step:
     """The parts of one optimizer step, laid out in rows."""
 
     def __init__(
-        self, policy: Policy, objective: Objective[Any], parts: Sequence[Example], *, budget: int, share: bool = True
+        self, policy: Policy, method: Method[Any], parts: Sequence[Example], *, budget: int, share: bool = True
     ) -> None:
-        self.policy, self.objective, self.parts = policy, objective, parts
+        self.policy, self.method, self.parts = policy, method, parts
         self.calls: list[Call] = [call for part in parts for call in part.calls]
         self.owner = [p for p, part in enumerate(parts) for _ in part.calls]
         self.rows: Sequence[Row] = policy.rows(self.calls, share=share, budget=budget)
@@ -114,7 +113,7 @@ class Step:
     def _loss(self, rows: list[int], logprobs: Logprobs, known: Logprobs | None, denominator: float) -> Loss:
         parts, found = self._by_part(rows, logprobs)
         reference = self._by_part(rows, known)[1] if known else None
-        return self.objective.loss(parts, found, reference, denominator)
+        return self.method.loss(parts, found, reference, denominator)
 
     def _by_part(self, rows: list[int], values: Logprobs) -> tuple[list[Example], list[list[Tensor]]]:
         by_call = {c: v for r in rows for c, v in zip(self.rows[r].calls, values[r], strict=True)}
@@ -138,7 +137,7 @@ class Step:
 
 
 def _facts(answers: Answers) -> dict[str, Mean]:
-    """What any objective's run wants to know of the answered tokens."""
+    """Metrics of the answered tokens that every method has."""
     count = sum(map(len, answers.greedy))
     return {
         "token_accuracy": Mean(torch.cat(answers.greedy).sum(), count),

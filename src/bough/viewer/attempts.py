@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from bough.objectives.advantages import group_advantages
+from bough.methods.advantages import group_advantages
 from bough.rewards.score import score
 from bough.types import Group, Trajectory, Turn
 from bough.viewer.index import Index

@@ -13,7 +13,7 @@ from typing import Any
 
 from bough.config.yaml_file import YamlFile
 from bough.errors import BoughError, InputError, RowError
-from bough.objectives.advantages import group_advantages
+from bough.methods.advantages import group_advantages
 from bough.rewards.score import score
 from bough.types import Group, Trajectory
 from bough.viewer.index import Index
@@ -36,7 +36,7 @@ def trajectory_credit(index: Index, file: str, record: Trajectory) -> Credit:
         return Credit(nothing, nothing)
     weights = [1.0 if turn.trained else 0.0 for turn in record.turns]
     if settings.get("step_weighted_loss"):
-        from bough.objectives.sft import step_weights
+        from bough.methods.sft import step_weights
 
         given = step_weights([turn.reward for turn in record.turns])
         weights = [weight * one for weight, one in zip(weights, given, strict=True)]
@@ -94,11 +94,10 @@ def _is(named: str, path: Path, root: Path) -> bool:
 
 
 def _as_trained(group: Group, settings: dict[str, Any]) -> list[list[float | None]] | None:
-    from bough.config.training import GRPOConfig
-    from bough.stages.grpo import call_advantages
+    from bough.methods.grpo import GRPO, GRPOConfig
 
     known = {key: value for key, value in settings.items() if key in GRPOConfig.model_fields}
     try:
-        return call_advantages(group, GRPOConfig(**known))
+        return GRPO(GRPOConfig(**known)).advantages(group)
     except (BoughError, RowError, ArithmeticError):
         return None

@@ -116,11 +116,6 @@ def test_who_must_claim_is_told_so_and_shown_how_by_the_expert():
     assert said[-1].endswith("ACTION: task succeeded") and answer.success
 
 
-def test_the_world_knows_where_things_are_ever_found():
-    places = Household.locations()
-    assert "fridge" in places["apple"] and "toilet" not in places["apple"]
-
-
 def test_programs_are_told_the_raw_game():
     start, answer = play("go to shelf 1")
     assert start.info["intro"].startswith("-= Welcome to TextWorld, ALFRED! =-")

@@ -15,6 +15,7 @@ from pydantic import Field
 
 from bough.config.base import Config
 from bough.environments.base import Environment, Observation
+from bough.environments.rules import MistakeRules
 from bough.errors import InputError
 from bough.speech import lines
 from bough.speech.base import MalformedError
@@ -24,8 +25,8 @@ from bough.worlds.household.engine import GameEngine
 from bough.worlds.household.expert import Expert
 from bough.worlds.household.game import KINDS, Game, Kind
 from bough.worlds.household.memory import Memory, Omniscience
+from bough.worlds.household.mistakes import HouseholdRules
 from bough.worlds.household.progress import progress
-from bough.worlds.household.rooms import whereabouts
 
 RULES = """\
 You are in a household. At each turn you are told what you see, and you answer with one action. The actions are:
@@ -154,5 +155,5 @@ class Household(Environment):
         return [*self.engine.admissible, CLAIM] if self.claim else self.engine.admissible
 
     @classmethod
-    def locations(cls) -> dict[str, frozenset[str]]:
-        return whereabouts()
+    def mistake_rules(cls) -> MistakeRules:
+        return HouseholdRules()

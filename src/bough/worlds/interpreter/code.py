@@ -21,7 +21,7 @@ from types import ModuleType
 from typing import Any
 
 from bough.sandbox.base import BrokenError, ProgramRunner, Result, SandboxError, SandboxLimits, Session
-from bough.worlds.interpreter import examinee, examiner, values
+from bough.worlds.interpreter import examinee, examiner, names, stand_ins, stopwatch, values
 from bough.worlds.interpreter.exchange import Exchange
 from bough.worlds.interpreter.grade import Grade
 
@@ -33,7 +33,10 @@ BUDGET_S = 45.0
 END_S = 1.0
 LEAST_SHARE = 0.25  # of its time, which every program has
 _BLOCK = re.compile(r"```[ \t]*+(?:python3?|py)?[ \t]*+\r?\n(.*?)```", re.DOTALL | re.IGNORECASE)
-# Runs some of our modules on the far side, and calls the last one's function. No name is left behind.
+# The modules that run in each of the two sandboxes, in the order of their imports.
+PROGRAM_SIDE = (values, examinee)
+TESTS_SIDE = (values, stopwatch, stand_ins, names, examiner)
+# Loads them there, and calls a function of the last one. No name is left for the program to find.
 FAR_SIDE = """
 import sys, types
 for name, text in modules:
@@ -136,7 +139,7 @@ def last_block(text: str) -> str | None:
 async def _serving(session: Session, code: str, exam: Exam, budget_s: float) -> AsyncIterator[Exchange]:
     """The program, ready to be called."""
     exchange = Exchange()
-    cell = _cell((values, examinee), "serve", exam.prelude, code, _classes(exam.prelude))
+    cell = _cell(PROGRAM_SIDE, "serve", exam.prelude, code, _classes(exam.prelude))
     running = asyncio.create_task(session.run(cell, timeout_s=budget_s, answer=exchange.from_program))
     running.add_done_callback(lambda task: exchange.end(_ending(task)))
     try:
@@ -158,7 +161,7 @@ async def _examined(
     session: Session, exam: Exam, sources: list[tuple[str, bool]], exchange: Exchange, budget_s: float
 ) -> Grade:
     limits_s = TEST_S, budget_s - min(END_S, budget_s / 5)
-    cell = _cell((values, examiner), "examine", exam.prelude, _classes(exam.prelude), sources, exam.entry, limits_s)
+    cell = _cell(TESTS_SIDE, "examine", exam.prelude, _classes(exam.prelude), sources, exam.entry, limits_s)
     result = await session.run(cell, timeout_s=max(0.1, budget_s), answer=exchange.from_tests)
     return _read(exchange.verdict, sources, _last_line(result))
 

@@ -1,0 +1,103 @@
+"""`bough.doctor` and `bough.check`: is the data fit to train on, and does an environment keep its contract?"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+from bough import event_loop
+from bough.api.inputs import EnvironmentLike, Source, as_file, environment_name
+from bough.api.models import ModelLike, model_name
+from bough.api.settings import make_config, settings_of
+from bough.calls.builder import CallBuilder
+from bough.calls.diagnosis import Diagnosis, Finding
+from bough.calls.template import load_template
+from bough.config.doctor import DoctorConfig
+from bough.config.play import EnvCheckConfig
+from bough.environments.base import Environment
+from bough.environments.check import CheckReport
+from bough.environments.check import check as check_environment
+from bough.environments.isolated import shut_down
+from bough.environments.registry import find
+from bough.environments.tasks import configured, first_tasks, tasks_of
+from bough.errors import InputError
+from bough.models.context import context_length
+from bough.policy.load import base_and_adapter
+from bough.trajectories.reader import Reader
+from bough.types import Task
+
+
+class Checkup:
+    """What `bough.doctor` found. `ok` is False where training on the data would be a mistake."""
+
+    def __init__(self, diagnosis: Diagnosis, findings: list[Finding]) -> None:
+        self.report: dict[str, Any] = diagnosis.to_json()
+        self.findings = findings
+        self._calls, self._tokens = str(diagnosis.calls), diagnosis.tokens
+
+    @property
+    def ok(self) -> bool:
+        return all(finding.level != "fail" for finding in self.findings)
+
+    def __repr__(self) -> str:
+        tokens = f"{self._tokens['trained']:,} tokens trained, {self._tokens['context']:,} of context"
+        findings = [f"{one.level.upper()} {one.name}: {one.message}" for one in self.findings]
+        return "\n".join([self._calls, tokens, *(findings or ["OK: only replies are trained, and each ends its turn"])])
+
+
+@settings_of(DoctorConfig, "file", "samples", "output")
+def doctor(records: Source, model: ModelLike = "smollm2", **settings: Any) -> Checkup:
+    """Count the tokens that a model would be trained on, and say what is wrong with them.
+
+    `records` are in memory or the path of a data file; `model` gives the chat template.
+    """
+    with as_file(records) as file:
+        config = make_config(DoctorConfig, "doctor", settings, file=file, model=model_name(model))
+        base = base_and_adapter(config.model)[0]
+        builder = CallBuilder(
+            load_template(base, config.chat_template),
+            max_length=config.max_length, stride=config.stride, context=context_length(base),
+        )  # fmt: skip
+        diagnosis = Diagnosis(builder)
+        reader = Reader(config.file, format=config.format, on_error="skip")
+        for number, sample in enumerate(reader, 1):
+            diagnosis.add(sample, f"{Path(reader.place.file).name}:{reader.place.line}")
+            if number == config.limit:
+                break
+        if not reader.rows:
+            raise InputError(f"{config.file}: the file contains no rows")
+    return Checkup(diagnosis, list(diagnosis.findings()))
+
+
+@settings_of(EnvCheckConfig)
+def check(environment: EnvironmentLike, **settings: Any) -> CheckReport:
+    """Test an environment of your own against the contract; `problems` of the result is empty if it keeps it.
+
+    `environment` is a name or a class. A class that another process cannot import, such as
+    one of a notebook, is tested in this process only.
+    """
+    config = make_config(EnvCheckConfig, "check", settings, environment=environment_name(environment))
+    elsewhere = environment if isinstance(environment, str) else importable_name(environment)
+    environment_class = configured(find(config.environment), config.options)
+    wanted = tasks_of(environment_class, options=config.options, task_file=config.task_file, seed=config.seed)
+    return event_loop.run(_check(environment_class, elsewhere, first_tasks(wanted, config.tasks), config.seed))
+
+
+async def _check(
+    environment_class: type[Environment], elsewhere: str | None, tasks: list[Task], seed: int
+) -> CheckReport:
+    try:
+        return await check_environment(environment_class, elsewhere, tasks, seed=seed)
+    finally:
+        await shut_down(environment_class)
+
+
+def importable_name(environment_class: type[Any]) -> str | None:
+    """The name by which another process finds the class; None for one of a notebook, or inside a function."""
+    if "<locals>" in environment_class.__qualname__:
+        return None
+    file = getattr(sys.modules.get(environment_class.__module__), "__file__", None)
+    if environment_class.__module__ == "__main__":
+        return f"{file}:{environment_class.__qualname__}" if file else None
+    return f"{environment_class.__module__}:{environment_class.__qualname__}"

@@ -1,0 +1,157 @@
+"""`bough.collect`: play many episodes and get them as a list."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from bough import event_loop
+from bough.api.inputs import EnvironmentLike, Rewards, StrPath, environment_name, reward_weights
+from bough.api.models import LoadedModel, ModelLike, model_name
+from bough.api.records import Records
+from bough.api.settings import make_config, settings_of
+from bough.config.rollouts import CollectConfig
+from bough.environments.isolated import shut_down
+from bough.environments.registry import find
+from bough.environments.tasks import configured
+from bough.rewards.rubric import Rubric
+from bough.rollouts.agents import Agent, make_agent
+from bough.rollouts.collect import AllLostError, Attempt, Tally, attempts, wanted_tasks
+from bough.rollouts.collect import collect as collect_episodes
+from bough.rollouts.collection import Collection
+from bough.rollouts.rescore import rescore
+from bough.terminal import console
+from bough.terminal.episodes import EpisodesProgress
+from bough.trajectories.writer import Writer
+from bough.types import Trajectory
+
+
+@settings_of(CollectConfig)
+def collect(
+    model: ModelLike,
+    environment: EnvironmentLike,
+    *,
+    rewards: Rewards | None = None,
+    output: StrPath | None = None,
+    **settings: Any,
+) -> Records[Trajectory]:
+    """Play episodes and return them as a list of trajectories, in the order of the tasks.
+
+    `model` is a name, a folder, a trained model, a model from `bough.load`, "expert" or
+    "random". `environment` is a name or an environment class. `rewards` are names or
+    functions of a trajectory, a list of them or a mapping to weights; every trajectory
+    gets each of them and their weighted sum, `total`, in its `rewards`.
+
+    With `output`, a folder, the episodes are kept on disk too, and a collection that was
+    stopped resumes there. Without it nothing is left on disk; images that an environment
+    showed are lost then.
+    """
+    rubric = Rubric(reward_weights(rewards)) if rewards else None
+    loaded = model if isinstance(model, LoadedModel) else None
+    with TemporaryDirectory(prefix="bough-") as folder:
+        config = make_config(
+            CollectConfig, "collect", settings,
+            model=model_name(model), environment=environment_name(environment),
+            output=Path(output) if output is not None else Path(folder) / "collection",
+        )  # fmt: skip
+        found = play(config, loaded.agent(config) if loaded else None)
+        found.raise_if_all_lost()
+        collection, report = found.collection, found.report
+        played = list(collection)
+        if rubric is not None:
+            played = rubric.score_all(played)
+            report |= {"not_scored": rubric.to_json()} if rubric.failed else {}
+            _replace(collection.trajectories, played)
+    return Records(played, summary(report), report=report, path=None if output is None else Path(output))
+
+
+@dataclass(frozen=True)
+class Played:
+    """A collection with its report; `num_finished` counts the episodes that were asked for and are recorded."""
+
+    collection: Collection
+    report: dict[str, Any]
+    num_finished: int
+
+    def raise_if_all_lost(self) -> None:
+        """Raises AllLostError where environment or engine failed in every episode."""
+        if not self.num_finished:
+            raise AllLostError(self.report["lost"])
+
+
+def play(config: CollectConfig, agent: Agent | None = None) -> Played:
+    """Plays what is missing in the collection's folder, with the agent that the settings name unless one is given."""
+    environment_class = configured(find(config.environment), config.options)
+    wanted = list(attempts(wanted_tasks(environment_class, config), config.attempts, config.seed))
+    with Collection(config) as collection:
+        missing = collection.missing(wanted)
+        if len(missing) < len(wanted):
+            then = "resuming" if missing else "nothing to play"
+            console.err().print(f"{len(wanted) - len(missing)} of {len(wanted)} episodes are recorded; {then}")
+        report = None if missing else collection.old_report()
+        if report is None:
+            report = event_loop.run(_play_missing(config, collection, missing, agent))
+            collection.report(report)
+        collection.finish([attempt.id for attempt in wanted])
+    return Played(collection, report, sum(attempt.id in collection.finished for attempt in wanted))
+
+
+async def _play_missing(
+    config: CollectConfig, collection: Collection, missing: list[Attempt], agent: Agent | None
+) -> dict[str, Any]:
+    environment_class = configured(find(config.environment), config.options)
+    tally = Tally()
+    try:
+        if missing:
+            agent = agent or await make_agent(config, config)
+            with EpisodesProgress(len(missing)) as bar:
+                tally = await collect_episodes(
+                    environment_class, agent, missing, collection.add,
+                    limits=config, concurrency=config.concurrency, retries=config.retries,
+                    tell=lambda tally: bar.tell(tally.to_json()),
+                )  # fmt: skip
+    finally:
+        if agent is not None:
+            await agent.close()
+        await shut_down(environment_class)
+    report = _on_file(collection, tally)
+    if agent is not None:  # closed: its model is free for other work
+        rescored = rescore(agent, collection, config.rescore)
+        collection.keep_rescored(rescored.logprobs)
+        report |= rescored.numbers
+    return report
+
+
+def _on_file(collection: Collection, now: Tally) -> dict[str, Any]:
+    """The numbers of every episode in the folder, with the failures and the time of this run."""
+    whole = Tally(faults=now.faults, lost=now.lost, seconds=now.seconds)
+    for trajectory in collection:
+        whole.add(trajectory)
+    return whole.to_json() | {"episodes_this_run": now.episodes}
+
+
+def _replace(file: Path, trajectories: list[Trajectory]) -> None:
+    """Puts the scored trajectories in the place of those that were played."""
+    beside = file.with_name(f".{file.name}.{os.getpid()}.jsonl")
+    try:
+        with Writer(beside, batch=1024) as writer:
+            for trajectory in trajectories:
+                writer.write(trajectory)
+        beside.rename(file)
+    finally:
+        beside.unlink(missing_ok=True)
+
+
+def summary(report: dict[str, Any]) -> str:
+    """The report in one or two lines."""
+    rate = report["success_rate"]
+    lines = [f"{report['episodes']} episodes, success {'unknown' if rate is None else f'{rate:.1%}'}"]
+    for title in ("stops", "errors", "faults"):
+        if report[title]:
+            lines.append(f"{title}: " + ", ".join(f"{count} {what}" for what, count in report[title].items()))
+    if report["lost"]:
+        lines.append(f"lost: {len(report['lost'])}")
+    return "\n".join(lines)

@@ -1,0 +1,160 @@
+"""`bough.demos`, `bough.pairs`, `bough.groups`: from episodes to what is trained on."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, TypeVar
+
+from bough import event_loop
+from bough.api.inputs import (
+    MEMORY,
+    EnvironmentLike,
+    Rewards,
+    Source,
+    StrPath,
+    environment_name,
+    is_path,
+    reward_weights,
+    trajectories_of,
+)
+from bough.api.models import ModelLike, model_name
+from bough.api.records import Records
+from bough.api.settings import make_config, settings_of
+from bough.config.curation import CurationConfig, DemosConfig, GroupsConfig, PairsConfig
+from bough.curation.demonstrations import demonstrations
+from bough.curation.groups import groups as make_groups
+from bough.curation.output import check_output, write_out
+from bough.curation.pair_work import PairWork
+from bough.curation.scoring import means, scored
+from bough.curation.source import SourcedTrajectory
+from bough.ledger import Ledger
+from bough.types import Group, Pair, Trajectory
+
+R = TypeVar("R", Trajectory, Pair, Group)
+
+
+@settings_of(DemosConfig, "file")
+def demos(
+    records: Source,
+    *,
+    also: Source = (),
+    rewards: Rewards | None = None,
+    output: StrPath | None = None,
+    **settings: Any,
+) -> Records[Trajectory]:
+    """Keep the episodes worth imitating.
+
+    `records` are trajectories or groups in memory, or the path of a file or a folder of
+    `bough collect`; `also` are more of them. `rewards` are names or functions, as in
+    `bough.collect`. With `output`, a .jsonl file, the result is written there too.
+    """
+    with TemporaryDirectory(prefix="bough-") as folder:
+        config = _config(DemosConfig, "demos", records, output, folder, settings, _weights(rewards))
+        ledger = Ledger("trajectories")
+        filed, report = _scored(trajectories_of([records, also], ledger, format=config.format), config)
+        found = demonstrations(filed, config, ledger)
+        return _records(found, [ledger], "demonstrations", config, output, report)
+
+
+@settings_of(GroupsConfig, "file")
+def groups(
+    records: Source,
+    *,
+    also: Source = (),
+    rewards: Rewards | None = None,
+    output: StrPath | None = None,
+    **settings: Any,
+) -> Records[Group]:
+    """Put the attempts at each task together, to be compared with each other by GRPO.
+
+    The arguments are those of `bough.demos`.
+    """
+    with TemporaryDirectory(prefix="bough-") as folder:
+        config = _config(GroupsConfig, "groups", records, output, folder, settings, _weights(rewards))
+        ledger = Ledger("attempts")
+        filed, report = _scored(trajectories_of([records, also], ledger, format=config.format), config)
+        found = make_groups(filed, config, ledger)
+        return _records(found, [ledger], "groups", config, output, report)
+
+
+@settings_of(PairsConfig, "file")
+def pairs(
+    records: Source,
+    *,
+    also: Source = (),
+    environment: EnvironmentLike | None = None,
+    model: ModelLike = "smollm2",
+    output: StrPath | None = None,
+    **settings: Any,
+) -> Records[Pair]:
+    """Find preferences in episodes: what was better than what, from the same state.
+
+    `records` and `also` are as in `bough.demos`. `environment`, a name or a class, is where
+    states are restored for the kinds of pairs that need it, `model` plays there.
+    """
+    place = {"environment": None if environment is None else environment_name(environment), "model": model_name(model)}
+    with TemporaryDirectory(prefix="bough-") as folder:
+        config = _config(PairsConfig, "pairs", records, output, folder, settings, place)
+        read = Ledger("trajectories")
+        filed = trajectories_of([records, also], read, format=config.format)
+        read.keep(len(filed))
+        work = PairWork(config, filed)
+        found = event_loop.run(work.mine())
+        report: dict[str, Any] = {"reasons": dict(Counter(pair.reason for pair in found).most_common())}
+        if work.cost.rounds:
+            report["cost"] = work.cost.to_json()
+        result = _records(found, [read, *work.ledgers], "pairs", config, output, report)
+        work.forget()
+    return result
+
+
+C = TypeVar("C", bound=CurationConfig)
+
+
+def _config(
+    config_class: type[C],
+    function: str,
+    records: Source,
+    output: StrPath | None,
+    folder: str,
+    settings: dict[str, Any],
+    more: dict[str, Any],
+) -> C:
+    file = Path(records) if is_path(records) else Path(MEMORY)  # type: ignore[arg-type]  # is_path says so
+    target = Path(output) if output is not None else Path(folder) / f"{function}.jsonl"
+    config = make_config(config_class, function, settings, file=file, output=target, **more)
+    check_output(config.output, config.overwrite)
+    return config
+
+
+def _weights(rewards: Rewards | None) -> dict[str, Any]:
+    return {"rewards": reward_weights(rewards)} if rewards else {}
+
+
+def _scored(
+    filed: list[SourcedTrajectory], config: DemosConfig | GroupsConfig
+) -> tuple[list[SourcedTrajectory], dict[str, Any]]:
+    """The trajectories with the rewards that were asked for, and what to report of them."""
+    if not config.rewards:
+        return filed, {}
+    with_rewards, rubric = scored(filed, config.rewards)
+    return with_rewards, {"rewards": means(with_rewards, rubric), "not_scored": rubric.to_json()}
+
+
+def _records(
+    found: Sequence[R],
+    ledgers: Sequence[Ledger],
+    what: str,
+    config: CurationConfig,
+    output: StrPath | None,
+    report: dict[str, Any],
+) -> Records[R]:
+    if output is not None:
+        sources = [str(path) for path in (config.file, *config.also)]
+        write_out(config.output, found, ledgers, sources=sources, **report)
+    summary = "\n".join([f"{len(found)} {what}", *map(str, ledgers)])
+    report = {**report, "ledgers": [ledger.to_json() for ledger in ledgers]}
+    return Records(found, summary, report=report, path=None if output is None else Path(output))

@@ -1,0 +1,162 @@
+"""`bough.evaluate` and `bough.compare`: how good models are, and whether one is better than another."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from bough import event_loop
+from bough.api.inputs import EnvironmentLike, Source, StrPath, as_file, environment_name
+from bough.api.models import LoadedModel, ModelLike, TrainedModel, model_name
+from bough.api.records import Facts
+from bough.api.settings import make_config, settings_of
+from bough.config.evaluation import CompareConfig, EvalConfig
+from bough.evaluation.contest import contest, with_numbers
+from bough.evaluation.results import FILE_NAME, Results
+from bough.evaluation.side_by_side import SideBySide, side_by_side
+from bough.terminal import console
+from bough.terminal.evaluation import ContestProgress, show
+
+
+class Evaluation:
+    """Models in an environment: success with its interval for each, and paired tests between them.
+
+    It prints as the table that `bough eval` shows. `results` has every episode's outcome,
+    `reports` the numbers by model, `comparisons` the tests.
+    """
+
+    def __init__(self, results: Results, path: Path | None = None) -> None:
+        self.results, self.path = results, path
+
+    @property
+    def reports(self) -> dict[str, Any]:
+        return dict(self.results.reports)
+
+    @property
+    def comparisons(self) -> list[Any]:
+        return list(self.results.comparisons)
+
+    @property
+    def success(self) -> dict[str, float | None]:
+        """The success rate of each model, None where no outcome is known."""
+        return {name: report["success"]["mean"] for name, report in self.reports.items()}
+
+    def __repr__(self) -> str:
+        return table(self.reports, self.comparisons, self.results.level)
+
+
+class HeldOutMeasures(Facts):
+    """A model on held-out records: negative log-likelihood, perplexity and accuracies by name."""
+
+
+class Compared:
+    """Evaluations side by side. It prints as a table; `decision` is the gate's, where it was asked for."""
+
+    def __init__(self, found: SideBySide) -> None:
+        self.reports, self.comparisons = found.reports, found.comparisons
+        self.notes, self.decision, self.level = found.notes, found.decision, found.level
+
+    def __repr__(self) -> str:
+        reason = [self.decision.reason] if self.decision is not None else []
+        return "\n".join([table(self.reports, self.comparisons, self.level), *self.notes, *reason])
+
+
+@settings_of(EvalConfig, "model")
+def evaluate(
+    models: ModelLike | Sequence[ModelLike],
+    environment: EnvironmentLike | None = None,
+    *,
+    eval_file: Source | None = None,
+    output: StrPath | None = None,
+    **settings: Any,
+) -> Evaluation | HeldOutMeasures:
+    """Measure models in an environment, or one model on held-out records.
+
+    `models` is one or a list of names, folders, trained or loaded models, "expert" or
+    "random". With `environment`, a name or a class, every model plays the same tasks with
+    the same seeds, and the result is an `Evaluation`. With `eval_file`, a path or records in
+    memory, perplexity and accuracies are measured, and the result is `HeldOutMeasures`.
+
+    With `output` the episodes and results are kept in that folder (a JSON file for held-out
+    records), and an evaluation that was stopped resumes there; without it nothing is left
+    on disk.
+    """
+    several = [models] if isinstance(models, str | os.PathLike | LoadedModel) else list(models)
+    with TemporaryDirectory(prefix="bough-") as folder, as_file(eval_file) as file:
+        names = [_on_disk(model, Path(folder) / f"loaded-{number}") for number, model in enumerate(several)]
+        target = Path(output) if output is not None else None
+        if environment is not None and target is None:
+            target = Path(folder) / "evaluation"
+        config = make_config(
+            EvalConfig, "evaluate", settings,
+            model=names, environment="" if environment is None else environment_name(environment),
+            eval_file=file, output=target,
+        )  # fmt: skip
+        if not config.environment:
+            from bough.evaluation.held_out import measure
+
+            return HeldOutMeasures(measure(config))
+        results = _play(config, dict(zip(names, _labels(several), strict=True)))
+    return Evaluation(results, None if output is None else Path(output))
+
+
+def _play(config: EvalConfig, labels: dict[str, str]) -> Results:
+    assert config.output is not None
+    progress = ContestProgress()
+    try:
+        results = event_loop.run(contest(config, progress))
+    finally:
+        progress.end()
+    if all(name == label for name, label in labels.items()):
+        return results
+    models = [model.model_copy(update={"name": labels[model.name]}) for model in results.models]
+    results = with_numbers(results.model_copy(update={"models": models}), config.against)
+    results.write(config.output / FILE_NAME)
+    return results
+
+
+def _on_disk(model: ModelLike, folder: Path) -> str:
+    """The name that the settings take; a model that is only in memory is written down for it."""
+    return str(model.save(folder)) if isinstance(model, LoadedModel) else model_name(model)
+
+
+def _labels(models: Sequence[ModelLike]) -> list[str]:
+    """What the table calls the models: a temporary folder's name would say nothing."""
+    plain = [model.name if isinstance(model, LoadedModel | TrainedModel) else model_name(model) for model in models]
+    return [
+        f"{name} ({plain[:number].count(name) + 1})" if plain.count(name) > 1 else name
+        for number, name in enumerate(plain)
+    ]
+
+
+@settings_of(CompareConfig, "files")
+def compare(*evaluations: Evaluation | StrPath, output: StrPath | None = None, **settings: Any) -> Compared:
+    """Put evaluations side by side, matched by task and attempt.
+
+    `evaluations` are results of `bough.evaluate`, or the files or folders they were written to.
+    """
+    files = [
+        Path(f"evaluation {n}") if isinstance(one, Evaluation) else Path(one) for n, one in enumerate(evaluations, 1)
+    ]
+    config = make_config(
+        CompareConfig, "compare", settings, files=files, output=None if output is None else Path(output)
+    )
+    results = {
+        file: one.results if isinstance(one, Evaluation) else Results.read(file)
+        for file, one in zip(config.files, evaluations, strict=True)
+    }
+    found = side_by_side(results, config)
+    if config.output is not None:
+        found.write(config.output)
+    return Compared(found)
+
+
+def table(reports: dict[str, Any], comparisons: list[Any], level: float) -> str:
+    """An evaluation as text."""
+    out = console.out()
+    with out.capture() as captured:
+        show(reports, comparisons, level, out)
+    return captured.get().rstrip()

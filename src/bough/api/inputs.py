@@ -1,0 +1,132 @@
+"""What a caller may give in place of a name: environment classes, reward functions, trained models, records."""
+
+from __future__ import annotations
+
+import inspect
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from bough import given
+from bough.curation.source import SourcedTrajectory, read_filed
+from bough.environments.registry import plugged_in
+from bough.errors import InputError
+from bough.formats.base import Sample
+from bough.ledger import Ledger
+from bough.rewards.registry import REWARDS
+from bough.rewards.reward import name_of
+from bough.trajectories.writer import Writer
+from bough.types import Group, Pair, Trajectory
+
+StrPath = str | os.PathLike[str]
+Source = StrPath | Iterable[Sample | StrPath]
+EnvironmentLike = str | type[Any]
+RewardLike = str | Callable[..., Any]
+Rewards = RewardLike | Sequence[RewardLike] | Mapping[Any, Any]
+MEMORY = "records"  # stands for the file's name of records that came from memory
+
+
+def environment_name(environment: EnvironmentLike) -> str:
+    """The name by which the settings refer to an environment; a class is remembered under its own."""
+    if isinstance(environment, str):
+        return environment
+    if not inspect.isclass(environment):
+        kind = type(environment).__name__
+        raise InputError(f"environment is a {kind} object; give the class itself, or the name of an environment")
+    name = vars(environment).get("name") or environment.__name__
+    installed = plugged_in().get(name)
+    if installed is not None:
+        if installed.value == f"{environment.__module__}:{environment.__qualname__}":
+            return str(name)
+        raise InputError(f"an installed environment is called {name!r} too; give your class another name = …")
+    given.ENVIRONMENTS[name] = environment
+    return str(name)
+
+
+def reward_weights(rewards: Rewards) -> dict[str, Any]:
+    """Rewards by name with their weights; functions are remembered under their own names."""
+    if isinstance(rewards, Mapping):
+        return {_reward_name(reward): weight for reward, weight in rewards.items()}
+    several = [rewards] if isinstance(rewards, str) or callable(rewards) else rewards
+    return {_reward_name(reward): 1.0 for reward in several}
+
+
+def _reward_name(reward: RewardLike) -> str:
+    if isinstance(reward, str):
+        return reward
+    if not callable(reward):
+        raise InputError(f"a reward is a name or a function, not a {type(reward).__name__}")
+    name = name_of(reward)
+    if name in REWARDS and REWARDS[name] is not reward:
+        raise InputError(f"a built-in reward is called {name!r} too; give your function another name")
+    given.REWARDS[name] = reward
+    return name
+
+
+def is_path(value: Any) -> bool:
+    return isinstance(value, str | os.PathLike)
+
+
+def trajectories_of(sources: Iterable[Source], ledger: Ledger, *, format: str = "auto") -> list[SourcedTrajectory]:
+    """Every trajectory of some files and records, with its place; what is not one is dropped into `ledger`."""
+    found: list[SourcedTrajectory] = []
+    number = 0
+    for one in _each(sources):
+        if is_path(one):
+            found += read_filed([Path(one)], ledger, format=format)
+            continue
+        number += 1
+        if isinstance(one, Pair):
+            ledger.drop("wrong_kind")
+            continue
+        attempts = one.attempts if isinstance(one, Group) else [one]
+        found += [SourcedTrajectory(trajectory, MEMORY, number) for trajectory in attempts]
+    if not found:
+        raise InputError(f"there is no trajectory to work on; {ledger}")
+    return found
+
+
+def records_of(source: Source) -> list[Sample]:
+    """Records in memory, as a list. A path among them is an InputError."""
+    found = list(_each([source]))
+    if paths := [one for one in found if is_path(one)]:
+        raise InputError(f"{paths[0]!r} is a path among records; give either one path or records")
+    return found
+
+
+@contextmanager
+def as_file(source: Source | None) -> Iterator[Path | None]:
+    """A path to read `source` from: its own, or that of a temporary file with the records."""
+    if source is None or is_path(source):
+        yield None if source is None else Path(source)  # type: ignore[arg-type]  # is_path says so
+        return
+    with TemporaryDirectory(prefix="bough-") as folder:
+        path = Path(folder) / f"{MEMORY}.jsonl"
+        write_records(source, path)
+        yield path
+
+
+def write_records(records: Source, path: Path) -> None:
+    """Writes records to a new file in Bough's own format."""
+    found = records_of(records)
+    if not found:
+        raise InputError("there are no records: the list is empty")
+    with Writer(path, batch=1024) as writer:
+        for record in found:
+            writer.write(record)
+
+
+def _each(sources: Iterable[Any]) -> Iterator[Any]:
+    """The paths and records of some sources, one by one. Anything else is an InputError."""
+    for source in sources:
+        if is_path(source) or isinstance(source, Trajectory | Group | Pair):
+            yield source
+        elif isinstance(source, Iterable):
+            yield from _each(source)
+        else:
+            raise InputError(
+                f"a {type(source).__name__} is neither a path, nor a Trajectory, Pair or Group, nor a list of them"
+            )

@@ -1,0 +1,72 @@
+"""Running coroutines from plain functions, also where an event loop is running already, as in a notebook.
+
+asyncio refuses to start a second loop in a thread that has one. There the loop of a
+`LoopRunner` gets a thread of its own, and the caller waits for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Coroutine
+from concurrent.futures import CancelledError, ThreadPoolExecutor
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+T = TypeVar("T")
+
+
+class LoopRunner:
+    """Runs coroutines one after the other on one event loop, like `asyncio.Runner`."""
+
+    def __init__(self) -> None:
+        self._runner = asyncio.Runner()
+        self._thread = ThreadPoolExecutor(1, "bough-event-loop") if _loop_is_running() else None
+        self._task: asyncio.Task[Any] | None = None
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """The result of `work`. An interrupt cancels it and waits until it has cleaned up."""
+        if self._thread is None:
+            return self._runner.run(work)
+        future = self._thread.submit(self._runner.run, self._noted(work))
+        try:
+            return future.result()
+        except KeyboardInterrupt:
+            if self._task is not None:
+                self._runner.get_loop().call_soon_threadsafe(self._task.cancel)
+            with contextlib.suppress(CancelledError, asyncio.CancelledError):
+                future.result()
+            raise
+
+    def close(self) -> None:
+        if self._thread is None:
+            self._runner.close()
+            return
+        self._thread.submit(self._runner.close).result()
+        self._thread.shutdown()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    async def _noted(self, work: Coroutine[Any, Any, T]) -> T:
+        self._task = asyncio.current_task()
+        return await work
+
+
+def run(work: Coroutine[Any, Any, T]) -> T:
+    """The result of one coroutine, like `asyncio.run`."""
+    with LoopRunner() as runner:
+        return runner.run(work)
+
+
+def _loop_is_running() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True

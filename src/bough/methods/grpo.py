@@ -1,0 +1,392 @@
+"""GRPO, group-relative policy optimisation: attempts at one task are compared with each other.
+
+Every call has an advantage; the loss is the clipped surrogate, averaged over tokens.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import fmean
+from typing import TYPE_CHECKING, NamedTuple, Self
+
+from pydantic import AliasChoices, Field, model_validator
+
+from bough.config.online import OnlineConfig
+from bough.config.training import OF_FILES, TrainingConfig
+from bough.errors import InputError, RowError
+from bough.formats.base import Sample
+from bough.methods.advantages import Level, StepFormula, call_advantages
+from bough.methods.averaging import Averaging, aggregation_weights
+from bough.methods.base import Data, Example, Examples, Loss, float_vectors, share
+from bough.methods.examples import CallSource, by_difficulty, examples_from, head_of
+from bough.metrics import Mean
+from bough.rewards.score import score
+from bough.types import Call, Group
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from bough.calls.builder import CallBuilder
+
+# Past e^20 an exponential goes on along its tangent: it stays finite in float32, and unlike
+# a clamp it keeps a gradient just where the policy has moved furthest.
+MAX_EXPONENT = 20.0
+
+
+class GRPOConfig(TrainingConfig, OnlineConfig):  # type: ignore[misc]  # pydantic's plugin and two bases
+    """Group-relative policy optimisation: on groups of attempts on file, or in a world that is played in meanwhile."""
+
+    train_file: Path | None = Field(  # type: ignore[assignment]  # the others must have one
+        None, description="groups on file; or give --environment to play for them"
+    )
+
+    learning_rate: float = Field(
+        1e-6, gt=0, description="peak learning rate", validation_alias=AliasChoices("learning_rate", "lr")
+    )
+    num_epochs: float = Field(1, gt=0, description="number of passes over the data")
+    reward: str | None = Field(
+        None,
+        description="the reward to compare by (default: the total, the only one there is, or the outcome)",
+    )
+    normalise: bool = Field(True, description="divide advantages by the group's standard deviation (off: Dr. GRPO)")
+    advantage: Level = Field(
+        "attempt", description="one advantage an attempt, spread over its steps by their rewards, or one a turn"
+    )
+    step_formula: StepFormula = Field(
+        "bounded",
+        description="how steps share: bounded never punishes a better step more; seed is A · r / mean(r) to the letter",
+    )
+    step_level_advantage: bool = Field(
+        False, description="the same as --advantage step", json_schema_extra={"hidden": True}
+    )
+    averaging: Averaging = Field("token_mean", description="how tokens average into the loss")
+    constant_length: int | None = Field(None, ge=1, description="the length that constant_length divides by")
+    clip_low: float = Field(0.2, ge=0, le=1, description="how far a ratio may fall below 1")
+    clip_high: float = Field(0.28, ge=0, description="how far a ratio may rise above 1")
+    dual_clip: float | None = Field(
+        None, gt=1, description="bound of ratios where the advantage is negative (DAPO: 10)"
+    )
+    kl_coef: float = Field(0.0, ge=0, description="weight of the KL divergence from the reference")
+    importance_cap: float = Field(2.0, gt=0, description="bound of the correction between sampler and trainer")
+    precompute_reference: bool = Field(
+        False,
+        description="compute the log-probabilities before the update once, before training, and keep them on disk",
+    )
+
+    def _in_vain(self) -> str | None:
+        if self.environment is None:
+            return super()._in_vain()
+        given = [name for name in OF_FILES if getattr(self, name)]
+        if given:
+            return f"{', '.join(given)} does not go with environment: that is for data on file"
+        default = type(self).model_fields["watch_kl"].default
+        if not self.use_lora and self.watch_kl != default:
+            return "watch_kl needs use_lora: of all weights no start policy is kept to measure a divergence from"
+        return None
+
+    @model_validator(mode="after")
+    def _a_file_or_a_world(self) -> Self:
+        if (self.train_file is None) == (self.environment is None):
+            raise ValueError("groups come from train_file or from an environment: give one of them")
+        if self.environment is not None and self.max_steps is None:
+            raise ValueError("max_steps is required with environment: a world has no end of its own")
+        if self.eval_every and self.task_file is not None and self.eval_task_file is None:
+            raise ValueError("eval_every with task_file needs eval_task_file: held-out tasks are not learnt from")
+        if self.eval_task_file is not None and self.eval_task_file == self.task_file:
+            raise ValueError("eval_task_file is task_file: held-out tasks are not learnt from")
+        return self
+
+    @model_validator(mode="after")
+    def _settings_of_the_loss(self) -> Self:
+        if self.averaging == "constant_length" and self.constant_length is None:
+            raise ValueError("averaging constant_length needs constant_length, the length to divide by")
+        if self.dual_clip is not None and self.dual_clip <= 1 + self.clip_high:
+            raise ValueError(f"dual_clip bounds ratios beyond the clip range, so above {1 + self.clip_high:g}")
+        return self
+
+
+@dataclass(frozen=True)
+class GroupExample(Example):
+    """The calls of a group's attempts, each with its advantage and the weight of its tokens.
+
+    `old_logprobs` are the calls' log-probabilities before the first update on this group,
+    where they were computed.
+    """
+
+    advantages: tuple[float, ...] = ()
+    weights: tuple[float, ...] = ()
+    old_logprobs: tuple[Tensor, ...] = ()
+    denominator: float = 0.0
+    reward: float | None = None
+
+
+class GRPO:
+    """The clipped surrogate per token; every call is a part of its own.
+
+    The reference stands in for the policy before its first update, which it is: the start
+    adapter, or none. Where the sampler's log-probabilities are known, they correct for its
+    difference from the trainer.
+    """
+
+    needs_reference = True
+
+    def __init__(self, config: GRPOConfig) -> None:
+        self.config = config
+        self.precompute_reference = config.precompute_reference
+        self.temperature = config.temperature
+
+    def examples(self, data: Data, builder: CallBuilder) -> Examples[GroupExample]:
+        """The groups as examples; groups that teach nothing are dropped and counted."""
+        found = examples_from(data, self.config, builder, self._checked)
+        _check_temperature(found, self.temperature)
+        found.examples = by_difficulty(found.examples, [example.reward for example in found.examples])
+        return found
+
+    def example(self, group: Group, source: CallSource) -> GroupExample:
+        """The group as an example. Raises RowError where it teaches nothing."""
+        config = self.config
+        calls: list[Call] = []
+        advantages: list[float] = []
+        lengths: list[int] = []
+        owner: list[int] = []
+        for number, (attempt, of_turns) in enumerate(zip(group.attempts, self.advantages(group), strict=True)):
+            found = source.calls(attempt.start, attempt.turns, attempt.tools)
+            trained = [(call, advantage) for t, call in found.items() if (advantage := of_turns[t]) is not None]
+            calls += [call for call, _ in trained]
+            advantages += [advantage for _, advantage in trained]
+            owner += [number] * len(trained)
+            lengths.append(sum(len(call.completion_ids) for call, _ in trained))
+        if not calls:
+            raise RowError("nothing_to_train", "no reply of this group can be trained")
+        aggregation = aggregation_weights(lengths, config.averaging, constant_length=config.constant_length)
+        rewards = [reward for attempt in group.attempts if (reward := score(attempt, config.reward)) is not None]
+        return GroupExample(
+            calls=calls,
+            cluster=head_of(group.attempts[0].start),
+            advantages=tuple(advantages),
+            weights=tuple(aggregation.weights[number] for number in owner),
+            denominator=aggregation.denominator,
+            reward=fmean(rewards) if rewards else None,
+        )
+
+    def advantages(self, group: Group) -> list[list[float | None]]:
+        """An advantage for every turn of every attempt; None where it was not scored. RowError if all are alike."""
+        config = self.config
+        return call_advantages(
+            group,
+            reward=config.reward,
+            level="step" if config.step_level_advantage else config.advantage,
+            formula=config.step_formula,
+            normalise=config.normalise,
+        )
+
+    def parts(self, example: GroupExample) -> list[GroupExample]:
+        rows = enumerate(zip(example.calls, example.advantages, example.weights, strict=True))
+        return [
+            replace(example, calls=[c], advantages=(a,), weights=(w,), old_logprobs=example.old_logprobs[i : i + 1])
+            for i, (c, a, w) in rows
+        ]
+
+    def amount(self, example: GroupExample) -> float:
+        return example.denominator
+
+    def loss(
+        self,
+        parts: Sequence[GroupExample],
+        logprobs: Sequence[Sequence[Tensor]],
+        reference: Sequence[Sequence[Tensor]] | None,
+        denominator: float,
+    ) -> Loss:
+        import torch
+
+        config = self.config
+        found = [of_part[0] for of_part in logprobs]
+        start = torch.cat([of_part[0] for of_part in reference]) if reference is not None else None
+        old = self.old_logprobs(parts, found, start)
+        return grpo_loss(
+            torch.cat(found),
+            old,
+            torch.cat([torch.full_like(f, part.advantages[0]) for part, f in zip(parts, found, strict=True)]),
+            torch.cat([torch.full_like(f, part.weights[0]) for part, f in zip(parts, found, strict=True)]),
+            denominator=denominator,
+            clip_low=config.clip_low,
+            clip_high=config.clip_high,
+            dual_clip=config.dual_clip,
+            kl_coef=config.kl_coef,
+            reference_logprobs_N=start if config.kl_coef else None,
+            sampler_logprobs_N=_sampled(parts, old, config.temperature),
+            importance_cap=config.importance_cap,
+        )
+
+    def old_logprobs(
+        self,
+        parts: Sequence[GroupExample],  # noqa: ARG002  those that were just played know their own
+        found: Sequence[Tensor],  # noqa: ARG002
+        start: Tensor | None,
+    ) -> Tensor:
+        """The policy's log-probabilities before its first update on this data."""
+        assert start is not None
+        return start
+
+    def _checked(self, sample: Sample, source: CallSource) -> GroupExample:
+        if not isinstance(sample, Group):
+            raise RowError("wrong_kind", f"this is a {type(sample).__name__.lower()}; GRPO learns from groups")
+        return self.example(sample, source)
+
+
+def _check_temperature(groups: Examples[GroupExample], temperature: float) -> None:
+    """Replies sampled at another temperature come from another distribution than the one that is trained."""
+    sampled = {call.temperature for example in groups.examples for call in example.calls if call.temperature}
+    if sampled <= {temperature}:
+        return
+    if len(sampled) > 1:
+        found = ", ".join(f"{value:g}" for value in sorted(sampled))
+        raise InputError(
+            f"{groups.name}: replies were sampled at several temperatures ({found}); GRPO needs one for all groups"
+        )
+    [value] = sampled
+    raise InputError(
+        f"{groups.name}: replies were sampled at temperature {value:g}, but temperature is {temperature:g}; "
+        f"use --temperature {value:g}"
+    )
+
+
+def _sampled(parts: Sequence[GroupExample], before: Tensor, temperature: float) -> Tensor | None:
+    """The sampler's log-probabilities; for a call without any, those before the update, so nothing is corrected.
+
+    Those at another temperature cannot be compared with the trainer's: they count as missing.
+    """
+    import torch
+
+    calls = [part.calls[0] for part in parts]
+    values = [call.logprobs if call.logprobs_temperature == temperature else None for call in calls]
+    if all(value is None for value in values):
+        return None
+    pieces = torch.split(before, [len(part.calls[0].completion_ids) for part in parts])
+    return torch.cat([p if v is None else p.new_tensor(v) for p, v in zip(pieces, values, strict=True)])
+
+
+def grpo_loss(
+    logprobs_N: Tensor,
+    old_logprobs_N: Tensor,
+    advantages_N: Tensor,
+    weights_N: Tensor,
+    *,
+    denominator: float,
+    clip_low: float = 0.2,
+    clip_high: float = 0.28,
+    dual_clip: float | None = None,
+    kl_coef: float = 0.0,
+    reference_logprobs_N: Tensor | None = None,
+    sampler_logprobs_N: Tensor | None = None,
+    importance_cap: float = 2.0,
+) -> Loss:
+    """−Σ w · (s · gain − kl_coef · k3) / `denominator`, over the N trained tokens of a micro-batch.
+
+    With ratio ρ = exp(log π − log π_old) and advantage A, the gain is that of `_clipped`.
+
+    `old_logprobs_N` are the trainer's own before its first update on this data (on-policy:
+    `logprobs_N.detach()`). Where the sampler is another engine its log-probabilities of the
+    same tokens differ; given as `sampler_logprobs_N`, they correct for that (`_importance`).
+
+    k3 is Schulman's estimate of KL(π ‖ π_ref), e^d − d − 1 with d = log π_ref − log π. It is off by
+    default; a reference with `kl_coef` 0 is measured only.
+
+    Shapes: all [N], one entry per trained token. `weights_N` and `denominator` are from
+    `aggregation_weights`, `denominator` summed over all micro-batches and ranks of the
+    optimizer step. A token of weight 0 counts in no metric.
+
+    Metrics, per trained token: `ratio`; `clip_high_fraction`, `clip_low_fraction`,
+    `dual_clip_fraction` (tokens without a gradient, by cause); `approx_kl`, k3 of
+    KL(π_old ‖ π); `entropy`, estimated as −log π of the sampled tokens. With a reference
+    `reference_kl`; with a sampler `mismatch_kl`, k3 of KL(π_sampler ‖ π_old),
+    `importance_weight` (s) and `importance_capped_fraction`.
+    """
+    assert not kl_coef or reference_logprobs_N is not None, "a divergence needs a reference"
+    logprobs_N, old_N, advantages_N, weights_N = float_vectors(logprobs_N, old_logprobs_N, advantages_N, weights_N)
+    old_N = old_N.detach()
+    gain_N, values = _clipped(logprobs_N - old_N, advantages_N, clip_low, clip_high, dual_clip)
+    values["entropy"] = -logprobs_N
+    if sampler_logprobs_N is not None:
+        importance_N, measured = _importance(old_N, sampler_logprobs_N, importance_cap)
+        gain_N = gain_N * importance_N
+        values |= measured
+    if reference_logprobs_N is not None:
+        reference_N, _ = float_vectors(reference_logprobs_N, old_N)
+        values["reference_kl"] = k3(reference_N.detach() - logprobs_N)
+        gain_N = gain_N - kl_coef * values["reference_kl"]
+    metrics = {name: Mean.over(value_N, weights_N > 0) for name, value_N in values.items()}
+    return Loss(share(-(weights_N * gain_N).sum(), denominator), metrics)
+
+
+class Measured(NamedTuple):
+    """A value per token, and what is measured beside it, by the name of the metric."""
+
+    value_N: Tensor
+    metrics: dict[str, Tensor]
+
+
+def _clipped(
+    log_ratio_N: Tensor, advantages_N: Tensor, clip_low: float, clip_high: float, dual_clip: float | None
+) -> Measured:
+    """The gain of each token (GRPO, 2402.03300, after PPO, 1707.06347; separate bounds from DAPO, 2503.14476).
+
+        gain = min(ρA, clip(ρ, 1 − clip_low, 1 + clip_high) A),  and for A < 0 with dual clip
+        gain = max(gain, dual_clip · A)                          (1912.09729; DAPO runs with 10)
+
+    So a token has no gradient when A > 0 and ρ > 1 + clip_high, when A < 0 and ρ < 1 − clip_low,
+    when A < 0 and ρ > dual_clip; and the gradient −w s ρ A / denominator otherwise.
+    """
+    farthest = math.inf if dual_clip is None else dual_clip
+    ratio_N = _exp(log_ratio_N)
+    too_high_N = (advantages_N > 0) & (ratio_N > 1 + clip_high)
+    too_low_N = (advantages_N < 0) & (ratio_N < 1 - clip_low)
+    too_far_N = (advantages_N < 0) & (ratio_N > farthest)
+    # The masks are the clip: a masked token's ratio is a constant, any other keeps its gradient.
+    bounded_N = ratio_N.masked_fill(too_high_N, 1 + clip_high).masked_fill(too_low_N, 1 - clip_low)
+    metrics = {
+        "ratio": ratio_N,
+        "clip_high_fraction": too_high_N.float(),
+        "clip_low_fraction": too_low_N.float(),
+        "dual_clip_fraction": too_far_N.float(),
+        "approx_kl": k3(log_ratio_N),
+    }
+    return Measured(bounded_N.masked_fill(too_far_N, farthest) * advantages_N, metrics)
+
+
+def _importance(old_N: Tensor, sampler_logprobs_N: Tensor, cap: float) -> Measured:
+    """Truncated importance sampling: s = min(exp(log π_old − log π_sampler), cap), a constant for the gradient.
+
+    Ionides 2008; for LLMs Yao et al. 2025, "Your efficient RL framework secretly brings you
+    off-policy RL training".
+    """
+    sampler_N, _ = float_vectors(sampler_logprobs_N, old_N)
+    mismatch_N = old_N - sampler_N.detach()
+    importance_N = _exp(mismatch_N).clamp(max=cap)
+    metrics = {
+        "mismatch_kl": k3(mismatch_N),
+        "importance_weight": importance_N,
+        "importance_capped_fraction": (mismatch_N > math.log(cap)).float(),
+    }
+    return Measured(importance_N, metrics)
+
+
+def k3(log_ratio_N: Tensor) -> Tensor:
+    """e^d − d − 1 ≥ 0 for the log-ratio d = log q − log p of tokens sampled from p: an estimate of KL(p ‖ q).
+
+    Unbiased and of low variance (joschu.net/blog/kl-approx). Linear past d = `MAX_EXPONENT`.
+    """
+    # expm1, because near 0 the terms of e^d − d − 1 cancel to nothing in float32.
+    return log_ratio_N.clamp(max=MAX_EXPONENT).expm1() + _past_bound(log_ratio_N) - log_ratio_N
+
+
+def _exp(log_ratio_N: Tensor) -> Tensor:
+    return log_ratio_N.clamp(max=MAX_EXPONENT).exp() + _past_bound(log_ratio_N)
+
+
+def _past_bound(log_ratio_N: Tensor) -> Tensor:
+    """What the tangent of the exponential at `MAX_EXPONENT` adds beyond it."""
+    return math.exp(MAX_EXPONENT) * (log_ratio_N - MAX_EXPONENT).relu()

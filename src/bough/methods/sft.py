@@ -1,0 +1,140 @@
+"""SFT, supervised fine-tuning: the model learns to answer as the trajectories did.
+
+Each call has a weight; the loss is the weighted negative log-likelihood of the answered tokens.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from statistics import mean
+from typing import TYPE_CHECKING
+
+from pydantic import Field
+
+from bough.config.training import TrainingConfig
+from bough.errors import RowError
+from bough.formats.base import Sample
+from bough.methods.base import Data, Example, Examples, Loss, float_vectors, share
+from bough.methods.examples import CallSource, by_difficulty, examples_from, head_of
+from bough.metrics import Mean
+from bough.rewards.score import score
+from bough.types import Trajectory
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from bough.calls.builder import CallBuilder
+
+
+class SFTConfig(TrainingConfig):
+    """Supervised fine-tuning: the model learns to answer as the trajectories did."""
+
+    step_weighted_loss: bool = Field(
+        False,
+        description="weight each reply by its step reward divided by the trajectory's mean (negative counts as 0)",
+    )
+
+
+@dataclass(frozen=True)
+class Demonstration(Example):
+    """The calls of a trajectory, each with the weight of its tokens."""
+
+    weights: tuple[float, ...] = ()
+    reward: float | None = None
+
+
+class SFT:
+    """Weighted negative log-likelihood per token; every call is a part of its own."""
+
+    needs_reference = False
+    precompute_reference = False
+    temperature = 1.0
+
+    def __init__(self, config: SFTConfig) -> None:
+        self.config = config
+
+    def examples(self, data: Data, builder: CallBuilder) -> Examples[Demonstration]:
+        found = examples_from(data, self.config, builder, self._example)
+        found.examples = by_difficulty(found.examples, [example.reward for example in found.examples])
+        return found
+
+    def parts(self, example: Demonstration) -> list[Demonstration]:
+        return [replace(example, calls=[c], weights=(w,)) for c, w in zip(example.calls, example.weights, strict=True)]
+
+    def amount(self, example: Demonstration) -> float:
+        return sum(w * len(call.completion_ids) for call, w in zip(example.calls, example.weights, strict=True))
+
+    def loss(
+        self,
+        parts: Sequence[Demonstration],
+        logprobs: Sequence[Sequence[Tensor]],
+        reference: Sequence[Sequence[Tensor]] | None,  # noqa: ARG002  SFT has no reference
+        denominator: float,
+    ) -> Loss:
+        import torch
+
+        weights = [torch.full_like(found[0], part.weights[0]) for part, found in zip(parts, logprobs, strict=True)]
+        return sft_loss(torch.cat([found[0] for found in logprobs]), torch.cat(weights), denominator=denominator)
+
+    def _example(self, sample: Sample, source: CallSource) -> Demonstration:
+        if not isinstance(sample, Trajectory):
+            raise RowError("wrong_kind", f"this is a {type(sample).__name__.lower()}; SFT learns from trajectories")
+        calls = source.calls(sample.start, sample.turns, sample.tools)
+        weights = [1.0] * len(sample.turns)
+        if self.config.step_weighted_loss:
+            weights = step_weights([turn.reward for turn in sample.turns])
+        trained = {t: call for t, call in calls.items() if weights[t] > 0}
+        if not trained:
+            raise RowError("nothing_to_train", "no reply of this trajectory can be trained")
+        return Demonstration(
+            calls=list(trained.values()),
+            cluster=head_of(sample.start),
+            weights=tuple(weights[t] for t in trained),
+            reward=score(sample),
+        )
+
+
+def sft_loss(logprobs_N: Tensor, weights_N: Tensor, *, denominator: float) -> Loss:
+    """−Σ w·log π / `denominator`, over the N trained tokens of a micro-batch.
+
+    Shapes: both [N], one entry per trained token; a token's weight is its step's.
+    `denominator` is the sum of the weights of the whole optimizer step, over all
+    micro-batches and ranks (the number of tokens where every weight is 1), so that the
+    loss is a weighted mean and every token weighs the same wherever it lands.
+
+    Metrics: `nll`, unweighted, over tokens of positive weight; `weight`, over all tokens.
+    """
+    logprobs_N, weights_N = float_vectors(logprobs_N, weights_N)
+    metrics = {
+        "nll": Mean.over(-logprobs_N, weights_N > 0),
+        "weight": Mean(weights_N.detach().sum(), len(weights_N)),
+    }
+    return Loss(share(-(weights_N * logprobs_N).sum(), denominator), metrics)
+
+
+def step_weights(rewards: Sequence[float | None]) -> list[float]:
+    """Weights for one trajectory's steps: step reward / mean step reward, never negative.
+
+    With r⁺ = max(r, 0):  w_j = r⁺_j / mean(r⁺), the mean taken over the scored steps
+    (knowlyr-trainer's step weights, made safe for rewards of any sign).
+
+    - The weights average 1, so a weighted trajectory counts as much as an unweighted one;
+      each lies in [0, number of scored steps]; equal rewards give 1; the unit of the
+      rewards does not matter.
+    - A negative reward counts as 0: its step is not imitated. A negative weight would turn
+      cross-entropy into a reward for any other answer, without a floor.
+    - None (not scored) weighs 1, and stays out of the mean.
+    - Where no scored reward is positive there is nothing to prefer, and all weigh 1.
+      Weights order the steps of a trajectory; whether to imitate it at all is curation's choice.
+    """
+    gains = [None if reward is None else max(reward, 0.0) for reward in rewards]
+    scored = [gain for gain in gains if gain is not None]
+    largest = max(scored, default=0.0)
+    if largest == 0:
+        return [1.0] * len(gains)
+    # In units of a power of two near the largest reward: exact, and no mean overflows or vanishes.
+    _, exponent = math.frexp(largest)
+    centre = mean(math.ldexp(gain, -exponent) for gain in scored)
+    return [1.0 if gain is None else math.ldexp(gain, -exponent) / centre for gain in gains]

@@ -1,0 +1,1 @@
+"""Online training: play with the newest weights, learn from it, play again."""

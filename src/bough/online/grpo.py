@@ -1,0 +1,69 @@
+"""Online GRPO: sample groups with the newest weights, learn from them, sample again."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Sequence
+from contextlib import closing
+
+import torch
+from torch import Tensor
+
+from bough.errors import InputError
+from bough.methods.grpo import GRPO, GroupExample, GRPOConfig
+from bough.online.source import OnlineSource
+from bough.training.run import Trained, opened
+
+log = logging.getLogger(__name__)
+
+
+class OnlineGRPO(GRPO):
+    """GRPO on groups that the policy in training has just sampled; a reference is only needed for a divergence."""
+
+    def __init__(self, config: GRPOConfig) -> None:
+        super().__init__(config)
+        self.needs_reference = config.kl_coef > 0
+
+    def old_logprobs(
+        self,
+        parts: Sequence[GroupExample],
+        found: Sequence[Tensor],
+        start: Tensor | None,  # noqa: ARG002  the reference did not sample these groups
+    ) -> Tensor:
+        """The policy's as it is now; where a batch has several updates, those computed before the first."""
+        return torch.cat(
+            [
+                part.old_logprobs[0].to(now.device) if part.old_logprobs else now.detach()
+                for part, now in zip(parts, found, strict=True)
+            ]
+        )
+
+
+def train_online(config: GRPOConfig) -> Trained:
+    """Trains a policy in an environment, on batches of groups that it plays itself."""
+    with opened(config) as run:
+        config = run.config
+        _check(config, run.processes.count)
+        run.begin()
+        # The start policy is kept in any case, to measure how far the policy has moved.
+        policy = run.load_policy(reference=True, temperature=config.temperature)
+        method = OnlineGRPO(config)
+        with (
+            closing(OnlineSource(config, policy, run.template, run.folder)) as source,
+            run.trainer(policy, method, source) as trainer,
+        ):
+            counters = trainer.train(run.resumed)
+        ledgers = [ledger.to_json() for ledger in source.ledgers]
+        if run.resumed and run.resumed.step == counters.step and run.folder.ledger.exists():  # nothing was played
+            ledgers = json.loads(run.folder.ledger.read_text(encoding="utf-8"))
+        return run.finish(counters, ledgers)
+
+
+def _check(config: GRPOConfig, num_processes: int) -> None:
+    if num_processes > 1:
+        raise InputError("--environment plays in one process only; leave out accelerate launch")
+    if config.kl_coef and not config.use_lora:
+        raise InputError("--kl-coef with --environment needs an adapter: without --use-lora no start policy is kept")
+    if config.watch and not config.use_lora:
+        log.warning("--watch-kl is off: without --use-lora no start policy is kept to measure a divergence from.")

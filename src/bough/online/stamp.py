@@ -1,0 +1,93 @@
+"""What a batch of rollouts depends on: the settings it was played with and the weights that sampled it.
+
+A run that resumes learns from a batch on file only if both are still the same.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from hashlib import blake2b
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from bough.config.online import WatchConfig
+from bough.config.training import KeepingConfig, MachineConfig, OptimizerConfig
+from bough.methods.grpo import GRPOConfig
+
+# Settings that decide what is learnt from a batch, or how fast, but not what is in it.
+FREE = {
+    *KeepingConfig.model_fields,
+    *OptimizerConfig.model_fields.keys() - {"batch_size", "gradient_accumulation_steps", "seed"},
+    *MachineConfig.model_fields.keys() - {"bf16", "fp16"},
+    *(name for name in WatchConfig.model_fields if name.startswith("watch")),
+    *("adapter", "merge_lora", "lora_dropout"),  # the weights are compared themselves
+    *("updates", "passes", "concurrency", "retries"),
+    *("clip_low", "clip_high", "dual_clip", "kl_coef", "importance_cap", "averaging", "constant_length"),
+}
+INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}  # by the bytes of a weight
+BLOCK = 1024  # weights that are added up together
+HASHED_WHOLE = 1 << 16  # tensors up to this size are hashed as they are: in few weights, changes can cancel in a sum
+
+
+class Stamp(NamedTuple):
+    """Digests of settings and weights."""
+
+    settings: str
+    weights: str
+
+    @property
+    def number(self) -> int:
+        """Both as one number, for a checkpoint to keep."""
+        return int(_hash("/".join(self).encode())[:12], 16)
+
+
+class Stamper:
+    """Stamps for the batches of one run. Weights that are not trained are read once."""
+
+    def __init__(self, config: GRPOConfig, model: nn.Module) -> None:
+        self._model = model
+        self._settings = settings_digest(config)
+        self._frozen = weights_digest((n, w) for n, w in model.named_parameters() if not w.requires_grad)
+
+    def stamp(self) -> Stamp:
+        """The stamp of a batch that is sampled now."""
+        trained = weights_digest((n, w) for n, w in self._model.named_parameters() if w.requires_grad)
+        return Stamp(self._settings, _hash((self._frozen + trained).encode()))
+
+
+def settings_digest(config: GRPOConfig) -> str:
+    """A digest of the settings that matter for a batch; of a file that they name, what is in it."""
+    values = config.model_dump(mode="json", exclude=FREE)
+    files = {name: path for name in values if isinstance(path := getattr(config, name), Path) and path.is_file()}
+    values |= {name: _hash(path.read_bytes()) for name, path in files.items()}
+    return _hash(json.dumps(values, sort_keys=True).encode())
+
+
+def weights_digest(weights: Iterable[tuple[str, Tensor]]) -> str:
+    """A digest of named tensors.
+
+    The bits of a large tensor are added up as integers, block by block, where the tensor is,
+    and only the sums are hashed: integer sums are exact on any device, and a large model need
+    not be copied to the CPU. A training step moves nearly all weights, so some sum differs after it.
+    """
+    hasher = blake2b(digest_size=16)
+    for name, weight in weights:
+        hasher.update(f"{name} {tuple(weight.shape)} {weight.dtype}".encode())
+        bits = weight.detach().contiguous().view(-1).view(INTEGERS[weight.element_size()])
+        hasher.update((bits if len(bits) <= HASHED_WHOLE else _sums(bits)).cpu().numpy().tobytes())
+    return hasher.hexdigest()
+
+
+def _sums(bits: Tensor) -> Tensor:
+    whole = len(bits) // BLOCK * BLOCK
+    return torch.cat(
+        [bits[:whole].view(-1, BLOCK).sum(-1, dtype=torch.int64), bits[whole:].sum(dtype=torch.int64)[None]]
+    )
+
+
+def _hash(content: bytes) -> str:
+    return blake2b(content, digest_size=16).hexdigest()

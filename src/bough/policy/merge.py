@@ -1,0 +1,40 @@
+"""An adapter written into its base model: a plain model, as a folder or as a GGUF file for llama.cpp."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from bough.config.merge import MergeConfig
+from bough.disk import drafting, put_in_place
+from bough.errors import InputError
+from bough.models.gguf_file import write_gguf
+from bough.models.resolve import load_tokenizer
+from bough.policy.adapters import load_actor
+from bough.policy.load import base_and_adapter, load_model
+
+
+def merge_adapter(config: MergeConfig) -> str:
+    """Writes the merged model to `config.output`; returns the name of the base model."""
+    if config.output.exists():
+        raise InputError(f"{config.output} exists; name a {'file' if config.is_gguf else 'folder'} that does not")
+    base = config.model or base_and_adapter(str(config.adapter))[0]
+    model = load_model(base, dtype=torch.float32, device=torch.device("cpu"), quantize=False)
+    merged = load_actor(model, config.adapter).merge_and_unload()
+    has_tokenizer = (config.adapter / "tokenizer.json").is_file()
+    tokenizer = load_tokenizer(str(config.adapter) if has_tokenizer else base)
+    if config.is_gguf:
+        write_gguf(merged, tokenizer, config.output, config.gguf_type or "f16")
+    else:
+        _write_folder(merged, tokenizer, config.output)
+    return base
+
+
+def _write_folder(model: Any, tokenizer: Any, folder: Path) -> None:
+    draft = folder.with_name(f".{folder.name}")
+    with drafting(draft, folder):
+        model.save_pretrained(draft)
+        tokenizer.save_pretrained(draft)
+        put_in_place(draft, folder)

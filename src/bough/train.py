@@ -1,0 +1,28 @@
+"""SFT, DPO and GRPO by their settings, on data or, for GRPO, in an environment."""
+
+from __future__ import annotations
+
+from bough.methods.base import Data
+from bough.methods.dpo import DPO, DPOConfig
+from bough.methods.grpo import GRPO, GRPOConfig
+from bough.methods.sft import SFT, SFTConfig
+from bough.training.run import Trained, train
+
+
+def sft(config: SFTConfig, data: Data | None = None, held_out: Data | None = None) -> Trained:
+    """Supervised fine-tuning on trajectories: those of the settings' files, or the data given here."""
+    return train(config, SFT(config), data, held_out)
+
+
+def dpo(config: DPOConfig, data: Data | None = None, held_out: Data | None = None) -> Trained:
+    """Preference optimisation on pairs: those of the settings' files, or the data given here."""
+    return train(config, DPO(config), data, held_out)
+
+
+def grpo(config: GRPOConfig, data: Data | None = None, held_out: Data | None = None) -> Trained:
+    """Group-relative policy optimisation on groups: given here, on file, or played in the settings' environment."""
+    if config.environment is not None:
+        from bough.online.grpo import train_online
+
+        return train_online(config)
+    return train(config, GRPO(config), data, held_out)

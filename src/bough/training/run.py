@@ -1,0 +1,233 @@
+"""A training run from its settings to weights on disk, the same for every method.
+
+    settings → run folder → template, examples → policy → loop → weights, report
+
+`train` learns from data. `Run` is what it is made of, for runs that get their examples elsewhere.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+from bough import bit_exact
+from bough.calls.builder import CallBuilder
+from bough.calls.template import load_template
+from bough.config.training import TrainingConfig
+from bough.config.yaml_file import YamlFile
+from bough.disk import write_json
+from bough.errors import InputError
+from bough.ledger import Ledger
+from bough.methods.base import Data, Example, Examples, Method
+from bough.models.context import context_length
+from bough.policy.load import base_and_adapter
+from bough.policy.policy import Policy
+from bough.policy.processes import Processes
+from bough.policy.saving import save_policy
+from bough.policy.shape import start_adapter
+from bough.rundir import RunDir
+from bough.terminal.training import TrainingProgress
+from bough.tracking.trackers import Trackers
+from bough.training.checkpoint import Checkpoint, checkpoints
+from bough.training.counters import Counters
+from bough.training.loading import load_policy, precision
+from bough.training.loop import Trainer
+from bough.training.origin import Origin
+from bough.training.source import PlannedSource, Source
+
+log = logging.getLogger(__name__)
+# Settings that do not change what is computed.
+UNIMPORTANT = {"resume", "overwrite", "output_dir", "logging_steps", "save_steps", "save_total_limit", "report_to"}
+# Settings that say what shape the trained weights have; a checkpoint of them has fixed it.
+SHAPE = {"use_lora", "lora_r", "lora_alpha", "lora_target_modules"}
+
+C = TypeVar("C", bound=TrainingConfig)
+
+
+@dataclass(frozen=True)
+class Trained:
+    """The result of a run: the weights' folder, the counters at the end, and how many rows were kept or dropped."""
+
+    weights: Path
+    counters: Counters
+    ledgers: list[dict[str, Any]]
+
+
+def train(
+    config: TrainingConfig, method: Method[Any], data: Data | None = None, held_out: Data | None = None
+) -> Trained:
+    """Trains a policy on data: `train_file` and `eval_file` of the settings, or the files or records given here."""
+    data = config.train_file if data is None else data
+    held_out = config.eval_file if held_out is None else held_out
+    with opened(config) as run:
+        training = method.examples(data, run.builder)
+        evaluation = method.examples(held_out, run.builder) if held_out is not None else Examples[Any]()
+        run.begin(training.digest, evaluation.digest)
+        policy = run.load_policy(reference=method.needs_reference, temperature=method.temperature)
+        source = PlannedSource(training.examples, run.config)
+        ledgers = [training.rows, training.calls]
+        with run.trainer(policy, method, source, held_out=evaluation.examples, ledgers=ledgers) as trainer:
+            run.precompute(trainer, training.examples)
+            counters = trainer.train(run.resumed, same_held_out=run.same_held_out)
+        return run.finish(counters, [ledger.to_json() for ledger in ledgers])
+
+
+@contextmanager
+def opened(config: C) -> Iterator[Run[C]]:
+    """The run of these settings, with its folder locked: no other process trains there meanwhile."""
+    folder, processes = RunDir(config.output_dir), Processes()
+    with folder.locked() if processes.first else nullcontext():
+        if processes.first:
+            _make_room(folder, config)
+        processes.wait()
+        yield Run(config, folder, processes)
+
+
+class Run(Generic[C]):
+    """A run in its folder, new or resumed. `config` has the shape of the adapter that the run starts from, if any."""
+
+    def __init__(self, config: C, folder: RunDir, processes: Processes) -> None:
+        self.folder, self.processes = folder, processes
+        self.resumed = _newest_checkpoint(folder, config)
+        if self.resumed and processes.device.type == "cpu":
+            bit_exact.warn_if_runs_differ()
+        self.start, self.config = start_adapter(config)
+        if processes.first and config.resume and folder.config.exists():
+            _report_changes(folder, self.config, self.resumed)
+        base = base_and_adapter(self.config.model)[0]
+        self.template = load_template(base, config.chat_template)
+        self.builder = CallBuilder(
+            self.template, max_length=config.max_length, stride=config.stride, context=context_length(base)
+        )
+        self.same_held_out = True
+
+    def begin(self, examples: str | None = None, held_out: str | None = None) -> None:
+        """Writes settings and origin, checked against those that a resumed run began with.
+
+        `examples` and `held_out` are digests of the data.
+        """
+        self.origin = Origin.of(self.config, self.start, examples, held_out)
+        if self.resumed:
+            self.same_held_out = self._check_origin(self.resumed)
+        self.processes.wait()
+        if self.processes.first:
+            self.folder.create(self.config)
+            self.origin.write(self.folder)
+
+    def load_policy(self, *, reference: bool, temperature: float) -> Policy:
+        """The policy as the run begins or resumes."""
+        return load_policy(
+            self.config, self.start, self.resumed, self.processes, reference=reference, temperature=temperature
+        )
+
+    @contextmanager
+    def trainer(
+        self,
+        policy: Policy,
+        method: Method[Any],
+        source: Source,
+        *,
+        held_out: Sequence[Example] = (),
+        ledgers: Sequence[Ledger] = (),
+    ) -> Iterator[Trainer]:
+        """The training loop, with progress and trackers open around it. `ledgers` are shown before the first step."""
+        first, config = self.processes.first, self.config
+        names = config.report_to if first else []
+        with (
+            Trackers(names, self.folder.path, config.wandb_project, config.model_dump()) as trackers,
+            TrainingProgress() as progress,
+        ):
+
+            def report(values: dict[str, Any]) -> None:
+                if first:
+                    progress.tell(values)
+                    trackers.log(values)
+
+            trainer = Trainer(
+                policy, method, source, config, self.folder, partial(save_policy, policy, self.template.tokenizer),
+                held_out=held_out, processes=self.processes, report=report,
+            )  # fmt: skip
+            if first:
+                progress.begin(len(source), *ledgers)
+            yield trainer
+
+    def precompute(self, trainer: Trainer, examples: Sequence[Example]) -> None:
+        """Reference log-probabilities before the first step: where asked for, and where all weights are trained."""
+        config, method = self.config, trainer.method
+        if trainer.reference is None or (config.use_lora and not method.precompute_reference):
+            return
+        calls = [call for example in [*examples, *trainer.held_out] for call in example.calls]
+        computed_in = precision(config, self.processes.device)
+        name = f"{self.origin.model}|{self.origin.adapter}|{computed_in}|{config.qlora}"
+        reload: Callable[[], Policy] | None = None
+        if self.resumed and not config.use_lora:
+            reload = partial(self._initial_policy, method.temperature)
+        trainer.reference.compute(calls, config.token_budget, self.folder.cache, name, start=reload)
+
+    def finish(self, counters: Counters, ledgers: list[dict[str, Any]]) -> Trained:
+        """Writes the ledgers and the report."""
+        if self.processes.first:
+            write_json(self.folder.ledger, ledgers)
+            write_json(self.folder.report, asdict(counters) | {"weights": self.folder.final.name})
+        return Trained(self.folder.final, counters, ledgers)
+
+    def _initial_policy(self, temperature: float) -> Policy:
+        """The model that a run of all weights began with, loaded in addition to the trained one."""
+        log.warning(
+            "The run folder has no reference for these settings and this data; computing it from %s again.",
+            self.config.model,
+        )
+        return load_policy(self.config, None, None, self.processes, reference=False, temperature=temperature)
+
+    def _check_origin(self, resumed: Checkpoint) -> bool:
+        """InputError unless weights and data are those the run began with; returns whether the held-out data is too."""
+        before = Origin.read(self.folder)
+        if differences := self.origin.differences(before, self.config, self.start):
+            raise InputError(
+                f"{self.folder.path} cannot resume. To train its weights on something else, start a new run: "
+                f"--model {resumed.weights} and another --output-dir. What has changed:", differences,
+            )  # fmt: skip
+        if before.held_out and self.origin.held_out and before.held_out != self.origin.held_out:
+            log.warning("The held-out examples have changed; the best eval loss so far is reset.")
+        return before.held_out == self.origin.held_out
+
+
+def _make_room(folder: RunDir, config: TrainingConfig) -> None:
+    """A folder with a run in it is only overwritten on request."""
+    if config.resume or not folder.used:
+        return
+    if not config.overwrite:
+        raise InputError(
+            f"{folder.path} already contains a run; --resume continues it, --overwrite deletes it, "
+            "--output-dir names another folder"
+        )
+    folder.clear()
+
+
+def _newest_checkpoint(folder: RunDir, config: TrainingConfig) -> Checkpoint | None:
+    """The checkpoint to resume from, checked."""
+    found = checkpoints(folder.checkpoints) if config.resume else []
+    if not found:
+        if config.resume:
+            log.warning("%s has no checkpoint yet; starting from the beginning.", folder.path)
+        return None
+    found[-1].check()
+    return found[-1]
+
+
+def _report_changes(folder: RunDir, config: TrainingConfig, resumed: Checkpoint | None) -> None:
+    """A run may resume with other settings, but not silently."""
+    before = YamlFile.read(folder.config).values
+    now = config.model_dump(mode="json")
+    changed = {
+        k: f"{k} {before[k]} → {v}" for k, v in now.items() if k not in UNIMPORTANT and k in before and before[k] != v
+    }
+    if resumed and (fixed := [change for k, change in changed.items() if k in SHAPE]):
+        raise InputError(f"{resumed.path} has weights of another shape; a run keeps the one it began with:", fixed)
+    if changed:
+        log.warning("Resuming with other settings than the run began with: %s.", "; ".join(changed.values()))

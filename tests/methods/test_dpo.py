@@ -1,0 +1,262 @@
+import math
+from typing import Any, get_args
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bough.errors import InputError
+from bough.methods.dpo import DPO, DPOConfig, LossType, Sides, dpo_loss
+from bough.metrics import add_metrics
+
+LN2 = math.log(2)
+SETTINGS = {
+    "sigmoid": {"label_smoothing": 0.1},
+    "cdpo": {"label_smoothing": 0.2},
+    "hinge": {},
+    "ipo": {},
+    "length_normalised": {"label_smoothing": 0.1},
+    "simpo": {"gamma": 0.4, "label_smoothing": 0.1},
+}
+
+
+def sides(chosen, rejected, *, grad=False):
+    return Sides(torch.tensor(chosen, requires_grad=grad), torch.tensor(rejected, requires_grad=grad))
+
+
+def one_pair(h, **settings):
+    """The loss of one pair whose chosen side gained `h` on its reference, one token on each side."""
+    policy = sides([-1.0 + h], [-1.0], grad=True)
+    reference = None if settings.get("loss_type") == "simpo" else sides([-1.0], [-1.0])
+    loss = dpo_loss(policy, reference, sides([1.0], [1.0]), denominator=1, **settings)
+    loss.value.backward()
+    return loss.value.item(), policy.chosen.grad.item(), policy.rejected.grad.item()
+
+
+def test_at_the_reference_the_loss_is_log_2_and_the_sides_part_with_slope_beta_over_2():
+    policy = sides([-3.0, -7.0], [-5.0, -2.0], grad=True)
+    loss, metrics = dpo_loss(
+        policy, Sides(policy.chosen.detach(), policy.rejected.detach()), sides([3, 3], [2, 2]), denominator=2, beta=0.5
+    )
+    loss.backward()
+    assert loss.item() == pytest.approx(LN2)
+    assert policy.chosen.grad.tolist() == pytest.approx([-0.5 / 2 / 2] * 2)  # β/2, over 2 pairs
+    assert policy.rejected.grad.tolist() == pytest.approx([0.5 / 2 / 2] * 2)
+    assert (metrics["margin"].value, metrics["accuracy"].value) == (0.0, 0.0)
+
+
+def test_sigmoid_is_the_log_loss_of_the_scaled_margin():
+    value, chosen_grad, rejected_grad = one_pair(3.0, beta=0.5)
+    assert value == pytest.approx(math.log(1 + math.exp(-1.5)))
+    assert chosen_grad == pytest.approx(-0.5 / (1 + math.exp(1.5)))
+    assert rejected_grad == -chosen_grad
+
+
+def test_label_smoothing_mixes_in_the_flipped_pair():
+    value, chosen_grad, _ = one_pair(2.0, beta=1.0, label_smoothing=0.25)
+    assert value == pytest.approx(0.75 * math.log(1 + math.exp(-2)) + 0.25 * math.log(1 + math.exp(2)))
+    assert chosen_grad == pytest.approx(1 / (1 + math.exp(-2)) - 0.75)  # σ(βh) − (1 − ε)
+
+
+def test_with_label_smoothing_the_best_margin_is_finite():
+    _, chosen_grad, _ = one_pair(math.log(0.9 / 0.1), beta=1.0, label_smoothing=0.1)
+    assert chosen_grad == pytest.approx(0.0, abs=1e-6)
+
+
+def test_cdpo_is_sigmoid_with_label_smoothing():
+    assert one_pair(1.7, loss_type="cdpo", label_smoothing=0.1) == one_pair(1.7, label_smoothing=0.1)
+
+
+def test_ipo_is_least_where_the_margin_is_one_over_two_beta():
+    assert one_pair(5.0, loss_type="ipo", beta=0.1) == pytest.approx((0.0, 0.0, 0.0))
+    assert one_pair(0.0, loss_type="ipo", beta=0.1) == pytest.approx((25.0, -10.0, 10.0))
+    assert one_pair(7.0, loss_type="ipo", beta=0.1) == pytest.approx((4.0, 4.0, -4.0))
+
+
+def test_hinge_stops_at_a_scaled_margin_of_one():
+    assert one_pair(1.0, loss_type="hinge", beta=0.5) == pytest.approx((0.5, -0.5, 0.5))
+    assert one_pair(3.0, loss_type="hinge", beta=0.5) == (0.0, 0.0, 0.0)
+
+
+def test_simpo_asks_for_a_margin_and_knows_no_reference():
+    value, chosen_grad, _ = one_pair(0.5, loss_type="simpo", beta=2.0, gamma=1.0)
+    assert value == pytest.approx(LN2)  # β·0.5 − γ = 0
+    assert chosen_grad == pytest.approx(-1.0)  # −β σ(0)
+
+
+@pytest.mark.parametrize("loss_type", ["ipo", "length_normalised", "simpo"])
+def test_averaged_losses_see_means_per_token(loss_type):
+    reference = None if loss_type == "simpo" else sides([-4.0], [-6.0])
+    policy = sides([-2.0], [-9.0], grad=True)
+    loss = dpo_loss(policy, reference, sides([2], [3]), denominator=1, loss_type=loss_type, beta=1.0)
+    loss.value.backward()
+    h = 1.0 - -1.0 if reference else -1.0 - -3.0  # 2.0 either way
+    assert loss.metrics["margin"].value == pytest.approx(h)
+    expected = (h - 0.5) ** 2 if loss_type == "ipo" else math.log(1 + math.exp(-h))
+    assert loss.value.item() == pytest.approx(expected)
+    assert policy.chosen.grad.item() / policy.rejected.grad.item() == pytest.approx(-3 / 2)  # 1/2 against 1/3
+
+
+@pytest.mark.parametrize("loss_type", ["sigmoid", "cdpo", "hinge"])
+def test_summed_losses_do_not_look_at_lengths(loss_type):
+    def value(*lengths):
+        settings = {"loss_type": loss_type, **SETTINGS[loss_type]}
+        return dpo_loss(sides([-2.0], [-9.0]), sides([-4.0], [-6.0]), sides(*lengths), denominator=1, **settings).value
+
+    assert value([2], [3]) == value([20], [1])
+
+
+def test_nll_is_the_chosen_sides_mean_per_token_averaged_over_pairs():
+    policy = sides([-4.0, -3.0], [-5.0, -2.0], grad=True)
+    reference = Sides(policy.chosen.detach(), policy.rejected.detach())
+    loss, metrics = dpo_loss(policy, reference, sides([4, 1], [1, 1]), denominator=2, beta=0.2, nll_alpha=0.5)
+    loss.backward()
+    assert metrics["nll"].value == 2.0  # (4/4 + 3/1) / 2
+    assert metrics["preference_loss"].value == pytest.approx(LN2)
+    assert loss.item() == pytest.approx(LN2 + 0.5 * 2.0)
+    assert policy.chosen.grad.tolist() == pytest.approx([-0.05 - 0.5 / 4 / 2, -0.05 - 0.5 / 1 / 2])
+    assert policy.rejected.grad.tolist() == pytest.approx([0.05, 0.05])
+
+
+def test_metrics_are_told_per_reason_too():
+    policy, reference = sides([-1.0, -2.0, -3.0], [-2.0, -1.0, -9.0]), sides([-2.0] * 3, [-2.0] * 3)
+    lengths = sides([2] * 3, [3] * 3)
+    _, metrics = dpo_loss(policy, reference, lengths, denominator=3, beta=0.5, reasons=["loop", "loop", None])
+    names = ["accuracy", "margin", "chosen_reward", "rejected_reward", "chosen_logprob", "rejected_logprob"]
+    assert [metrics[name].value for name in names] == pytest.approx([2 / 3, 1.0, 0.0, -1.0, -2.0, -4.0])
+    assert [metrics[f"{name}/loop"].value for name in names] == pytest.approx([0.5, 0.0, 0.25, 0.25, -1.5, -1.5])
+    assert {name.partition("/")[2] for name in metrics} == {"", "loop"}
+
+
+def naive_loss(pair, loss_type, beta, *, label_smoothing=0.0, gamma=0.0):
+    chosen, rejected, ref_chosen, ref_rejected, num_chosen, num_rejected = pair
+    if loss_type == "simpo":
+        h = chosen / num_chosen - rejected / num_rejected
+    elif loss_type in ("ipo", "length_normalised"):
+        h = (chosen - ref_chosen) / num_chosen - (rejected - ref_rejected) / num_rejected
+    else:
+        h = chosen - ref_chosen - rejected + ref_rejected
+    if loss_type == "ipo":
+        return (h - 0.5 / beta) ** 2
+    if loss_type == "hinge":
+        return max(0.0, 1 - beta * h)
+    p = 1 / (1 + math.exp(gamma - beta * h))
+    return -(1 - label_smoothing) * math.log(p) - label_smoothing * math.log(1 - p)
+
+
+PAIRS = st.lists(
+    st.tuples(*[st.floats(-30, 0)] * 4, *[st.integers(1, 9)] * 2, st.sampled_from(["loop", "early", None])),
+    min_size=1,
+    max_size=6,
+)
+
+
+def batch_loss(pairs, loss_type, **settings):
+    *numbers, reasons = zip(*pairs, strict=True) if pairs else [()] * 7
+    chosen, rejected, ref_chosen, ref_rejected, num_chosen, num_rejected = map(torch.tensor, numbers)
+    reference = None if loss_type == "simpo" else Sides(ref_chosen, ref_rejected)
+    policy, lengths = Sides(chosen, rejected), Sides(num_chosen, num_rejected)
+    return dpo_loss(policy, reference, lengths, loss_type=loss_type, reasons=reasons, **settings)
+
+
+@pytest.mark.parametrize("loss_type", get_args(LossType))
+@settings(deadline=None, max_examples=50)
+@given(pairs=PAIRS, data=st.data())
+def test_every_loss_equals_its_naive_form_and_its_micro_batches_add_up(loss_type, pairs, data):
+    settings = {"beta": 0.3, "denominator": 11, "nll_alpha": 0.7, **SETTINGS[loss_type]}
+    whole = batch_loss(pairs, loss_type, **settings)
+    naive = sum(naive_loss(p[:6], loss_type, 0.3, **SETTINGS[loss_type]) - 0.7 * p[0] / p[4] for p in pairs) / 11
+    assert whole.value.item() == pytest.approx(naive, rel=1e-4, abs=1e-5)
+
+    cut = data.draw(st.integers(0, len(pairs)))
+    parts = [batch_loss(part, loss_type, **settings) for part in (pairs[:cut], pairs[cut:])]
+    assert sum(part.value.item() for part in parts) == pytest.approx(whole.value.item(), rel=1e-5, abs=1e-5)
+    added = add_metrics(part.metrics for part in parts)
+    assert added.keys() == whole.metrics.keys()
+    for name, mean in whole.metrics.items():
+        assert added[name].value == pytest.approx(mean.value, rel=1e-4, abs=1e-4)
+
+
+@pytest.mark.parametrize("loss_type", get_args(LossType))
+def test_gradients_are_those_of_the_formula(loss_type):
+    generator = torch.Generator().manual_seed(0)
+    numbers = [(-5 * torch.rand(4, generator=generator, dtype=torch.float64)).requires_grad_(i < 2) for i in range(4)]
+    lengths = sides([1, 2, 3, 4], [4, 1, 2, 3])
+
+    def value(chosen, rejected):
+        reference = None if loss_type == "simpo" else Sides(numbers[2], numbers[3])
+        settings = {"loss_type": loss_type, "beta": 0.7, "nll_alpha": 0.3, **SETTINGS[loss_type]}
+        return dpo_loss(Sides(chosen, rejected), reference, lengths, denominator=4, **settings).value
+
+    assert torch.autograd.gradcheck(value, (numbers[0], numbers[1]))
+
+
+def test_no_gradient_reaches_the_reference():
+    reference = sides([-1.0], [-1.0], grad=True)
+    loss = dpo_loss(sides([-2.0], [-1.0], grad=True), reference, sides([1], [1]), denominator=1).value
+    loss.backward()
+    assert reference.chosen.grad is None
+    assert reference.rejected.grad is None
+
+
+@pytest.mark.parametrize("loss_type", get_args(LossType))
+@pytest.mark.parametrize("sign", [1, -1])
+def test_huge_margins_stay_finite(loss_type, sign):
+    h = torch.tensor([1e5 * sign], requires_grad=True)
+    zeros = sides([0.0], [0.0])
+    reference = None if loss_type == "simpo" else zeros
+    settings = {"loss_type": loss_type, "beta": 5.0, **SETTINGS[loss_type]}
+    loss = dpo_loss(Sides(h, zeros.rejected), reference, sides([1], [1]), denominator=1, **settings).value
+    loss.backward()
+    assert math.isfinite(loss.item())
+    assert math.isfinite(h.grad.item())
+
+
+def test_nothing_waits_for_the_device():
+    one = Sides(*torch.zeros(2, 3, device="meta"))  # reading a number off it would raise
+    loss, metrics = dpo_loss(one, one, one, denominator=3, reasons=["loop", None, "early"])
+    assert loss.is_meta
+    assert all(mean.total.is_meta and mean.count.is_meta for mean in metrics.values())
+
+
+def test_an_empty_side_counts_as_log_probability_zero():
+    loss = dpo_loss(
+        sides([-1.0], [0.0]), sides([-1.0], [0.0]), sides([1], [0]), denominator=1, loss_type="ipo", beta=0.5
+    )
+    assert loss.value.item() == 1.0
+    chosen_empty = sides([0.0], [-1.0])
+    loss = dpo_loss(chosen_empty, chosen_empty, sides([0], [1]), denominator=1, loss_type="ipo", beta=0.5, nll_alpha=1)
+    assert loss.value.item() == 1.0 and loss.metrics["nll"].value == 0.0
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"loss_type": "sigmiod"}, "choose one of 'sigmoid'"),
+        ({"beta": 0.0}, "beta is 0.0; it should be greater than 0"),
+        ({"label_smoothing": 0.5}, "it should be less than 0.5"),
+        ({"label_smoothing": -0.1}, "it should be greater than or equal to 0"),
+        ({"loss_type": "ipo", "label_smoothing": 0.1}, "not defined for the ipo loss"),
+        ({"loss_type": "hinge", "label_smoothing": 0.1}, "not defined for the hinge loss"),
+        ({"loss_type": "cdpo"}, "give label_smoothing above 0"),
+        ({"gamma": 0.5}, "the sigmoid loss has none"),
+    ],
+)
+def test_settings_that_make_no_sense_are_errors(settings: dict[str, Any], said: str):
+    with pytest.raises(InputError) as error:
+        DPOConfig(train_file="pairs.jsonl", **settings)
+    assert said in "".join(error.value.problems)
+
+
+def test_settings_that_go_together_are_taken():
+    DPOConfig(train_file="pairs.jsonl", loss_type="cdpo", label_smoothing=0.1)
+    DPOConfig(train_file="pairs.jsonl", loss_type="simpo", gamma=0.5)
+
+
+@pytest.mark.parametrize(("loss_type", "reference"), [("sigmoid", None), ("simpo", sides([-1.0], [-1.0]))])
+def test_every_loss_but_simpo_has_a_reference(loss_type: LossType, reference: Sides | None):
+    one = sides([-1.0], [-1.0])
+    assert DPO(DPOConfig(train_file="pairs.jsonl", loss_type=loss_type)).needs_reference == (reference is None)
+    with pytest.raises(AssertionError, match="has a reference"):
+        dpo_loss(one, reference, one, denominator=1, loss_type=loss_type)

@@ -1,0 +1,401 @@
+import json
+import shutil
+from collections import Counter
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from bough.engines.local.engine import LocalEngine
+from bough.errors import BoughError, InputError
+from bough.methods.grpo import GRPOConfig
+from bough.online.player import Player
+from bough.online.watch import Watch
+from bough.policy.policy import Policy
+from bough.train import grpo
+from bough.training.metrics_file import MetricsFile
+from bough.training.source import PausedError
+from bough.trajectories.reader import read
+from bough.types import Group
+from tests.online import letters
+
+LETTERS = "tests.online.letters:Letters"
+
+
+def settings(folder: Path, **more: Any) -> GRPOConfig:
+    values: dict[str, Any] = {
+        "model": "tiny", "environment": LETTERS, "output_dir": folder, "max_steps": 4, "batch_size": 2, "group_size": 4,
+        "max_new_tokens": 8, "learning_rate": 1e-3, "lr_scheduler": "constant", "warmup_ratio": 0.0, "logging_steps": 1,
+        "save_steps": 1, "watch": False, "use_lora": True,
+    }  # fmt: skip
+    return GRPOConfig(**{**values, **more})
+
+
+def metrics(folder: Path) -> list[dict[str, Any]]:
+    return list(MetricsFile.read(folder / "metrics.jsonl"))
+
+
+def test_the_reward_rises_in_a_world_that_is_played_in(tmp_path: Path):
+    few = {"max_new_tokens": 4, "top_k": 12, "batch_size": 4, "group_size": 8, "eval_tasks": 8}
+    grpo(settings(tmp_path, max_steps=8, use_lora=True, learning_rate=1e-2, eval_every=7, **few))
+    lines = metrics(tmp_path)
+    assert lines[-1]["reward"] > 2 * lines[0]["reward"], [line["reward"] for line in lines]
+    evaluated = [line["eval_success"] for line in lines if "eval_success" in line]
+    assert len(evaluated) == 2 and evaluated[1] > evaluated[0]
+    assert all(line["logprob_gap_max"] < 1e-4 for line in lines), "the sampler reads the weights that are trained"
+    assert lines[0]["start_kl"] == pytest.approx(0, abs=1e-6) and lines[-1]["start_kl"] > 0.01
+    assert lines[0]["ratio"] == pytest.approx(1), "one update a batch is on-policy"
+
+
+def test_every_batch_is_on_file_with_its_tokens(tmp_path: Path):
+    trained = grpo(settings(tmp_path, max_steps=2))
+    groups = [record for number in range(2) for record in read(tmp_path / f"rollouts/{number:05}.jsonl")]
+    assert len(groups) == 4 and all(isinstance(group, Group) and len(group.attempts) == 4 for group in groups)
+    assert len({group.task.id for group in groups}) == 4, "no task comes twice before all have come"
+    calls = [turn.call for g in groups if isinstance(g, Group) for a in g.attempts for turn in a.turns]
+    assert {call.policy for call in calls if call} == {"step-0", "step-1"}
+    assert trained.ledgers[0] == {"item": "groups", "in": 4, "kept": 4, "dropped": {}}
+
+
+def test_mini_batches_and_passes_leave_the_policy_behind(tmp_path: Path):
+    grpo(settings(tmp_path, max_steps=4, updates=2, passes=2))
+    lines = metrics(tmp_path)
+    assert [line["epoch"] for line in lines] == [0, 0, 0, 0]
+    assert lines[0]["ratio"] == pytest.approx(1, abs=1e-4)
+    assert lines[3]["approx_kl"] > 1e-6, "the fourth update's data is of the policy before the first"
+    names = ["00000.json", "00000.jsonl", "00000.safetensors"]
+    assert [path.name for path in sorted((tmp_path / "rollouts").iterdir())] == names
+
+
+@pytest.mark.bit_exact
+@pytest.mark.parametrize(("updates", "killed_behind"), [(1, 2), (2, 1), (2, 2), (2, 3)])
+def test_a_run_that_was_cut_short_ends_in_the_same_bits(tmp_path: Path, updates: int, killed_behind: int):
+    whole = grpo(settings(tmp_path / "whole", updates=updates))
+    grpo(settings(tmp_path / "cut", updates=updates, save_total_limit=9))
+    # As if it had been killed there, with the rollouts of a later batch already on file.
+    cut = tmp_path / "cut"
+    checkpoints = {int(path.name.rpartition("-")[2]): path for path in (cut / "checkpoints").iterdir()}
+    assert killed_behind in checkpoints
+    for step, path in checkpoints.items():
+        if step > killed_behind:
+            shutil.rmtree(path)
+    resumed = grpo(settings(cut, updates=updates, resume=True))
+    weights = [(folder / "final/adapter_model.safetensors").read_bytes() for folder in (whole.weights.parent, cut)]
+    assert weights[0] == weights[1]
+    assert resumed.ledgers == whole.ledgers
+
+
+def cut_after(folder: Path, step: int, **more: Any) -> None:
+    """A run as it is after a kill after `step`, with the rollouts of later batches already on file."""
+    grpo(settings(folder, save_total_limit=9, **more))
+    for path in (folder / "checkpoints").iterdir():
+        if int(path.name.rpartition("-")[2]) > step:
+            shutil.rmtree(path)
+
+
+def batch(folder: Path, number: int) -> list[Group]:
+    return [record for record in read(folder / f"rollouts/{number:05}.jsonl") if isinstance(record, Group)]
+
+
+def longest_reply(folder: Path, number: int) -> int:
+    calls = [turn.call for group in batch(folder, number) for a in group.attempts for turn in a.turns]
+    return max(len(call.completion_ids) for call in calls if call)
+
+
+@pytest.fixture
+def replayed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What is played from now on, by id."""
+    played: list[str] = []
+    monkeypatch.setattr(Player, "_play", _noting(played, Player._play))
+    return played
+
+
+@pytest.mark.parametrize(("updates", "step"), [(1, 1), (2, 2), (2, 3)])
+def test_a_batch_on_file_is_replayed_again_if_nothing_has_changed(
+    tmp_path: Path, replayed: list[str], updates: int, step: int
+):
+    cut_after(tmp_path, step, updates=updates, max_steps=4 if updates == 2 else 2)
+    replayed.clear()
+    # Neither the learning rate nor a longer run changes what is on file.
+    grpo(settings(tmp_path, updates=updates, max_steps=4 if updates == 2 else 2, resume=True, learning_rate=1e-4))
+    assert replayed == []
+
+
+@pytest.mark.parametrize(("updates", "step"), [(1, 1), (2, 2), (2, 3)])
+def test_a_batch_of_other_settings_is_played_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, updates: int, step: int
+):
+    number = step // updates
+    cut_after(tmp_path, step, updates=updates, max_steps=number * updates + updates)
+    assert longest_reply(tmp_path, number) == 8
+    shorter = settings(tmp_path, updates=updates, max_steps=(number + 1) * updates, resume=True, max_new_tokens=3)
+    trained = grpo(shorter)
+    assert f"{number:05}.jsonl was sampled with different settings or weights" in caplog.text
+    assert longest_reply(tmp_path, number) == 3
+    assert metrics(tmp_path)[step]["reply_tokens"] <= 3, "the log has the numbers of what was learnt from"
+    assert trained.ledgers[0]["in"] == 2 * (number + 1), "the batch that was replaced does not count"
+
+
+def test_a_batch_of_other_weights_is_played_again(tmp_path: Path, replayed: list[str]):
+    """With another learning rate the weights after the resumed step are not those that sampled the next batch."""
+    cut_after(tmp_path, 1, max_steps=3)
+    replayed.clear()
+    grpo(settings(tmp_path, max_steps=3, resume=True, learning_rate=0.1))
+    assert len(replayed) == 8, "batch 1 is of the weights of the checkpoint, batch 2 is not"
+    assert metrics(tmp_path)[2]["mismatch_kl"] < 1e-6
+
+
+@pytest.mark.parametrize("missing", ["00001.safetensors", "00001.jsonl"])
+def test_half_of_a_batch_is_not_resumed_in_its_middle(tmp_path: Path, replayed: list[str], missing: str):
+    """Without the log-probabilities before the first update those after it would be taken for them."""
+    cut_after(tmp_path, 3, updates=2)
+    (tmp_path / "rollouts" / missing).unlink()
+    replayed.clear()
+    grpo(settings(tmp_path, updates=2, resume=True))
+    assert len(replayed) == 8
+    assert metrics(tmp_path)[3]["approx_kl"] == pytest.approx(0, abs=1e-6), "it was played with the weights of step 3"
+
+
+def test_another_batch_in_place_of_the_one_that_was_learnt_from_is_played_again(tmp_path: Path, replayed: list[str]):
+    cut_after(tmp_path, 3, updates=2)
+    for path in (tmp_path / "rollouts").glob("00000.*"):
+        shutil.copy(path, path.with_stem("00001"))
+    replayed.clear()
+    grpo(settings(tmp_path, updates=2, resume=True))
+    assert len(replayed) == 8
+
+
+def test_a_world_that_is_broken_from_the_start_is_an_error_with_its_own_words(tmp_path: Path):
+    config = settings(tmp_path, environment="tests.online.letters:Broken", retries=0)
+    with pytest.raises(BoughError, match=r"batch 0 .*: 8 of 8 episodes were lost; .*the browser is gone") as error:
+        grpo(config)
+    assert error.value.exit_code == 1 and not (tmp_path / "final").exists()
+
+
+def test_a_world_that_breaks_for_good_stops_the_run_and_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    world = {"environment": "tests.online.letters:BrokenLater", "retries": 0, "save_steps": 100}
+    with pytest.raises(PausedError, match=r"batch 2 .*: 8 of 8 episodes were lost; .*the browser is gone.*--resume"):
+        grpo(settings(tmp_path, **world))
+    assert not (tmp_path / "final").exists()
+    assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["step-00000002"]
+    monkeypatch.setattr(letters.BrokenLater, "begin", 1000)
+    assert grpo(settings(tmp_path, resume=True, **world)).counters.step == 4
+
+
+def test_a_few_lost_episodes_are_counted_and_their_groups_go_on_without_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(letters.Counting, "begun", Counter())
+    config = settings(tmp_path, environment="tests.online.letters:Flaky", retries=0, max_steps=1)
+    trained = grpo(config)
+    groups, calls, episodes = trained.ledgers
+    assert groups == {"item": "groups", "in": 3, "kept": 2, "dropped": {"lost": 1}}
+    assert calls == {"item": "calls", "in": 6, "kept": 6, "dropped": {}}
+    assert episodes == {"item": "episodes", "in": 12, "kept": 6, "dropped": {"lost": 6}}
+    assert [len(group.attempts) for group in batch(tmp_path, 0)] == [3, 3]
+    [line] = metrics(tmp_path)
+    assert (line["episodes"], line["episodes_lost"], line["groups_lost"]) == (6, 6, 1)
+    outcomes = [attempt.rewards["outcome"] or 0.0 for group in batch(tmp_path, 0) for attempt in group.attempts]
+    assert line["reward"] == pytest.approx(sum(outcomes) / 6), "what was lost is not a reward of 0"
+
+
+def test_a_world_that_loses_most_episodes_is_not_out_of_tasks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(letters.Counting, "begun", Counter())
+    config = settings(tmp_path, environment="tests.online.letters:MostlyLost", retries=0)
+    with pytest.raises(BoughError, match=r"12 of 16 episodes were lost; .*the browser is gone"):
+        grpo(config)
+
+
+def test_held_out_tasks_that_cannot_be_played_are_an_error(tmp_path: Path):
+    world = {"environment": "tests.online.letters:BrokenHeldOut", "retries": 0}
+    with pytest.raises(BoughError, match=r"3 of 3 episodes were lost; .*the browser is gone"):
+        grpo(settings(tmp_path, eval_every=1, eval_tasks=3, **world))
+
+
+def test_calls_without_an_advantage_are_not_counted_as_trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(letters.Counting, "begun", Counter())
+    trained = grpo(settings(tmp_path, environment="tests.online.letters:Unsure", max_steps=1))
+    assert trained.ledgers[1] == {"item": "calls", "in": 8, "kept": 6, "dropped": {"no_weight": 2}}
+
+
+def test_at_another_temperature_the_first_update_is_on_policy(tmp_path: Path):
+    grpo(settings(tmp_path, temperature=0.7, max_steps=2, updates=2, eval_every=1, eval_tasks=2))
+    calls = [turn.call for group in batch(tmp_path, 0) for a in group.attempts for turn in a.turns if turn.call]
+    assert {(call.temperature, call.logprobs_temperature) for call in calls} == {(0.7, 0.7)}
+    model = Policy.load("tiny").eval().base
+    with torch.no_grad():
+        for call in calls:
+            logits = model(input_ids=torch.tensor([call.prompt_ids + call.completion_ids])).logits[0]
+            expected = (logits[len(call.prompt_ids) - 1 : -1] / 0.7).log_softmax(-1)
+            at_tokens = expected[torch.arange(len(call.completion_ids)), call.completion_ids]
+            assert torch.allclose(at_tokens, torch.tensor(call.logprobs), atol=1e-4)
+    first, second = metrics(tmp_path)
+    assert first["ratio"] == pytest.approx(1, abs=1e-4) and first["importance_weight"] == pytest.approx(1, abs=1e-4)
+    assert first["logprob_gap_max"] < 1e-4 and first["mismatch_kl"] == pytest.approx(0, abs=1e-6)
+    assert second["approx_kl"] > 1e-9 and second["mismatch_kl"] == pytest.approx(0, abs=1e-6)
+
+
+def test_a_temperature_of_zero_is_refused(tmp_path: Path):
+    with pytest.raises(InputError, match="temperature"):
+        settings(tmp_path, temperature=0)
+
+
+def test_cuts_are_said_to_be_off_policy(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    grpo(settings(tmp_path / "whole", max_steps=1))
+    assert "off-policy" not in caplog.text
+    grpo(settings(tmp_path / "cut", max_steps=1, top_p=0.9))
+    assert caplog.text.count("training is slightly off-policy") == 1
+
+
+def test_a_policy_is_not_used_before_the_sampler_has_let_go_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    events: list[str] = []
+    for kind, name in ((LocalEngine, "generate"), (LocalEngine, "renew"), (LocalEngine, "rest"), (Policy, "forward")):
+        monkeypatch.setattr(kind, name, _told(events, name, getattr(kind, name)))
+    grpo(settings(tmp_path, max_steps=2, updates=2, eval_every=1, eval_tasks=2))
+    changes = [(now, then) for now, then in pairwise(events) if now != then]
+    assert {then for now, then in changes if now == "generate"} == {"rest"}
+    assert {then for now, then in changes if now == "renew"} == {"rest"}
+    assert ("rest", "forward") in changes
+
+
+def _told(events: list[str], name: str, do: Any) -> Any:
+    def told(*args: Any, **more: Any) -> Any:
+        events.append(name)
+        return do(*args, **more)
+
+    return told
+
+
+@pytest.mark.parametrize("world", ["Hopeless", "Rounding"])
+def test_groups_that_teach_nothing_are_replaced_up_to_a_budget(tmp_path: Path, world: str):
+    config = settings(tmp_path, environment=f"tests.online.letters:{world}", resample=3.0)
+    said = r"the first tasks teach nothing \(24 groups in, 0 kept, 24 dropped \(24 zero_variance\)"
+    with pytest.raises(BoughError, match=said):
+        grpo(config)
+    assert list((tmp_path / "rollouts").iterdir()) == [], "the same settings must not be stuck with it"
+    assert grpo(settings(tmp_path, max_steps=1, resume=True)).counters.step == 1
+
+
+def test_a_run_that_ran_out_of_tasks_that_teach_goes_on_with_other_settings(tmp_path: Path):
+    ended = grpo(settings(tmp_path, environment="tests.online.letters:Gap", resample=1.0))
+    assert ended.counters.step == 2 and not list((tmp_path / "rollouts").glob("00002*"))
+    assert ended.ledgers[0] == {"item": "groups", "in": 12, "kept": 4, "dropped": {"zero_variance": 8}}
+    resumed = grpo(settings(tmp_path, environment="tests.online.letters:Gap", resample=8.0, resume=True))
+    assert resumed.counters.step == 4
+
+
+def test_what_teaches_is_what_the_objective_can_tell_apart(tmp_path: Path):
+    """Every attempt has one point, in its first turn or in its second."""
+    config = settings(tmp_path, environment="tests.online.letters:Early", advantage="turn", max_steps=1)
+    assert grpo(config).ledgers[0]["kept"] == 2
+
+
+def test_reward_and_success_are_of_all_that_was_played(tmp_path: Path):
+    """Five tasks that pay nothing are played before the one that teaches."""
+    config = settings(tmp_path, environment="tests.online.letters:Late", resample=1.0, max_steps=1)
+    grpo(config)
+    [line] = metrics(tmp_path)
+    [group] = read(tmp_path / "rollouts/00000.jsonl")
+    assert isinstance(group, Group)
+    paid = sum(attempt.rewards["outcome"] or 0.0 for attempt in group.attempts)
+    tokens = sum(len(turn.call.completion_ids) for a in group.attempts for turn in a.turns if turn.call)
+    assert paid > 0 and line["episodes"] == 24
+    assert line["reward"] == line["reward/outcome"] == pytest.approx(paid / 24)
+    assert line["success"] == pytest.approx(sum(bool(attempt.success) for attempt in group.attempts) / 24)
+    assert line["reply_tokens"] == pytest.approx(tokens / 4), "how long replies are is measured on what is learnt from"
+    # Killed before the first checkpoint, the batch is on file without the episodes that taught nothing.
+    shutil.rmtree(tmp_path / "checkpoints")
+    grpo(config.model_copy(update={"resume": True}))
+    [again] = metrics(tmp_path)
+    assert {name: again[name] for name in ("episodes", "reward", "success")} == {
+        name: line[name] for name in ("episodes", "reward", "success")
+    }
+
+
+def test_a_batch_is_as_many_tasks_as_steps_are_accumulated(tmp_path: Path):
+    grpo(settings(tmp_path, max_steps=1, batch_size=1, gradient_accumulation_steps=3))
+    assert len(list(read(tmp_path / "rollouts/00000.jsonl"))) == 3
+
+
+def test_a_batch_that_teaches_nothing_is_not_yet_the_end(tmp_path: Path):
+    trained = grpo(settings(tmp_path, environment="tests.online.letters:Late", resample=1.0, max_steps=1))
+    assert trained.ledgers[0] == {"item": "groups", "in": 6, "kept": 1, "dropped": {"zero_variance": 5}}
+
+
+def test_a_task_that_comes_again_in_a_batch_is_played_anew(tmp_path: Path):
+    config = settings(tmp_path, environment="tests.online.letters:Few", max_steps=1, batch_size=4, resample=4.0)
+    grpo(config)
+    groups = [record for record in read(tmp_path / "rollouts/00000.jsonl") if isinstance(record, Group)]
+    replies = [tuple(str(attempt.turns[0].reply) for attempt in group.attempts) for group in groups]
+    assert len(groups) == 4 and len({group.task.id for group in groups}) == 2
+    assert len(set(replies)) == 4
+
+
+def test_a_divergence_from_weights_that_are_gone_is_refused_before_playing(tmp_path: Path):
+    with pytest.raises(InputError, match="--kl-coef with --environment needs an adapter"):
+        grpo(settings(tmp_path, use_lora=False, kl_coef=0.1))
+    assert not (tmp_path / "rollouts").exists()
+
+
+def test_held_out_tasks_come_from_a_file_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    for name in ("train", "held-out"):
+        tasks = [{"id": f"{name}-{number}", "data": {"number": number}} for number in range(4)]
+        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(task) + "\n" for task in tasks))
+    played: list[str] = []
+    monkeypatch.setattr(Player, "_play", _noting(played, Player._play))
+    files = {"task_file": tmp_path / "train.jsonl", "eval_task_file": tmp_path / "held-out.jsonl"}
+    grpo(settings(tmp_path / "run", max_steps=2, eval_every=1, eval_tasks=3, **files))
+    names = {id.partition("#")[0] for id in played}
+    assert {name for name in names if "held-out" in name} == {f"held-out-{n}" for n in range(3)}
+    assert {name for name in names if "held-out" not in name} == {f"train-{n}" for n in range(4)}
+
+
+def _noting(played: list[str], play: Any) -> Any:
+    def noted(self: Player, wanted: Any, temperature: float) -> Any:
+        order = list(wanted)
+        played.extend(attempt.id for attempt in order)
+        return play(self, order, temperature)
+
+    return noted
+
+
+def test_a_rubric_decides_what_is_compared(tmp_path: Path):
+    grpo(settings(tmp_path, max_steps=1, rewards={"outcome": 2.0, "steps": 0.0}))
+    [line] = metrics(tmp_path)
+    assert line["reward"] == pytest.approx(2 * line["reward/outcome"]) and "reward/total" in line
+
+
+def test_a_file_or_a_world_but_not_both(tmp_path: Path):
+    with pytest.raises(InputError, match="groups come from train_file or from an environment"):
+        GRPOConfig(output_dir=tmp_path)
+    with pytest.raises(InputError, match="max_steps is required with environment"):
+        grpo(settings(tmp_path, max_steps=None))
+
+
+def test_a_watch_pauses_and_a_paused_run_goes_on_when_told(tmp_path: Path):
+    config = settings(tmp_path, max_steps=8, watch=True, watch_kl=1e-9, learning_rate=5e-3)
+    with pytest.raises(PausedError, match=r"paused before batch 5: the policy is .* away from its start"):
+        grpo(config)
+    trained = grpo(settings(tmp_path, max_steps=8, resume=True, learning_rate=5e-3))
+    assert trained.counters.step == 8
+
+
+def alarm(batches: list[dict[str, float]], **more: Any) -> str | None:
+    watch = Watch(settings(Path("unused"), watch=True, **more))
+    for batch in batches:
+        watch.see(batch)
+    return watch.alarm()
+
+
+def test_each_thing_that_goes_wrong_has_its_alarm():
+    calm = {"reward": 0.5, "reply_tokens": 10.0, "turns": 3.0, "entropy": 1.0, "start_kl": 0.1}
+    assert alarm([calm] * 8) is None
+    assert "tokens per reply went from 10 to 40" in str(alarm([calm] * 5 + [{**calm, "reply_tokens": 40.0}] * 3))
+    assert "turns per episode went from 3 to 0.5" in str(alarm([calm] * 5 + [{**calm, "turns": 0.5}] * 3))
+    assert "entropy fell from 1 to 0.05" in str(alarm([calm] * 5 + [{**calm, "entropy": 0.05}] * 3))
+    assert "1.5 nats per token away" in str(alarm([calm] * 5 + [{**calm, "start_kl": 1.5}] * 3))
+    better, worse = {**calm, "eval_success": 0.6}, {**calm, "eval_success": 0.4, "reward": 0.9}
+    assert "held-out success fell from 60.0% to 40.0% while the reward rose" in str(alarm([better, worse]))
+    assert alarm([better, {**worse, "reward": 0.1}]) is None, "an agent that gets worse everywhere games nothing"

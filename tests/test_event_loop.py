@@ -1,0 +1,71 @@
+"""Coroutines from plain functions, with and without a loop around them."""
+
+import asyncio
+import os
+import signal
+import threading
+import time
+
+import pytest
+
+from bough import event_loop
+
+
+async def double(number: int) -> int:
+    await asyncio.sleep(0)
+    return 2 * number
+
+
+async def fail() -> None:
+    raise ValueError("no")
+
+
+def test_without_a_loop_it_runs_in_the_callers_thread():
+    async def where() -> threading.Thread:
+        return threading.current_thread()
+
+    assert event_loop.run(where()) is threading.current_thread()
+
+
+def test_inside_a_running_loop_it_returns_results_and_raises_errors():
+    async def notebook() -> int:
+        with pytest.raises(ValueError, match="no"):
+            event_loop.run(fail())
+        return event_loop.run(double(21))
+
+    assert asyncio.run(notebook()) == 42
+
+
+def test_one_runner_keeps_one_loop_for_all_its_work():
+    async def loop() -> asyncio.AbstractEventLoop:
+        return asyncio.get_running_loop()
+
+    async def notebook() -> bool:
+        with event_loop.LoopRunner() as runner:
+            return runner.run(loop()) is runner.run(loop())
+
+    assert asyncio.run(notebook())
+
+
+def test_an_interrupt_cancels_the_work_and_lets_it_clean_up():
+    cleaned_up = []
+
+    async def long() -> None:
+        threading.Timer(0.2, os.kill, [os.getpid(), signal.SIGINT]).start()
+        try:
+            await asyncio.sleep(60)
+        finally:
+            cleaned_up.append(True)
+
+    # A notebook's own handler: asyncio.run would turn the first signal into a cancellation of its main task.
+    loop, began = asyncio.new_event_loop(), time.monotonic()
+
+    async def notebook() -> None:
+        event_loop.run(long())
+
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            loop.run_until_complete(notebook())
+    finally:
+        loop.close()
+    assert cleaned_up and time.monotonic() - began < 10

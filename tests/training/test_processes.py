@@ -1,0 +1,243 @@
+"""Two processes train what one trains, each with all weights or with half of every weight."""
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from bough.cli import main
+from bough.training.checkpoint import checkpoints
+from bough.training.metrics_file import MetricsFile
+
+ROOT = Path(__file__).parents[2]
+CPU = os.environ | {"ACCELERATE_USE_CPU": "true", "OMP_NUM_THREADS": "1"}
+
+
+def episode(length: int) -> list[dict[str, str]]:
+    """Guesses from above until the number is hit."""
+    messages = [{"role": "user", "content": f"Guess a number from 1 to {length}."}]
+    for guess in range(length, 1, -1):
+        messages += [{"role": "assistant", "content": f"It is {guess}."}, {"role": "user", "content": "Lower."}]
+    return [*messages, {"role": "assistant", "content": "It is 1."}]
+
+
+def pair(length: int) -> dict[str, Any]:
+    *prompt, last = episode(length)
+    return {"prompt": prompt, "chosen": [last], "rejected": [{"role": "assistant", "content": f"No idea {length}."}]}
+
+
+class Commands(NamedTuple):
+    """Command lines without a run's folder: SFT of all weights, and DPO with an adapter."""
+
+    full: list[str]
+    lora: list[str]
+
+
+@pytest.fixture(scope="module")
+def commands(tmp_path_factory: pytest.TempPathFactory) -> Commands:
+    """Batches of three and five: what two processes have of them is never the same."""
+    episodes, pairs = (tmp_path_factory.mktemp("data") / name for name in ("episodes.jsonl", "pairs.jsonl"))
+    episodes.write_text("".join(json.dumps({"messages": episode(length)}) + "\n" for length in (2, 6, 3, 4, 7)))
+    pairs.write_text("".join(json.dumps(pair(length)) + "\n" for length in (2, 6, 3, 9, 4, 14, 7)))
+    every = ["--model", "tiny", "--save-steps", "1", "--token-budget", "128"]
+    full = ["sft", "--train-file", str(episodes), "--batch-size", "3", "--no-use-lora", "--learning-rate", "1e-3"]
+    lora = ["dpo", "--train-file", str(pairs), "--batch-size", "5", "--learning-rate", "1e-2"]
+    return Commands([*full, *every], [*lora, *every])
+
+
+class Pair:
+    """Two processes at a time: see two_processes.py."""
+
+    def __init__(self, folder: Path) -> None:
+        self.log, command = folder / "log.txt", [sys.executable, "-m", "tests.training.two_processes"]
+        pipe = subprocess.PIPE
+        self.server = subprocess.Popen(command, cwd=ROOT, env=CPU, stdin=pipe, stdout=pipe, text=True)
+
+    def start(self, arguments: list[str]) -> list[int]:
+        """Their ids."""
+        self.log.unlink(missing_ok=True)
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        self._send(json.dumps({"arguments": arguments, "port": port, "log": str(self.log)}))
+        return [int(child) for child in self._answer().split()]
+
+    def finish(self) -> int:
+        """The exit code, when both have ended."""
+        return int(self._answer())
+
+    def run(self, arguments: list[str]) -> str:
+        """Runs a command and returns what it said."""
+        self.start(arguments)
+        code = self.finish()
+        said = self.log.read_text()
+        assert code == 0, f"exit code {code}: {said[-3000:]}"
+        return said
+
+    def close(self) -> None:
+        self.server.communicate()
+
+    def _send(self, line: str) -> None:
+        assert self.server.stdin
+        self.server.stdin.write(line + "\n")
+        self.server.stdin.flush()
+
+    def _answer(self) -> str:
+        assert self.server.stdout
+        return self.server.stdout.readline()
+
+
+@pytest.fixture(scope="module")
+def two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
+    pair = Pair(tmp_path_factory.mktemp("two"))
+    yield pair
+    pair.close()
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+def alone(arguments: list[str], run: Path) -> None:
+    assert main([*arguments, "--output-dir", str(run)]) == 0
+
+
+def told(run: Path, name: str) -> list[Any]:
+    return [line[name] for line in MetricsFile.read(run / "metrics.jsonl") if name in line]
+
+
+def assert_same(one: Path, two: Path) -> None:
+    for name in ("loss", "eval_loss", "grad_norm", "token_accuracy"):
+        assert told(one, name) == pytest.approx(told(two, name), rel=1e-4)
+    trained = [json.loads((run / "report.json").read_text())["tokens_trained"] for run in (one, two)]
+    assert trained[0] == trained[1]
+    (file,) = (one / "final").glob("*.safetensors")
+    weights = [load_file(run / "final" / file.name) for run in (one, two)]
+    assert weights[0].keys() == weights[1].keys()
+    for name, weight in weights[0].items():
+        # Adam takes a gradient of hardly anything for a direction: a hundredth of a step is noise.
+        assert (weight - weights[1][name]).abs().max() < 1e-4, name
+
+
+def test_sft_of_sharded_weights_is_that_of_one_process(tmp_path: Path, two: Pair, commands: Commands):
+    held_out = commands.full[commands.full.index("--train-file") + 1]
+    arguments = [*commands.full, "--max-steps", "3", "--eval-file", held_out, "--eval-steps", "1"]
+    alone(arguments, tmp_path / "one")
+    said = two.run([*arguments, "--shard", "--output-dir", str(tmp_path / "two")])
+    assert_same(tmp_path / "one", tmp_path / "two")
+    assert len(told(tmp_path / "two", "eval_loss")) == 3
+    assert said.count("weights in") == 1  # one of the two speaks
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        # Pairs larger than a row, which are computed twice, and activations that are.
+        ["--gradient-checkpointing"],
+        ["--no-use-lora", "--learning-rate", "1e-3"],
+    ],
+    ids=["an adapter", "all weights"],
+)
+def test_dpo_of_sharded_weights_is_that_of_one_process(tmp_path: Path, two: Pair, commands: Commands, more: list[str]):
+    arguments = [*commands.lora, *more, "--max-steps", "3"]
+    alone(arguments, tmp_path / "one")
+    two.run([*arguments, "--shard", "--output-dir", str(tmp_path / "two")])
+    assert_same(tmp_path / "one", tmp_path / "two")
+
+
+def test_torchrun_with_whole_weights_trains_what_one_process_does(tmp_path: Path, commands: Commands):
+    arguments = [*commands.lora, "--max-steps", "2", "--token-budget", "1024"]
+    alone(arguments, tmp_path / "one")
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "bough"]
+    command += [*arguments, "--output-dir", str(tmp_path / "two")]
+    done = subprocess.run(command, cwd=ROOT, env=CPU, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert_same(tmp_path / "one", tmp_path / "two")
+    # What pairs of two processes have in common is computed by both: there were two.
+    assert told(tmp_path / "two", "tokens_computed")[-1] > told(tmp_path / "one", "tokens_computed")[-1]
+
+
+def test_a_reference_adapter_is_sharded_too(tmp_path: Path, two: Pair, commands: Commands):
+    alone([*commands.lora, "--max-steps", "2"], tmp_path / "start")
+    arguments = [*commands.lora, "--model", str(tmp_path / "start" / "final"), "--max-steps", "2"]
+    alone(arguments, tmp_path / "one")
+    two.run([*arguments, "--shard", "--output-dir", str(tmp_path / "two")])
+    assert_same(tmp_path / "one", tmp_path / "two")
+
+
+@pytest.mark.parametrize("kind", ["full", "lora"])
+def test_a_killed_sharded_run_goes_on_alone_and_the_other_way_round(
+    tmp_path: Path, two: Pair, commands: Commands, kind: str, caplog: pytest.LogCaptureFixture
+):
+    arguments = [*getattr(commands, kind), "--max-steps", "7"]
+    alone(arguments, tmp_path / "whole")
+
+    killed = tmp_path / "killed"
+    children = two.start([*arguments, "--shard", "--output-dir", str(killed)])
+    while not checkpoints(killed / "checkpoints"):
+        for child in children:
+            os.kill(child, 0)  # still there
+        time.sleep(0.005)
+    for child in children:
+        os.kill(child, signal.SIGKILL)
+    assert two.finish() == -signal.SIGKILL
+    assert not (killed / "final").exists()
+    alone([*arguments, "--resume"], killed)
+    assert "saved by 2 processes and 1 resume from it" in caplog.text
+    assert_same(tmp_path / "whole", killed)
+
+    shutil.copytree(tmp_path / "whole", tmp_path / "sharded", ignore=shutil.ignore_patterns("final", "step-*[56]"))
+    two.run([*arguments, "--resume", "--shard", "--output-dir", str(tmp_path / "sharded")])
+    assert_same(tmp_path / "whole", tmp_path / "sharded")
+
+
+@pytest.mark.parametrize("shard", [[], ["--shard"]], ids=["whole weights", "sharded"])
+def test_both_processes_stop_at_a_gradient_that_is_not_finite(
+    tmp_path: Path, two: Pair, commands: Commands, shard: list[str]
+):
+    run = tmp_path / "run"
+    # The first loss is log 2 whatever beta is; its gradient is more than float32 holds.
+    two.start([*commands.lora, "--max-steps", "3", "--beta", "1e38", *shard, "--output-dir", str(run)])
+    assert two.finish() == 1
+    assert "the loss of step 1 is finite, but its gradient norm is" in two.log.read_text()
+    assert not (run / "final").exists() and checkpoints(run / "checkpoints") == []
+    assert len((run / "bad-batch-1.jsonl").read_text().splitlines()) == 5  # the batch of both
+
+
+def test_two_processes_resume_with_the_random_numbers_that_each_of_them_had(
+    tmp_path: Path, two: Pair, commands: Commands
+):
+    arguments = [*commands.lora, "--lora-dropout", "0.5", "--max-steps", "4", "--output-dir"]
+    two.run([*arguments, str(tmp_path / "whole")])
+    shutil.copytree(tmp_path / "whole", tmp_path / "cut", ignore=shutil.ignore_patterns("final", "step-*4"))
+    assert "saved by" not in two.run([*arguments, str(tmp_path / "cut"), "--resume"])
+    whole, cut = (tmp_path / name / "final" / "adapter_model.safetensors" for name in ("whole", "cut"))
+    assert whole.read_bytes() == cut.read_bytes()
+    assert told(tmp_path / "whole", "loss") == told(tmp_path / "cut", "loss")
+
+
+def test_what_does_not_go_with_sharding_is_said_at_once(
+    tmp_path: Path, commands: Commands, capsys: pytest.CaptureFixture[str]
+):
+    more = ["--shard", "--qlora", "--compile", "--optimizer", "adamw_8bit", "--output-dir", str(tmp_path)]
+    assert main([*commands.full, *more]) == 2
+    said = capsys.readouterr().err
+    assert "--shard does not go with --qlora" in said
+    assert "--shard does not go with --compile" in said
+    assert "--shard does not go with --optimizer adamw_8bit" in said
+    assert "--shard needs several processes: accelerate launch" in said

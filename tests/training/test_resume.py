@@ -1,0 +1,68 @@
+"""A run that is killed, however often and whenever, ends in the very bits of one that never was."""
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bough import bit_exact
+from bough.cli import main
+from bough.training.metrics_file import MetricsFile
+
+ROOT = Path(__file__).parents[2]
+DPO = ["dpo", "--train-file", str(ROOT / "examples" / "household-pairs.jsonl"), "--learning-rate", "1e-2"]
+SFT = ["sft", "--train-file", str(ROOT / "examples" / "household.jsonl"), "--curriculum", "--no-use-lora"]
+COMMON = ["--model", "tiny", "--max-steps", "24", "--save-steps", "2", "--batch-size", "2", "--token-budget", "1024"]
+
+
+def finish(run: Path, kills: int, *arguments: str) -> int:
+    command = [
+        sys.executable,
+        "-m",
+        "tests.training.killed_run",
+        str(kills),
+        "11",
+        *arguments,
+        *COMMON,
+        "--resume",
+        "--output-dir",
+        str(run),
+    ]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    return int(done.stdout.splitlines()[-1])
+
+
+@pytest.mark.bit_exact
+@pytest.mark.parametrize(
+    ("arguments", "weights"),
+    [([*DPO, "--lora-dropout", "0.1", "--lora-r", "4"], "adapter_model.safetensors"), (SFT, "model.safetensors")],
+    ids=["dpo with a dropout adapter", "sft of all weights"],
+)
+def test_kills_do_not_change_a_bit_of_the_result(tmp_path: Path, arguments: list[str], weights: str):
+    assert finish(tmp_path / "whole", 0, *arguments) == 0
+    assert finish(tmp_path / "killed", 20, *arguments) >= 3
+    whole, killed = ((tmp_path / name / "final" / weights).read_bytes() for name in ("whole", "killed"))
+    assert whole == killed
+    assert told(tmp_path / "whole") == told(tmp_path / "killed")
+
+
+def told(run: Path) -> list[dict[str, Any]]:
+    """The metrics, without what depends on the clock."""
+    clock = {"seconds", "tokens_per_s", "raw_tokens_per_s"}
+    return [{k: v for k, v in line.items() if k not in clock} for line in MetricsFile.read(run / "metrics.jsonl")]
+
+
+@pytest.mark.bit_exact
+def test_a_resumed_run_says_where_the_machine_may_change_its_bits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    monkeypatch.setattr(bit_exact, "changed_by_address", lambda multiply: [(1536, 576)])
+    bit_exact.warn_if_runs_differ.cache_clear()
+    command = [*SFT, "--model", "tiny", "--batch-size", "2", "--output-dir", str(tmp_path / "run")]
+    said = "a resumed run may differ in the last bits from one that was never stopped"
+    assert main([*command, "--max-steps", "1"]) == 0 and said not in caplog.text
+    assert main([*command, "--max-steps", "2", "--resume"]) == 0 and caplog.text.count(said) == 1
+    bit_exact.warn_if_runs_differ.cache_clear()

@@ -1,0 +1,514 @@
+"""The stages through the command line, on real files of each seed format, with a real (tiny) model."""
+
+import json
+import math
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+from safetensors.torch import load_file, save_file
+
+from bough.cli import main
+from bough.models.resolve import resolve
+from bough.models.tiny import CONTEXT
+from bough.rundir import RunDir
+from bough.training.metrics_file import MetricsFile
+
+SAMPLES = Path(__file__).parents[1] / "samples"
+EXAMPLES = Path(__file__).parents[2] / "examples"
+FAST = ["--model", "tiny", "--learning-rate", "2e-2", "--batch-size", "8", "--token-budget", "4096", "--lora-r", "8"]
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+def train(verb: str, file: Path, run: Path, *more: str) -> list[dict[str, Any]]:
+    assert main([verb, "--train-file", str(file), "--output-dir", str(run), *FAST, *more]) == 0
+    return MetricsFile.read(run / "metrics.jsonl")
+
+
+@pytest.mark.parametrize(
+    "sample", ["knowlyr_sft_steps", "knowlyr_sft_flat", "trl_messages", "openai_tools", "sharegpt", "agentinstruct"]
+)
+def test_sft_learns_from_every_format(sample: str, tmp_path: Path):
+    lines = train("sft", SAMPLES / f"{sample}.jsonl", tmp_path / "run", "--max-steps", "25")
+    assert lines[-1]["loss"] < 0.7 * lines[0]["loss"]
+
+
+@pytest.mark.parametrize("sample", ["knowlyr_dpo", "roundwise_dpo", "trl_preference", "trl_preference_strings"])
+def test_dpo_learns_from_every_format(sample: str, tmp_path: Path):
+    lines = train("dpo", SAMPLES / f"{sample}.jsonl", tmp_path / "run", "--max-steps", "25")
+    assert lines[0]["loss"] == pytest.approx(math.log(2), abs=1e-4)
+    assert lines[-1]["accuracy"] > 0.95
+    assert lines[-1]["margin"] > lines[0]["margin"]
+
+
+def test_grpo_makes_the_rewarded_answer_likelier(tmp_path: Path):
+    more = ["--max-steps", "20", "--clip-high", "10", "--clip-low", "1"]
+    train("grpo", SAMPLES / "knowlyr_grpo.jsonl", tmp_path / "run", *more)
+    before, after = (best_and_worst(model) for model in ("tiny", str(tmp_path / "run" / "final")))
+    assert after[0] > before[0]
+    assert after[0] - after[1] > before[0] - before[1]
+
+
+def best_and_worst(model: str) -> tuple[float, float]:
+    """Log-probabilities of the best and the worst attempt of the first group."""
+    from bough.calls.builder import CallBuilder
+    from bough.calls.template import load_template
+    from bough.policy.policy import Policy
+    from bough.trajectories.reader import read
+    from bough.types import Group
+
+    group = next(iter(read(SAMPLES / "knowlyr_grpo.jsonl")))
+    assert isinstance(group, Group)
+    attempts = sorted(group.attempts, key=lambda attempt: attempt.rewards["reward"] or 0)
+    policy = Policy.load(model).eval()
+    builder = CallBuilder(load_template("tiny"))
+    sums = []
+    for attempt in (attempts[-1], attempts[0]):
+        calls = [built.call for built in builder.build(attempt.start, attempt.turns, []) if built.call]
+        sums.append(sum(float(logprobs.sum()) for logprobs in policy.logprobs(calls)))
+    return sums[0], sums[1]
+
+
+def test_a_run_leaves_settings_metrics_ledger_and_weights(tmp_path: Path):
+    run = tmp_path / "run"
+    lines = train("sft", EXAMPLES / "household.jsonl", run, "--num-epochs", "1")
+    assert [line["step"] for line in lines] == [1]
+    settings = yaml.safe_load((run / "config.yaml").read_text())
+    assert settings["lora_r"] == 8 and settings["learning_rate"] == 0.02
+    rows, calls = json.loads((run / "ledger.json").read_text())
+    assert rows == {"item": "rows", "in": 5, "kept": 5, "dropped": {}}
+    assert calls["in"] == calls["kept"] == 63
+    assert (run / "final" / "adapter_model.safetensors").exists()
+
+
+def test_stages_chain_by_naming_the_folder(tmp_path: Path):
+    train("sft", EXAMPLES / "household.jsonl", tmp_path / "sft", "--max-steps", "3")
+    common = ["--train-file", str(EXAMPLES / "household-pairs.jsonl"), "--max-steps", "2", "--output-dir"]
+    assert main(["dpo", *common, str(tmp_path / "dpo"), "--model", str(tmp_path / "sft" / "final")]) == 0
+    first = MetricsFile.read(tmp_path / "dpo" / "metrics.jsonl")[0]
+    # The reference is the SFT adapter, so nothing has moved yet.
+    assert first["loss"] == pytest.approx(math.log(2), abs=1e-4)
+    assert yaml.safe_load((tmp_path / "dpo" / "config.yaml").read_text())["lora_r"] == 8
+
+
+def test_another_shape_is_an_error_unless_it_may_be_merged(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    train("sft", EXAMPLES / "household.jsonl", tmp_path / "sft", "--max-steps", "2")
+    dpo = ["dpo", "--train-file", str(EXAMPLES / "household-pairs.jsonl"), "--max-steps", "1", "--lora-r", "12"]
+    dpo += ["--model", str(tmp_path / "sft" / "final"), "--output-dir", str(tmp_path / "dpo")]
+    assert main(dpo) == 2
+    assert "lora_r is 12 here and 8 there" in capsys.readouterr().err
+    assert main([*dpo, "--merge-lora"]) == 0
+    first = MetricsFile.read(tmp_path / "dpo" / "metrics.jsonl")[0]
+    assert first["loss"] == pytest.approx(math.log(2), abs=1e-4)
+    assert json.loads((tmp_path / "dpo" / "final" / "adapter_config.json").read_text())["r"] == 12
+
+
+def test_only_what_is_asked_of_a_start_adapter_changes(tmp_path: Path):
+    layers = ["--lora-target-modules", "q_proj", "v_proj", "--lora-alpha", "24"]
+    train("sft", EXAMPLES / "household.jsonl", tmp_path / "a", "--max-steps", "1", *layers)
+    common = ["--train-file", str(EXAMPLES / "household.jsonl"), "--max-steps", "1", "--output-dir"]
+    model = ["--model", str(tmp_path / "a" / "final")]
+    for name, more in (("b", ["--lora-dropout", "0.25"]), ("c", ["--merge-lora", "--lora-r", "12"])):
+        assert main(["sft", *common, str(tmp_path / name), *model, *more]) == 0
+    assert used(tmp_path / "b") == told(tmp_path / "b") == (8, 24, 0.25, ["q_proj", "v_proj"])
+    assert used(tmp_path / "c") == told(tmp_path / "c") == (12, 24, 0.0, ["q_proj", "v_proj"])
+
+
+def used(run: Path) -> tuple[int, int, float, list[str]]:
+    config = json.loads((run / "final" / "adapter_config.json").read_text())
+    return config["r"], config["lora_alpha"], config["lora_dropout"], config["target_modules"]
+
+
+def told(run: Path) -> tuple[int, int, float, list[str]]:
+    config = yaml.safe_load((run / "config.yaml").read_text())
+    return config["lora_r"], config["lora_alpha"], config["lora_dropout"], config["lora_target_modules"]
+
+
+def test_all_weights_can_be_trained_with_a_precomputed_reference(tmp_path: Path):
+    run = tmp_path / "run"
+    lines = train(
+        "dpo", SAMPLES / "roundwise_dpo.jsonl", run, "--max-steps", "8", "--no-use-lora", "--learning-rate", "1e-3"
+    )
+    assert lines[0]["loss"] == pytest.approx(math.log(2), abs=1e-4)
+    assert lines[-1]["loss"] < lines[0]["loss"]
+    assert (run / "final" / "model.safetensors").exists()
+    assert list((run / "cache").glob("reference-*.safetensors"))
+
+
+def test_all_weights_keep_their_reference_when_other_settings_ask_for_it_again(tmp_path: Path):
+    run = tmp_path / "run"
+    full = ["--max-steps", "4", "--save-steps", "2", "--no-use-lora", "--learning-rate", "1e-3"]
+    pairs = EXAMPLES / "household-pairs.jsonl"
+    whole = train("dpo", pairs, run, *full)
+    cut(run, 2)
+    held_out = ["--eval-file", str(EXAMPLES / "household-pairs-held-out.jsonl")]
+    resumed = [line for line in train("dpo", pairs, run, *full, *held_out, "--resume") if "loss" in line]
+    assert whole[-1]["margin"] > 0.01
+    assert [line["margin"] for line in resumed] == pytest.approx([line["margin"] for line in whole], abs=1e-4)
+
+
+def cut(run: Path, step: int) -> None:
+    """Leaves the run as if it had been killed after this step's checkpoint."""
+    for path in (run / "checkpoints").iterdir():
+        if int(path.name.removeprefix("step-")) > step:
+            shutil.rmtree(path)
+
+
+def test_a_precomputed_reference_gives_the_same_run(tmp_path: Path):
+    for name, more in (("beside", []), ("before", ["--precompute-reference"])):
+        train("dpo", SAMPLES / "roundwise_dpo.jsonl", tmp_path / name, "--max-steps", "4", *more)
+    one, two = (load_file(tmp_path / name / "final" / "adapter_model.safetensors") for name in ("beside", "before"))
+    assert all(torch.allclose(one[key], two[key], atol=1e-4) for key in one)
+
+
+def test_sharing_changes_the_speed_and_not_the_result(tmp_path: Path):
+    for name, more in (("tree", []), ("plain", ["--no-share"])):
+        train("sft", EXAMPLES / "household.jsonl", tmp_path / name, "--max-steps", "2", *more)
+    one, two = (MetricsFile.read(tmp_path / name / "metrics.jsonl") for name in ("tree", "plain"))
+    assert [line["loss"] for line in one] == pytest.approx([line["loss"] for line in two], rel=1e-4)
+    assert one[0]["shared"] > 5 and two[0]["shared"] == 1
+
+
+def test_a_run_folder_in_use_is_never_trained_over_unasked(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    run = tmp_path / "run"
+    train("sft", EXAMPLES / "household.jsonl", run, "--max-steps", "1")
+    command = [
+        "sft",
+        "--train-file",
+        str(EXAMPLES / "household.jsonl"),
+        "--output-dir",
+        str(run),
+        *FAST,
+        "--max-steps",
+        "1",
+    ]
+    assert main(command) == 2
+    assert "already contains a run; --resume continues it" in capsys.readouterr().err
+    assert main([*command, "--overwrite"]) == 0
+
+
+def test_held_out_loss_stops_a_run_early_and_keeps_the_best(tmp_path: Path):
+    run = tmp_path / "run"
+    # Training on one kind of text makes another less likely: eval loss rises.
+    more = ["--eval-file", str(SAMPLES / "sharegpt.jsonl"), "--eval-steps", "2", "--early-stopping-patience", "2"]
+    lines = train("sft", EXAMPLES / "household.jsonl", run, "--max-steps", "60", "--save-best-model", *more)
+    losses = [line["eval_loss"] for line in lines if "eval_loss" in line]
+    assert lines[-1]["step"] < 60
+    assert min(losses) == losses[-3]
+    assert (run / "best" / "adapter_model.safetensors").exists()
+
+
+@pytest.mark.parametrize(
+    ("verb", "file", "said"),
+    [
+        ("dpo", "household.jsonl", "household.jsonl:1: this is a trajectory; DPO learns from pairs"),
+        ("sft", "household-pairs.jsonl", "household-pairs.jsonl:1: this is a pair; SFT learns from trajectories"),
+        ("grpo", "household.jsonl", "household.jsonl:1: this is a trajectory; GRPO learns from groups"),
+        ("sft", "none.jsonl", "none.jsonl: there is no such file"),
+    ],
+)
+def test_the_wrong_data_is_named(verb: str, file: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    assert main([verb, "--train-file", str(EXAMPLES / file), "--output-dir", str(tmp_path / "run"), *FAST]) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_bad_rows_stop_before_training_or_are_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    file = tmp_path / "a.jsonl"
+    file.write_text((EXAMPLES / "household.jsonl").read_text() + '{"conversations": []}\n')
+    command = ["sft", "--train-file", str(file), "--output-dir", str(tmp_path / "run"), *FAST, "--max-steps", "1"]
+    assert main(command) == 2
+    assert "a.jsonl:6: " in capsys.readouterr().err
+    assert main([*command, "--on-error", "skip"]) == 0
+    rows, _ = json.loads((tmp_path / "run" / "ledger.json").read_text())
+    assert rows["in"] == 6 and rows["kept"] == 5 and sum(rows["dropped"].values()) == 1
+
+
+def test_the_good_side_of_a_dropped_pair_is_not_counted_as_trained(tmp_path: Path):
+    def pair(chosen: str, rejected: str) -> dict[str, Any]:
+        sides = {"prompt": ("user", "hi"), "chosen": ("assistant", chosen), "rejected": ("assistant", rejected)}
+        return {key: [{"role": role, "content": text}] for key, (role, text) in sides.items()}
+
+    file, long = tmp_path / "pairs.jsonl", "b " * 400
+    file.write_text("".join(json.dumps(row) + "\n" for row in (pair("a", long), pair(long, "a"), pair("a", "b"))))
+    train("dpo", file, tmp_path / "run", "--max-steps", "1", "--max-length", "100")
+    rows, calls = json.loads((tmp_path / "run" / "ledger.json").read_text())
+    assert rows == {"item": "rows", "in": 3, "kept": 1, "dropped": {"side_incomplete": 2}}
+    assert calls == {"item": "calls", "in": 6, "kept": 2, "dropped": {"too_long": 2, "side_incomplete": 2}}
+
+
+def test_steps_of_no_weight_are_not_counted_as_trained(tmp_path: Path):
+    steps = [{"action": "look", "observation": "a door", "reward": r} for r in (1.0, 0.0)]
+    (tmp_path / "a.jsonl").write_text(json.dumps({"instruction": "Go.", "input": "", "steps": steps}) + "\n")
+    train("sft", tmp_path / "a.jsonl", tmp_path / "run", "--max-steps", "1", "--step-weighted-loss")
+    _, calls = json.loads((tmp_path / "run" / "ledger.json").read_text())
+    assert calls == {"item": "calls", "in": 2, "kept": 1, "dropped": {"no_weight": 1}}
+
+
+def test_knowlyrs_yaml_runs_as_it_is_written(tmp_path: Path):
+    text = f"""
+model_name_or_path: tiny
+train_file: {SAMPLES / "knowlyr_sft_steps.jsonl"}
+output_dir: {tmp_path / "run"}
+num_epochs: 3
+batch_size: 4
+learning_rate: 2e-5
+max_length: 4096
+bf16: false
+use_lora: true
+agent_format: true
+mask_observations: true
+step_weighted_loss: true
+curriculum: true
+"""
+    (tmp_path / "train_config.yaml").write_text(text)
+    assert main(["sft", "--config", str(tmp_path / "train_config.yaml")]) == 0
+    assert MetricsFile.read(tmp_path / "run" / "metrics.jsonl")[0]["weight"] > 0
+
+
+def test_masking_cannot_be_switched_off(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    (tmp_path / "a.yaml").write_text("train_file: a\nmask_observations: false\n")
+    assert main(["sft", "--config", str(tmp_path / "a.yaml")]) == 2
+    assert "mask_observations is False; choose one of True" in capsys.readouterr().err
+
+
+def test_going_on_with_other_settings_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    run = tmp_path / "run"
+    train("sft", EXAMPLES / "household.jsonl", run, "--max-steps", "2", "--save-steps", "1")
+    command = ["sft", "--train-file", str(EXAMPLES / "household.jsonl"), "--output-dir", str(run), *FAST]
+    assert main([*command, "--max-steps", "3", "--resume"]) == 0
+    assert "max_steps 2 → 3" in caplog.text
+    assert MetricsFile.read(run / "metrics.jsonl")[-1]["step"] == 3
+
+
+def test_other_settings_are_said_where_there_is_no_checkpoint_yet(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    run = tmp_path / "run"
+    train("sft", EXAMPLES / "household.jsonl", run, "--max-steps", "1")
+    shutil.rmtree(run / "checkpoints")
+    train("sft", EXAMPLES / "household.jsonl", run, "--max-steps", "1", "--seed", "7", "--resume")
+    assert "has no checkpoint yet" in caplog.text and "seed 42 → 7" in caplog.text
+
+
+def test_a_finished_run_goes_on_from_its_last_step(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    run, weights = tmp_path / "run", tmp_path / "run" / "final" / "adapter_model.safetensors"
+    train("sft", EXAMPLES / "household.jsonl", run, "--max-steps", "2")
+    finished = weights.read_bytes()
+    train("sft", EXAMPLES / "household.jsonl", run, "--max-steps", "2", "--resume")
+    assert "All 2 steps are done already" in caplog.text
+    assert weights.read_bytes() == finished
+    lines = train("sft", EXAMPLES / "household.jsonl", run, "--max-steps", "3", "--resume")
+    assert "Resuming from step 2." in caplog.text and [line["step"] for line in lines] == [1, 2, 3]
+    assert weights.read_bytes() != finished
+
+
+def test_a_run_goes_on_with_the_adapter_it_has_and_may_change_its_dropout(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    run = tmp_path / "run"
+    train("sft", EXAMPLES / "household.jsonl", run, "--max-steps", "1")
+    command = ["sft", "--train-file", str(EXAMPLES / "household.jsonl"), "--output-dir", str(run), *FAST, "--resume"]
+    assert main([*command, "--max-steps", "2", "--lora-alpha", "64"]) == 2
+    assert "weights of another shape" in (said := capsys.readouterr().err) and "lora_alpha 32 → 64" in said
+    assert told(run)[1] == 32
+    assert main([*command, "--max-steps", "2", "--lora-dropout", "0.5"]) == 0
+    assert used(run)[2] == told(run)[2] == 0.5
+
+
+def test_a_finished_run_that_played_keeps_its_ledger(tmp_path: Path):
+    run = ["--output-dir", str(tmp_path), *FAST, "--max-steps", "1", "--group-size", "4", "--max-new-tokens", "8"]
+    command = ["grpo", "--environment", "tests.online.letters:Letters", *run, "--batch-size", "2"]
+    assert main(command) == 0
+    ledger = (tmp_path / "ledger.json").read_text()
+    assert json.loads(ledger)[0]["kept"] == 2
+    assert main([*command, "--resume"]) == 0
+    assert (tmp_path / "ledger.json").read_text() == ledger
+
+
+def resume(verb: str, run: Path, *more: str) -> int:
+    return main([verb, "--output-dir", str(run), *FAST, "--resume", *more])
+
+
+def test_a_start_adapter_that_has_changed_is_refused_and_one_that_was_moved_is_not(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    start, pairs = tmp_path / "sft" / "final", str(EXAMPLES / "household-pairs.jsonl")
+    train("sft", EXAMPLES / "household.jsonl", tmp_path / "sft", "--max-steps", "1")
+    dpo = ["--train-file", pairs, "--model", str(start), "--max-steps", "2", "--save-steps", "1"]
+    assert main(["dpo", "--output-dir", str(tmp_path / "dpo"), *FAST, *dpo]) == 0
+    settings = (tmp_path / "dpo" / "config.yaml").read_text()
+    shutil.copytree(start, tmp_path / "moved")
+    train("sft", EXAMPLES / "household.jsonl", tmp_path / "sft", "--max-steps", "1", "--seed", "7", "--overwrite")
+    dpo[dpo.index("--max-steps") + 1] = "3"
+    assert resume("dpo", tmp_path / "dpo", *dpo) == 2
+    said = capsys.readouterr().err
+    assert f"the start adapter {start} is not the one the run began with, or has changed since" in said
+    assert f"--model {tmp_path / 'dpo' / 'checkpoints' / 'step-00000002' / 'weights'}" in said
+    assert (tmp_path / "dpo" / "config.yaml").read_text() == settings
+    dpo[dpo.index("--model") + 1] = str(tmp_path / "moved")
+    assert resume("dpo", tmp_path / "dpo", *dpo) == 0
+    assert MetricsFile.read(tmp_path / "dpo" / "metrics.jsonl")[-1]["step"] == 3
+
+
+def test_a_model_that_has_changed_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    model = tmp_path / "model"
+    shutil.copytree(resolve("tiny"), model)
+    more = ["--train-file", str(EXAMPLES / "household.jsonl"), "--model", str(model)]
+    assert main(["sft", "--output-dir", str(tmp_path / "run"), *FAST, *more, "--max-steps", "1"]) == 0
+    weights = {name: value * 1.01 for name, value in load_file(model / "model.safetensors").items()}
+    save_file(weights, tmp_path / "new.safetensors", metadata={"format": "pt"})
+    (tmp_path / "new.safetensors").rename(model / "model.safetensors")
+    assert resume("sft", tmp_path / "run", *more, "--max-steps", "2") == 2
+    assert f"the model {model} is not the one the run began with, or has changed since" in capsys.readouterr().err
+
+
+def test_other_examples_than_the_run_began_with_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    def row(reply: str, reward: float) -> str:
+        steps = [{"action": reply, "observation": "a door", "reward": reward}]
+        return json.dumps({"instruction": "Go.", "input": "", "steps": steps}) + "\n"
+
+    file, rows = tmp_path / "a.jsonl", [row("look", 1.0), row("go", 0.5)]
+    file.write_text("".join(rows))
+    train("sft", file, tmp_path / "run", "--max-steps", "1")
+    another_reply, another_reward = [row("see", 1.0), rows[1]], [row("look", 0.9), rows[1]]
+    for changed in ([*rows, row("open", 1.0)], rows[:1], another_reply, another_reward, rows[::-1]):
+        file.write_text("".join(changed))
+        assert resume("sft", tmp_path / "run", "--train-file", str(file), "--max-steps", "2") == 2, changed
+        said = capsys.readouterr().err
+        assert f"the examples of {file} are not those the run began with" in said and "another --output-dir" in said
+    # The same records in another file are the same data.
+    (tmp_path / "b.jsonl").write_text("".join(rows))
+    assert resume("sft", tmp_path / "run", "--train-file", str(tmp_path / "b.jsonl"), "--max-steps", "2") == 0
+
+
+def test_settings_that_make_other_calls_of_the_same_data_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    file = EXAMPLES / "household.jsonl"
+    train("sft", file, tmp_path / "run", "--max-steps", "1")
+    assert resume("sft", tmp_path / "run", "--train-file", str(file), "--max-steps", "2", "--max-length", "600") == 2
+    assert "a setting that they depend on (--model, --chat-template, --max-length" in capsys.readouterr().err
+
+
+def test_other_held_out_data_starts_a_new_best(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    run = tmp_path / "run"
+    more = ["--eval-steps", "1", "--eval-file"]
+    train("sft", EXAMPLES / "household.jsonl", run, "--max-steps", "1", *more, str(EXAMPLES / "household.jsonl"))
+    train(
+        "sft", EXAMPLES / "household.jsonl", run, "--max-steps", "2", *more, str(SAMPLES / "sharegpt.jsonl"), "--resume"
+    )
+    assert "The held-out examples have changed" in caplog.text
+    report = json.loads((run / "report.json").read_text())
+    assert report["best_loss"] == MetricsFile.read(run / "metrics.jsonl")[-1]["eval_loss"]
+
+
+def test_a_run_without_its_origin_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    run = tmp_path / "run"
+    train("sft", EXAMPLES / "household.jsonl", run, "--max-steps", "1")
+    for damage in ("{", "[]", '{"model": "x", "other": 1}', None):
+        (run / "origin.json").write_text(damage) if damage else (run / "origin.json").unlink()
+        assert resume("sft", run, "--train-file", str(EXAMPLES / "household.jsonl"), "--max-steps", "2") == 2
+        assert "origin.json is missing or damaged" in capsys.readouterr().err
+
+
+def test_precomputed_log_probabilities_are_those_of_the_weights_that_are_there(tmp_path: Path):
+    """A start adapter that was trained again under its name, and a run that starts again in the same folder."""
+    start, run = tmp_path / "sft" / "final", tmp_path / "dpo"
+    dpo = ["dpo", "--train-file", str(EXAMPLES / "household-pairs.jsonl"), "--model", str(start), *FAST[2:]]
+    dpo += ["--output-dir", str(run), "--max-steps", "1", "--precompute-reference", "--resume"]
+    for steps in ("1", "3"):
+        train("sft", EXAMPLES / "household.jsonl", tmp_path / "sft", "--max-steps", steps, "--overwrite")
+        assert main(dpo) == 0
+        # Policy and reference are the same: a reference of other weights would show here.
+        assert MetricsFile.read(run / "metrics.jsonl")[0]["loss"] == pytest.approx(math.log(2), abs=1e-4)
+        shutil.rmtree(run / "checkpoints")  # as if it had been killed before the first
+    assert len(list((run / "cache").glob("reference-*.safetensors"))) == 2
+
+
+def test_a_damaged_checkpoint_is_named_and_the_one_before_resumes(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    run = tmp_path / "run"
+    train("sft", EXAMPLES / "household.jsonl", run, "--max-steps", "2", "--save-steps", "1")
+    whole = (run / "final" / "adapter_model.safetensors").read_bytes()
+    newest = run / "checkpoints" / "step-00000002"
+    config = newest / "weights" / "adapter_config.json"
+    config.write_text(config.read_text().replace('"r": 8', '"r": 9999'))
+    more = ["--train-file", str(EXAMPLES / "household.jsonl"), "--max-steps", "2", "--save-steps", "1"]
+    assert resume("sft", run, *more) == 2
+    said = capsys.readouterr().err
+    assert f"{newest} is damaged: weights/adapter_config.json has " in said and "from step 1" in said
+    shutil.rmtree(newest)
+    assert resume("sft", run, *more) == 0
+    assert (run / "final" / "adapter_model.safetensors").read_bytes() == whole
+
+
+def test_calls_beyond_the_models_context_are_dropped_and_named(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    def row(words: int) -> str:
+        said = [("user", "Say it."), ("assistant", "word " * words)]
+        return json.dumps({"messages": [{"role": role, "content": text} for role, text in said]}) + "\n"
+
+    file = tmp_path / "a.jsonl"
+    file.write_text(row(3) + row(CONTEXT) + row(5))
+    lines = train("sft", file, tmp_path / "run", "--max-steps", "1")
+    assert lines[-1]["step"] == 1
+    rows, calls = json.loads((tmp_path / "run" / "ledger.json").read_text())
+    assert calls == {"item": "calls", "in": 3, "kept": 2, "dropped": {"too_long": 1}}
+    assert rows["dropped"] == {"nothing_to_train": 1}
+    assert f"dropped 1 calls longer than the model's context of {CONTEXT} tokens (too_long)" in caplog.text
+
+
+def test_a_gradient_that_is_not_finite_ends_the_run_with_nothing_saved(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    # The loss of the first step is log 2 whatever beta is; its gradient grows with beta, past what float32 holds.
+    pairs = ["--train-file", str(EXAMPLES / "household-pairs.jsonl"), "--beta", "1e38"]
+    assert main(["dpo", "--output-dir", str(tmp_path / "run"), *FAST, *pairs, "--max-steps", "3"]) == 1
+    assert "the loss of step 1 is finite, but its gradient norm is" in capsys.readouterr().err
+    assert (tmp_path / "run" / "bad-batch-1.jsonl").exists()
+    assert not (tmp_path / "run" / "final").exists() and not (tmp_path / "run" / "checkpoints").exists()
+
+
+def test_a_folder_in_which_another_process_trains_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    run = tmp_path / "run"
+    train("sft", EXAMPLES / "household.jsonl", run, "--max-steps", "1")
+    before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
+    with RunDir(run).locked():
+        for how in (["--overwrite"], ["--resume", "--max-steps", "2"], []):
+            command = ["sft", "--train-file", str(EXAMPLES / "household.jsonl"), "--output-dir", str(run), *FAST]
+            assert main([*command, *how]) == 2
+            assert f"{run} is in use: another process is training there" in capsys.readouterr().err
+    assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == before
+
+
+def test_a_tracker_that_breaks_does_not_stop_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    class Broken:
+        def store_init_configuration(self, values: Any) -> None: ...
+
+        def log(self, values: Any, step: int) -> None:
+            raise ConnectionError("the server is gone")
+
+        def finish(self) -> None:
+            raise ConnectionError("the server is still gone")
+
+    monkeypatch.setattr("bough.tracking.trackers._start", lambda *_: Broken())
+    more = ["--max-steps", "2", "--report-to", "mlflow"]
+    lines = train("sft", EXAMPLES / "household.jsonl", tmp_path / "run", *more)
+    assert [line["step"] for line in lines] == [1, 2] and (tmp_path / "run" / "final").is_dir()
+    assert caplog.text.count("mlflow failed: the server is gone") == 1
+
+
+def test_a_divergence_that_is_not_measured_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    run = ["--output-dir", str(tmp_path), *FAST, "--max-steps", "1", "--group-size", "4", "--max-new-tokens", "8"]
+    command = ["grpo", "--environment", "tests.online.letters:Letters", *run, "--batch-size", "2", "--no-use-lora"]
+    assert main(command) == 0
+    assert "--watch-kl is off: without --use-lora" in caplog.text
+    assert "start_kl" not in MetricsFile.read(tmp_path / "metrics.jsonl")[0]

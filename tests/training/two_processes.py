@@ -1,0 +1,71 @@
+"""A program: runs Bough in two processes, as `torchrun` does, once for every line that it is sent.
+
+    python -m tests.training.two_processes
+
+A line is JSON: the command line's `arguments`, a free `port`, and the `log` that both
+processes write to. It answers with their ids, then with an exit code. The processes are
+forked from one that has loaded everything, so that a run costs what it computes.
+"""
+
+import json
+import os
+import signal
+import sys
+import time
+from typing import Any
+
+import torch
+
+from bough.calls.template import load_template
+from bough.cli import main
+from bough.policy.policy import Policy
+
+PATIENCE_S = 240  # processes that wait for one another in vain wait for ever
+
+
+def start(rank: int, arguments: list[str], port: int, log: str) -> int:
+    child = os.fork()
+    if child:
+        return child
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
+    os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank)}
+    file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    os.dup2(file, 1)
+    os.dup2(file, 2)
+    code = main(arguments)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+def finish(children: list[int]) -> int:
+    """Waits for all; where one fails or time runs out, the others are killed."""
+    deadline, code = time.monotonic() + PATIENCE_S, 0
+    while children:
+        child, status = os.waitpid(-1, os.WNOHANG)
+        if child:
+            children.remove(child)
+            code = code or os.waitstatus_to_exitcode(status)
+        if code or time.monotonic() > deadline:
+            code = code or 124
+            for other in children:
+                os.kill(other, signal.SIGKILL)
+                os.waitpid(other, 0)
+            return code
+        time.sleep(0.01)
+    return code
+
+
+def serve() -> None:
+    torch.set_num_threads(1)
+    load_template("tiny")
+    Policy.load("tiny")
+    for line in sys.stdin:
+        wanted: dict[str, Any] = json.loads(line)
+        children = [start(rank, **wanted) for rank in range(2)]
+        print(*children, flush=True)
+        print(finish(children), flush=True)
+
+
+if __name__ == "__main__":
+    serve()

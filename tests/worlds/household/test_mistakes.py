@@ -1,0 +1,126 @@
+from functools import partial
+
+import pytest
+
+from bough.curation.mistakes import Mistake, all_rules, mistakes
+from bough.environments.rules import Rule
+from bough.types import Message, Trajectory, Turn
+from bough.worlds.household.environment import Household
+from bough.worlds.household.locations import Locations
+from bough.worlds.household.mistakes import HouseholdRules, implausible_location
+from tests.curation.records import episode, turn
+
+PLACES = Locations(
+    {"apple": frozenset({"fridge", "countertop"})}, frozenset({"fridge", "countertop", "bathtub", "bin"})
+)
+ROOM = [
+    Message(
+        role="user",
+        content="You see a bathtub 1, a bin 1, a countertop 1, and a fridge 1.\n\nYour task is to: put apple in bin.",
+    )
+]
+
+
+RULES = HouseholdRules(PLACES)
+EVERY = all_rules(RULES)
+
+
+def at(rule: Rule, *turns: Turn | str, **more: object) -> list[int]:
+    trajectory = episode("a", *turns, **{"success": False} | more).trajectory
+    return [number for number in range(len(trajectory.turns)) if rule(trajectory, number)]
+
+
+def test_a_text_shows_that_a_command_had_no_effect_where_no_error_is_marked():
+    assert RULES.without_effect(turn("fly", "Nothing happens.")) and not RULES.without_effect(turn("look"))
+    assert at(EVERY["loop"], turn("go to shelf 1", "You arrive."), turn("go to shelf 1", "Nothing happens.")) == [1]
+
+
+@pytest.mark.parametrize("claim", ["task succeeded", "Task succeeded.", "the task is completed", "TASK DONE!"])
+def test_a_claim_before_the_end_is_premature(claim: str):
+    assert at(EVERY["premature_success"], "go", claim, "go") == [1]
+
+
+def test_a_true_claim_at_the_end_of_a_success_is_none():
+    assert at(EVERY["premature_success"], "go", "task succeeded", success=True) == []
+    assert at(EVERY["premature_success"], "task succeeded", "go", success=True) == [0]
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("take mug 1 from desk 1", "move mug 1 to desk 1"),
+        ("take mug 1 from desk 1", "put mug 1 in/on desk 1"),
+        ("move mug 1 to desk 1", "take mug 1 from desk 1"),
+        ("open drawer 1", "close drawer 1"),
+        ("close drawer 1", "open drawer 1"),
+    ],
+)
+def test_undoing_the_step_before_is_wasted(before: str, after: str):
+    assert at(EVERY["wasted_step"], before, after) == [1]
+    assert at(EVERY["wasted_step"], before, "look", after) == [], "only the step just before"
+    assert at(EVERY["wasted_step"], before, turn(after, error="invalid_action")) == [], "nothing was undone"
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("take mug 1 from desk 1", "move mug 1 to desk 2"),
+        ("take mug 1 from desk 1", "move mug 2 to desk 1"),
+        ("open drawer 1", "close drawer 2"),
+        ("open drawer 1", "open drawer 1"),
+        ("go to desk 1", "go to desk 2"),
+    ],
+)
+def test_going_on_is_not_wasted(before: str, after: str):
+    assert at(EVERY["wasted_step"], before, after) == []
+
+
+def searched(*turns: Turn | str) -> list[int]:
+    return at(partial(implausible_location, locations=PLACES), *turns, start=ROOM)
+
+
+def test_searching_where_the_thing_hardly_ever_is_is_implausible():
+    assert searched("go to bathtub 1", "go to fridge 1") == [0]
+
+
+def test_the_place_that_the_task_names_is_not():
+    assert searched("go to bin 1") == []
+
+
+def test_the_search_is_over_once_the_thing_was_seen():
+    assert searched(turn("go to fridge 1", "In it, you see a apple 2."), "go to bathtub 1") == []
+    assert searched(turn("go to fridge 1", "In it, you see a egg 2."), "go to bathtub 1") == [1]
+
+
+def test_when_every_likely_place_was_visited_any_other_will_do():
+    assert searched("go to fridge 1", "go to countertop 1", "go to bathtub 1") == []
+
+
+def test_without_a_task_that_names_a_known_thing_nothing_is_implausible():
+    assert at(partial(implausible_location, locations=PLACES), "go to bathtub 1") == []
+    egg = [Message(role="user", content="a bathtub 1, a fridge 1. Your task is to: find an egg")]
+    assert at(partial(implausible_location, locations=PLACES), "go to bathtub 1", start=egg) == []
+
+
+def test_the_environment_knows_where_things_are_ever_found():
+    likely = Household.mistake_rules().locations.likely
+    assert "fridge" in likely["apple"] and "toilet" not in likely["apple"]
+
+
+def test_places_are_learned_from_episodes_or_read_from_a_file(tmp_path):
+    seen = episode("a", turn("go to shelf 1", "On the shelf 1, you see a vase 1.")).trajectory
+    assert RULES.learn([seen], RULES.Options()).locations.things == {"vase"}
+    (tmp_path / "places.json").write_text('{"apple": ["fridge"]}')
+    given = RULES.learn([seen], RULES.Options(locations=tmp_path / "places.json"))
+    assert given.locations.likely == {"apple": {"fridge"}}
+
+
+def test_a_turn_is_blamed_for_one_thing_the_most_telling():
+    trajectory: Trajectory = episode(
+        "a", turn("fly", error="invalid_action"), turn("fly", error="invalid_action"), "go to bathtub 1",
+        turn("task succeeded", "Nothing happens."), start=ROOM, success=False,
+    ).trajectory  # fmt: skip
+    assert list(mistakes(trajectory, EVERY)) == [
+        Mistake(0, "invalid_action"), Mistake(1, "loop"), Mistake(2, "implausible_location"),
+        Mistake(3, "premature_success"),
+    ]  # fmt: skip

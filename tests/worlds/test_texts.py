@@ -1,0 +1,47 @@
+"""Nothing outside a world's folder knows its texts."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import bough
+from bough.worlds.household import environment, feedback, game, rooms
+from bough.worlds.interpreter import tool
+from bough.worlds.web import pages
+
+SOURCE = Path(bough.__file__).parent
+# An example in help, and one of several phrases after which the viewer expects a task's goal.
+ALLOWED = {("verbs.py", "click-button"), ("viewer/summaries.py", "your task is to")}
+
+
+def texts_of_the_worlds() -> Iterator[str]:
+    """Texts, names of things and names of tasks, from the worlds' own constants."""
+    yield from (feedback.NOTHING.rstrip("."), "You arrive at", "your task is to", f'"{environment.CLAIM}')
+    yield from (environment.HINT.strip(), feedback.BANNER.strip(), *game.KINDS)
+    table = rooms.rooms()
+    things = {*table.fits, *table.traits, *(name for room in table.rooms for name in room.receptacles)}
+    yield from (name for name in things if len(name) > 8)  # short ones are ordinary words: box, bed, desk
+    yield from (*pages.RELOADED, *pages.NOT_FOR_TEXT, *pages.ENOUGH, "click-button", "login-user", "miniwob")
+    yield from (tool.NAME, tool.RESTARTED)
+
+
+def known_outside(source: Path) -> set[tuple[str, str]]:
+    # "terminal" is a page, and a word.
+    texts = re.compile("|".join(re.escape(text) for text in texts_of_the_worlds() if text != "terminal"), re.I)
+    files = [path for ending in ("py", "js", "html", "css") for path in source.rglob(f"*.{ending}")]
+    outside = [path for path in files if path.relative_to(source).parts[0] != "worlds"]
+    assert len(outside) > 100
+    return {
+        (path.relative_to(source).as_posix(), found[0].lower())
+        for path in outside
+        for found in texts.finditer(path.read_text(encoding="utf-8"))
+    }
+
+
+def test_nothing_outside_a_worlds_folder_knows_its_texts():
+    assert known_outside(SOURCE) - ALLOWED == set()
+
+
+def test_the_texts_are_those_of_the_worlds():
+    texts = {text.lower() for text in texts_of_the_worlds()}
+    assert {"nothing happens", "countertop", "pick_and_place_simple", "book-flight", "code_interpreter"} <= texts
