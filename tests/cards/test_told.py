@@ -66,7 +66,7 @@ def test_the_episodes_behind_the_data_are_told(found: Lineage):
 def test_settings_are_those_that_matter_and_those_that_were_changed(found: Lineage):
     text = told.settings(found.stages)
     assert text.startswith("| setting | sft | dpo |\n| --- | --- | --- |\n| steps | 12 | 12 |\n")
-    assert "| `learning_rate` | 2e-05 | 5e-06 |" in text
+    assert "| `learning_rate` | 0.0002 | 5e-05 |" in text
     assert "| `beta` | – | 0.25 |" in text
     assert "| `nll_alpha` | – | 0.5 |" in text
     assert "| `lora_target_modules` | all-linear | all-linear |" in text

@@ -1,4 +1,4 @@
-"""Settings of training that plays for itself: GRPO in a world instead of on a file."""
+"""Settings of online training: GRPO in an environment instead of on a file."""
 
 from __future__ import annotations
 
@@ -13,31 +13,32 @@ from bough.config.rollouts import LimitsConfig
 from bough.config.sampling import SamplingConfig
 
 
-class WorldConfig(Config):
-    """A world to play in instead of a file."""
+class GroupSamplingConfig(Config):
+    """An environment to play in instead of a file."""
 
     environment: str | None = Field(
-        None, description="play in this world: sample groups, learn from them, sample again (instead of --train-file)"
+        None,
+        description="play in this environment: sample groups, train on them, sample again (instead of --train-file)",
     )
-    options: OptionValues = Field({}, description="the world's own settings as key=value")
-    split: str = Field("train", description="which tasks to learn from")
-    task_file: Path | None = Field(None, description="tasks from a JSON Lines file instead of the world's own")
-    group_size: int = Field(8, ge=2, description="attempts at each task; batch_size says how many tasks a batch has")
+    options: OptionValues = Field({}, description="the environment's own settings as key=value")
+    split: str = Field("train", description="which tasks to train on")
+    task_file: Path | None = Field(None, description="tasks from a JSON Lines file instead of the environment's own")
+    group_size: int = Field(8, ge=2, description="attempts at each task; batch_size is the number of tasks per batch")
     updates: int = Field(1, ge=1, description="optimizer steps per batch of groups: mini-batches")
     passes: int = Field(1, ge=1, description="passes over each batch of groups")
     resample: float = Field(
         2.0,
         ge=1,
-        description="limit on the tasks tried to fill a batch with groups that teach something, in batch sizes",
+        description="limit on the tasks tried to fill a batch with groups whose rewards differ, in batch sizes",
     )
-    concurrency: int = Field(32, ge=1, description="episodes at a time")
-    retries: int = Field(3, ge=0, description="retries of an episode after the world or the engine failed")
+    concurrency: int = Field(32, ge=1, description="episodes in parallel")
+    retries: int = Field(3, ge=0, description="retries of an episode after the environment or the engine failed")
 
 
 class WatchConfig(Config):
-    """Held-out episodes, and when to stop and say why."""
+    """Held-out episodes, and when to pause."""
 
-    eval_every: int = Field(0, ge=0, description="batches between two evaluations on held-out tasks; 0: never")
+    eval_every: int = Field(0, ge=0, description="batches between evaluations on held-out tasks; 0: never")
     eval_tasks: int = Field(32, ge=1, description="number of held-out tasks")
     eval_split: str = Field("unseen", description="where held-out tasks come from")
     eval_task_file: Path | None = Field(None, description="held-out tasks from a JSON Lines file instead")
@@ -53,8 +54,8 @@ class WatchConfig(Config):
     )
 
 
-class OnlineConfig(WorldConfig, WatchConfig, RewardsConfig, SamplingConfig, LimitsConfig):
-    """Everything about playing while training."""
+class OnlineConfig(GroupSamplingConfig, WatchConfig, RewardsConfig, SamplingConfig, LimitsConfig):
+    """All settings of online training."""
 
     temperature: float = Field(
         1.0, gt=0, description="sampling temperature; the loss uses log-probabilities at this temperature too"

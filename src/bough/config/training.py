@@ -1,14 +1,14 @@
-"""Settings that all training stages have in common.
+"""Settings that all training methods share.
 
-Names follow those of the tools our users come from where they mean the same.
+Names are those of other tools where they mean the same.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
-from pydantic import AliasChoices, Field, model_validator
+from pydantic import AliasChoices, Field, ValidationInfo, field_validator, model_validator
 
 from bough.config.base import Config
 from bough.config.calls import CallsConfig
@@ -16,6 +16,20 @@ from bough.config.calls import CallsConfig
 # Settings that need eval_file, and those that have no effect with an environment.
 OF_HELD_OUT = ("eval_steps", "early_stopping_patience", "save_best_model")
 OF_FILES = ("eval_file", *OF_HELD_OUT, "curriculum", "precompute_reference")
+# The name that stands for data given in Python, where a setting asks for a file.
+IN_MEMORY = Path("(records in memory)")
+
+
+def learning_rate_field(lora: float, full: float) -> Any:
+    """The learning rate of a method, with defaults for an adapter and for all weights."""
+    shown_lora, shown_full = (f"{rate:.0e}".replace("e-0", "e-") for rate in (lora, full))
+    return Field(
+        None,
+        gt=0,
+        description=f"peak learning rate (default: {shown_lora} with LoRA, {shown_full} for all weights)",
+        validation_alias=AliasChoices("learning_rate", "lr"),
+        json_schema_extra={"lora": lora, "full": full},
+    )
 
 
 class TrainingDataConfig(Config):
@@ -53,9 +67,7 @@ class AdapterConfig(Config):
 class OptimizerConfig(Config):
     """How the weights are changed."""
 
-    learning_rate: float = Field(
-        2e-5, gt=0, description="peak learning rate", validation_alias=AliasChoices("learning_rate", "lr")
-    )
+    learning_rate: float = learning_rate_field(lora=2e-4, full=2e-5)
     lr_scheduler: Literal["cosine", "linear", "constant"] = Field(
         "cosine", description="decay of the learning rate after warm-up"
     )
@@ -154,7 +166,14 @@ class TrainingConfig(
     CallsConfig,
     TrainingDataConfig,
 ):
-    """Settings of every training stage."""
+    """Settings of every training method."""
+
+    @field_validator("learning_rate", mode="before")
+    @classmethod
+    def _suits_what_is_trained(cls, value: Any, info: ValidationInfo) -> Any:
+        defaults = cls.model_fields["learning_rate"].json_schema_extra
+        assert isinstance(defaults, dict)
+        return defaults["lora" if info.data.get("use_lora", True) else "full"] if value is None else value
 
     @model_validator(mode="after")
     def _nothing_in_vain(self) -> Self:
@@ -163,6 +182,6 @@ class TrainingConfig(
         return self
 
     def _in_vain(self) -> str | None:
-        """Which settings would have no effect beside the others, and why."""
+        """Which settings would have no effect together with the others, and why."""
         given = [name for name in OF_HELD_OUT if getattr(self, name)]
         return f"{', '.join(given)} needs eval_file, the data to measure on" if given and not self.eval_file else None

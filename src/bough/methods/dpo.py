@@ -30,9 +30,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, NamedTuple, Self
 
-from pydantic import AliasChoices, Field, model_validator
+from pydantic import Field, model_validator
 
-from bough.config.training import TrainingConfig
+from bough.config.training import TrainingConfig, learning_rate_field
 from bough.errors import RowError
 from bough.formats.base import Sample
 from bough.methods.base import Data, Example, Examples, Loss, float_vectors, share
@@ -54,9 +54,7 @@ UNSMOOTHED = frozenset({"hinge", "ipo"})
 class DPOConfig(TrainingConfig):
     """Direct preference optimisation: chosen becomes likelier than rejected, measured against a reference."""
 
-    learning_rate: float = Field(
-        5e-6, gt=0, description="peak learning rate", validation_alias=AliasChoices("learning_rate", "lr")
-    )
+    learning_rate: float = learning_rate_field(lora=5e-5, full=5e-6)
     num_epochs: float = Field(1, gt=0, description="number of passes over the data")
     loss_type: LossType = Field("sigmoid", description="the preference loss; simpo needs no reference")
     beta: float = Field(0.1, gt=0, description="strength of the pull towards the reference")

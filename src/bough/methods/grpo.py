@@ -12,10 +12,10 @@ from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, NamedTuple, Self
 
-from pydantic import AliasChoices, Field, model_validator
+from pydantic import Field, model_validator
 
 from bough.config.online import OnlineConfig
-from bough.config.training import OF_FILES, TrainingConfig
+from bough.config.training import OF_FILES, TrainingConfig, learning_rate_field
 from bough.errors import InputError, RowError
 from bough.formats.base import Sample
 from bough.methods.advantages import Level, StepFormula, call_advantages
@@ -37,15 +37,13 @@ MAX_EXPONENT = 20.0
 
 
 class GRPOConfig(TrainingConfig, OnlineConfig):  # type: ignore[misc]  # pydantic's plugin and two bases
-    """Group-relative policy optimisation: on groups of attempts on file, or in a world that is played in meanwhile."""
+    """Group-relative policy optimisation: on groups of attempts on file, or played in an environment while training."""
 
     train_file: Path | None = Field(  # type: ignore[assignment]  # the others must have one
-        None, description="groups on file; or give --environment to play for them"
+        None, description="groups of attempts; or give --environment to sample them"
     )
 
-    learning_rate: float = Field(
-        1e-6, gt=0, description="peak learning rate", validation_alias=AliasChoices("learning_rate", "lr")
-    )
+    learning_rate: float = learning_rate_field(lora=1e-5, full=1e-6)
     num_epochs: float = Field(1, gt=0, description="number of passes over the data")
     reward: str | None = Field(
         None,
@@ -53,24 +51,26 @@ class GRPOConfig(TrainingConfig, OnlineConfig):  # type: ignore[misc]  # pydanti
     )
     normalise: bool = Field(True, description="divide advantages by the group's standard deviation (off: Dr. GRPO)")
     advantage: Level = Field(
-        "attempt", description="one advantage an attempt, spread over its steps by their rewards, or one a turn"
+        "attempt", description="one advantage per attempt, spread over its steps by their rewards, or one per turn"
     )
     step_formula: StepFormula = Field(
         "bounded",
-        description="how steps share: bounded never punishes a better step more; seed is A · r / mean(r) to the letter",
+        description="how steps share an advantage: bounded never punishes a better step more; seed is A · r / mean(r)",
     )
     step_level_advantage: bool = Field(
         False, description="the same as --advantage step", json_schema_extra={"hidden": True}
     )
     averaging: Averaging = Field("token_mean", description="how tokens average into the loss")
-    constant_length: int | None = Field(None, ge=1, description="the length that constant_length divides by")
+    constant_length: int | None = Field(None, ge=1, description="the length that averaging constant_length divides by")
     clip_low: float = Field(0.2, ge=0, le=1, description="how far a ratio may fall below 1")
     clip_high: float = Field(0.28, ge=0, description="how far a ratio may rise above 1")
     dual_clip: float | None = Field(
-        None, gt=1, description="bound of ratios where the advantage is negative (DAPO: 10)"
+        None, gt=1, description="upper bound of the ratio where the advantage is negative (DAPO: 10)"
     )
     kl_coef: float = Field(0.0, ge=0, description="weight of the KL divergence from the reference")
-    importance_cap: float = Field(2.0, gt=0, description="bound of the correction between sampler and trainer")
+    importance_cap: float = Field(
+        2.0, gt=0, description="upper bound of the importance weight between sampler and trainer"
+    )
     precompute_reference: bool = Field(
         False,
         description="compute the log-probabilities before the update once, before training, and keep them on disk",
@@ -81,22 +81,22 @@ class GRPOConfig(TrainingConfig, OnlineConfig):  # type: ignore[misc]  # pydanti
             return super()._in_vain()
         given = [name for name in OF_FILES if getattr(self, name)]
         if given:
-            return f"{', '.join(given)} does not go with environment: that is for data on file"
+            return f"{', '.join(given)} does not go with environment: it is for data on file"
         default = type(self).model_fields["watch_kl"].default
         if not self.use_lora and self.watch_kl != default:
-            return "watch_kl needs use_lora: of all weights no start policy is kept to measure a divergence from"
+            return "watch_kl needs use_lora: without an adapter no start policy is kept to measure a divergence from"
         return None
 
     @model_validator(mode="after")
-    def _a_file_or_a_world(self) -> Self:
+    def _a_file_or_an_environment(self) -> Self:
         if (self.train_file is None) == (self.environment is None):
             raise ValueError("groups come from train_file or from an environment: give one of them")
         if self.environment is not None and self.max_steps is None:
-            raise ValueError("max_steps is required with environment: a world has no end of its own")
+            raise ValueError("max_steps is required with environment: there is always another batch to play")
         if self.eval_every and self.task_file is not None and self.eval_task_file is None:
-            raise ValueError("eval_every with task_file needs eval_task_file: held-out tasks are not learnt from")
+            raise ValueError("eval_every with task_file needs eval_task_file: held-out tasks must not be trained on")
         if self.eval_task_file is not None and self.eval_task_file == self.task_file:
-            raise ValueError("eval_task_file is task_file: held-out tasks are not learnt from")
+            raise ValueError("eval_task_file is task_file: held-out tasks must not be trained on")
         return self
 
     @model_validator(mode="after")
