@@ -67,10 +67,10 @@ def run_line(line: str, folder: Path) -> None:
 
 def check_line(line: str) -> None:
     """Reads the settings of a `bough` command, whichever program launches it."""
-    words = shlex.split(line, comments=True)
-    if "bough" not in words:
+    found = re.search(r"(?:^|-m )bough (.+)", line)
+    if found is None:
         return
-    words = words[words.index("bough") + 1 :]
+    words = shlex.split(found[1], comments=True)
     name = words[0] if words[0] in VERBS else " ".join(words[:2])
     config = resolve(VERBS[name].config)
     flags.parse(config, flags.build(config, f"bough {name}"), words[len(name.split()) :])
