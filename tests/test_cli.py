@@ -1,5 +1,6 @@
 import errno
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -7,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from bough import cli
-from bough.errors import BoughError
+from bough.errors import BoughError, InputError
 
 
 def run(*words: str) -> subprocess.CompletedProcess[str]:
@@ -19,6 +20,13 @@ def test_every_verb_explains_itself(name: str, capsys: pytest.CaptureFixture[str
     assert cli.main([*name.split(), "--help"]) == 0
     shown = capsys.readouterr().out
     assert shown.startswith(f"usage: bough {name}")
+
+
+@pytest.mark.parametrize("name", list(cli.VERBS))
+def test_help_names_kinds_of_values_and_no_python_types(name: str, capsys: pytest.CaptureFixture[str]):
+    assert cli.main([*name.split(), "--help"]) == 0
+    flags = re.findall(r"^  (?:-\w, )?--[\w-]+(?: ([^ ,\n]+))?", capsys.readouterr().out, re.MULTILINE)
+    assert {word for word in flags if word and word[0] != "{"} <= {"INT", "FLOAT", "TEXT", "PATH", "FILE", "KEY=VALUE"}
 
 
 @pytest.mark.parametrize("name", ["", *cli.VERBS])
@@ -59,6 +67,11 @@ def test_debug_shows_the_traceback(tmp_path: Path):
     assert "Traceback" in done.stderr
 
 
+def test_debug_may_stand_before_the_command():
+    with pytest.raises(InputError, match=r"none\.jsonl: there is no such file or folder"):
+        cli.main(["--debug", "data", "show", "none.jsonl"])
+
+
 @pytest.mark.parametrize(
     ("error", "code"), [(BoughError("the work failed"), 1), (RuntimeError("a defect"), 1), (KeyboardInterrupt(), 130)]
 )
@@ -85,7 +98,7 @@ def test_a_terminal_without_our_characters_is_no_reason_to_fail(words: list[str]
     command = [sys.executable, "-m", "bough", *words]
     done = subprocess.run(command, capture_output=True, env=environment, check=False)
     said = (done.stdout + done.stderr).decode("ascii")
-    assert done.returncode == (2 if words == ["dta"] else 0) and said and "defect" not in said
+    assert done.returncode == (2 if words == ["dta"] else 0) and said and "bug in Bough" not in said
 
 
 def test_records_are_shown_on_a_terminal_without_their_characters(tmp_path: Path):

@@ -12,6 +12,7 @@ from bough.disk import (
     read_json,
     read_small,
     remove,
+    replacing,
     write_atomically,
     write_json,
 )
@@ -128,3 +129,29 @@ def test_a_small_file_on_a_full_disk_leaves_the_old_one_and_names_it(tmp_path: P
     with pytest.raises(OSError, match=r"a\.json"):
         write_atomically(tmp_path / "a.json", "new")
     assert [path.name for path in tmp_path.iterdir()] == ["a.json"] and (tmp_path / "a.json").read_text() == "old"
+
+
+def test_a_file_is_replaced_when_its_writer_is_done_and_stays_when_it_fails(tmp_path: Path):
+    path = tmp_path / "new" / "a.jsonl.zst"
+    with replacing(path) as draft:
+        assert draft.suffix == ".zst" and draft.parent == path.parent
+        draft.write_text("first")
+        assert not path.exists()
+    assert path.read_text() == "first"
+    for error in (RuntimeError("broken"), KeyboardInterrupt()):
+        with pytest.raises(type(error)):
+            _fail_half_way(path, error)
+    assert path.read_text() == "first"
+    assert [file.name for file in path.parent.iterdir()] == ["a.jsonl.zst"]
+
+
+def _fail_half_way(path: Path, error: BaseException) -> None:
+    with replacing(path) as draft:
+        draft.write_text("half")
+        raise error
+
+
+def test_a_full_disk_names_the_file(tmp_path: Path):
+    with pytest.raises(OSError, match="No space left") as error, replacing(tmp_path / "a.txt"):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    assert error.value.filename == str(tmp_path / "a.txt")

@@ -58,7 +58,7 @@ def test_what_does_not_need_linux_works(answers: dict[str, Any], command: str):
 def test_the_sandbox_is_refused_with_a_sentence(answers: dict[str, Any], command: str):
     status, said = answers[command]
     assert status == 2 and "the sandbox needs Linux, and this is darwin" in said and "sandbox_url" in said
-    assert "defect" not in said
+    assert "bug in Bough" not in said
 
 
 def test_where_no_browser_can_be_had_the_way_on_macos_is_told(answers: dict[str, Any]):

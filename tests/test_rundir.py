@@ -84,3 +84,15 @@ def test_clearing_follows_no_link(tmp_path: Path):
     run.metrics.symlink_to(other / "metrics.jsonl")
     run.clear()
     assert list(run.path.iterdir()) == [] and (other / "step-00000001").exists()
+
+
+def test_a_start_that_failed_before_its_first_step_blocks_nothing(tmp_path: Path):
+    run = RunDir(tmp_path)
+    run.metrics.write_text("")
+    run.checkpoints.mkdir()
+    assert not run.used
+    run.metrics.write_text('{"step": 1}\n')
+    assert run.used
+    run.metrics.unlink()
+    (run.checkpoints / "step-1").mkdir()
+    assert run.used

@@ -1,4 +1,4 @@
-"""The command line: `bough VERB …`. Each verb is a Config and a function; both are imported when it is used.
+"""The command line: `bough COMMAND …`. A command is a Config and a function, imported when it is used.
 
 Exit codes: 0 done, 1 the work failed, 2 the user's input was wrong, 130 interrupted.
 """
@@ -24,8 +24,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     # Threads that wait by spinning make torch several times slower on a CPU that has anything else to do.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     debug = "--debug" in arguments
+    arguments = [word for word in arguments if word != "--debug"]
     for stream in (sys.stdout, sys.stderr):
-        # A terminal that has no "…", or a file's name that is no text: shown as an escape, and no reason to fail.
+        # A terminal without "…", or a file name that is not text: print an escape instead of failing.
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
     try:
@@ -50,17 +51,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     except Exception as error:
         if debug:
             raise
-        if isinstance(error, OSError) and error.strerror:  # a full disk, a folder that is not ours
-            _say(f"Error: {error.filename}: {error.strerror}" if error.filename else f"Error: {error.strerror}")
-            return 1
-        _say(f"Error: unexpected {type(error).__name__}: {error}\nThis is a defect of Bough; --debug shows where.")
+        _say(f"Error: unexpected {type(error).__name__}: {error}\nThis is a bug in Bough; --debug shows the traceback.")
         return 1
 
 
 def _dispatch(arguments: list[str]) -> int:
     for word in arguments:
         if not word.isprintable() and any("\ud800" <= character <= "\udfff" for character in word):
-            raise InputError(f"{word!a} is not UTF-8; give the file or folder a name that is")
+            raise InputError(f"{word!a} is not UTF-8; rename the file or folder")
     words = arguments[: next((i for i, word in enumerate(arguments) if word.startswith("-")), len(arguments))]
     for length in (2, 1):
         name = " ".join(words[:length])
@@ -87,7 +85,7 @@ def _unknown_verb(words: list[str], rest: list[str]) -> int:
 
 
 def _run(name: str, arguments: list[str]) -> int:
-    with _ending_at_once():
+    with _interrupt_exits():
         from bough.config import flags
 
         verb = VERBS[name]
@@ -102,8 +100,8 @@ def _run(name: str, arguments: list[str]) -> int:
 
 
 @contextlib.contextmanager
-def _ending_at_once() -> Iterator[None]:
-    """While modules are loaded an interrupt ends the process: libraries make other errors of a KeyboardInterrupt."""
+def _interrupt_exits() -> Iterator[None]:
+    """Exits on an interrupt while modules load: some libraries turn a KeyboardInterrupt into another error."""
 
     def end(*_: object) -> None:
         _say("Interrupted.")

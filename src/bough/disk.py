@@ -1,4 +1,4 @@
-"""Files and folders that are whole or not there: written under another name, synced, renamed."""
+"""Files and folders that are complete or absent: written under a temporary name, synced, renamed."""
 
 from __future__ import annotations
 
@@ -21,31 +21,42 @@ MAX_JSON = 64 << 20
 
 
 def write_json(path: Path, value: Any) -> None:
-    """A small JSON file, readable by people."""
+    """Writes a small, indented JSON file."""
     text = json.dumps(value, indent=2, ensure_ascii=False) + "\n"
-    # Half a character, such as in a file's name that is not UTF-8, is written as JSON's escape of it.
+    # A lone surrogate, as in a file name that is not UTF-8, is written as its JSON escape.
     write_atomically(path, text.encode("utf-8", "backslashreplace").decode())
 
 
 def write_atomically(path: Path, text: str) -> None:
-    """Writes the whole file or leaves the old one: a reader never sees a half. Its folder is made where it is not."""
+    """Writes the whole file or keeps the old one: a reader never sees a part. Creates the folder if needed."""
+    with replacing(path) as draft:
+        draft.write_text(text, encoding="utf-8")
+
+
+@contextlib.contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """A temporary file beside `path` to write to. It replaces `path` at the end; on an error it is removed.
+
+    It has the same suffix as `path`, for writers that choose a format by it.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    draft = path.with_name(f".{path.name}.{os.getpid()}{path.suffix}")
     try:
-        beside.write_text(text, encoding="utf-8")
-        sync(beside)
-        beside.rename(path)
-    except OSError as error:
+        yield draft
+        sync(draft)
+        draft.rename(path)
+    except BaseException as error:
         with contextlib.suppress(OSError):
-            remove(beside)
-        error.filename = error.filename or str(path)  # a full disk does not say where
+            remove(draft)
+        if isinstance(error, OSError):
+            error.filename = error.filename or str(path)  # a full disk does not say where
         raise
 
 
 def put_in_place(draft: Path, final: Path) -> None:
-    """Gives a finished folder its name, in place of what had it before, which is whole until then."""
+    """Renames a finished folder to `final`; an older folder of that name stays complete until then."""
     for path in [*draft.rglob("*"), draft]:
-        if not path.is_symlink():  # it is part of its folder, and may lead nowhere
+        if not path.is_symlink():  # it is part of its folder, and its target may not exist
             sync(path)
     old = final.with_name(f".{final.name}.old")
     remove(old)
@@ -53,13 +64,15 @@ def put_in_place(draft: Path, final: Path) -> None:
         final.rename(old)
     draft.rename(final)
     sync(final.parent)
-    with contextlib.suppress(OSError):  # the new folder is in place; what is left of the old one harms nobody
+    with contextlib.suppress(OSError):  # the new folder is in place; remains of the old one do no harm
         remove(old)
 
 
 @contextlib.contextmanager
 def drafting(draft: Path, final: Path) -> Iterator[None]:
-    """For what writes `draft`, to become `final`. A failure of the disk is a BoughError, and the draft is removed."""
+    """Around code that writes `draft`, which becomes `final`. On an error the draft is removed; a disk error becomes
+    a BoughError.
+    """
     try:
         yield
     except Exception as error:
@@ -73,7 +86,7 @@ def drafting(draft: Path, final: Path) -> Iterator[None]:
 
 
 def remove(path: Path) -> None:
-    """Removes a file, or a folder with all that is in it. A link is removed, never what it points to."""
+    """Removes a file, or a folder with its contents. A link is removed, never its target."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)  # does not follow links inside
     else:
@@ -82,9 +95,9 @@ def remove(path: Path) -> None:
 
 @contextlib.contextmanager
 def locked(path: Path, *, wait: bool) -> Iterator[None]:
-    """Holds the lock file `path`. Where another process has it: waits, or raises BlockingIOError.
+    """Holds the lock file `path`. If another process holds it: waits, or raises BlockingIOError.
 
-    The lock goes with the process; the file stays.
+    The lock ends with the process; the file stays.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
@@ -96,19 +109,19 @@ def locked(path: Path, *, wait: bool) -> Iterator[None]:
 
 
 def open_file(path: Path) -> BufferedReader:
-    """A regular file, open for reading. A folder, a pipe or a device is an OSError: those block, or have no end."""
-    _be_regular(path.stat(), path)
-    # What the path names may have changed since: a pipe that is opened so does not block, and is refused below.
+    """Opens a regular file for reading. A folder, a pipe or a device is an OSError: reading may block or never end."""
+    _check_regular(path.stat(), path)
+    # The path may have changed since: opened this way, a pipe does not block and is refused below.
     file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
-        _be_regular(os.fstat(file), path)
+        _check_regular(os.fstat(file), path)
         return os.fdopen(file, "rb")
     except BaseException:
         os.close(file)
         raise
 
 
-def _be_regular(found: os.stat_result, path: Path) -> None:
+def _check_regular(found: os.stat_result, path: Path) -> None:
     if stat.S_ISDIR(found.st_mode):
         raise IsADirectoryError(errno.EISDIR, "it is a folder", str(path))
     if not stat.S_ISREG(found.st_mode):
@@ -116,7 +129,7 @@ def _be_regular(found: os.stat_result, path: Path) -> None:
 
 
 def read_small(path: Path, most: int) -> str:
-    """The text of a regular file of at most so many bytes. Raises OSError, or ValueError where it is not UTF-8."""
+    """The text of a regular file of at most `most` bytes. Raises OSError, or ValueError if it is not UTF-8."""
     with open_file(path) as file:
         content = file.read(most + 1)
     if len(content) > most:
@@ -125,7 +138,7 @@ def read_small(path: Path, most: int) -> str:
 
 
 def read_json(path: Path, most: int = MAX_JSON) -> Any:
-    """What a JSON file holds. Raises OSError, or ValueError where it is not JSON."""
+    """The value in a JSON file. Raises OSError, or ValueError if it is not JSON."""
     try:
         return json.loads(read_small(path, most))
     except RecursionError:
@@ -133,7 +146,7 @@ def read_json(path: Path, most: int = MAX_JSON) -> Any:
 
 
 def sync(path: Path) -> None:
-    """Forces a file, or a folder's list of names, to the disk."""
+    """Flushes a file, or a folder's entries, to the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

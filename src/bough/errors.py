@@ -1,4 +1,4 @@
-"""What went wrong, and whose turn it is: the user's input (exit 2) or the work itself (exit 1)."""
+"""Errors: the user's input was wrong (exit 2), or the work failed (exit 1)."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ STANDARD_LIBRARY = sysconfig.get_path("stdlib") + os.sep
 
 
 class BoughError(Exception):
-    """The work failed. The message is a sentence a user can act on."""
+    """The work failed. The message tells the user what to do."""
 
     exit_code = 1
 
 
 class InputError(BoughError, ValueError):
-    """The user's input was wrong: where, what, what is allowed; every problem at once."""
+    """The user's input was wrong: where, what, what is allowed, with all problems together."""
 
     exit_code = 2
 
@@ -34,7 +34,7 @@ class InputError(BoughError, ValueError):
 
 
 class RowError(ValueError):
-    """One row of a data file is bad. `reason` is a short fixed word that rows are counted by."""
+    """One row of a data file is bad. `reason` is a short fixed word to count rows by."""
 
     def __init__(self, reason: str, message: str) -> None:
         self.reason = reason
@@ -42,7 +42,7 @@ class RowError(ValueError):
 
 
 def did_you_mean(word: str, allowed: Iterable[str]) -> str:
-    """A closing clause: "; did you mean X?", or what is allowed when nothing is near."""
+    """The end of a message: "; did you mean X?", or the allowed words if none is close."""
     allowed = list(allowed)
     close = difflib.get_close_matches(word.replace("-", "_"), [a.replace("-", "_") for a in allowed], n=1)
     if close:
@@ -52,7 +52,7 @@ def did_you_mean(word: str, allowed: Iterable[str]) -> str:
 
 
 class RewardRangeError(BoughError):
-    """A reward lies outside the range declared for it: nothing should be trained on it, so the run stops."""
+    """A reward is outside its declared range. The run stops, because nothing should be trained on it."""
 
     def __init__(self, who: str, task: str, value: float, declared: tuple[float, float]) -> None:
         low, high = declared

@@ -1,4 +1,4 @@
-"""The ledger: every item that came in is trained or dropped for a reason, and the sums agree."""
+"""The ledger: every item is kept or dropped for a reason, and the sums agree."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Self
 
 @dataclass
 class Ledger:
-    """Counts of one kind of item (rows, calls, groups) on their way through a stage."""
+    """Counts of one kind of item (rows, calls, groups) in a stage."""
 
     item: str
     came_in: int = 0

@@ -1,4 +1,4 @@
-"""Every file name inside a run folder, in one place."""
+"""The files inside a run folder."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from bough.errors import InputError
 
 
 class RunDir:
-    """A folder with one run's settings, records and results."""
+    """The folder of one training run: its settings, checkpoints and results."""
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
@@ -31,7 +31,7 @@ class RunDir:
         return self.path / f"bad-batch-{step}.jsonl"
 
     def create(self, config: Config) -> None:
-        """Makes the folder and writes the resolved settings into it."""
+        """Creates the folder and writes the resolved settings into it."""
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             write_atomically(self.config, config.to_yaml())
@@ -40,7 +40,7 @@ class RunDir:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Keeps every other process from training here. The system releases the lock however this process ends."""
+        """Keeps other processes from training here. The system releases the lock when this process ends."""
         with ExitStack() as held:
             try:
                 held.enter_context(locked(self.path / ".lock", wait=False))
@@ -54,7 +54,7 @@ class RunDir:
             yield
 
     def clear(self) -> None:
-        """Removes what an earlier run left here; other files stay."""
+        """Removes the files of an earlier run; other files stay."""
         folders = (self.checkpoints, self.cache, self.rollouts, self.final, self.best)
         files = (self.config, self.origin, self.ledger, self.report, self.metrics)
         try:
@@ -65,8 +65,10 @@ class RunDir:
 
     @property
     def used(self) -> bool:
-        """Whether a training run has left something here."""
-        return self.metrics.exists() or self.checkpoints.exists() or self.final.exists()
+        """Whether a training run has got anywhere here: a start that failed before its first step does not count."""
+        steps = self.metrics.is_file() and self.metrics.stat().st_size > 0
+        saved = self.checkpoints.is_dir() and any(self.checkpoints.iterdir())
+        return steps or saved or self.final.exists()
 
     def _unusable(self, error: OSError) -> InputError:
         return InputError(f"{self.path}: cannot be used as a run folder: {error.strerror}")

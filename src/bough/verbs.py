@@ -1,4 +1,4 @@
-"""Every command: what it is about, its settings and its function. Both are imported only when it is used."""
+"""Every command: its description, its settings and its function. Both are imported only when it is used."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ class Verb:
 
 VERBS: dict[str, Verb] = {
     "data stats": Verb(
-        "what a data file holds, in numbers",
+        "print statistics of a data file",
         "bough.config.data:StatsConfig", "bough.commands.data:stats",
         "  bough data stats sft.jsonl\n  bough data stats trajectories/",
     ),
     "data validate": Verb(
-        "name every bad row, as file:line",
+        "list the bad rows of a data file as file:line",
         "bough.config.data:ValidateConfig", "bough.commands.data:validate",
         "  bough data validate pairs.jsonl\n  bough data validate pairs.jsonl --format trl",
     ),
     "data convert": Verb(
-        "write a data file in another format",
+        "convert a data file to another format",
         "bough.config.data:ConvertConfig", "bough.commands.data:convert",
         "  bough data convert sft.jsonl --to trl -o sft-trl.jsonl\n"
         "  bough data convert pairs.parquet --to bough -o pairs.jsonl.zst --on-error skip",
@@ -44,67 +44,67 @@ VERBS: dict[str, Verb] = {
         "bough.config.data:FormatsConfig", "bough.commands.data:formats",
     ),
     "doctor": Verb(
-        "show which tokens of a data file a model would be trained on, and what is wrong with them",
+        "show which tokens of a data file would be trained, and what is wrong with it",
         "bough.config.doctor:DoctorConfig", "bough.commands.doctor:doctor",
         "  bough doctor sft.jsonl --model smollm2\n  bough doctor pairs.jsonl --model Qwen/Qwen3-4B --max-length 2048",
     ),
     "run": Verb(
-        "play the stages of a recipe: from a model and a world to a better agent",
+        "run a recipe: from a model and an environment to a better agent",
         "bough.config.run:RunConfig", "bough.commands.run:run",
         "  bough run demo\n  bough run recipe.yaml --set model=tiny sft.max_steps=3\n  bough run demo --dry-run",
     ),
     "runs list": Verb(
-        "which runs there are",
+        "list runs and their progress",
         "bough.config.run:RunsListConfig", "bough.commands.run:list_runs",
         "  bough runs list",
     ),
     "runs show": Verb(
-        "one run: its stages, what each was made of, its numbers",
+        "show one run: its stages, their inputs and outputs, its results",
         "bough.config.run:RunsShowConfig", "bough.commands.run:show_run",
         "  bough runs show runs/demo",
     ),
     "env list": Verb(
-        "which worlds there are, and what each can be asked for",
+        "list the environments, or the options of one",
         "bough.config.play:EnvListConfig", "bough.commands.environments:list_all",
         "  bough env list\n  bough env list household",
     ),
     "env check": Verb(
-        "test an environment of your own against the contract",
+        "check your own environment against the contract",
         "bough.config.play:EnvCheckConfig", "bough.commands.environments:check_one",
         "  bough env check examples/guess_number.py:GuessNumber\n  bough env check web --options pages=click-button",
     ),
     "env setup": Verb(
-        "install what a world needs besides Python packages",
+        "install what an environment needs besides Python packages",
         "bough.config.play:EnvSetupConfig", "bough.commands.environments:setup",
         "  bough env setup web",
     ),
     "play": Verb(
-        "play in a world yourself, or replay actions",
+        "play in an environment yourself, or replay actions",
         "bough.config.play:PlayConfig", "bough.commands.play:play",
         "  bough play household --seed 3\n"
         "  bough play household --game game.tw-pddl --actions actions.txt --json",
     ),
     "collect": Verb(
-        "let a model play many episodes and keep them all",
+        "let a model play episodes and record them",
         "bough.config.rollouts:CollectConfig", "bough.commands.collect:collect",
         "  bough collect --model smollm2 --environment household --tasks 64 --attempts 8 --output runs/collect\n"
         "  bough collect --model expert --environment household --tasks 200 --output runs/demonstrations",
     ),
     "demos": Verb(
-        "keep the episodes worth imitating",
+        "select the episodes worth imitating",
         "bough.config.curation:DemosConfig", "bough.commands.curation:demos",
         "  bough demos runs/collect -o demos.jsonl --per-task 1\n"
         "  bough demos runs/collect -o demos.jsonl --rewards outcome=1 steps=0.2 --min-reward 1.1",
     ),
     "pairs": Verb(
-        "find preferences: what was better than what, from the same state",
+        "find preference pairs: a better and a worse continuation of the same state",
         "bough.config.curation:PairsConfig", "bough.commands.curation:pairs",
         "  bough pairs runs/collect -o pairs.jsonl\n"
         "  bough pairs runs/collect --also runs/demonstrations --kinds parting failure_mode -o pairs.jsonl\n"
         "  bough pairs runs/collect --kinds counterfactual --model runs/sft/final --max-episodes 500 -o pairs.jsonl",
     ),
     "groups": Verb(
-        "put the attempts at each task together",
+        "group the attempts at each task",
         "bough.config.curation:GroupsConfig", "bough.commands.curation:groups",
         "  bough groups runs/collect -o groups.jsonl --rewards outcome=1 tool_call=1",
     ),
@@ -125,35 +125,35 @@ VERBS: dict[str, Verb] = {
         "  bough grpo --train-file groups.jsonl --model runs/dpo/final --output-dir runs/grpo",
     ),
     "eval": Verb(
-        "measure models in a world, with intervals and paired tests, or on a held-out file",
+        "evaluate models in an environment, with intervals and paired tests, or on a held-out file",
         "bough.config.evaluation:EvalConfig", "bough.commands.evaluate:evaluate",
         "  bough eval --model smollm2 --model runs/dpo/final --environment household --output runs/eval\n"
         "  bough eval --model runs/sft/final --eval-file held-out.jsonl",
     ),
     "compare": Verb(
-        "put evaluations side by side: who is better, and is it more than chance",
+        "compare evaluations, with significance tests",
         "bough.config.evaluation:CompareConfig", "bough.commands.compare:compare",
         "  bough compare runs/eval-sft/results.json runs/eval-dpo/results.json\n"
         "  bough compare runs/eval-sft runs/eval-dpo --gate",
     ),
     "view": Verb(
-        "look at a run or a data file in the browser",
+        "view a run or a data file in the browser",
         "bough.config.viewer:ViewConfig", "bough.commands.view:view",
         "  bough view runs/demo\n  bough view pairs.jsonl --model smollm2\n  bough view runs/demo --export demo.html",
     ),
     "merge": Verb(
-        "write an adapter into its base model",
+        "merge an adapter into its base model",
         "bough.config.merge:MergeConfig", "bough.commands.merge:merge",
         "  bough merge runs/dpo/final -o model\n  bough merge runs/dpo/final -o model.gguf --gguf-type q8_0",
     ),
     "card": Verb(
-        "write the model card of what a run has trained",
+        "write the model card of a trained model",
         "bough.config.card:CardConfig", "bough.commands.card:card",
         "  bough card runs/demo --license apache-2.0\n"
         "  bough card runs/dpo --repo org/name --evaluations runs/eval --overwrite",
     ),
     "push": Verb(
-        "upload weights and card to the Hub",
+        "upload a trained model and its card to the Hub",
         "bough.config.card:PushConfig", "bough.commands.card:push",
         "  bough push runs/demo --repo org/name --dry-run\n  bough push runs/demo --repo org/name --private",
     ),
@@ -161,6 +161,6 @@ VERBS: dict[str, Verb] = {
 
 
 def resolve(target: str) -> Any:
-    """What "module:name" names."""
+    """The object that "module:name" names."""
     module, _, name = target.partition(":")
     return getattr(import_module(module), name)

@@ -40,3 +40,11 @@ def test_every_function_says_what_it_does(name: str):
 def test_what_the_parameters_stand_for_overrides_nothing_else():
     config = make_config(CollectConfig, "collect", {"tasks": 2}, environment="household", output="x")
     assert config.tasks == 2 and config.environment == "household"
+
+
+def test_what_is_a_parameter_or_belongs_to_the_command_line_is_no_setting():
+    with pytest.raises(bough.InputError, match=r"bough\.pairs\(\) has no setting file"):
+        bough.pairs("runs/x", file="runs/y")
+    with pytest.raises(bough.InputError, match=r"bough\.collect\(\) has no setting as_json"):
+        bough.collect("tiny", "household", as_json=True)
+    assert "as_json" not in inspect.signature(bough.collect).parameters

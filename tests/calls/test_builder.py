@@ -106,7 +106,7 @@ def test_a_turn_that_cannot_fit_is_dropped_with_its_reason_and_the_others_are_no
     assert [each.reason for each in built] == [None, "too_long", None]
     assert "max_length is 300" in built[1].message
     # The third prompt had to forget the step that would not fit.
-    assert built[2].forgotten == 2
+    assert built[2].dropped_steps == 2
 
 
 def test_a_call_beyond_the_models_context_is_dropped_whole_and_shortened_only_on_request():
@@ -120,7 +120,7 @@ def test_a_call_beyond_the_models_context_is_dropped_whole_and_shortened_only_on
         shortened = _built(template, start, turns, context=context, max_length=max_length)
         found = [len(each.call.prompt_ids) + len(each.call.completion_ids) for each in shortened if each.call]
         assert len(found) == 20 and max(found) <= context
-        assert shortened[19].forgotten > 0
+        assert shortened[19].dropped_steps > 0
 
 
 def test_a_recorded_call_beyond_the_models_context_is_dropped():

@@ -51,7 +51,7 @@ def test_a_built_in_model_is_no_folder_of_its_name(runs: Path, monkeypatch: pyte
 def test_a_circle_is_an_error(tmp_path: Path):
     folders.stage(tmp_path / "a", "sft", model=str(tmp_path / "b/final"))
     folders.stage(tmp_path / "b", "sft", model=str(tmp_path / "a/final"))
-    with pytest.raises(InputError, match="in a circle"):
+    with pytest.raises(InputError, match="are circular"):
         lineage(tmp_path / "a")
 
 

@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from bough.cards.base_model import base_model
-from bough.cards.measured import Measured, gate_notes, measured, section
+from bough.cards.measured import Measured, ending, gate_notes, measured, section
 from bough.cards.subject import Subject, find_subject
 from tests.cards import folders
 
@@ -103,7 +103,7 @@ def test_failures_and_types_are_counted_where_there_are_any(runs: Path):
 
 
 def test_without_evaluations_it_is_said(runs: Path):
-    assert text(measured(subject(runs), BASE)) == "This model has not been evaluated in a world."
+    assert text(measured(subject(runs), BASE)) == "This model has not been evaluated in an environment."
 
 
 def test_what_a_gate_said_has_the_cards_names(tmp_path: Path):
@@ -116,3 +116,9 @@ def test_what_a_gate_said_has_the_cards_names(tmp_path: Path):
     record.write_text(record.read_text().replace('"note": ""', f'"note": "{weights} is better than smollm2"'))
     notes = gate_notes(find_subject(run, []), BASE)
     assert notes == ["this adapter is better than HuggingFaceTB/SmolLM2-135M-Instruct (base)"]
+
+
+def test_failures_that_the_environment_ended_are_not_called_done():
+    assert ending("done", failed=True) == "ended unsolved"
+    assert ending("done") == "ended by the environment"
+    assert ending("max_turns", failed=True) == "`max_turns`"

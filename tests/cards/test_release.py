@@ -62,7 +62,7 @@ def test_what_is_missing_is_said(subject: Subject, tmp_path: Path):
     with pytest.raises(InputError, match="no model card yet; `bough card"):
         make_release(other, None)
     (other.weights / "README.md").write_text("# card")
-    with pytest.raises(InputError, match=r"known as mine only.*--base-model org/name"):
+    with pytest.raises(InputError, match=r"only known as mine.*--base-model org/name"):
         make_release(other, None)
     (subject.weights / "adapter_model.safetensors").unlink()
     with pytest.raises(InputError, match="no weights"):

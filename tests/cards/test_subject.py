@@ -27,7 +27,7 @@ def test_a_run_is_about_its_newest_weights_and_all_its_evaluations(tmp_path: Pat
 
 def test_weights_that_a_gate_sent_back_are_not_the_runs(tmp_path: Path):
     folder = run(tmp_path, goes_on_with="smollm2")
-    with pytest.raises(InputError, match="no gate let one through"):
+    with pytest.raises(InputError, match="the gates rejected all of them"):
         find_subject(folder, [])
     assert find_subject(folder / "02-sft", []).weights == folder / "02-sft/final", "but they can be asked for"
 
@@ -35,7 +35,7 @@ def test_weights_that_a_gate_sent_back_are_not_the_runs(tmp_path: Path):
 def test_a_record_cannot_make_other_weights_the_runs(tmp_path: Path):
     folders.stage(tmp_path / "private", "sft")
     for name in ("../private/final", str(tmp_path / "private/final")):
-        with pytest.raises(InputError, match="no gate let one through"):
+        with pytest.raises(InputError, match="the gates rejected all of them"):
             find_subject(run(tmp_path, goes_on_with=name), [])
         shutil.rmtree(tmp_path / "run")
 
@@ -87,8 +87,8 @@ def test_what_is_wrong_with_a_folder_is_said(tmp_path: Path):
         find_subject(tmp_path, [])
     folders.stage(tmp_path / "sft", "sft")
     (tmp_path / "sft/final/adapter_config.json").unlink()
-    with pytest.raises(InputError, match="has the stage come to its end"):
+    with pytest.raises(InputError, match="has the stage finished"):
         find_subject(tmp_path / "sft", [])
     (tmp_path / "sft/recipe.yaml").write_text("stages: []\nnmae: x")
-    with pytest.raises(InputError, match=r"recipe\.yaml is no recipe"):
+    with pytest.raises(InputError, match=r"recipe\.yaml is not a valid recipe"):
         find_subject(tmp_path / "sft", [])

@@ -50,7 +50,7 @@ def test_files_arrive_as_they_should_in_a_repository_made_for_them(run: Path):
         done = subprocess.run(command, capture_output=True, text=True, check=False, env=os.environ | values)
     assert done.returncode == 0, done.stderr
     assert TOKEN not in done.stdout + done.stderr
-    assert f"6 files are at {hub.address}/org/name/commit/abc" in done.stdout
+    assert f"6 files uploaded to {hub.address}/org/name/commit/abc" in done.stdout
     [created] = hub.created
     assert (created["name"], created["organization"]) == ("name", "org")
     assert created.get("visibility") == "private" or created.get("private") is True
@@ -77,7 +77,7 @@ def test_a_dry_run_lists_the_files_and_asks_nobody(push: Push, monkeypatch: pyte
         code, out, _ = push(hub.address, "--dry-run")
     assert code == 0 and hub.requests == []
     assert "7 bytes  adapter_model.safetensors" in out
-    assert "6 files would go to org/name; nothing was uploaded" in out
+    assert "6 files would be uploaded to org/name; nothing was uploaded" in out
 
 
 @pytest.mark.parametrize(
@@ -95,7 +95,7 @@ def test_without_a_login_nothing_is_tried(push: Push, monkeypatch: pytest.Monkey
     monkeypatch.delenv("HF_TOKEN")
     with stand_in() as hub:
         code, _, err = push(hub.address)
-    assert code == 2 and "nobody is logged in" in err and hub.requests == []
+    assert code == 2 and "not logged in to the Hub" in err and hub.requests == []
 
 
 def test_a_hub_that_is_not_there_is_an_error_that_says_so(push: Push, monkeypatch: pytest.MonkeyPatch):

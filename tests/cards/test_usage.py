@@ -74,7 +74,7 @@ def test_where_nothing_was_solved_an_episode_is_still_a_prompt(tmp_path: Path):
 def test_another_models_episodes_are_not_this_ones(tmp_path: Path):
     found = subject(tmp_path, trajectory("a", success=True), name="expert")
     assert example(found) is None
-    assert messages_of(program(found, BASE, None))[0]["content"].startswith("What the world says")
+    assert messages_of(program(found, BASE, None))[0]["content"].startswith("An observation of the environment")
 
 
 def test_without_an_evaluation_the_prompt_comes_from_the_data(tmp_path: Path):

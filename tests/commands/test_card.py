@@ -49,7 +49,7 @@ def card(capsys: pytest.CaptureFixture[str], *words: str | Path) -> tuple[int, s
 def test_a_run_gets_its_card_beside_the_weights(folder: Path, capsys: pytest.CaptureFixture[str]):
     code, out, err = card(capsys, folder / "run", "--overwrite", "--license", "mit")
     path = folder / "run/03-sft/final/README.md"
-    assert code == 0 and out == f"the card is in {path}\n"
+    assert code == 0 and out == f"card written to {path}\n"
     assert "note: no licence" not in err and "--base-model org/name" in err and "--repo org/name" in err
     loaded = ModelCard.load(path)
     assert loaded.data.license == "mit" and loaded.data.base_model is None
@@ -85,7 +85,7 @@ def test_the_code_of_the_card_runs(folder: Path, capsys: pytest.CaptureFixture[s
 
 def test_a_card_does_not_make_the_weights_others(folder: Path, capsys: pytest.CaptureFixture[str]):
     assert card(capsys, folder / "run", "--overwrite")[0] == 0
-    assert [line.partition(": ")[2] for line in play(folder)] == ["done already"] * 4
+    assert [line.partition(": ")[2] for line in play(folder)] == ["already done"] * 4
 
 
 def test_a_card_that_is_there_stays_unless_it_may_go(folder: Path, capsys: pytest.CaptureFixture[str]):
@@ -109,13 +109,13 @@ def test_a_push_lists_what_would_go(folder: Path, capsys: pytest.CaptureFixture[
     assert main([*words, "--base-model", "org/base"]) == 0
     captured = capsys.readouterr()
     assert "adapter_config.json (the base model by its name on the Hub)" in captured.out
-    assert "would go to org/name as a private repository; nothing was uploaded" in captured.out
-    assert "the card does not say org/name" in captured.err and "names a folder" not in captured.err
+    assert "would be uploaded to org/name as a private repository; nothing was uploaded" in captured.out
+    assert "the card does not mention org/name" in captured.err and "path of this machine" not in captured.err
     readme = folder / "run/03-sft/final/README.md"
     readme.write_text(f"org/name {folder / 'run'}")
     assert main([*words, "--base-model", "org/base"]) == 0
     err = capsys.readouterr().err
-    assert "note: README.md names a folder of this machine" in err and "does not say" not in err
+    assert "note: README.md contains a path of this machine" in err and "does not mention" not in err
 
 
 @pytest.mark.parametrize(

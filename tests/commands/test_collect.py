@@ -137,7 +137,7 @@ def test_other_tasks_under_the_same_names_are_not_taken_for_played(tmp_path: Pat
     assert collect(tmp_path / "out", *words, model="expert") == 0
     file.write_text('{"id": "y", "goal": 2}\n{"id": "x", "goal": 3}\n')
     assert collect(tmp_path / "out", *words, model="expert") == 2
-    assert "holds episodes of other tasks under the names of these" in capsys.readouterr().err
+    assert "contains episodes of different tasks with the same ids" in capsys.readouterr().err
     assert collect(tmp_path / "out", *words, "--overwrite", model="expert") == 0
 
 

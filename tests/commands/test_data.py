@@ -42,6 +42,29 @@ def test_validate_names_every_bad_row_and_exits_2(mixed: Path, capsys: pytest.Ca
     assert lines[2] == "4 rows read as trl: 2 good, 2 bad"
 
 
+def test_validate_groups_repeated_problems(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    (tmp_path / "a.jsonl").write_text(GOOD + SAME * 900 + EMPTY)
+    assert main(["data", "validate", str(tmp_path / "a.jsonl")]) == 2
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 5
+    assert lines[0].startswith(f"{tmp_path}/a.jsonl:2: ") and "(900 rows, also " in lines[0]
+    assert lines[2:] == ["902 rows read as trl: 1 good, 901 bad", "  900 same_reply", "  1 empty_completion"]
+
+
+def test_reports_on_a_file_are_one_json_object(mixed: Path, capsys: pytest.CaptureFixture[str]):
+    assert main(["data", "validate", str(mixed), "--json"]) == 2
+    report = json.loads(capsys.readouterr().out)
+    assert (report["rows"], report["good"], report["bad"], report["format"]) == (4, 2, 2, "trl")
+    assert report["problems"][0]["first_places"] == [f"{mixed}:2"]
+    assert main(["data", "stats", str(mixed), "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["records"] == {"pair": 2} and report["skipped"] == {"same_reply": 1, "empty_completion": 1}
+    assert report["numbers"]["characters per reply"]["max"] == 7
+    assert main(["data", "formats", "--json"]) == 0
+    formats = {one["name"]: one["write"] for one in json.loads(capsys.readouterr().out)["formats"]}
+    assert formats["bough"] is True and formats["sharegpt"] is False
+
+
 def test_validate_of_a_good_file_exits_0(capsys: pytest.CaptureFixture[str]):
     assert main(["data", "validate", str(EXAMPLES / "household.jsonl")]) == 0
     assert "5 good, 0 bad" in capsys.readouterr().out
@@ -51,7 +74,7 @@ def test_an_empty_file_is_an_input_error(tmp_path: Path, capsys: pytest.CaptureF
     (tmp_path / "empty.jsonl").write_text("\n")
     for verb in ("stats", "validate"):
         assert main(["data", verb, str(tmp_path / "empty.jsonl")]) == 2
-        assert "holds no rows" in capsys.readouterr().err
+        assert "contains no rows" in capsys.readouterr().err
 
 
 def test_convert_keeps_every_record(tmp_path: Path):

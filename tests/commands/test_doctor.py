@@ -23,7 +23,7 @@ def test_the_doctor_shows_trained_tokens_and_counts_them(capsys: pytest.CaptureF
     shown = capsys.readouterr().out
     assert "⟦THOUGHT: The cabinet 11 is worth a look.\nACTION: go to cabinet 11<|im_end|>⟧" in shown
     assert "63 calls in, 63 kept, 0 dropped" in shown
-    assert "5 replies are marked as not to be trained" in shown
+    assert "5 replies are marked as not trained" in shown
     assert "OK:" in shown
 
 
@@ -64,7 +64,7 @@ def test_calls_beyond_the_models_context_are_counted_and_are_a_failure(
 
 def test_shortened_prompts_are_counted(capsys: pytest.CaptureFixture[str]):
     assert doctor(HOUSEHOLD, "--max-length", "600", "--samples", "0") == 0
-    assert "calls left out their oldest steps to fit max_length" in capsys.readouterr().out
+    assert "calls lose their oldest steps to fit max_length" in capsys.readouterr().out
 
 
 def test_a_template_that_rewrites_history_is_a_warning_with_its_cost(
@@ -88,8 +88,8 @@ def test_rows_that_spell_control_tokens_are_a_warning_that_names_one(
     (tmp_path / "a.jsonl").write_text("".join(json.dumps(row(page)) + "\n" for page in pages))
     assert doctor(str(tmp_path / "a.jsonl"), "--samples", "0") == 0
     shown = " ".join(capsys.readouterr().out.split())
-    assert "WARN control tokens in text: rows that spell control tokens in a message or a tool: 1, the first" in shown
-    assert "a.jsonl:2; there they are encoded as plain text" in shown
+    assert "WARN control tokens in text: rows with control tokens in a message or a tool: 1, the first" in shown
+    assert "a.jsonl:2; they are encoded as plain text" in shown
 
 
 def test_an_answer_that_was_cut_off_when_sampled_is_a_failure(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
@@ -142,7 +142,37 @@ def test_a_run_folder_keeps_settings_report_and_ledger(tmp_path: Path):
     assert json.loads((run / "report.json").read_text())["tokens"]["trained"] > 1000
 
 
-def test_bad_rows_are_in_the_ledger(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    (tmp_path / "a.jsonl").write_text(Path(HOUSEHOLD).read_text() + '{"conversations": 7}\n')
+def test_bad_rows_are_a_failure_that_names_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    (tmp_path / "a.jsonl").write_text(Path(HOUSEHOLD).read_text() + '{"conversations": 7}\n' * 2)
+    assert doctor(str(tmp_path / "a.jsonl"), "--samples", "0") == 2
+    shown = capsys.readouterr().out
+    assert "7 rows in, 5 kept, 2 dropped (2 wrong_type)" in shown
+    assert "FAIL bad rows: 2 of 7 rows cannot be read" in shown and f"{tmp_path}/a.jsonl:6: " in shown
+    assert f"(2 rows, also {tmp_path}/a.jsonl:7)" in shown and "OK" not in shown
+
+
+def test_a_torn_last_row_is_a_warning(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    (tmp_path / "a.jsonl").write_text(Path(HOUSEHOLD).read_text() + '{"conversations": [')
     assert doctor(str(tmp_path / "a.jsonl"), "--samples", "0") == 0
-    assert "6 rows in, 5 kept, 1 dropped (1 wrong_type)" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "WARN torn rows: 1 rows are cut off: " in shown and "OK" not in shown
+
+
+def test_dropped_calls_are_a_warning_with_a_place(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    said = [("user", "Hi"), ("assistant", "Hello"), ("user", "And?"), ("assistant", "x<|im_end|>y")]
+    row = {"messages": [{"role": role, "content": text} for role, text in said]}
+    (tmp_path / "a.jsonl").write_text(json.dumps(row) + "\n")
+    assert doctor(str(tmp_path / "a.jsonl"), "--samples", "0") == 0
+    shown = capsys.readouterr().out
+    assert "WARN dropped calls: 1 of 2 calls are dropped as end_of_turn_inside, for example " in shown
+    assert f"{tmp_path}/a.jsonl:1, turn 2" in shown and "OK" not in shown
+
+
+def test_the_report_is_one_json_object(capsys: pytest.CaptureFixture[str]):
+    assert doctor(HOUSEHOLD, "--json") == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["ok"] and report["calls"]["kept"] == 63 and report["rows"]["kept"] == 5 and not report["limited"]
+    assert doctor(HOUSEHOLD, "--json", "--max-length", "40", "--limit", "2") == 2
+    report = json.loads(capsys.readouterr().out)
+    assert not report["ok"] and report["limited"]
+    assert {finding["name"] for finding in report["findings"]} >= {"no trained token", "answer cut off"}

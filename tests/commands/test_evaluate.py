@@ -63,12 +63,12 @@ def test_models_play_and_are_compared(tmp_path: Path, capsys: pytest.CaptureFixt
     shown = capsys.readouterr()
     assert "expert against random: +" in shown.out and "McNemar exact p < 0.0001; significant." in shown.out
     assert "100.0% (88.6–100.0)" in shown.out and f"results in {tmp_path / 'e' / 'results.json'}" in shown.out
-    assert "random: 30 episodes to play, 0 on file" in shown.err
+    assert "random: 30 episodes to play, 0 already recorded" in shown.err
     found = json.loads((tmp_path / "e/results.json").read_text())
     assert found["bough"] == "evaluation/1" and [len(model["outcomes"]) for model in found["models"]] == [30, 30]
     assert main(words) == 0
     again = capsys.readouterr()
-    assert again.out == shown.out and "random: 0 episodes to play, 30 on file" in again.err
+    assert again.out == shown.out and "random: 0 episodes to play, 30 already recorded" in again.err
 
 
 def test_other_settings_need_another_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]):

@@ -47,7 +47,7 @@ def test_a_merged_gguf_file_computes_the_same(tmp_path: Path, capsys: pytest.Cap
     assert torch.allclose(merged(IDS).logits, policy.base(IDS).logits, atol=1e-4)
     assert AutoTokenizer.from_pretrained(**source).chat_template == load_tokenizer("tiny").chat_template
     assert main(command) == 2
-    assert "exists; name a file that does not" in capsys.readouterr().err
+    assert "exists; give another file" in capsys.readouterr().err
 
 
 def test_a_gguf_file_is_f16_unless_told_otherwise(tmp_path: Path):
@@ -60,7 +60,7 @@ def test_a_gguf_file_is_f16_unless_told_otherwise(tmp_path: Path):
 
 def test_a_gguf_type_without_a_gguf_file_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     assert main(["merge", str(tmp_path / "adapter"), "-o", str(tmp_path / "model"), "--gguf-type", "f16"]) == 2
-    assert "gguf_type belongs to an output whose name ends in .gguf" in capsys.readouterr().err
+    assert "gguf_type needs an output that ends in .gguf" in capsys.readouterr().err
 
 
 def test_a_family_that_gguf_cannot_hold_leaves_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]):

@@ -20,7 +20,7 @@ def test_a_run_ends_with_its_success_rates_and_is_listed_and_shown(tmp_path: Pat
     out = capsys.readouterr().out
     assert "03-eval     100.0%" in out and "51.0% – 100.0%" in out, out
     assert main(["runs", "list", str(tmp_path / "runs")]) == 0
-    assert "mine  mine    3 of 3  eval" in capsys.readouterr().out
+    assert "mine  recipe mine  3 of 3 stages  last stage: eval" in capsys.readouterr().out
     assert main(["runs", "show", str(folder)]) == 0
     shown = capsys.readouterr().out
     assert "01-collect  done" in shown and "100.0%" in shown
@@ -39,7 +39,7 @@ def test_one_broken_run_does_not_hide_the_others(tmp_path: Path, capsys: Any):
         (tmp_path / name / "recipe.yaml").write_text(text)
     assert main(["runs", "list", str(tmp_path)]) == 0
     out = capsys.readouterr().out
-    assert "is no recipe" in out and "whole   whole" in out and "0 of 3" in out, out
+    assert "is not a valid recipe" in out and "whole   recipe whole  0 of 3 stages" in out, out
 
 
 def test_what_is_no_run_is_named(tmp_path: Path, capsys: Any):

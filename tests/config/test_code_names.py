@@ -23,8 +23,7 @@ def test_a_config_file_cannot_name_code_and_a_flag_can(tmp_path: Path):
     with pytest.raises(InputError) as error:
         CollectConfig.load(file)
     assert error.value.problems == [
-        f"{file}:2: environment names code ('evil.py:X'), which a file must not: "
-        "give it on the command line, --environment"
+        f"{file}:2: environment names code ('evil.py:X'), which a file may not do; give it as a flag, --environment"
     ]
     assert CollectConfig.load(file, {"environment": "mine.py:X"}).environment == "mine.py:X"
     file.write_text("file: a\noutput: out.jsonl\nrewards: {outcome: 1, 'evil.py:f': 1}\n")

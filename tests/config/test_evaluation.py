@@ -25,18 +25,18 @@ def test_the_settings_read_back_to_the_same(tmp_path: Path):
 @pytest.mark.parametrize(
     ("values", "complaint"),
     [
-        ({}, "neither of them is given"),
-        ({"environment": "household", "eval_file": "a.jsonl"}, "both of them is given"),
+        ({}, "neither is given"),
+        ({"environment": "household", "eval_file": "a.jsonl"}, "both are given"),
         ({"environment": "household"}, "--output is required with --environment"),
         (
             {"environment": "household", "output": "o", "token_budget": 999, "max_length": 64},
-            "--token-budget, --max-length belongs to --eval-file and means nothing with --environment",
+            "--token-budget, --max-length only has a meaning with --eval-file, not with --environment",
         ),
-        ({"eval_file": "a.jsonl", "attempts": 2}, "--attempts belongs to --environment"),
-        ({"eval_file": "a.jsonl", "model": ["a", "b"]}, "--eval-file measures one model, not 2"),
+        ({"eval_file": "a.jsonl", "attempts": 2}, "--attempts only has a meaning with --environment"),
+        ({"eval_file": "a.jsonl", "model": ["a", "b"]}, "--eval-file takes one model, not 2"),
         ({"eval_file": "a.jsonl", "output": "/"}, "--output / is a folder"),
         ({"environment": "household", "output": "o", "model": ["a", "a"]}, "--model a is given twice"),
-        ({"environment": "household", "output": "o", "model": ["a", "b"], "adapter": "c"}, "--adapter goes with one"),
+        ({"environment": "household", "output": "o", "model": ["a", "b"], "adapter": "c"}, "--adapter needs a single"),
         ({"environment": "household", "output": "o", "attempts": 4}, "--attempts 4 at temperature 0"),
     ],
 )

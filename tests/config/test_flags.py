@@ -68,7 +68,7 @@ def test_a_flag_without_its_value_is_an_input_error():
 
 
 def test_a_stray_word_is_an_input_error():
-    with pytest.raises(InputError, match=r"no place for 'b\.jsonl'"):
+    with pytest.raises(InputError, match=r"unexpected argument 'b\.jsonl'"):
         parse("a.jsonl", "b.jsonl")
 
 

@@ -67,7 +67,7 @@ def test_a_watch_on_a_divergence_that_cannot_be_measured_is_refused(tmp_path: Pa
 def test_the_default_learning_rate_suits_what_is_trained(stage: type[TrainingConfig], lora: float, full: float):
     assert stage(train_file="a").learning_rate == lora
     assert stage(train_file="a", use_lora=False).learning_rate == full
-    assert stage(train_file="a", use_lora=False, lr=0.5).learning_rate == 0.5
+    assert stage(train_file="a", use_lora=False, learning_rate=0.5).learning_rate == 0.5
     said = stage.model_fields["learning_rate"].description
     numbers = [float(word) for word in str(said).replace(",", "").split() if word[0].isdigit()]
     assert numbers == [lora, full]

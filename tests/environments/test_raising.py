@@ -8,6 +8,7 @@ import pytest
 
 from bough.cli import main
 from bough.errors import describe_failure
+from bough.types import Task
 from tests.environments import raising
 
 FILE = Path(raising.__file__)
@@ -82,3 +83,21 @@ def test_frames_of_installed_packages_are_left_out_unless_there_are_no_others():
         yaml.safe_load("a: [")
     caught.value.__traceback__ = caught.value.__traceback__.tb_next  # type: ignore[union-attr]
     assert " in " in describe_failure("step", caught.value) and "yaml/" in describe_failure("step", caught.value)
+
+
+def test_a_reward(caplog: Any):
+    from bough.rewards.rubric import Rubric
+    from bough.types import Message, Trajectory
+
+    rubric = Rubric({"tests.environments.raising:reward": 1.0, "progress": 1.0})
+    record = Trajectory(id="t#0", task=Task(id="t"), start=[Message(role="user", content="Go.")], turns=[])
+    for _ in range(2):
+        assert rubric.score(record).rewards["total"] is None
+    assert FRAME in rubric.why["reward"] and caplog.text.count(FRAME) == 1
+    assert "progress" in rubric.failed and "progress" not in caplog.text, "a reward without a value is no mistake"
+
+
+def test_setup(capsys: Any, caplog: Any):
+    code, text = said(["env", "setup", f"{FILE}:InSetup"], capsys, caplog)
+    assert code == 1
+    check_shown(text)

@@ -123,6 +123,15 @@ def test_a_person_may_write_calls_as_in_python():
     assert environment.say("five") == "five"
 
 
+def test_a_tool_cannot_take_the_name_of_a_method_of_environments():
+    with pytest.raises(TypeError, match=r"tool Wrong\.close: every environment has close"):
+
+        class Wrong(Counter):
+            @tool
+            def close(self) -> None:
+                """Closes the shop."""
+
+
 def test_a_subclass_has_the_tools_of_its_parent():
     assert list(Answering.schemas) == ["add", "reset", "breaks"]
 

@@ -222,7 +222,7 @@ def test_other_tasks_under_the_same_names_are_not_taken_for_played(tmp_path: Pat
     file.write_text('{"id": "x", "goal": 2}\n{"id": "y", "goal": 3}\n')
     run(tmp_path / "eval", task_file=file, tasks=2)
     file.write_text('{"id": "y", "goal": 2}\n{"id": "x", "goal": 3}\n')
-    with pytest.raises(InputError, match=r"(?s)holds episodes of other tasks.*- y#0\n  - x#0"):
+    with pytest.raises(InputError, match=r"(?s)contains episodes of different tasks.*- y#0\n  - x#0"):
         run(tmp_path / "eval", task_file=file, tasks=2)
     run(tmp_path / "eval", task_file=file, tasks=2, overwrite=True)
 

@@ -45,21 +45,21 @@ def test_anything_else_that_would_be_lost_is_named(change: dict, place: str):
     with pytest.raises(RowError) as error:
         faithful("trl", RECORD, {}, reading(**change))
     assert error.value.reason == "cannot_express"
-    assert str(error.value) == f"trl has no place for this record's {place}"
+    assert str(error.value) == f"trl cannot express {place} of this record"
 
 
 def test_a_row_that_cannot_be_read_is_not_written():
     def refuse(row: Row) -> Trajectory:
         raise RowError("empty_completion", "reply 0 is empty")
 
-    with pytest.raises(RowError, match=r"^trl cannot hold this record: reply 0 is empty$") as error:
+    with pytest.raises(RowError, match=r"^trl cannot express this record: reply 0 is empty$") as error:
         faithful("trl", RECORD, {}, refuse)
     assert error.value.reason == "cannot_express"
 
 
 def test_a_format_holds_its_own_kind():
     assert expect(RECORD, Trajectory, "x") is RECORD
-    with pytest.raises(RowError, match=r"^x holds no trajectory$"):
+    with pytest.raises(RowError, match=r"^x cannot express a trajectory$"):
         expect(RECORD, Pair, "x")
 
 

@@ -206,5 +206,5 @@ def test_an_observation_that_reads_like_a_step_is_not_written_as_text():
 
 def test_a_record_of_another_kind_is_refused():
     demonstration = read_sft(rows("knowlyr_sft_flat")[0])
-    with pytest.raises(RowError, match="knowlyr-dpo holds no trajectory"):
+    with pytest.raises(RowError, match="knowlyr-dpo cannot express a trajectory"):
         write_dpo(demonstration)

@@ -38,9 +38,8 @@ def test_an_attempt_that_was_not_scored_is_kept_out_of_the_baseline():
     assert advantages(attempt(1.0, None), attempt(None, None), attempt(0.0, None)) == [[0.5], [None], [-0.5]]
 
 
-@pytest.mark.parametrize("settings", [{"advantage": "step"}, {"step_level_advantage": True}])
-def test_better_steps_are_never_punished_more(settings: dict[str, Any]):
-    good, bad = advantages(attempt(1.0, 0.2, 0.6), attempt(0.0, 0.2, 0.6), **settings)
+def test_better_steps_are_never_punished_more():
+    good, bad = advantages(attempt(1.0, 0.2, 0.6), attempt(0.0, 0.2, 0.6), advantage="step")
     assert good == pytest.approx([0.25, 0.75])
     assert bad == pytest.approx([-0.75, -0.25])
 

@@ -173,5 +173,7 @@ def test_an_error_names_the_line_in_the_rewards_own_file(tmp_path: Path):
     file.write_text("import json\n\ndef parsed(trajectory):\n    return json.loads('{')\n")
     rubric = Rubric({f"{file}:parsed": 1.0, f"{__name__}:broken": 1.0})
     rubric.score(trajectory())
-    assert rubric.why["parsed"].endswith(f"({tmp_path.name}/mine.py:4)") and "JSONDecodeError" in rubric.why["parsed"]
-    assert re.search(r"ZeroDivisionError: no turns \(rewards/test_rubric.py:\d+\)$", rubric.why["broken"])
+    assert f"({tmp_path.name}/mine.py:4)" in rubric.why["parsed"] and "JSONDecodeError" in rubric.why["parsed"]
+    assert re.search(
+        r"broken raised ZeroDivisionError: no turns \(.*rewards/test_rubric.py:\d+\)", rubric.why["broken"]
+    )

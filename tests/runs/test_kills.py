@@ -30,7 +30,7 @@ def finish(folder: Path, kills: int) -> tuple[int, list[str]]:
     (folder / "recipe.yaml").write_text(RECIPE)
     world = "world.environment=tests.online.letters:Letters"  # a file names no code
     verb = ["run", "recipe.yaml", "--output-dir", "run", "--report-to", "none", "--set", world]
-    command = [sys.executable, "-m", "tests.stages.killed_run", str(kills), "5", *verb]
+    command = [sys.executable, "-m", "tests.training.killed_run", str(kills), "5", *verb]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "200"}
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-2000:]

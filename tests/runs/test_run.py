@@ -8,6 +8,7 @@ import pytest
 from bough.commands.evaluate import evaluate
 from bough.config.evaluation import EvalConfig
 from bough.config.run import RunConfig
+from bough.disk import locked
 from bough.errors import BoughError, InputError
 from bough.evaluation.comparison import compare
 from bough.evaluation.gate import gate
@@ -49,11 +50,11 @@ def test_what_has_not_changed_is_not_run_again_and_what_has_is(tmp_path: Path):
     folder = tmp_path / "run"
     played(folder, COLLECT, {"demos": {}})
     made = (folder / "01-expert/trajectories.jsonl").stat().st_mtime_ns
-    assert played(folder, COLLECT, {"demos": {}}) == ["01-expert: done already", "02-demos: done already"]
+    assert played(folder, COLLECT, {"demos": {}}) == ["01-expert: already done", "02-demos: already done"]
     lines = played(folder, COLLECT, {"demos": {"longest": 2}})
     assert lines == [
-        "01-expert: done already",
-        "02-demos: what it depends on has changed; starting it anew",
+        "01-expert: already done",
+        "02-demos: its settings or inputs have changed; starting over",
         "02-demos",
     ]
     assert (folder / "01-expert/trajectories.jsonl").stat().st_mtime_ns == made
@@ -78,7 +79,7 @@ def test_all_problems_are_named_before_anything_runs(tmp_path: Path):
     with pytest.raises(InputError) as error:
         Run(recipe({"colect": {}}, {"sft": {"max_stepz": 1}}, {"demos": {"from": "nowhere"}}), tmp_path / "run")
     problems = "\n".join(error.value.problems)
-    assert "colect is no stage; did you mean collect?" in problems
+    assert "colect is not a stage; did you mean collect?" in problems
     assert "max_stepz is not a setting; did you mean" in problems
     assert "there is no earlier stage 'nowhere'" in problems
     assert not (tmp_path / "run").exists()
@@ -86,7 +87,7 @@ def test_all_problems_are_named_before_anything_runs(tmp_path: Path):
 
 def test_a_folder_of_other_things_is_left_alone(tmp_path: Path):
     (tmp_path / "mine.txt").write_text("x")
-    with pytest.raises(InputError, match="holds other files"):
+    with pytest.raises(InputError, match="contains other files"):
         played(tmp_path, COLLECT)
 
 
@@ -95,14 +96,14 @@ def test_nothing_outside_the_run_folder_is_written_or_removed(tmp_path: Path):
     (other / "checkpoints").mkdir(parents=True)
     (other / "precious").write_text("mine")
     for settings in ({"name": "../../other"}, {"output": str(other), "overwrite": True}):
-        with pytest.raises(InputError, match=r"a name has letters|output is the stage's own folder"):
+        with pytest.raises(InputError, match=r"a name consists of|output is set by the run"):
             played(folder, {"collect": {"model": "expert", "tasks": 1, **settings}})
-    with pytest.raises(InputError, match="output_dir is the stage's own folder in the run; leave it out"):
+    with pytest.raises(InputError, match="output_dir is set by the run, which gives each stage a folder; remove it"):
         played(folder, COLLECT, {"demos": {}}, {"sft": {"output_dir": str(other), "overwrite": True}})
     folder.mkdir()
     played(folder, COLLECT)
     (folder / "01-expert/link").symlink_to(other)
-    played(folder, {"collect": {**COLLECT["collect"], "tasks": 4}})  # begun anew: the link goes, its target stays
+    played(folder, {"collect": {**COLLECT["collect"], "tasks": 4}})  # started over: the link goes, its target stays
     (folder / "01-expert").rename(tmp_path / "moved")
     (folder / "01-expert").symlink_to(other)
     with pytest.raises(InputError, match="01-expert is a link"):
@@ -115,7 +116,7 @@ def test_two_runs_at_once_need_two_folders(tmp_path: Path):
 
     def tell(line: str) -> None:
         told.append(line)
-        with pytest.raises(InputError, match="another process is at this run; take another --output-dir"):
+        with pytest.raises(InputError, match="is in use by another `bough run`; give another --output-dir"):
             Run(recipe(COLLECT), tmp_path / "one").play(told.append)
         if len(told) == 1:
             Run(recipe(COLLECT), tmp_path / "two").play(told.append)
@@ -191,7 +192,7 @@ def test_a_gate_lets_a_better_model_through(tmp_path: Path, plays: dict[str, str
         ({"eval": {"gate": 0.05}}, "settings are a mapping"),
         ({"collect": {"model": "expert", "gate": {}}}, "only an evaluation of the run's own model"),
         ({"eval": {"model": ["random", "expert"], "gate": {}}}, "only an evaluation of the run's own model"),
-        ({"eval": {"model_name_or_path": "expert", "gate": {}}}, "only an evaluation of the run's own model"),
+        ({"eval": {"model": "expert", "gate": {}}}, "only an evaluation of the run's own model"),
     ],
 )
 def test_a_gate_that_cannot_work_is_said_before_anything_runs(tmp_path: Path, stage: Any, problem: str):
@@ -245,7 +246,7 @@ def test_the_likelihoods_of_a_file_are_a_stage_too(tmp_path: Path):
 
 
 def test_another_name_of_a_setting_is_that_setting(tmp_path: Path):
-    run = Run(recipe({"eval": {"model_name_or_path": "random", "episodes": 3}}), tmp_path / "run")
+    run = Run(recipe({"eval": {"model": "random", "episodes": 3}}), tmp_path / "run")
     [(_, settings)] = run.settings()
     assert (settings["model"], settings["tasks"]) == (["random"], 3)
 
@@ -308,7 +309,7 @@ def test_a_folder_with_a_quote_and_long_settings_are_no_trouble_to_mlflow(
     for _ in range(2):
         Run(wordy, folder / "run", report_to=["mlflow"]).play(lambda _: None)
     names = [run.info.run_name for run in mlflow.search_runs(experiment_names=["bough"], output_format="list")]
-    assert sorted(names) == ["01-expert", "test"] and "did not take" not in caplog.text
+    assert sorted(names) == ["01-expert", "test"] and "MLflow failed" not in caplog.text
 
 
 def test_what_mlflow_does_not_take_does_not_stop_a_run(
@@ -323,7 +324,7 @@ def test_what_mlflow_does_not_take_does_not_stop_a_run(
     monkeypatch.setattr(mlflow, "log_artifact", broken)
     Run(recipe(COLLECT, {"demos": {}}), tmp_path / "runs/run", report_to=["mlflow"]).play(lambda _: None)
     assert (tmp_path / "runs/run/02-demos/demonstrations.jsonl").exists()
-    assert "did not take 01-expert: the disk is full" in caplog.text
+    assert "failed on 01-expert: the disk is full" in caplog.text
     monkeypatch.setattr(RecipeTracker, "_search", broken)
     with pytest.raises(BoughError, match="MLflow cannot be used: the disk is full; --report-to none"):
         Run(recipe(COLLECT), tmp_path / "runs/other", report_to=["mlflow"]).play(lambda _: None)
@@ -342,3 +343,38 @@ def test_a_training_that_was_cut_before_its_first_checkpoint_starts_over(tmp_pat
     record.write(folder)
     played(tmp_path / "run", *stages)
     assert (folder / "final/adapter_model.safetensors").read_bytes() == weights
+
+
+@pytest.mark.parametrize("file", [".lock", "trajectories.jsonl"])
+def test_a_stage_in_use_is_not_deleted_when_its_settings_change(tmp_path: Path, file: str):
+    """Another process works in the stage's folder: `bough sft --resume` holds .lock, `bough collect` its output."""
+    folder = tmp_path / "run"
+    played(folder, COLLECT)
+    before = (folder / "01-expert/trajectories.jsonl").read_text()
+    with locked(folder / "01-expert" / file, wait=False):
+        with pytest.raises(InputError, match="01-expert is in use: another process is writing there"):
+            played(folder, {"collect": {**COLLECT["collect"], "tasks": 4}})
+        assert (folder / "01-expert/trajectories.jsonl").read_text() == before
+        record = StageRecord.read(folder / "01-expert")
+        assert record is not None and record.finished
+    played(folder, {"collect": {**COLLECT["collect"], "tasks": 4}})
+    assert len((folder / "01-expert/trajectories.jsonl").read_text().splitlines()) == 4
+
+
+def test_a_start_that_failed_does_not_keep_another_recipe_out(tmp_path: Path):
+    folder = tmp_path / "run"
+    other = Recipe(name="other", model="tiny", world={"environment": COUNTING}, stages=[COLLECT])
+    with pytest.raises(InputError, match="nowhere"):
+        played(folder, {"sft": {"train_file": str(tmp_path / "nowhere.jsonl"), "max_steps": 1}})
+    assert (folder / "01-sft").is_dir()
+    Run(other, folder).play(lambda line: None)
+    assert not (folder / "01-sft").exists() and (folder / "01-expert/trajectories.jsonl").exists()
+    with pytest.raises(InputError, match="contains a run of the recipe other; give another --output-dir"):
+        played(folder, COLLECT)
+
+
+def test_a_folder_of_other_things_gets_no_lock_file(tmp_path: Path):
+    (tmp_path / "mine.txt").write_text("x")
+    with pytest.raises(InputError, match="contains other files"):
+        played(tmp_path, COLLECT)
+    assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]

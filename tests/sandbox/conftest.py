@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from bough.sandbox.base import Result, SandboxLimits
+from bough.sandbox.isolation import _tried
 from bough.sandbox.pool import Sandbox
-from bough.sandbox.walls import _tried
 
 LIMITS = SandboxLimits(timeout_s=3.0, cpu_s=30.0, memory_mb=300, processes=16, disk_mb=8, output_bytes=4096)
 
@@ -32,7 +32,7 @@ class Box:
         return worker.pid
 
 
-def walls_here() -> list[Any]:
+def isolation_here() -> list[Any]:
     import os
 
     marks = []
@@ -43,12 +43,12 @@ def walls_here() -> list[Any]:
     return marks
 
 
-@pytest.fixture(scope="module", params=walls_here())
+@pytest.fixture(scope="module", params=isolation_here())
 def box(request: pytest.FixtureRequest) -> Iterator[Box]:
     with asyncio.Runner() as runner:
 
         async def made() -> Sandbox:
-            return Sandbox(LIMITS, workers=1, walls=request.param)
+            return Sandbox(LIMITS, workers=1, isolation=request.param)
 
         sandbox = runner.run(made())
         yield Box(runner, sandbox)

@@ -11,7 +11,7 @@ from bough.sandbox.pool import Sandbox
 
 async def main() -> None:
     limits = SandboxLimits(timeout_s=60, disk_mb=8)
-    async with Sandbox(limits, workers=1, walls=sys.argv[1]) as sandbox:
+    async with Sandbox(limits, workers=1, isolation=sys.argv[1]) as sandbox:
         print(json.dumps([asdict(await sandbox.run(code)) for code in json.load(sys.stdin)]))
 
 

@@ -31,20 +31,22 @@ def started(user: str, *command: str, **more: Any) -> subprocess.CompletedProces
     )
 
 
-@pytest.fixture(params=[(walls, user) for walls in ("bubblewrap", "namespaces") for user in USERS], ids="-".join)
+@pytest.fixture(
+    params=[(isolation, user) for isolation in ("bubblewrap", "namespaces") for user in USERS], ids="-".join
+)
 def sandboxed(request: pytest.FixtureRequest, python: Path) -> Any:
     """Runs programs in a sandbox that the Python under /tmp starts."""
-    walls, user = request.param
+    isolation, user = request.param
     if user == "ordinary" and os.geteuid() != 0:
         pytest.skip("only root can become somebody else")
-    ask = f"import os; from bough.sandbox.walls import _tried; print(_tried({walls!r}, os.geteuid()) or '')"
-    # With the usual Python: what keeps that one from building walls is not what is tested here.
+    ask = f"import os; from bough.sandbox.isolation import _tried; print(_tried({isolation!r}, os.geteuid()) or '')"
+    # With the usual Python: what keeps that one from isolating is not what is tested here.
     if trouble := started(user, sys.executable, "-c", ask).stdout.strip():
         pytest.skip(trouble)
 
     def run(*programs: str) -> list[dict[str, Any]]:
         environment = os.environ | {"PYTHONPATH": str(python.parents[2] / "src")}
-        command = [str(python), str(HERE / "several.py"), walls]
+        command = [str(python), str(HERE / "several.py"), isolation]
         done = started(user, *command, input=json.dumps(programs), env=environment)
         assert done.returncode == 0, done.stderr[-3000:]
         results: list[dict[str, Any]] = json.loads(done.stdout)

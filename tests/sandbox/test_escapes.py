@@ -86,7 +86,9 @@ def test_an_infinite_loop_ends_with_its_time(box: Box):
 
 def test_processor_time_is_counted(box: Box):
     async def burn() -> object:
-        async with Sandbox(SandboxLimits(timeout_s=60, cpu_s=0.1), workers=1, walls=box.sandbox.walls) as sandbox:
+        async with Sandbox(
+            SandboxLimits(timeout_s=60, cpu_s=0.1), workers=1, isolation=box.sandbox.isolation
+        ) as sandbox:
             return await sandbox.run("while True:\n    pass")
 
     result = box.do(burn())
@@ -151,7 +153,7 @@ def test_keys_in_the_environment_are_not_seen(box: Box, monkeypatch: pytest.Monk
     monkeypatch.setenv("OPENAI_API_KEY", "canary-in-the-environment")
 
     async def look() -> object:
-        async with Sandbox(LIMITS, workers=1, walls=box.sandbox.walls) as sandbox:
+        async with Sandbox(LIMITS, workers=1, isolation=box.sandbox.isolation) as sandbox:
             return await sandbox.run("import os\nprint(dict(os.environ))\nsorted(os.environ)")
 
     result = box.do(look())
@@ -206,7 +208,7 @@ def test_killing_everybody_in_sight_kills_the_program_alone(box: Box):
 
 def test_processes_of_the_host_and_of_other_sandboxes_cannot_be_named(box: Box):
     async def attack() -> tuple[object, object]:
-        async with Sandbox(LIMITS, workers=1, walls=box.sandbox.walls) as victim, victim.session() as session:
+        async with Sandbox(LIMITS, workers=1, isolation=box.sandbox.isolation) as victim, victim.session() as session:
             await session.run("x = 'alive'")
             (worker,) = victim._busy
             assert worker.pid is not None

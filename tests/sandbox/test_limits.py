@@ -194,7 +194,7 @@ def test_a_hundred_and_fifty_sessions_share_a_few_places(box: Box):
 
     async def play() -> list[tuple[str | None, str | None]]:
         watching = asyncio.create_task(watch())
-        async with Sandbox(LIMITS, workers=2, sessions=places, walls=box.sandbox.walls) as sandbox:
+        async with Sandbox(LIMITS, workers=2, sessions=places, isolation=box.sandbox.isolation) as sandbox:
             try:
                 return await asyncio.gather(*(episode(sandbox, number) for number in range(episodes)))
             finally:
@@ -212,7 +212,7 @@ def test_a_session_without_a_place_waits_for_one_that_cannot_be_parked(box: Box)
         return text
 
     async def play() -> tuple[bool, str | None, str | None]:
-        async with Sandbox(LIMITS, workers=1, sessions=1, walls=box.sandbox.walls) as sandbox:
+        async with Sandbox(LIMITS, workers=1, sessions=1, isolation=box.sandbox.isolation) as sandbox:
             first = sandbox.session()
             await first.run("x = ask('told')", answer=answer)
             second = asyncio.create_task(sandbox.session().run("2"))
@@ -229,7 +229,7 @@ def test_a_session_that_cannot_be_run_again_is_ended_for_another_and_told(box: B
     monkeypatch.setattr("bough.sandbox.pool.IDLE_S", 0.1)
 
     async def play() -> list[Result]:
-        async with Sandbox(LIMITS, workers=1, sessions=1, walls=box.sandbox.walls) as sandbox:
+        async with Sandbox(LIMITS, workers=1, sessions=1, isolation=box.sandbox.isolation) as sandbox:
             first, second = sandbox.session(), sandbox.session()
             await first.run("import time\nx = 1\ntime.sleep(0.2)")
             results = [await second.run("2"), await first.run("x"), await first.run("'x' in globals()")]
@@ -244,7 +244,7 @@ def test_a_session_that_cannot_be_run_again_is_ended_for_another_and_told(box: B
 
 def test_a_session_whose_cell_was_killed_gives_its_place_away(box: Box):
     async def play() -> str | None:
-        async with Sandbox(LIMITS, workers=1, sessions=1, walls=box.sandbox.walls) as sandbox:
+        async with Sandbox(LIMITS, workers=1, sessions=1, isolation=box.sandbox.isolation) as sandbox:
             first = sandbox.session()
             assert "exited" in str((await first.run("import os\nos._exit(1)")).error)
             return (await sandbox.session().run("2")).value
@@ -254,7 +254,7 @@ def test_a_session_whose_cell_was_killed_gives_its_place_away(box: Box):
 
 def test_a_parked_session_that_is_closed_is_forgotten(box: Box):
     async def play() -> list[str | None]:
-        async with Sandbox(LIMITS, workers=1, sessions=1, walls=box.sandbox.walls) as sandbox:
+        async with Sandbox(LIMITS, workers=1, sessions=1, isolation=box.sandbox.isolation) as sandbox:
             first, second = sandbox.session(), sandbox.session()
             await first.run("x = 1")
             await second.run("y = 1")
@@ -268,7 +268,7 @@ def test_a_parked_session_that_is_closed_is_forgotten(box: Box):
 
 def test_waiting_for_a_place_ends_with_the_wait(box: Box):
     async def play() -> str | None:
-        async with Sandbox(LIMITS, workers=1, sessions=1, walls=box.sandbox.walls) as sandbox:
+        async with Sandbox(LIMITS, workers=1, sessions=1, isolation=box.sandbox.isolation) as sandbox:
             async with sandbox.session():
                 begin = time.monotonic()
                 with pytest.raises(TimeoutError):
@@ -282,7 +282,7 @@ def test_waiting_for_a_place_ends_with_the_wait(box: Box):
 
 def test_by_default_sessions_fit_into_the_memory_of_the_machine(box: Box):
     async def made(memory_mb: int) -> int:
-        return Sandbox(replace(LIMITS, memory_mb=memory_mb), walls=box.sandbox.walls).sessions
+        return Sandbox(replace(LIMITS, memory_mb=memory_mb), isolation=box.sandbox.isolation).sessions
 
     total_mb = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") >> 20
     assert box.do(made(1 << 40)) == 4

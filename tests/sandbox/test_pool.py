@@ -30,7 +30,7 @@ def test_the_same_program_gives_the_same_answer(box: Box):
     code = "import random\nrandom.random(), hash('text'), list({'a', 'b', 'c'})"
 
     async def elsewhere() -> object:
-        async with Sandbox(LIMITS, workers=1, walls=box.sandbox.walls) as sandbox:
+        async with Sandbox(LIMITS, workers=1, isolation=box.sandbox.isolation) as sandbox:
             return await sandbox.run(code)
 
     assert box.run(code).value == box.run(code).value == box.do(elsewhere()).value
@@ -173,7 +173,7 @@ len(os.listdir(folder)) > 0, importlib.util.find_spec("yaml") is not None, writa
 def test_hidden_packages_are_not_there(box: Box):
     async def play() -> Result:
         hidden = ("pydantic", "no_such_package")
-        async with Sandbox(LIMITS, workers=1, walls=box.sandbox.walls, hidden=hidden) as sandbox:
+        async with Sandbox(LIMITS, workers=1, isolation=box.sandbox.isolation, hidden=hidden) as sandbox:
             return await sandbox.run(LOOK)
 
     assert box.run(LOOK).value == "(True, True, False)"
@@ -219,7 +219,7 @@ def test_closing_leaves_no_process_and_no_folder(box: Box, tmp_path: Path, monke
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
 
     async def play() -> list[int]:
-        async with Sandbox(LIMITS, workers=2, walls=box.sandbox.walls) as sandbox:
+        async with Sandbox(LIMITS, workers=2, isolation=box.sandbox.isolation) as sandbox:
             session = sandbox.session()
             await session.run("1")
             await asyncio.gather(*(sandbox.run("import time\ntime.sleep(0.1)") for _ in range(4)))
@@ -236,7 +236,7 @@ def test_closing_leaves_no_process_and_no_folder(box: Box, tmp_path: Path, monke
 
 def test_no_more_programs_run_at_once_than_there_are_workers(box: Box):
     async def play() -> int:
-        async with Sandbox(LIMITS, workers=2, walls=box.sandbox.walls) as sandbox:
+        async with Sandbox(LIMITS, workers=2, isolation=box.sandbox.isolation) as sandbox:
             most = 0
 
             async def watch() -> None:
@@ -257,7 +257,7 @@ def test_no_more_programs_run_at_once_than_there_are_workers(box: Box):
 def test_what_was_done_in_advance_is_found_done(box: Box):
     async def play() -> object:
         warm_up = "import decimal; decimal.warm = open('/tmp/made', 'w').write('by the warm-up')"
-        async with Sandbox(LIMITS, workers=1, walls=box.sandbox.walls, warm_up=warm_up) as sandbox:
+        async with Sandbox(LIMITS, workers=1, isolation=box.sandbox.isolation, warm_up=warm_up) as sandbox:
             await sandbox.run("1")
             pid = sandbox._idle[0].pid
             result = await sandbox.run("import sys\nsys.modules['decimal'].warm")
@@ -269,16 +269,18 @@ def test_what_was_done_in_advance_is_found_done(box: Box):
 
 def test_a_warm_up_that_fails_is_told(box: Box):
     async def play() -> None:
-        async with Sandbox(LIMITS, walls=box.sandbox.walls, warm_up="import no_such_module") as sandbox:
+        async with Sandbox(LIMITS, isolation=box.sandbox.isolation, warm_up="import no_such_module") as sandbox:
             await sandbox.run("1")
 
     with pytest.raises(SandboxError, match=r"did not start .*No module named 'no_such_module'"):
         box.do(play())
 
 
-def test_without_walls_programs_still_run_with_their_limits():
+def test_without_isolation_programs_still_run_with_their_limits():
     async def play() -> list[object]:
-        async with Sandbox(SandboxLimits(timeout_s=1, memory_mb=300), workers=1, walls="none", unsafe=True) as sandbox:
+        async with Sandbox(
+            SandboxLimits(timeout_s=1, memory_mb=300), workers=1, isolation="none", unsafe=True
+        ) as sandbox:
             daemon = "import os, time\nif os.fork() == 0:\n    os.setsid()\n    time.sleep(60)\nos.getcwd() != '/'"
             cells = [daemon, "while True:\n    pass", "bytearray(10**9)", "import os\nos.listdir()"]
             results = [await sandbox.run(cell) for cell in cells]

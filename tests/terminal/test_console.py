@@ -1,5 +1,9 @@
-import pytest
+from io import StringIO
 
+import pytest
+from rich.console import Console
+
+from bough.terminal import console
 from bough.terminal.console import printable
 
 
@@ -14,3 +18,13 @@ from bough.terminal.console import printable
 )
 def test_control_characters_become_visible_and_harmless(text: str, shown: str):
     assert printable(text) == shown
+
+
+@pytest.mark.parametrize(("widgets", "live"), [(object(), True), (None, False)])
+def test_a_notebook_has_progress_bars_where_it_can_draw_them(
+    widgets: object, live: bool, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(console, "find_spec", lambda name: widgets if name == "ipywidgets" else None)
+    assert console.is_live(Console(force_jupyter=True)) is live
+    assert console.is_live(Console(force_terminal=True))
+    assert not console.is_live(Console(file=StringIO(), force_jupyter=False))

@@ -12,4 +12,4 @@ def test_trained_tokens_stand_between_brackets_and_shared_ones_once():
     second = Call(prompt_ids=prompt + answer + more, completion_ids=answer)
     texts = [text.plain for text in coloured([first, second], tokenizer)]
     assert texts[0] == "call 1: go to shelf⟦ look⟧"
-    assert texts[1] == f"call 2: … {len(prompt + answer)} tokens as before …  open⟦ look⟧"
+    assert texts[1] == f"call 2: … {len(prompt + answer)} shared tokens …  open⟦ look⟧"

@@ -94,7 +94,7 @@ def through(laid_out: Plan, successes: list[float], first: int = 0) -> list[list
     for number in range(first, len(laid_out)):
         found.append(laid_out[number].examples)
         if laid_out.ends_epoch(number) and number + 1 < len(laid_out):
-            laid_out.tell(successes[laid_out[number].epoch])
+            laid_out.end_epoch(successes[laid_out[number].epoch])
     return found
 
 

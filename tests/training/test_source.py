@@ -44,7 +44,7 @@ def test_an_adaptive_curriculum_goes_on_from_what_a_checkpoint_kept():
     adaptive = {"curriculum": True, "curriculum_start_ratio": 0.5, "curriculum_warmup_epochs": 1}
     found = source(curriculum_success=0.8, **adaptive)
     assert numbers(found, 0) == {0, 1}, "the easy half first"
-    found.tell(0.9)
+    found.end_epoch(0.9)
     again = source(curriculum_success=0.8, **adaptive)
     again.restore(found.levels)
     assert found.levels == again.levels == [0, 1] and numbers(found, 1) == numbers(again, 1)
@@ -53,7 +53,7 @@ def test_an_adaptive_curriculum_goes_on_from_what_a_checkpoint_kept():
 def test_without_a_threshold_nothing_is_told():
     found = source(curriculum=True)
     before = found.levels
-    found.tell(0.9)
+    found.end_epoch(0.9)
     assert found.levels == before
 
 

@@ -87,7 +87,7 @@ def test_parquet_and_saved_data_sets_read_the_same(tmp_path: Path, plain: Path):
 
 def test_a_file_that_is_no_parquet_is_a_named_problem(tmp_path: Path):
     (tmp_path / "a.parquet").write_bytes(b"not parquet")
-    with pytest.raises(InputError, match=r"a\.parquet:1: not a whole Parquet file"):
+    with pytest.raises(InputError, match=r"a\.parquet:1: not a complete Parquet file"):
         list(read(tmp_path / "a.parquet"))
 
 
@@ -166,7 +166,7 @@ def test_only_regular_files_are_read(tmp_path: Path):
     for name in ("a.jsonl", "/dev/zero", "/dev/null"):
         with pytest.raises(InputError, match="it is not a regular file"):
             list(read(tmp_path / name))
-    with pytest.raises(InputError, match="holds no data file"):
+    with pytest.raises(InputError, match="contains no data file"):
         list(read(tmp_path))
     for name in ("loop", "a\0b", "x" * 300):
         with pytest.raises(InputError, match=r"cannot be read|there is no such file"):
@@ -198,5 +198,5 @@ def test_a_saved_data_set_that_is_damaged_is_named(tmp_path: Path):
     pytest.importorskip("datasets", reason="the datasets extra is not installed")
     for content in ("{", "{}", '{"features": 3}', "[]"):
         (tmp_path / "dataset_info.json").write_text(content)
-        with pytest.raises(InputError, match="not a whole data set"):
+        with pytest.raises(InputError, match="not a complete dataset"):
             list(read(tmp_path))

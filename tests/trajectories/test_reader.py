@@ -71,7 +71,7 @@ def test_a_folder_of_shards_reads_in_order_of_name(tmp_path: Path):
 def test_what_cannot_be_read_at_all_is_said_plainly(tmp_path: Path):
     with pytest.raises(InputError, match="no such file"):
         list(read(tmp_path / "none.jsonl"))
-    with pytest.raises(InputError, match="holds no data file"):
+    with pytest.raises(InputError, match="contains no data file"):
         list(read(tmp_path))
     with pytest.raises(InputError, match="did you mean trl"):
         Reader(tmp_path, format="tlr")

@@ -30,8 +30,8 @@ def test_numbers_are_those_of_the_records():
     assert rows["tokens"] == "6 shown, 4 answered"
     assert rows["not scored"] == "2 x"
     assert rows["reward: r"] == "min 0, median 1, mean 0.6667, max 1"
-    assert rows["turns in a trajectory"] == "min 1, median 1, mean 1.667, max 3"
-    assert rows["attempts in a group"] == "min 2, median 2, mean 2, max 2"
+    assert rows["turns per trajectory"] == "min 1, median 1, mean 1.667, max 3"
+    assert rows["attempts per group"] == "min 2, median 2, mean 2, max 2"
 
 
 def test_pairs_are_counted_by_reason():

@@ -91,15 +91,6 @@ def test_two_writers_never_share_a_file(tmp_path: Path):
         Writer(tmp_path / "a.jsonl")
 
 
-def test_each_writer_of_a_folder_takes_a_shard_of_its_own(tmp_path: Path):
-    with Writer.shard(tmp_path) as one, Writer.shard(tmp_path) as two:
-        one.write(trajectory(1))
-        two.write(trajectory(2))
-    assert [record.id for record in read(tmp_path)] == ["1", "2"]
-    with Writer.shard(tmp_path) as again:
-        assert again.path == one.path
-
-
 def test_a_full_disk_keeps_what_was_written_and_the_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     path = tmp_path / "a.jsonl"
     writer = Writer(path)

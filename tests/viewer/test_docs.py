@@ -1,4 +1,4 @@
-"""What the page on the viewer says: its commands are ones that exist, its pictures are there."""
+"""The documentation of the viewer: its commands exist, and so do its pictures."""
 
 import re
 import shlex
@@ -6,6 +6,7 @@ from pathlib import Path
 
 from bough.config import flags
 from bough.config.viewer import ViewConfig
+from tests.viewer.take_screenshots import PICTURES
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGE = (DOCS / "viewer.md").read_text()
@@ -25,8 +26,9 @@ def test_every_flag_that_is_named_is_one():
     assert named and named <= {"--" + name.replace("_", "-") for name in ViewConfig.model_fields}
 
 
-def test_every_picture_is_there_and_small():
-    pictures = re.findall(r"!\[\w+\]\((screenshots/[\w-]+\.png)\)", PAGE)
-    assert len(pictures) == 7
-    for name in pictures:
-        assert 1000 < (DOCS / name).stat().st_size < 200_000
+def test_every_page_has_its_pictures_at_both_widths_and_they_are_small():
+    named = re.findall(r"!\[[\w ]+\]\((screenshots/[\w-]+\.png)\)", PAGE)
+    assert named == [f"screenshots/{name}{width}.png" for name in PICTURES for width in ("", "-phone")]
+    assert {DOCS / name for name in named} == set((DOCS / "screenshots").iterdir())
+    for name in named:
+        assert 1000 < (DOCS / name).stat().st_size < 100_000

@@ -41,8 +41,8 @@ def test_every_page_works_from_a_file(page: Path, tab: Tab, run: Run):
         for words, expected in (
             ("runs", "05-dpo"), ("training", "loss"), ("trajectories", "of 25"), ("pairs", "parting"),
             ("groups", "1 of 4 succeed"),
-            ("evaluation", "Who is better"), ("tree?at=04-groups/groups.jsonl%3A1", "attempts succeed"),
-            ("pair?at=03-pairs/pairs.jsonl%3A1", "here they part"),
+            ("evaluation", "Comparison"), ("tree?at=04-groups/groups.jsonl%3A1", "attempts succeed"),
+            ("pair?at=03-pairs/pairs.jsonl%3A1", "from here on they differ"),
             ("trajectory?at=07-sampled/trajectories.jsonl%3A1", "go to shelf 1"),
             ("trajectory?at=04-groups/groups.jsonl%3A1&attempt=0", "advantage"),
         ):  # fmt: skip
@@ -96,7 +96,7 @@ def test_what_is_too_much_is_left_out_and_counted(folder: Path, make_index: Make
 
 def test_an_empty_folder_is_not_exported(tmp_path: Path, make_index: Make):
     (tmp_path / "run").mkdir()
-    with pytest.raises(InputError, match="nothing in it"):
+    with pytest.raises(InputError, match="nothing to export"):
         export(FolderAnswers(make_index(tmp_path / "run")), tmp_path / "page.html", 10)
 
 

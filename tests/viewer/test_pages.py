@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import json
+import shlex
 import time
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
+from bough.config import flags
+from bough.speech import hermes
+from bough.types import Message, ToolCall, Turn
+from bough.verbs import VERBS, resolve
 from tests.viewer.conftest import Server, serving
 from tests.viewer.hostile import fill_hostile
-from tests.viewer.samples import trajectory, write
+from tests.viewer.samples import group, trajectory, write
 from tests.viewer.tab import Tab
 
 Run = Callable[[Coroutine[Any, Any, Any]], Any]
@@ -21,7 +26,7 @@ def test_from_the_runs_page_to_an_evaluation_and_its_episodes(server: Server, ta
         await tab.goto(server.address)
         text = await tab.text()
         assert "played" in text and "a run to look at" in text and "05-dpo" in text
-        assert "made of train 03-pairs, model smollm2" in text
+        assert "made from train 03-pairs, model smollm2" in text
         assert "not significant: kept the old one" in text
         assert "100.0%" in await tab.text(".ladder")
         assert "sampler–trainer gap 4.8e−7" in text
@@ -50,7 +55,7 @@ def test_the_curves_of_a_training_run(server: Server, tab: Tab, run: Run):
         assert await tab.evaluate("document.querySelectorAll('.chart')[1].querySelectorAll('path.line').length") == 2
         label = await tab.evaluate("document.querySelector('.chart svg').getAttribute('aria-label')")
         assert label == "loss: from 0.693 at step 1 to 0.51 at step 9"
-        await tab.click("details.more:last-of-type summary")
+        await tab.click("details.more:has(.settings) summary")
         assert "train_file" in await tab.text(".settings")
 
     run(read())
@@ -116,7 +121,7 @@ def test_tokens_are_coloured_by_the_gap_between_sampler_and_trainer(server: Serv
         kinds = await tab.evaluate("[...document.querySelectorAll('.tokens .answer .token')].map((t) => t.className)")
         assert kinds[:3] == ["token surprise-0", "token surprise-3", "token surprise-0"]
         title = await tab.evaluate("document.querySelectorAll('.tokens .answer .token')[1].title")
-        assert "the trainer's −0.52, apart 0.020" in title
+        assert "trainer's log-probability −0.52, gap 0.020" in title
         assert "at most 0.020" in await tab.text(".tokens .legend")
 
     run(read())
@@ -138,7 +143,7 @@ def test_the_keyboard_reaches_a_trajectory_its_turns_and_its_tokens(server: Serv
         await tab.press("t")
         await tab.until("!!document.querySelector('.tokens .token')")
         assert "take mug 1" in (await tab.text(".tokens .answer"))
-        assert "shared with the call before" in await tab.text(".tokens summary")
+        assert "shared with the previous call" in await tab.text(".tokens summary")
         assert await tab.evaluate(
             "document.querySelector('.tokens .token').title.includes('log-probability −0.25 (77.9%)')"
         )
@@ -160,7 +165,7 @@ def test_a_pair_folds_what_is_shared_and_shows_where_it_parts(server: Server, ta
         await tab.click("tbody tr a")
         await tab.until("!!document.querySelector('.sides')")
         text = await tab.text()
-        assert "here they part" in text and "the shared history" in text and "parting" in text
+        assert "from here on they differ" in text and "the shared history" in text and "parting" in text
         assert await tab.evaluate("document.querySelector('details.start').open") is False
         assert await tab.evaluate("document.querySelectorAll('.side.success .turn').length") >= 1
         before = await tab.evaluate("location.hash")
@@ -181,7 +186,7 @@ def test_a_tree_shows_where_attempts_part_and_leads_to_each(server: Server, tab:
         assert await tab.evaluate("document.querySelectorAll('svg.tree .leaf.success').length") == 1
         await tab.evaluate("document.querySelector('svg.tree .knot:last-of-type').focus()")
         await tab.press("Enter")
-        assert "alone" in await tab.text(".panel h2") or "together" in await tab.text(".panel h2")
+        assert "only" in await tab.text(".panel h2") or "shared by" in await tab.text(".panel h2")
         await tab.click("svg.tree .leaf-name")
         await tab.until("location.hash.startsWith('#/trajectory?') && !!document.querySelector('.turn')")
         assert "advantage" in await tab.text(".turn-head")
@@ -264,6 +269,112 @@ def test_a_phone_shows_every_page_without_sideways_scrolling(server: Server, tab
             await tab.size(1280, 860)
 
     run(read())
+
+
+# What a narrow screen shows of a table: the label of each cell, and the headings to sort by.
+LABELS = """[...document.querySelectorAll('tbody tr')].slice(0, 1).flatMap(tr => [...tr.children]).map(cell =>
+    [getComputedStyle(cell, '::before').content.replaceAll('"', ''), cell.getClientRects().length > 0])"""
+
+
+def test_on_a_phone_every_cell_says_its_column_and_lists_can_be_sorted(server: Server, tab: Tab, run: Run):
+    async def read() -> None:
+        await tab.size(390, 800, mobile=True)
+        try:
+            await tab.goto(f"{server.address}#/trajectories")
+            names = ["outcome", "task", "ending", "reward", "turns", "tokens", "errors", "stage", "agent"]
+            assert await tab.evaluate(LABELS) == [[name, True] for name in names]
+            await tab.click("thead th:nth-child(5) button")
+            await tab.until("document.querySelector('thead th:nth-child(5)').getAttribute('aria-sort') === 'ascending'")
+            await tab.goto(f"{server.address}#/tree?at=04-groups/groups.jsonl%3A1")
+            names = ["attempt ", "outcome", "ending", "reward", "advantage", "turns", "agent"]
+            assert await tab.evaluate(LABELS) == [[name, True] for name in names]
+            await tab.goto(f"{server.address}#/evaluation")
+            names = ["none", "none", "success", "interval", "episodes", "reward", "turns", "tokens", "invalid replies"]
+            assert await tab.evaluate(LABELS) == [[name, True] for name in names]
+            await tab.goto(f"{server.address}#/runs")
+            assert "95% interval" in str(await tab.evaluate(LABELS))
+        finally:
+            await tab.size(1280, 860)
+
+    run(read())
+
+
+def test_lists_have_a_column_and_a_filter_for_stage_and_agent(server: Server, tab: Tab, run: Run):
+    column = "[...new Set([...document.querySelectorAll('tbody td[data-label={}]')].map(e => e.innerText))]"
+    choose = "(e => {{ e.value = {!r}; e.dispatchEvent(new Event('change')); }})(document.querySelector('#filter-{}'))"
+
+    async def read() -> None:
+        await tab.goto(f"{server.address}#/trajectories")
+        assert await tab.evaluate(column.format("stage")) == [
+            "01-demonstrations", "02-rollouts", "06-eval", "07-sampled",
+        ]  # fmt: skip
+        await tab.evaluate(choose.format("06-eval", "stage"))
+        await tab.until("document.querySelectorAll('tbody tr').length === 12")
+        assert await tab.evaluate(column.format("agent")) == ["expert", "random"]
+        await tab.evaluate(choose.format("random", "agent"))
+        await tab.until("document.querySelectorAll('tbody tr').length === 6")
+        await tab.goto(f"{server.address}#/groups")
+        assert await tab.evaluate(column.format("agents")) == ["random, expert"]
+
+    run(read())
+
+
+def test_tool_calls_are_decoded_in_turns_and_in_the_tree(tmp_path: Path, tab: Tab, run: Run):
+    code = "total = 1\nprint(total)"
+    call = hermes.call_text(ToolCall(name="python", arguments={"code": code}))
+    look = Message(role="assistant", tool_calls=[ToolCall(name="look", arguments={"at": "shelf", "n": 2})])
+    turns = [Turn(reply=Message(role="assistant", content=call), action=call), Turn(reply=look)]
+    write(tmp_path / "run/g.jsonl", group(trajectory("a#0", [], turns=turns), trajectory("a#1", ["go"], False)))
+
+    async def read(address: str) -> None:
+        await tab.goto(f"{address}#/trajectory?at=g.jsonl%3A1&attempt=0")
+        text = await tab.text(".turns")
+        assert "tool_call" not in text and "{" not in text
+        assert "python" in text and code in text and 'look(at="shelf", n=2)' in text
+        await tab.goto(f"{address}#/tree?at=g.jsonl%3A1")
+        labels = await tab.evaluate("[...document.querySelectorAll('.tree-said')].map(e => e.textContent)")
+        assert any(label.startswith('python(code="total') for label in labels)
+        assert "tool_call" not in await tab.text()
+
+    with serving(tmp_path / "run", tmp_path) as server:
+        run(read(server.address))
+
+
+def test_an_episode_that_failed_is_not_called_done(tmp_path: Path, tab: Tab, run: Run):
+    write(
+        tmp_path / "run/a.jsonl", trajectory("a#0", ["go"], False, stop="done"), trajectory("a#1", ["go"], stop="done")
+    )
+
+    async def read(address: str) -> None:
+        await tab.goto(f"{address}#/trajectories")
+        endings = await tab.evaluate("[...document.querySelectorAll('td[data-label=ending]')].map(e => e.innerText)")
+        assert endings == ["ended unsolved", "solved"]
+        await tab.goto(f"{address}#/trajectory?at=a.jsonl%3A1")
+        assert await tab.text(".head .lead") == "failure\nended unsolved\na#0"
+        await tab.goto(f"{address}#/tree?at=a.jsonl%3A1")
+        assert "ended unsolved" in await tab.text("table") and "done" not in await tab.text("table")
+
+    with serving(tmp_path / "run", tmp_path) as server:
+        run(read(server.address))
+
+
+def test_an_empty_page_names_a_command_that_fills_it(tmp_path: Path, tab: Tab, run: Run):
+    (tmp_path / "run").mkdir()
+
+    async def read(address: str) -> list[str]:
+        commands = []
+        for page in ("runs", "training", "trajectories", "pairs", "groups", "evaluation"):
+            await tab.goto(f"{address}#/{page}")
+            assert "yet." in await tab.text(".nothing b"), page
+            commands.append(await tab.text(".nothing code"))
+        return commands
+
+    with serving(tmp_path / "run", tmp_path) as server:
+        commands = run(read(server.address))
+    for command in commands:
+        program, verb, *words = shlex.split(command)
+        config = resolve(VERBS[verb].config)
+        flags.parse(config, flags.build(config, f"{program} {verb}", ""), words)
 
 
 def test_no_field_of_a_record_becomes_a_script(tmp_path: Path, tab: Tab, run: Run):

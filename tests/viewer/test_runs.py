@@ -57,7 +57,7 @@ def test_a_stage_that_was_cut_short_is_told_from_one_that_runs(tmp_path: Path, m
     assert overview(index)["runs"][0]["stages"][0]["state"] == "running"
     for file in stage.iterdir():
         os.utime(file, (1, 1))
-    assert overview(index)["runs"][0]["stages"][0]["state"] == "cut short"
+    assert overview(index)["runs"][0]["stages"][0]["state"] == "interrupted"
 
 
 def test_the_stages_of_the_recipe_that_are_to_come_are_named(tmp_path: Path, make_index: Make):
@@ -68,7 +68,7 @@ def test_the_stages_of_the_recipe_that_are_to_come_are_named(tmp_path: Path, mak
     (tmp_path / "run/recipe.yaml").write_text(json.dumps(recipe))
     [run] = overview(make_index(tmp_path / "run"))["runs"]
     assert [(stage["name"], stage["state"]) for stage in run["stages"]] == [
-        ("01-collect", "done"), ("02-sft", "to come"), ("03-dpo", "to come"), ("04-dpo-round-2", "to come"),
+        ("01-collect", "done"), ("02-sft", "pending"), ("03-dpo", "pending"), ("04-dpo-round-2", "pending"),
     ]  # fmt: skip
 
 

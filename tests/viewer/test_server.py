@@ -91,6 +91,6 @@ def test_a_huge_record_and_many_odd_ones_are_answered(tmp_path: Path):
 
 def test_a_taken_port_is_said():
     taken = socket.create_server(("127.0.0.1", 0))
-    with pytest.raises(InputError, match="--port names another"):
+    with pytest.raises(InputError, match="choose another with --port"):
         listen("127.0.0.1", taken.getsockname()[1])
     taken.close()

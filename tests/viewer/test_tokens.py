@@ -56,9 +56,9 @@ def test_a_demonstration_gets_the_tokens_that_training_would_make(tmp_path: Path
     found = tokens(index, Models(index, "tiny"), "a.jsonl:1", 1)
     assert "ACTION: go to shelf 1" in "".join(found["completion"]["texts"])
     assert "ACTION: look" in "".join(found["prompt"]["texts"])
-    assert found["source"] == "made with the template of tiny"
+    assert found["source"] == "rendered with the template of tiny"
     missing = tokens(index, Models(index, None), "a.jsonl:1", 1)["missing"]
-    assert "none can be made" in missing
+    assert "none can be rendered" in missing
 
 
 def test_a_very_long_prompt_loses_its_beginning(tmp_path: Path, make_index: Make, monkeypatch: pytest.MonkeyPatch):

@@ -46,14 +46,14 @@ class Checkup:
         return "\n".join([self._calls, tokens, *(findings or ["OK: only replies are trained, and each ends its turn"])])
 
 
-@settings_of(DoctorConfig, "file", "samples", "output")
+@settings_of(DoctorConfig, "file", "output")
 def doctor(records: Source, model: ModelLike = "smollm2", **settings: Any) -> Checkup:
     """Count the tokens that a model would be trained on, and say what is wrong with them.
 
     `records` are in memory or the path of a data file; `model` gives the chat template.
     """
     with as_file(records) as file:
-        config = make_config(DoctorConfig, "doctor", settings, file=file, model=model_name(model))
+        config = make_config(DoctorConfig, "doctor", settings, file=file, model=model_name(model), output=None)
         base = base_and_adapter(config.model)[0]
         builder = CallBuilder(
             load_template(base, config.chat_template),
@@ -95,9 +95,10 @@ async def _check(
 
 def importable_name(environment_class: type[Any]) -> str | None:
     """The name by which another process finds the class; None for one of a notebook, or inside a function."""
-    if "<locals>" in environment_class.__qualname__:
+    module = sys.modules.get(environment_class.__module__)
+    if module is None or "<locals>" in environment_class.__qualname__:
         return None
-    file = getattr(sys.modules.get(environment_class.__module__), "__file__", None)
+    file = getattr(module, "__file__", None)
     if environment_class.__module__ == "__main__":
         return f"{file}:{environment_class.__qualname__}" if file else None
     return f"{environment_class.__module__}:{environment_class.__qualname__}"

@@ -61,7 +61,9 @@ class Compared:
 
     def __repr__(self) -> str:
         reason = [self.decision.reason] if self.decision is not None else []
-        return "\n".join([table(self.reports, self.comparisons, self.level), *self.notes, *reason])
+        return "\n".join(
+            [table(self.reports, self.comparisons, self.level), *(f"note: {note}" for note in self.notes), *reason]
+        )
 
 
 @settings_of(EvalConfig, "model")
@@ -105,7 +107,7 @@ def evaluate(
 
 def _play(config: EvalConfig, labels: dict[str, str]) -> Results:
     assert config.output is not None
-    progress = ContestProgress()
+    progress = _LabelledProgress(labels)
     try:
         results = event_loop.run(contest(config, progress))
     finally:
@@ -116,6 +118,17 @@ def _play(config: EvalConfig, labels: dict[str, str]) -> Results:
     results = with_numbers(results.model_copy(update={"models": models}), config.against)
     results.write(config.output / FILE_NAME)
     return results
+
+
+class _LabelledProgress(ContestProgress):
+    """Progress that calls the models by their labels."""
+
+    def __init__(self, labels: dict[str, str]) -> None:
+        super().__init__()
+        self.labels = labels
+
+    def begin(self, model: str, missing: int, on_file: int) -> None:
+        super().begin(self.labels[model], missing, on_file)
 
 
 def _on_disk(model: ModelLike, folder: Path) -> str:

@@ -39,7 +39,7 @@ def card(run: TrainedModel | StrPath, **settings: Any) -> Card:
     return write_card(make_config(CardConfig, "card", settings, run=_run_folder(run)))
 
 
-@settings_of(PushConfig, "dry_run")
+@settings_of(PushConfig)
 def push(run: TrainedModel | StrPath, repo: str, **settings: Any) -> str:
     """Upload weights and card to the Hugging Face Hub as `repo`, org/name; returns the address of the commit."""
     config = make_config(PushConfig, "push", settings, run=_run_folder(run), repo=repo)

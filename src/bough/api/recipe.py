@@ -30,7 +30,7 @@ class RecipeRun:
         return "\n".join([f"{self.name} in {self.folder}", *rows])
 
 
-@settings_of(RunConfig, "dry_run")
+@settings_of(RunConfig)
 def run(recipe: StrPath, *, output_dir: StrPath | None = None, **settings: Any) -> RecipeRun:
     """Run the stages of a recipe, a YAML file or the name of a shipped one.
 

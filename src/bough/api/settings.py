@@ -11,6 +11,8 @@ from bough.errors import InputError
 
 C = TypeVar("C", bound=Config)
 F = TypeVar("F", bound=Callable[..., Any])
+# Settings of what a command prints: a function returns it.
+COMMAND_LINE_ONLY = ("as_json", "dry_run", "samples")
 
 
 def settings_of(config_class: type[Config], *replaced: str) -> Callable[[F], F]:
@@ -26,7 +28,7 @@ def settings_of(config_class: type[Config], *replaced: str) -> Callable[[F], F]:
         fields = {
             name: info
             for name, info in config_class.model_fields.items()
-            if name not in own.parameters and name not in replaced
+            if name not in own.parameters and name not in replaced and name not in COMMAND_LINE_ONLY
         }
         for name, info in fields.items():
             default = inspect.Parameter.empty if info.is_required() else info.get_default(call_default_factory=True)
@@ -47,8 +49,11 @@ def make_config(config_class: type[C], function: str, settings: Mapping[str, Any
 
     All problems are one InputError that names the function.
     """
+    foreign = [name for name in settings if name in given or name in COMMAND_LINE_ONLY]
+    if foreign:
+        raise InputError(f"bough.{function}() has no setting {', '.join(foreign)}")
     try:
-        return config_class(**{**settings, **given})
+        return config_class(**settings, **given)
     except InputError as error:
         count = "1 problem" if len(error.problems) == 1 else f"{len(error.problems)} problems"
         raise InputError(f"bough.{function}() has {count}:", error.problems) from None

@@ -1,9 +1,9 @@
-"""From messages to calls: for every trained turn, exactly what inference would see and answer.
+"""From messages to calls: for every trained turn, exactly the tokens of inference.
 
 The prompt is the template rendered up to that turn with the generation prompt, the
-completion is the reply and its end-of-turn token; each is encoded by itself, as it
-happens when a model is sampled. Nothing is cut in silence: a prompt that is too long
-loses its oldest whole steps, and a turn that cannot be trained carries its reason.
+completion is the reply and its end-of-turn token; each is encoded separately, as in
+sampling. Nothing is dropped silently: a prompt that is too long loses its oldest whole
+steps, and a turn that cannot be trained has a reason.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from bough.types import Call, Message, Turn, conversation, split_conversation
 
 @dataclass(frozen=True)
 class Built:
-    """A trained turn's call, or why there is none. `forgotten` counts the old steps its prompt had to leave out."""
+    """A trained turn's call, or why there is none. `dropped_steps` counts the old steps dropped from its prompt."""
 
     turn: int
     call: Call | None
     reason: str | None = None
     message: str = ""
-    forgotten: int = 0
+    dropped_steps: int = 0
 
 
 class CallBuilder:
@@ -65,7 +65,7 @@ class CallBuilder:
     def build(self, start: list[Message], turns: list[Turn], tools: list[dict[str, Any]]) -> Iterator[Built]:
         """One `Built` for each of `turns` that is to be trained, in order.
 
-        Replies inside `start` are steps too: they are context, and may be forgotten.
+        Replies inside `start` are steps too: they are context, and may be dropped.
         """
         start, history = split_conversation(start)
         turns = history + turns
@@ -85,7 +85,7 @@ class CallBuilder:
                 yield Built(index - len(history), None, error.reason, str(error))
                 continue
             call = Call(prompt_ids=prompt, completion_ids=completion, text=plain(text))
-            yield self._within_context(Built(index - len(history), call, forgotten=first))
+            yield self._within_context(Built(index - len(history), call, dropped_steps=first))
 
     def _answer(self, start: list[Message], past: list[Turn], turn: Turn, tools: list[dict[str, Any]]) -> str:
         if turn.reply.empty:
@@ -121,7 +121,7 @@ class CallBuilder:
         return low, prompt(low)
 
     def _is_ours(self, call: Call) -> bool:
-        """Whether recorded tokens are this tokenizer's; another model's are built anew from the messages."""
+        """Whether recorded tokens are this tokenizer's; those of another model are rebuilt from the messages."""
         ids = call.completion_ids
         if ids and ids[-1] == self.template.end_of_turn_id:
             ids = ids[:-1]

@@ -1,9 +1,9 @@
-"""Control tokens inside contents: what a page, a tool or a person wrote is text and never opens or closes a turn.
+"""Control tokens inside contents: text from a page, a tool or a user never opens or closes a turn.
 
 Control tokens are the tokenizer's special tokens, and the added tokens that the chat template
-puts around messages. Where a content holds the text of one, that text is escaped before the
-template renders it: `BREAK` goes behind its first character. What the template then writes
-by itself is a control token, and what is escaped is encoded as plain text.
+puts around messages. If a content contains the text of one, that text is escaped before the
+template renders it: `BREAK` is inserted after its first character. What the template writes
+itself is a control token; escaped text is encoded as plain text.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from typing import Any, TypeVar
 from bough.types import Message
 
 Json = TypeVar("Json")
-# Digits come through all that templates do to text (strip, JSON, upper case). The first digit occurs
+# Digits survive everything that templates do to text (strip, JSON, upper case). The first digit occurs
 # once, so that a break overlaps with no other; one that a content has already is escaped like a token.
 BREAK = "7184605239318456"
 
 
 def plain(text: str) -> str:
-    """What an escaped text says."""
+    """The text without its escapes."""
     return text.replace(BREAK, "")
 
 
@@ -47,7 +47,7 @@ class ControlTokens:
         self._in_replies = any_of({*self.tokens.difference(inside), BREAK})
 
     def escape(self, text: str, *, reply: bool = False) -> str:
-        """The text so that none of it is a control token."""
+        """The text with its control tokens escaped."""
         return (self._in_replies if reply else self._in_contents).sub(_escaped, text)
 
     def escape_message(self, message: Message) -> Message:
@@ -68,7 +68,7 @@ class ControlTokens:
         return escaped
 
     def found(self, messages: Iterable[Message], tools: Iterable[dict[str, Any]] = ()) -> Iterator[str]:
-        """The control tokens whose text the contents hold."""
+        """The control tokens whose text occurs in the contents."""
         for text in _texts([*(message.model_dump() for message in messages), *tools]):
             yield from self._own.findall(text)
 
@@ -102,7 +102,7 @@ class ControlTokens:
 
     @cached_property
     def _names(self) -> dict[str, str]:
-        """Another name for each control token, which nobody can have written into a content."""
+        """A random name for each control token, which cannot occur in a content."""
         secret = str(secrets.randbelow(10**24))
         return {token: token[0] + secret + token[1:] for token in self.tokens}
 

@@ -1,4 +1,4 @@
-"""What would be trained, counted, and what is wrong with it."""
+"""Counts the tokens that would be trained, and finds what is wrong with the data."""
 
 from __future__ import annotations
 
@@ -12,15 +12,16 @@ from bough.calls.builder import Built, CallBuilder
 from bough.formats.base import Sample
 from bough.formats.bough import common_prefix
 from bough.ledger import Ledger
+from bough.trajectories.problems import Problems
 from bough.types import Call, Group, Message, Pair, Turn, conversation
 
-# Template refusals and the like come in thousands or not at all; a few examples are enough.
+# Template errors and the like come by the thousand or not at all; a few examples are enough.
 EXAMPLES = 3
 
 
 @dataclass(frozen=True)
 class Finding:
-    """A verdict on the file as a whole: "fail" means that training on it would be a mistake."""
+    """One finding about the whole file: "fail" means that it should not be trained on as it is."""
 
     level: Literal["fail", "warn"]
     name: str
@@ -32,6 +33,8 @@ class Diagnosis:
     """Counts over the calls of many records."""
 
     builder: CallBuilder
+    rows: Ledger = field(default_factory=lambda: Ledger("rows"))
+    problems: Problems = field(default_factory=Problems)  # the rows that cannot be read
     calls: Ledger = field(default_factory=lambda: Ledger("calls"))
     tokens: Counter[str] = field(default_factory=Counter)
     shortened: int = 0
@@ -40,11 +43,12 @@ class Diagnosis:
     rewritten: int = 0
     recomputed: int = 0
     with_control_tokens: int = 0
-    control_token: str = ""  # the first that was found, and where
+    control_token: str = ""  # the first one found, and its place
     examples: dict[str, list[str]] = field(default_factory=dict)
 
     def add(self, sample: Sample, place: str) -> list[Call]:
-        """Counts a record's calls and returns them."""
+        """Counts a record and its calls, and returns the calls."""
+        self.rows.keep()
         calls: list[Call] = []
         self._look_for_control_tokens(sample, place)
         for start, turns in _units(sample):
@@ -70,9 +74,14 @@ class Diagnosis:
             self.calls.keep()
             self.tokens["trained"] += len(each.call.completion_ids)
             self.tokens["context"] += len(each.call.prompt_ids)
-            self.shortened += each.forgotten > 0
+            self.shortened += each.dropped_steps > 0
             self.cut_off += each.call.completion_ids[-1] != self.builder.template.end_of_turn_id
-            if previous and previous.call and previous.turn == each.turn - 1 and previous.forgotten == each.forgotten:
+            if (
+                previous
+                and previous.call
+                and previous.turn == each.turn - 1
+                and previous.dropped_steps == each.dropped_steps
+            ):
                 self._compare(previous.call, each.call)
             previous = each
         self.tokens["turns given as context"] += sum(not turn.trained for turn in turns)
@@ -91,52 +100,85 @@ class Diagnosis:
         if len(examples) < EXAMPLES:
             examples.append(f"{place}, turn {built.turn + 1}: {built.message}")
 
+    def count_bad_rows(self) -> None:
+        """Enters the rows that could not be read into the ledger, once all rows are read."""
+        for reason, count in self.problems.reasons.items():
+            self.rows.drop(reason, count)
+
     def findings(self) -> Iterator[Finding]:
-        """What a person should know before training on this."""
-        tokenizer = self.builder.template.tokenizer
+        """What a user should know before training on this file."""
+        yield from self._dropped()
+        yield from self._not_trained()
+        yield from self._about_the_template()
+
+    def _dropped(self) -> Iterator[Finding]:
+        bad, torn = self.rows.dropped.total(), self.rows.dropped["torn"]
+        if bad > torn:
+            yield Finding(
+                "fail", "bad rows",
+                f"{bad} of {self.rows.came_in} rows cannot be read; training stops at them, or drops them with "
+                "--on-error skip: " + "; ".join(self.problems.lines()),
+            )  # fmt: skip
+        elif torn:
+            yield Finding("warn", "torn rows", f"{torn} rows are cut off: " + "; ".join(self.problems.lines()))
+        for reason, examples in self.examples.items():
+            if reason != "too_long":  # has a finding of its own
+                yield Finding(
+                    "warn", "dropped calls",
+                    f"{self.calls.dropped[reason]} of {self.calls.came_in} calls are dropped as {reason}, "
+                    "for example " + "; ".join(examples),
+                )  # fmt: skip
+
+    def _not_trained(self) -> Iterator[Finding]:
         if not self.tokens["trained"]:
             yield Finding("fail", "no trained token", "not one token of this file would be trained")
         too_long, builder = self.calls.dropped["too_long"], self.builder
+        first = f"; the first: {self.examples['too_long'][0]}" if too_long else ""
         if too_long and builder.max_length is None:
             yield Finding(
                 "fail", "longer than the context",
                 f"{too_long} calls are longer than the model's context of {builder.context} tokens and would be "
-                "dropped; --max-length leaves out the oldest steps of a long prompt instead",
+                f"dropped; --max-length drops the oldest steps of a long prompt instead{first}",
             )  # fmt: skip
         elif too_long:
             yield Finding(
                 "fail", "answer cut off",
-                f"{too_long} answers do not fit into max_length {self.builder.max_length} and would be left out "
-                "(Bough never cuts an answer); raise max_length",
+                f"{too_long} answers do not fit into max_length {self.builder.max_length} and would be dropped "
+                f"(Bough never cuts an answer); raise max_length{first}",
             )  # fmt: skip
         if self.cut_off:
             yield Finding(
                 "fail", "answer cut off",
                 f"{self.cut_off} recorded answers do not end with {self.builder.template.end_of_turn}: "
-                "they were cut off when sampled, and training on them teaches not to stop",
+                "they were cut off when sampled, and training on them teaches the model not to stop",
             )  # fmt: skip
+
+    def _about_the_template(self) -> Iterator[Finding]:
+        tokenizer = self.builder.template.tokenizer
         if self.with_control_tokens:
             yield Finding(
                 "warn", "control tokens in text",
-                f"rows that spell control tokens in a message or a tool: {self.with_control_tokens}, the first "
-                f"{self.control_token}; there they are encoded as plain text and neither open nor close a turn",
+                f"rows with control tokens in a message or a tool: {self.with_control_tokens}, the first "
+                f"{self.control_token}; they are encoded as plain text and neither open nor close a turn",
             )  # fmt: skip
         if self.rewritten:
             share = self.recomputed / max(1, self.tokens["computed"])
             yield Finding(
                 "warn", "history rewritten",
-                f"the template is not prefix-preserving: in {self.rewritten} of {self.followed} calls it changes what "
-                f"the call before saw or said; right, but {self.recomputed} tokens ({share:.0%}) are computed again",
+                f"the template is not prefix-preserving: in {self.rewritten} of {self.followed} calls it changes the "
+                f"text of the call before; correct, but {self.recomputed} tokens ({share:.0%}) are computed twice",
             )  # fmt: skip
         if tokenizer.pad_token_id is not None and tokenizer.pad_token_id == self.builder.template.end_of_turn_id:
             yield Finding(
                 "warn", "pad = eos",
                 f"the pad token is the end-of-turn token {self.builder.template.end_of_turn}; "
-                "harmless here (Bough never masks by pad id), but a trainer that does never teaches the model to stop",
+                "harmless here (Bough never masks by pad id), but a trainer that does will not teach the model to stop",
             )  # fmt: skip
 
     def to_json(self) -> dict[str, Any]:
         return {
+            "rows": self.rows.to_json(),
+            "bad_rows": self.problems.to_json(),
             "calls": self.calls.to_json(),
             "tokens": dict(self.tokens),
             "calls_shortened": self.shortened,
@@ -150,7 +192,7 @@ def sample_tools(sample: Sample) -> list[dict[str, Any]]:
 
 
 def tree_size(calls: list[Call]) -> int:
-    """How many tokens the calls are when shared prefixes count once."""
+    """Number of tokens of the calls, shared prefixes counted once."""
     sequences = sorted(call.prompt_ids + call.completion_ids for call in calls)
     shared = sum(common_prefix(left, right) for left, right in pairwise(sequences))
     return sum(map(len, sequences)) - shared

@@ -1,4 +1,4 @@
-"""Text to token ids, with what the text before had in common not encoded again.
+"""Encodes texts to token ids and reuses the ids of the prefix shared with the text before.
 
 The prompts of an episode grow by a step at a time, and a tokenizer splits text at its
 control tokens before anything else. So the ids of everything in front of a control
@@ -31,7 +31,7 @@ class Encoder:
         return list(self._tokens)
 
     def _reusable(self, text: str) -> tuple[int, int]:
-        """How many characters, and how many tokens, in front of the last control token both texts share."""
+        """Number of characters and of tokens before the last control token that both texts share."""
         common = common_length(self._text, text)
         starts = [match.start() for match in self._special.finditer(text, 0, common)]
         if not starts:
@@ -41,7 +41,7 @@ class Encoder:
 
 
 def common_length(left: str, right: str) -> int:
-    """How many leading characters two strings share (by bisection: comparing slices is fast)."""
+    """Number of leading characters that two strings share (by bisection: comparing slices is fast)."""
     low, high = 0, min(len(left), len(right))
     while low < high:
         middle = (low + high + 1) // 2

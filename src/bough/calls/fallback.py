@@ -1,9 +1,9 @@
-"""How tools and system messages are said to a template that knows neither.
+"""How tools and system messages are written for a template that supports neither.
 
 Tools follow the Hermes convention, the one most open models have seen: the signatures
 inside `<tools>` in the system message, a call as `<tool_call>{"name", "arguments"}</tool_call>`
 in the assistant's text, a result as `<tool_response>` in a user message. A system
-message goes in front of the first user message, a blank line between.
+message is put before the first user message, separated by a blank line.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def without_tools(messages: list[Message], tools: list[dict[str, Any]]) -> list[
 
 
 def without_system(messages: list[Message]) -> list[Message]:
-    """The same conversation with its system message in front of the first user message."""
+    """The same conversation with its system message put before the first user message."""
     if messages[0].role != "system":
         return messages
     system, *others = messages

@@ -1,9 +1,9 @@
 """A model's chat template: what it can express, and what a prompt and an answer look like in it.
 
-Nothing about a template is taken for granted. It is asked by rendering small
-conversations: what ends a turn, whether it knows tools and a system role, what it puts
-in front of an answer by itself. What it does not know is said in a documented way
-instead (`bough.calls.fallback`).
+Nothing about a template is assumed. Small conversations are rendered to find out what
+ends a turn, whether it supports tools and a system role, and what it puts before an
+answer. What it does not support is written in a documented way instead
+(`bough.calls.fallback`).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ MAX_TEMPLATE = 1 << 20  # bytes; the longest that models have are a hundredth of
 
 
 class ChatTemplate:
-    """A tokenizer's chat template. Raises InputError where the tokenizer has none or it ends no turn.
+    """A tokenizer's chat template. Raises InputError if there is none or it has no end-of-turn token.
 
     The texts that it gives are escaped: control tokens are the template's own, and what looks
     like one in a message or a tool is text (`bough.calls.control`).
@@ -49,7 +49,7 @@ class ChatTemplate:
         self._encoder = Encoder(self.control)
 
     def prompt(self, messages: list[Message], tools: list[dict[str, Any]]) -> str:
-        """The text the model sees when it is its turn to answer `messages`."""
+        """The text that the model answers to, given `messages`."""
         return self._render_or_refuse(with_hint(messages), tools, add_generation_prompt=True)
 
     def answer(self, messages: list[Message], reply: Message, tools: list[dict[str, Any]]) -> str:
@@ -80,7 +80,7 @@ class ChatTemplate:
         """
         if self.end_of_turn in plain(text):
             raise RowError(
-                "end_of_turn_inside", f"the reply holds the end-of-turn token {self.end_of_turn} in its text"
+                "end_of_turn_inside", f"the text of the reply contains the end-of-turn token {self.end_of_turn}"
             )
         return [*self.control.encode(text), self.end_of_turn_id]
 
@@ -90,7 +90,7 @@ class ChatTemplate:
 
     @cached_property
     def knows_tools(self) -> bool:
-        """Whether tools, tool calls and tool results all have a place in the template."""
+        """Whether the template supports tools, tool calls and tool results."""
         result = {"role": "tool", "tool_call_id": "123456789", "name": "f", "content": MARK}
         return (
             self._expresses([USER], tools=[TOOL])
@@ -128,7 +128,7 @@ class ChatTemplate:
         ids = self.tokenizer(whole.partition(MARK)[2].lstrip(), add_special_tokens=False)["input_ids"]
         if not ids or ids[0] not in self.tokenizer.added_tokens_decoder:
             raise InputError(
-                f"{self.name}: the chat template puts no end-of-turn token behind an assistant message, "
+                f"{self.name}: the chat template puts no end-of-turn token after an assistant message, "
                 "so a model trained with it never learns to stop; give a corrected Jinja file with --chat-template"
             )
         return int(ids[0])
@@ -163,8 +163,8 @@ class ChatTemplate:
         spoken, offered = self.speak(list(map(self.control.escape_message, messages)), self.control.escape_json(tools))
         try:
             return self._render(spoken, tools=offered, **options)
-        except Exception as error:  # a template refuses with TemplateError, or breaks with any other
-            raise RowError("template_refused", f"the chat template refuses the conversation: {error}") from None
+        except Exception as error:  # a template rejects with TemplateError, or fails with any other error
+            raise RowError("template_refused", f"the chat template rejects the conversation: {error}") from None
 
     def _render(self, messages: list[Spoken], **options: Any) -> str:
         text: str = self.tokenizer.apply_chat_template(messages, tokenize=False, **options)
@@ -172,7 +172,7 @@ class ChatTemplate:
 
 
 def load_template(model: str, jinja_file: Path | None = None) -> ChatTemplate:
-    """The chat template of a model, or one from a file in its place."""
+    """The chat template of a model, or one from a file instead."""
     from bough.models.resolve import load_tokenizer
 
     tokenizer = load_tokenizer(model)

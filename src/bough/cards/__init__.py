@@ -1,1 +1,1 @@
-"""`bough card` and `bough push`: what an adapter is, told from the folders that made it, and handed over."""
+"""`bough card` and `bough push`: the model card of trained weights, written from their run's files, and the upload."""

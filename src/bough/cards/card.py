@@ -1,4 +1,4 @@
-"""A model card: the README that goes with weights, made from what their run left on file."""
+"""A model card: the README that goes with weights, written from the files of their run."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from bough.cache import cache_folder
-from bough.cards import measured, told
+from bough.cards import measured, training
 from bough.cards.base_model import BaseModel, base_model
 from bough.cards.front_matter import all_datasets, front_matter
 from bough.cards.lineage import read_json
@@ -24,7 +24,7 @@ from bough.errors import InputError
 
 @dataclass(frozen=True)
 class Card:
-    """The text, where it belongs, and what its reader will miss."""
+    """The text, where to write it, and what it lacks."""
 
     text: str
     path: Path
@@ -32,7 +32,7 @@ class Card:
 
 
 def make_card(config: CardConfig) -> Card:
-    """The card of what lies in `config.run`."""
+    """The card of the weights in `config.run`."""
     subject = find_subject(config.run, config.evaluations)
     base = base_model(subject.lineage.base, config.base_model)
     found = measured.measured(subject, base)
@@ -50,9 +50,9 @@ def write_card(config: CardConfig) -> Card:
     """Makes the card and writes it; an existing file is replaced only with `overwrite`."""
     made = make_card(config)
     if made.path.is_dir():
-        raise InputError(f"{made.path} is a folder; --output names a file")
+        raise InputError(f"{made.path} is a folder; --output must be a file")
     if made.path.exists() and not config.overwrite:
-        raise InputError(f"{made.path} exists; --overwrite replaces it, --output names another file")
+        raise InputError(f"{made.path} exists; give --overwrite to replace it, or another --output")
     try:
         made.path.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(made.path, made.text)
@@ -65,13 +65,13 @@ def _body(subject: Subject, base: BaseModel, found: Sequence[Measured], config: 
     lineage = subject.lineage
     yield _introduction(subject, base)
     yield "## Training objective"
-    yield from told.objective(subject.about, lineage)
+    yield from training.objective(subject.about, lineage)
     yield "## Training pipeline"
-    yield fenced(told.pipeline(base, lineage))
+    yield fenced(training.pipeline(base, lineage))
     yield "## Data"
-    yield from told.data(lineage)
+    yield from training.data(lineage)
     yield "## Hyper-parameters"
-    yield told.settings(lineage.stages)
+    yield training.settings(lineage.stages)
     yield "## Evaluation"
     yield from measured.section(found, measured.gate_notes(subject, base))
     yield "## Usage"
@@ -79,9 +79,9 @@ def _body(subject: Subject, base: BaseModel, found: Sequence[Measured], config: 
     yield "## Sources and terms"
     yield _sources(subject, base, config)
     yield (
-        "Whoever uses this model is bound by the licence of the base model and by the terms of the data. It is meant "
-        "for acting in the worlds named above; nothing is known about how it does elsewhere, and what an agent does "
-        "should be looked at before it is let near anything that matters."
+        "Use of this model is subject to the licence of the base model and to the terms of the data. It is intended "
+        "for the environments named above and has not been evaluated anywhere else. Review what an agent does before "
+        "giving it access to anything important."
     )
 
 
@@ -91,7 +91,7 @@ def _introduction(subject: Subject, base: BaseModel) -> str:
     if subject.is_adapter:
         what = f"A LoRA adapter for {link}, trained with {methods}. The base model is loaded separately."
     else:
-        what = f"A model made from {link}, all weights trained with {methods}."
+        what = f"A model based on {link}, all weights trained with {methods}."
     return f"{what} {base.note}".strip()
 
 
@@ -110,7 +110,7 @@ def _sources(subject: Subject, base: BaseModel, config: CardConfig) -> str:
 
 
 def _places(subject: Subject) -> list[Path]:
-    """Folders whose names are this machine's own; /home and /tmp are everybody's."""
+    """Folders whose names are specific to this machine, unlike /home and /tmp."""
     run = subject.run.resolve()
     own = [run, *run.parents, Path.cwd(), cache_folder()]
     return [Path.home(), *(place for place in own if len(place.parts) > 2)]
@@ -118,10 +118,10 @@ def _places(subject: Subject) -> list[Path]:
 
 def _missing(base: BaseModel, found: Sequence[Measured], config: CardConfig) -> Iterator[str]:
     if base.hub_id is None:
-        yield f"the base model is known as {code(base.name)} only; --base-model org/name says what it is on the Hub"
+        yield f"the base model is only known as {code(base.name)}; give its name on the Hub with --base-model org/name"
     if config.license is None:
-        yield "no licence is stated; --license says which"
+        yield "no licence is stated; give one with --license"
     if config.repo is None:
-        yield "the usage text has no name to load; --repo org/name gives it"
+        yield "the usage section has no name to load; give it with --repo org/name"
     if not any(group.own for group in found):
-        yield "no evaluation of these weights is known; --evaluations names results of `bough eval --environment`"
+        yield "no evaluation of these weights was found; name results of `bough eval --environment` with --evaluations"

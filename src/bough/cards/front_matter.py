@@ -62,7 +62,7 @@ def _result(group: Measured) -> dict[str, Any]:
     if settings.split:
         dataset["split"] = _one_line(settings.split)
     return {
-        "task": {"type": "text-generation", "name": "Acting in a world"},
+        "task": {"type": "text-generation", "name": "Acting in an environment"},
         "dataset": dataset,
         "metrics": [
             {"type": kind, "name": name, "value": round(value, 4)} for kind, name, value in metrics if value is not None

@@ -1,4 +1,4 @@
-"""Where weights come from: the training stages that made them, one upon the other, and the data of each.
+"""Where weights come from: the training stages that made them, in order, and the data of each.
 
 Every stage wrote down what it was told (`config.yaml`) and what became of its data
 (`ledger.json`); the settings name the weights and the file it began with, and those lie in
@@ -51,7 +51,7 @@ class Data:
 
     @property
     def reasons(self) -> dict[str, int]:
-        """How many pairs there are of each reason: as the ledger has it, else counted in the file."""
+        """The number of pairs by reason: from the ledger, else counted in the file."""
         told = self.made.get("reasons")
         if isinstance(told, dict):
             return told
@@ -89,14 +89,14 @@ class Stage:
 
     @property
     def defaults(self) -> dict[str, Any]:
-        """What the settings are where nobody says otherwise."""
+        """The default settings."""
         fields = VERBS[self.verb][1].model_fields
         return {name: info.get_default(call_default_factory=True) for name, info in fields.items()}
 
 
 @dataclass(frozen=True)
 class Lineage:
-    """The stages from the first to the last, the model before them, and an adapter that no run is known of."""
+    """The stages from the first to the last, the model before them, and a start adapter whose run is unknown."""
 
     stages: tuple[Stage, ...]
     base: str
@@ -113,7 +113,7 @@ def lineage(folder: Path) -> Lineage:
     while True:
         stage = read_stage(folder)
         if any(stage.folder.resolve() == other.folder.resolve() for other in stages):
-            raise InputError(f"{folder}: its settings lead in a circle: a stage is made of its own weights")
+            raise InputError(f"{folder}: its settings are circular: a stage starts from its own weights")
         stages.insert(0, stage)
         model, adapter = str(stage.settings.get("model") or ""), stage.settings.get("adapter")
         weights = None if (adapter or model) in BUILT_IN else nearby(adapter or model, folder)
@@ -127,7 +127,7 @@ def lineage(folder: Path) -> Lineage:
 
 
 def read_stage(folder: Path) -> Stage:
-    """What is on file of one training stage."""
+    """The files of one training stage."""
     run = RunDir(folder)
     settings = read_yaml(run.config)
     verb = next((verb for verb, (key, _) in VERBS.items() if key in settings), None)
@@ -172,7 +172,7 @@ def read_data(written: str, folder: Path, depth: int = 0) -> Data:
 def read_yaml(file: Path) -> dict[str, Any]:
     """A settings file."""
     if not file.exists():
-        raise InputError(f"{file}: there is no such file; is its folder that of a run?")
+        raise InputError(f"{file}: no such file; is this the folder of a run?")
     return YamlFile.read(file).values
 
 

@@ -1,4 +1,4 @@
-"""What was measured: evaluations of one world put side by side, in tables and in words."""
+"""The evaluation section of a card: models that were evaluated on the same tasks, side by side."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ DECODING = ("engine", "temperature", "max_new_tokens", "max_turns")
 
 @dataclass(frozen=True)
 class Measured:
-    """One world and one set of tasks, and every model that played them. `own` is this card's model, if it did."""
+    """One environment, one set of tasks, and every model evaluated on them. `own` is this card's model."""
 
     settings: Results
     models: list[ModelResult]
@@ -43,7 +43,7 @@ class Measured:
 
 
 def measured(subject: Subject, base: BaseModel) -> list[Measured]:
-    """The evaluations, those of the same tasks together, with names that say which stage a model is of."""
+    """The evaluations, grouped by tasks, with models named by their stage."""
     together: dict[str, list[Evaluation]] = {}
     for evaluation in subject.evaluations:
         results = evaluation.results
@@ -59,7 +59,7 @@ def model_of(model: ModelResult, evaluation: Evaluation) -> Path | None:
 
 
 def gate_notes(subject: Subject, base: BaseModel) -> list[str]:
-    """What the gates of the run said, with this card's names for the models."""
+    """The verdicts of the run's gates, with this card's names for the models."""
     names = {
         model.name: _name(model, evaluation, subject, base)
         for evaluation in subject.evaluations
@@ -80,7 +80,7 @@ def _together(evaluations: list[Evaluation], subject: Subject, base: BaseModel) 
             name = _name(model, evaluation, subject, base)
             known = models.get(name)
             if known is not None and known.outcomes == model.outcomes:
-                continue  # the same episodes, told twice
+                continue  # the same episodes twice
             shown = name if known is None else f"{name} ({evaluation.folder.name})"
             models[shown] = model.model_copy(update={"name": shown})
             own = shown if name == THIS else own
@@ -103,12 +103,12 @@ def _name(model: ModelResult, evaluation: Evaluation, subject: Subject, base: Ba
 def section(found: Sequence[Measured], notes: Sequence[str]) -> Iterator[str]:
     """The paragraphs of the evaluation."""
     if not found:
-        yield "This model has not been evaluated in a world."
+        yield "This model has not been evaluated in an environment."
         return
     for group in found:
         yield from _group(group)
     for note in notes:
-        yield f"The gate of the run: {plain(note)}"
+        yield f"Gate of the run: {plain(note)}"
 
 
 def _group(group: Measured) -> Iterator[str]:
@@ -120,8 +120,8 @@ def _group(group: Measured) -> Iterator[str]:
     yield table(headings, [[_marked(name, group.own), *_row(one)] for name, one in reports.items()])
     methods = dict.fromkeys(one.success.interval.method for one in reports.values() if one.success.interval)
     yield (
-        f"Intervals: {plain('; '.join(methods))}. An episode whose outcome is unknown is left out and counted; "
-        "a lost one could have ended either way, and intervals allow for both."
+        f"Intervals: {plain('; '.join(methods))}. Episodes of unknown outcome are left out and counted; "
+        "lost ones could have ended either way, and intervals allow for both."
     )
     yield from _compared(group)
     types = sorted({kind for one in reports.values() for kind in one.types})
@@ -130,7 +130,9 @@ def _group(group: Measured) -> Iterator[str]:
         yield table(["success by type of task", *map(plain, reports)], rows)
     ends = sorted({end for one in reports.values() for end in one.failures})
     if ends:
-        rows = [[code(end), *(str(one.failures.get(end, 0)) for one in reports.values())] for end in ends]
+        rows = [
+            [ending(end, failed=True), *(str(one.failures.get(end, 0)) for one in reports.values())] for end in ends
+        ]
         yield table(["how failures ended", *map(plain, reports)], rows)
     mistakes = sorted({reason for one in reports.values() for reason, rate in one.mistakes.items() if rate.mean})
     if mistakes:
@@ -148,7 +150,7 @@ def _played(results: Results, models: Sequence[ModelResult]) -> str:
         values = {json.dumps(model.settings.get(key)) for model in models if model.settings.get(key) is not None}
         if len(values) == 1:
             said.append(f"{key.replace('_', ' ')} {plain(json.loads(values.pop()))}")
-    return f"All models played the same tasks with the same seeds: {', '.join(said)}."
+    return f"All models were evaluated on the same tasks with the same seeds: {', '.join(said)}."
 
 
 def _compared(group: Measured) -> Iterator[str]:
@@ -185,6 +187,13 @@ def _number(value: float | None) -> str:
     return "–" if value is None else f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 
+def ending(stop: str, *, failed: bool = False) -> str:
+    """How episodes ended. "done" on file only means that the environment ended them, solved or not."""
+    if stop == "done":
+        return "ended unsolved" if failed else "ended by the environment"
+    return code(stop)
+
+
 def shortened(value: Any) -> Any:
-    """A world or an option that is a path, by its last part."""
+    """An environment or an option that is a path, by its last part."""
     return Path(value).name if isinstance(value, str) and "/" in value else value

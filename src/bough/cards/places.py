@@ -1,4 +1,4 @@
-"""Where a path in a settings file leads today: runs are moved, copied, and looked at from other folders."""
+"""Paths in settings files, resolved after a run was moved or copied, and removed from published text."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from pathlib import Path
 
 
 def nearby(written: str | Path, folder: Path) -> Path | None:
-    """What `written`, in the settings of `folder`, names; None where nothing does.
+    """The file that `written`, in the settings of `folder`, refers to; None if there is none.
 
-    Beside the folder comes first: a run that was copied is made of its own stages, not of
-    those that still lie where it came from.
+    Siblings of the folder come first: a copied run refers to its own stages, not to
+    those of the original.
     """
     path = Path(written).expanduser()
     parts = [part for part in path.parts if part not in (path.anchor, "..")]
@@ -23,7 +23,7 @@ def nearby(written: str | Path, folder: Path) -> Path | None:
 
 
 def without_places(text: str, folders: Iterable[Path]) -> str:
-    """`text` without the names of this machine's folders: what lies in them is told from there on."""
+    """`text` with the names of this machine's folders replaced by "…"."""
     for folder in sorted({str(folder) for folder in folders}, key=len, reverse=True):
         if len(folder) > 1:
             text = re.sub(rf"(?<![\w./-]){re.escape(folder)}(?![\w.-])", "…", text)

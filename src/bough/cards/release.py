@@ -1,4 +1,4 @@
-"""What is handed over: the files that others need to load the weights, and nothing about the machine they lay on."""
+"""A release: the files needed to load the weights, without the paths of this machine."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TEXT = {".json", ".md", ".jinja", ".txt", ""}
 
 @dataclass(frozen=True)
 class Release:
-    """Files by their names in the repository. `changed` holds the text of those that are not sent as they lie."""
+    """Files by their names in the repository. `changed` has the new text of those that are not sent unchanged."""
 
     files: dict[str, Path]
     changed: dict[str, str]
@@ -32,7 +32,7 @@ class Release:
         return len(self.changed[name].encode()) if name in self.changed else self.files[name].stat().st_size
 
     def fill(self, folder: Path) -> None:
-        """Lays everything into an empty folder; weights are linked, not copied."""
+        """Writes everything into an empty folder; weights are linked, not copied."""
         for name, path in self.files.items():
             if name in self.changed:
                 (folder / name).write_text(self.changed[name], encoding="utf-8")
@@ -40,7 +40,7 @@ class Release:
                 (folder / name).symlink_to(path.resolve())
 
     def naming(self, places: list[Path]) -> Iterator[str]:
-        """The names of text files in which one of this machine's folders stands."""
+        """The names of text files that contain the name of one of this machine's folders."""
         for name, path in self.files.items():
             # A tokenizer's vocabulary is long, and not ours to read.
             if path.suffix in TEXT and name != "tokenizer.json":
@@ -56,14 +56,14 @@ def make_release(subject: Subject, hub_id: str | None) -> Release:
     if "README.md" not in files:
         raise InputError(f"{folder} has no model card yet; `bough card {subject.run}` writes one to look at first")
     if not any(name.endswith(".safetensors") for name in files):
-        raise InputError(f"{folder}: there are no weights (*.safetensors) in it")
+        raise InputError(f"{folder}: it has no weights (*.safetensors)")
     changed = {}
     if subject.is_adapter:
         base = base_model(subject.lineage.base, hub_id)
         if base.hub_id is None:
             raise InputError(
-                f"{folder}: the base model is known as {base.name} only, which others cannot load; "
-                "--base-model org/name says what it is on the Hub"
+                f"{folder}: the base model is only known as {base.name}, which others cannot load; "
+                "give its name on the Hub with --base-model org/name"
             )
         settings = read_json(folder / "adapter_config.json", {})
         settings["base_model_name_or_path"] = base.hub_id

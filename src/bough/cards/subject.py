@@ -1,4 +1,4 @@
-"""What a card is about: from a folder that someone names to the weights, their lineage and their evaluations."""
+"""The subject of a card: the weights in a folder, their lineage and their evaluations."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from bough.runs.record import StageRecord
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Results, and the folder that they and their episodes lie in. `note` is what a gate said to them."""
+    """Results and the folder with their episodes. `note` is a gate's verdict."""
 
     folder: Path
     results: Results
@@ -26,7 +26,7 @@ class Evaluation:
 
 @dataclass(frozen=True)
 class Subject:
-    """Weights and all that is known about them. `run` is the folder that holds all of it."""
+    """Weights and what is known about them. `run` is the folder that contains everything."""
 
     name: str
     about: str
@@ -41,7 +41,7 @@ class Subject:
 
 
 def find_subject(folder: Path, more: list[Path]) -> Subject:
-    """What lies in `folder`: a recipe's run, a training stage, or the weights that one left. `more` are evaluations."""
+    """The weights of `folder`: a recipe's run, a training stage, or a folder of weights. `more` are evaluations."""
     if not folder.is_dir():
         raise InputError(f"{folder}: there is no such folder")
     further = [Evaluation(path if path.is_dir() else path.parent, Results.read(path)) for path in more]
@@ -52,7 +52,7 @@ def find_subject(folder: Path, more: list[Path]) -> Subject:
     stage = above if _is_weights(folder) and RunDir(above).config.is_file() else folder
     if not RunDir(stage).config.is_file():
         raise InputError(
-            f"{folder}: there is neither a recipe.yaml nor a config.yaml in it; "
+            f"{folder}: it has neither a recipe.yaml nor a config.yaml; "
             "name the folder of a `bough run`, or of a `bough sft`, `dpo` or `grpo`"
         )
     above = stage.resolve().parent
@@ -66,13 +66,13 @@ def _subject(stage: Path, name: str, run: Path, recipe: Recipe | None, further: 
     weights = RunDir(stage).final
     found = lineage(stage)
     if not _is_weights(weights):
-        raise InputError(f"{weights}: there are no weights in it; has the stage come to its end?")
+        raise InputError(f"{weights}: it has no weights; has the stage finished?")
     evaluations = [*_evaluations(run, recipe), *further] if recipe is not None else further
     return Subject(name, recipe.about if recipe is not None else "", run, weights, found, tuple(evaluations))
 
 
 def _accepted(folder: Path, recipe: Recipe) -> Path:
-    """The stage whose weights the run ends with: the newest, but for those that a gate sent back."""
+    """The stage whose weights the run ends with: the newest that no gate rejected."""
     model: Path | None = None
     for stage in plan(recipe):
         here = folder / stage.folder
@@ -82,12 +82,12 @@ def _accepted(folder: Path, recipe: Recipe) -> Path:
         if kind.writes == "model":
             model = here
         elif record.goes_on_with is not None:
-            # What stands in a file may not lead out of the run: the card is written there, and the weights uploaded.
+            # A path from a file must not lead out of the run: the card is written there, and the weights are uploaded.
             inside = (folder / record.goes_on_with).resolve()
             ours = inside.is_dir() and inside.is_relative_to(folder.resolve())
             model = folder / inside.parent.relative_to(folder.resolve()) if ours else None
     if model is None:
-        raise InputError(f"{folder}: no training stage of this run has finished, or no gate let one through")
+        raise InputError(f"{folder}: no training stage of this run has finished, or the gates rejected all of them")
     return model
 
 
@@ -95,7 +95,7 @@ def _evaluations(folder: Path, recipe: Recipe) -> list[Evaluation]:
     found = []
     for stage in plan(recipe):
         record = StageRecord.read(folder / stage.folder)
-        # `bough eval --eval-file` leaves a file of another kind.
+        # `bough eval --eval-file` writes results of another kind.
         if record is not None and record.finished and _has_episodes(folder / stage.folder / RESULTS):
             found.append(Evaluation(folder / stage.folder, Results.read(folder / stage.folder), record.note))
     return found

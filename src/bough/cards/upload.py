@@ -12,7 +12,7 @@ LOGIN = "log in with `hf auth login`, or set HF_TOKEN to a token that may write"
 
 
 def upload(release: Release, repo: str, *, private: bool, message: str) -> str:
-    """Makes the repository if it is not there, commits the files, and returns the commit's address."""
+    """Creates the repository if it does not exist, commits the files, and returns the commit's address."""
     from huggingface_hub import HfApi, get_token
     from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled
 
@@ -21,15 +21,13 @@ def upload(release: Release, repo: str, *, private: bool, message: str) -> str:
     assert issubclass(unreachable, Exception)
     token = get_token()
     if token is None:
-        raise InputError(f"nobody is logged in to the Hub here; {LOGIN}")
+        raise InputError(f"not logged in to the Hub; {LOGIN}")
     api = HfApi(token=token, library_name="bough")
     try:
         # None leaves it to what the organisation has settled on.
         api.create_repo(repo, private=private or None, exist_ok=True)
         if private and not api.repo_info(repo).private:
-            raise InputError(
-                f"{repo} is on the Hub already and is public; make it private there, or leave out --private"
-            )
+            raise InputError(f"{repo} exists on the Hub and is public; make it private there, or omit --private")
         with tempfile.TemporaryDirectory(prefix="bough-push-") as folder:
             release.fill(Path(folder))
             commit = api.upload_folder(repo_id=repo, folder_path=folder, commit_message=message)

@@ -1,4 +1,4 @@
-"""How the model is used: code that runs, with a prompt as the model was really given it."""
+"""The usage section: code that runs, with a prompt that the model was really given."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def usage(subject: Subject, base: BaseModel, repo: str | None) -> Iterator[str]:
     place = repo or "path/to/this/folder"
     if subject.is_adapter and base.hub_id:
         rank = subject.lineage.last.settings.get("lora_r", 16)
-        yield "With vLLM, or merged into a plain model for everything else:"
+        yield "With vLLM, or merged into the base model for other engines:"
         yield fenced(
             f"vllm serve {base.hub_id} --enable-lora --max-lora-rank {_rank(rank)} --lora-modules agent={place}\n"
             f"bough merge path/to/this/folder -o merged",
@@ -69,7 +69,7 @@ def usage(subject: Subject, base: BaseModel, repo: str | None) -> Iterator[str]:
         )
     episode = example(subject)
     if episode is not None and episode.success:
-        yield "An episode that it solved, as it happened:"
+        yield "An episode that it solved:"
         yield fenced(transcript(episode))
 
 
@@ -106,14 +106,14 @@ def example(subject: Subject) -> Trajectory | None:
 
 
 def transcript(episode: Trajectory) -> str:
-    """What was said after the rules, as far as there is room."""
+    """The messages after the system prompt, cut to a limit."""
     said = [message for message in episode.messages if message.role != "system"]
     text = "\n".join(f"{'>>' if message.role == 'assistant' else '  '} {message.content}" for message in said)
     return text if len(text) <= MOST_OF_AN_EPISODE else f"{text[:MOST_OF_AN_EPISODE]} …"
 
 
 def _conversation(subject: Subject, template: ChatTemplate) -> tuple[list[Spoken], list[dict[str, Any]] | None]:
-    """What the model was asked at the start of an episode of its own, else of one that it learnt from."""
+    """What the model was asked at the start of an episode of its own, else of one that it was trained on."""
     episode: Sample | None = example(subject)
     files = (file for stage in reversed(subject.lineage.stages) for file in _files(stage.data))
     episode = episode or next((record for file in files for record in _records(file)), None)
@@ -123,7 +123,7 @@ def _conversation(subject: Subject, template: ChatTemplate) -> tuple[list[Spoken
         messages, tools = template.speak(with_hint(episode.start), list(episode.tools))
         if len(json.dumps([messages, tools])) <= MOST_CHARACTERS:
             return messages, tools
-    return [{"role": "user", "content": "What the world says, in the words of its observations."}], None
+    return [{"role": "user", "content": "An observation of the environment."}], None
 
 
 def _sampling(subject: Subject) -> str:
@@ -181,5 +181,5 @@ def _literal(text: str) -> str:
 
 
 def _rank(rank: Any) -> int:
-    """vLLM takes ranks of certain sizes only."""
+    """vLLM accepts certain ranks only."""
     return next((size for size in (8, 16, 32, 64, 128, 256, 320) if isinstance(rank, int) and rank <= size), 512)

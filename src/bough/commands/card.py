@@ -18,7 +18,7 @@ def card(config: CardConfig) -> int:
     made = write_card(config)
     for missing in made.missing:
         console.err().print(f"note: {console.printable(missing)}", style="yellow", markup=False)
-    console.out().print(f"the card is in {made.path}", markup=False)
+    console.out().print(f"card written to {made.path}", markup=False)
     return 0
 
 
@@ -30,18 +30,21 @@ def push(config: PushConfig) -> int:
         note = " (the base model by its name on the Hub)" if name in release.changed else ""
         out.print(f"{decimal(release.size(name)):>10}  {name}{note}", markup=False)
     for name in release.naming([Path.home(), Path.cwd(), subject.run.resolve()]):
-        err.print(f"note: {name} names a folder of this machine", style="yellow", markup=False)
+        err.print(f"note: {name} contains a path of this machine", style="yellow", markup=False)
     if config.repo not in (subject.weights / "README.md").read_text(encoding="utf-8", errors="replace"):
         hint = f"bough card {config.run} --repo {config.repo} --overwrite"
         err.print(
-            f"note: the card does not say {config.repo}; `{hint}` writes one that does", style="yellow", markup=False
+            f"note: the card does not mention {config.repo}; `{hint}` writes one that does",
+            style="yellow",
+            markup=False,
         )
     visibility = " as a private repository" if config.private else ""
     if config.dry_run:
         out.print(
-            f"{len(release.files)} files would go to {config.repo}{visibility}; nothing was uploaded", markup=False
+            f"{len(release.files)} files would be uploaded to {config.repo}{visibility}; nothing was uploaded",
+            markup=False,
         )
         return 0
     address = upload(release, config.repo, private=config.private, message=config.message)
-    out.print(f"{len(release.files)} files are at {address}", markup=False)
+    out.print(f"{len(release.files)} files uploaded to {address}", markup=False)
     return 0

@@ -13,7 +13,10 @@ from bough.terminal import console
 
 def collect(config: CollectConfig) -> int:
     played = play(config)
-    _tell(config, played.report)
+    if config.as_json:
+        console.print_json({"output": str(config.output)} | played.report)
+    else:
+        _tell(config, played.report)
     played.raise_if_all_lost()
     return 0
 

@@ -1,4 +1,4 @@
-"""`bough compare`: result files of `bough eval --environment`, put side by side."""
+"""`bough compare`: compares result files of `bough eval --environment`."""
 
 from __future__ import annotations
 
@@ -11,11 +11,14 @@ from bough.terminal.evaluation import show
 
 def compare(config: CompareConfig) -> int:
     found = side_by_side({path: Results.read(path) for path in config.files}, config)
-    show(found.reports, found.comparisons, found.level)
-    for note in found.notes:
-        console.out().print(console.printable(note), style="yellow", markup=False)
-    if found.decision is not None:
-        console.out().print(console.printable(f"\n{found.decision.reason}"), style="bold", markup=False)
+    if config.as_json:
+        console.print_json(found.to_json() | {"notes": found.notes})
+    else:
+        show(found.reports, found.comparisons, found.level)
+        for note in found.notes:
+            console.out().print(console.printable(f"note: {note}"), style="yellow", markup=False)
+        if found.decision is not None:
+            console.out().print(console.printable(f"\n{found.decision.reason}"), style="bold", markup=False)
     if config.output:
         found.write(config.output)
     return 0 if found.decision is None or found.decision.promote else 1

@@ -79,6 +79,10 @@ class _Progress:
 def _write(config: CurationConfig, records: Sequence[Sample], ledgers: Sequence[Ledger], what: str, **more: Any) -> int:
     sources = [str(path) for path in (config.file, *config.also)]
     written = write_out(config.output, records, ledgers, sources=sources, **more)
+    if config.as_json:
+        accounts = [ledger.to_json() for ledger in ledgers]
+        console.print_json({"output": str(config.output), "written": written, "ledgers": accounts, **more})
+        return 0
     out = console.out()
     for ledger in ledgers:
         out.print(str(ledger), markup=False)

@@ -2,27 +2,24 @@
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
 
 from rich.progress import Progress
 from rich.table import Table
 
-from bough.config.data import ConvertConfig, FormatsConfig, ShowConfig, SourceConfig, StatsConfig, ValidateConfig
-from bough.errors import BoughError, InputError, RowError
+from bough.config.data import ConvertConfig, FormatsConfig, ShowConfig, StatsConfig, ValidateConfig
+from bough.disk import replacing
+from bough.errors import InputError, RowError
 from bough.formats import FORMATS, named
 from bough.formats.base import Sample
 from bough.terminal import console, transcript
-from bough.trajectories.reader import Problem, Reader
+from bough.trajectories.problems import Problem, Problems
+from bough.trajectories.reader import Reader
 from bough.trajectories.statistics import Statistics
 from bough.trajectories.writer import Writer
-
-# More than this many named rows help nobody; the counts by reason are always whole.
-PROBLEMS_SHOWN = 50
 
 
 def stats(config: StatsConfig) -> int:
@@ -30,34 +27,42 @@ def stats(config: StatsConfig) -> int:
     statistics = Statistics()
     for sample in _with_progress(reader):
         statistics.add(sample)
+    _check_not_empty(reader)
+    if config.as_json:
+        about = {"file": str(config.file), "format": _format_name(reader)}
+        console.print_json(about | statistics.to_json() | {"skipped": dict(reader.skipped)})
+        return 0
     table = Table(show_header=False, box=None, pad_edge=False)
     for name, value in [("file", str(config.file)), ("format", _format_name(reader)), *statistics.rows()]:
         table.add_row(name, value)
     console.out().print(table)
-    _say_skipped(reader)
+    _print_skipped(reader.skipped)
     return 0
 
 
 def validate(config: ValidateConfig) -> int:
-    """Every bad row on stdout as file:line: what; exit 2 if there is one."""
-    out = console.out()
-    reader = Reader(
-        config.file,
-        format=config.format,
-        on_error="skip",
-        on_problem=lambda problem: out.print(console.printable(str(problem)), markup=False),
-    )
+    """Reports every bad row on stdout, one line per problem; exit 2 if there is one."""
+    problems = Problems()
+    reader = Reader(config.file, format=config.format, on_error="skip", on_problem=problems.add)
     good = sum(1 for _ in _with_progress(reader))
-    out.print(f"{reader.rows} rows read as {_format_name(reader)}: {good} good, {reader.skipped.total()} bad")
-    for reason, count in reader.skipped.most_common():
+    _check_not_empty(reader)
+    bad = problems.reasons.total()
+    if config.as_json:
+        about = {"file": str(config.file), "format": _format_name(reader)}
+        counts = {"rows": reader.rows, "good": good, "bad": bad, "reasons": dict(problems.reasons.most_common())}
+        console.print_json(about | counts | {"problems": problems.to_json()})
+        return 2 if problems else 0
+    out = console.out()
+    for line in problems.lines():
+        out.print(console.printable(line), markup=False)
+    out.print(f"{reader.rows} rows read as {_format_name(reader)}: {good} good, {bad} bad")
+    for reason, count in problems.reasons.most_common():
         out.print(f"  {count} {reason}")
-    if reader.rows == 0:
-        raise InputError(f"{config.file}: the file holds no rows")
-    return 2 if reader.skipped else 0
+    return 2 if problems else 0
 
 
 def convert(config: ConvertConfig) -> int:
-    """Writes beside the output and renames at the end: a failure leaves nothing half done."""
+    """Writes the whole output or, on an error, nothing."""
     target = named(config.to)
     if target.write is None:
         raise InputError(f"--to {config.to}: this format can only be read; writable: {', '.join(_writable())}")
@@ -65,22 +70,25 @@ def convert(config: ConvertConfig) -> int:
         raise InputError(f"--output {config.output}: the name must end in .jsonl or .jsonl.zst")
     if config.output.exists() and not config.overwrite:
         raise InputError(f"{config.output} exists; give another --output or --overwrite")
-    problems: list[Problem] = []
-    reader = Reader(config.file, format=config.format, on_error="skip", on_problem=problems.append)
-    with _beside(config.output) as path, Writer(path, format=target, batch=1024) as writer:
+    problems = Problems()
+    reader = Reader(config.file, format=config.format, on_error="skip", on_problem=problems.add)
+    with replacing(config.output) as path, Writer(path, format=target, batch=1024) as writer:
         for sample in _with_progress(reader):
             try:
                 writer.write(sample)
             except RowError as error:
-                problems.append(Problem(reader.place.file, reader.place.line, error.reason, str(error)))
+                problems.add(Problem(reader.place.file, reader.place.line, error.reason, str(error)))
         writer.flush()
-        fatal = [problem for problem in problems if problem.reason != "torn"]
-        if config.on_error == "stop" and fatal:
-            raise _too_bad(config, fatal)
+        bad = problems.reasons.total() - problems.reasons["torn"]
+        if config.on_error == "stop" and bad:
+            rows = f"{bad} bad row{'s' if bad > 1 else ''}"
+            raise InputError(
+                f"{config.file} has {rows}, so nothing was written (--on-error skip drops them):", _shown(problems)
+            )
         if not writer.written:
             raise InputError(f"{config.file}: no row could be converted, so nothing was written", _shown(problems))
     console.err().print(f"{writer.written} rows written to {config.output} as {target.name}", markup=False)
-    _say_reasons(Counter(problem.reason for problem in problems))
+    _print_skipped(problems.reasons)
     return 0
 
 
@@ -100,8 +108,15 @@ def show(config: ShowConfig) -> int:
     return 0
 
 
-def formats(config: FormatsConfig) -> int:  # noqa: ARG001  every verb takes its settings
-    table = Table("format", "read", "write", "what", box=None, pad_edge=False)
+def formats(config: FormatsConfig) -> int:
+    if config.as_json:
+        listed = [
+            {"name": one.name, "read": True, "write": one.write is not None, "about": one.about}
+            for one in FORMATS.values()
+        ]
+        console.print_json({"formats": listed})
+        return 0
+    table = Table("format", "read", "write", "description", box=None, pad_edge=False)
     for format in FORMATS.values():
         table.add_row(format.name, "✓", "✓" if format.write else "", format.about)
     console.out().print(table)
@@ -117,37 +132,16 @@ def _with_progress(reader: Reader) -> Iterator[Sample]:
             yield sample
 
 
-@contextmanager
-def _beside(output: Path) -> Iterator[Path]:
-    """A path to write to that becomes `output` if all goes well and vanishes if not."""
-    ending = ".jsonl.zst" if output.name.endswith(".zst") else ".jsonl"
-    beside = output.with_name(f".{output.name}.{os.getpid()}{ending}")
-    try:
-        yield beside
-        beside.rename(output)
-    finally:
-        beside.unlink(missing_ok=True)
+def _shown(problems: Problems) -> list[str]:
+    return [console.printable(line) for line in problems.lines()]
 
 
-def _too_bad(config: SourceConfig, problems: list[Problem]) -> BoughError:
-    count = f"{len(problems)} bad row{'s' if len(problems) > 1 else ''}"
-    return InputError(
-        f"{config.file} has {count}, so nothing was written (--on-error skip leaves them out):", _shown(problems)
-    )
-
-
-def _shown(problems: list[Problem]) -> list[str]:
-    more = [f"and {len(problems) - PROBLEMS_SHOWN} more"] if len(problems) > PROBLEMS_SHOWN else []
-    return [console.printable(str(problem)) for problem in problems[:PROBLEMS_SHOWN]] + more
-
-
-def _say_skipped(reader: Reader) -> None:
+def _check_not_empty(reader: Reader) -> None:
     if not reader.rows:
-        raise InputError(f"{reader.source}: the file holds no rows")
-    _say_reasons(reader.skipped)
+        raise InputError(f"{reader.source}: the file contains no rows")
 
 
-def _say_reasons(skipped: Counter[str]) -> None:
+def _print_skipped(skipped: Counter[str]) -> None:
     if skipped:
         reasons = ", ".join(f"{count} {reason}" for reason, count in skipped.most_common())
         console.err().print(f"skipped {skipped.total()} bad rows: {reasons}", style="yellow")

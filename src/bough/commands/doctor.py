@@ -1,7 +1,10 @@
-"""`bough doctor`: what a model would be trained on, token by token, and what is wrong with it."""
+"""`bough doctor`: which tokens of a data file would be trained, and what is wrong with the file."""
 
 from __future__ import annotations
 
+from typing import Any
+
+from rich.console import Console
 from rich.table import Table
 
 from bough.calls.builder import CallBuilder
@@ -10,7 +13,6 @@ from bough.calls.template import load_template
 from bough.config.doctor import DoctorConfig
 from bough.disk import write_json
 from bough.errors import InputError
-from bough.ledger import Ledger
 from bough.models.context import context_length
 from bough.policy.load import base_and_adapter
 from bough.rundir import RunDir
@@ -25,49 +27,60 @@ def doctor(config: DoctorConfig) -> int:
     context = context_length(base_and_adapter(config.model)[0])
     builder = CallBuilder(template, max_length=config.max_length, stride=config.stride, context=context)
     diagnosis = Diagnosis(builder)
-    reader = Reader(config.file, format=config.format, on_error="skip")
-    out = console.out()
-    rows = Ledger("rows")
-    with console.progress(f"tokenising {config.file.name}", total=config.limit) as bar:
-        for sample in reader:
-            place = f"{reader.place.file}:{reader.place.line}"
-            calls = diagnosis.add(sample, place)
-            if rows.kept < config.samples:
-                out.rule(console.printable(place), style="dim")
-                for text in coloured(calls, template.tokenizer):
-                    out.print(text)
-            rows.keep()
-            bar.advance(bar.task_ids[0])
-            if rows.kept == config.limit:
-                break
-    for reason, count in reader.skipped.items():
-        rows.drop(reason, count)
-    if not rows.came_in:
-        raise InputError(f"{config.file}: the file holds no rows")
-    _print_counts(diagnosis, rows)
-    failed = _print_findings(diagnosis)
+    _read(config, diagnosis, console.out())
+    diagnosis.count_bad_rows()
+    if not diagnosis.rows.came_in:
+        raise InputError(f"{config.file}: the file contains no rows")
+    report = _report(config, diagnosis)
+    failed = any(finding["level"] == "fail" for finding in report["findings"])
     if config.output:
         run = RunDir(config.output)
         run.create(config)
-        write_json(run.report, diagnosis.to_json())
-        write_json(run.ledger, [rows.to_json(), diagnosis.calls.to_json()])
+        write_json(run.report, report)
+        write_json(run.ledger, [diagnosis.rows.to_json(), diagnosis.calls.to_json()])
+    if config.as_json:
+        console.print_json({"file": str(config.file), "model": config.model, "ok": not failed} | report)
+    else:
+        _print_counts(diagnosis, limited=report["limited"])
+        _print_findings(diagnosis)
     return 2 if failed else 0
 
 
-def _print_counts(diagnosis: Diagnosis, rows: Ledger) -> None:
-    tokens, template = diagnosis.tokens, diagnosis.builder.template
+def _read(config: DoctorConfig, diagnosis: Diagnosis, out: Console) -> None:
+    """Tokenises the records, and prints the first few."""
+    reader = Reader(config.file, format=config.format, on_error="skip", on_problem=diagnosis.problems.add)
+    samples = 0 if config.as_json else config.samples
+    with console.progress(f"tokenising {config.file.name}", total=config.limit) as bar:
+        for number, sample in enumerate(reader, 1):
+            place = f"{reader.place.file}:{reader.place.line}"
+            calls = diagnosis.add(sample, place)
+            if number <= samples:
+                out.rule(console.printable(place), style="dim")
+                for text in coloured(calls, diagnosis.builder.template.tokenizer):
+                    out.print(text)
+            bar.advance(bar.task_ids[0])
+            if number == config.limit:
+                break
+
+
+def _report(config: DoctorConfig, diagnosis: Diagnosis) -> dict[str, Any]:
+    return diagnosis.to_json() | {"limited": diagnosis.rows.kept == config.limit}
+
+
+def _print_counts(diagnosis: Diagnosis, *, limited: bool) -> None:
+    tokens, template, rows = diagnosis.tokens, diagnosis.builder.template, diagnosis.rows
     raw = tokens["trained"] + tokens["context"]
     table = Table(show_header=False, box=None, pad_edge=False)
     table.add_row("end of turn", f"{console.printable(template.end_of_turn)} (token {template.end_of_turn_id})")
     table.add_row(
-        "tools", "known to the template" if template.knows_tools else "said in Hermes tags (the template knows none)"
+        "tools", "in the template's own format" if template.knows_tools else "in Hermes tags: the template has none"
     )
-    table.add_row("rows", str(rows))
+    table.add_row("rows", f"{rows}; stopped at --limit {rows.kept}" if limited else str(rows))
     table.add_row("calls", str(diagnosis.calls))
     if diagnosis.shortened:
-        table.add_row("shortened", f"{diagnosis.shortened} calls left out their oldest steps to fit max_length")
+        table.add_row("shortened", f"{diagnosis.shortened} calls lose their oldest steps to fit max_length")
     if given := tokens["turns given as context"]:
-        table.add_row("context only", f"{given} replies are marked as not to be trained")
+        table.add_row("context only", f"{given} replies are marked as not trained")
     table.add_row("tokens trained", f"{tokens['trained']:,}")
     table.add_row("tokens of context", f"{tokens['context']:,}")
     if tokens["computed"]:
@@ -77,15 +90,12 @@ def _print_counts(diagnosis: Diagnosis, rows: Ledger) -> None:
     console.out().print(table)
 
 
-def _print_findings(diagnosis: Diagnosis) -> bool:
-    out, failed = console.out(), False
-    for reason, examples in diagnosis.examples.items():
-        out.print(console.printable(f"dropped as {reason}, for example {examples[0]}"), style="yellow", markup=False)
-    for finding in diagnosis.findings():
-        failed |= finding.level == "fail"
-        style = "bold red" if finding.level == "fail" else "yellow"
+def _print_findings(diagnosis: Diagnosis) -> None:
+    out, findings = console.out(), list(diagnosis.findings())
+    for finding in findings:
+        style = "bold red" if finding.level == "fail" else "bold yellow"
         text = f"{finding.level.upper()} {finding.name}: {finding.message}"
         out.print(console.printable(text), style=style, markup=False)
-    if not failed:
-        out.print("OK: every trained token is an answer's, and every answer ends its turn", style="green")
-    return failed
+    if diagnosis.rows.dropped or diagnosis.calls.dropped or any(finding.level == "fail" for finding in findings):
+        return
+    out.print("OK: nothing is dropped, only answers are trained, and every answer ends its turn", style="green")

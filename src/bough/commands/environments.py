@@ -9,12 +9,12 @@ from rich.table import Table
 
 from bough.config.base import Config
 from bough.config.play import EnvCheckConfig, EnvListConfig, EnvSetupConfig
-from bough.environments.base import Environment
+from bough.environments.base import Environment, blame
 from bough.environments.check import CheckReport, check
 from bough.environments.isolated import shut_down
 from bough.environments.registry import find, plugged_in
 from bough.environments.tasks import configured, first_tasks, tasks_of
-from bough.errors import InputError
+from bough.errors import BoughError, InputError
 from bough.terminal import console
 from bough.types import Task
 
@@ -77,8 +77,13 @@ def setup(config: EnvSetupConfig) -> int:
     if install is None:
         console.out().print(f"{config.environment} needs nothing besides its Python packages", markup=False)
         return 0
-    for line in install():
-        console.out().print(console.printable(line), markup=False)
+    try:
+        for line in install():
+            console.out().print(console.printable(line), markup=False)
+    except (BoughError, OSError):
+        raise
+    except Exception as error:
+        raise blame("setup", error) from error
     return 0
 
 

@@ -1,4 +1,4 @@
-"""`bough eval`: models in a world, or a model on held-out files."""
+"""`bough eval`: models in an environment, or a model on a held-out file."""
 
 from __future__ import annotations
 
@@ -25,9 +25,13 @@ def _episodes(config: EvalConfig) -> int:
     for model in results.models:
         for line in lost_lines({f"{model.name}, {one.task}#{one.attempt}": one.why for one in model.lost}):
             console.err().print(console.printable(line), style="red", markup=False)
-    show(results.reports, results.comparisons, results.level)
     assert config.output is not None
-    console.out().print(f"\nresults in {config.output / FILE_NAME}", markup=False)
+    file = config.output / FILE_NAME
+    if config.as_json:
+        console.print_json({"results": str(file), "reports": results.reports, "comparisons": results.comparisons})
+        return 0
+    show(results.reports, results.comparisons, results.level)
+    console.out().print(f"\nresults in {file}", markup=False)
     return 0
 
 

@@ -1,4 +1,4 @@
-"""`bough eval --eval-file`: a model on held-out files."""
+"""`bough eval --eval-file`: the likelihood of held-out data."""
 
 from __future__ import annotations
 
@@ -15,9 +15,13 @@ from bough.terminal import console
 
 def held_out(config: EvalConfig) -> int:
     found = measure(config)
-    _print(found)
+    report = {"model": config.model[0], "eval_file": str(config.eval_file)} | found
+    if config.as_json:
+        console.print_json(report)
+    else:
+        _print(found)
     if config.output:
-        write_json(config.output, {"model": config.model[0], "eval_file": str(config.eval_file)} | found)
+        write_json(config.output, report)
     return 0
 
 

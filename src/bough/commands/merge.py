@@ -9,5 +9,5 @@ from bough.terminal import console
 
 def merge(config: MergeConfig) -> int:
     base = merge_adapter(config)
-    console.out().print(f"{config.adapter} merged into {base}: {config.output}", markup=False)
+    console.out().print(f"{config.adapter} merged into {base}, written to {config.output}", markup=False)
     return 0

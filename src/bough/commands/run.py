@@ -4,19 +4,25 @@ from __future__ import annotations
 
 import shutil
 import sys
+from dataclasses import asdict, replace
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 from rich.markup import escape
 from rich.table import Table
 
 from bough.config.run import RunConfig, RunsListConfig, RunsShowConfig
+from bough.config.yaml_file import YamlFile
 from bough.errors import InputError
 from bough.evaluation.comparison import Comparison
+from bough.runs.listing import command_of, command_run
+from bough.runs.listing import list_runs as runs_in
+from bough.runs.numbers import numbers_of
 from bough.runs.recipe import FILE_NAME, Recipe, find_recipe, load_recipe, plan, read_recipe
 from bough.runs.record import StageRecord
 from bough.runs.run import Run
-from bough.runs.summary import summary
+from bough.runs.summary import SummaryRow, summary
 from bough.terminal import console
 from bough.tracking.trackers import Name
 
@@ -30,8 +36,8 @@ def run(config: RunConfig) -> int:
     err = console.err()
     playing.play(lambda line: err.print(f"▸ {line}", style="bold", markup=False))
     console.print_table(console.out(), _success_table(folder, recipe))
-    bough = "bough" if shutil.which("bough") else sys.argv[0]  # the program may lie in an environment that is not on
-    console.out().print(f"\nEverything is in {folder}. Look at it in a browser:\n{bough} view {folder}", markup=False)
+    bough = "bough" if shutil.which("bough") else sys.argv[0]  # the virtual environment may not be active
+    console.out().print(f"\nThe run is in {folder}. To view it in a browser:\n{bough} view {folder}", markup=False)
     return 0
 
 
@@ -44,38 +50,64 @@ def _trackers(config: RunConfig) -> list[Name]:
 def list_runs(config: RunsListConfig) -> int:
     if not config.folder.is_dir():
         raise InputError(f"{config.folder}: there is no such folder")
-    table = Table("run", "recipe", "stages", "last", box=None, pad_edge=False)
-    for file in sorted(config.folder.glob(f"*/{FILE_NAME}")):
-        try:
-            recipe = read_recipe(file.parent)
-            records = _records(file.parent, recipe)
-        except InputError as error:
-            table.add_row(file.parent.name, escape(console.printable(str(error))), "", "")
-            continue
-        done = [record for _, record in records if record and record.finished]
-        table.add_row(file.parent.name, recipe.name, f"{len(done)} of {len(records)}", done[-1].name if done else "")
-    console.out().print(table if table.row_count else f"no runs in {config.folder}")
+    found = runs_in(config.folder)
+    if config.as_json:
+        console.print_json({"folder": str(config.folder), "runs": [one.to_json() for one in found]})
+        return 0
+    table = Table("run", "made by", "progress", "result", box=None, pad_edge=False)
+    for one in found:
+        table.add_row(*(escape(console.printable(text)) for text in (one.name, one.made_by, one.progress, one.result)))
+    console.print_table(console.out(), table) if found else console.out().print(f"no runs in {config.folder}")
     return 0
 
 
 def show_run(config: RunsShowConfig) -> int:
+    if not (config.run / FILE_NAME).exists() and (command := command_of(config.run)) is not None:
+        return _show_command(config, command)
     recipe = read_recipe(config.run)
+    records = _records(config.run, recipe)
+    if config.as_json:
+        stages = [
+            {"stage": folder, "record": asdict(record) if record is not None else None} for folder, record in records
+        ]
+        about = {"run": str(config.run), "recipe": recipe.model_dump(mode="json"), "stages": stages}
+        console.print_json(about | {"evaluations": [_row_json(row) for row in summary(config.run, recipe)]})
+        return 0
     out = console.out()
     out.print(
         f"{recipe.name}: {recipe.about or 'no description'}\nmodel {recipe.model}, seed {recipe.seed}", markup=False
     )
-    table = Table("stage", "state", "minutes", "made of", "made", "note", box=None, pad_edge=False)
-    for folder, record in _records(config.run, recipe):
+    table = Table("stage", "state", "minutes", "inputs", "outputs", "note", box=None, pad_edge=False)
+    for folder, record in records:
         if record is None:
-            table.add_row(folder, "to come", "", "", "", "")
+            table.add_row(folder, "not started", "", "", "", "")
             continue
-        state = "done" if record.finished else "cut short"
+        state = "done" if record.finished else "unfinished"
         table.add_row(
             folder, state, f"{record.seconds / 60:.1f}", _facts(record.inputs), _facts(record.outputs), record.note
         )
     console.print_table(out, table)
     console.print_table(out, _success_table(config.run, recipe))
     return 0
+
+
+def _show_command(config: RunsShowConfig, command: str) -> int:
+    """The folder of a single command: its progress and its settings."""
+    run, file = command_run(config.run, command), config.run / "config.yaml"
+    settings = YamlFile.read(file).values if file.is_file() else {}
+    if config.as_json:
+        numbers = numbers_of(config.run)
+        console.print_json(run.to_json() | {"run": str(config.run), "settings": settings, "numbers": numbers})
+        return 0
+    out = console.out()
+    out.print(", ".join(filter(None, [f"{run.name}: bough {run.made_by}", run.progress, run.result])), markup=False)
+    for key, value in settings.items():
+        out.print(console.printable(f"    {key}: {value}"), markup=False)
+    return 0
+
+
+def _row_json(row: SummaryRow) -> dict[str, Any]:
+    return asdict(replace(row, compared=None)) | {"compared": row.compared.to_json() if row.compared else None}
 
 
 def _show_plan(playing: Run) -> int:
@@ -88,7 +120,7 @@ def _show_plan(playing: Run) -> int:
 
 
 def _success_table(folder: Path, recipe: Recipe) -> Table:
-    """Success by evaluation, and what each stage between them brought."""
+    """The success rate of each evaluation, and its difference from the one before."""
     table = Table("evaluation", "success", "95% interval", "episodes", "against", "paired", box=None, pad_edge=False)
     for row in summary(folder, recipe):
         rate = "unknown" if row.success is None else f"{row.success:.1%}"
@@ -99,7 +131,7 @@ def _success_table(folder: Path, recipe: Recipe) -> Table:
 
 
 def _paired(found: Comparison) -> str:
-    """The difference task by task; its p-value is corrected for the number of rows."""
+    """The paired difference; its p-value is corrected for the number of rows."""
     low_high = ""
     if found.success.interval is not None:
         low_high = f" ({100 * found.success.interval.low:+.1f} to {100 * found.success.interval.high:+.1f})"

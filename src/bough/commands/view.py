@@ -37,9 +37,9 @@ def _serve(config: ViewConfig, answers: FolderAnswers) -> int:
     if guarded.token is not None:
         address += f"?token={guarded.token}"
     out = console.out()
-    out.print(f"{config.path} is shown at", markup=False)
+    out.print(f"Viewing {config.path} at", markup=False)
     out.print(address, style="bold", markup=False, soft_wrap=True)
-    out.print("Ctrl-C ends it.", style="dim")
+    out.print("Press Ctrl-C to stop.", style="dim")
     serve(make_app(answers, guarded), listening)
     return 0
 
@@ -54,5 +54,5 @@ def _export(config: ViewConfig, answers: FolderAnswers) -> int:
     out = console.out()
     out.print(f"{config.export}: {written.megabytes:.1f} MB, {written.records} records", markup=False)
     if written.left_out:
-        out.print(f"{written.left_out} records are left out; --max-records takes more", style="yellow", markup=False)
+        out.print(f"{written.left_out} records are not included; raise --max-records", style="yellow", markup=False)
     return 0

@@ -1,9 +1,9 @@
-"""One definition per stage: a `Config` class is at once the YAML keys, the flags and the Python arguments.
+"""One definition per command: a `Config` class defines the YAML keys, the flags and the Python arguments.
 
     SFTConfig(train_file="a.jsonl")                           # Python
     SFTConfig.load("run.yaml", {"learning_rate": "1e-5"})     # a file, then what flags override
 
-Unknown keys, wrong values and missing ones are reported all at once, each with its
+Unknown keys, wrong values and missing ones are reported together, each with its
 place, what is wrong and what is allowed.
 """
 
@@ -18,15 +18,16 @@ from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
 from pydantic.fields import FieldInfo
 
 from bough.config.code_names import code_in
+from bough.config.other_tools import RENAMED, translate
 from bough.config.yaml_file import YamlFile
 from bough.errors import InputError, did_you_mean
 
-# What the libraries take as a seed, a size or a count.
+# The largest seed, size or count that the libraries accept.
 LARGEST = 2**63 - 1
 
 
 class Config(BaseModel):
-    """Settings of one stage. Subclasses declare fields with a description each; that is all there is to it."""
+    """Settings of one command. Subclasses declare fields, each with a description."""
 
     model_config = ConfigDict(
         extra="forbid", frozen=True, validate_default=True, populate_by_name=True, allow_inf_nan=False
@@ -50,14 +51,21 @@ class Config(BaseModel):
         """The settings of a YAML file with `overrides` (from flags) on top."""
         document = YamlFile.read(file) if file is not None else YamlFile("", {}, {}, [])
         overrides = {cls.field_name(key): value for key, value in (overrides or {}).items()}
-        from_file = {key: value for key, value in document.values.items() if cls.field_name(key) not in overrides}
-        places = {key: f"{document.name}:{line}: " for key, line in document.lines.items() if key in from_file}
-        problems = document.problems + [
-            f"{places[key]}{key} names code ({name!r}), which a file must not: give it on the command line, {flag(key)}"
+        own_names, foreign = translate(document.values, cls.model_fields)
+        from_file = {key: value for key, value in own_names.items() if cls.field_name(key) not in overrides}
+        places = {RENAMED.get(key, key): f"{document.name}:{line}: " for key, line in document.lines.items()}
+        problems = [
+            *document.problems,
+            *(f"{places.get(RENAMED.get(key, key), '')}{said}" for key, said in foreign.items()),
+        ]
+        problems += [
+            f"{places[key]}{key} names code ({name!r}), which a file may not do; give it as a flag, {flag(key)}"
             for key, name in code_in(from_file)
         ]
         values = from_file | overrides
-        source = " and ".join(filter(None, [document.name, "the flags" if overrides or not document.name else ""]))
+        source = document.name or "the command line"
+        if document.name and overrides:
+            source = f"{document.name} with the flags"
         try:
             settings = cls(**values)
         except InputError as error:
@@ -69,19 +77,19 @@ class Config(BaseModel):
 
     @classmethod
     def field_name(cls, key: str) -> str:
-        """The field that a key means: itself, or the field it is another name of."""
+        """The name of the field that a key stands for: itself, or the field it is an alias of."""
         for name, info in cls.model_fields.items():
             if key in other_names(info):
                 return name
         return key
 
     def to_yaml(self) -> str:
-        """The resolved settings, as a file that `load` reads back to the same."""
+        """The resolved settings, as a file that `load` reads."""
         return yaml.safe_dump(self.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
 
 
 def other_names(info: FieldInfo) -> list[str]:
-    """The keys besides its own name under which a field may be given (other tools' words for it)."""
+    """Aliases of a field: its names in other tools."""
     choices = getattr(info.validation_alias, "choices", [])
     return [str(choice) for choice in choices]
 
@@ -92,7 +100,7 @@ def flag(name: str) -> str:
 
 
 def is_positional(info: FieldInfo) -> bool:
-    """Whether the command line takes the field as a bare word."""
+    """Whether the field is a positional argument of the command line."""
     return isinstance(info.json_schema_extra, dict) and bool(info.json_schema_extra.get("positional"))
 
 

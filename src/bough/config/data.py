@@ -1,4 +1,4 @@
-"""Settings of the `bough data` verbs."""
+"""Settings of the `bough data` commands."""
 
 from __future__ import annotations
 
@@ -8,34 +8,38 @@ from typing import Literal
 from pydantic import Field
 
 from bough.config.base import Config
+from bough.config.report import ReportConfig
 
 
 class SourceConfig(Config):
-    """What is read."""
+    """Input data."""
 
     file: Path = Field(
         description="a .jsonl (plain, .zst, .gz, .xz), .json or .parquet file, a folder of such shards, a saved "
-        "Hugging Face data set, or one on the hub as hf://org/name/split",
+        "Hugging Face dataset, or one on the Hub as hf://org/name/split",
         json_schema_extra={"positional": True},
     )
     format: str = Field("auto", description="the file's format; `bough data formats` lists them")
 
 
-class StatsConfig(SourceConfig):
-    """Counts, lengths and rewards of a data file."""
+class StatsConfig(SourceConfig, ReportConfig):
+    """Prints counts, lengths and rewards of a data file."""
 
 
-class ValidateConfig(SourceConfig):
-    """Names every bad row of a data file as file:line, and counts them by reason."""
+class ValidateConfig(SourceConfig, ReportConfig):
+    """Lists the bad rows of a data file as file:line, one line per problem, and counts them by reason.
+
+    Exits with 2 if there is a bad row.
+    """
 
 
 class ConvertConfig(SourceConfig):
-    """Writes a data file in another format."""
+    """Converts a data file to another format."""
 
     to: str = Field("bough", description="the format to write: bough, trl, knowlyr-sft, knowlyr-dpo or knowlyr-grpo")
     output: Path = Field(description="the file to write: .jsonl or .jsonl.zst", json_schema_extra={"short": "-o"})
     on_error: Literal["stop", "skip"] = Field(
-        "stop", description="a bad row: stop writes nothing and names them all, skip leaves them out and counts them"
+        "stop", description="bad rows: stop lists them all and writes nothing, skip drops and counts them"
     )
     overwrite: bool = Field(False, description="replace the output file if it exists")
 
@@ -43,9 +47,9 @@ class ConvertConfig(SourceConfig):
 class ShowConfig(SourceConfig):
     """Prints records as readable transcripts."""
 
-    index: int = Field(0, ge=0, description="which record to show first, from 0")
-    count: int = Field(1, ge=1, description="how many records to show")
+    index: int = Field(0, ge=0, description="the first record to show, counted from 0")
+    count: int = Field(1, ge=1, description="number of records to show")
 
 
-class FormatsConfig(Config):
-    """Lists the file formats Bough reads and writes."""
+class FormatsConfig(ReportConfig):
+    """Lists the file formats that Bough reads and writes."""

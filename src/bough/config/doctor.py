@@ -8,11 +8,15 @@ from pydantic import Field
 
 from bough.config.calls import CallsConfig
 from bough.config.data import SourceConfig
+from bough.config.report import ReportConfig
 
 
-class DoctorConfig(CallsConfig, SourceConfig):
-    """Shows which tokens of a data file a model would be trained on, counts them, and says what is wrong."""
+class DoctorConfig(CallsConfig, SourceConfig, ReportConfig):
+    """Shows which tokens of a data file a model would be trained on, counts them, and reports problems.
 
-    samples: int = Field(1, ge=0, description="how many records to show token by token")
-    limit: int = Field(1000, ge=1, description="how many records to tokenise")
-    output: Path | None = Field(None, description="a run folder for the settings, the report and the ledger")
+    Exits with 2 if a row is bad, an answer does not fit, or nothing would be trained.
+    """
+
+    samples: int = Field(1, ge=0, description="number of records to show token by token")
+    limit: int = Field(1000, ge=1, description="number of records to tokenise")
+    output: Path | None = Field(None, description="a folder for the settings, the report and the ledger")

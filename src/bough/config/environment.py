@@ -1,4 +1,4 @@
-"""Settings that say which world, and which of its tasks."""
+"""Settings of the environment and its tasks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from bough.config.yaml_file import read_value
 
 
 def key_values(value: Any) -> Any:
-    """`key=value` words from the command line, as a mapping; values are read as YAML."""
+    """`key=value` arguments of the command line, as a mapping; values are read as YAML."""
     if not isinstance(value, list):
         return value
     options = {}
@@ -31,7 +31,7 @@ def key_values(value: Any) -> Any:
 
 
 def _options(value: Any) -> Any:
-    """A world's settings, which may be written as flags are."""
+    """An environment's options; on the command line dashes may stand for underscores."""
     found = key_values(value)
     return {key.replace("-", "_"): one for key, one in found.items()} if isinstance(value, list) else found
 
@@ -40,24 +40,26 @@ OptionValues = Annotated[dict[str, JsonValue], BeforeValidator(_options)]
 
 
 class EnvironmentConfig(Config):
-    """Which world, and which of its tasks."""
+    """Environment and tasks."""
 
     environment: str = Field(
         description="household, web, interpreter, an installed plug-in, module:Class or path/to/file.py:Class"
     )
     options: OptionValues = Field(
-        {}, description="the world's own settings as key=value (`bough env list NAME` shows them)"
+        {}, description="options of the environment as key=value (`bough env list NAME` lists them)"
     )
-    split: str = Field("train", description="train, seen or unseen: which tasks to draw from")
-    task_file: Path | None = Field(None, description="tasks from a JSON Lines file instead of the world's own")
-    seed: int = Field(0, ge=0, description="fixes the tasks and every draw")
+    split: str = Field("train", description="the split to draw tasks from: train, seen or unseen")
+    task_file: Path | None = Field(
+        None, description="a JSON Lines file of tasks, instead of the environment's own tasks"
+    )
+    seed: int = Field(0, ge=0, description="random seed of the tasks and of sampling")
 
 
-def make_options(kind: type[Config], values: Mapping[str, JsonValue]) -> Config:
-    """A world's options out of what was given; text for a list is split at its commas."""
+def make_options(options_class: type[Config], values: Mapping[str, JsonValue]) -> Config:
+    """An environment's options from the given values; text for a list is split at commas."""
     ready = dict(values)
-    for name, info in kind.model_fields.items():
+    for name, info in options_class.model_fields.items():
         value = ready.get(name)
         if isinstance(value, str) and get_origin(plain_type(info.annotation)) is list:
             ready[name] = [part.strip() for part in value.split(",") if part.strip()]
-    return kind(**ready)
+    return options_class(**ready)

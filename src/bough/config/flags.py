@@ -1,7 +1,7 @@
-"""The flags of a verb, made from its `Config`: names, help and defaults stand in one place only.
+"""The flags of a command, made from its `Config`: names, help and defaults are defined in one place.
 
-Flags are parsed as text; the Config gives them their types together with the YAML file,
-so that every problem of both is reported at once.
+Flags are parsed as text. The Config converts them together with the YAML file, so that
+the problems of both are reported together.
 """
 
 from __future__ import annotations
@@ -10,13 +10,17 @@ import argparse
 import inspect
 import types
 from collections.abc import Sequence
-from typing import Any, Literal, NoReturn, Union, get_args, get_origin
+from pathlib import Path
+from typing import Annotated, Any, Literal, NoReturn, Union, get_args, get_origin
 
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from bough.config.base import Config, flag, is_positional, other_names
 from bough.errors import InputError
+
+# What a flag's value is called in help.
+METAVARS = {int: "INT", float: "FLOAT", str: "TEXT", Path: "PATH"}
 
 
 class Parser(argparse.ArgumentParser):
@@ -48,15 +52,15 @@ def build(config: type[Config], prog: str, examples: str = "") -> Parser:
             title = (owner.__doc__ or "").strip().rstrip(".") if owner is not config else "settings"
             groups[owner] = parser.add_argument_group(title)
         _add_flag(groups[owner], name, info)
-    common = parser.add_argument_group("common to all verbs")
+    common = parser.add_argument_group("all commands")
     if any(not is_positional(info) for info in config.model_fields.values()):
         common.add_argument("--config", metavar="FILE", help="a YAML file with these settings; flags override it")
-    common.add_argument("--debug", action="store_true", help="show the traceback of an error")
+    common.add_argument("--debug", action="store_true", help="show the traceback of an error; also before the command")
     return parser
 
 
 def parse(config: type[Config], parser: Parser, arguments: Sequence[str]) -> Config:
-    """The settings that `arguments` give. --debug is heeded where errors are caught, not here."""
+    """The settings that `arguments` give. --debug takes effect where errors are caught, not here."""
     words = [_dashed(word) for word in arguments]
     known, unknown = parser.parse_known_args(words)
     given = vars(known)
@@ -65,7 +69,7 @@ def parse(config: type[Config], parser: Parser, arguments: Sequence[str]) -> Con
 
 
 def _usage(config: type[Config], prog: str) -> str:
-    """Short: the flags are all explained below it."""
+    """Short: all flags are explained below it."""
     words = [name.upper() for name, info in config.model_fields.items() if is_positional(info)]
     required = [
         f"{flag(name)} …"
@@ -76,28 +80,39 @@ def _usage(config: type[Config], prog: str) -> str:
 
 
 def _add_flag(group: Any, name: str, info: FieldInfo) -> None:
-    names = [flag(name), *(flag(other) for other in other_names(info) if other != name)]
+    others = [flag(other) for other in other_names(info) if other != name]
+    # A field cannot be called `json`, which pydantic has taken, but a flag can.
+    names = others if _extra(info).get("renamed") else [flag(name), *others]
     if short := _extra(info).get("short"):
         names.insert(0, str(short))
     options: dict[str, Any] = {"dest": name, "help": _help(info)}
     kind = plain_type(info.annotation)
     if kind is bool:
         group.add_argument(*names, action=argparse.BooleanOptionalAction, **options)
-    elif get_origin(kind) in (list, dict):
-        shown = "X" if get_origin(kind) is list else "KEY=VALUE"
-        group.add_argument(*names, nargs="+", action="extend", metavar=shown, **options)
+    elif get_origin(kind) is dict:
+        group.add_argument(*names, nargs="+", action="extend", metavar="KEY=VALUE", **options)
+    elif get_origin(kind) is list:
+        group.add_argument(*names, nargs="+", action="extend", metavar=_metavar(get_args(kind)[0]), **options)
     else:
-        choices = get_args(kind) if get_origin(kind) is Literal else ()
-        shown = "{" + ",".join(map(str, choices)) + "}" if choices else getattr(kind, "__name__", "value").upper()
-        group.add_argument(*names, metavar=shown, **options)
+        group.add_argument(*names, metavar=_metavar(kind), **options)
 
 
 def plain_type(annotation: Any) -> Any:
-    """The type without its None."""
+    """The type without its None and its validators."""
+    if get_origin(annotation) is Annotated:
+        return plain_type(get_args(annotation)[0])
     if get_origin(annotation) in (Union, types.UnionType):
         inner = [argument for argument in get_args(annotation) if argument is not type(None)]
-        return inner[0] if len(inner) == 1 else str
+        return plain_type(inner[0]) if len(inner) == 1 else str
     return annotation
+
+
+def _metavar(annotation: Any) -> str:
+    """What stands for a value in help: the choices, or the kind of value."""
+    kind = plain_type(annotation)
+    if get_origin(kind) is Literal:
+        return "{" + ",".join(map(str, get_args(kind))) + "}"
+    return METAVARS[kind]
 
 
 def _help(info: FieldInfo) -> str:
@@ -127,12 +142,12 @@ def _dashed(word: str) -> str:
 
 
 def _unknown(words: list[str]) -> dict[str, Any]:
-    """What argparse did not know, as settings, so that the Config can say what was meant."""
+    """Flags that argparse does not know, as settings, so that the Config can suggest the right name."""
     unknown = {}
     for word in words:
         if word.startswith("--"):
             unknown[word.partition("=")[0].removeprefix("--").replace("-", "_")] = ""
     strays = [word for word in words if not word.startswith("-")]
     if not unknown and words:
-        raise InputError(f"there is no place for {' '.join(strays or words)!r} here; see --help")
+        raise InputError(f"unexpected argument {' '.join(strays or words)!r}; see --help")
     return unknown

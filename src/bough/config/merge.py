@@ -11,17 +11,17 @@ from bough.config.base import Config
 
 
 class MergeConfig(Config):
-    """Writes a plain model: the base with an adapter's changes in its own weights."""
+    """Merges an adapter into its base model and writes the result as a model of its own."""
 
-    adapter: Path = Field(description="the adapter's folder", json_schema_extra={"positional": True})
+    adapter: Path = Field(description="the folder of the adapter", json_schema_extra={"positional": True})
     output: Path = Field(
-        description="the folder to write, or a file whose name ends in .gguf for llama.cpp",
+        description="the folder to write, or a file that ends in .gguf, for llama.cpp",
         json_schema_extra={"short": "-o"},
     )
     gguf_type: Literal["f32", "f16", "bf16", "q8_0"] | None = Field(
-        None, description="how a GGUF file holds the weights (default: f16)"
+        None, description="data type of the weights in a GGUF file (default: f16)"
     )
-    model: str | None = Field(None, description="the base model (default: the one that the adapter names)")
+    model: str | None = Field(None, description="the base model (default: the one named in the adapter)")
 
     @property
     def is_gguf(self) -> bool:
@@ -31,5 +31,5 @@ class MergeConfig(Config):
     @model_validator(mode="after")
     def _a_type_needs_its_file(self) -> Self:
         if self.gguf_type and not self.is_gguf:
-            raise ValueError(f"gguf_type belongs to an output whose name ends in .gguf, and this is {self.output}")
+            raise ValueError(f"gguf_type needs an output that ends in .gguf; it is {self.output}")
         return self

@@ -1,13 +1,13 @@
-"""Names that become part of a path. They come out of files, so they must not be able to lead elsewhere."""
+"""Names that become part of a path. They come from files, so they must not lead out of the folder."""
 
 from __future__ import annotations
 
 import re
 
 NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,99}")
-RULE = "a name has letters, digits, dashes, underscores and dots (not first), 100 at most"
+RULE = "a name consists of at most 100 letters, digits, dashes, underscores and dots, and no dot first"
 
 
 def is_name(text: str) -> bool:
-    """Whether `text` can be a file's or a folder's name, here and nowhere else."""
+    """Whether `text` can be the name of a file or folder inside another."""
     return NAME.fullmatch(text) is not None

@@ -11,19 +11,19 @@ from bough.config.environment import EnvironmentConfig, OptionValues
 
 
 class PlayConfig(EnvironmentConfig):
-    """Play in a world yourself, or replay actions from a file.
+    """Lets you play in an environment, or replays actions from a file.
 
-    At the prompt: write an action; an empty line lists what can be done; Ctrl-D ends.
+    At the prompt: type an action; an empty line lists the possible actions; Ctrl-D ends the episode.
     """
 
     environment: str = Field(
         description="household, web, interpreter, a plug-in, module:Class or path/to/file.py:Class",
         json_schema_extra={"positional": True},
     )
-    task: str | None = Field(None, description="a task's number, counted from 0, or its id (default: the first)")
+    task: str | None = Field(None, description="the number of a task, counted from 0, or its id (default: the first)")
     game: Path | None = Field(None, description="a game file to play (household: an official game.tw-pddl)")
     actions: Path | None = Field(
-        None, description="actions, one a line, as plain text or JSON strings; - reads them from standard input"
+        None, description="a file of actions, one per line, as plain text or JSON strings; - reads standard input"
     )
     json_lines: bool = Field(
         False,
@@ -33,26 +33,28 @@ class PlayConfig(EnvironmentConfig):
 
 
 class EnvListConfig(Config):
-    """Which worlds there are, or what one of them can be asked for."""
+    """Lists the environments, or the options of one of them."""
 
     environment: str | None = Field(
-        None, description="show this world's options", json_schema_extra={"positional": True}
+        None, description="show the options of this environment", json_schema_extra={"positional": True}
     )
 
 
 class EnvCheckConfig(Config):
-    """Tests whether an environment keeps the contract: determinism, replay, bad input, close."""
+    """Checks an environment against the contract: determinism, replay, bad input, close."""
 
     environment: str = Field(
         description="a name, module:Class or path/to/file.py:Class", json_schema_extra={"positional": True}
     )
-    options: OptionValues = Field({}, description="the world's own settings as key=value")
-    task_file: Path | None = Field(None, description="tasks from a JSON Lines file instead of the world's own")
-    tasks: int = Field(5, ge=1, description="how many tasks to try")
-    seed: int = Field(0, ge=0, description="fixes the tasks")
+    options: OptionValues = Field({}, description="options of the environment as key=value")
+    task_file: Path | None = Field(
+        None, description="a JSON Lines file of tasks, instead of the environment's own tasks"
+    )
+    tasks: int = Field(5, ge=1, description="number of tasks to check")
+    seed: int = Field(0, ge=0, description="random seed of the tasks")
 
 
 class EnvSetupConfig(Config):
-    """Installs what a world needs besides Python packages (web: a browser)."""
+    """Installs what an environment needs besides Python packages (web: a browser)."""
 
-    environment: str = Field(description="the world", json_schema_extra={"positional": True})
+    environment: str = Field(description="the environment", json_schema_extra={"positional": True})

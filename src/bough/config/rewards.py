@@ -1,4 +1,4 @@
-"""Settings that say what an episode is worth."""
+"""Settings of the rewards of an episode."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Weight = float | dict[str, JsonValue]
 
 
 def _pairs(value: Any) -> Any:
-    """`reward=weight` words from the command line, as a mapping; the weight is read as YAML."""
+    """`reward=weight` arguments of the command line, as a mapping; the weight is read as YAML."""
     if not isinstance(value, list):
         return value
     rewards: dict[str, Any] = {}
@@ -40,11 +40,11 @@ RewardWeights = Annotated[dict[str, Weight], BeforeValidator(_pairs), AfterValid
 
 
 class RewardsConfig(Config):
-    """What an episode is worth."""
+    """Rewards."""
 
     rewards: RewardWeights = Field(
         {},
         description="rewards and their weights, as outcome=1 tool_call=1 'overlong={weight: 1, max_length: 4096}': "
         "outcome, progress, steps, format, tool_call, overlong, module:function or path/to/file.py:function "
-        "(default: what the world said)",
+        "(default: the environment's own reward)",
     )

@@ -9,34 +9,38 @@ from pydantic import BeforeValidator, Field, JsonValue
 
 from bough.config.base import Config
 from bough.config.environment import key_values
+from bough.config.report import ReportConfig
 
 
 class RunConfig(Config):
-    """Plays the stages of a recipe. A run that was stopped goes on; stages that have not changed are skipped."""
+    """Runs the stages of a recipe. A stopped run resumes; stages whose inputs have not changed are skipped."""
 
     recipe: str = Field(
-        description="a .yaml file, or a shipped recipe's name (--dry-run shows its stages)",
+        description="a .yaml file, or the name of a shipped recipe (--dry-run shows its stages)",
         json_schema_extra={"positional": True},
     )
     output_dir: Path | None = Field(
-        None, description="the run's folder (default: runs/ and the recipe's name)", json_schema_extra={"short": "-o"}
+        None,
+        description="the run folder (default: runs/NAME, with the name of the recipe)",
+        json_schema_extra={"short": "-o"},
     )
     set: Annotated[dict[str, JsonValue], BeforeValidator(key_values)] = Field(
-        {}, description="change the recipe: model=…, seed=…, world.max_turns=…, or STAGE.SETTING=… by verb or name"
+        {},
+        description="change the recipe: model=…, seed=…, world.max_turns=…, or STAGE.SETTING=… (a command or a name)",
     )
     report_to: list[Literal["mlflow", "wandb", "tensorboard", "none"]] | None = Field(
-        None, description="trackers besides the run's own files; none: no other (default: mlflow where it is installed)"
+        None, description="trackers to use in addition to the run folder, or none (default: mlflow if it is installed)"
     )
-    dry_run: bool = Field(False, description="check every stage's settings and show them; run nothing")
+    dry_run: bool = Field(False, description="check and print the settings of every stage; run nothing")
 
 
-class RunsListConfig(Config):
-    """Which runs there are, and how far each has come."""
+class RunsListConfig(ReportConfig):
+    """Lists the runs in a folder and the progress of each: recipes and single commands."""
 
-    folder: Path = Field(Path("runs"), description="where to look", json_schema_extra={"positional": True})
+    folder: Path = Field(Path("runs"), description="the folder of the runs", json_schema_extra={"positional": True})
 
 
-class RunsShowConfig(Config):
-    """One run: its stages, what each was made of, its numbers."""
+class RunsShowConfig(ReportConfig):
+    """Shows one run: its stages, their inputs and outputs, its results."""
 
-    run: Path = Field(description="the run's folder", json_schema_extra={"positional": True})
+    run: Path = Field(description="the run folder", json_schema_extra={"positional": True})

@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from pydantic import AliasChoices, Field, ValidationInfo, field_validator, model_validator
+from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from bough.config.base import Config
 from bough.config.calls import CallsConfig
@@ -27,7 +27,6 @@ def learning_rate_field(lora: float, full: float) -> Any:
         None,
         gt=0,
         description=f"peak learning rate (default: {shown_lora} with LoRA, {shown_full} for all weights)",
-        validation_alias=AliasChoices("learning_rate", "lr"),
         json_schema_extra={"lora": lora, "full": full},
     )
 
@@ -142,22 +141,7 @@ class CurriculumConfig(Config):
     curriculum_warmup_epochs: int = Field(1, ge=1, description="epochs until all of the data is used")
 
 
-class KnowlyrConfig(Config):
-    """Settings of knowlyr-trainer that are always on in Bough."""
-
-    agent_format: Literal[True] = Field(
-        True, description="replies are always separate turns", json_schema_extra={"hidden": True}
-    )
-    mask_observations: Literal[True] = Field(
-        True, description="only replies are ever trained", json_schema_extra={"hidden": True}
-    )
-    chunk_long_trajectories: Literal[True] = Field(
-        True, description="long prompts always lose their oldest steps", json_schema_extra={"hidden": True}
-    )
-
-
 class TrainingConfig(
-    KnowlyrConfig,
     CurriculumConfig,
     KeepingConfig,
     MachineConfig,

@@ -1,7 +1,7 @@
-"""A YAML mapping with the line of each key, so that an error can say where.
+"""A YAML mapping with the line of each key, so that errors can name it.
 
-YAML lets a small text stand for a huge value (aliases of aliases) or a deep one, and a
-file may come from anywhere: what is larger than settings ever are is refused.
+A small YAML text can expand to a huge value (aliases of aliases) or a deeply nested one,
+and a file may come from anyone: files much larger than any settings are refused.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from bough.errors import InputError
 MAX_BYTES = 256 << 10
 MAX_VALUES = 20_000
 MAX_DEPTH = 50
-# A longer word is text, whatever it looks like: a number of a thousand digits only costs time.
+# A longer word is read as text: parsing a number of a thousand digits only costs time.
 MAX_NUMBER = 100
 
 
 @dataclass(frozen=True)
 class YamlFile:
-    """`values` by key, the `lines` the keys stand on, and `problems` YAML itself would let pass."""
+    """`values` and `lines` by key, and `problems` that YAML itself accepts, such as duplicate keys."""
 
     name: str
     values: dict[str, Any]
@@ -64,17 +64,17 @@ class YamlFile:
 
 
 def read_value(text: str) -> Any:
-    """The value that a word of the command line has, written as in YAML. Raises yaml.YAMLError."""
+    """The value of a command-line argument written as in YAML. Raises yaml.YAMLError."""
     loader = _Loader(text)
     return loader.construct(loader.get_single_node())
 
 
 class _Loader(yaml.SafeLoader):
-    """A safe loader with limits on what an input may grow to."""
+    """A safe loader that limits the size and depth of the values."""
 
     def __init__(self, text: str) -> None:
         super().__init__(text)
-        self._open = [0]  # the values so far inside each collection that is being read, the document's last
+        self._open = [0]  # number of values so far in each open collection, innermost last
         self._sizes: dict[yaml.Node, int] = {}
 
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
@@ -87,7 +87,7 @@ class _Loader(yaml.SafeLoader):
         node = super().compose_node(parent, index)
         assert node is not None
         if alias and node not in self._sizes:
-            raise yaml.MarkedYAMLError(problem="an alias of a value inside itself", problem_mark=mark)
+            raise yaml.MarkedYAMLError(problem="an alias inside the value it stands for", problem_mark=mark)
         if not alias:
             self._sizes[node] = self._open.pop()
         self._open[-1] += self._sizes[node]
@@ -105,5 +105,5 @@ class _Loader(yaml.SafeLoader):
         try:
             return None if node is None else self.construct_document(node)
         except (ValueError, KeyError, AttributeError, TypeError, OverflowError, RecursionError) as error:
-            # A tag that its value does not fit, such as !!bool maybe or !!timestamp now.
+            # A tag that does not fit its value, such as !!bool maybe or !!timestamp now.
             raise yaml.YAMLError(f"a value cannot be read: {type(error).__name__}: {error}") from None

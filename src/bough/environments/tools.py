@@ -71,6 +71,8 @@ class ToolEnvironment(Environment):
         super().__init_subclass__(**more)
         names = dict.fromkeys(name for base in reversed(cls.__mro__) for name in vars(base))
         marked = [name for name in names if getattr(getattr(cls, name, None), MARK, False)]
+        if taken := [name for name in marked if hasattr(ToolEnvironment, name)]:
+            raise TypeError(f"tool {cls.__name__}.{taken[0]}: every environment has {taken[0]}; choose another name")
         cls.schemas = {name: ToolSchema.of(cls, name) for name in marked}
         cls.tools = tuple(schema.to_json() for schema in cls.schemas.values())
 

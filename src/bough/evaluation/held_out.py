@@ -29,7 +29,7 @@ from bough.trajectories.reader import Reader
 from bough.types import Call, Group, Message, Pair, Turn
 
 log = logging.getLogger(__name__)
-# Records that are measured together: enough to share tokens, few enough to see progress.
+# Records per batch: enough to share prefixes, few enough to see progress.
 TOGETHER = 16
 
 
@@ -153,7 +153,7 @@ def measure(config: EvalConfig) -> dict[str, Any]:
     samples = iter(reader)
     batch = list(islice(samples, TOGETHER))
     if not batch:
-        raise InputError(f"{config.eval_file}: no row can be read; bough data validate says why")
+        raise InputError(f"{config.eval_file}: no row can be read; `bough data validate` lists the problems")
     policy = Policy.load(model)
     no_reference = _load_reference(policy, Path(model))
     measured = HeldOut(policy.eval(), builder, config.token_budget, over_reference=no_reference is None)
@@ -163,12 +163,12 @@ def measure(config: EvalConfig) -> dict[str, Any]:
             bar.advance(bar.task_ids[0], len(batch))
             batch = list(islice(samples, TOGETHER))
     if measured.pairs and no_reference:
-        log.warning("preference_accuracy_over_reference is left out: %s.", no_reference)
+        log.warning("preference_accuracy_over_reference is not computed: %s.", no_reference)
     return measured.to_json() | {"rows": reader.rows, "rows_skipped": dict(reader.skipped)}
 
 
 def _load_reference(policy: Policy, folder: Path) -> str | None:
-    """Gives an adapter the reference it was trained against; returns why there is none where that cannot be done."""
+    """Loads the reference that an adapter was trained against; returns the reason if it has none."""
     if not policy.has_adapter:
         return "a whole model contains no reference"
     try:

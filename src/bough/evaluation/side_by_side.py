@@ -52,7 +52,7 @@ def side_by_side(files: Mapping[Path, Results], config: CompareConfig) -> SideBy
 
 
 def _check_comparable(files: Mapping[Path, Results]) -> None:
-    """Results of other environments, tasks or draws say nothing about each other."""
+    """Results from different environments, splits or seeds cannot be compared."""
     (first, reference), *others = files.items()
     problems = [
         f"{what} is {getattr(reference, what)!r} in {first} and {getattr(results, what)!r} in {path}"
@@ -65,7 +65,7 @@ def _check_comparable(files: Mapping[Path, Results]) -> None:
 
 
 def _named_apart(files: Mapping[Path, Results]) -> list[ModelResult]:
-    """All models; one name in several files is told apart by the file."""
+    """All models; a name that occurs in several files gets the file added."""
     names = [model.name for results in files.values() for model in results.models]
     return [
         model.model_copy(update={"name": f"{model.name} ({path})"}) if names.count(model.name) > 1 else model
@@ -75,7 +75,7 @@ def _named_apart(files: Mapping[Path, Results]) -> list[ModelResult]:
 
 
 def _notes(models: list[ModelResult]) -> list[str]:
-    """Settings that differ between models: that may be on purpose, but should be known."""
+    """Settings that differ between the models: allowed, but the reader should know."""
     keys = sorted({key for model in models for key in model.settings} - {"adapter"})
     values = {key: [model.settings.get(key) for model in models] for key in keys}
-    return [f"note: {key} differs: {some}" for key, some in values.items() if any(one != some[0] for one in some)]
+    return [f"{key} differs: {some}" for key, some in values.items() if any(one != some[0] for one in some)]

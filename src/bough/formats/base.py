@@ -1,4 +1,4 @@
-"""What a file format is, and the pieces that every reader of rows needs.
+"""What a file format is, and the functions that every reader of rows needs.
 
 A format turns one row (a JSON object) into one record and, where it can be written,
 back. A row that cannot be read raises `RowError` with one of the reasons below.
@@ -7,7 +7,6 @@ back. A row that cannot be read raises `RowError` with one of the reasons below.
 from __future__ import annotations
 
 import functools
-import hashlib
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
+from bough.digest import text_digest
 from bough.errors import RowError
 from bough.types import Group, Message, Pair, Trajectory, Turn, split_conversation
 
@@ -38,13 +38,13 @@ REASONS = {
     "empty_completion": "a reply that should be trained is empty",
     "same_reply": "chosen equals rejected",
     "unbalanced_roles": "the roles do not alternate as a conversation does",
-    "cannot_express": "the record holds something the target format has no place for",
+    "cannot_express": "the record contains something that the target format cannot express",
 }
 
 
 @dataclass(frozen=True)
 class Format:
-    """One file format: how to know it, read it and (where `write` is given) write it."""
+    """One file format: how to recognise, read and (if `write` is given) write it."""
 
     name: str
     about: str
@@ -54,7 +54,7 @@ class Format:
 
 
 def reader(read: Callable[[Row], Read]) -> Callable[[Row], Read]:
-    """`read`, so that whatever is wrong with a row comes out as RowError."""
+    """`read`, with every error about a row turned into a RowError."""
 
     @functools.wraps(read)
     def guarded(row: Row) -> Read:
@@ -63,7 +63,7 @@ def reader(read: Callable[[Row], Read]) -> Callable[[Row], Read]:
         except ValidationError as error:
             raise row_error(error) from None
         except UnicodeEncodeError:
-            raise RowError("not_utf8", "a text holds half a character (a lone surrogate)") from None
+            raise RowError("not_utf8", "a text contains a lone surrogate (half a character)") from None
         except RecursionError:
             raise RowError("wrong_type", "the row is nested too deeply") from None
 
@@ -71,7 +71,7 @@ def reader(read: Callable[[Row], Read]) -> Callable[[Row], Read]:
 
 
 def field(row: Row, key: str, kind: type | tuple[type, ...], where: str = "") -> Any:
-    """`row[key]`, which must be there, not null, and of `kind`."""
+    """`row[key]`, which must be present, not null, and of `kind`."""
     value = optional(row, key, kind, where)
     if value is None:
         raise RowError("missing_field", f'{where}"{key}" is missing')
@@ -79,13 +79,13 @@ def field(row: Row, key: str, kind: type | tuple[type, ...], where: str = "") ->
 
 
 def optional(row: Row, key: str, kind: type | tuple[type, ...], where: str = "") -> Any:
-    """`row[key]`, which must be of `kind`, or None where it is absent or null."""
+    """`row[key]`, which must be of `kind`, or None if it is absent or null."""
     value = row.get(key)
     return None if value is None else typed(value, kind, f'{where}"{key}"')
 
 
 def typed(value: Any, kind: type | tuple[type, ...], what: str) -> Any:
-    """`value`, which must be of `kind` (a bool is no number) and, if it is text, sound."""
+    """`value`, which must be of `kind` (a bool is not a number) and, if it is text, valid Unicode."""
     kinds = kind if isinstance(kind, tuple) else (kind,)
     if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
         names = " or ".join(JSON_NAMES[k] for k in kinds if k is not int or float not in kinds)
@@ -94,7 +94,7 @@ def typed(value: Any, kind: type | tuple[type, ...], what: str) -> Any:
 
 
 def number(row: Row, key: str, where: str = "") -> float | None:
-    """`row[key]` as a finite float, None where it is absent."""
+    """`row[key]` as a finite float, None if it is absent."""
     return None if row.get(key) is None else finite(row[key], f'{where}"{key}"')
 
 
@@ -116,7 +116,7 @@ def rest(row: Row, *known: str) -> dict[str, Any]:
 
 
 def jsonable(value: Any) -> Any:
-    """`value` as JSON can hold it: NaN (a table's missing number) as null, a date as text.
+    """`value` as JSON can express it: NaN (a missing number in a table) as null, a date as text.
 
     Half a character (a lone surrogate, which JSON's escapes allow) raises UnicodeEncodeError.
     """
@@ -150,7 +150,7 @@ def split_turns(
     if not turns:
         raise RowError("unbalanced_roles", "no assistant message: there is nothing to train")
     if before:
-        raise RowError("unbalanced_roles", f"message {begin} is a {before[0].role} message; a reply must stand there")
+        raise RowError("unbalanced_roles", f"message {begin} is a {before[0].role} message; it must be a reply")
     flags = [True] * len(turns) if trained is None else list(trained)
     replies = [i for i, message in enumerate(messages) if message.role == "assistant" and i >= begin]
     for i, turn, flag in zip(replies, turns, flags, strict=True):
@@ -164,7 +164,7 @@ def check_roles(messages: list[Message]) -> None:
     previous: Message | None = None
     for i, message in enumerate(messages):
         if message.role == "system" and previous is not None:
-            raise RowError("unbalanced_roles", f"message {i} is a system message; only the first may be")
+            raise RowError("unbalanced_roles", f"message {i} is a system message; only the first message may be one")
         if message.role == "assistant" and (previous is None or previous.role not in ("user", "tool")):
             before = previous.role if previous else "nothing"
             raise RowError(
@@ -176,11 +176,8 @@ def check_roles(messages: list[Message]) -> None:
 
 
 def digest(*messages: Message) -> str:
-    """A short name for these messages: equal messages, equal name, on any machine."""
-    hasher = hashlib.blake2b(digest_size=8)
-    for message in messages:
-        hasher.update(message.model_dump_json(exclude_defaults=True).encode() + b"\n")
-    return hasher.hexdigest()
+    """A short name for these messages; equal messages have equal names on any machine."""
+    return text_digest("".join(f"{message.model_dump_json(exclude_defaults=True)}\n" for message in messages), size=8)
 
 
 JSON_NAMES: dict[type, str] = {
@@ -199,7 +196,7 @@ def _json_name(value: Any) -> str:
 
 
 def row_error(error: ValidationError) -> RowError:
-    """What pydantic found, as one sentence and the reason of the first finding."""
+    """The errors of pydantic in one sentence, with the reason of the first."""
     findings = error.errors(include_url=False, include_context=False, include_input=False)
     sentences = [f"{_place(finding['loc'])}{finding['msg'].removeprefix('Value error, ')}" for finding in findings[:3]]
     if len(findings) > 3:

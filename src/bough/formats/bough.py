@@ -1,4 +1,4 @@
-"""Bough's own rows: one record a line, its kind and schema version first.
+"""Bough's own format: one record per line, its kind and schema version first.
 
     {"bough": "trajectory/1", "id": "…", "task": {…}, "start": […], "turns": […], …}
 
@@ -21,7 +21,7 @@ from bough.formats.base import Format, Row, Sample, row_error
 from bough.types import Call, Group, Pair, Trajectory
 
 VERSION = 1
-# Sharing makes a long history short on disk; whole again, this many tokens take half a gigabyte.
+# Shared prefixes are stored once; restored, this many tokens take half a gigabyte.
 MAX_TOKENS = 1 << 26
 KINDS: dict[str, type[Sample]] = {"trajectory": Trajectory, "pair": Pair, "group": Group}
 
@@ -44,7 +44,7 @@ def read(row: Row) -> Sample:
             raise RowError("wrong_type", f'"shared" is {count!r}; the call before it has {len(previous)} tokens')
         total += count + len(call.prompt_ids)
         if total > MAX_TOKENS:
-            raise RowError("too_large", f"the prompts have more than {MAX_TOKENS:,} tokens in all")
+            raise RowError("too_large", f"the prompts have more than {MAX_TOKENS:,} tokens in total")
         call.prompt_ids[:0] = previous[:count]
         previous = call.prompt_ids + call.completion_ids
     return record
@@ -65,12 +65,12 @@ def write(record: Sample) -> Row:
 
 
 def prompt_tokens(row: Row) -> int:
-    """How many tokens the prompts of a row have in all, when they are whole again. Raises where it is no record."""
+    """Number of tokens of the prompts of a row once they are restored. Raises if the row is not a record."""
     return sum(int(stored.get("shared", 0)) + len(stored["prompt_ids"]) for stored in _stored_calls(row))
 
 
 def common_prefix(left: list[int], right: list[int]) -> int:
-    """How many leading items the two lists share."""
+    """Number of leading items that the two lists share."""
     short = min(len(left), len(right))
     if left[:short] == right[:short]:
         return short
@@ -104,7 +104,7 @@ def _calls(record: Sample) -> Iterator[Call]:
 
 FORMAT = Format(
     name="bough",
-    about="Bough's own record, exact tokens included",
+    about="Bough's own format, with exact tokens",
     matches=lambda row: "bough" in row,
     read=read,
     write=write,

@@ -1,4 +1,4 @@
-"""What a record knows beside its messages, as columns: the same names in every format.
+"""The fields of a record besides its messages, as columns with the same names in every format.
 
 `id` names an episode; `task_id`, `environment`, `seed` and `task_data` say of which task;
 `reward` is the reward of that name and `rewards` holds the others; `success` and `stop`
@@ -19,7 +19,7 @@ ENDING = ("reward", "rewards", "success", "stop")
 
 
 def read_task(row: Row, start: list[Message], unnamed: str | None = None) -> Task:
-    """The task of a row; where it has no name and no `unnamed` is given, the same start is the same task."""
+    """The task of a row. If it has no name and no `unnamed` is given, rows with the same start have the same task."""
     return Task(
         id=name(row, "task_id") or unnamed or digest(*start),
         environment=optional(row, "environment", str),
@@ -29,7 +29,7 @@ def read_task(row: Row, start: list[Message], unnamed: str | None = None) -> Tas
 
 
 def read_trajectory(row: Row, start: list[Message], turns: list[Turn], *own: str, **more: Any) -> Trajectory:
-    """The trajectory of a row whose format reads the columns `own` by itself."""
+    """The trajectory of a row; the format itself reads the columns `own`."""
     return Trajectory(
         id=name(row, "id") or digest(*conversation(start, turns)),
         task=read_task(row, start, unnamed=name(row, "id")),
@@ -63,7 +63,7 @@ def read_pair(
     margin: str = "margin",
     **more: Any,
 ) -> Pair:
-    """The pair of a row whose format reads the columns `own` by itself."""
+    """The pair of a row; the format itself reads the columns `own`."""
     if [turn.reply for turn in chosen] == [turn.reply for turn in rejected]:
         raise RowError("same_reply", '"rejected" equals "chosen"; a preference pair needs two different replies')
     return Pair(
@@ -79,12 +79,12 @@ def read_pair(
 
 
 def name(row: Row, key: str, where: str = "") -> str | None:
-    """`row[key]` as a name: text, or a whole number as text; None where there is none."""
+    """`row[key]` as a name: text, or a whole number as text; None if there is none."""
     value = optional(row, key, (str, int), where)
     try:
         return None if value is None or value == "" else str(value)
     except ValueError:  # Python refuses to print whole numbers of thousands of digits
-        raise RowError("wrong_type", f'{where}"{key}" is too long a number for a name') from None
+        raise RowError("wrong_type", f'{where}"{key}" is a number too long for a name') from None
 
 
 def write_task(task: Task) -> Row:
@@ -93,7 +93,7 @@ def write_task(task: Task) -> Row:
 
 
 def write_id(trajectory: Trajectory) -> Row:
-    """The column `id`, unless it is the one that a reader would make up."""
+    """The column `id`, unless it is the id that a reader would generate."""
     return {} if trajectory.id == digest(*trajectory.messages) else {"id": trajectory.id}
 
 
@@ -105,5 +105,5 @@ def write_ending(trajectory: Trajectory) -> Row:
 
 
 def given(**columns: Any) -> Row:
-    """The columns that say something: not null, not empty."""
+    """The columns that are neither null nor empty."""
     return {key: value for key, value in columns.items() if value is not None and value not in ({}, [])}

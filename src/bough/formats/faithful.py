@@ -1,4 +1,4 @@
-"""Writing without loss: a row is given out only if reading it gives the same record.
+"""Lossless writing: a row is written only if reading it gives the same record.
 
 Every other format is smaller than ours. Rather than list what each has no place for,
 a writer puts down what it can and lets its own reader judge. Two things may be lost,
@@ -20,21 +20,21 @@ _LOST: Any = {**_TURNS, "attempts": {"__all__": _TURNS}}
 
 
 def expect(record: Sample, kind: type[Kind], name: str) -> Kind:
-    """`record`, which must be of the only kind that the format `name` holds."""
+    """`record`, which must be of the kind that the format `name` can express."""
     if not isinstance(record, kind):
-        raise RowError("cannot_express", f"{name} holds no {type(record).__name__.lower()}")
+        raise RowError("cannot_express", f"{name} cannot express a {type(record).__name__.lower()}")
     return record
 
 
 def faithful(name: str, record: Sample, row: Row, read: Callable[[Row], Read]) -> Row:
-    """`row`, if `read` makes `record` of it; else RowError("cannot_express") says what would be lost."""
+    """`row`, if `read` turns it back into `record`; otherwise RowError("cannot_express") says what would be lost."""
     try:
         again = read(row)
     except RowError as error:
-        raise RowError("cannot_express", f"{name} cannot hold this record: {error}") from None
+        raise RowError("cannot_express", f"{name} cannot express this record: {error}") from None
     place = _difference(_comparable(record), _comparable(again))
     if place is not None:
-        raise RowError("cannot_express", f"{name} has no place for this record's {place}")
+        raise RowError("cannot_express", f"{name} cannot express {place} of this record")
     return row
 
 
@@ -46,7 +46,7 @@ def _comparable(record: Sample) -> Row:
 
 
 def _difference(wanted: Any, got: Any, place: str = "") -> str | None:
-    """Where the first difference stands, as a path."""
+    """The path of the first difference."""
     if wanted == got:
         return None
     parts: list[tuple[str, Any, Any]] = []

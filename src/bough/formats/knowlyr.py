@@ -1,6 +1,6 @@
 """knowlyr's rows: demonstrations (SFT), preferences (DPO) and groups of attempts (GRPO).
 
-How a `response` (or `chosen`, or `rejected`) becomes turns is told in `steps.py`. A row is
+How a `response` (or `chosen`, or `rejected`) becomes turns is described in `steps.py`. A row is
 written with `steps` where its replies are thoughts and actions and as text where not.
 GRPO's `step_rewards` are the rewards of the turns, one each; beside a response that stays one
 reply, several of them have no turn to belong to and are kept in the attempt's `info`.
@@ -41,7 +41,7 @@ def read_sft(row: Row) -> Trajectory:
     trajectory = read_trajectory(row, _asked(instruction, given_input), turns, "instruction", "input", own)
     if not given_input:
         return trajectory
-    # The two are one message; kept apart too, so that they can be written apart again.
+    # They form one message; they are also kept separately, so that they can be written separately again.
     data = {**trajectory.task.data, "instruction": instruction, "input": given_input}
     return trajectory.model_copy(update={"task": trajectory.task.model_copy(update={"data": data})})
 
@@ -65,7 +65,7 @@ def write_sft(record: Sample) -> Row:
 
 @reader
 def read_dpo(row: Row) -> Pair:
-    """A preference: `prompt`, `chosen`, `rejected`, and by how much (`reward_margin`)."""
+    """A preference: `prompt`, `chosen`, `rejected`, and the margin (`reward_margin`)."""
     start = _asked(field(row, "prompt", str))
     chosen, rejected = (read_text(field(row, side, str), f'"{side}"') for side in ("chosen", "rejected"))
     return read_pair(row, start, chosen, rejected, "prompt", "chosen", "rejected", margin="reward_margin")
@@ -92,7 +92,7 @@ def read_grpo(row: Row) -> Group:
     task = read_task(row, start)
     attempts = field(row, "trajectories", list)
     if not attempts:
-        raise RowError("missing_field", '"trajectories" is empty; a group needs an attempt')
+        raise RowError("missing_field", '"trajectories" is empty; a group needs at least one attempt')
     return Group(
         task=task,
         attempts=[_read_attempt(attempt, i, start, task) for i, attempt in enumerate(attempts)],

@@ -26,12 +26,12 @@ ROLES: dict[str, Role] = {
     "tool": "tool",
 }
 THINKING = ("reasoning_content", "thinking", "reasoning")
-# A message and what it says of its turn.
-Said = tuple[Message, Row]
+# A message and what it says about its turn.
+AnnotatedMessage = tuple[Message, Row]
 
 
-def read_messages(value: Any, what: str) -> list[Said]:
-    """A list of messages, none of them checked against the others."""
+def read_messages(value: Any, what: str) -> list[AnnotatedMessage]:
+    """A list of messages; their order is not checked."""
     return [
         (read_message(message, f"{what}[{i}]"), _read_note(message, f"{what}[{i}] "))
         for i, message in enumerate(typed(value, list, what))
@@ -46,7 +46,7 @@ def read_message(value: Any, what: str) -> Message:
     if role is None:
         raise RowError("wrong_type", f'{where}"role" is {message["role"]!r:.40}; it must be one of {", ".join(ROLES)}')
     if message.get("function_call") is not None:
-        raise RowError("wrong_type", f'{where}"function_call" is not read any more; write it as "tool_calls"')
+        raise RowError("wrong_type", f'{where}"function_call" is not supported; write it as "tool_calls"')
     calls = optional(message, "tool_calls", list, where) or []
     return Message(
         role=role,
@@ -77,15 +77,15 @@ def read_tool_call(value: Any, what: str) -> ToolCall:
 
 
 def read_tools(row: Row) -> list[Row]:
-    """The descriptions of the tools on offer: a list, or the same as JSON text."""
+    """The schemas of the tools: a list, or the same as JSON text."""
     tools = optional(row, "tools", (list, str))
     if isinstance(tools, str):
         tools = typed(parse(tools or "[]", '"tools"'), list, '"tools"')
     return [jsonable(typed(tool, dict, f"tools[{i}]")) for i, tool in enumerate(tools or [])]
 
 
-def read_turns(said: list[Said], begin: int | None = None) -> tuple[list[Message], list[Turn]]:
-    """Start and turns, with what the replies say of their turns."""
+def read_turns(said: list[AnnotatedMessage], begin: int | None = None) -> tuple[list[Message], list[Turn]]:
+    """Start and turns, with what the replies say about their turns."""
     messages = [message for message, _ in said]
     notes = [note for message, note in said[begin or 0 :] if message.role == "assistant"]
     start, turns = split_turns(messages, begin=begin, trained=[note.get("trained", True) for note in notes])
@@ -101,7 +101,7 @@ def parse(text: str, what: str) -> Any:
 
 
 def write_message(message: Message) -> Row:
-    """The JSON of one message, in TRL's way: arguments are an object."""
+    """The JSON of one message as in TRL: arguments are an object."""
     calls = [
         given(id=call.id) | {"type": "function", "function": {"name": call.name, "arguments": call.arguments}}
         for call in message.tool_calls
@@ -117,7 +117,7 @@ def write_message(message: Message) -> Row:
 
 
 def write_turns(turns: list[Turn]) -> list[Row]:
-    """The messages of turns, the replies saying what is known of their turns."""
+    """The messages of turns; the replies carry what is known about their turns."""
     messages = []
     for turn in turns:
         note = given(
@@ -149,7 +149,7 @@ def _read_part(value: Any, what: str) -> str:
 
 
 def _read_note(message: Row, where: str) -> Row:
-    """What an assistant message says of its turn, as fields of Turn."""
+    """What an assistant message says about its turn, as fields of Turn."""
     if message["role"] != "assistant":
         return {}
     return {

@@ -2,7 +2,7 @@
 
 `messages` is the history and ends with an observation; `chosen` and `rejected` are the next
 replies (text, or a message). Agents of this data write `Act:` and `Think:` as well as `ACTION:`
-and `THOUGHT:`; what the assistant says is brought to the latter, so that one spelling is
+and `THOUGHT:`; assistant messages are converted to the latter, so that one spelling is
 learned. Pairs of one `trajectory_index` share a task.
 """
 

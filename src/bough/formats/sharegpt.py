@@ -3,8 +3,8 @@
 AgentInstruct marks replies with `loss`: false is context only, true or null is trained.
 LLaMA-Factory adds `system`, `tools` (JSON text), calls as `function_call` (JSON text, one call
 or a list) and their results as `observation`; beside `chosen` and `rejected` (one message each)
-the conversation is the start of a pair. An observation that answers no call is what the
-world says to an agent that acts in plain text, so it is the user's.
+the conversation is the start of a pair. An observation that answers no call comes from an
+environment whose agent acts in plain text, so it is a user message.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ ROLES: dict[str, Role] = {
 
 @reader
 def read(row: Row) -> Trajectory | Pair:
-    """A trajectory, or a pair where there are `chosen` and `rejected`."""
+    """A trajectory, or a pair if there are `chosen` and `rejected`."""
     said: list[Row] = field(row, "conversations", list)
     messages = _read_system(row)
     for i, message in enumerate(said):
@@ -70,7 +70,7 @@ def _read_message(value: Any, what: str, before: list[Message]) -> Message:
 
 
 def _wrapped(tool: Row) -> Row:
-    """A tool as chat templates expect it; LLaMA-Factory leaves the outer layer off."""
+    """A tool as chat templates expect it; LLaMA-Factory omits the outer layer."""
     return tool if "function" in tool else {"type": "function", "function": tool}
 
 

@@ -40,7 +40,7 @@ _STEP = re.compile(
 
 
 def read_steps(value: Any) -> list[Turn]:
-    """The turns of a list of steps; an empty observation is one that says nothing, a missing one is none."""
+    """The turns of a list of steps. An empty observation is an empty message; a missing one is no message."""
     steps = typed(value, list, '"steps"')
     turns = [_read_step(step, f"steps[{i}]") for i, step in enumerate(steps)]
     for i, turn in enumerate(turns[:-1]):
@@ -62,13 +62,13 @@ def read_text(text: str, what: str) -> list[Turn]:
 
 
 def write_steps(turns: list[Turn]) -> list[Row] | None:
-    """The turns as a list of steps, None if a reply is no thought and action."""
+    """The turns as a list of steps; None if a reply is not a thought and an action."""
     steps = [step for turn in turns if (step := _write_step(turn))]
     return steps if len(steps) == len(turns) else None
 
 
 def write_text(turns: list[Turn]) -> str:
-    """The turns as one text; whether it reads back the same is for the caller to see."""
+    """The turns as one text; the caller must check that it reads back the same."""
     if len(turns) == 1 and turns[0].action is None and not turns[0].observation:
         return turns[0].reply.content
     bodies = ["\n".join(message.content for message in (turn.reply, *turn.observation)) for turn in turns]
@@ -93,7 +93,7 @@ def _read_step(value: Any, what: str) -> Turn:
 
 
 def _write_step(turn: Turn) -> Row | None:
-    # The action is known, so it is cut from the end: a thought may hold an "Action:" line of its own.
+    # The action is known, so it is cut from the end: a thought may contain an "Action:" line.
     head = turn.reply.content
     if turn.action:
         head = head.removesuffix(f"Action: {turn.action}").removesuffix("\n")
@@ -126,7 +126,7 @@ def _bodies(text: str) -> list[str]:
 
 
 def _read_body(body: str) -> Turn:
-    """The turn of one step's text, word for word but for the white space at its ends."""
+    """The turn of one step's text, verbatim except for white space at its ends."""
     step = _STEP.match(body)
     assert step is not None, "any text matches"
     said = step["observation"]

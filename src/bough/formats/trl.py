@@ -19,7 +19,7 @@ from bough.errors import RowError
 from bough.formats.base import Format, Row, Sample, field, reader
 from bough.formats.columns import given, read_pair, read_trajectory, write_ending, write_id, write_task
 from bough.formats.faithful import faithful
-from bough.formats.messages import Said, read_messages, read_tools, read_turns, write_message, write_turns
+from bough.formats.messages import AnnotatedMessage, read_messages, read_tools, read_turns, write_message, write_turns
 from bough.types import Group, Message, Pair, Role, Trajectory
 
 
@@ -29,7 +29,7 @@ def read(row: Row) -> Trajectory | Pair:
     if row.get("chosen") is not None or row.get("rejected") is not None:
         return _read_preference(row)
     if row.get("prompt") is not None or row.get("completion") is not None:
-        prompt, completion = _read_said(row, "prompt", "user"), _read_said(row, "completion", "assistant")
+        prompt, completion = _read_side(row, "prompt", "user"), _read_side(row, "completion", "assistant")
         start, turns = read_turns(prompt + completion, begin=len(prompt))
         return read_trajectory(row, start, turns, "prompt", "completion", "tools", tools=read_tools(row))
     start, turns = read_turns(read_messages(field(row, "messages", list), "messages"))
@@ -39,7 +39,7 @@ def read(row: Row) -> Trajectory | Pair:
 def write(record: Sample) -> Row:
     """The row of a trajectory or a pair; a group of attempts has no row in TRL."""
     if isinstance(record, Group):
-        raise RowError("cannot_express", "trl has no row for a group; write its attempts one by one")
+        raise RowError("cannot_express", "trl cannot express a group; write its attempts as separate rows")
     start = [write_message(message) for message in record.start]
     if isinstance(record, Pair):
         row: Row = {"prompt": start, "chosen": write_turns(record.chosen), "rejected": write_turns(record.rejected)}
@@ -61,31 +61,31 @@ def matches(row: Row) -> bool:
 
 
 def _read_preference(row: Row) -> Pair:
-    chosen, rejected = _read_said(row, "chosen", "assistant"), _read_said(row, "rejected", "assistant")
+    chosen, rejected = _read_side(row, "chosen", "assistant"), _read_side(row, "rejected", "assistant")
     prompt = row.get("prompt")
-    # Some data sets repeat the prompt as text beside two whole conversations; TRL reads the conversations.
+    # Some datasets repeat the prompt as text beside two whole conversations; TRL reads the conversations.
     if prompt is None or (isinstance(prompt, str) and _is_whole(chosen) and _is_whole(rejected)):
-        begin = _parting(chosen, rejected)
+        begin = _divergence(chosen, rejected)
         both = chosen, rejected
     else:
-        said = _read_said(row, "prompt", "user")
+        said = _read_side(row, "prompt", "user")
         begin = len(said)
         both = said + chosen, said + rejected
     (start, better), (_, worse) = (read_turns(side, begin) for side in both)
     return read_pair(row, start, better, worse, "prompt", "chosen", "rejected", "tools", tools=read_tools(row))
 
 
-def _read_said(row: Row, key: str, role: Role) -> list[Said]:
+def _read_side(row: Row, key: str, role: Role) -> list[AnnotatedMessage]:
     value = field(row, key, (str, list))
     return [(Message(role=role, content=value), {})] if isinstance(value, str) else read_messages(value, key)
 
 
-def _is_whole(said: list[Said]) -> bool:
+def _is_whole(said: list[AnnotatedMessage]) -> bool:
     return bool(said) and said[0][0].role != "assistant"
 
 
-def _parting(chosen: list[Said], rejected: list[Said]) -> int:
-    """Where two conversations part: at the last reply up to which they are the same."""
+def _divergence(chosen: list[AnnotatedMessage], rejected: list[AnnotatedMessage]) -> int:
+    """The index of the first reply in which two conversations differ."""
     same = 0
     for (left, _), (right, _) in zip(chosen, rejected, strict=False):
         if left != right:
@@ -94,7 +94,7 @@ def _parting(chosen: list[Said], rejected: list[Said]) -> int:
     for i in range(min(same, len(chosen) - 1, len(rejected) - 1), 0, -1):
         if chosen[i][0].role == rejected[i][0].role == "assistant":
             return i
-    raise RowError("missing_field", 'there is no "prompt", and "chosen" and "rejected" do not part at a reply')
+    raise RowError("missing_field", 'there is no "prompt", and "chosen" and "rejected" do not diverge at a reply')
 
 
 FORMAT = Format(

@@ -46,7 +46,7 @@ def call_advantages(
 ) -> list[list[float | None]]:
     """An advantage for every turn of every attempt; None where it was not scored.
 
-    RowError where the group has nothing to tell apart.
+    RowError where all attempts are alike.
     """
     rewards = [score(attempt, reward) for attempt in group.attempts]
     if level == "turn":
@@ -54,11 +54,11 @@ def call_advantages(
             [_turn_rewards(a, r) for a, r in zip(group.attempts, rewards, strict=True)], normalise=normalise
         )
         if by_turn.dropped:
-            raise RowError(by_turn.dropped, "the attempts' turns have nothing to tell apart")
+            raise RowError(by_turn.dropped, "fewer than two attempts are scored, or their turns do not differ")
         return by_turn.values
     whole = group_advantages(rewards, normalise=normalise)
     if whole.dropped:
-        raise RowError(whole.dropped, "the attempts' rewards have nothing to tell apart")
+        raise RowError(whole.dropped, "fewer than two attempts are scored, or their rewards do not differ")
     spread: list[list[float | None]] = []
     for attempt, advantage in zip(group.attempts, whole.values, strict=True):
         if advantage is None:
@@ -177,7 +177,7 @@ def turn_advantages(
 def _turn_rewards(attempt: Trajectory, outcome: float | None) -> list[float | None]:
     """The rewards of the turns; what the attempt's own has beyond them is on the last, so that they add up to it.
 
-    An attempt whose reward could not be told is not scored; one that has none has those of its turns alone.
+    An attempt whose reward could not be computed is not scored; one without any reward has those of its turns.
     """
     rewards = [turn.reward for turn in attempt.turns]
     if outcome is None:

@@ -86,7 +86,7 @@ class Preference(Example):
 
 
 class DPO:
-    """A pair is one part: its loss needs both sides at once."""
+    """A pair is one part: its loss needs both sides together."""
 
     temperature = 1.0
 
@@ -206,7 +206,7 @@ def dpo_loss(
     1.6, with β 2 to 2.5).
 
     Metrics, each over pairs and again per reason as `name/reason`: `preference_loss`, `nll`,
-    `accuracy` (chosen reward > rejected reward; a tie is no win), `margin` (the rewards'
+    `accuracy` (chosen reward > rejected reward; a tie does not count), `margin` (the rewards'
     difference), `chosen_reward`, `rejected_reward` (β times what the table calls c − c_ref
     and r − r_ref, without γ), `chosen_logprob`, `rejected_logprob` (sums).
     """

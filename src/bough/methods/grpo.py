@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from bough.calls.builder import CallBuilder
 
-# Past e^20 an exponential goes on along its tangent: it stays finite in float32, and unlike
+# Past e^20 an exponential continues along its tangent: it stays finite in float32, and unlike
 # a clamp it keeps a gradient just where the policy has moved furthest.
 MAX_EXPONENT = 20.0
 
@@ -56,9 +56,6 @@ class GRPOConfig(TrainingConfig, OnlineConfig):  # type: ignore[misc]  # pydanti
     step_formula: StepFormula = Field(
         "bounded",
         description="how steps share an advantage: bounded never punishes a better step more; seed is A · r / mean(r)",
-    )
-    step_level_advantage: bool = Field(
-        False, description="the same as --advantage step", json_schema_extra={"hidden": True}
     )
     averaging: Averaging = Field("token_mean", description="how tokens average into the loss")
     constant_length: int | None = Field(None, ge=1, description="the length that averaging constant_length divides by")
@@ -178,7 +175,7 @@ class GRPO:
         return call_advantages(
             group,
             reward=config.reward,
-            level="step" if config.step_level_advantage else config.advantage,
+            level=config.advantage,
             formula=config.step_formula,
             normalise=config.normalise,
         )

@@ -1,4 +1,4 @@
-"""Plays for a stage that learns from its own play: groups and held-out episodes, with the newest weights."""
+"""The player of online training: groups and held-out episodes, with the newest weights."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ CALLS_MEASURED = 8
 
 @dataclass(frozen=True)
 class Played:
-    """Groups of finished episodes, and the errors of lost ones: world or engine failed even after all retries.
+    """Groups of finished episodes, and the errors of lost ones: environment or engine failed even after all retries.
 
     `tasks_lost` counts tasks without any finished episode.
     """
@@ -57,7 +57,7 @@ class Played:
 
 
 class LostError(BoughError):
-    """World or engine failed so often that nothing can be learnt from what was played."""
+    """Environment or engine failed too often: there is nothing to train on."""
 
     def __init__(self, played: Played) -> None:
         total = played.episodes + len(played.lost)
@@ -65,7 +65,7 @@ class LostError(BoughError):
 
 
 class Player:
-    """The sampler over the policy in training. `renew` tells it that the weights have changed."""
+    """The sampler over the policy in training. Call `renew` when the weights have changed."""
 
     def __init__(self, config: GRPOConfig, policy: Policy, template: ChatTemplate) -> None:
         assert config.environment is not None
@@ -92,7 +92,7 @@ class Player:
         self._tokens.rest()
 
     def close(self) -> None:
-        """Ends the sampler and lets the world go."""
+        """Closes the sampler and the environment."""
         self._loop.run(self._tokens.close())
         self._loop.run(shut_down(self.environment_class))
         self._loop.close()
@@ -102,7 +102,7 @@ class Player:
         while len(self._known) < begin + count and (task := next(self._tasks, None)) is not None:
             self._known.append(task)
         if not self._known:
-            raise InputError("there is no task that fits these settings")
+            raise InputError("no task matches these settings")
         chosen = [self._known[number % len(self._known)] for number in range(begin, begin + count)]
         return list({task.id: task for task in chosen}.values())
 
@@ -116,7 +116,7 @@ class Player:
         return Played(groups, _sentences(lost), len(tasks) - len(groups))
 
     def held_out(self) -> dict[str, Any]:
-        """Success on tasks that are never learnt from. Raises LostError if no episode could be finished."""
+        """Success on tasks that are never trained on. Raises LostError if no episode could be finished."""
         tasks = islice(self._all_tasks(self.config.eval_split, self.config.eval_task_file), self.config.eval_tasks)
         records, lost = self._play(attempts(tasks, 1, self.config.seed), self.config.eval_temperature)
         if lost and not records:

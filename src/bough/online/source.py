@@ -1,6 +1,6 @@
 """Batches of groups that the policy in training plays itself.
 
-Each batch is written to a file before it is learnt from, so a run that was killed resumes
+Each batch is written to a file before it is trained on, so a run that was killed resumes
 with exactly the episodes it had. A batch that was sampled with other settings or weights
 than the run resumes with is played again.
 
@@ -62,7 +62,7 @@ class OnlineSource:
         self._updates = config.updates * config.passes
         self._drawn = 0  # tasks so far
         self._number = -1
-        self._learning = 0  # the number of the stamp of the batch that is learnt from
+        self._learning = 0  # the number of the stamp of the batch that is trained on
         self._batches: list[list[GroupExample]] = []
         self._values: dict[str, Any] = {}
 
@@ -78,10 +78,10 @@ class OnlineSource:
 
     @property
     def levels(self) -> list[int]:
-        """Which batch is learnt from: a checkpoint in the middle of a batch resumes with this one or none."""
+        """Which batch is trained on: a checkpoint in the middle of a batch resumes with this one or none."""
         return [self._learning]
 
-    def tell(self, success: float) -> None:
+    def end_epoch(self, success: float) -> None:
         """No task depends on a success rate: the order is fixed."""
 
     def restore(self, levels: Sequence[int]) -> None:
@@ -208,7 +208,7 @@ class OnlineSource:
         return examples
 
     def _note(self, values: dict[str, Any], stamp: Stamp, update: int) -> None:
-        """Notes the metrics of the batch that is learnt from now; its first update logs them."""
+        """Notes the metrics of the batch that is trained on now; its first update logs them."""
         self._watch.see(values)
         self._values = values if update == 0 else {}
         self._learning = stamp.number

@@ -18,7 +18,7 @@ from bough.config.online import WatchConfig
 from bough.config.training import KeepingConfig, MachineConfig, OptimizerConfig
 from bough.methods.grpo import GRPOConfig
 
-# Settings that decide what is learnt from a batch, or how fast, but not what is in it.
+# Settings that decide how a batch is trained on, but not what is in it.
 FREE = {
     *KeepingConfig.model_fields,
     *OptimizerConfig.model_fields.keys() - {"batch_size", "gradient_accumulation_steps", "seed"},

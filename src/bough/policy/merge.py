@@ -19,7 +19,7 @@ from bough.policy.load import base_and_adapter, load_model
 def merge_adapter(config: MergeConfig) -> str:
     """Writes the merged model to `config.output`; returns the name of the base model."""
     if config.output.exists():
-        raise InputError(f"{config.output} exists; name a {'file' if config.is_gguf else 'folder'} that does not")
+        raise InputError(f"{config.output} exists; give another {'file' if config.is_gguf else 'folder'}")
     base = config.model or base_and_adapter(str(config.adapter))[0]
     model = load_model(base, dtype=torch.float32, device=torch.device("cpu"), quantize=False)
     merged = load_actor(model, config.adapter).merge_and_unload()

@@ -12,16 +12,14 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import traceback
 from collections.abc import Awaitable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from bough import event_loop
 from bough.config.rewards import Weight
-from bough.errors import BoughError, InputError, did_you_mean
+from bough.errors import BoughError, InputError, describe_failure, did_you_mean
 from bough.rewards.bounds import Bounds, bounds_of
 from bough.rewards.registry import RewardFunction, find
 from bough.types import Trajectory
@@ -84,7 +82,7 @@ class WeightedReward:
             return self._error(error)
 
     def _error(self, error: Exception) -> RewardError:
-        found = RewardError(f"{type(error).__name__}: {error}{_place(error, self.function)}")
+        found = RewardError(describe_failure(self.name, error))
         found.__cause__ = error
         return found
 
@@ -111,21 +109,6 @@ def scores_groups(function: RewardFunction) -> bool:
     annotation = first.annotation if isinstance(first.annotation, str) else str(first.annotation)
     outer = annotation.partition("[")[0].rpartition(".")[2]
     return first.name == "attempts" or outer in ("list", "List", "Sequence") or first.annotation in (list, Sequence)
-
-
-def _place(error: Exception, function: RewardFunction) -> str:
-    """The innermost line of the function's own file, whatever library raised the error; empty where it has none."""
-    inner = inspect.unwrap(function.func if isinstance(function, partial) else function)
-    code = getattr(inner, "__code__", None) or getattr(type(inner).__call__, "__code__", None)
-    frames = [
-        frame
-        for frame in traceback.extract_tb(error.__traceback__)
-        if code is not None and frame.filename == code.co_filename
-    ]
-    if not frames:
-        return ""
-    # The last two parts identify the file; the text is also kept in reports, which contain no absolute path.
-    return f" ({Path(*Path(frames[-1].filename).parts[-2:])}:{frames[-1].lineno})"
 
 
 async def _gather(work: list[Coroutine[Any, Any, Any]]) -> list[Any]:

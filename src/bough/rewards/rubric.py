@@ -11,6 +11,7 @@ trajectory is left out where attempts are compared. A reward outside its declare
 
 from __future__ import annotations
 
+import logging
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -23,6 +24,7 @@ from bough.rewards.registry import RewardFunction
 from bough.rewards.reward import WeightedReward
 from bough.types import Trajectory
 
+log = logging.getLogger(__name__)
 TOTAL = "total"
 
 
@@ -82,6 +84,8 @@ class Rubric:
         """The value of a reward as a number; None and counted where there is none."""
         problem = _problem(value)
         if problem is not None:
+            if isinstance(value, Exception) and part.name not in self.why:
+                log.warning("the reward %s", problem)
             self.failed[part.name] += 1
             self.why.setdefault(part.name, f"{trajectory.id}: {problem}")
             return None

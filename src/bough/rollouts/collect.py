@@ -206,4 +206,4 @@ def lost_lines(lost: Mapping[str, str]) -> Iterator[str]:
         by_reason.setdefault(why, []).append(episode)
     for why, episodes in by_reason.items():
         more = [f"{len(episodes) - MAX_NAMED} more"] if len(episodes) > MAX_NAMED else []
-        yield f"lost {', '.join([*episodes[:MAX_NAMED], *more])}: {why}"
+        yield f"lost {', '.join([*sorted(episodes)[:MAX_NAMED], *more])}: {why}"

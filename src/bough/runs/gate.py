@@ -1,4 +1,4 @@
-"""The gate between stages: two evaluations on file, and which model is kept."""
+"""The gate after an evaluation: keeps the better of two models."""
 
 from __future__ import annotations
 
@@ -12,14 +12,18 @@ from bough.evaluation.results import Results
 
 
 class Gate(Config):
-    """What an evaluation asks of a model: to be better than another, beyond chance. Else the other one is kept."""
+    """Requires a model to be significantly better than an earlier one; otherwise the earlier one is kept."""
 
-    alpha: float = Field(0.05, gt=0, lt=1, description="promote at most this share of models that are not better")
-    against: str | None = Field(None, description="an earlier evaluation (default: that of the model promoted last)")
+    alpha: float = Field(
+        0.05, gt=0, lt=1, description="significance level: the probability of promoting a model that is not better"
+    )
+    against: str | None = Field(
+        None, description="the earlier evaluation to compare with (default: that of the model promoted last)"
+    )
 
 
 def judge(before: Path, after: Path, *, alpha: float) -> Decision:
-    """Whether the model evaluated in `after` is better than the one in `before`, beyond chance."""
+    """Whether the model evaluated in `after` is significantly better than the one in `before`."""
     old, new = Results.read(before), Results.read(after)
     early = old.stop_width is not None or new.stop_width is not None
     return gate(old.models[-1], new.models[-1], alpha=alpha, sequential=early)

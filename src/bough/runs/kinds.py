@@ -1,4 +1,4 @@
-"""What each verb takes from the stages before it and gives to those after it."""
+"""What each command takes from earlier stages and provides to later ones."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Kind:
-    """How a verb is wired into a run.
+    """How a command is connected to the other stages of a run.
 
-    `reads` is the kind of data that its setting `file` names, `writes` the kind of what it
-    leaves at `artefact` inside its folder. The setting `output` names that folder, or the
-    artefact itself where the verb writes a single file. A verb that plays where it has no
-    file (`or_plays`) is given the world only then.
+    `reads` is the kind of data that its setting `file` takes, `writes` the kind of data it
+    writes to `artefact` inside its folder. The setting `output` is that folder, or the
+    artefact itself if the command writes a single file (`one_file`). A command that plays
+    episodes if it has no file (`or_plays`) gets the environment only then.
     """
 
     reads: str | None
@@ -35,5 +35,5 @@ KINDS: dict[str, Kind] = {
     "grpo": Kind("groups", "model", "final", "output_dir", "train_file", resumes=True, or_plays=True),
     "eval": Kind(None, "evaluation", "results.json", "output"),
 }
-# Settings of a stage that say where and how it runs, not what comes of it.
+# Settings that do not change the result of a stage.
 FREE = {"output", "output_dir", "overwrite", "resume", "concurrency", "retries", "report_to", "wandb_project"}

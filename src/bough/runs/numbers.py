@@ -1,4 +1,4 @@
-"""A stage's outcome in a few numbers, as trackers keep them, and the files that hold the rest."""
+"""The result of a stage in a few numbers, for trackers, and the files with the details."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from bough.disk import read_json
 from bough.errors import InputError
 from bough.evaluation.results import Results
 
-ACCOUNTS = ("report.json", "results.json", "*ledger.json")
+REPORT_FILES = ("report.json", "results.json", "*ledger.json")
 
 
 def numbers_of(folder: Path) -> dict[str, float]:
-    """Success of an evaluation with its interval; of what was collected or picked, how many."""
+    """The success rate of an evaluation with its interval; for collections and curated data, the counts."""
     return dict(_evaluated(folder)) or dict(_reported(folder)) | dict(_kept(folder))
 
 
 def files_of(folder: Path) -> list[Path]:
-    return [file for pattern in ACCOUNTS for file in sorted(folder.glob(pattern))]
+    return [file for pattern in REPORT_FILES for file in sorted(folder.glob(pattern))]
 
 
 def _evaluated(folder: Path) -> Iterator[tuple[str, float]]:

@@ -1,4 +1,4 @@
-"""A recipe: which model, which world, which stages. A stage is a verb and its settings, written as for the verb itself.
+"""A recipe: a model, an environment and stages. A stage is a command and its settings, written as for the command.
 
     model: smollm2
     world: {environment: household, max_turns: 20}
@@ -9,9 +9,9 @@
       - repeat: {rounds: 2, stages: [{collect: {attempts: 4}}, {pairs: }, {dpo: }]}
       - eval: {episodes: 100, split: unseen}
 
-What a stage needs and does not say comes from the recipe and from the stages before it:
-the newest model, the newest data of the kind it reads (or that of the stages it names,
-`from: own-play` or `from: [own-play, demonstrations]`), the world, a folder of its own.
+Settings that a stage leaves out come from the recipe and from earlier stages: the newest
+model, the newest data of the kind it reads (or that of the stages it names, `from: own-play`
+or `from: [own-play, demonstrations]`), the environment, a folder of its own.
 """
 
 from __future__ import annotations
@@ -28,37 +28,40 @@ from pydantic import Field, JsonValue, field_validator
 from bough.config.base import Config
 from bough.config.code_names import code_in
 from bough.config.names import RULE, is_name
+from bough.config.other_tools import translate
 from bough.config.yaml_file import YamlFile
 from bough.errors import InputError, did_you_mean
 from bough.runs.gate import Gate
+from bough.runs.kinds import KINDS
+from bough.verbs import VERBS, resolve
 
 SHIPPED = Path(__file__).parents[1] / "recipes"
 FILE_NAME = "recipe.yaml"
-# A run of this many stages takes weeks; a file with more is a mistake, or made to keep its reader busy.
+# A run of this many stages takes weeks; a file with more is a mistake or an attack.
 MAX_STAGES = 1000
 
 
 class Recipe(Config):
-    """What a run is made of."""
+    """The model, the shared settings and the stages of a run."""
 
-    name: str = Field("run", description="the run folder's name")
-    about: str = Field("", description="a sentence for people")
-    model: str = Field("smollm2", description="the model to begin with")
-    seed: int = Field(0, ge=0, description="of everything that is drawn; a repeated round adds its number")
-    world: dict[str, JsonValue] = Field({}, description="settings of every stage that knows them")
-    stages: list[dict[str, JsonValue]] = Field(min_length=1, description="verbs with their settings, in order")
+    name: str = Field("run", description="name of the run folder")
+    about: str = Field("", description="a description, for readers")
+    model: str = Field("smollm2", description="the model to start from")
+    seed: int = Field(0, ge=0, description="random seed; a repeated round adds its number")
+    world: dict[str, JsonValue] = Field({}, description="settings for every stage that has them")
+    stages: list[dict[str, JsonValue]] = Field(min_length=1, description="commands with their settings, in order")
 
     @field_validator("name")
     @classmethod
     def _is_a_folders_name(cls, name: str) -> str:
         if not is_name(name):
-            raise ValueError(f"{RULE}; --set name=NAME gives another")
+            raise ValueError(f"{RULE}; change it with --set name=NAME")
         return name
 
 
 @dataclass(frozen=True)
 class Planned:
-    """A stage as it stands in a recipe, rounds unrolled. `place` is where, for people."""
+    """A stage of a recipe, with repeated rounds unrolled. `place` is its place in the file, for messages."""
 
     number: int
     verb: str
@@ -86,41 +89,43 @@ def find_recipe(name: str) -> Path:
 
 
 def shipped_recipes() -> list[str]:
-    """The names of the recipes that come with Bough."""
+    """The names of the recipes shipped with Bough."""
     return sorted(path.stem for path in SHIPPED.glob("*.yaml") if "stages" in YamlFile.read(path).values)
 
 
 def load_recipe(path: Path, changes: Mapping[str, JsonValue]) -> Recipe:
-    """The recipe of a file with `changes` made: `model=…`, `world.KEY=…`, `STAGE.KEY=…` by a stage's verb or name."""
+    """The recipe in a file with `changes`: `model=…`, `world.KEY=…`, `STAGE.KEY=…` by a stage's command or name."""
     document = YamlFile.read(path)
     if document.problems:
-        raise InputError(f"{path} is no recipe:", document.problems)
+        raise InputError(f"{path} is not a valid recipe:", document.problems)
     values = dict(document.values)
     values.setdefault("name", path.stem)
     problems = [problem for key, value in changes.items() if (problem := _change(values, key, value))]
     if problems:
-        raise InputError("--set cannot be carried out:", problems)
+        raise InputError("--set cannot be applied:", problems)
     if problems := list(_code_problems(values, changes)):
-        raise InputError(f"{path} names code, which a file must not; if you trust it, name it with --set:", problems)
+        raise InputError(f"{path} names code, which a file may not do; if you trust it, name it with --set:", problems)
+    if problems := list(_translate(values)):
+        raise InputError(f"{path} is not a valid recipe:", problems)
     try:
         return Recipe(**values)
     except InputError as error:
-        raise InputError(f"{path} is no recipe:", error.problems) from None
+        raise InputError(f"{path} is not a valid recipe:", error.problems) from None
 
 
 def read_recipe(folder: Path) -> Recipe:
     """The recipe that a run folder was made with."""
     file = folder / FILE_NAME
     if not file.is_file():
-        raise InputError(f"{folder}: there is no {FILE_NAME} in it; is it the folder of a run?")
+        raise InputError(f"{folder} is not a run folder: there is no {FILE_NAME} in it")
     try:
         return Recipe(**YamlFile.read(file).values)
     except InputError as error:
-        raise InputError(f"{file} is no recipe:", error.problems or [str(error)]) from None
+        raise InputError(f"{file} is not a valid recipe:", error.problems or [str(error)]) from None
 
 
 def plan(recipe: Recipe) -> list[Planned]:
-    """The stages in the order in which they run. Raises InputError naming every stage that is not well formed."""
+    """The stages in the order in which they run. Raises InputError that lists every malformed stage."""
     unrolling = _Unrolling()
     stages = [Planned(number, **parts) for number, parts in enumerate(unrolling.of(recipe.stages, "stages", 1), 1)]
     if unrolling.problems:
@@ -129,7 +134,7 @@ def plan(recipe: Recipe) -> list[Planned]:
 
 
 class _Unrolling:
-    """Turns rounds into stages, and keeps the problems that it finds."""
+    """Turns rounds into stages and collects the problems."""
 
     def __init__(self) -> None:
         self.problems: list[str] = []
@@ -139,10 +144,10 @@ class _Unrolling:
         for index, stage in enumerate(stages):
             self.visited += 1
             if self.visited > MAX_STAGES:
-                raise InputError(f"the recipe has more than {MAX_STAGES} stages, its rounds unrolled")
+                raise InputError(f"the recipe has more than {MAX_STAGES} stages with its rounds unrolled")
             here = f"{place}[{index}]"
             if not isinstance(stage, dict) or len(stage) != 1:
-                self._say(f"{here}: a stage is one verb with its settings, such as `- sft: {{max_steps: 100}}`")
+                self._say(f"{here}: a stage is one command with its settings, such as `- sft: {{max_steps: 100}}`")
                 continue
             [(verb, settings)] = stage.items()
             settings = settings or {}
@@ -159,7 +164,7 @@ class _Unrolling:
             self._say(f"{here} takes rounds (a number from 1) and stages (a list with at least one stage)")
             return
         for number in range(1, rounds + 1):
-            # A round inside a round is one of its own: it plays other tasks than all the others.
+            # A nested round has a number of its own, so that it plays other tasks than all other rounds.
             yield from self.of(inner, here, (round - 1) * rounds + number)
 
     def _stage(self, verb: str, own: dict[str, Any], here: str, round: int) -> dict[str, Any]:
@@ -177,7 +182,7 @@ class _Unrolling:
         }
 
     def _say(self, problem: str) -> None:
-        if problem not in self.problems:  # every round would say it again
+        if problem not in self.problems:  # every round has the same problems
             self.problems.append(problem)
 
 
@@ -203,7 +208,7 @@ def _names(value: Any) -> tuple[str, ...]:
 
 
 def _change(values: dict[str, Any], key: str, value: JsonValue) -> str | None:
-    """Makes one change, or says why it cannot be made."""
+    """Applies one change; returns a problem if it cannot be applied."""
     first, _, rest = key.partition(".")
     if not rest:
         if first == "stages":
@@ -222,7 +227,7 @@ def _change(values: dict[str, Any], key: str, value: JsonValue) -> str | None:
 
 
 def _all_stages(stages: Any) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Every stage that is well formed, with settings that can be changed; `plan` names the others."""
+    """Every well-formed stage, with its settings; `plan` reports the others."""
     for stage in stages if isinstance(stages, list) else ():
         for verb in stage if isinstance(stage, dict) else ():
             settings = stage[verb] = {} if stage[verb] is None else stage[verb]
@@ -235,7 +240,7 @@ def _all_stages(stages: Any) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def _code_problems(values: Mapping[str, Any], changes: Mapping[str, JsonValue]) -> Iterator[str]:
-    """Where the recipe names code that the command line does not."""
+    """Settings of the recipe that name code which the command line does not name."""
     written = [one for key, value in changes.items() for one in ({key.rpartition(".")[2]: value}, value)]
     given = {name for one in written if isinstance(one, dict) for _, name in code_in(one)}
     world, stages = values.get("world"), values.get("stages")
@@ -246,6 +251,16 @@ def _code_problems(values: Mapping[str, Any], changes: Mapping[str, JsonValue]) 
             if name not in given:
                 shown = name if key == "environment" else f"{{{name}: 1}}"
                 yield f"{place}.{key} is {name!r}; --set {shlex.quote(f'{place}.{key}={shown}')}"
+
+
+def _translate(values: dict[str, Any]) -> Iterator[str]:
+    """Renames other tools' keys in the training stages; yields the problems."""
+    for verb, settings in _all_stages(values.get("stages")):
+        if verb in KINDS and KINDS[verb].writes == "model":
+            translated, problems = translate(settings, resolve(VERBS[verb].config).model_fields)
+            settings.clear()
+            settings |= translated
+            yield from (f"{settings.get('name', verb)}: {problem}" for problem in problems.values())
 
 
 def _set(target: dict[str, Any], key: str, value: JsonValue) -> str | None:

@@ -1,7 +1,7 @@
-"""What a run remembers of each stage: what it was made of, what it made, and whether it is finished.
+"""The record of a stage: its inputs, its outputs, and whether it is finished.
 
-A stage's fingerprint is taken of its verb, its settings and the content of its inputs.
-Finished with the same fingerprint, it is not run again; begun with the same, it goes on.
+The fingerprint of a stage covers its command, its settings and the content of its inputs.
+A stage that finished with the same fingerprint is skipped; an unfinished one is resumed.
 """
 
 from __future__ import annotations
@@ -16,18 +16,16 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
+from bough.digest import text_digest
 from bough.disk import MAX_JSON, read_small, write_json
-
-# Read in pieces: weights may be larger than memory.
-PIECE = 1 << 20
 
 
 @dataclass
 class StageRecord:
-    """A stage's memory, in `stage.json` of its folder.
+    """The record of a stage, in `stage.json` of its folder.
 
-    `note` is what a gate said; `goes_on_with`, after an evaluation, the model that the run goes on with:
-    a path inside the run, or the recipe's own model.
+    `note` is the decision of a gate. `goes_on_with` is the model that the run continues with after an
+    evaluation: a path inside the run, or the recipe's own model.
     """
 
     verb: str
@@ -46,7 +44,7 @@ class StageRecord:
 
     @classmethod
     def read(cls, folder: Path) -> StageRecord | None:
-        """What is remembered of the stage of `folder`; None where there is nothing, or nothing that can be read."""
+        """The record in a stage's folder; None if there is none or it cannot be read."""
         try:
             return TypeAdapter(cls).validate_json(read_small(folder / "stage.json", MAX_JSON), strict=True)
         except (OSError, ValueError):
@@ -54,15 +52,14 @@ class StageRecord:
 
 
 def fingerprint(verb: str, settings: Mapping[str, Any], inputs: Mapping[str, str]) -> str:
-    """One word for all that determines a stage's result."""
-    text = json.dumps([verb, settings, inputs], sort_keys=True, default=str)
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
+    """A digest of everything that determines a stage's result."""
+    return text_digest(json.dumps([verb, settings, inputs], sort_keys=True, default=str), size=8)
 
 
 def content(path: Path) -> str:
-    """A digest of a file, or of a folder's files with their names; of a name that is no file, the name itself.
+    """A digest of a file, or of a folder's files with their names; for a name that is not a file, the name itself.
 
-    A model card that is written beside weights later does not make them others.
+    README.md does not count: a model card may be added to the weights later.
     """
     if path.is_dir():
         hasher = hashlib.sha256()
@@ -73,8 +70,5 @@ def content(path: Path) -> str:
 
 
 def _digest(file: Path) -> str:
-    hasher = hashlib.sha256()
     with file.open("rb") as stream:
-        while piece := stream.read(PIECE):
-            hasher.update(piece)
-    return hasher.hexdigest()[:16]
+        return hashlib.file_digest(stream, "sha256").hexdigest()[:16]

@@ -1,41 +1,32 @@
-"""Playing a recipe: each stage once, skipped if nothing it depends on has changed, resumed if it was cut short."""
+"""Runs a recipe: each stage once, skipped if nothing it depends on has changed, resumed if it was interrupted."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from pathlib import Path
 from typing import Any
 
 from bough.config.base import Config
 from bough.disk import locked, remove, write_atomically, write_json
 from bough.errors import BoughError, InputError, did_you_mean
-from bough.rundir import RunDir
 from bough.runs.gate import judge
-from bough.runs.kinds import FREE, KINDS, Kind
+from bough.runs.kinds import FREE, KINDS
 from bough.runs.numbers import files_of, numbers_of
 from bough.runs.recipe import FILE_NAME, Planned, Recipe, plan, read_recipe, to_yaml
 from bough.runs.record import StageRecord, content, fingerprint
+from bough.runs.wiring import Artifacts, Wiring, config_class, evaluates_the_run, input_digests
 from bough.tracking.recipe import RecipeTracker
 from bough.tracking.trackers import Name
 from bough.verbs import VERBS, resolve
 
-Tell = Callable[[str], None]
-LOCK = ".lock"
-
-
-@dataclass
-class Artifacts:
-    """What the stages so far have made: the newest of each kind, and everything by its stage's name."""
-
-    model: str
-    newest: dict[str, Path] = field(default_factory=dict)
-    by_name: dict[str, Path] = field(default_factory=dict)
-    # Evaluations with the model they were made with, for gates; `accepted` is that of the model that goes on.
-    evaluated: dict[str, tuple[Path, str]] = field(default_factory=dict)
-    accepted: tuple[Path, str] | None = None
+Notify = Callable[[str], None]
+LOCK, LINEAGE = ".lock", "lineage.json"
+# Files that a writing command keeps locked.
+LOCKED_FILES = (LOCK, "trajectories.jsonl")
+# What a stage writes before its work begins.
+PREPARATIONS = {"stage.json", "config.yaml", "origin.json", "weights.json", LOCK}
 
 
 class Run:
@@ -43,31 +34,33 @@ class Run:
 
     def __init__(self, recipe: Recipe, folder: Path, *, report_to: Sequence[Name] = ()) -> None:
         self.recipe, self.folder, self.report_to = recipe, folder, list(report_to)
+        self.wiring = Wiring(recipe, folder, self.report_to)
         self.stages = plan(recipe)
         self.check()
 
     def check(self) -> None:
-        """Every stage's settings, before anything runs: all problems at once."""
-        problems = list(self._world_problems())
-        shelf = Artifacts(self.recipe.model)
+        """Checks the settings of every stage before anything runs, and reports all problems together."""
+        problems = list(self._shared_problems())
+        artifacts = Artifacts(self.recipe.model)
         for stage in self.stages:
             if stage.verb not in KINDS:
                 problems.append(
-                    f"{stage.place}: {stage.verb} is no stage{did_you_mean(stage.verb, [*KINDS, 'repeat'])}"
+                    f"{stage.place}: {stage.verb} is not a stage{did_you_mean(stage.verb, [*KINDS, 'repeat'])}"
                 )
                 continue
             try:
-                self._config(stage, shelf)
+                self.wiring.config(stage, artifacts)
             except InputError as error:
                 problems += [f"{stage.place}: {problem}" for problem in error.problems or [str(error)]]
             problems += self._gate_problems(stage)
             problems += _output_problems(stage)
-            self._shelve(stage, shelf)
+            self.wiring.add(stage, artifacts)
         if problems:
-            raise InputError(f"the recipe {self.recipe.name} has {len(problems)} problems:", problems)
+            count = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
+            raise InputError(f"the recipe {self.recipe.name} has {count}:", problems)
 
-    def _world_problems(self) -> Iterator[str]:
-        """Settings of the world that no verb has."""
+    def _shared_problems(self) -> Iterator[str]:
+        """Settings under `world` that no command has."""
         configs: list[type[Config]] = [resolve(VERBS[verb].config) for verb in KINDS]
         known = {name for config in configs for name in config.model_fields}
         for key in self.recipe.world:
@@ -77,44 +70,46 @@ class Run:
     def _gate_problems(self, stage: Planned) -> Iterator[str]:
         if stage.gate is None:
             return
-        if not _judges_the_run(stage):
-            yield f"{stage.place}.gate: only an evaluation of the run's own model, in the world, has a gate"
+        if not evaluates_the_run(stage):
+            yield f"{stage.place}.gate: only an evaluation of the run's own model in the environment can have a gate"
         against = stage.gate.against
-        evaluations = [one.name for one in self.stages[: stage.number - 1] if _judges_the_run(one)]
+        evaluations = [one.name for one in self.stages[: stage.number - 1] if evaluates_the_run(one)]
         if against is not None and against not in evaluations:
             yield f"{stage.place}.gate: there is no earlier evaluation {against!r}{did_you_mean(against, evaluations)}"
 
     def settings(self) -> Iterator[tuple[Planned, dict[str, Any]]]:
-        """Every stage with the settings it would run with, those at their defaults left out."""
-        shelf = Artifacts(self.recipe.model)
+        """Every stage with the settings it would run with, without those at their defaults."""
+        artifacts = Artifacts(self.recipe.model)
         for stage in self.stages:
-            yield stage, self._config(stage, shelf).model_dump(mode="json", exclude_unset=True)
-            self._shelve(stage, shelf)
+            yield stage, self.wiring.config(stage, artifacts).model_dump(mode="json", exclude_unset=True)
+            self.wiring.add(stage, artifacts)
 
-    def play(self, tell: Tell) -> None:
-        """Runs what has to be run."""
+    def play(self, notify: Notify) -> None:
+        """Runs the stages that have to be run."""
+        self._check_folder()  # before the lock file is created in a folder that is not a run's
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise InputError(f"{self.folder}: cannot be used as a run folder: {error.strerror}") from None
-        self._agree()
         try:
             with locked(self.folder / LOCK, wait=False):
-                self._play_all(tell)
+                self._check_folder()
+                self._remove_failed_start()
+                self._play_all(notify)
         except BlockingIOError:
-            raise InputError(f"{self.folder}: another process is at this run; take another --output-dir") from None
+            raise InputError(f"{self.folder} is in use by another `bough run`; give another --output-dir") from None
 
-    def _play_all(self, tell: Tell) -> None:
-        recipe, lineage = self.folder / FILE_NAME, self.folder / "lineage.json"
+    def _play_all(self, notify: Notify) -> None:
+        recipe, lineage = self.folder / FILE_NAME, self.folder / LINEAGE
         write_atomically(recipe, to_yaml(self.recipe))
-        shelf = Artifacts(self.recipe.model)
+        artifacts = Artifacts(self.recipe.model)
         with self._tracker() as tracker:
             if tracker:
                 tracker.keep(recipe)
             for stage in self.stages:
-                record = self._play(stage, shelf, tell, tracker)
-                self._open_gate(stage, shelf, record, tell)
-                self._shelve(stage, shelf)
+                record = self._play(stage, artifacts, notify, tracker)
+                self._apply_gate(stage, artifacts, record, notify)
+                self.wiring.add(stage, artifacts)
                 write_json(lineage, self.lineage())
             if tracker:
                 tracker.keep(lineage)
@@ -125,7 +120,7 @@ class Run:
         return RecipeTracker(self.folder, self.recipe.name, self.recipe.model_dump(mode="json"))
 
     def lineage(self) -> list[dict[str, Any]]:
-        """Which data and which model made which, as far as the run has come."""
+        """The inputs and outputs of every stage so far."""
         records = [(stage, StageRecord.read(self.folder / stage.folder)) for stage in self.stages]
         return [
             {"stage": stage.folder, "verb": record.verb, "inputs": record.inputs, "outputs": record.outputs,
@@ -133,152 +128,112 @@ class Run:
             for stage, record in records if record is not None
         ]  # fmt: skip
 
-    def _play(self, stage: Planned, shelf: Artifacts, tell: Tell, tracker: RecipeTracker | None) -> StageRecord:
+    def _play(self, stage: Planned, artifacts: Artifacts, notify: Notify, tracker: RecipeTracker | None) -> StageRecord:
         kind, folder = KINDS[stage.verb], self.folder / stage.folder
         if folder.is_symlink():
-            raise InputError(f"{folder} is a link; a run writes and removes only inside its own folder")
-        config = self._config(stage, shelf)
-        inputs = _inputs(KINDS[stage.verb], config)
+            raise InputError(f"{folder} is a link; a run writes and deletes only inside its own folder")
+        config = self.wiring.config(stage, artifacts)
+        inputs = input_digests(kind, config)
         settings = {key: value for key, value in config.model_dump(mode="json").items() if key not in FREE}
-        for name in inputs:  # where an input lies is no matter, only what is in it
+        for name in inputs:  # the content of an input counts, not its path
             settings.pop(name, None)
         record = StageRecord(stage.verb, stage.name, stage.round, fingerprint(stage.verb, settings, inputs), inputs)
         before = StageRecord.read(folder)
         same = before is not None and before.fingerprint == record.fingerprint
         if before is not None and same and before.finished and (folder / kind.artefact).exists():
-            tell(f"{stage.folder}: done already")
+            notify(f"{stage.folder}: already done")
             if tracker and kind.writes != "model" and not tracker.knows(stage.folder):  # killed in between
                 tracker.add(stage.folder, settings, numbers_of(folder), files_of(folder))
             return before
         if not same:
-            if before is not None:
-                tell(f"{stage.folder}: what it depends on has changed; starting it anew")
             _clear(folder)
+            if before is not None:
+                notify(f"{stage.folder}: its settings or inputs have changed; starting over")
         folder.mkdir(parents=True, exist_ok=True)
         record.write(folder)
-        tell(f"{stage.folder}")
-        begun = time.monotonic()
-        code = int(resolve(VERBS[stage.verb].run)(self._config(stage, shelf)) or 0)
+        notify(f"{stage.folder}")
+        started = time.monotonic()
+        code = int(resolve(VERBS[stage.verb].run)(self.wiring.config(stage, artifacts)) or 0)
         if code or not (folder / kind.artefact).exists():
-            raise BoughError(f"{stage.folder} did not succeed; what is finished stays, `bough run` goes on from here")
-        record.seconds = time.monotonic() - begun
+            raise BoughError(f"{stage.folder} failed; finished stages are kept, and `bough run` resumes here")
+        record.seconds = time.monotonic() - started
         record.outputs = {kind.writes: content(folder / kind.artefact)}
         record.finished = True
         record.write(folder)
-        if tracker and kind.writes != "model":  # who trains reports for itself
+        if tracker and kind.writes != "model":  # training reports for itself
             tracker.add(stage.folder, settings, numbers_of(folder), files_of(folder))
         return record
 
-    def _config(self, stage: Planned, shelf: Artifacts) -> Config:
-        """The stage's settings: its own, then the world's and what the stages before have made."""
-        kind, folder = KINDS[stage.verb], self.folder / stage.folder
-        config: type[Config] = resolve(VERBS[stage.verb].config)
-        fields = config.model_fields
-        own = {config.field_name(key): value for key, value in stage.settings.items()}
-        if kind.writes == "evaluation" and "eval_file" in own:  # likelihoods of a file: no world has a part in it
-            return config(**{"model": shelf.model, kind.output: folder / kind.artefact} | own)
-        values: dict[str, Any] = {config.field_name(key): value for key, value in self.recipe.world.items()}
-        # Every round plays other tasks, but is judged on the same.
-        later = 0 if kind.writes == "evaluation" else stage.round - 1
-        values |= {"model": shelf.model, "seed": self.recipe.seed + later}
-        values |= {kind.output: folder / kind.artefact if kind.one_file else folder}
-        if kind.resumes:
-            values["resume"] = RunDir(folder).used  # from its newest checkpoint, or anew where there is none yet
-        values |= {"report_to": self.report_to}
-        values = {key: value for key, value in values.items() if key in fields} | own
-        if kind.reads and kind.file not in own:
-            sources = self._sources(stage, kind, shelf)
-            if sources[1:]:
-                values["also"] = sources[1:]
-            if sources and not (kind.or_plays and "environment" in own):
-                values[kind.file] = sources[0]
-                for name in ("environment", "options") if kind.or_plays else ():
-                    values.pop(name, None)
-        return config(**values)
-
-    def _sources(self, stage: Planned, kind: Kind, shelf: Artifacts) -> list[Path]:
-        """The files that the stage reads: those of the stages it names, or the newest of its kind."""
-        assert kind.reads is not None
-        for name in stage.sources:
-            if name not in shelf.by_name:
-                raise InputError(f"from: there is no earlier stage {name!r}{did_you_mean(name, shelf.by_name)}")
-        if stage.sources:
-            return [shelf.by_name[name] for name in stage.sources]
-        return [shelf.newest[kind.reads]] if kind.reads in shelf.newest else []
-
-    def _shelve(self, stage: Planned, shelf: Artifacts) -> None:
-        kind = KINDS[stage.verb]
-        path = self.folder / stage.folder / kind.artefact
-        shelf.by_name[stage.name] = shelf.newest[kind.writes] = path
-        if kind.writes == "model":
-            shelf.model = str(path)
-
-    def _open_gate(self, stage: Planned, shelf: Artifacts, record: StageRecord, tell: Tell) -> None:
-        """After an evaluation with a gate: a model that is not really better gives way to the one before."""
+    def _apply_gate(self, stage: Planned, artifacts: Artifacts, record: StageRecord, notify: Notify) -> None:
+        """After an evaluation with a gate: a model that is not significantly better is replaced by the one before."""
         if KINDS[stage.verb].writes != "evaluation":
             return
-        if not _judges_the_run(stage):
-            self._remember(stage, shelf, record)
+        if not evaluates_the_run(stage):
+            self._record_model(stage, artifacts, record)
             return
-        here = (self.folder / stage.folder / KINDS[stage.verb].artefact, shelf.model)
-        if stage.gate is None or shelf.accepted is None:
-            shelf.accepted = here
+        here = (self.folder / stage.folder / KINDS[stage.verb].artefact, artifacts.model)
+        if stage.gate is None or artifacts.accepted is None:
+            artifacts.accepted = here
         else:
             against = stage.gate.against
-            old, model_before = shelf.evaluated[against] if against is not None else shelf.accepted
+            old, model_before = artifacts.evaluated[against] if against is not None else artifacts.accepted
             verdict = judge(old, here[0], alpha=stage.gate.alpha)
-            shelf.accepted = here if verdict.promote else (old, model_before)
-            shelf.model = shelf.accepted[1]
+            artifacts.accepted = here if verdict.promote else (old, model_before)
+            artifacts.model = artifacts.accepted[1]
             record.note = verdict.reason
-            tell(f"{stage.folder}: {verdict.reason}")
-        shelf.evaluated[stage.name] = here
-        self._remember(stage, shelf, record)
+            notify(f"{stage.folder}: {verdict.reason}")
+        artifacts.evaluated[stage.name] = here
+        self._record_model(stage, artifacts, record)
 
-    def _remember(self, stage: Planned, shelf: Artifacts, record: StageRecord) -> None:
-        """Which model the run goes on with after an evaluation."""
-        path = Path(shelf.model)
-        record.goes_on_with = str(path.relative_to(self.folder)) if path.is_relative_to(self.folder) else shelf.model
+    def _record_model(self, stage: Planned, artifacts: Artifacts, record: StageRecord) -> None:
+        """Writes down which model the run continues with after an evaluation."""
+        path = Path(artifacts.model)
+        inside = path.is_relative_to(self.folder)
+        record.goes_on_with = str(path.relative_to(self.folder)) if inside else artifacts.model
         record.write(self.folder / stage.folder)
 
-    def _agree(self) -> None:
-        """A folder holds one recipe's run; settings may change, and only what they concern is run again."""
+    def _check_folder(self) -> None:
+        """A folder contains one recipe's run. Its settings may change; only the stages they concern run again."""
+        if not self.folder.is_dir():
+            return
         if (self.folder / FILE_NAME).exists():
-            before = read_recipe(self.folder).name
-            if before != self.recipe.name:
-                raise InputError(f"{self.folder} holds a run of the recipe {before}; take another --output-dir")
+            before = read_recipe(self.folder)
+            if before.name != self.recipe.name and not _only_started(self.folder, before):
+                raise InputError(f"{self.folder} contains a run of the recipe {before.name}; give another --output-dir")
         elif any(path.name != LOCK for path in self.folder.iterdir()):
-            raise InputError(f"{self.folder} holds other files; a run needs a folder of its own")
+            raise InputError(f"{self.folder} contains other files; a run needs a folder of its own")
+
+    def _remove_failed_start(self) -> None:
+        """Removes what another recipe left here, if its first stage failed before it had done any work."""
+        if (self.folder / FILE_NAME).exists() and (before := read_recipe(self.folder)).name != self.recipe.name:
+            for stage in plan(before):
+                _clear(self.folder / stage.folder)
+            remove(self.folder / LINEAGE)
+
+
+def _only_started(folder: Path, recipe: Recipe) -> bool:
+    """Whether a run of `recipe` in `folder` has left nothing but preparations: no episodes, no steps, no results."""
+    files = [file for stage in plan(recipe) for file in (folder / stage.folder).rglob("*") if not file.is_dir()]
+    return all(file.name in PREPARATIONS or file.lstat().st_size == 0 for file in files)
 
 
 def _output_problems(stage: Planned) -> Iterator[str]:
-    """A stage writes into its own folder: another could be overwritten, and is not the run's."""
-    config: type[Config] = resolve(VERBS[stage.verb].config)
-    if KINDS[stage.verb].output in map(config.field_name, stage.settings):
-        yield f"{stage.place}: {KINDS[stage.verb].output} is the stage's own folder in the run; leave it out"
+    """A stage writes into its own folder: any other does not belong to the run and could be overwritten."""
+    if KINDS[stage.verb].output in map(config_class(stage).field_name, stage.settings):
+        yield f"{stage.place}: {KINDS[stage.verb].output} is set by the run, which gives each stage a folder; remove it"
 
 
 def _clear(folder: Path) -> None:
-    try:
-        remove(folder)
-    except OSError as error:
-        raise BoughError(f"{folder}: cannot be removed: {error.strerror}: {error.filename}") from None
-
-
-def _judges_the_run(stage: Planned) -> bool:
-    """Whether the stage plays the run's own model: one that names another, or a file, is there to be looked at."""
-    config: type[Config] = resolve(VERBS[stage.verb].config) if stage.verb in KINDS else Config
-    own = {config.field_name(key) for key in stage.settings}
-    return stage.verb in KINDS and KINDS[stage.verb].writes == "evaluation" and not own & {"model", "eval_file"}
-
-
-def _inputs(kind: Kind, config: Config) -> dict[str, str]:
-    """Every input by its setting, as a digest of its content."""
-    values = config.model_dump()
-    inputs = {}
-    for name in filter(None, ("model", "adapter", "task_file", "eval_file", kind.file, "also")):
-        value = values.get(name)
-        if isinstance(value, list) and value:
-            inputs[name] = ",".join(content(Path(str(one))) for one in value)
-        elif value:
-            inputs[name] = content(Path(str(value)))
-    return inputs
+    """Removes a stage's folder, if no command is writing into it: their locks are held until it is gone."""
+    with ExitStack() as held:
+        try:
+            for name in LOCKED_FILES:
+                for file in folder.rglob(name) if folder.is_dir() and not folder.is_symlink() else ():
+                    held.enter_context(locked(file, wait=False))
+            remove(folder)
+        except BlockingIOError:
+            raise InputError(
+                f"{folder} is in use: another process is writing there; wait for it, or give another --output-dir"
+            ) from None
+        except OSError as error:
+            raise BoughError(f"{folder}: cannot be removed: {error.strerror}: {error.filename}") from None

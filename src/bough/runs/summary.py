@@ -1,4 +1,4 @@
-"""How a run's evaluations follow each other: success with its interval, and against the model that was held before."""
+"""The evaluations of a run in order: success with its interval, and the difference from the model before."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from bough.runs.record import StageRecord
 
 @dataclass(frozen=True)
 class SummaryRow:
-    """An evaluation of a run. `compared` is with the one whose model the run had gone on with, if there is one."""
+    """An evaluation of a run. `compared` is the comparison with the model that the run had continued with, if any."""
 
     stage: str
     success: float | None
@@ -30,7 +30,7 @@ class SummaryRow:
 
 
 def summary(folder: Path, recipe: Recipe) -> list[SummaryRow]:
-    """All finished evaluations in order; the p-values of the comparisons are corrected for their number (Holm)."""
+    """All finished evaluations in order; p-values are corrected for the number of comparisons (Holm)."""
     rows: list[SummaryRow] = []
     held: tuple[str, Results] | None = None
     seen: list[tuple[str, Results]] = []
@@ -57,7 +57,7 @@ def _evaluations(folder: Path, recipe: Recipe) -> Iterator[tuple[str, StageRecor
             continue
         try:
             yield stage.folder, record, Results.read(folder / stage.folder)
-        except InputError:  # `bough eval --eval-file` leaves a file of another kind
+        except InputError:  # `bough eval --eval-file` writes another kind of file
             continue
 
 
@@ -73,5 +73,5 @@ def _compared(before: Results, after: Results) -> Comparison | None:
     early = before.stop_width is not None or after.stop_width is not None
     try:
         return compare([before.models[-1], after.models[-1]], sequential=early)[0]
-    except InputError:  # other tasks: nothing to say
+    except InputError:  # different tasks cannot be compared
         return None

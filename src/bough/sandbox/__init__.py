@@ -1,13 +1,13 @@
-"""Runs Python that nobody has read, where it can do no harm.
+"""Runs untrusted Python in isolation.
 
-    async with Sandbox(Limits(timeout_s=5)) as sandbox:
+    async with Sandbox(SandboxLimits(timeout_s=5)) as sandbox:
         result = await sandbox.run("sum(range(10))")          # a process of its own; result.value == "45"
-        async with sandbox.session() as session:              # a notebook: names live on between cells
+        async with sandbox.session() as session:              # a notebook: names persist between cells
             await session.run("x = 2")
             await session.run("x ** 10")
 
-A worker is a pair of programs: on this side `worker.py`, which asks and watches; on the
-other, behind walls that bubblewrap or the kernel's namespaces put up, a keeper (`inside/`)
-that forks a process for each program and kills everything that is left of it. `remote.py`
-sends programs to a SandboxFusion server instead.
+A worker is a pair of programs: on the host `worker.py`, which sends requests and watches
+memory; inside an isolated environment made by bubblewrap or the kernel's namespaces, a
+keeper (`inside/`) that forks a process for each program and kills everything that is left
+of it. `remote.py` sends programs to a SandboxFusion server instead.
 """

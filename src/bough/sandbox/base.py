@@ -1,4 +1,4 @@
-"""What a sandbox is asked for and what it answers."""
+"""The interface of a sandbox: limits, results, sessions, errors."""
 
 from __future__ import annotations
 
@@ -8,31 +8,31 @@ from typing import Literal, Protocol
 
 from bough.errors import BoughError, InputError
 
-# What the host says to a program that asks something in the middle of its run.
+# How the host answers a question that a program asks while it runs.
 Answer = Callable[[str], Awaitable[str]]
 Killed = Literal["time", "cpu", "memory", "garbage", "idle"]
 
 
 class SandboxError(BoughError):
-    """The sandbox cannot be had: no fault of the program's."""
+    """There is no working sandbox; the program is not at fault."""
 
 
 class BrokenError(SandboxError):
-    """The sandbox broke while a program ran in it, which may well be the program's doing."""
+    """The sandbox broke while a program ran in it, possibly because of the program."""
 
 
 class NoSandboxError(InputError):
-    """There are no walls to be had here, and nobody allowed to go without: trying again will not help."""
+    """This machine offers no isolation and the user did not allow running without it. A retry will not help."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SandboxLimits:
     """What one program may use.
 
-    `memory_mb` bounds each process's address space and what all its processes hold
-    together, during the cells of a session and between them. `disk_mb` bounds each of the
-    two scratch folders (`/tmp`, `/dev/shm`) and any one file in them. Of stdout,
-    stderr, the value and the traceback `output_bytes` are kept each, head and tail.
+    `memory_mb` limits the address space of each process and the memory of all its
+    processes together, also between the cells of a session. `disk_mb` limits each of the
+    two scratch folders (`/tmp`, `/dev/shm`) and any one file in them. `output_bytes` is how
+    much is kept of each of stdout, stderr, the value and the traceback, head and tail.
     """
 
     timeout_s: float = 10.0
@@ -45,13 +45,13 @@ class SandboxLimits:
 
 @dataclass(frozen=True, kw_only=True)
 class Result:
-    """What came of one program or cell.
+    """The result of one program or cell.
 
-    `value` is the repr of a last expression, as a notebook echoes it, `error` a traceback
-    as its reader would see it. `killed` says which limit ended the program (`idle`: its
-    session was ended for another's sake, and it was not run); a cell that
-    ran out of time but could be interrupted has `timed_out` and lives on. `alive` is
-    whether the session still has its names.
+    `value` is the repr of a last expression, as a notebook shows it, `error` the traceback.
+    `killed` says which limit ended the program (`idle`: its session was ended to make room
+    for another, and the cell was not run). A cell that ran out of time but could be
+    interrupted has `timed_out`, and its session continues. `alive` is whether the session
+    still has its names.
     """
 
     stdout: str = ""
@@ -72,7 +72,7 @@ class Result:
 class Session(Protocol):
     """Cells that share their names. Use it with `async with`.
 
-    Between two cells everything the session has started is stopped; it goes on with the next.
+    Between two cells every process of the session is paused; it continues with the next cell.
     """
 
     async def __aenter__(self) -> Session: ...
@@ -82,11 +82,11 @@ class Session(Protocol):
     async def run(self, code: str, *, timeout_s: float | None = None, answer: Answer | None = None) -> Result:
         """Runs a cell. After `killed`, the next cell starts with no names.
 
-        A session that was found to hold too much between two cells answers the second with
-        `killed`, and does not run it.
+        If a session used too much memory between two cells, the second is not run and its
+        result has `killed`.
 
-        With `answer` the cell finds a function `ask`, which gives `answer` a text and
-        returns what it says.
+        With `answer` the cell has a function `ask`, which passes a text to `answer` and
+        returns its reply.
         """
 
 

@@ -1,8 +1,8 @@
-"""A control group (version 2) for each sandbox, where this user may make one.
+"""A control group (version 2) for each sandbox, where this user may create one.
 
-The kernel then counts what no list of processes shows, such as its own memory for files
-and locks. The group's limit lies above what `worker.py` counts, which ends a program with
-a reason; what reaches the group's limit is killed without one.
+The kernel then also counts what no list of processes shows, such as its own memory for
+files and locks. The group's limit is above the limit that `worker.py` enforces, which
+ends a program with a reason; a program that reaches the group's limit is killed without one.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class ControlGroup:
 
 
 def make(limits: SandboxLimits, own_mb: float) -> ControlGroup | None:
-    """A group for one sandbox, whose keeper holds `own_mb` itself; None where there is none to be had."""
+    """A group for one sandbox, whose keeper uses `own_mb` itself; None where groups are not available."""
     above = _place(os.geteuid())
     return None if above is None else _make(above, limits, own_mb)
 

@@ -1,4 +1,4 @@
-"""Workers kept warm: as many at once as there are cores for programs, and one for each session that has a place."""
+"""A pool of warm workers: one per core for programs, and one for each active session."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Self
 
 from bough.sandbox.base import Answer, Result, SandboxLimits
-from bough.sandbox.walls import Walls, choose
+from bough.sandbox.isolation import Isolation, choose
 from bough.sandbox.worker import SandboxWorker
 
 LEAST_SESSIONS, SESSIONS_PER_CORE = 4, 16
@@ -20,16 +20,16 @@ LOOK_S = 0.5
 
 
 class Sandbox:
-    """Runs programs behind walls on this machine.
+    """Runs programs in isolation on this machine.
 
-    At most `sessions` sessions have a worker at a time; by default as many as can use
-    all their memory. When one more needs a worker, the session that has been idle the
-    longest loses its own, and runs its cells again when it is used next. One whose cells
-    would take too long for that is ended, which its next cell is told.
+    At most `sessions` sessions have a worker at a time; by default as many as fit into
+    memory if each uses its limit. When another one needs a worker, the session that has
+    been idle the longest loses its own, and runs its cells again when it is next used. A
+    session whose cells would take too long for that is ended, which its next cell reports.
 
-    `warm_up` is code of ours that the keeper runs in advance, such as imports, so that
-    each program finds it done. `hidden` packages cannot be imported inside. `unsafe`
-    allows to go without walls where the machine has none to offer.
+    `warm_up` is trusted code that the keeper runs in advance, such as imports, so that
+    programs start faster. `hidden` packages cannot be imported inside. `unsafe` allows
+    running without isolation where the machine offers none.
     """
 
     def __init__(
@@ -38,13 +38,13 @@ class Sandbox:
         *,
         workers: int | None = None,
         sessions: int | None = None,
-        walls: Walls | None = None,
+        isolation: Isolation | None = None,
         unsafe: bool = False,
         warm_up: str = "",
         hidden: tuple[str, ...] = (),
     ) -> None:
         self.limits = limits or SandboxLimits()
-        self.walls = choose(unsafe=unsafe, wanted=walls)
+        self.isolation = choose(unsafe=unsafe, wanted=isolation)
         cores = len(os.sched_getaffinity(0))
         self.workers = workers or cores
         memory_mb = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") >> 20
@@ -68,7 +68,7 @@ class Sandbox:
                 self.give_back(worker)
 
     def session(self) -> LocalSession:
-        """A notebook: names live on between its cells."""
+        """A notebook: names persist between its cells."""
         return LocalSession(self)
 
     async def close(self) -> None:
@@ -78,12 +78,12 @@ class Sandbox:
         self._idle, self._busy = [], set()
 
     async def take(self) -> SandboxWorker:
-        """A worker that nobody else uses: a warm one, or a new one."""
+        """A worker for exclusive use: a warm one, or a new one."""
         if self._idle:
             worker = self._idle.pop()
             self._busy.add(worker)
         else:
-            worker = SandboxWorker(self.walls, self.limits, self.warm_up, self.hidden)
+            worker = SandboxWorker(self.isolation, self.limits, self.warm_up, self.hidden)
             self._busy.add(worker)
             try:
                 await worker.start()
@@ -93,7 +93,7 @@ class Sandbox:
         return worker
 
     def give_back(self, worker: SandboxWorker) -> None:
-        """Keeps a clean worker for the next, and lets go of any other."""
+        """Keeps a clean worker for the next program, and ends any other."""
         self._busy.discard(worker)
         if worker.clean and not self._closed and len(self._idle) < self.workers:
             self._idle.append(worker)
@@ -101,7 +101,7 @@ class Sandbox:
             worker.kill()
 
     async def place(self, session: LocalSession) -> SandboxWorker:
-        """A worker for a session, as soon as there is a place: first come, first served."""
+        """A worker for a session, as soon as one is free: first come, first served."""
         async with self._door:
             while len(self._placed) >= self.sessions:
                 idle = [other for other in self._placed if other.idle_s > 0]
@@ -120,7 +120,7 @@ class Sandbox:
             raise
 
     def used(self, session: LocalSession) -> None:
-        """A session that was just used is the last to lose its place."""
+        """Marks a session as the most recently used, so that it loses its worker last."""
         if session in self._placed:
             self._placed[session] = self._placed.pop(session)
         self._changed.set()
@@ -139,21 +139,21 @@ class Sandbox:
 
 
 class LocalSession:
-    """A worker of its own while there is room for it, and the cells that bring it back to where it was."""
+    """A session with a worker of its own while there is room, and the cells to replay to restore its state."""
 
     def __init__(self, sandbox: Sandbox) -> None:
         self._sandbox = sandbox
         self._worker: SandboxWorker | None = None
         self._idle_since: float | None = None
         self._ended = False
-        # The cells that were run here with their time-outs, how long they took, and those to run again first.
+        # The cells that were run with their time-outs, how long they took, and those to replay first.
         self._cells: list[tuple[str, float | None]] = []
         self._cells_s = 0.0
         self._replay: list[tuple[str, float | None]] = []
 
     @property
     def idle_s(self) -> float:
-        """How long ago its last cell ended; 0 where one runs, or is about to because none has run yet."""
+        """How long ago its last cell ended; 0 while one runs, or before the first."""
         if self._worker is None or self._idle_since is None:
             return 0.0
         return max(1e-9, time.monotonic() - self._idle_since)
@@ -186,7 +186,7 @@ class LocalSession:
         self._ended = False
 
     async def park(self) -> None:
-        """Lets go of the worker, and remembers how to get back to where it was, or that it cannot."""
+        """Releases the worker, and keeps the cells to replay, or that they cannot be replayed."""
         again = [*self._cells, *self._replay]
         self._ended = not self.replayable
         self._forget()
@@ -218,7 +218,7 @@ class LocalSession:
                 self._forget()
             else:
                 self._cells.append((code, timeout_s))
-                # What was interrupted, or told something from outside, would not come out the same.
+                # A cell that was interrupted or got answers from the host may not give the same result again.
                 same = answer is None and not result.timed_out
                 self._cells_s += result.duration_s if same else float("inf")
 
@@ -226,7 +226,7 @@ class LocalSession:
         self._cells, self._cells_s, self._replay = [], 0.0, []
 
     async def __aenter__(self) -> Self:
-        # Had now, so that no cell's time is spent on starting it.
+        # Started now, so that it does not count as a cell's time.
         await self._have_worker()
         return self
 

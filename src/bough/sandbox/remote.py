@@ -1,8 +1,8 @@
-"""Programs run elsewhere, by a server that speaks SandboxFusion's `/run_code`.
+"""A remote sandbox: programs run on a server with SandboxFusion's `/run_code` API.
 
-Such a server keeps no state. A session sends its earlier cells again, silently, in
-front of the new one: names live on, at the price of computing them each time. A program
-that asks is sent again with the answers so far, until it has no more questions.
+Such a server keeps no state. A session sends its earlier cells again before the new one,
+with their output discarded: names persist, but are computed again each time. A program
+that asks the host is sent again with the answers so far, until it has no more questions.
 """
 
 from __future__ import annotations
@@ -80,8 +80,8 @@ class RemoteSandbox:
         return Result(error=f"The code asked more than {QUESTIONS} times, which is too often for a remote sandbox.")
 
     async def _run_once(self, cells: list[Any], mark: str, timeout_s: float) -> tuple[Result, str | None]:
-        """What came of a program, or the question that it has."""
-        # A notebook to run the cells in goes along.
+        """The result of a program, or the question that it asks."""
+        # The notebook that runs the cells is sent with them.
         program = Path(notebook.__file__).read_text() + DRIVER.format(cells=json.dumps(cells), mark=mark)
         request = {
             "code": program,
@@ -105,7 +105,7 @@ class RemoteSandbox:
             except urllib.error.HTTPError as error:
                 trouble = f"it answered {error.code} {error.reason}"
                 if error.code not in (408, 429) and error.code < 500:
-                    break  # asking again would be refused again
+                    break  # a retry would be refused again
             except (OSError, ValueError) as error:
                 trouble = str(error)
         raise SandboxError(f"the sandbox at {self.url} cannot be used: {trouble}")
@@ -151,14 +151,14 @@ class RemoteSandbox:
 
 
 class RemoteSession:
-    """The cells so far."""
+    """A session: the cells so far."""
 
     def __init__(self, sandbox: RemoteSandbox) -> None:
         self._sandbox = sandbox
         self._cells: list[str] = []
 
     async def run(self, code: str, *, timeout_s: float | None = None, answer: Answer | None = None) -> Result:
-        """Runs a cell. One that did not come to its end leaves no names, and those before it are forgotten."""
+        """Runs a cell. If it does not finish, the next cell starts with no names."""
         result = await self._sandbox.run_cells([*self._cells, code], timeout_s, answer)
         self._cells = [*self._cells, code] if result.alive else []
         return result

@@ -1,4 +1,4 @@
-"""What a sandbox shows of this machine: the Python installation and the libraries it is linked to, read-only."""
+"""What is visible of this machine in a sandbox: the Python installation and its libraries, read-only."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 
 INSIDE = Path(__file__).parent / "inside"
 SYSTEM = ("/lib", "/lib32", "/lib64", "/usr/lib", "/usr/lib32", "/usr/lib64", "/usr/local/lib", "/etc/ld.so.cache")
-# Where the keeper's own modules are seen; folders without __init__ are packages too.
+# Where the keeper's own modules are mounted; folders without __init__ are packages too.
 PROGRAM = "/bough"
 SCRATCH = ("/tmp", "/dev/shm")  # noqa: S108  the sandbox's own, empty and small
 HOMES = ("/usr", "/usr/local")
@@ -32,10 +32,11 @@ ENVIRONMENT = {
 
 @dataclass(frozen=True)
 class SandboxView:
-    """What is shown, as the host names it; `inside` says where a sandbox sees it.
+    """The visible files, by their paths on the host; `inside` gives the path in the sandbox.
 
-    `views`: what is shown, and where. `links`: links as the host has them. `hide`: for tracebacks.
-    `environment`: variables that a Python needs which is seen elsewhere than it was installed.
+    `views`: host paths and where they are mounted. `links`: symbolic links as on the host.
+    `hide`: replacements of paths in tracebacks. `environment`: variables that Python needs
+    if it is mounted at another path than it was installed at.
     """
 
     python: str
@@ -46,7 +47,7 @@ class SandboxView:
     environment: dict[str, str]
 
     def inside(self, path: str) -> str:
-        """Where a path of the host, which is shown itself or with a folder above it, is seen."""
+        """The path inside the sandbox of a visible host path."""
         for source, place in self.views.items():
             if _within(path, source):
                 return place + path[len(source) :]
@@ -55,7 +56,7 @@ class SandboxView:
 
 @cache
 def view() -> SandboxView:
-    """The view that goes with the Python that runs this."""
+    """The view for the running Python."""
     python = os.path.realpath(getattr(sys, "_base_executable", sys.executable) or sys.executable)
     packages = [path for path in dict.fromkeys(map(sysconfig.get_path, ("purelib", "platlib"))) if Path(path).is_dir()]
     prefix = os.path.realpath(sys.base_prefix)
@@ -76,7 +77,7 @@ def view() -> SandboxView:
 
 
 def libraries(root: str = "") -> tuple[list[str], dict[str, str]]:
-    """The system's libraries below `root`, and the links that lead to them: each ends at something that is shown."""
+    """The system's libraries below `root`, and the symbolic links to them; every link ends at a visible path."""
     shown: list[str] = []
     links: dict[str, str] = {}
     waiting = [*SYSTEM]
@@ -93,7 +94,7 @@ def libraries(root: str = "") -> tuple[list[str], dict[str, str]]:
 
 
 def _place(path: str) -> str:
-    """Where a path of the host is seen: the same, except for what the sandbox's own scratch folders would cover."""
+    """The path inside: the same, unless the sandbox's own scratch folders would cover it."""
     return f"{PROGRAM}/shown{path}" if any(_within(path, folder) for folder in SCRATCH) else path
 
 
@@ -102,7 +103,7 @@ def _within(path: str, folder: str) -> bool:
 
 
 def covered(names: Iterable[str]) -> list[str]:
-    """The folders of packages of these names in what is shown, which a sandbox can hide."""
+    """The visible folders of packages of these names, which a sandbox can hide."""
     base = {"base": sys.base_prefix, "platbase": sys.base_prefix}
     own = [sysconfig.get_path(name, vars=base) for name in ("purelib", "platlib")]
     folders = dict.fromkeys([*view().packages, *own, *map(os.path.abspath, filter(None, sys.path))])

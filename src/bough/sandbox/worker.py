@@ -1,4 +1,4 @@
-"""This side of one sandbox: starts its keeper, asks it, watches its memory, replaces it when it must."""
+"""The host side of one sandbox: starts its keeper, sends it requests, watches its memory."""
 
 from __future__ import annotations
 
@@ -15,20 +15,22 @@ from typing import Any
 from bough.sandbox import group
 from bough.sandbox.base import Answer, BrokenError, Result, SandboxError, SandboxLimits
 from bough.sandbox.inside import frames, processes
-from bough.sandbox.walls import Walls, command
+from bough.sandbox.isolation import Isolation, command
 
 START_S = 120.0  # a keeper may have large packages to load first
-GRACE_S = 20.0  # a keeper keeps the time itself; one that is this late is broken
+GRACE_S = 20.0  # a keeper enforces time limits itself; one that is this late is broken
 WATCH_S = 0.05  # how often memory is counted while a program runs
 IDLE_WATCH_S = 1.0  # and between the cells of a session
-OBEY_S = 5.0  # a keeper has this long to end what holds too much
+OBEY_S = 5.0  # a keeper has this long to end a program that uses too much memory
 
 
 class SandboxWorker:
     """One keeper. It runs one program at a time, or one session."""
 
-    def __init__(self, walls: Walls, limits: SandboxLimits, warm_up: str = "", hidden: tuple[str, ...] = ()) -> None:
-        self.walls, self.limits, self.warm_up, self.hidden = walls, limits, warm_up, hidden
+    def __init__(
+        self, isolation: Isolation, limits: SandboxLimits, warm_up: str = "", hidden: tuple[str, ...] = ()
+    ) -> None:
+        self.isolation, self.limits, self.warm_up, self.hidden = isolation, limits, warm_up, hidden
         self.clean = True
         self._overfull = False
         self._process: subprocess.Popen[bytes] | None = None
@@ -41,7 +43,7 @@ class SandboxWorker:
         """Starts the keeper and waits until it is ready."""
         # Removed at the latest when this process ends.
         self._folder = tempfile.TemporaryDirectory(prefix="bough-", ignore_cleanup_errors=True)
-        start, environment = command(self.walls, self.limits, self._folder.name, self.warm_up, self.hidden)
+        start, environment = command(self.isolation, self.limits, self._folder.name, self.warm_up, self.hidden)
         self._group = group.make(self.limits, self._own_mb())
         if self._group is not None:
             start = self._group.command(start)
@@ -56,7 +58,7 @@ class SandboxWorker:
             await asyncio.wait_for(self._receive(), START_S)
         except (SandboxError, TimeoutError) as error:
             complaint = await self._complaint()
-            raise SandboxError(f"the sandbox did not start ({self.walls}): {complaint or error}") from error
+            raise SandboxError(f"the sandbox did not start ({self.isolation}): {complaint or error}") from error
         except BaseException:
             self.kill()
             raise
@@ -65,7 +67,7 @@ class SandboxWorker:
     async def run(
         self, code: str, *, timeout_s: float | None = None, keep: bool = False, answer: Answer | None = None
     ) -> Result:
-        """Runs a program, or with `keep` a cell of the session that lives here, which may ask `answer`."""
+        """Runs a program, or with `keep` a cell of the session that runs here. It may ask `answer`."""
         timeout_s = self.limits.timeout_s if timeout_s is None else timeout_s
         code = code.encode(errors="replace").decode()
         self._busy.set()
@@ -78,13 +80,13 @@ class SandboxWorker:
             self.kill()
             raise BrokenError(f"the sandbox did not answer within {timeout_s + GRACE_S:g} s") from None
         except BaseException:
-            self.kill()  # an answer that nobody waited for would be taken for the next one's
+            self.kill()  # an answer that arrives later would be taken for that of the next request
             raise
         finally:
             self._busy.clear()
 
     async def reset(self) -> None:
-        """Ends the session that lives here and wipes its traces."""
+        """Ends the session that runs here and removes its files."""
         try:
             answer = await asyncio.wait_for(self._ask({"op": "reset"}), GRACE_S)
             self.clean = answer.get("clean") is True
@@ -95,7 +97,7 @@ class SandboxWorker:
             raise
 
     def kill(self) -> None:
-        """Ends everything behind the walls at once."""
+        """Kills everything in the sandbox."""
         self.clean = False
         if self._process is None:
             return
@@ -123,7 +125,7 @@ class SandboxWorker:
         await self._send(request)
         while "ask" in (message := await self._receive()):
             if answer is None or not isinstance(message["ask"], str):
-                raise BrokenError("the sandbox asked what it may not")
+                raise BrokenError("the sandbox asked a question that it may not ask")
             await self._send({"op": "answer", "answer": await answer(message["ask"])})
         return message
 
@@ -146,7 +148,7 @@ class SandboxWorker:
             raise BrokenError(f"the sandbox broke: {error}") from error
 
     async def _watch_memory(self) -> None:
-        """Has everything ended that runs here when it holds too much together, between cells too."""
+        """Ends everything that runs here when it uses too much memory in total, also between cells."""
         told = 0.0
         while True:
             with contextlib.suppress(TimeoutError):
@@ -162,13 +164,13 @@ class SandboxWorker:
                 self.kill()
 
     def _held_mb(self) -> float:
-        """The memory of all processes behind the walls, and of what waits in their sockets."""
+        """The memory of all processes in the sandbox, and of the data in their sockets."""
         below = processes.descendants(self._process.pid) if self._process else []
-        sockets_mb = processes.sockets_mb(below[0]) if below and self.walls != "none" else 0.0
+        sockets_mb = processes.sockets_mb(below[0]) if below and self.isolation != "none" else 0.0
         return processes.memory_mb(below) + sockets_mb
 
     def _own_mb(self) -> float:
-        """What a keeper itself may hold, with what it has done in advance."""
+        """The memory that a keeper itself may use, its warm-up included."""
         return 64.0 + 256.0 * bool(self.warm_up)
 
     def _result(self, answer: dict[str, Any]) -> Result:
@@ -177,7 +179,7 @@ class SandboxWorker:
             texts = {key: _text(answer.pop(key)) for key in ("stdout", "stderr", "value", "error")}
             result = Result(**texts, **answer)  # type: ignore[arg-type]
         except (KeyError, TypeError) as error:
-            raise BrokenError(f"the sandbox gave an answer of another shape: {error}") from error
+            raise BrokenError(f"the sandbox's answer has an unexpected form: {error}") from error
         return result
 
     async def _complaint(self) -> str:

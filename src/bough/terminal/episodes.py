@@ -1,4 +1,4 @@
-"""What a person sees while episodes are played."""
+"""Progress of episodes."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from bough.terminal.console import err, is_live
 
-# Where there is no terminal, one line in so many seconds.
+# Seconds between two lines if there is no terminal.
 LINE_EVERY_S = 10.0
 
 
 class EpisodesProgress:
-    """A bar with episodes/s, tokens/s, successes and faults; plain lines where there is no terminal."""
+    """A bar with episodes/s, tokens/s, successes and faults; plain lines if there is no terminal."""
 
     def __init__(self, total: int) -> None:
         self.console = err()
@@ -38,7 +38,7 @@ class EpisodesProgress:
         self.bar.stop()
 
     def tell(self, numbers: dict[str, Any]) -> None:
-        """Shows where things stand, given a tally's numbers."""
+        """Shows the numbers of a tally."""
         episodes, seconds = numbers["episodes"], max(numbers["seconds"], 1e-9)
         rate = numbers["success_rate"]
         parts = [

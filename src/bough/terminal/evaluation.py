@@ -1,4 +1,4 @@
-"""What a person sees of an evaluation: a table of rates with their intervals, and what follows from them in words."""
+"""The report of an evaluation: a table of rates with their intervals, and comparisons in words."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ Json = dict[str, Any]
 
 
 class ContestProgress:
-    """One bar for each model, one after the other."""
+    """A progress bar for each model in turn."""
 
     def __init__(self) -> None:
         self._bar: EpisodesProgress | None = None
 
     def begin(self, model: str, missing: int, on_file: int) -> None:
         self.end()
-        err().print(printable(f"{model}: {missing} episodes to play, {on_file} on file"), markup=False)
+        err().print(printable(f"{model}: {missing} episodes to play, {on_file} already recorded"), markup=False)
         if missing:
             self._bar = EpisodesProgress(missing).__enter__()
 
@@ -37,7 +37,7 @@ class ContestProgress:
 
 
 def show(reports: Mapping[str, Any], comparisons: Sequence[Any], level: float, console: Console | None = None) -> None:
-    """The whole evaluation, on stdout unless another console is given."""
+    """Prints the whole report, on stdout unless another console is given."""
     console = console or out()
     print_table(console, _success(reports, level))
     for method in {report["success"]["interval"]["method"]: None for report in reports.values() if _known(report)}:

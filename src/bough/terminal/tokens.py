@@ -1,4 +1,4 @@
-"""Tokens in colour: what is trained stands green between ⟦ ⟧, everything else is context."""
+"""Tokens in colour: trained tokens are green between ⟦ ⟧, all others are context."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from bough.formats.bough import common_prefix
 from bough.terminal.console import printable
 from bough.types import Call
 
-# Neighbouring tokens differ in shade, so that their borders can be seen.
+# Neighbouring tokens differ in shade to show their boundaries.
 SHADES = ("bold green", "bold bright_green underline")
 
 
 def coloured(calls: list[Call], tokenizer: Any) -> Iterator[Text]:
-    """One text a call; what it has in common with the call before is not shown again."""
+    """One text per call; the prefix shared with the call before is not repeated."""
     previous: list[int] = []
     for number, call in enumerate(calls, 1):
         shared = common_prefix(previous, call.prompt_ids)
         text = Text(f"call {number}: ", "bold")
         if shared:
-            text.append(f"… {shared} tokens as before … ", "dim italic")
+            text.append(f"… {shared} shared tokens … ", "dim italic")
         text.append(printable(tokenizer.decode(call.prompt_ids[shared:])), "dim")
         text.append("⟦", "green")
         for i, token in enumerate(call.completion_ids):

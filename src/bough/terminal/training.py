@@ -1,4 +1,4 @@
-"""What a person sees of a training run: a bar with the numbers that matter, plain lines where there is no terminal."""
+"""Progress of a training run: a bar with the main numbers, plain lines if there is no terminal."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from bough.ledger import Ledger
 from bough.terminal.console import err, is_live
 
 SHOWN = ("loss", "accuracy", "margin", "eval_loss", "reward", "success", "eval_success")
-# Where there is no terminal, one line in so many seconds.
+# Seconds between two lines if there is no terminal.
 LINE_EVERY_S = 10.0
 
 
 class TrainingProgress:
-    """Hears of every step and shows it."""
+    """Shows every step."""
 
     def __init__(self) -> None:
         self.console = err()

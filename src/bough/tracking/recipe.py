@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -10,20 +9,21 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from bough.digest import text_digest
 from bough.errors import BoughError
 from bough.tracking.trackers import experiment, import_tracker, keep_in, number, plain, setting_up
 
 EXPERIMENT = "bough"
-FOLDER, KEY = "bough.folder", "bough.key"  # where a run lies; the same as a word that needs no quotes
-LONGEST = 500  # characters of a setting that everybody keeps
+FOLDER, KEY = "bough.folder", "bough.key"  # the path of a run, and its digest, which needs no quotes in a query
+LONGEST = 500  # characters of a setting that every backend accepts
 log = logging.getLogger("bough")
 
 
 class RecipeTracker:
-    """Opens the parent of a run folder, the same one when the run goes on. Training stages hang themselves under it.
+    """Opens the parent run of a run folder, the same one when the run resumes. Training stages add themselves to it.
 
-    MLflow keeps its records in `mlflow.db` beside the run folder unless MLFLOW_TRACKING_URI says otherwise. What it
-    cannot take while the run goes on is said and left out: a run does not fail for its records.
+    MLflow keeps its records in `mlflow.db` beside the run folder unless MLFLOW_TRACKING_URI is set. Errors of MLflow
+    during the run are logged and do not stop it.
     """
 
     def __init__(self, folder: Path, name: str, settings: Mapping[str, Any]) -> None:
@@ -34,7 +34,7 @@ class RecipeTracker:
         try:
             self._open()
         except Exception as error:
-            raise BoughError(f"MLflow cannot be used: {error}; --report-to none goes without it") from error
+            raise BoughError(f"MLflow cannot be used: {error}; --report-to none turns it off") from error
         return self
 
     def _open(self) -> None:
@@ -42,7 +42,7 @@ class RecipeTracker:
             keep_in(self.folder.parent)
             self._home = home = experiment(EXPERIMENT, self.folder.parent)
         path = str(self.folder.resolve())
-        key = hashlib.blake2b(path.encode(), digest_size=16).hexdigest()
+        key = text_digest(path, size=16)
         before = self._search(f"tags.`{KEY}` = '{key}'")
         self._mlflow.start_run(
             run_id=before[0].info.run_id if before else None, experiment_id=home, run_name=self.name,
@@ -58,11 +58,11 @@ class RecipeTracker:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        with _leniently("how the run ended"):
+        with _leniently("the end of the run"):
             self._mlflow.end_run("FINISHED" if kind is None else "KILLED" if kind is KeyboardInterrupt else "FAILED")
 
     def add(self, stage: str, settings: Mapping[str, Any], numbers: Mapping[str, Any], files: Sequence[Path]) -> None:
-        """A finished stage that does not report for itself."""
+        """Adds a finished stage that does not report for itself."""
         with _leniently(stage), self._mlflow.start_run(experiment_id=self._home, run_name=stage, nested=True):
             self._mlflow.log_params(_short(settings))
             self._mlflow.log_metrics({key: float(value) for key, value in numbers.items() if number(value)})
@@ -70,15 +70,15 @@ class RecipeTracker:
                 self._mlflow.log_artifact(str(file))
 
     def knows(self, stage: str) -> bool:
-        """Whether a stage was added before; where that cannot be found out it is not added again."""
-        with _leniently(f"a question after {stage}"):
+        """Whether a stage was added before; if MLflow fails, the stage is not added again."""
+        with _leniently(f"a search for {stage}"):
             parent = self._mlflow.active_run().info.run_id
             children = self._search(f"tags.`mlflow.parentRunId` = '{parent}'")
             return any(child.info.run_name == stage for child in children)
         return True
 
     def keep(self, file: Path) -> None:
-        """A file of the whole run, in its newest state."""
+        """Uploads the current version of a file of the whole run."""
         with _leniently(file.name):
             self._mlflow.log_artifact(str(file))
 
@@ -92,4 +92,4 @@ def _leniently(what: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        log.warning("MLflow did not take %s: %s", what, error)
+        log.warning("MLflow failed on %s: %s", what, error)

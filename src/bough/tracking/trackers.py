@@ -20,12 +20,12 @@ Name = Literal["mlflow", "wandb", "tensorboard"]
 PACKAGES = {"mlflow": "bough[mlflow]", "wandb": "bough[wandb]", "tensorboard": "tensorboard"}
 
 
-# A tracker that has failed so often in a row is not asked again: each failure may be a time-out.
+# A tracker that has failed this many times in a row is not used again: each failure may be a time-out.
 TRIES = 3
 
 
 class Trackers:
-    """Opens the named trackers for one run and passes its settings and numbers on.
+    """Opens the named trackers for one run and passes on its settings and numbers.
 
     MLflow keeps its records in `mlflow.db` (SQLite) beside the run folder unless
     MLFLOW_TRACKING_URI says otherwise; TensorBoard writes into the run folder. A tracker that
@@ -44,19 +44,19 @@ class Trackers:
             except Exception as error:
                 self.close()
                 raise BoughError(f"{name} cannot be used: {error}; leave it out of --report-to") from error
-        self._tell(lambda tracker: tracker.store_init_configuration(plain(settings)))
+        self._for_each(lambda tracker: tracker.store_init_configuration(plain(settings)))
 
     def log(self, values: dict[str, Any]) -> None:
         """The finite numbers among `values`, at their step."""
         numbers = {key: value for key, value in values.items() if number(value) and key != "step"}
-        self._tell(lambda tracker: tracker.log(numbers, step=values["step"]))
+        self._for_each(lambda tracker: tracker.log(numbers, step=values["step"]))
 
     def close(self) -> None:
-        self._tell(lambda tracker: tracker.finish())
+        self._for_each(lambda tracker: tracker.finish())
         self._open = {}
 
-    def _tell(self, what: Callable[[Any], None]) -> None:
-        """Asks something of every tracker; what one of them raises is logged the first time."""
+    def _for_each(self, what: Callable[[Any], None]) -> None:
+        """Calls every tracker; an error of a tracker is logged the first time."""
         for name, tracker in list(self._open.items()):
             try:
                 what(tracker)
@@ -66,7 +66,7 @@ class Trackers:
                 self._failures[name] = self._failures.get(name, 0) + 1
                 if self._failures[name] == TRIES:
                     del self._open[name]
-                    log.warning("%s failed %d times in a row and is not used any more in this run.", name, TRIES)
+                    log.warning("%s failed %d times in a row and is not used for the rest of this run.", name, TRIES)
             else:
                 if name in self._failures:
                     self._failures[name] = 0
@@ -99,15 +99,15 @@ def import_tracker(name: Name) -> Any:
 
 
 def setting_up(folder: Path) -> AbstractContextManager[None]:
-    """One process at a time makes MLflow's database: two at once break it."""
+    """A lock for creating MLflow's database: two processes at the same time break it."""
     return locked(folder / ".mlflow.lock", wait=True)
 
 
 def keep_in(folder: Path) -> None:
-    """Tells MLflow to keep its records in a database in `folder`, unless the user has told it otherwise."""
+    """Sets MLflow's database to a file in `folder`, unless the user has set another."""
     import mlflow
 
-    for chatty in ("alembic", "mlflow.store.db.utils"):  # they log every table that they make
+    for chatty in ("alembic", "mlflow.store.db.utils"):  # they log every table they create
         logging.getLogger(chatty).setLevel(logging.WARNING)
     if "MLFLOW_TRACKING_URI" not in os.environ:
         mlflow.set_tracking_uri(f"sqlite:///{(folder / 'mlflow.db').absolute()}")
@@ -120,7 +120,7 @@ def _files(folder: Path) -> str:
 
 
 def experiment(name: str, folder: Path) -> str:
-    """MLflow's id of the experiment, created if needed, with its files in `folder` where its records are there."""
+    """MLflow's id of the experiment, created if needed, with its files in `folder` if its database is there."""
     import mlflow
 
     found = mlflow.get_experiment_by_name(name)

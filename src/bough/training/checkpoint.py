@@ -36,7 +36,7 @@ from bough.training.optimizer_state import OptimizerState
 
 NAME = re.compile(r"step-(\d{8})")
 OPTIMIZER, RANDOM, STATE, FILES = "optimizer.safetensors", "random.safetensors", "state.json", "files.json"
-# A list of files is a few kilobytes; nobody reads gigabytes of JSON to find out that it is none.
+# A list of files is a few kilobytes; a larger file is not one and is not parsed.
 LONGEST_LIST = 1 << 20
 # What reading damaged JSON or safetensors ends in.
 BROKEN = (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError, SafetensorError)

@@ -235,12 +235,12 @@ class Trainer:
         return values
 
     def _count_success(self, metrics: dict[str, Mean]) -> None:
-        """Adds up how well the epoch is going, and tells the source when it ends."""
+        """Adds up the success of the epoch; when it ends, the source gets the mean."""
         success = metrics.get("accuracy", metrics["token_accuracy"])
         self.counters.success_total += float(success.total)
         self.counters.success_count += float(success.count)
         if self.source.ends_epoch(self.counters.step - 1):
-            self.source.tell(self.counters.success_total / max(1.0, self.counters.success_count))
+            self.source.end_epoch(self.counters.success_total / max(1.0, self.counters.success_count))
             self.counters.success_total = self.counters.success_count = 0.0
         self.counters.levels = self.source.levels
 

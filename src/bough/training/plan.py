@@ -17,8 +17,8 @@ from dataclasses import dataclass
 class Curriculum:
     """Easy examples first: the share of the data grows from `start_ratio` to all over `warmup_epochs`.
 
-    With `success`, a share between 0 and 1, the data grows only behind an epoch in which the
-    policy did at least that well (`Plan.tell`); until then the same share comes again. The
+    With `success`, a share between 0 and 1, the data grows only after an epoch in which the
+    policy did at least that well (`Plan.end_epoch`); until then the same share comes again. The
     number of steps is that of a curriculum which never waits.
     """
 
@@ -42,7 +42,7 @@ class Plan:
     """The steps of a run over examples 0, 1, ….
 
     `clusters[i]` names what example i shares tokens with (its episode): examples of one
-    cluster stay together, and the clusters are shuffled anew each epoch. `difficulty` orders
+    cluster stay together, and the clusters are shuffled again in each epoch. `difficulty` orders
     the curriculum, lowest first. `num_epochs` may be a fraction; `max_steps`, where
     given, decides alone how many steps there are.
 
@@ -72,7 +72,7 @@ class Plan:
         return self.num_steps
 
     def __getitem__(self, number: int) -> PlannedStep:
-        """Step `number`, counted from 0. An adaptive curriculum must have been told of the steps before it."""
+        """Step `number`, counted from 0. An adaptive curriculum must know how the epochs before it went."""
         if not 0 <= number < self.num_steps:
             raise IndexError(number)
         while number >= len(self._steps):
@@ -83,9 +83,9 @@ class Plan:
         """Whether step `number` is the last of its epoch. The last of all need not be: a run may be made longer."""
         return self[number] is self._steps[-1] and self._laid_out == self[number].epoch + 1
 
-    def tell(self, success: float) -> None:
+    def end_epoch(self, success: float) -> None:
         """How well the epoch that has just ended went; decides the next one's share."""
-        assert self._laid_out == len(self.levels), "an epoch is told of once, when it has ended"
+        assert self._laid_out == len(self.levels), "an epoch ends once"
         enough = self.curriculum is None or self.curriculum.success is None or success >= self.curriculum.success
         self.levels.append(self.levels[-1] + enough)
 
@@ -105,8 +105,8 @@ class Plan:
 
     def _lay_out(self) -> None:
         epoch = self._laid_out
-        if epoch == len(self.levels):  # nobody has told: the share grows
-            self.tell(1.0)
+        if epoch == len(self.levels):  # not adaptive: the share grows
+            self.end_epoch(1.0)
         order = _in_clusters(self._share(self.levels[epoch]), self.clusters, random.Random(f"{self.seed}/{epoch}"))  # noqa: S311
         batches = [order[i : i + self.batch_size] for i in range(0, len(order), self.batch_size)]
         self._steps += [PlannedStep(epoch, batch) for batch in batches]

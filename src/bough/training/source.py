@@ -59,7 +59,7 @@ class Source(Protocol):
         """Whether an epoch ends with this step."""
         ...
 
-    def tell(self, success: float) -> None:
+    def end_epoch(self, success: float) -> None:
         """The success rate of the epoch that has just ended."""
         ...
 
@@ -109,6 +109,6 @@ class PlannedSource:
     def ends_epoch(self, step: int) -> bool:
         return self.plan.ends_epoch(step)
 
-    def tell(self, success: float) -> None:
+    def end_epoch(self, success: float) -> None:
         if self.config.curriculum_success is not None:
-            self.plan.tell(success)
+            self.plan.end_epoch(success)

@@ -1,4 +1,4 @@
-"""The elements of a JSON list, one at a time: only the element at hand is held in memory."""
+"""The elements of a JSON list, one at a time: only the current element is in memory."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import IO
 from bough.errors import RowError
 
 PIECE = 1 << 16
-# Outside a string: a whole one, where one begins that goes on in the next piece, and what opens, parts and closes.
+# Outside a string: a complete string, the start of one that continues in the next piece, brackets and commas.
 _INSIDE_ELEMENT = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"|["\[\]{}]', re.DOTALL)
 _BETWEEN = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"|["\[\]{},]', re.DOTALL)
 # Inside a string: the rest of it.
@@ -18,7 +18,7 @@ _REST = re.compile(rb'[^"\\]*+(?:\\.[^"\\]*+)*+(?:(?P<end>")|(?P<backslash>\\)?\
 
 
 def elements(stream: IO[bytes], longest: int) -> Iterator[bytes | RowError]:
-    """The text of each element, or why there is none. The stream stands after the opening bracket."""
+    """The text of each element, or its RowError. The stream is positioned after the opening bracket."""
     scan = _Scan()
     element, count, too_long = bytearray(), 0, False
     while piece := stream.read(PIECE):
@@ -34,13 +34,13 @@ def elements(stream: IO[bytes], longest: int) -> Iterator[bytes | RowError]:
             if mark != b",":
                 rest = chain([mark.strip(b"]"), piece[start:]], iter(lambda: stream.read(PIECE), b""))
                 if any(more.strip() for more in rest):
-                    raise RowError("not_json", "there is more after the end of the JSON list")
+                    raise RowError("not_json", "there is text after the end of the JSON list")
                 return
         element += piece[start:]
         if len(element) > longest:
             too_long = True
             element.clear()
-    raise RowError("not_json", "the file begins as a JSON list, which does not end")
+    raise RowError("not_json", "the file starts with a JSON list that does not end")
 
 
 def _whole(element: bytearray, longest: int, too_long: bool) -> bytes | RowError:
@@ -56,13 +56,13 @@ def _blank(text: bytearray) -> bool:
 
 
 class _Scan:
-    """Where elements end, piece by piece."""
+    """Finds the ends of elements, piece by piece."""
 
     def __init__(self) -> None:
         self.depth, self.in_string, self.escaped = 0, False, False
 
     def ends(self, piece: bytes) -> Iterator[tuple[int, bytes]]:
-        """Where each element ends that ends in this piece, and by what: a comma, or what closes the list."""
+        """The end of each element that ends in this piece, and the character that ends it: a comma or a bracket."""
         at = self._rest_of_string(piece, 0) if self.in_string else 0
         while found := (_INSIDE_ELEMENT if self.depth else _BETWEEN).search(piece, at):
             at, mark = found.end(), found[0]
@@ -76,7 +76,7 @@ class _Scan:
                 yield found.start(), mark
 
     def _rest_of_string(self, piece: bytes, at: int) -> int:
-        """The place after the string that begins before `at`; the piece's end where the string goes on."""
+        """The position after the string that starts before `at`; the end of the piece if the string continues."""
         found = _REST.match(piece, at + self.escaped)
         assert found is not None
         self.in_string, self.escaped = found["end"] is None, found["backslash"] is not None

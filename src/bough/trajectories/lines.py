@@ -1,9 +1,9 @@
-"""Where rows come from: JSON Lines (plain, .zst, .gz, .xz), a JSON list, Parquet, a data set saved or on the hub.
+"""Sources of rows: JSON Lines (plain, .zst, .gz, .xz), a JSON list, Parquet, a dataset saved or on the Hub.
 
 Every source is a stream of (number, content): for text files the content is the bytes
-of a line and the number is the line's, for tables it is a row as a dict. Nothing is held
-but the row at hand, and a row has a largest size: a small file can be packed out of a
-huge one, and may be made to fill the memory of whoever opens it.
+of a line and the number that of the line, for tables the content is a row as a dict. Only
+the current row is in memory, and its size is limited: a small archive can be made to
+expand until it fills the memory.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 Content = bytes | dict[str, Any] | RowError
 # A token takes about 26 bytes with its log-probability: a group of attempts with five million of them fits.
 MAX_LINE = 128 << 20
-# Text is packed to a tenth or a hundredth. A file that unpacks to more than both of these holds no records.
+# Text shrinks to a tenth or a hundredth. A file that expands to more than both limits is not a data file.
 MAX_UNPACKED, MAX_RATIO = 1 << 30, 1000
-# A row group is unpacked as a whole, whatever is then asked of it.
+# A row group is always unpacked as a whole.
 MAX_ROW_GROUP = 4 << 30
 HUB_PATH = re.compile(r"hf:/[\w-][\w.-]*/[\w-][\w.-]*(/[\w-][\w.-]*)?")
 
 
 def files(source: str | Path) -> list[Path]:
-    """The files behind a path: itself, or the shards of a folder in order of name.
+    """The files of a path: itself, or the shards of a folder in order of their names.
 
-    A collection's folder holds settings and reports too; only one of its files has trajectories.
+    The folder of a collection also contains settings and reports; only one of its files has trajectories.
     """
     path = Path(source)
     try:
@@ -49,10 +49,10 @@ def files(source: str | Path) -> list[Path]:
         if path.is_dir():
             return _shards(path)
         known = path.exists()
-    except (OSError, ValueError, RuntimeError) as error:  # not ours to look into, a loop of links, a null byte
+    except (OSError, ValueError, RuntimeError) as error:  # no permission, a loop of links, a null byte
         raise InputError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
     if known:
-        raise InputError(f"{path}: it is not a regular file; pipes and devices are not read")
+        raise InputError(f"{path}: not a regular file; pipes and devices cannot be read")
     raise InputError(f"{path}: there is no such file or folder")
 
 
@@ -66,14 +66,14 @@ def _shards(path: Path) -> list[Path]:
     if odd := [name for name in names if any("\ud800" <= character <= "\udfff" for character in name)]:
         raise InputError(f"{path}: the name {odd[0]!a} is not UTF-8; rename the file")
     if not shards:
-        raise InputError(f"{path}: the folder holds no data file; looked for {', '.join(endings)}")
+        raise InputError(f"{path}: the folder contains no data file; looked for {', '.join(endings)}")
     return shards
 
 
 def lines(path: Path, longest: int = MAX_LINE) -> Iterator[tuple[int, Content]]:
-    """The numbered contents of one file, from 1; a RowError after the last good line where a file is cut or damaged.
+    """The numbered contents of one file, from 1; a RowError after the last good line if the file is cut off or damaged.
 
-    In place of a line of more than `longest` bytes stands a RowError.
+    A line of more than `longest` bytes is given as a RowError.
     """
     if is_dataset(path) or is_hub(path):
         yield from enumerate(_dataset_rows(path), 1)
@@ -89,7 +89,7 @@ def is_dataset(path: Path) -> bool:
 
 
 def is_hub(path: Path) -> bool:
-    """Whether the path names a data set on the hub: hf://org/name, or hf://org/name/split."""
+    """Whether the path names a dataset on the Hub: hf://org/name, or hf://org/name/split."""
     return path.parts[:1] == ("hf:",)
 
 
@@ -127,7 +127,7 @@ def _open(path: Path) -> io.BufferedReader:
 
 
 class _Unpacked(io.RawIOBase):
-    """What is packed in `file`, up to the most that one of its size can hold."""
+    """The unpacked content of `file`, up to a limit that depends on its size."""
 
     def __init__(self, file: io.BufferedReader, suffix: str) -> None:
         self._file = file
@@ -143,7 +143,7 @@ class _Unpacked(io.RawIOBase):
         count: int = self._raw.readinto(buffer)
         self._left -= count
         if self._left < 0:
-            raise OSError(f"it unpacks to more than {MAX_RATIO} times its size; that is no data file")
+            raise OSError(f"it unpacks to more than {MAX_RATIO} times its size; it is not a data file")
         return count
 
     def close(self) -> None:
@@ -167,40 +167,40 @@ def _parquet_rows(path: Path) -> Iterator[dict[str, Any]]:
     except RowError:
         raise
     except Exception as error:  # pyarrow raises errors of many kinds for damaged bytes
-        raise RowError("damaged", f"not a whole Parquet file: {_first_line(error)}") from None
+        raise RowError("damaged", f"not a complete Parquet file: {_first_line(error)}") from None
 
 
 def _dataset_rows(path: Path) -> Iterator[dict[str, Any]]:
     try:
         import datasets
     except ImportError:
-        raise InputError(f"{path}: reading a saved data set needs datasets; pip install 'bough[datasets]'") from None
+        raise InputError(f"{path}: reading a saved dataset needs datasets; pip install 'bough[datasets]'") from None
     if is_hub(path):
         yield from _hub_rows(path)
         return
     try:
         loaded = datasets.load_from_disk(str(path))
-    except Exception as error:  # whatever a damaged folder makes of it
-        raise InputError(f"{path}: not a whole data set: {_first_line(error)}") from None
+    except Exception as error:  # a damaged folder can raise any error
+        raise InputError(f"{path}: not a complete dataset: {_first_line(error)}") from None
     if isinstance(loaded, datasets.DatasetDict):
         splits = ", ".join(str(path / name) for name in loaded)
-        raise InputError(f"{path}: the data set has splits; name one of {splits}")
+        raise InputError(f"{path}: the dataset has splits; choose one of {splits}")
     try:
         yield from loaded
     except Exception as error:
-        raise RowError("damaged", f"the data set cannot be read any further: {_first_line(error)}") from None
+        raise RowError("damaged", f"the rest of the dataset cannot be read: {_first_line(error)}") from None
 
 
 def _hub_rows(path: Path) -> Iterator[dict[str, Any]]:
-    """A data set of the hub, streamed; code that comes with one is never run."""
+    """A dataset on the Hub, streamed; code that comes with it is never run."""
     import datasets
 
     if not HUB_PATH.fullmatch(str(path)):
-        raise InputError(f"{path}: a data set on the hub is named as hf://org/name or hf://org/name/split")
+        raise InputError(f"{path}: a dataset on the Hub is named hf://org/name or hf://org/name/split")
     name, split = "/".join(path.parts[1:3]), path.parts[3] if len(path.parts) > 3 else "train"
     try:
         yield from datasets.load_dataset(name, split=split, streaming=True)
-    except Exception as error:  # of the network, of the hub, of whatever is in the data set
+    except Exception as error:  # of the network, the Hub, or the dataset
         raise InputError(f"hf://{name}, split {split}, cannot be read: {_first_line(error)}") from None
 
 

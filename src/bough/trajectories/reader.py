@@ -1,4 +1,4 @@
-"""Reading records out of any file: stream, detect the format, name every bad row.
+"""Reads the records of any data file: streams it, detects the format, reports every bad row.
 
 for trajectory in read("sft.jsonl"):              # the first bad row is an InputError
 reader = Reader("sft.jsonl", on_error="skip")     # bad rows are skipped and counted
@@ -20,30 +20,18 @@ from bough.errors import InputError, RowError
 from bough.formats import FORMATS, detect, named
 from bough.formats.base import Format, Row, Sample
 from bough.trajectories.lines import Content, files, lines
+from bough.trajectories.problems import Problem as Problem
 
 OnError = Literal["skip", "stop"]
 # Enough rows to outvote a few damaged ones at the top of a file.
 ROWS_TO_DETECT = 100
-# Fewer where they are large: they are held until the format is known.
+# Fewer if they are large: they are kept in memory until the format is known.
 BYTES_TO_DETECT = 16 << 20
 
 
 @dataclass(frozen=True)
-class Problem:
-    """One bad row."""
-
-    file: str
-    line: int
-    reason: str
-    message: str
-
-    def __str__(self) -> str:
-        return f"{self.file}:{self.line}: {self.message}"
-
-
-@dataclass(frozen=True)
 class Place:
-    """Where a record stands."""
+    """The file and line of a record."""
 
     file: str
     line: int
@@ -52,9 +40,9 @@ class Place:
 class Reader:
     """Iterates over the records of a file or a folder of shards, in constant memory.
 
-    After (and during) the iteration: `rows` counts the rows seen, `skipped` the bad ones
-    by reason, `format` is the format of the file at hand, `place` where the last record
-    stands. A line that a crash cut off is counted as "torn" and never stops the reading.
+    During and after the iteration: `rows` counts the rows seen, `skipped` the bad ones by
+    reason, `format` is the format of the current file, `place` the place of the last record.
+    A last line cut off by a crash is counted as "torn" and never stops the reading.
     """
 
     def __init__(
@@ -119,7 +107,7 @@ def _first(rows: Iterator[Numbered]) -> list[Numbered]:
 
 
 def _rows(path: Path) -> Iterator[Numbered]:
-    """The numbered rows of a file with their sizes; in place of a row that cannot be parsed stands why."""
+    """The numbered rows of a file with their sizes; a row that cannot be parsed is given as its RowError."""
     number = 0
     try:
         for number, content in lines(path):
@@ -161,7 +149,7 @@ def _check_utf8(content: bytes) -> None:
 
 
 def most_common_format(rows: list[Row]) -> Format | None:
-    """The format that most of these rows have; None where none has any."""
+    """The format of most of these rows; None if no row's format is known."""
     votes: Counter[str] = Counter()
     for row in rows:
         try:

@@ -1,14 +1,13 @@
-"""Appending records to a file so that a kill at any moment loses nothing that was reported written.
+"""Appends records to a file so that a kill at any moment loses nothing that was reported as written.
 
-Records are buffered and go out in batches: one write of whole lines, then fsync. What
-`written` counts is on the disk. A `.zst` file gets one whole Zstandard frame a batch. A
-file has one writer; several writers of one folder each take a shard of their own.
+Records are buffered and written in batches: one write of whole lines, then fsync. What
+`written` counts is on the disk. A `.zst` file gets one complete Zstandard frame per batch.
+A file has one writer at a time.
 """
 
 from __future__ import annotations
 
 import fcntl
-import itertools
 import os
 import stat
 import time
@@ -26,7 +25,7 @@ from bough.trajectories import zstd
 
 
 class Writer:
-    """Appends records to one `.jsonl` or `.jsonl.zst` file, in Bough's own format unless told otherwise."""
+    """Appends records to one `.jsonl` or `.jsonl.zst` file, in Bough's own format by default."""
 
     def __init__(
         self, path: str | Path, *, format: Format = bough.FORMAT, batch: int = 64, batch_s: float = 1.0
@@ -42,17 +41,6 @@ class Writer:
         self._flushed_at = time.monotonic()
         self.torn_bytes = self._cut_torn_end()
 
-    @classmethod
-    def shard(cls, folder: str | Path, *, compressed: bool = False) -> Self:
-        """A writer on the first shard of `folder` that nobody else is writing."""
-        Path(folder).mkdir(parents=True, exist_ok=True)
-        for number in itertools.count():
-            try:
-                return cls(Path(folder) / f"shard-{number:05}.jsonl{'.zst' if compressed else ''}")
-            except BusyError:
-                continue
-        raise AssertionError("unreachable")
-
     def write(self, record: Sample) -> None:
         """Adds a record to the batch; flushes when the batch is full or old.
 
@@ -67,7 +55,7 @@ class Writer:
             self.flush()
 
     def flush(self) -> None:
-        """Puts every record given so far on the disk. On failure the file is as before and the batch is kept."""
+        """Writes all records so far to the disk. On failure the file is unchanged and the batch is kept."""
         if self._buffer:
             size = os.fstat(self._file).st_size
             try:
@@ -100,7 +88,7 @@ class Writer:
         self.close()
 
     def _cut_torn_end(self) -> int:
-        """Removes what an interrupted batch left behind (it was never reported written)."""
+        """Removes the remains of an interrupted batch (it was never reported as written)."""
         size = os.fstat(self._file).st_size
         if self._packed:
             with self.path.open("rb") as file:
@@ -108,17 +96,13 @@ class Writer:
         else:
             whole = _whole_lines(self._file, size)
             if _is_json(os.pread(self._file, size - whole, whole)):
-                # A line that lacks only its line end, as editors leave it.
+                # A line that lacks only its newline, as some editors write it.
                 _write_all(self._file, b"\n")
                 return 0
         if whole < size:
             os.ftruncate(self._file, whole)
             os.fsync(self._file)
         return size - whole
-
-
-class BusyError(InputError):
-    """Another writer has the file."""
 
 
 def _open_locked(path: Path) -> int:
@@ -135,7 +119,7 @@ def _open_locked(path: Path) -> int:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         os.close(file)
-        raise BusyError(f"{path}: another process is writing it; give each writer a shard of its own") from None
+        raise InputError(f"{path}: another process is writing it; wait for it, or give another file") from None
     sync(path.parent)
     return file
 
@@ -147,7 +131,7 @@ def _write_all(file: int, data: bytes) -> None:
 
 
 def _whole_lines(file: int, size: int, step: int = 1 << 16) -> int:
-    """The offset behind the last newline."""
+    """The offset after the last newline."""
     for begin in range((size - 1) // step * step, -1, -step) if size else ():
         at = os.pread(file, step, begin).rfind(b"\n")
         if at >= 0:

@@ -1,4 +1,4 @@
-"""The text of an .xz file as a raw stream, with a limit on the memory that its header may ask for."""
+"""The text of an .xz file as a raw stream, with a limit on the memory that its header may request."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PIECE = 1 << 16
 
 
 class XzStream(io.RawIOBase):
-    """Unpacks as much as is asked for. Damage is an LZMAError, an end that is cut off an EOFError."""
+    """Unpacks as much as is requested. Damage is an LZMAError, a missing end an EOFError."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file = file

@@ -1,7 +1,7 @@
-"""Zstandard files as a row of frames: one whole frame a batch, so a torn end is a torn frame and no more.
+"""Zstandard files as a sequence of frames, one per batch, so that a torn end costs one frame at most.
 
-A file is unpacked block by block. A block holds at most 128 KiB of text, however small it
-is packed, so memory does not depend on what is in the file.
+A file is unpacked block by block. A block unpacks to at most 128 KiB of text, so memory
+use does not depend on the content of the file.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing_extensions import Buffer
 MAGIC = 0xFD2FB528
 SKIPPABLE = range(0x184D2A50, 0x184D2A60)  # frames of something else, to be skipped
 MAX_BLOCK = 128 << 10
-# What zstd itself takes without --long; more would be kept in memory while a frame is read.
+# The limit of zstd itself without --long; the window is kept in memory while a frame is read.
 MAX_WINDOW = 128 << 20
 RUN = 1  # the type of a block that is one byte, repeated
 
@@ -30,7 +30,7 @@ def pack(text: bytes) -> bytes:
 def unpack(file: IO[bytes]) -> Iterator[tuple[bytes, int]]:
     """Pieces of text, each with the offset after the last whole frame so far.
 
-    A last frame that is cut off gives what can be had of it, then EOFError; damage is an OSError.
+    A last frame that is cut off gives its readable part, then EOFError; damage is an OSError.
     """
     seen = 0
 
@@ -83,7 +83,7 @@ def _parts(start: bytes, take: Callable[[int], bytes]) -> Iterator[bytes]:
 
 
 def whole_size(file: IO[bytes]) -> int:
-    """How many bytes the whole frames at the beginning take."""
+    """Size in bytes of the complete frames at the beginning."""
     size = 0
     with contextlib.suppress(OSError, EOFError):
         for _, whole in unpack(file):

@@ -1,1 +1,1 @@
-"""`bough view`: a local web page over a run folder or a data file. Nothing in it writes to what it shows."""
+"""`bough view`: shows a run folder or a data file as a local web page. It never writes to that folder."""

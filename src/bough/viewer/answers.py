@@ -1,4 +1,4 @@
-"""What a page can ask for: a name and some words in, plain values out. The server and the export both ask here."""
+"""The API of the pages: a name and some parameters in, plain values out. Used by the server and by the export."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Asked = Mapping[str, str]
 
 
 class FolderAnswers:
-    """Everything there is to know about one folder."""
+    """All answers about one folder."""
 
     def __init__(self, index: Index, model: str | None = None) -> None:
         self.index, self.models = index, Models(index, model)
@@ -34,7 +34,7 @@ class FolderAnswers:
         }
 
     def image(self, asked: Asked) -> tuple[bytes, str]:
-        """A screenshot and its type."""
+        """A screenshot and its media type."""
         number = _whole(asked, "number")
         return image(self.index, asked.get("at", ""), -1 if number is None else number, _whole(asked, "attempt"))
 

@@ -1,4 +1,4 @@
-"""The attempts at one task as a tree: where they go together, where they part, which branches succeed."""
+"""The attempts at one task as a tree: what they share, where they diverge, which branches succeed."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from bough.types import Group, Trajectory, Turn
 from bough.viewer.index import Index
 from bough.viewer.queries import lines_of_task, neighbours
 from bough.viewer.records import MissingError, find, find_trajectory, place
+from bough.viewer.spoken import label
 from bough.viewer.summaries import goal
 
 MAX_STEP_TEXT = 600
@@ -18,7 +19,7 @@ MAX_STEP_TEXT = 600
 
 @dataclass
 class Node:
-    """Turns that the same attempts took, one after the other, and how they went on."""
+    """Consecutive turns that the same attempts share, and the branches that follow."""
 
     turns: list[Turn]
     depth: int
@@ -62,14 +63,14 @@ def tree(index: Index, at: str) -> dict[str, Any]:
 
 
 def grow(attempts: list[Trajectory]) -> Node:
-    """The tree. Two attempts are together for as long as they replied the same and were told the same."""
+    """The tree. Two attempts share a node as long as their replies and observations are the same."""
     root = Node([], 0, list(range(len(attempts))))
     _extend(root, attempts)
     return root
 
 
 def _extend(node: Node, attempts: list[Trajectory]) -> None:
-    """Gives `node` the turns that all of its attempts share, then a child for every way they part."""
+    """Gives `node` the turns that all of its attempts share, then one child for each different next turn."""
     pending = [node]
     while pending:
         here = pending.pop()
@@ -91,7 +92,7 @@ def _extend(node: Node, attempts: list[Trajectory]) -> None:
 
 
 def _key(turn: Turn) -> tuple[Any, ...]:
-    """What was said and seen, as a value that can be looked up."""
+    """A turn's reply and observation as a dictionary key."""
     messages = (turn.reply, *turn.observation)
     return tuple((one.role, one.content, one.hint, one.reasoning, repr(one.tool_calls)) for one in messages)
 
@@ -120,10 +121,9 @@ def _shown(root: Node) -> list[dict[str, Any]]:
 
 
 def _step(turn: Turn) -> dict[str, Any]:
-    action = turn.action if turn.action is not None else turn.reply.content
     seen = " ".join(message.content for message in turn.observation)
     return {
-        "action": action[:MAX_STEP_TEXT],
+        "action": label(turn),
         "observation": seen[:MAX_STEP_TEXT],
         "error": turn.error,
         "reward": turn.reward,

@@ -1,8 +1,8 @@
-"""The page's modules as one script, for a file that stands alone.
+"""The page's modules as one script, for a self-contained file.
 
-The modules are written for this: every import is a list of plain names from a file
-beside, and every export stands before a declaration. Each becomes a function of its own,
-so that names do not meet. `bundle` says so where a module keeps to this not.
+The modules are written for this: every import is a list of plain names from a file in
+the same folder, and every export precedes a declaration. Each module becomes a function
+of its own, so that names do not clash. `bundle` fails on a module that breaks these rules.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ LEFT_OVER = re.compile(r"^(?:import|export)\b", re.MULTILINE)
 
 
 def bundle(modules: Mapping[str, str], first: str) -> str:
-    """`first` and all that it imports, each module behind those it needs, in a scope of its own with what it shares."""
+    """`first` and everything it imports, each module after those it needs and in a scope of its own."""
     order: list[str] = []
     _visit(first, modules, order, ())
     return "".join(_scoped(name, modules[name]) for name in order)
@@ -32,7 +32,7 @@ def _visit(name: str, modules: Mapping[str, str], order: list[str], path: tuple[
 
 
 def _scoped(name: str, text: str) -> str:
-    """The module as a function that returns what it exports; its imports are taken from the modules before."""
+    """The module as a function that returns its exports; its imports come from the modules before it."""
     imports = "".join(f"const {{ {names} }} = {_variable(of)};\n" for names, of in IMPORT.findall(text))
     exported = [m.group(1) for m in DECLARED.finditer(text) if m.group(0).startswith("export ")]
     body = EXPORT.sub("", IMPORT.sub("", text))

@@ -1,7 +1,7 @@
-"""What a folder holds that can be looked at: data files, training runs, evaluations, stages of recipes.
+"""What a folder contains that can be shown: data files, training runs, evaluations, stages of recipes.
 
-Only what is found here is ever served: a page asks for a name, and a name that was not
-found stands for nothing. Links that lead out of the folder are not followed.
+Only what is found here is ever served: a page asks for a name, and unknown names are
+refused. Links that lead out of the folder are not followed.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from bough.disk import open_file
 from bough.errors import InputError
 from bough.trajectories.lines import PACKED_SUFFIXES, TEXT_SUFFIXES
 
-# Weights, pictures and half-finished work: nothing in there is a record.
+# Weights, pictures and unfinished work: these folders contain no records.
 CLOSED = {"checkpoints", "cache", "final", "best", "images", "node_modules", "__pycache__"}
 DATA_ENDINGS = tuple(text + packed for text in TEXT_SUFFIXES[:2] for packed in PACKED_SUFFIXES)
 MAX_DEPTH = 7
@@ -25,7 +25,7 @@ MAX_FILES = 5000
 
 @dataclass(frozen=True)
 class Contents:
-    """Paths relative to the root, by what they are. `problems` says of others why they are not shown."""
+    """Paths relative to the root, by kind. `problems` says why other files are not shown."""
 
     data: list[str] = field(default_factory=list)
     training: list[str] = field(default_factory=list)
@@ -33,9 +33,15 @@ class Contents:
     stages: list[str] = field(default_factory=list)
     problems: dict[str, str] = field(default_factory=dict)
 
+    def stage_of(self, file: str) -> str:
+        """The folder of the stage that a data file belongs to: the nearest stage above it, else its own folder."""
+        known = {*self.stages, *self.evaluations, *self.training}
+        folders = [str(folder) for folder in Path(file).parents]
+        return next((folder for folder in folders if folder in known), folders[0])
+
 
 class Root:
-    """The folder that is looked at, or one file of it."""
+    """The folder that is shown, or one file of it."""
 
     def __init__(self, path: Path) -> None:
         try:
@@ -46,11 +52,11 @@ class Root:
             self.only = None if path.is_dir() else path.name
             self.path = path.resolve() if path.is_dir() else path.parent.resolve()
             self.name = path.resolve().name
-        except (OSError, RuntimeError, ValueError) as error:  # not ours to look into, a loop of links, a null byte
+        except (OSError, RuntimeError, ValueError) as error:  # no permission, a loop of links, a null byte
             raise InputError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
 
     def contents(self) -> Contents:
-        """What is there now."""
+        """What the folder contains now."""
         if self.only is not None:
             return Contents(data=[self.only])
         found = Contents()
@@ -69,7 +75,7 @@ class Root:
         return found
 
     def inside(self, path: Path) -> Path | None:
-        """The real path of a file in the folder, or None where it lies outside or is no plain file."""
+        """The real path of a file in the folder, or None if it is outside or not a regular file."""
         try:
             real = path.resolve()
             return real if real.is_file() and real.is_relative_to(self.path) else None
@@ -110,5 +116,5 @@ class Root:
 
 
 def _shown(name: str) -> str:
-    """A file's name as text, whatever its bytes are."""
+    """A file's name as text, even if it is not UTF-8."""
     return name.encode("utf-8", "surrogateescape").decode("utf-8", "replace")

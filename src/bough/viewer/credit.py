@@ -1,4 +1,4 @@
-"""What training makes of each turn: its weight or its advantage, where a training run in the folder says so.
+"""The weight or advantage that training gives each turn, according to a training run in the folder.
 
 A file that a run trained on is read with that run's settings. Without one, the attempts
 of a group have GRPO's plain advantages; a lone trajectory has none.
@@ -21,7 +21,7 @@ from bough.viewer.index import Index
 
 @dataclass(frozen=True)
 class Credit:
-    """One value a turn, None where there is none. `source` says in words where they come from."""
+    """One value per turn, None where there is none. `source` says where they come from."""
 
     weights: list[float | None]
     advantages: list[float | None]
@@ -69,7 +69,7 @@ def trained_with(index: Index, file: str) -> tuple[dict[str, Any] | None, str]:
 
 
 def stage_settings(index: Index, folder: str) -> dict[str, Any]:
-    """What a stage's `config.yaml` says; nothing where it says nothing."""
+    """The settings in a stage's `config.yaml`; empty if there are none that can be read."""
     file = index.root.inside(index.root.path / folder / "config.yaml")
     try:
         found = file.stat() if file is not None else None

@@ -1,4 +1,4 @@
-"""Evaluations: rates with their intervals, every pair of models compared, and the episodes behind each number."""
+"""Evaluations: rates with their intervals, every pair of models compared, and the episodes that each number counts."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def evaluation(index: Index, folder: str) -> dict[str, Any]:
 
 
 def _name(folder: str, model: str, several: bool, models: int) -> str:
-    """A model as its row is called: by its evaluation where there are several, which need not have several models."""
+    """The name of a row: the evaluation's if there are several, with the model's if that evaluation has several."""
     if not several:
         return model
     return Path(folder).name if models == 1 else f"{Path(folder).name} · {model}"
@@ -128,11 +128,11 @@ def _cached(file: Path, mtime: int) -> Evaluated:  # noqa: ARG001  a file that c
         if len({outcome.type for model in results.models for outcome in model.outcomes}) > MAX_TYPES:
             raise MissingError(f"the results name more than {MAX_TYPES} types of task")
         early = results.stop_width is not None
-        # Made anew from the outcomes: what a file says of itself is not taken on trust.
+        # Computed from the outcomes again: the file may come from anywhere, so its own summary is not trusted.
         reports = {
             model.name: report(model.outcomes, lost=model.lost, level=results.level, sequential=early).to_json()
             for model in results.models
         }
-    except (InputError, ArithmeticError) as error:  # numbers that no episode has
+    except (InputError, ArithmeticError) as error:  # numbers that no episode can have
         raise MissingError(str(error)) from None
     return Evaluated(results, reports)

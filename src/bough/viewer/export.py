@@ -1,7 +1,7 @@
-"""One file to send to a colleague: the page, its scripts and the answers it may ask for, all inside.
+"""One file to share: the page, its scripts and all answers that it may ask for.
 
-The file asks nothing of any server: its own policy forbids it. What is in the folder
-beyond `max_records` of each kind stays out, and is counted.
+The file contacts no server: its own policy forbids it. Records beyond `max_records` of
+each kind are left out and counted.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from bough.viewer.records import MissingError
 from bough.viewer.server import assets, script
 
 KINDS = ("trajectory", "pair", "group")
-# Token ids of long prompts would be most of the file; these many turns have them.
+# Token ids of long prompts would be most of the file; only this many turns include them.
 MAX_TOKENS = 400
 MAX_IMAGES = 200
 # What JavaScript's encodeURIComponent leaves as it is, besides letters, digits and "-_.~".
@@ -32,7 +32,7 @@ UNQUOTED = "!*'()"
 
 @dataclass
 class Written:
-    """How large the file has become, and what is in it."""
+    """The size of the file, and how many records are in it."""
 
     megabytes: float = 0.0
     records: int = 0
@@ -41,7 +41,7 @@ class Written:
 
 @dataclass
 class Parts:
-    """What the exported page carries."""
+    """The data inside the exported page."""
 
     answers: dict[str, Any] = field(default_factory=dict)
     rows: list[dict[str, Any]] = field(default_factory=list)
@@ -66,7 +66,7 @@ def export(answers: FolderAnswers, path: Path, max_records: int) -> Written:
     for folder in answers.index.contents.evaluations:
         _ask(answers, parts, "evaluation", folder=folder)
     if not parts.rows and len(parts.answers) == 1:
-        raise InputError(f"{answers.index.root.path}: there is nothing in it that could be exported")
+        raise InputError(f"{answers.index.root.path}: it contains nothing to export")
     text = page(vars(parts))
     try:
         write_atomically(path, text)
@@ -97,7 +97,7 @@ def page(data: dict[str, Any]) -> str:
 
 
 def key(name: str, words: dict[str, Any]) -> str:
-    """How the page calls an answer; `api.js` has the same."""
+    """The key of an answer; `api.js` computes the same one."""
     kept = sorted((key, str(value)) for key, value in words.items() if value is not None)
     query = "&".join(f"{key}={quote(value, safe=UNQUOTED)}" for key, value in kept)
     return f"{name}?{query}" if query else name
@@ -158,7 +158,7 @@ def _ask(answers: FolderAnswers, parts: Parts, name: str, **words: Any) -> dict[
 
 
 def _text(found: dict[str, Any] | None, places: tuple[str, ...]) -> str:
-    """What a search looks through."""
+    """The text that is searched."""
     return json.dumps([found[place] for place in places], ensure_ascii=False)[:40_000] if found else ""
 
 

@@ -1,7 +1,7 @@
-"""An index of the records on file, in SQLite: built in the background, read on where a file grows.
+"""An index of the records on file, in SQLite: built in the background, extended when a file grows.
 
-Pages are answered from what is in it so far. It lies in the user's cache folder, never in
-the folder that is looked at, and can be deleted at any time.
+Pages are answered from what has been indexed so far. The index is kept in the user's
+cache folder, never in the folder that is shown, and can be deleted at any time.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from bough.viewer.contents import Contents, Root
 from bough.viewer.rows import Found, is_plain, read_on
 from bough.viewer.summaries import Summary, summarise
 
-# Raise it when a summary says something else, so that no one is served the old index.
-VERSION = 5
+# Increase it when summaries change, so that old indexes are rebuilt.
+VERSION = 6
 COLUMNS = [name for name in Summary.__dataclass_fields__ if name != "text"]
 SCHEMA = f"""
 CREATE TABLE files (
@@ -63,7 +63,7 @@ class State:
 
 @dataclass
 class Reading:
-    """A file that is open between its batches: which state `of` the file, its rows, the last line that was taken."""
+    """A file that stays open between batches: the state `of` the file, its rows, the last line that was read."""
 
     of: tuple[int, ...]
     rows: Iterator[Found]
@@ -71,7 +71,7 @@ class Reading:
 
 
 class Index:
-    """The index of one root. `contents` is what was found by the last look at the folder."""
+    """The index of one root. `contents` is what the last scan of the folder found."""
 
     def __init__(self, root: Root, file: Path | None = None) -> None:
         self.root = root
@@ -79,7 +79,7 @@ class Index:
         self.file = file or _cache_file(root)
         self.busy = True
         self._visitors = 0
-        self.facets: dict[tuple[str, str | None], tuple[Any, Facets]] = {}  # kept by queries
+        self.facets: dict[tuple[str, str | None], tuple[Any, Facets]] = {}  # cached by queries
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
         self._local = threading.local()
@@ -97,19 +97,19 @@ class Index:
             self._thread.join(10)
 
     def catch_up(self) -> None:
-        """Looks at the folder and indexes all that is new."""
+        """Scans the folder and indexes everything that is new."""
         self.contents = self.root.contents()
         self._forget(set(self.contents.data))
         left = list(self.contents.data)
         while left and not self._stop.is_set():
-            # A batch of each in turn: one file that has no end keeps the others from nothing.
+            # One batch per file in turn, so that a file that never ends does not hold up the others.
             left = [name for name in left if not self._stop.is_set() and self._advance(name)]
-            time.sleep(0.001)  # lets the pages have their turn
+            time.sleep(0.001)  # lets requests be answered
         self.busy = False
 
     @contextlib.contextmanager
     def visited(self) -> Iterator[None]:
-        """While somebody waits for an answer the indexing stands aside."""
+        """Pauses the indexing while a request is being answered."""
         self._visitors += 1
         try:
             yield
@@ -118,12 +118,12 @@ class Index:
 
     @property
     def version(self) -> tuple[Any, ...]:
-        """Changes whenever a record comes or goes."""
+        """Changes whenever a record is added or removed."""
         last = "SELECT seq FROM sqlite_sequence WHERE name = 'records'"
         return tuple(self.query(f"SELECT ({last}), count(*), sum(offset) FROM files")[0])  # noqa: S608
 
     def query(self, sql: str, values: tuple[Any, ...] | list[Any] = ()) -> list[sqlite3.Row]:
-        """Rows of a SELECT, on a connection of the calling thread's own."""
+        """Rows of a SELECT, on the calling thread's own connection."""
         return list(self._connection().execute(sql, values))
 
     def problems(self) -> list[dict[str, Any]]:
@@ -134,20 +134,20 @@ class Index:
 
     def _run(self) -> None:
         while not self._stop.is_set():
-            # A folder may vanish, a disk may fill up: what is in the index is still good to look at.
+            # A folder may vanish, a disk may fill up: what is in the index can still be shown.
             with contextlib.suppress(OSError, sqlite3.Error, InputError):
                 self.catch_up()
             self._stop.wait(SCAN_S)
 
     def _advance(self, name: str) -> bool:
-        """Reads one batch of a file; whether there may be more. What cannot be read is said among the problems."""
+        """Reads one batch of a file; returns whether there may be more. Files that cannot be read become problems."""
         try:
             return self._read_batch(name)
         except sqlite3.Error:
             raise
-        except FileNotFoundError:  # the next look at the folder will not find it
+        except FileNotFoundError:  # the next scan will not find it
             pass
-        except Exception as error:  # a file made to break its readers must not end the reading of the others
+        except Exception as error:  # a hostile file must not stop the indexing of the others
             why = getattr(error, "strerror", None) or f"{type(error).__name__}: {error}"[:300]
             self.contents.problems[name] = f"it cannot be read: {why}"
         self._reading.pop(name, None)
@@ -176,7 +176,7 @@ class Index:
         if end is not None:
             offset, line = end.offset + end.length, end.line
         bad.update(found.record.reason for found in batch if isinstance(found.record, RowError))
-        # Until the end is reached the file counts as changed, so that the next call reads on.
+        # Until the end is reached the file counts as changed, so that the next call continues.
         seen = (stat.st_size, stat.st_mtime_ns) if whole else (-1, -1)
         self._write(name, state, grown, (stat.st_ino, *seen, offset, line, json.dumps(bad)), batch)
         if plain or whole:
@@ -186,14 +186,14 @@ class Index:
         return not whole
 
     def _rows_of(self, name: str, now: tuple[int, ...], line: int) -> Iterator[Found]:
-        """The rows after `line` of a file that cannot be read on from an offset: it stays open between its batches."""
+        """The rows after `line` of a file without usable offsets: it stays open between batches."""
         known = self._reading.get(name)
-        if known is None or known.line != line:  # or another viewer of the same folder has read on meanwhile
+        if known is None or known.line != line:  # or another viewer of the same folder has read more of it
             known = self._reading[name] = Reading(now, read_on(self.root.path / name, 0, line), line)
         return known.rows
 
     def _batch(self, rows: Iterator[Found], size: int | None) -> tuple[list[Found], bool]:
-        """Some rows, and whether they are the last. A torn last line is left for another time."""
+        """Some rows, and whether they are the last. A torn last line is left for the next batch."""
         batch: list[Found] = []
         read, end = 0, time.monotonic() + BATCH_S
         for found in rows:
@@ -245,7 +245,7 @@ class Index:
                 self._drop(row["path"])
 
     def _drop(self, name: str) -> None:
-        # The words stay: nothing refers to them any more, and numbers are never given twice.
+        # The words stay: nothing refers to them any more, and row ids are never reused.
         db = self._connection()
         db.execute("DELETE FROM records WHERE file IN (SELECT id FROM files WHERE path = ?)", (name,))
         db.execute("DELETE FROM files WHERE path = ?", (name,))
@@ -287,7 +287,7 @@ def _open(file: Path) -> sqlite3.Connection:
 
 
 def _prepare(file: Path) -> None:
-    """An index of this version; one that is old or damaged is made anew."""
+    """An index of this version; an old or damaged one is replaced."""
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         for _ in range(2):
@@ -302,9 +302,9 @@ def _prepare(file: Path) -> None:
                 leftover.unlink(missing_ok=True)
     except (OSError, sqlite3.Error) as error:
         raise InputError(
-            f"{file}: the index cannot be kept there ({error}); let BOUGH_CACHE name another folder"
+            f"{file}: the index cannot be written there ({error}); set BOUGH_CACHE to another folder"
         ) from None
-    raise InputError(f"{file}: the index cannot be made there; let BOUGH_CACHE name another folder")
+    raise InputError(f"{file}: the index cannot be written there; set BOUGH_CACHE to another folder")
 
 
 def _files_of(file: Path) -> Iterator[Path]:

@@ -1,8 +1,7 @@
 """The models whose tokens are shown: found without a network, and only their tokenizers are opened.
 
-A name that the user gives is taken at its word. A name that stands in a file was written
-by whoever wrote the file: it may mean a built-in model that is in the cache already, or a
-folder inside the one that is looked at, and nothing else.
+A name from the user may be any model. A name from a file is not trusted: it may only be
+a built-in model that is already in the cache, or a folder inside the one that is shown.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ class Model:
         self.no_template: str | None = None
 
     def texts(self, ids: list[int]) -> list[str] | None:
-        """Every token's own text; None where there is none, or where they are another model's."""
+        """Every token's own text; None if there is no tokenizer, or it is another model's."""
         if self.missing is not None or self.folder is None:
             return None
         try:
@@ -71,7 +70,7 @@ class Models:
         self._lock = threading.Lock()
 
     def of(self, file: str, record: Trajectory) -> Model:
-        """The model whose tokens a record has: the user's word, the collection's settings, or those of the training."""
+        """The model whose tokens a record has: from the user, the collection's settings, or the training run's."""
         name = self.given or self._named(file, record)
         if name is None:
             return Model(None, None, "no model is named; start the viewer with --model NAME")
@@ -96,11 +95,11 @@ class Models:
 
             return Model(name, resolve(name), None, self.renderer)
         folder = _cached(name) or self._inside(name)
-        missing = None if folder else f"the model {name} is not at hand; --model names one"
+        missing = None if folder else f"the model {name} is not available here; name one with --model"
         return Model(name, folder, missing, self.renderer)
 
     def _inside(self, name: str) -> Path | None:
-        """A model folder inside the folder that is looked at, wherever that was when the run was made."""
+        """A model folder inside the folder that is shown, even if that was somewhere else when the run was made."""
         root, parts = self.index.root.path, Path(name).parts
         for start in range(len(parts)):
             file = self.index.root.inside(root.joinpath(*parts[start:]) / "tokenizer.json")

@@ -1,11 +1,14 @@
-"""Lists of records: filtered, searched, sorted, a page at a time, with how many there are of each kind."""
+"""Lists of records: filtered, searched, sorted, one page at a time, with counts for each filter."""
 
 from __future__ import annotations
 
+import json
 import re
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
+from bough.viewer.contents import Contents
 from bough.viewer.index import Facets, Index
 
 SORTS = {
@@ -35,13 +38,13 @@ MAX_LIMIT = 500
 def records(index: Index, asked: Mapping[str, str]) -> dict[str, Any]:
     """A page of the records that `asked` describes, their number, and the values there are to filter by."""
     kind = asked.get("kind", "trajectory")
-    where, values = _where(kind, asked)
+    where, values = _where(index, kind, asked)
     tables = "records JOIN files ON files.id = records.file"
     order = SORTS.get(asked.get("sort", ""), SORTS["place"])
     if asked.get("order") == "down":
         order = ", ".join(f"{part} DESC" for part in order.split(", "))
     limit, offset = min(_number(asked, "limit", 100), MAX_LIMIT), _number(asked, "offset", 0)
-    # Numbers are sorted first, and only those of the page are then looked up.
+    # Ids are sorted first, and only the rows of the page are then read.
     found = index.query(
         f"SELECT records.id, count(*) OVER () AS total FROM {tables} WHERE {where} "  # noqa: S608  nothing of the user's
         f"ORDER BY {order} LIMIT ? OFFSET ?",
@@ -49,7 +52,7 @@ def records(index: Index, asked: Mapping[str, str]) -> dict[str, Any]:
     )
     if found or offset == 0:
         total = found[0]["total"] if found else 0
-    else:  # behind the end
+    else:  # past the end
         [(total,)] = index.query(f"SELECT count(*) FROM {tables} WHERE {where}", values)  # noqa: S608
     ids = [row["id"] for row in found]
     marks = ", ".join("?" * len(ids))
@@ -59,8 +62,8 @@ def records(index: Index, asked: Mapping[str, str]) -> dict[str, Any]:
     return {
         "total": total,
         "offset": offset,
-        "rows": [_row(row) for row in rows],
-        "facets": _facets(index, kind, asked.get("file")),
+        "rows": [_row(row, index.contents) for row in rows],
+        "facets": _facets(index, kind, asked.get("file")) | {"stage": _stages(index, kind)},
         "busy": index.busy,
     }
 
@@ -76,7 +79,7 @@ def counts(index: Index) -> list[dict[str, Any]]:
 
 
 def lines_of_task(index: Index, file: str, task: str) -> list[int]:
-    """Where in a file the attempts at a task stand."""
+    """The lines of a file with the attempts at a task."""
     rows = index.query(
         "SELECT records.line FROM records JOIN files ON files.id = records.file "
         "WHERE files.path = ? AND task = ? AND kind = 'trajectory' ORDER BY records.line LIMIT 200",
@@ -86,7 +89,7 @@ def lines_of_task(index: Index, file: str, task: str) -> list[int]:
 
 
 def neighbours(index: Index, file: str, line: int, kind: str) -> dict[str, int | None]:
-    """The lines of the records before and behind one in its file."""
+    """The lines of the records before and after one in its file."""
     sql = (
         "SELECT {}(records.line) AS line FROM records JOIN files ON files.id = records.file "
         "WHERE files.path = ? AND kind = ? AND records.line {} ?"
@@ -96,11 +99,15 @@ def neighbours(index: Index, file: str, line: int, kind: str) -> dict[str, int |
     return {name: rows[0]["line"] for name, rows in found.items()}
 
 
-def _where(kind: str, asked: Mapping[str, str]) -> tuple[str, list[Any]]:
+def _where(index: Index, kind: str, asked: Mapping[str, str]) -> tuple[str, list[Any]]:
     where, values = ["kind = ?"], list[Any]([kind])
     if file := asked.get("file"):
         where.append("files.path = ?")
         values.append(file)
+    if stage := asked.get("stage"):
+        files = [name for name in index.contents.data if index.contents.stage_of(name) == stage]
+        where.append("files.path IN (SELECT value FROM json_each(?))")
+        values.append(json.dumps(files))
     for name in EXACT:
         if asked.get(name):
             where.append(f"{name} = ?")
@@ -118,13 +125,13 @@ def _where(kind: str, asked: Mapping[str, str]) -> tuple[str, list[Any]]:
 
 
 def _words(text: str) -> str:
-    """Every word must be there, the last one may go on; signs that mean something to the search mean nothing here."""
+    """Every word must occur, the last one as a prefix; operators of the search engine have no effect."""
     words = re.findall(r"[^\W_]+", text)[:20]
     return " ".join(f'"{word}"' for word in words) + ("*" if words else "")
 
 
 def _facets(index: Index, kind: str, file: str | None) -> Facets:
-    """The values that the records of this kind have, most frequent first; counted again only when there are others."""
+    """The values that the records of this kind have, most frequent first; counted again only when records change."""
     key = (kind, file)
     version = index.version
     kept = index.facets.get(key)
@@ -154,11 +161,19 @@ def _count_facets(index: Index, kind: str, file: str | None) -> Facets:
     return found | {"file": [dict(row) for row in rows]}
 
 
-def _row(row: Any) -> dict[str, Any]:
+def _stages(index: Index, kind: str) -> list[dict[str, Any]]:
+    """How many records of a kind each stage has, in the order of the stages."""
+    found: Counter[str] = Counter()
+    for row in _facets(index, kind, None)["file"]:
+        found[index.contents.stage_of(row["value"])] += row["count"]
+    return [{"value": stage, "count": count} for stage, count in found.items()]
+
+
+def _row(row: Any, contents: Contents) -> dict[str, Any]:
     shown = dict(row)
     del shown["id"]
     shown["success"] = None if shown["success"] is None else bool(shown["success"])
-    return shown | {"at": f"{shown['file']}:{shown['line']}"}
+    return shown | {"at": f"{shown['file']}:{shown['line']}", "stage": contents.stage_of(shown["file"])}
 
 
 def _number(asked: Mapping[str, str], name: str, default: int) -> int:

@@ -8,11 +8,12 @@ from typing import Any
 from bough.disk import open_file
 from bough.errors import RowError
 from bough.formats.base import Sample
-from bough.types import Call, Group, Pair, Trajectory, Turn
+from bough.types import Call, Group, Message, Pair, Trajectory, Turn
 from bough.viewer.credit import Credit, group_credit, trajectory_credit
 from bough.viewer.index import Index
 from bough.viewer.queries import lines_of_task, neighbours
 from bough.viewer.rows import fetch
+from bough.viewer.spoken import label, parts
 from bough.viewer.summaries import goal
 
 IMAGE_TYPES = {b"\x89PNG\r\n\x1a\n": "image/png", b"\xff\xd8\xff": "image/jpeg", b"RIFF": "image/webp"}
@@ -20,7 +21,7 @@ MAX_IMAGE = 20 << 20
 
 
 class MissingError(Exception):
-    """There is nothing by that name. The message is for the page."""
+    """Nothing has that name. The message is shown on the page."""
 
 
 def place(at: str) -> tuple[str, int]:
@@ -60,7 +61,7 @@ def find_trajectory(index: Index, at: str, attempt: int | None = None) -> Trajec
 
 
 def show(index: Index, at: str, attempt: int | None = None) -> dict[str, Any]:
-    """A trajectory, an attempt or a pair with all that is around it; token ids stay behind until asked for."""
+    """A trajectory, an attempt or a pair with its neighbours; token ids are sent separately."""
     record, (file, line) = find(index, at), place(at)
     if isinstance(record, Pair):
         return {"kind": "pair", "at": at, "beside": neighbours(index, file, line, "pair"), **_pair(record)}
@@ -94,7 +95,7 @@ def image(index: Index, at: str, number: int, attempt: int | None = None) -> tup
         raise MissingError("the picture is too large")
     kind = next((kind for magic, kind in IMAGE_TYPES.items() if content.startswith(magic)), None)
     if kind is None:
-        raise MissingError("the file is no picture")
+        raise MissingError("the file is not a picture")
     return content, kind
 
 
@@ -104,7 +105,7 @@ def _trajectory(record: Trajectory, credit: Credit) -> dict[str, Any]:
         "id": record.id,
         "task": record.task.model_dump(mode="json", exclude={"data"}),
         "goal": goal(record.start),
-        "start": [message.model_dump(mode="json", exclude_defaults=True) for message in record.start],
+        "start": [_message(message) for message in record.start],
         "turns": [_turn(turn) | {"weight": weight, "advantage": advantage} for turn, weight, advantage in values],
         "credit": credit.source,
         "tools": record.tools,
@@ -124,7 +125,7 @@ def _pair(record: Pair) -> dict[str, Any]:
     return {
         "task": record.task.model_dump(mode="json", exclude={"data"}),
         "goal": goal(record.start),
-        "start": [message.model_dump(mode="json", exclude_defaults=True) for message in record.start],
+        "start": [_message(message) for message in record.start],
         "shared": [_turn(turn) for turn in chosen[:shared]],
         "chosen": [_turn(turn) for turn in chosen[shared:]],
         "rejected": [_turn(turn) for turn in rejected[shared:]],
@@ -135,8 +136,22 @@ def _pair(record: Pair) -> dict[str, Any]:
 
 
 def _turn(turn: Turn) -> dict[str, Any]:
-    shown = turn.model_dump(mode="json", exclude={"call"}, exclude_defaults=True)
-    return shown | {"trained": turn.trained, "call": _call(turn.call) if turn.call is not None else None}
+    shown = turn.model_dump(mode="json", exclude={"call", "reply", "observation"}, exclude_defaults=True)
+    return shown | {
+        "reply": _message(turn.reply, turn.action),
+        "observation": [_message(message) for message in turn.observation],
+        "label": label(turn),
+        "trained": turn.trained,
+        "call": _call(turn.call) if turn.call is not None else None,
+    }
+
+
+def _message(message: Message, action: str | None = None) -> dict[str, Any]:
+    """A message; of an assistant's, the parts instead of the text that they were taken from."""
+    if message.role != "assistant":
+        return message.model_dump(mode="json", exclude_defaults=True)
+    shown = message.model_dump(mode="json", exclude={"content", "reasoning", "tool_calls"}, exclude_defaults=True)
+    return shown | {"parts": parts(message, action)}
 
 
 def _call(call: Call) -> dict[str, Any]:
@@ -160,6 +175,6 @@ def _images(record: Trajectory) -> list[str]:
 
 
 def _image_turns(names: list[str]) -> list[dict[str, Any]]:
-    """Which turn each picture was taken after: its file is called by that number, 0 being the start."""
+    """The turn after which each picture was taken: the number in its file name, 0 for the start."""
     stems = [Path(name).stem[:20] for name in names]
     return [{"number": i, "turn": int(stem) if stem.isdecimal() else i} for i, stem in enumerate(stems)]

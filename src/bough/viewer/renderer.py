@@ -20,7 +20,7 @@ MAX_ANSWER = 64 << 20
 
 
 class RenderError(Exception):
-    """There is no answer. The message says why, as the end of a sentence."""
+    """There is no answer. The message completes a sentence that says why."""
 
 
 class Renderer:
@@ -52,7 +52,7 @@ class Renderer:
     def _start(self) -> None:
         self._kill()
         self._process = subprocess.Popen(
-            # -P: nothing in the folder that the user stands in is taken for a module.
+            # -P: no module is imported from the current folder.
             [sys.executable, "-P", "-m", "bough.viewer.rendering"],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True,
         )  # fmt: skip

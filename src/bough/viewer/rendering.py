@@ -28,7 +28,7 @@ from bough.types import Trajectory
 
 # A vocabulary of 260,000 tokens takes a quarter of this.
 MAX_MEMORY = 1 << 30
-# Whoever asks kills what takes long; this is for the case that nobody asks any more.
+# The viewer kills slow requests; this limit holds if the viewer itself is gone.
 MAX_CPU_S = 60
 MAX_TOKEN_TEXT = 1000
 
@@ -63,7 +63,7 @@ def _limit(memory: bool = True) -> None:
 
 
 def _texts(folder: str, ids: list[int]) -> dict[str, Any]:
-    """Every token's own text. A character that several tokens make up is shown where its last one stands."""
+    """Every token's own text. A character that consists of several tokens is shown at the last of them."""
     tokenizer = _tokenizer(folder)
     if any(token >= tokenizer.get_vocab_size() for token in ids):
         return {"texts": None}  # another model's

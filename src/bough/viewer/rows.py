@@ -1,7 +1,7 @@
-"""Rows of a data file, with where each stands: read on from an offset, or fetched again one at a time.
+"""Rows of a data file with their places: read from an offset on, or fetched one at a time.
 
-Plain JSON Lines are read from any byte on, so that a file that grows is never read
-twice. Packed files and tables have no such place; of them a row is found by its number.
+Plain JSON Lines can be read from any byte, so a file that grows is never read twice.
+Rows of compressed files and tables have no offset and are found by their number.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from bough.trajectories.lines import Content, lines
 from bough.trajectories.reader import parse
 
 PLAIN = (".jsonl", ".ndjson")
-# A line longer than this is not a record but an accident, and is not held in memory.
+# A longer line cannot be a record and is not held in memory.
 MAX_LINE = 16 << 20
-# Prompts that share their history are whole again in memory.
+# Prompts that share their history on disk are expanded in memory.
 MAX_TOKENS = 1 << 24
-# So many blank lines are passed over before the reader looks up.
+# After this many blank lines the reader yields, so that it can be stopped.
 BLANKS = 10_000
 
 
 @dataclass(frozen=True)
 class Found:
-    """One line: its number and bytes, and its record or what is wrong with it. `torn`: it may be whole next time.
+    """One line: its number and bytes, and its record or what is wrong with it. `torn`: it may be complete next time.
 
-    A record of None: there were nothing but blank lines for long, up to this one.
+    A record of None: there were only blank lines for a while, up to this one.
     """
 
     line: int
@@ -92,11 +92,11 @@ def fetch(path: Path, line: int, offset: int, length: int) -> Sample:
 
 
 def record_of(content: Content, *, light: bool = False) -> Sample | RowError:
-    """The record in a line, or why there is none. `light` leaves out of a task what only its world can read."""
+    """The record in a line, or why there is none. `light` drops the parts of a task that only its environment reads."""
     try:
         row = parse(content)
         if light and isinstance(task := row.get("task"), dict) and isinstance(data := task.get("data"), dict):
-            # A world's whole state may be in there; checking it takes longer than all the rest.
+            # An environment's whole state may be in there; validating it takes longer than everything else.
             row["task"] = {**task, "data": {key: data[key] for key in TYPE_KEYS if key in data}}
         if "bough" in row and bough.prompt_tokens(row) > MAX_TOKENS:
             return RowError("too_large", f"the prompts have more than {MAX_TOKENS:,} tokens in all")
@@ -104,17 +104,17 @@ def record_of(content: Content, *, light: bool = False) -> Sample | RowError:
     except RowError as error:
         return error
     except (RecursionError, ValueError, TypeError, KeyError, AttributeError, ArithmeticError) as error:
-        # A row made to break a reader is a bad row like any other.
+        # A row that breaks a reader is reported like any other bad row.
         return RowError("unreadable", f"{type(error).__name__}: {error}"[:300])
 
 
-def _all(path: Path, behind: int) -> Iterator[Found]:
+def _all(path: Path, after: int) -> Iterator[Found]:
     number = 0
     try:
         for number, content in lines(path, MAX_LINE):
-            if number > behind and (not isinstance(content, bytes) or content.strip()):
+            if number > after and (not isinstance(content, bytes) or content.strip()):
                 yield Found(number, 0, 0, record_of(content, light=True))
-            elif number > behind and number % BLANKS == 0:
+            elif number > after and number % BLANKS == 0:
                 yield Found(number, 0, 0, None)
     except RowError as error:
         yield Found(number + 1, 0, 0, error)

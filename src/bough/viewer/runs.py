@@ -1,4 +1,4 @@
-"""The first page: which runs there are, their stages in order, what each was made of, how success went along."""
+"""The first page: the runs, their stages in order, what each was made of, and the success rates."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from bough.viewer.index import Index
 from bough.viewer.queries import counts
 
 MAX_JSON = 4 << 20
-# A stage whose files were written this recently is still at it.
+# A stage whose files were written this recently is still running.
 FRESH_S = 60
 
 
@@ -25,7 +25,7 @@ def overview(index: Index) -> dict[str, Any]:
     contents, here = index.contents, index.root.path
     by_folder: dict[str, list[dict[str, Any]]] = {}
     for row in counts(index):
-        by_folder.setdefault(_stage_of(index, row["file"]), []).append(row)
+        by_folder.setdefault(contents.stage_of(row["file"]), []).append(row)
     folders = sorted({*contents.stages, *contents.training, *contents.evaluations, *by_folder} - {""})
     stages = {folder: _stage(index, folder, by_folder.get(folder, [])) for folder in folders}
     runs, problems = [], index.problems()
@@ -34,7 +34,7 @@ def overview(index: Index) -> dict[str, Any]:
         members = [stages.pop(name) for name in list(stages) if str(Path(name).parent) == recipe]
         found, planned, problem = _recipe(index, f"{recipe}/{FILE_NAME}")
         runs.append(_run(here, recipe, members, found))
-        runs[-1]["stages"] += _to_come(planned, {member["name"] for member in members})
+        runs[-1]["stages"] += _pending(planned, {member["name"] for member in members})
         if problem:
             problems.append({"file": os.path.normpath(f"{recipe}/{FILE_NAME}"), "sentence": problem})
     if stages:
@@ -63,7 +63,7 @@ def read_json(index: Index, name: str) -> Any:
 
 
 def state_of(index: Index, folder: str, record: Any) -> str:
-    """Whether a stage is done, running or was cut short."""
+    """Whether a stage is done, running or interrupted."""
     here = index.root.path / folder
     if isinstance(record, dict):
         done = bool(record.get("finished"))
@@ -73,21 +73,13 @@ def state_of(index: Index, folder: str, record: Any) -> str:
         done = True
     if done:
         return "done"
-    return "running" if time.time() - _newest(here) < FRESH_S else "cut short"
-
-
-def _stage_of(index: Index, file: str) -> str:
-    """The folder of the stage that a data file belongs to: the nearest one above it that is a stage, else its own."""
-    known = {*index.contents.stages, *index.contents.evaluations, *index.contents.training}
-    for folder in map(str, Path(file).parents):
-        if folder in known:
-            return folder
-    return str(Path(file).parent)
+    return "running" if time.time() - _newest(here) < FRESH_S else "interrupted"
 
 
 def _stage(index: Index, folder: str, rows: list[dict[str, Any]]) -> dict[str, Any]:
     record = read_json(index, f"{folder}/stage.json")
     known = record if isinstance(record, dict) else {}
+    report = read_json(index, f"{folder}/report.json")
     return {
         "folder": folder,
         "name": Path(folder).name if folder != "." else index.root.name,
@@ -101,7 +93,8 @@ def _stage(index: Index, folder: str, rows: list[dict[str, Any]]) -> dict[str, A
         "training": folder in index.contents.training,
         "evaluation": folder in index.contents.evaluations,
         "success": rates(index, folder) if folder in index.contents.evaluations else [],
-        "report": _numbers(read_json(index, f"{folder}/report.json")),
+        "report": _numbers(report),
+        "lost": _lost(report),
     }
 
 
@@ -123,7 +116,7 @@ def _run(here: Path, folder: str, stages: list[dict[str, Any]], recipe: Recipe |
 
 
 def _recipe(index: Index, name: str) -> tuple[Recipe | None, list[Planned], str]:
-    """What the run was made with, the stages of it, and what is wrong with the file."""
+    """The recipe, its planned stages, and what is wrong with the file."""
     path = index.root.path / name
     if not path.is_symlink() and not path.exists():
         return None, [], ""
@@ -154,10 +147,10 @@ def _sentence(error: Exception) -> str:
     return " ".join(str(error).split())[:500]
 
 
-def _to_come(stages: list[Planned], begun: set[str]) -> list[dict[str, Any]]:
-    """The stages of the recipe that have not begun yet."""
+def _pending(stages: list[Planned], begun: set[str]) -> list[dict[str, Any]]:
+    """The stages of the recipe that have not started yet."""
     nothing: dict[str, Any] = {"inputs": {}, "outputs": {}, "files": [], "success": [], "report": {}, "note": ""}
-    nothing |= {"seconds": None, "training": False, "evaluation": False, "state": "to come"}
+    nothing |= {"seconds": None, "lost": 0, "training": False, "evaluation": False, "state": "pending"}
     return [
         {"folder": stage.folder, "name": stage.folder, "verb": stage.verb, **nothing}
         for stage in stages
@@ -166,7 +159,7 @@ def _to_come(stages: list[Planned], begun: set[str]) -> list[dict[str, Any]]:
 
 
 def _lineage(stages: list[dict[str, Any]]) -> None:
-    """Which stage made what a stage was made of: by the digest of the content, which both have on file."""
+    """Finds the stage that made each input, by the digest of the content that both have on file."""
     made: dict[str, str] = {}
     for stage in stages:
         stage["made_of"] = [
@@ -178,7 +171,7 @@ def _lineage(stages: list[dict[str, Any]]) -> None:
 def _is_there(path: Path) -> bool:
     try:
         return path.exists()
-    except OSError:  # not ours to look into
+    except OSError:  # no permission
         return False
 
 
@@ -187,6 +180,12 @@ def _newest(folder: Path) -> float:
         return max((entry.stat().st_mtime for entry in folder.iterdir()), default=0.0)
     except OSError:
         return 0.0
+
+
+def _lost(report: Any) -> int:
+    """How many episodes of a collection were lost to a broken environment or engine."""
+    found = report.get("lost") if isinstance(report, dict) else None
+    return sum(n for n in found.values() if isinstance(n, int)) if isinstance(found, dict) else 0
 
 
 def _text(value: Any) -> str:

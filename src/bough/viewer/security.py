@@ -60,7 +60,7 @@ class Door:
 
 
 def door(host: str, *, remote: bool, token: str | None) -> Door:
-    """The door for an address to listen on. One that others can reach needs the user's word, and has a token."""
+    """The door for an address to listen on. One that others can reach needs --allow-remote, and has a token."""
     address = _address(host)
     if host == "localhost" or (address is not None and address.is_loopback):
         own = {f"[{host}]" if ":" in host else host}
@@ -78,7 +78,7 @@ def door(host: str, *, remote: bool, token: str | None) -> Door:
 
 
 class Guard:
-    """Stands before the pages."""
+    """Checks every request before it reaches the pages."""
 
     def __init__(self, app: ASGIApp, door: Door) -> None:
         self.app, self.door = app, door

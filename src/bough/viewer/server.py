@@ -1,4 +1,4 @@
-"""The web server: one page, its scripts, and the answers that they ask for."""
+"""The web server: one page, its scripts, and the API that they use."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def make_app(answers: FolderAnswers, door: Door) -> Guard:
         answers.index.stop()
         answers.models.renderer.close()
 
-    # Plain functions run in threads of their own: a slow answer keeps nobody waiting.
+    # Plain functions run in threads of their own, so a slow answer does not delay others.
     def api(request: Request) -> Response:
         answer = answers.known.get(request.path_params["name"])
         if answer is None:
@@ -44,7 +44,7 @@ def make_app(answers: FolderAnswers, door: Door) -> Guard:
                 return _json(answer(request.query_params))
         except MissingError as error:
             return _json({"error": str(error)}, 404)
-        except Exception as error:  # whatever a folder makes of one page, the others are still answered
+        except Exception as error:  # a folder that breaks one page must not break the others
             return _json({"error": f"this cannot be shown: {type(error).__name__}: {error}"[:500]}, 500)
 
     def picture(request: Request) -> Response:
@@ -95,7 +95,9 @@ def listen(host: str, port: int) -> socket.socket:
         listening.listen(128)
     except OSError as error:
         listening.close()
-        raise InputError(f"port {port} of {host} cannot be used: {error.strerror}; --port names another") from None
+        raise InputError(
+            f"port {port} of {host} cannot be used: {error.strerror}; choose another with --port"
+        ) from None
     return listening
 
 

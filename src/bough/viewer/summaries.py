@@ -1,4 +1,4 @@
-"""One line about a record: what lists are filtered, sorted and searched by."""
+"""The summary of a record: the values that lists show, filter, sort and search."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import Any
 from bough.evaluation.outcomes import TYPE_KEYS
 from bough.formats.base import Sample
 from bough.rewards.score import score
+from bough.speech import hermes
 from bough.types import Group, Message, Pair, Task, Trajectory, Turn
 
-# Where the worlds say what kind of task it is.
-# Of a record's text this much can be searched for; a page of nonsense has no end.
+# Only this much of a record's text can be searched.
 MAX_TEXT = 40_000
 MAX_WORD = 300
 OPENINGS = ("your task is to:", "task:", "goal:", "question:")
@@ -39,14 +39,14 @@ class Summary:
 
 
 def summarise(record: Sample) -> Summary:
-    """The line about `record`."""
+    """The summary of `record`."""
     if isinstance(record, Trajectory):
         return _trajectory(record)
     return _pair(record) if isinstance(record, Pair) else _group(record)
 
 
 def goal(start: list[Message]) -> str:
-    """What the agent was asked, in a line: the line that names a task, else the last of what it was told first."""
+    """What the agent was asked, on one line: the line that names a task, else the last line of the first message."""
     said = [message.content for message in start if message.role != "system"] or [m.content for m in start]
     lines = [line.strip() for text in said[:1] for line in text.splitlines() if line.strip()]
     for line in lines:
@@ -97,6 +97,7 @@ def _group(record: Group) -> Summary:
     rewards = [value for attempt in record.attempts if (value := score(attempt)) is not None]
     solved = [attempt.success for attempt in record.attempts]
     turns = [turn for attempt in record.attempts for turn in attempt.turns]
+    agents = dict.fromkeys(str(attempt.info["agent"]) for attempt in record.attempts if attempt.info.get("agent"))
     return Summary(
         kind="group",
         name=_cut(record.task.id),
@@ -106,7 +107,7 @@ def _group(record: Group) -> Summary:
         tokens=sum(len(turn.call.completion_ids) for turn in turns if turn.call is not None),
         stop=f"{sum(value is True for value in solved)} of {len(solved)} succeed",
         reason=None,
-        agent=None,
+        agent=_word(", ".join(agents) or None),
         errors=sum(turn.error is not None for turn in turns),
         preview=goal(record.attempts[0].start),
         text=_text(record.task.id, record.attempts[0].start, turns),
@@ -123,8 +124,9 @@ def _text(name: str, start: list[Message], turns: list[Turn]) -> str:
     parts, size = [name], len(name)
     messages = [*start, *(m for turn in turns for m in (turn.reply, *turn.observation))]
     for message in messages:
-        parts.append(message.content[: MAX_TEXT - size])
-        size += len(parts[-1])
+        for said in (message.reasoning or "", message.content, *map(hermes.call_text, message.tool_calls)):
+            parts.append(said[: MAX_TEXT - size])
+            size += len(parts[-1])
         if size >= MAX_TEXT:
             break
     return "\n".join(parts)

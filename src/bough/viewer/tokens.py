@@ -1,4 +1,4 @@
-"""The exact tokens of a turn's call: as they were recorded, or as a model's template makes them of the messages."""
+"""The exact tokens of a turn's call: as recorded, or rendered from the messages with a model's chat template."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from bough.viewer.models import Model, Models
 from bough.viewer.records import MissingError, find_trajectory, place
 from bough.viewer.runs import read_json
 
-# A prompt may be very long; its beginning is rarely what one looks for.
+# A prompt may be very long; its beginning is rarely of interest.
 MAX_PROMPT = 6000
 
 
@@ -25,10 +25,10 @@ def tokens(index: Index, models: Models, at: str, turn: int, attempt: int | None
     model = models.of(place(at)[0], record)
     call, source = record.turns[turn].call, "recorded"
     if call is None:
-        call, source = model.call(record, turn), f"made with the template of {model.name}"
+        call, source = model.call(record, turn), f"rendered with the template of {model.name}"
     if call is None:
-        why = model.no_template or model.missing or "this reply is not trained, or cannot be"
-        return {"turn": turn, "missing": f"There are no tokens on file, and none can be made: {why}."}
+        why = model.no_template or model.missing or "this reply is not trained"
+        return {"turn": turn, "missing": f"No tokens were recorded, and none can be rendered: {why}."}
     before = record.turns[turn - 1].call if turn else None
     shown = _shown(call, model, before)
     if source == "recorded":
@@ -37,7 +37,7 @@ def tokens(index: Index, models: Models, at: str, turn: int, attempt: int | None
 
 
 def _trained(index: Index, at: str, episode: str, turn: int, length: int) -> list[float] | None:
-    """What the trainer says to the same tokens, if it was asked when they were played."""
+    """The trainer's log-probabilities of the same tokens, if `bough collect` rescored them."""
     found = read_json(index, str(Path(place(at)[0]).parent / RESCORED))
     for key in (episode, str(turn)):
         found = found.get(key) if isinstance(found, dict) else None

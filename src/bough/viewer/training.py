@@ -1,4 +1,4 @@
-"""The curves of a training run: the lines of `metrics.jsonl`, from where a page has them on."""
+"""The curves of a training run: the lines of `metrics.jsonl` that a page does not have yet."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from bough.viewer.index import Index
 from bough.viewer.records import MissingError
 from bough.viewer.runs import read_json, state_of
 
-# A piece at a time, so that a run of a million steps opens as well.
+# Read in pieces, so that a run of a million steps opens too.
 MAX_PIECE = 8 << 20
 MAX_METRICS = 400
 
 
 def training(index: Index, folder: str, after: int) -> dict[str, Any]:
-    """The metrics behind byte `after`, where to go on, and whether more is to come."""
+    """The metrics after byte `after`, where to continue, and whether there are more."""
     if folder not in index.contents.training:
         raise MissingError("there is no such training run in the folder")
     file = index.root.inside(index.root.path / folder / "metrics.jsonl")
     if file is None:
         raise MissingError("the run's metrics are gone")
     size = file.stat().st_size
-    # A run that resumes forgets lines: what the page has is then no longer what is on file.
+    # A run that resumes drops lines: what the page has is then no longer what is on file.
     begin = after if 0 <= after <= size else 0
     with open_file(file) as stream:
         stream.seek(begin)
@@ -40,8 +40,15 @@ def training(index: Index, folder: str, after: int) -> dict[str, Any]:
         "lines": [line for text in whole.splitlines() if (line := _line(text)) is not None],
     }
     if begin == 0:
-        answer |= {"settings": stage_settings(index, folder), "report": read_json(index, f"{folder}/report.json")}
+        answer |= {"settings": _settings(index, folder), "report": read_json(index, f"{folder}/report.json")}
     return answer
+
+
+def _settings(index: Index, folder: str) -> dict[str, Any]:
+    """A run's settings; paths inside the folder that is shown are relative to it."""
+    here = f"{index.root.path}/"
+    found = stage_settings(index, folder)
+    return {key: value.removeprefix(here) if isinstance(value, str) else value for key, value in found.items()}
 
 
 def _line(text: bytes) -> dict[str, float] | None:

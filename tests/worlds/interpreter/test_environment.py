@@ -178,7 +178,7 @@ def test_a_file_and_generators_at_once_are_refused(tmp_path: Path):
     with pytest.raises(InputError, match="cannot both be given"):
         next(Interpreter.tasks(Interpreter.Options(file=tmp_path, reasoning=["chain_sum"])))
     (tmp_path / "empty.jsonl").write_text("")
-    with pytest.raises(InputError, match="holds no problem"):
+    with pytest.raises(InputError, match="contains no problem"):
         next(Interpreter.tasks(Interpreter.Options(file=tmp_path / "empty.jsonl")))
 
 

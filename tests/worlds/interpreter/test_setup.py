@@ -20,7 +20,7 @@ def machine(monkeypatch):
 
         monkeypatch.setattr(module.packages, "install", install)
         monkeypatch.setattr(module.group, "available", lambda: groups)
-        monkeypatch.setattr(module.walls, "choose", lambda: "bubblewrap" if found else "namespaces")
+        monkeypatch.setattr(module.isolation, "choose", lambda: "bubblewrap" if found else "namespaces")
 
     return make
 
@@ -56,6 +56,6 @@ def test_an_installation_that_fails_is_said(machine):
 
 def test_another_system_than_linux_is_refused_with_a_sentence(machine, monkeypatch):
     machine()
-    monkeypatch.setattr(module.walls.sys, "platform", "darwin")
+    monkeypatch.setattr(module.isolation.sys, "platform", "darwin")
     with pytest.raises(NoSandboxError, match=r"needs Linux, and this is darwin.*sandbox_url"):
         list(module.setup())

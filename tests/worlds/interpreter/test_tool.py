@@ -29,8 +29,8 @@ LIMITS = SandboxLimits(timeout_s=5, memory_mb=100)
         ),
     ],
 )
-def test_a_result_is_told_as_a_notebook_shows_it(result: Result, text: str):
-    assert tool.told(result, LIMITS) == text
+def test_a_result_reads_as_in_a_notebook(result: Result, text: str):
+    assert tool.result_text(result, LIMITS) == text
 
 
 @pytest.mark.parametrize(

@@ -1,1 +1,1 @@
-"""What runs on the far side of the wall. Only Python's own library is at hand there."""
+"""What runs inside the sandbox. Only Python's standard library is available there."""

@@ -1,4 +1,4 @@
-"""One cell under way, as the keeper sees it: code goes in, output and a result come out, time runs.
+"""One running cell, as the keeper sees it: its code, its output, its result, its time limit.
 
 A cell that may ask sends questions to the host the same way, one at a time.
 """
@@ -18,7 +18,7 @@ from bough.sandbox.inside.output import Output
 
 CHUNK = 1 << 18
 NUMBERS = count(1)
-GRACE_S = 1.0  # for a cell that is interrupted to come to its end
+GRACE_S = 1.0  # for an interrupted cell to end
 
 
 class Process(NamedTuple):
@@ -33,7 +33,7 @@ class Process(NamedTuple):
 
 
 class Cell:
-    """One cell under way: its input, its outputs, its clock."""
+    """One running cell: its input, its outputs, its deadline."""
 
     def __init__(self, process: Process, request: dict[str, Any], settings: dict[str, Any]) -> None:
         self.process = process
@@ -54,7 +54,7 @@ class Cell:
             self.poller.register(file, select.POLLIN)
         self.poller.register(process.code, select.POLLOUT)
         self._read_result()
-        if self.received:  # nobody had asked: the program writes here by itself
+        if self.received:  # before any request was sent: the program itself writes to this pipe
             self.answer, self.killed = None, "garbage"
 
     @property
@@ -62,7 +62,7 @@ class Cell:
         return self.exited or self.answer is not None or self.killed is not None
 
     def attend(self, control: int) -> None:
-        """Waits for the next thing to happen and deals with it."""
+        """Waits for the next event and handles it."""
         self.poller.register(control, select.POLLIN)
         events = self.poller.poll(max(0.0, self.deadline - time.monotonic()) * 1000)
         for file, _ in events:
@@ -85,14 +85,14 @@ class Cell:
             self._out_of_time()
 
     def drain(self, *, to_the_end: bool) -> None:
-        """Reads what the program has written so far; once nobody can write any more, all of it."""
+        """Reads what the program has written so far; `to_the_end` once no process can write any more."""
         for file in self.outputs:
             reads = 0
             while (to_the_end or reads < 64) and self._read_output(file):
                 reads += 1
 
     def outcome(self, status: int | None) -> dict[str, Any]:
-        """What came of it."""
+        """The result of the cell."""
         stdout, stderr = self.outputs.values()
         answer = self.answer or {}
         value, error = answer.get("value"), answer.get("error")

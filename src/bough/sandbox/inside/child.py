@@ -1,8 +1,8 @@
-"""The process that runs the model's code: it locks itself in, then runs one cell after the other.
+"""The process that runs the model's code: it drops its rights, then runs one cell after the other.
 
 Everything the program can reach here is its own: its pipes, its scratch folder, a copy of
 the keeper's memory. What it writes into the pipe of results is read as data by the
-keeper, so lying there is no better than printing lies.
+keeper, so a forged result is worth no more than printed text.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""The first process of a sandbox: forks one for each program, reads what it says, kills what is left.
+"""The first process of a sandbox: forks one for each program, reads its results, kills what is left.
 
 The keeper runs under the same user as the programs. It is out of their reach because the
 kernel shields the first process of a namespace from signals that come from inside it,
-because nobody may trace or read a process that is not dumpable, and because the programs
-hold none of its files.
+because a process that is not dumpable cannot be traced or read, and because the programs
+have none of its file descriptors.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Keeper:
         sys.path += self.settings["packages"]
         exec(self.settings["warm_up"], {})  # noqa: S102  the host's own, so that each program finds it done
         gc.collect()
-        gc.freeze()  # what is there now is no garbage: looking at it would copy it into each program's memory
+        gc.freeze()  # collecting these objects again would copy their pages into each program's memory
         for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
             with contextlib.suppress(OSError, ValueError):
                 # A handler would open the first process of a namespace to this signal.
@@ -120,7 +120,7 @@ class Keeper:
         return Process(pid, os.pidfd_open(pid), *ours)
 
     def _end(self) -> int | None:
-        """Kills every process but this one and buries them all; the exit status of the program if it had ended."""
+        """Kills and reaps every other process; returns the exit status of the program if it had ended."""
         if self.process is None:
             return None
         status = None
@@ -137,7 +137,7 @@ class Keeper:
         return status
 
     def _hunt(self) -> None:
-        """Kills what is below us one by one: all that can be done without a namespace."""
+        """Kills the descendants one by one: all that is possible without a namespace."""
         patience = time.monotonic() + 5
         while processes.descendants(os.getpid()) and time.monotonic() < patience:
             self._signal(signal.SIGKILL)
@@ -147,7 +147,7 @@ class Keeper:
 
     def _signal(self, number: signal.Signals) -> None:
         """Sends a signal to every process but this one."""
-        # All at once where they are alone with us: then no process can fork its way out.
+        # In a namespace of our own, in one call: then no process can escape by forking.
         for pid in [-1] if self.alone else processes.descendants(os.getpid()):
             with contextlib.suppress(OSError):
                 os.kill(pid, number)

@@ -1,4 +1,4 @@
-"""Puts up the walls with the kernel's own namespaces, then becomes the keeper.
+"""Isolates itself with the kernel's namespaces, then becomes the keeper.
 
 As root everything is mounted with root's rights, which are then given up for good; an
 ordinary user gets a user namespace first. Either way the keeper ends up with no
@@ -25,7 +25,7 @@ ROOM = (
 
 
 def main(plan: dict[str, Any]) -> NoReturn:
-    """Does what `plan` says: see `bough.sandbox.walls`."""
+    """Does what `plan` says: see `bough.sandbox.isolation`."""
     root = os.geteuid() == 0
     os.umask(0o022)  # folders on the way to a view must be open to whoever the keeper becomes
     if not root:

@@ -1,4 +1,4 @@
-// Asks for answers: the server's, or those that an exported page carries in itself.
+// Gets answers from the server, or from the data inside an exported page.
 import { offlineRecords } from "./offline.js";
 
 const carried = document.getElementById("bough-data");
@@ -22,7 +22,7 @@ export async function ask(name, words) {
     if (!found) throw new Error("this is not in the exported page; open the folder with bough view");
     return found;
   }
-  // Two parts of a page that want the same at the same time ask once.
+  // Two parts of a page that need the same answer at the same time share one request.
   const asked = key(name, words);
   if (!pending.has(asked)) pending.set(asked, read(asked).finally(() => pending.delete(asked)));
   return pending.get(asked);

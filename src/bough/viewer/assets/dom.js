@@ -1,4 +1,4 @@
-// Elements from plain values. Text is only ever text: what a model wrote can never become markup here.
+// Elements from plain values. Text is always inserted as text: what a model wrote can never become markup.
 
 const SVG = "http://www.w3.org/2000/svg";
 
@@ -7,7 +7,7 @@ function fill(element, attributes, children) {
     if (value === null || value === undefined || value === false) continue;
     if (name === "on") for (const [event, listener] of Object.entries(value)) element.addEventListener(event, listener);
     else if (name === "style") for (const [key, one] of Object.entries(value)) element.style.setProperty(key, one);
-    else if (name === "href" && !String(value).startsWith("#")) throw new Error("links lead to pages of our own only");
+    else if (name === "href" && !String(value).startsWith("#")) throw new Error("links may only lead to pages of the viewer");
     else element.setAttribute(name, value === true ? "" : String(value));
   }
   element.append(...children.flat(Infinity).filter((child) => child !== null && child !== undefined && child !== false));

@@ -1,12 +1,14 @@
 // Evaluations: rates with intervals, every model against every other, how they fail; each number leads to its episodes.
 import { ask } from "./api.js";
 import { h, link } from "./dom.js";
-import { count, number, percent, plural, probability, signed, words } from "./format.js";
+import { empty } from "./empty.js";
+import { count, ending, number, percent, plural, probability, signed, words } from "./format.js";
 import { chip, fact, facts, interval, nothing } from "./marks.js";
+import { table } from "./table.js";
 
 export async function evaluationPage(asked) {
   const { evaluations } = await ask("overview");
-  if (!evaluations.length) return { title: "Evaluation", node: h("div", {}, h("h1", {}, "Evaluation"), nothing("No evaluation is in this folder: bough eval leaves a results.json.")) };
+  if (!evaluations.length) return { title: "Evaluation", node: h("div", {}, h("h1", {}, "Evaluation"), empty("evaluation")) };
   const folder = asked.folder ?? evaluations.at(-1);
   const found = await ask("evaluation", { folder });
   const tabs = evaluations.length > 1 ? h("nav", { class: "tabs", "aria-label": "evaluations" }, evaluations.map((one) => {
@@ -18,10 +20,10 @@ export async function evaluationPage(asked) {
   const node = h("div", {},
     h("header", { class: "head row" }, h("h1", {}, "Evaluation")),
     tabs,
-    facts(fact("world", found.environment), found.split ? fact("split", found.split) : null, fact("seed", found.seed), fact("attempts at a task", found.attempts),
+    facts(fact("environment", found.environment), found.split ? fact("split", found.split) : null, fact("seed", found.seed), fact("attempts per task", found.attempts),
       Object.entries(found.options).map(([name, value]) => fact(words(name), Array.isArray(value) ? value.join(", ") : JSON.stringify(value)))),
     h("section", {}, h("h2", {}, "Success, with its ", level, " interval"), summary(found)),
-    found.models.length > 1 ? h("section", {}, h("h2", {}, "Who is better"), matrix(found)) : null,
+    found.models.length > 1 ? h("section", {}, h("h2", {}, "Comparison"), matrix(found)) : null,
     types(found),
     failures(found),
   );
@@ -35,25 +37,21 @@ function episodes(model, words_, ...text) {
 function summary(found) {
   const several = (report) => Object.entries(report.pass_at).filter(([k]) => Number(k) > 1);
   const attempts = found.models.some((model) => several(model.report).length);
-  return h("div", { class: "scroll" }, h("table", { class: "list board" },
-    h("thead", {}, h("tr", {}, ["model", "", "success", "interval", "episodes", "reward", "turns", "tokens", "invalid replies", attempts ? "pass@k" : null].filter((one) => one !== null).map((name, i) => h("th", { scope: "col", class: i > 1 ? "num" : null }, name)))),
-    h("tbody", {}, found.models.map((model) => {
-      const { report } = model;
-      const range = report.success.interval;
-      return h("tr", { class: model.folder === found.folder ? "current" : null },
-        h("th", { scope: "row" }, model.name),
-        h("td", { class: "wide" }, interval(report.success)),
-        h("td", { class: "num strong" }, episodes(model, { outcome: "success" }, percent(report.success.mean))),
-        h("td", { class: "num" }, range ? `${percent(range.low)} – ${percent(range.high)}` : "–"),
-        h("td", { class: "num" }, episodes(model, {}, `${count(report.episodes)}${report.lost ? `, ${count(report.lost)} lost` : ""}`)),
-        h("td", { class: "num" }, number(report.reward.mean)),
-        h("td", { class: "num" }, number(report.turns.mean)),
-        h("td", { class: "num" }, number(report.completion_tokens.mean)),
-        h("td", { class: "num" }, percent(report.invalid_rate)),
-        attempts ? h("td", { class: "num" }, several(report).map(([k, one]) => `@${k} ${percent(one.mean, 0)}`).join(", ")) : null,
-      );
-    })),
-  ), lost(found.models));
+  const columns = [{ label: "model", first: true }, { label: "", wide: true }, { label: "success", num: 1 }, { label: "interval", num: 1 }, { label: "episodes", num: 1 }, { label: "reward", num: 1 },
+    { label: "turns", num: 1 }, { label: "tokens", num: 1 }, { label: "invalid replies", num: 1 }, ...(attempts ? [{ label: "pass@k", num: 1 }] : [])];
+  const rows = found.models.map((model) => {
+    const { report } = model;
+    const range = report.success.interval;
+    return { class: model.folder === found.folder ? "current" : null, cells: [
+      model.name, interval(report.success),
+      h("b", {}, episodes(model, { outcome: "success" }, percent(report.success.mean))),
+      range ? `${percent(range.low)} – ${percent(range.high)}` : "–",
+      episodes(model, {}, `${count(report.episodes)}${report.lost ? `, ${count(report.lost)} lost` : ""}`),
+      number(report.reward.mean), number(report.turns.mean), number(report.completion_tokens.mean), percent(report.invalid_rate),
+      several(report).map(([k, one]) => `@${k} ${percent(one.mean, 0)}`).join(", "),
+    ] };
+  });
+  return h("div", { class: "scroll" }, table("success of each model", columns, rows), lost(found.models));
 }
 
 function lost(models) {
@@ -62,12 +60,12 @@ function lost(models) {
 }
 
 function matrix(found) {
-  if (!found.comparisons.length) return nothing(found.why_not || "There is nothing to compare.");
+  if (!found.comparisons.length) return nothing(found.why_not || "These models cannot be compared.");
   const by = new Map(found.comparisons.flatMap((one) => [[`${one.first}\0${one.second}`, [one, 1]], [`${one.second}\0${one.first}`, [one, -1]]]));
   const names = found.models.map((model) => model.name);
   return h("div", {},
     h("div", { class: "scroll" }, h("table", { class: "matrix" },
-      h("caption", {}, "Points of success that the row has over the column, on the tasks that both played"),
+      h("caption", {}, "Success of the row minus success of the column, in percentage points, on the tasks that both played"),
       h("thead", {}, h("tr", {}, h("td", {}), names.map((name) => h("th", { scope: "col" }, name)))),
       h("tbody", {}, names.map((row) => h("tr", {}, h("th", { scope: "row" }, row), names.map((column) => {
         const known = by.get(`${column}\0${row}`);
@@ -89,23 +87,22 @@ function matrix(found) {
 function types(found) {
   const names = [...new Set(found.models.flatMap((model) => Object.keys(model.report.types)))].sort();
   if (!names.length) return null;
-  return h("section", {}, h("h2", {}, "By type of task"), h("div", { class: "scroll" }, h("table", { class: "list" },
-    h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "type"), found.models.map((model) => h("th", { scope: "col", class: "num" }, model.name)))),
-    h("tbody", {}, names.map((name) => h("tr", {}, h("th", { scope: "row" }, words(name)), found.models.map((model) => {
-      const one = model.report.types[name];
-      return h("td", { class: "num" }, one ? [episodes(model, { type: name }, percent(one.mean)), one.interval ? h("div", { class: "small faint" }, `${percent(one.interval.low, 0)} – ${percent(one.interval.high, 0)}`) : null] : "–");
-    })))),
-  )));
+  const columns = [{ label: "type", first: true }, ...found.models.map((model) => ({ label: model.name, num: 1 }))];
+  const rows = names.map((name) => ({ cells: [words(name), ...found.models.map((model) => {
+    const one = model.report.types[name];
+    return one ? [episodes(model, { type: name }, percent(one.mean)), one.interval ? h("div", { class: "small faint" }, `${percent(one.interval.low, 0)} – ${percent(one.interval.high, 0)}`) : null] : "–";
+  })] }));
+  return h("section", {}, h("h2", {}, "By type of task"), h("div", { class: "scroll" }, table("success by type of task", columns, rows)));
 }
 
 function failures(found) {
   const rows = found.models.filter((model) => Object.keys(model.report.failures).length || Object.keys(model.report.errors).length);
   if (!rows.length) return null;
-  return h("section", {}, h("h2", {}, "How they fail"), rows.map((model) => {
+  return h("section", {}, h("h2", {}, "How episodes fail"), rows.map((model) => {
     const total = model.report.episodes;
     return h("div", { class: "fails" }, h("h3", {}, model.name),
       h("ul", { class: "bars" }, Object.entries(model.report.failures).map(([stop, n]) => h("li", {},
-        h("span", {}, episodes(model, { outcome: "failure", stop }, words(stop))),
+        h("span", {}, episodes(model, { outcome: "failure", stop }, ending(stop, false))),
         h("span", { class: "bar", "aria-hidden": "true" }, h("span", { style: { width: `${(100 * n) / total}%` } })),
         h("span", { class: "num" }, `${count(n)} (${percent(n / total, 0)})`),
       ))),

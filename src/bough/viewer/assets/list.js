@@ -1,26 +1,29 @@
-// Lists of records: filters on top, rows below, a page at a time. The address holds what is asked for.
+// Lists of records: filters on top, one page of rows below. The address holds the filters and the sorting.
 import { ask } from "./api.js";
 import { address, h } from "./dom.js";
-import { count, number, shorten, words } from "./format.js";
+import { empty } from "./empty.js";
+import { agentName, count, ending, number, shorten, stageName, words } from "./format.js";
 import { chip, nothing, outcome } from "./marks.js";
+import { table } from "./table.js";
 
 const PAGE = 100;
 const KINDS = {
   trajectories: {
     kind: "trajectory", title: "Trajectories", open: "trajectory",
-    filters: ["outcome", "type", "stop", "agent", "file"], bounds: true,
-    columns: [["outcome", ""], ["task", "task"], ["ending", ""], ["reward", "reward", 1], ["turns", "turns", 1], ["tokens", "tokens", 1], ["errors", "errors", 1], ["agent", ""]],
+    filters: ["outcome", "type", "stop", "stage", "agent", "file"], bounds: true,
+    columns: [["outcome", ""], ["task", "task"], ["ending", ""], ["reward", "reward", 1], ["turns", "turns", 1], ["tokens", "tokens", 1], ["errors", "errors", 1], ["stage", ""], ["agent", ""]],
   },
   pairs: {
-    kind: "pair", title: "Pairs", open: "pair", filters: ["reason", "type", "file"],
-    columns: [["reason", ""], ["task", "task"], ["margin", "reward", 1], ["turns", "turns", 1]],
+    kind: "pair", title: "Pairs", open: "pair", filters: ["reason", "type", "stage", "file"],
+    columns: [["reason", ""], ["task", "task"], ["margin", "reward", 1], ["turns", "turns", 1], ["stage", ""]],
   },
   groups: {
-    kind: "group", title: "Trees", open: "tree", filters: ["outcome", "type", "file"],
-    columns: [["outcome", ""], ["task", "task"], ["mean reward", "reward", 1], ["turns", "turns", 1]],
+    kind: "group", title: "Trees", open: "tree", filters: ["outcome", "type", "stage", "agent", "file"],
+    columns: [["outcome", ""], ["task", "task"], ["mean reward", "reward", 1], ["turns", "turns", 1], ["stage", ""], ["agents", ""]],
   },
 };
-const LABELS = { outcome: "outcome", type: "type of task", stop: "ending", agent: "agent", file: "file", reason: "reason" };
+const LABELS = { outcome: "outcome", type: "type of task", stop: "ending", stage: "stage", agent: "agent", file: "file", reason: "reason" };
+const SPELLED = { file: (value) => value, stage: stageName, agent: agentName, stop: (value) => ending(value) };
 
 export async function listPage(name, asked) {
   const kind = KINDS[name];
@@ -29,11 +32,11 @@ export async function listPage(name, asked) {
   let selected = -1;
   let timer = null;
   const status = h("p", { class: "faint", role: "status" });
-  const table = h("div", { class: "scroll" });
+  const place = h("div", { class: "scroll" });
   const filters = h("form", { class: "filters", role: "search", on: { submit: (event) => event.preventDefault() } });
   const search = h("input", {
-    type: "search", name: "q", id: "search", placeholder: "search what was said   /", value: wanted.q ?? "", autocomplete: "off",
-    "aria-label": "search what was said", on: { input: () => later(() => change({ q: search.value })) },
+    type: "search", name: "q", id: "search", placeholder: "search in the messages   /", value: wanted.q ?? "", autocomplete: "off",
+    "aria-label": "search in the messages", on: { input: () => later(() => change({ q: search.value })) },
   });
   let waiting = null;
   function later(work) {
@@ -74,7 +77,7 @@ export async function listPage(name, asked) {
     const id = `filter-${one}`;
     const element = h("select", { id, on: { change: () => change({ [one]: element.value }) } },
       h("option", { value: "" }, `any ${LABELS[one]}`),
-      values.map((part) => h("option", { value: part.value, selected: String(part.value) === wanted[one] }, shorten(one === "file" ? part.value : words(part.value), 60), part.count ? ` (${count(part.count)})` : "")),
+      values.map((part) => h("option", { value: part.value, selected: String(part.value) === wanted[one] }, shorten((SPELLED[one] ?? words)(part.value), 60), part.count ? ` (${count(part.count)})` : "")),
     );
     element.setAttribute("aria-label", LABELS[one]);
     return element;
@@ -92,29 +95,29 @@ export async function listPage(name, asked) {
       found.total ? `${count(found.offset + 1)}–${count(last)} of ${count(found.total)}` : "",
       found.busy ? h("span", { class: "busy" }, "still reading the files …") : "",
     );
+    const none = !found.busy && !(found.facets.file ?? []).length;
+    filters.hidden = none;
     if (!found.total) {
-      table.replaceChildren(nothing(found.busy ? "Reading the files …" : `No ${kind.title.toLowerCase()} match.`));
+      place.replaceChildren(found.busy ? nothing("Reading the files …") : none ? empty(name) : nothing(`No ${kind.title.toLowerCase()} match these filters.`));
       return;
     }
-    table.replaceChildren(
-      h("table", { class: "list" },
-        h("caption", { class: "hidden" }, kind.title),
-        h("thead", {}, h("tr", {}, kind.columns.map(([label, sort, num]) => heading(label, sort, num)))),
-        h("tbody", {}, rows.map((row, i) => line(row, i))),
-      ),
+    const columns = kind.columns.map(([label, sort, num]) => ({ label, num, ...heading(label, sort) }));
+    place.replaceChildren(
+      table(kind.title, columns, rows.map((row, i) => line(row, i))),
       found.total > PAGE ? h("nav", { class: "pager", "aria-label": "pages of the list" },
-        h("button", { type: "button", disabled: found.offset === 0, on: { click: () => change({ offset: Math.max(0, found.offset - PAGE) }) } }, "← earlier"),
-        h("button", { type: "button", disabled: last >= found.total, on: { click: () => change({ offset: found.offset + PAGE }) } }, "later →"),
+        h("button", { type: "button", disabled: found.offset === 0, on: { click: () => change({ offset: Math.max(0, found.offset - PAGE) }) } }, "← previous page"),
+        h("button", { type: "button", disabled: last >= found.total, on: { click: () => change({ offset: found.offset + PAGE }) } }, "next page →"),
       ) : "",
     );
   }
-  function heading(label, sort, num) {
-    const attributes = { scope: "col", class: num === 1 ? "num" : null };
-    if (!sort) return h("th", attributes, label);
+  function heading(label, sort) {
+    if (!sort) return {};
     const on = wanted.sort === sort;
-    attributes["aria-sort"] = on ? (wanted.order === "down" ? "descending" : "ascending") : null;
     const next = on && wanted.order !== "down" ? { sort, order: "down" } : { sort, order: "" };
-    return h("th", attributes, h("button", { type: "button", class: "plain", on: { click: () => change(next) } }, label, on ? (wanted.order === "down" ? " ↓" : " ↑") : ""));
+    return {
+      sort: on ? (wanted.order === "down" ? "descending" : "ascending") : null,
+      head: h("button", { type: "button", class: "plain", title: `sort by ${label}`, on: { click: () => change(next) } }, label, on ? (wanted.order === "down" ? " ↓" : " ↑") : ""),
+    };
   }
   function line(row, i) {
     const cells = {
@@ -124,18 +127,18 @@ export async function listPage(name, asked) {
         h("a", { class: "row-link", href: address(kind.open, { at: row.at }) }, row.preview || row.name),
         h("div", { class: "faint small" }, shorten(row.name, 80)),
       ],
-      ending: () => words(row.stop ?? ""),
+      ending: () => ending(row.stop, row.success),
       reward: () => number(row.reward), margin: () => number(row.reward), "mean reward": () => number(row.reward),
       turns: () => count(row.turns), tokens: () => (row.tokens ? count(row.tokens) : "–"), errors: () => (row.errors ? count(row.errors) : "–"),
-      agent: () => shorten((row.agent ?? "").split("/").pop(), 28),
+      stage: () => shorten(stageName(row.stage), 40), agent: () => shorten(agentName(row.agent), 40) || "–", agents: () => shorten(agentName(row.agent), 60) || "–",
     };
-    return h("tr", { "data-row": i, on: { click: (event) => { if (!event.target.closest("a")) location.hash = address(kind.open, { at: row.at }); } } },
-      kind.columns.map(([label, , num]) => h("td", { class: num === 1 ? "num" : label === "task" ? "task" : null, "data-label": label }, cells[label]())));
+    const open = (event) => { if (!event.target.closest("a")) location.hash = address(kind.open, { at: row.at }); };
+    return { "data-row": i, on: { click: open }, cells: kind.columns.map(([label]) => cells[label]()) };
   }
   function move(step) {
     if (!rows.length) return;
     selected = Math.max(0, Math.min(rows.length - 1, selected + step));
-    const lines = table.querySelectorAll("tbody tr");
+    const lines = place.querySelectorAll("tbody tr");
     lines.forEach((one, i) => one.classList.toggle("selected", i === selected));
     lines[selected].querySelector(".row-link").focus();
     lines[selected].scrollIntoView({ block: "nearest" });
@@ -144,7 +147,7 @@ export async function listPage(name, asked) {
   const head = h("header", { class: "head row" }, h("h1", {}, kind.title), status);
   return {
     title: kind.title,
-    node: h("div", {}, head, filters, table),
+    node: h("div", {}, head, filters, place),
     update,
     close: () => clearTimeout(timer),
     keys: { j: () => move(1), k: () => move(-1), "/": () => search.focus() },

@@ -1,4 +1,4 @@
-// Finds the page that the address names, shows it, and listens to the keyboard.
+// Shows the page that the address names, and handles the keyboard.
 import { ask, exported } from "./api.js";
 import { h, link } from "./dom.js";
 import { evaluationPage } from "./evaluation.js";
@@ -46,8 +46,10 @@ function route() {
 async function open() {
   const { name, asked } = route();
   for (const one of nav.children) {
-    if (one.getAttribute("href") === `#/${UNDER[name] ?? name}`) one.setAttribute("aria-current", "page");
-    else one.removeAttribute("aria-current");
+    if (one.getAttribute("href") === `#/${UNDER[name] ?? name}`) {
+      one.setAttribute("aria-current", "page");
+      one.scrollIntoView({ block: "nearest", inline: "nearest" });
+    } else one.removeAttribute("aria-current");
   }
   if (page?.update && shown === name) return page.update(asked);
   const mine = ++turn;

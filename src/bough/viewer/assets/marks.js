@@ -1,4 +1,4 @@
-// Small signs that come up on every page. An outcome is told by its shape and its word, not by colour alone.
+// Small elements used on every page. An outcome has a shape and a word, not only a colour.
 import { h, svg } from "./dom.js";
 import { percent, words } from "./format.js";
 

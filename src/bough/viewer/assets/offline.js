@@ -1,6 +1,6 @@
-// What the server does with a list, for a page that has no server: filter, search, sort, count.
+// Filters, searches, sorts and counts records in an exported page, as the server does for a served one.
 
-const EXACT = ["type", "stop", "reason", "agent", "task", "environment", "file"];
+const EXACT = ["type", "stop", "reason", "agent", "task", "environment", "file", "stage"];
 const OUTCOME = { success: true, failure: false, unknown: null };
 
 function matches(row, asked, text) {
@@ -33,5 +33,6 @@ export function offlineRecords(data, asked) {
   const inFile = asked.file ? all.filter((row) => row.file === asked.file) : all;
   const facets = Object.fromEntries(["success", "type", "stop", "reason", "agent"].map((name) => [name, facet(inFile, name)]));
   facets.file = facet(all, "file");
+  facets.stage = facet(all, "stage").sort((a, b) => (a.value < b.value ? -1 : 1));
   return { total: rows.length, offset, rows: rows.slice(offset, offset + Number(asked.limit ?? 100)), facets, busy: false };
 }

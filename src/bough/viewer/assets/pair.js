@@ -1,4 +1,4 @@
-// A preference pair: what is shared is folded, then the two ways on, side by side.
+// A preference pair: the shared history folded, then the two continuations side by side.
 import { ask } from "./api.js";
 import { address, h, link } from "./dom.js";
 import { number, plural, words } from "./format.js";
@@ -17,7 +17,7 @@ export async function pairPage(asked) {
     h("header", { class: "head" },
       h("p", { class: "crumbs" }, link("pairs", { file }, file), " · line ", found.at.slice(found.at.lastIndexOf(":") + 1)),
       h("h1", {}, found.goal || found.task.id),
-      h("p", { class: "lead" }, chip(found.reason ?? "no reason given"), h("span", { class: "faint" }, `they part at reply ${round}`)),
+      h("p", { class: "lead" }, chip(found.reason ?? "no reason given"), h("span", { class: "faint" }, `they diverge at reply ${round}`)),
       h("p", { class: "links" },
         previous === null ? h("span", { class: "faint" }, "← previous") : h("a", { href: to(previous) }, "← previous"),
         next === null ? h("span", { class: "faint" }, "next →") : h("a", { href: to(next) }, "next →")),
@@ -32,7 +32,7 @@ export async function pairPage(asked) {
       found.start.map((one) => message(one)),
       found.shared.map((turn) => [reply(turn), observation(turn)]),
     ),
-    h("div", { class: "parting", role: "separator" }, h("span", {}, "here they part")),
+    h("div", { class: "parting", role: "separator" }, h("span", {}, "from here on they differ")),
     h("div", { class: "sides" }, side("chosen", "success", found.chosen), side("rejected", "failure", found.rejected)),
   );
   return { title: found.goal || "Pair", node, keys: { n: () => go(next), p: () => go(previous) } };

@@ -1,8 +1,10 @@
-// The first page: runs, their stages in order, and how success went along.
+// The first page: runs, their stages in order, and the success rate of each evaluation.
 import { ask } from "./api.js";
 import { h, link } from "./dom.js";
-import { count, duration, number, percent, plural } from "./format.js";
+import { empty } from "./empty.js";
+import { agentName, count, duration, number, percent, plural } from "./format.js";
 import { chip, interval, nothing } from "./marks.js";
+import { table } from "./table.js";
 
 const PAGES = { trajectory: "trajectories", pair: "pairs", group: "groups" };
 const VERBS = { sft: "train", dpo: "train", grpo: "train", training: "train", eval: "measure", collect: "play" };
@@ -30,12 +32,12 @@ function view(found) {
       h("p", { class: "lead" },
         ["trajectory", "pair", "group"].filter((kind) => found.counts[kind]).map((kind, i) => [
           i ? " · " : "",
-          link(PAGES[kind], {}, `${count(found.counts[kind])} ${found.counts[kind] === 1 ? kind : kind === "trajectory" ? "trajectories" : `${kind}s`}`),
+          link(PAGES[kind], {}, plural(found.counts[kind], kind)),
         ]),
         found.busy ? h("span", { class: "busy", role: "status" }, "reading the files …") : null,
       ),
     ),
-    found.runs.length ? found.runs.map(run) : nothing(found.busy ? "Reading the files …" : "There is nothing here that can be shown yet."),
+    found.runs.length ? found.runs.map(run) : found.busy ? nothing("Reading the files …") : empty("runs"),
     found.problems.length ? problems(found.problems) : null,
   ].flat().filter(Boolean);
 }
@@ -53,22 +55,20 @@ function run(one) {
   );
 }
 
-// Success by stage: the evaluations of a run under each other, on one scale.
+// The evaluations of a run below each other, on one scale.
 function ladder(stages) {
   const rows = stages.flatMap((one) => one.success.map((measure) => ({ one, measure })));
   if (!rows.length) return null;
+  const columns = [{ label: "evaluation", first: true }, { label: "", wide: true }, { label: "success", num: 1 }, { label: "95% interval", num: 1 }, { label: "episodes", num: 1 }];
   return h("figure", { class: "ladder" },
-    h("figcaption", {}, "Success, with its 95% interval"),
-    h("table", {},
-      h("thead", { class: "hidden" }, h("tr", {}, ["evaluation", "interval", "success", "from", "to", "episodes"].map((name) => h("th", { scope: "col" }, name)))),
-      h("tbody", {}, rows.map(({ one, measure }) => h("tr", {},
-        h("th", { scope: "row" }, link("evaluation", { folder: one.folder }, one.success.length > 1 ? `${one.name} · ${measure.model}` : one.name)),
-        h("td", { class: "wide" }, interval(measure)),
-        h("td", { class: "num strong" }, percent(measure.mean)),
-        h("td", { class: "num faint" }, measure.interval ? `${percent(measure.interval.low)} – ${percent(measure.interval.high)}` : ""),
-        h("td", { class: "num faint" }, `${plural(measure.episodes, "episode")}${measure.lost ? `, ${measure.lost} lost` : ""}`),
-      ))),
-    ),
+    h("figcaption", {}, "Success by evaluation"),
+    h("div", { class: "scroll" }, table("success by evaluation", columns, rows.map(({ one, measure }) => ({ cells: [
+      link("evaluation", { folder: one.folder }, one.success.length > 1 ? `${one.name} · ${agentName(measure.model)}` : one.name),
+      interval(measure),
+      h("b", {}, percent(measure.mean)),
+      measure.interval ? `${percent(measure.interval.low)} – ${percent(measure.interval.high)}` : "–",
+      `${count(measure.episodes)}${measure.lost ? `, ${count(measure.lost)} lost` : ""}`,
+    ] })))),
   );
 }
 
@@ -79,10 +79,11 @@ function stage(one) {
       h("h3", {}, one.name),
       chip(one.verb, VERBS[one.verb]),
       one.state === "done" ? null : chip(one.state, one.state.replace(" ", "-")),
+      one.lost ? chip(`${plural(one.lost, "episode")} lost`, "bad") : null,
       h("span", { class: "faint" }, duration(one.seconds)),
     ),
     one.note ? h("p", { class: "note" }, one.note) : null,
-    one.made_of.length ? h("p", { class: "made" }, "made of ", one.made_of.map((part, i) => [
+    one.made_of.length ? h("p", { class: "made" }, "made from ", one.made_of.map((part, i) => [
       i ? ", " : "",
       `${part.input.replace("_file", "").replaceAll("_", " ")} `,
       part.stage ? h("b", {}, part.stage.split("/").pop()) : h("span", { class: "mono" }, part.value.slice(0, 24)),
@@ -91,7 +92,7 @@ function stage(one) {
       one.training ? link("training", { folder: one.folder }, "curves") : null,
       one.evaluation ? link("evaluation", { folder: one.folder }, "evaluation") : null,
       one.files.map((file) => link(PAGES[file.kind], { file: file.file },
-        `${count(file.count)} ${file.count === 1 ? file.kind : file.kind === "trajectory" ? "trajectories" : `${file.kind}s`}`,
+        plural(file.count, file.kind),
         file.kind === "trajectory" && file.successes + file.failures > 0 ? h("span", { class: "faint" }, ` ${percent(file.successes / (file.successes + file.failures), 0)} succeed`) : null,
       )),
     ),
@@ -101,7 +102,7 @@ function stage(one) {
 
 function problems(files) {
   return h("section", { class: "problems" },
-    h("h2", {}, "What could not be read"),
+    h("h2", {}, "Files that could not be read"),
     h("ul", {}, files.map((file) => h("li", {}, h("span", { class: "mono" }, file.file), ": ",
       file.sentence ?? Object.entries(file.reasons).map(([reason, n]) => `${count(n)} ${reason}`).join(", ")))),
   );

@@ -1,4 +1,4 @@
-// The exact tokens of a call: context plain, answered tokens coloured by what is asked for.
+// The exact tokens of a call: context plain, completion tokens coloured by the chosen quantity.
 import { ask } from "./api.js";
 import { h } from "./dom.js";
 import { count, number, signed } from "./format.js";
@@ -7,7 +7,7 @@ const TAIL = 160;
 const GAP = "gap to the trainer";
 
 export function tokensOf(where, turnNumber, turn) {
-  const body = h("div", { class: "tokens" }, h("p", { class: "faint", role: "status" }, "looking up the tokens …"));
+  const body = h("div", { class: "tokens" }, h("p", { class: "faint", role: "status" }, "loading the tokens …"));
   ask("tokens", { ...where, turn: turnNumber }).then(
     (found) => body.replaceChildren(...view(found, turn)),
     (error) => body.replaceChildren(h("p", { class: "faint" }, error.message)),
@@ -38,13 +38,13 @@ function view(found, turn) {
   const early = texts(prompt).slice(0, found.shared + first);
   return [
     h("div", { class: "token-head" },
-      h("span", { class: "faint" }, `${count(prompt.ids.length + prompt.left_out)} tokens of context, ${count(completion.ids.length)} answered · ${found.source}`),
-      h("span", { class: "buttons", role: "group", "aria-label": "colour the answered tokens by" }, buttons),
+      h("span", { class: "faint" }, `${count(prompt.ids.length + prompt.left_out)} tokens of context, ${count(completion.ids.length)} in the completion · ${found.source}`),
+      h("span", { class: "buttons", role: "group", "aria-label": "colour the completion tokens by" }, buttons),
     ),
     found.why_no_text ? h("p", { class: "faint" }, `Shown as ids: ${found.why_no_text}.`) : null,
     h("div", { class: "token-text" },
       early.length ? h("details", {},
-        h("summary", {}, found.shared ? `${count(found.shared + prompt.left_out)} tokens shared with the call before` : `${count(early.length + prompt.left_out)} tokens of context before`),
+        h("summary", {}, found.shared ? `${count(found.shared + prompt.left_out)} tokens shared with the previous call` : `${count(early.length + prompt.left_out)} earlier tokens of context`),
         h("span", { class: "context" }, prompt.left_out ? `(${count(prompt.left_out)} left out) ` : "", early.join("")),
       ) : null,
       h("span", { class: "context" }, fresh.slice(first).join("")),
@@ -58,18 +58,18 @@ function token(text, completion, i, turn, mode) {
   const value = completion.logprobs ? completion.logprobs[i] : null;
   const gap = completion.trained_logprobs ? completion.trained_logprobs[i] - value : null;
   const title = [`id ${completion.ids[i]}`, value === null ? null : `log-probability ${number(value)} (${(100 * Math.exp(value)).toPrecision(3)}%)`,
-    gap === null ? null : `the trainer's ${number(completion.trained_logprobs[i])}, apart ${Math.abs(gap).toPrecision(2)}`,
+    gap === null ? null : `trainer's log-probability ${number(completion.trained_logprobs[i])}, gap ${Math.abs(gap).toPrecision(2)}`,
     turn.advantage === null || turn.advantage === undefined ? null : `advantage ${signed(turn.advantage)}`,
     turn.weight === null || turn.weight === undefined ? null : `weight ${number(turn.weight)}`].filter(Boolean).join("\n");
   return h("span", { class: `token ${mode === GAP ? `surprise-${size(gap)}` : shade(mode, value, turn)}`, title }, text);
 }
 
-// Powers of ten: below 0.0001 is rounding in float32, above 0.1 is what importance sampling should know of.
+// Powers of ten: below 0.0001 is float32 rounding, above 0.1 calls for importance sampling.
 function size(gap) {
   return Math.min(4, Math.max(0, Math.ceil(Math.log10(Math.abs(gap) + 1e-12)) + 4));
 }
 
-// Five steps of one hue: how surprised the model was; two hues for the sign of an advantage.
+// Five steps of one hue for how unlikely a token was; two hues for the sign of an advantage.
 function shade(mode, value, turn) {
   if (mode === "log-probability") return value === null ? "" : `surprise-${Math.min(4, Math.floor(-value / 1.2))}`;
   if (mode === "advantage") {
@@ -90,7 +90,7 @@ function explain(mode, turn, completion) {
     const gaps = completion.trained_logprobs.map((one, i) => Math.abs(one - completion.logprobs[i]));
     return [box("surprise-0", "below 0.0001"), box("surprise-2", "0.001 to 0.01"), box("surprise-4", "above 0.1"), h("span", { class: "faint" }, `sampler against trainer, at most ${Math.max(...gaps).toPrecision(2)}`)];
   }
-  if (mode === "advantage") return [box("gain-3", "made likelier"), box("loss-3", "made less likely"), h("span", { class: "faint" }, `advantage ${signed(turn.advantage)} on each token`)];
+  if (mode === "advantage") return [box("gain-3", "made more likely"), box("loss-3", "made less likely"), h("span", { class: "faint" }, `advantage ${signed(turn.advantage)} on each token`)];
   if (mode === "weight") return [box("gain-2", "counts"), h("span", { class: "faint" }, `weight ${number(turn.weight)} on each token`)];
-  return [box("trained", turn.trained === false ? "answered" : "trained"), h("span", { class: "context" }, "context, never trained"), turn.trained === false ? h("span", { class: "faint" }, "this reply is given as context") : ""];
+  return [box("trained", turn.trained === false ? "not trained" : "trained"), h("span", { class: "context" }, "context, never trained"), turn.trained === false ? h("span", { class: "faint" }, "this reply serves as context only") : ""];
 }

@@ -1,12 +1,12 @@
 // One trajectory, turn by turn.
 import { ask, imageSource } from "./api.js";
 import { address, h, link } from "./dom.js";
-import { count, number, words } from "./format.js";
+import { agentName, count, ending, number, words } from "./format.js";
 import { chip, fact, facts, outcome } from "./marks.js";
 import { message, observation, reply, turnFacts } from "./turns.js";
 import { tokensOf } from "./tokens.js";
 
-// More turns than this are drawn as the reader comes to them.
+// Further turns are drawn on request.
 const AT_ONCE = 60;
 
 export async function trajectoryPage(asked) {
@@ -48,7 +48,7 @@ export async function trajectoryPage(asked) {
       h("p", { class: "crumbs" }, link("trajectories", { file }, file), " · line ", found.at.slice(found.at.lastIndexOf(":") + 1),
         found.group ? ` · attempt ${Number(asked.attempt) + 1} of ${beside.attempts}` : ""),
       h("h1", {}, found.goal || found.id),
-      h("p", { class: "lead" }, outcome(found.success), found.stop ? chip(found.stop) : null, h("span", { class: "faint mono" }, found.id)),
+      h("p", { class: "lead" }, outcome(found.success), found.stop ? chip(ending(found.stop, found.success)) : null, h("span", { class: "faint mono" }, found.id)),
       h("p", { class: "links" },
         to(-1) ? h("a", { href: to(-1) }, "← previous") : h("span", { class: "faint" }, "← previous"),
         to(1) ? h("a", { href: to(1) }, "next →") : h("span", { class: "faint" }, "next →"),
@@ -57,15 +57,15 @@ export async function trajectoryPage(asked) {
       facts(
         Object.entries(found.rewards).map(([name, value]) => fact(`reward: ${words(name)}`, value === null ? "not scored" : number(value))),
         fact("turns", count(found.turns.length)),
-        found.info.agent ? fact("agent", String(found.info.agent).split("/").slice(-2).join("/")) : null,
-        found.task.environment ? fact("world", found.task.environment) : null,
+        found.info.agent ? fact("agent", agentName(found.info.agent)) : null,
+        found.task.environment ? fact("environment", found.task.environment) : null,
         info.filter(([, value]) => value !== null && typeof value !== "object").slice(0, 8).map(([name, value]) => fact(words(name), typeof value === "number" ? number(value) : String(value).slice(0, 120))),
       ),
       found.credit ? h("p", { class: "faint" }, found.credit) : null,
     ),
     strip(found.turns, (i) => { draw(i + 1); current = i - 1; move(1); }),
     found.start.some((one) => one.role === "system") ? h("details", { class: "start" },
-      h("summary", {}, "what it was told first"), found.start.filter((one) => one.role === "system").map((one) => message(one))) : null,
+      h("summary", {}, "system prompt"), found.start.filter((one) => one.role === "system").map((one) => message(one))) : null,
     h("section", { class: "turn opening", "aria-label": "the start" },
       found.start.filter((one) => one.role !== "system").map((one) => message(one)), pictures(found, where, 0)),
     list, rest,
@@ -80,12 +80,12 @@ export async function trajectoryPage(asked) {
   };
 }
 
-// One cell a turn: where the errors and rewards are, at a glance.
+// One cell per turn shows where the errors and rewards are.
 function strip(turns, jump) {
   if (turns.length < 2) return null;
   return h("nav", { class: "strip", "aria-label": "turns" }, turns.slice(0, 400).map((turn, i) => h("button", {
     type: "button", class: turn.error ? "error" : turn.reward > 0 ? "good" : "", "aria-label": `turn ${i + 1}${turn.error ? `, ${words(turn.error)}` : ""}`,
-    title: `${i + 1}${turn.action ? `: ${turn.action.slice(0, 80)}` : ""}`, on: { click: () => jump(i) },
+    title: `${i + 1}${turn.label ? `: ${turn.label.slice(0, 80)}` : ""}`, on: { click: () => jump(i) },
   })));
 }
 

@@ -1,8 +1,9 @@
-// The attempts at one task as a tree: together as long as they do the same, apart where they part.
+// The attempts at one task as a tree: they share a branch until they differ.
 import { ask } from "./api.js";
 import { address, h, link, svg } from "./dom.js";
-import { count, number, plural, shorten, signed, words } from "./format.js";
+import { agentName, count, ending, number, plural, shorten, signed, words } from "./format.js";
 import { chip, fact, facts, outcome, outcomeName } from "./marks.js";
+import { table } from "./table.js";
 
 const ROW = 34;
 const WIDTH = 900;
@@ -32,14 +33,14 @@ export async function treePage(asked) {
     ),
     h("div", { class: "scroll tree" }, drawing),
     panel,
-    table(found),
+    attempts(found),
   );
   const jump = (line) => { if (line !== null) location.hash = to(line); };
   return { title: found.goal || "Tree", node, keys: { n: () => jump(next), p: () => jump(previous) } };
 }
 
 function draw(nodes, found, choose) {
-  // Where attempts part is what matters: a long way alone is drawn shorter than it was.
+  // What matters is where attempts diverge: long stretches are drawn shorter than they are.
   const span = (n) => (n ? 1 + 0.7 * Math.log2(n) : 0);
   for (const node of nodes) {
     node.from = node.parent === null ? 0 : nodes[node.parent].to + (node.steps.length ? 0.6 : 0);
@@ -48,7 +49,7 @@ function draw(nodes, found, choose) {
   const deepest = Math.max(1, ...nodes.map((node) => node.to));
   const x = (place_) => LEFT + (place_ / deepest) * (WIDTH - LEFT - RIGHT - 40);
   let row = 0;
-  // Leaves get rows in order; a parent stands between its children. Children stand behind their parents in the list.
+  // Leaves get rows in order; a parent is centred on its children. Children follow their parents in the list.
   const ends = nodes.map((node) => node.attempts.filter((a) => !node.children.some((child) => child.attempts.includes(a))));
   const place = (node) => {
     const rows = [];
@@ -130,24 +131,20 @@ function show(panel, node, found) {
   const together = node.attempts.length;
   panel.replaceChildren(
     h("h2", {}, node.steps.length ? `Turns ${node.depth + 1} to ${node.depth + node.steps.length}` : "The start",
-      h("span", { class: "faint" }, ` ${together === 1 ? `attempt ${node.attempts[0] + 1} alone` : `${together} attempts together`}`)),
+      h("span", { class: "faint" }, ` ${together === 1 ? `attempt ${node.attempts[0] + 1} only` : `shared by ${together} attempts`}`)),
     node.steps.length ? h("ol", { class: "steps", start: node.depth + 1 }, node.steps.slice(0, 60).map((step, i) => h("li", { value: node.depth + i + 1 },
       h("span", { class: "mono" }, shorten(step.action, 220)), step.error ? chip(step.error, "bad") : null,
       h("div", { class: "faint small" }, shorten(step.observation, 220))))) : "",
-    node.children.length ? h("div", {}, h("h3", {}, "Then they part"), h("ul", { class: "ways" }, node.children.map((child) => h("li", {},
+    node.children.length ? h("div", {}, h("h3", {}, "Next turns"), h("ul", { class: "ways" }, node.children.map((child) => h("li", {},
       h("span", { class: "mono" }, shorten(child.steps[0].action, 120)),
       h("span", { class: "faint" }, ` ${plural(child.attempts.length, "attempt")}, ${child.attempts.filter((a) => found.attempts[a].success === true).length} succeed`))))) : "",
   );
 }
 
-function table(found) {
-  return h("div", { class: "scroll" }, h("table", { class: "list" },
-    h("caption", { class: "hidden" }, "the attempts"),
-    h("thead", {}, h("tr", {}, ["attempt", "outcome", "how it ended", "reward", "advantage", "turns", "agent"].map((name, i) => h("th", { scope: "col", class: i > 2 && i < 6 ? "num" : null }, name)))),
-    h("tbody", {}, found.attempts.map((one, i) => h("tr", {},
-      h("td", {}, link("trajectory", { at: one.at, attempt: one.attempt }, `${i + 1}`)),
-      h("td", {}, outcome(one.success)), h("td", {}, words(one.stop ?? "")), h("td", { class: "num" }, number(one.reward)),
-      h("td", { class: "num" }, one.advantage === null ? "–" : signed(one.advantage)), h("td", { class: "num" }, count(one.turns)), h("td", {}, String(one.agent ?? "").split("/").pop()),
-    ))),
-  ));
+function attempts(found) {
+  const columns = [{ label: "attempt", first: true }, { label: "outcome" }, { label: "ending" }, { label: "reward", num: 1 }, { label: "advantage", num: 1 }, { label: "turns", num: 1 }, { label: "agent" }];
+  return h("div", { class: "scroll" }, table("the attempts", columns, found.attempts.map((one, i) => ({ cells: [
+    link("trajectory", { at: one.at, attempt: one.attempt }, `${i + 1}`), outcome(one.success), ending(one.stop, one.success), number(one.reward),
+    one.advantage === null ? "–" : signed(one.advantage), count(one.turns), agentName(one.agent) || "–",
+  ] }))));
 }

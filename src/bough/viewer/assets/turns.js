@@ -1,9 +1,9 @@
-// Messages and turns: what was thought, done and seen.
+// Messages and turns: what was thought, done and observed.
 import { h } from "./dom.js";
 import { count, number, signed, words } from "./format.js";
 import { chip } from "./marks.js";
 
-// A text longer than this opens in parts: one record must not stall the page.
+// A longer text is cut at first, so that one record cannot stall the page.
 const LONG = 6000;
 
 export function text(content, kind) {
@@ -15,45 +15,34 @@ export function text(content, kind) {
   return shown;
 }
 
-// THOUGHT: … ACTION: …, <think>…</think>, <tool_call>…</tool_call>; anything else is said as it stands.
-export function parts(content) {
-  const thinking = /^\s*<think>([\s\S]*?)(?:<\/think>|$)([\s\S]*)$/.exec(content);
-  if (thinking) return [["thought", thinking[1].trim()], ...parts(thinking[2])].filter(([, said]) => said);
-  const spoken = /^\s*(?:THOUGHT|Thought|thought|THINK|Think):\s*([\s\S]*?)\s*^(?:ACTION|Action|action|ACT|Act):\s*([\s\S]*)$/m.exec(content);
-  if (spoken) return [["thought", spoken[1]], ["action", spoken[2].trim()]].filter(([, said]) => said);
-  const acted = /^\s*(?:ACTION|Action|action|ACT|Act):\s*([\s\S]*)$/.exec(content);
-  if (acted) return [["action", acted[1].trim()]];
-  const call = /^([\s\S]*?)<tool_call>\s*([\s\S]*?)\s*(?:<\/tool_call>\s*)?$/.exec(content);
-  if (call) return [["thought", call[1].trim()], ["action", call[2]]].filter(([, said]) => said);
-  return content.trim() ? [["said", content.trim()]] : [];
-}
-
 export function message(one, kind) {
+  if (one.role === "assistant") return reply({ reply: one });
   return h("div", { class: `message ${one.role} ${kind ?? ""}` },
-    h("div", { class: "who" }, one.role === "user" ? "world" : one.role, one.name ? ` · ${one.name}` : ""),
-    one.reasoning ? text(one.reasoning, "thought") : null,
+    h("div", { class: "who" }, one.role === "user" ? "environment" : one.role === "tool" ? "tool result" : one.role, one.name ? ` · ${one.name}` : ""),
     one.content ? text(one.content) : null,
-    (one.tool_calls ?? []).map(toolCall),
-    one.hint ? h("details", { class: "hint" }, h("summary", {}, "hint (seen only while newest)"), text(one.hint)) : null,
+    one.hint ? h("details", { class: "hint" }, h("summary", {}, "hint (in the prompt only while it is the newest message)"), text(one.hint)) : null,
   );
 }
 
+// A tool call: short arguments on one line, longer ones each in a box, so that code reads as code.
 function toolCall(call) {
-  return h("div", { class: "text action" }, `${call.name}(`, Object.entries(call.arguments ?? {}).map(([name, value], i) => [
-    i ? ", " : "", `${name}=`, typeof value === "string" ? value : JSON.stringify(value),
-  ]), ")");
+  const given = Object.entries(call.arguments ?? {}).map(([name, value]) => [name, typeof value === "string" ? value : JSON.stringify(value), typeof value === "string"]);
+  const short = given.every(([, value]) => !value.includes("\n")) && given.reduce((sum, [name, value]) => sum + name.length + value.length, 0) < 90;
+  if (short) {
+    return h("div", { class: "text action call" }, h("b", { class: "tool-name" }, call.name), "(", given.map(([name, value, quoted], i) => [
+      i ? ", " : "", h("span", { class: "faint" }, `${name}=`), quoted ? `"${value}"` : value,
+    ]), ")");
+  }
+  return h("div", { class: "call" }, h("b", { class: "tool-name mono" }, call.name),
+    h("dl", { class: "arguments" }, given.map(([name, value]) => [h("dt", {}, name), h("dd", {}, text(value, "code"))])));
 }
 
 export function reply(turn) {
-  const one = turn.reply;
-  // A reply that is nothing but the action is shown as one.
-  const bare = turn.action && (one.content ?? "").trim() === turn.action.trim();
-  const found = bare ? [["action", turn.action]] : parts(one.content ?? "");
+  const { parts = [], hint } = turn.reply;
   return h("div", { class: "message assistant" },
-    one.reasoning ? labelled("thought", text(one.reasoning, "thought")) : null,
-    found.map(([kind, said]) => labelled(kind === "said" ? "reply" : kind, text(said, kind))),
-    (one.tool_calls ?? []).map((call) => labelled("action", toolCall(call))),
-    found.length || one.reasoning || (one.tool_calls ?? []).length ? null : h("p", { class: "faint" }, "an empty reply"),
+    parts.map((part) => (part.kind === "call" ? labelled("tool call", toolCall(part)) : labelled(part.kind === "broken call" ? "tool call that cannot be read" : part.kind, text(part.text, part.kind === "broken call" ? "code" : part.kind)))),
+    parts.length ? null : h("p", { class: "faint" }, "an empty reply"),
+    hint ? h("details", { class: "hint" }, h("summary", {}, "hint"), text(hint)) : null,
   );
 }
 

@@ -1,4 +1,4 @@
-"""A game as it is played: a command in; feedback, what can be said next and whether it is won out."""
+"""A game being played: takes a command, returns feedback, and knows the next commands and whether it is won."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from bough.worlds.household.world import Action, World
 
 
 class GameEngine:
-    """One game. A game that is won can be played on, as the original can."""
+    """One game. After it is won it can still be played, like the original."""
 
     def __init__(self, game: Game) -> None:
         self.world = World(game)
@@ -19,7 +19,7 @@ class GameEngine:
 
     @cached_property
     def commands(self) -> dict[str, Action]:
-        """What can be said now."""
+        """The commands that are possible now."""
         return self.world.commands()
 
     @property
@@ -31,7 +31,7 @@ class GameEngine:
         return met(self.world)
 
     def step(self, command: str) -> tuple[str, Action | None]:
-        """The game's answer, and what was done; None where the command means nothing here and now."""
+        """The game's answer, and the action taken; None if the command is not possible now."""
         action = self.commands.get(command.strip())
         if action is None:
             return feedback.NOTHING, None

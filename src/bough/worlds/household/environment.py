@@ -1,7 +1,7 @@
 """Household: find a thing, perhaps clean, heat or cool it, and bring it where it belongs.
 
-The world of ALFWorld, as AgentBench has agents play it: the game's text in, `THOUGHT:` and
-`ACTION:` lines out, and nothing happens when a command means nothing here and now.
+ALFWorld as AgentBench has agents play it: the agent reads the game's text and answers with
+`THOUGHT:` and `ACTION:` lines; a command that is not possible now has no effect.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ PREMATURE: dict[str, Any] = {"terminated": True, "success": False, "stop": "prem
 
 
 class Household(Environment):
-    """One game. It goes on answering after its end, as the original does; the first end is what counts."""
+    """One game. It still answers after its end, like the original; only the first end counts."""
 
     name: ClassVar[str] = "household"
     max_turns: ClassVar[int] = 50
@@ -70,19 +70,21 @@ class Household(Environment):
             None, description="a game.tw-pddl file or a folder of them; unset: games are generated"
         )
         types: list[Kind] = Field(list(KINDS), min_length=1, description="which of the six task types")
-        admissible: bool = Field(False, description="show the admissible commands behind the newest observation")
+        admissible: bool = Field(False, description="show the admissible commands after the newest observation")
         expert: Literal["explore", "plan"] = Field(
-            "explore", description="the expert looks for things as an agent must, or knows where they are"
+            "explore", description="explore: the expert searches as an agent must; plan: it knows where things are"
         )
         claim: bool = Field(
-            False, description=f"the agent says `{CLAIM}` when it is done; else the game ends by itself when it is won"
+            False, description=f"the agent ends the game by saying `{CLAIM}`; else it ends by itself when it is won"
         )
 
     def __init__(self, task: Task) -> None:
         super().__init__(task)
         data = task.data.get("game")
         if not isinstance(data, dict):
-            raise InputError(f'task {task.id}: its data has no "game"; tasks of this world carry the whole game')
+            raise InputError(
+                f'task {task.id}: its data has no "game"; tasks of this environment contain the whole game'
+            )
         self.engine = GameEngine(Game.from_data(data))
         self.memory = Memory(self.engine.world)
         self.claim = bool(task.data.get("claim"))
@@ -121,7 +123,7 @@ class Household(Environment):
         return self._answer(text, command, text, action=command)
 
     def _claimed(self, command: str) -> Observation:
-        """The agent says that it is done."""
+        """The agent claims that it is done."""
         if not self.ended:
             self.ended = WON if self.engine.won else PREMATURE
         return self._answer(feedback.NOTHING, command, feedback.NOTHING, action=command)

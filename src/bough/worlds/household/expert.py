@@ -1,8 +1,8 @@
-"""Somebody who knows how: the next command and the thought behind it, from any state of a game.
+"""An expert: the next command and the thought that leads to it, from any state of a game.
 
-The expert knows what its memory holds and no more. What it has not seen yet it looks for
-where such things are usually kept, the likeliest places for the fewest moves first. It
-plans anew at every turn, so it also carries on from what somebody else did.
+The expert knows only what its memory contains. It searches for other things where they
+are usually kept, the best chance per move first. It plans again at every turn, so it can
+also continue an episode that another agent began.
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ from bough.worlds.household.generate import APPLIANCES
 from bough.worlds.household.memory import Memory
 from bough.worlds.household.rooms import likely
 
-# What a look is worth where such a thing was never seen but could lie, and where it could not.
+# The chance to find a thing where it was never seen: in a receptacle that fits it, and in one that does not.
 RARE, ODD = 0.002, 0.0002
 STATES = {"C": "clean", "H": "hot", "K": "cool"}
 VERBS = {"C": "clean", "H": "heat", "K": "cool"}
 
 
 class Move(NamedTuple):
-    """A command and why."""
+    """A command and the reason for it."""
 
     command: str
     thought: str
 
 
 class Expert:
-    """Plays from a memory."""
+    """Plays by what its memory contains."""
 
     def __init__(self, memory: Memory) -> None:
         self.memory, self.world, self.game = memory, memory.world, memory.world.game
@@ -48,7 +48,7 @@ class Expert:
         return self._deliver(held) if goals.ready(self.world, held) else self._change(held)
 
     def _candidates(self) -> list[int]:
-        """The things that can be brought to the goal."""
+        """The things that can satisfy the goal."""
         change = goals.CHANGES.get(self.goal.kind)
         needed = {"p", change[0]} if change else {"p"}
         return [i for i in goals.candidates(self.world) if needed <= set(self.game.things[i].traits)]
@@ -108,7 +108,7 @@ class Expert:
         return Move(self._put(name, where), f"{have}, and I am at {where}. I put it down here.")
 
     def _leave(self, held: int) -> Move | None:
-        """Gets rid of a thing that is not wanted, where it is least trouble."""
+        """Puts down a thing that is not needed, in the nearest receptacle that takes it."""
         name = self.game.things[held].name
         fitting = [i for i in range(len(self.game.receptacles)) if self.world.fits(held, i)]
         if not fitting:
@@ -137,7 +137,7 @@ class Expert:
         return Move(f"examine {where}", f"I am at {where} already. I look whether there is {one}.")
 
     def _worth(self, wanted: str, receptacle: int) -> float:
-        """The chance to find such a thing there, for each move it takes to see."""
+        """The chance to find such a thing there, per move that the look takes."""
         type_ = self.game.receptacles[receptacle].type
         alike = sum(r.type == type_ for r in self.game.receptacles)
         chance = likely(wanted, type_) / alike + (RARE if wanted in self.game.fits.get(type_, ()) else ODD)

@@ -25,12 +25,12 @@ STATES = (
 
 
 def intro(world: World) -> str:
-    """What stands at the head of a game."""
+    """The text at the start of a game."""
     return f"{BANNER}{_surroundings(world, every_place=True)}\n\n{world.game.task}"
 
 
 def after(world: World, action: Action) -> str:
-    """What is said once `action` has been done."""
+    """The text after `action` was taken."""
     game = world.game
     o = game.things[action.thing].name if action.thing >= 0 else ""
     r = game.receptacles[action.receptacle].name if action.receptacle >= 0 else ""

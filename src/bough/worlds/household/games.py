@@ -1,4 +1,4 @@
-"""Where games come from: generated without end, or the official ones of a folder."""
+"""Sources of games: an endless generator, or the official games of a folder."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FOLDERS: dict[Split, str] = {"train": "train", "seen": "valid_seen", "unseen": "
 
 
 def generated(kinds: Sequence[Kind], split: str, seed: int) -> Iterator[tuple[str, Game]]:
-    """Games without end, the kinds in turn, each with its name."""
+    """An endless series of games with their names, the task types in turn."""
     known = _split(split)
     for number in count():
         kind = kinds[number % len(kinds)]
@@ -33,14 +33,14 @@ def official(source: Path, kinds: Sequence[Kind], split: str, rng: random.Random
     folder = source / FOLDERS[_split(split)]
     if not folder.is_dir():
         if any((source / name).is_dir() for name in FOLDERS.values()):
-            raise InputError(f"{source}: there is no folder {folder.name}, which the split {split} stands for")
+            raise InputError(f"{source}: there is no folder {folder.name}, which the split {split} needs")
         folder = source
     paths = sorted(folder.rglob(files.FILE_NAME))
     if not paths:
         raise InputError(f"{source}: there is no {files.FILE_NAME} in it")
     rng.shuffle(paths)
     for path in paths:
-        # Some files say of themselves that nobody could solve them; the original leaves them out too.
+        # Some files are marked as not solvable; the original leaves them out too.
         if not files.load(path).get("solvable", True):
             continue
         game = files.read(path)

@@ -79,13 +79,13 @@ def generate(kind: Kind, split: Split, rng: random.Random) -> Game:
 
 
 def held_out(goal: Goal) -> bool:
-    """Whether a combination is kept from training."""
+    """Whether a combination is held out from training."""
     return zlib.crc32(f"{goal.kind} {goal.object} {goal.target}".encode()) % HELD_OUT_ONE_IN == 0
 
 
 @cache
 def layouts(room: Room) -> tuple[Layout, ...]:
-    """All rooms of a kind, no two alike."""
+    """All distinct rooms of a type."""
     rng, found = random.Random(room.name), dict[tuple[Receptacle, ...], Layout]()  # noqa: S311  no secret
     while len(found) < ROOMS:
         receptacles = _furnish(room, rng)
@@ -109,7 +109,7 @@ def _furnish(room: Room, rng: random.Random) -> tuple[Receptacle, ...]:
 
 
 def goals(kind: Kind, layout: Layout) -> list[Goal]:
-    """What of this kind can be asked for in a room."""
+    """The goals of this type that a room allows."""
     known, appliance = rooms(), APPLIANCES.get(kind)
     if appliance and appliance not in layout.types:
         return []

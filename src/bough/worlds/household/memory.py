@@ -12,7 +12,7 @@ SHOWING = ("go", "open", "examine receptacle")
 
 
 class Memory:
-    """The receptacles that were seen into, and the one seen last."""
+    """The receptacles that were looked into, and the last one."""
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -20,7 +20,7 @@ class Memory:
         self.last: int | None = None
 
     def note(self, action: Action) -> None:
-        """Takes in what an action showed."""
+        """Remembers what an action showed."""
         if action.verb in SHOWING and self.world.accessible(action.receptacle):
             self.seen.add(action.receptacle)
             self.last = action.receptacle
@@ -35,7 +35,7 @@ class Memory:
 
 
 class Omniscience(Memory):
-    """The memory of somebody who knows where everything is."""
+    """A memory that knows where everything is."""
 
     def __init__(self, world: World) -> None:
         super().__init__(world)

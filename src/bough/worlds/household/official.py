@@ -22,7 +22,7 @@ _FACT = re.compile(r"\(([^()]+)\)")
 _RULE = r'"{}"\s*:\s*\[\s*\{{\s*"rhs"\s*:\s*("(?:[^"\\]|\\.)*")'
 _PUT = re.compile(r'action\s+PutObject\s*\{\s*template\s*::\s*"([^"]*)"')
 _HELP = re.compile(r'action\s+help\s*\{\s*template\s*::\s*"help";\s*feedback\s*::\s*"([^"]*)"')
-# What a goal speaks of tells which of the six it is.
+# The predicates of a goal determine its task type.
 _GOALS: dict[frozenset[str], Kind] = {
     frozenset({"inreceptacle", "objecttype", "receptacletype"}): "pick_and_place_simple",
     frozenset({"inreceptacle", "objecttype", "receptacletype", "="}): "pick_two_obj_and_place",
@@ -39,7 +39,7 @@ _READ = {
     *TRAITS, "atlocation", "receptacleatlocation", "objectatlocation", "openable", "opened", "inreceptacle",
     "inreceptacleobject", "receptacletype", "objecttype", "cancontain",
 }  # fmt: skip
-# Of no consequence: nothing in the domain, the grammar or the goals asks for them.
+# Ignored: nothing in the domain, the grammar or the goals uses them.
 _IDLE = {
     "distance", "total-cost", "wasinreceptacle", "checked", "examined", "full", "isreceptacleobjectfull", "moveable",
     "ison",
@@ -156,7 +156,7 @@ def _things(
 
 
 def _fits(facts: Facts, carried: set[str]) -> dict[str, frozenset[str]]:
-    """Who takes what, as far as it can come up here: the whole table would double a game's size."""
+    """Which things fit where, for the types in this game: the whole table would double a game's size."""
     fits: dict[str, set[str]] = defaultdict(set)
     present = facts.seconds("receptacletype")
     for receptacle, thing in facts.pairs("cancontain"):
@@ -192,7 +192,7 @@ def _goal(text: str) -> Goal:
     kind = _GOALS.get(frozenset(predicate for predicate, *_ in atoms))
     if kind is None:
         said = ", ".join(sorted({predicate for predicate, *_ in atoms}))
-        raise InputError(f"the goal is none of the six types that official games have; it speaks of {said}")
+        raise InputError(f"the goal is none of the six types that official games have; its predicates are {said}")
     types = {arguments[0]: _type(arguments[1]) for predicate, *arguments in atoms if predicate == "objecttype"}
     if kind == "look_at_obj_in_light":
         held = next(arguments[1] for predicate, *arguments in atoms if predicate == "holds")
@@ -200,7 +200,7 @@ def _goal(text: str) -> Goal:
         return Goal(kind, types[held], types[lamp])
     targets = {_type(arguments[1]) for predicate, *arguments in atoms if predicate == "receptacletype"}
     if len(targets) != 1 or len(set(types.values())) != 1:
-        raise InputError("the goal names several types of things or receptacles, as no official one does")
+        raise InputError("the goal names several types of things or receptacles; official goals name one")
     return Goal(kind, types.popitem()[1], targets.pop())
 
 

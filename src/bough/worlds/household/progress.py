@@ -1,4 +1,4 @@
-"""How far along a game is, 0 to 1: dense feedback for agents that do not win yet."""
+"""Progress in a game, 0 to 1: a dense signal for agents that do not win yet."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from bough.worlds.household.memory import Memory
 
 
 def progress(memory: Memory) -> float:
-    """The share of what is to be done that is done.
+    """The share of the task that is done.
 
     A right thing is to be found, taken, changed where the task says so, and placed; of two
     things each counts for a half. In the light task the used lamp at hand comes last.

@@ -1,4 +1,4 @@
-"""What rooms look like: the statistics of the official games, from which new ones are made.
+"""Statistics of the rooms of the official games, from which new games are generated.
 
 Learned from the 140 official valid_seen games: how many receptacles of each type a room
 has (`counts[n]` games had n of them), how many things of each type and where they lie,
@@ -16,7 +16,7 @@ from importlib.resources import files
 
 @dataclass(frozen=True, eq=False)
 class Room:
-    """A kind of room, there once. A thing's `where` weighs the types of receptacles it was seen in."""
+    """A type of room. `where` has, for each thing, how often it was seen in each type of receptacle."""
 
     name: str
     receptacles: Mapping[str, list[int]]
@@ -26,7 +26,7 @@ class Room:
 
 @dataclass(frozen=True)
 class Rooms:
-    """All that is known. `openable` is the share of receptacles of a type that have a door."""
+    """All statistics. `openable` is the share of receptacles of a type that have a door."""
 
     rooms: tuple[Room, ...]
     traits: Mapping[str, str]
@@ -56,7 +56,7 @@ def rooms() -> Rooms:
 
 @cache
 def likely(thing: str, receptacle: str) -> float:
-    """How much of a type of thing was seen in a type of receptacle, over all rooms: a share, 0 if never."""
+    """The share of a type of thing that was seen in a type of receptacle, over all rooms."""
     seen = [room.where[thing] for room in rooms().rooms if thing in room.where]
     total = sum(sum(where.values()) for where in seen)
     return sum(where.get(receptacle, 0) for where in seen) / total if total else 0.0

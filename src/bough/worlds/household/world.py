@@ -51,11 +51,11 @@ class World:
 
     @property
     def here(self) -> list[int]:
-        """The receptacles at hand."""
+        """The receptacles at the current place."""
         return self.at.get(self.place, [])
 
     def accessible(self, receptacle: int) -> bool:
-        """Whether one can see and reach into it."""
+        """Whether the agent can see and reach into it."""
         return not self.game.receptacles[receptacle].openable or receptacle in self.opened
 
     def has(self, thing: int, state: str) -> bool:
@@ -68,11 +68,11 @@ class World:
         return game.things[thing].type in game.fits.get(game.receptacles[receptacle].type, ())
 
     def commands(self) -> dict[str, Action]:
-        """Everything that can be said now, and what it means."""
+        """Every command that is possible now, and its action."""
         game, things = self.game, self.game.things
         found = {"look": Action("look"), "inventory": Action("inventory"), "help": Action("help")}
         for i, receptacle in enumerate(game.receptacles):
-            # Going where one is changes nothing, and is no action: also not to a neighbour at the same spot.
+            # Going to the current place, or to another receptacle at the same place, is not possible.
             if receptacle.place not in (self.place, NOWHERE):
                 found[f"go to {receptacle.name}"] = Action("go", receptacle=i)
         for i in self.here:
@@ -122,7 +122,7 @@ class World:
         }
 
     def apply(self, action: Action) -> None:
-        """Does it."""
+        """Carries out an action."""
         verb, thing, receptacle, _ = action
         match verb:
             case "go":
@@ -150,7 +150,7 @@ class World:
                 self.states["K"].add(thing)
                 self.states["H"].discard(thing)
             case "use":
-                # The domain knows no "not toggled any more": a lamp once used counts as used.
+                # The domain cannot untoggle: a lamp that was used once counts as used.
                 self.states["T"].add(thing)
             case "slice":
                 self.states["S"].add(thing)

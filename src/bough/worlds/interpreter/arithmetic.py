@@ -1,4 +1,4 @@
-"""Sums that are too long for the head and short for an interpreter: problems that need no file and no package."""
+"""Arithmetic that is hard without an interpreter and easy with one: problems that need no file and no package."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ KINDS = ("expression", "power", "divisors", "series")
 
 
 def problems(seed: int) -> Iterator[dict[str, Any]]:
-    """Problems without end, each with its answer and the code that finds it."""
+    """An endless series of problems, each with its answer and the code that finds it."""
     rng = random.Random(seed)  # noqa: S311  no secret
     while True:
         kind = rng.choice(KINDS)

@@ -20,7 +20,7 @@ class Clock:
 
     @contextmanager
     def stopped(self) -> Iterator[None]:
-        """Time that does not count."""
+        """A context whose time does not count."""
         begin = time.monotonic()
         try:
             yield

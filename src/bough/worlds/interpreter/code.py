@@ -1,9 +1,9 @@
 """Grades programs: the last ```python block of an answer against its tests.
 
-Program and tests run in two sandboxes that know nothing of each other. The program is
-given the arguments of one call at a time and gives back plain values; the tests, which
-compare them, run where nothing of the program's ever runs. Whatever a program does to
-its own process, it can only choose what it answers.
+Program and tests run in two separate sandboxes. The program gets the arguments of one
+call at a time and returns plain values; the tests, which compare them, run where no code
+of the program ever runs. Whatever a program does to its own process, it can only choose
+its answers.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from bough.worlds.interpreter import examinee, examiner, names, stand_ins, stopw
 from bough.worlds.interpreter.exchange import Exchange
 from bough.worlds.interpreter.grade import Grade
 
-# Large answers are allowed to cross; how long all of it may take, whoever grades says.
+# Large answers are allowed; the caller of `grade` limits the total time.
 LIMITS = SandboxLimits(timeout_s=60.0, cpu_s=60.0, output_bytes=1 << 18)
 TEST_S = 4.0
 RUN_S = 10.0
 BUDGET_S = 45.0
 END_S = 1.0
-LEAST_SHARE = 0.25  # of its time, which every program has
+LEAST_SHARE = 0.25  # of its time budget: with less, a program is not graded
 _BLOCK = re.compile(r"```[ \t]*+(?:python3?|py)?[ \t]*+\r?\n(.*?)```", re.DOTALL | re.IGNORECASE)
 # The modules that run in each of the two sandboxes, in the order of their imports.
 PROGRAM_SIDE = (values, examinee)
@@ -97,8 +97,8 @@ async def grade(
     """The fraction of the tests that pass; 0 without a block of Python.
 
     The program runs in `program` and its tests in `tests`, for at most `budget_s`
-    together; for less where both had to be waited for and `latest_s` from now would pass.
-    Raises SandboxError only where there is no sandbox to be had.
+    together; for less if waiting for the sandboxes would otherwise exceed `latest_s`.
+    Raises SandboxError only where no sandbox is available.
     """
     latest = time.monotonic() + latest_s
     code = last_block(answer)
@@ -110,7 +110,7 @@ async def grade(
         if left_s < budget_s * LEAST_SHARE:
             raise SandboxError("no sandbox was free in time")
         budget_s = min(budget_s, left_s)
-        # Whatever happens, the last bit of the time is for clearing up.
+        # The last part of the time is reserved for cleaning up.
         budget_s -= min(END_S, budget_s / 5)
         end = time.monotonic() + budget_s
         try:
@@ -146,7 +146,7 @@ async def _serving(session: Session, code: str, exam: Exam, budget_s: float) -> 
         yield exchange
     finally:
         exchange.dismiss()
-        # One that still computes is killed, with the sandbox it is in.
+        # A program that still runs is killed together with its sandbox.
         try:
             await asyncio.wait([running], timeout=0 if exchange.ended else min(END_S, budget_s / 5))
         finally:
@@ -167,7 +167,7 @@ async def _examined(
 
 
 def _read(verdict: dict[str, Any], sources: list[tuple[str, bool]], otherwise: str) -> Grade:
-    """The grade of a verdict; nothing passed where there is none, or not a mark for each test."""
+    """The grade of a verdict; 0 where there is none, or not one mark per test."""
     total = sum(counts for _, counts in sources)
     marks, reason = verdict.get("marks"), verdict.get("failed")
     if not isinstance(marks, list) or len(marks) != total:

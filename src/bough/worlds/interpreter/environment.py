@@ -1,4 +1,4 @@
-"""Problems to be solved with code: the agent may call an interpreter, and answers in words when it knows.
+"""Problems to solve with code: the agent may call an interpreter, and answers in text when it knows.
 
 A reply with a tool call runs code; a reply without one is the final answer and is
 graded. The reward is the grade itself, 0 to 1; what else a call or a wrong answer is
@@ -62,7 +62,7 @@ class Interpreter(Environment):
             None, description="a SandboxFusion server to run the code instead of this machine"
         )
         unsafe_no_sandbox: bool = Field(
-            False, description="run the model's code without a sandbox where the machine has none to offer"
+            False, description="run the model's code without isolation if this machine allows no sandbox"
         )
 
     class Options(Settings):
@@ -70,14 +70,14 @@ class Interpreter(Environment):
 
         file: Path | None = Field(None, description="JSON Lines of problems: problem and answer, or prompt and tests")
         reasoning: list[str] = Field([], description="generators of reasoning-gym, by name")
-        persistent: bool = Field(True, description="whether names live on from one call to the next")
+        persistent: bool = Field(True, description="whether names persist from one call to the next")
 
     settings: ClassVar[Settings] = Settings()
 
     def __init__(self, task: Task) -> None:
         super().__init__(task)
         data: dict[str, Any] = dict(task.data)
-        if "kind" not in data:  # a row of somebody's file, given as a task
+        if "kind" not in data:  # a row of a user's file, given as a task
             data |= problems.problem(data)
         self.problem = data
         self.persistent = data.get("persistent", True) is not False
@@ -118,12 +118,12 @@ class Interpreter(Environment):
 
     @classmethod
     def setup(cls) -> Iterator[str]:
-        """Gets the sandbox, for `bough env setup interpreter`."""
+        """Sets up the sandbox, for `bough env setup interpreter`."""
         return setup()
 
     @classmethod
     def tasks(cls, options: Config, *, split: str = "train", seed: int = 0) -> Iterator[Task]:
-        """The problems of a file in an order of the seed's, or generated ones without end."""
+        """The problems of a file in an order that the seed fixes, or an endless series of generated ones."""
         assert isinstance(options, Interpreter.Options)
         if split not in SPLITS:
             raise InputError(f"split is {split!r}; choose one of {', '.join(SPLITS)}")
@@ -140,7 +140,7 @@ class Interpreter(Environment):
         return hermes.write(action, thought)
 
     async def expert(self) -> str | None:
-        """Computes, then answers: where the code is known, as it is for the problems that come with Bough."""
+        """Runs the code, then answers, where the code is known: for the problems that come with Bough."""
         if self.problem["kind"] != "arithmetic":
             return None
         if not self._calls:
@@ -166,10 +166,10 @@ class Interpreter(Environment):
         )
 
     async def _run(self, source: str, clock: Clock) -> tuple[str, str | None]:
-        """What the agent reads of a call, and which limit ended it. All calls of a reply share the clock."""
+        """What the agent reads after a call, and which limit ended it. All calls of a reply share the clock."""
         if clock.left_s <= 0:
             return tool.no_time(clock.total_s), "time"
-        with clock.stopped():  # how long it takes to get a sandbox is not the program's doing
+        with clock.stopped():  # waiting for a sandbox does not count as the program's time
             runner = self._sandbox("tool", self.limits, self.settings.sandbox_url, hidden=True)
             session = await (self._session or runner.session()).__aenter__()
         self._session = session if self.persistent else None
@@ -182,7 +182,7 @@ class Interpreter(Environment):
         finally:
             if not self.persistent:
                 await session.__aexit__(None, None, None)
-        return tool.told(result, limits), result.killed
+        return tool.result_text(result, limits), result.killed
 
     async def _end(self, answer: str) -> Observation:
         grade = await self._grade(answer)
@@ -196,7 +196,7 @@ class Interpreter(Environment):
         )
 
     async def _grade(self, answer: str) -> Grade:
-        """The grade of an answer. What goes wrong because of the answer is a wrong answer."""
+        """The grade of an answer. An error that the answer causes makes it a wrong answer."""
         try:
             return await self._graded(answer)
         except BrokenError as error:
@@ -233,6 +233,6 @@ def _problems(options: Interpreter.Options, seed: int) -> Iterator[dict[str, Any
         return ({"kind": "arithmetic", **data} for data in arithmetic.problems(seed))
     rows = list(problems.read(options.file))
     if not rows:
-        raise InputError(f"{options.file}: the file holds no problem")
+        raise InputError(f"{options.file}: the file contains no problem")
     random.Random(seed).shuffle(rows)  # noqa: S311  no secret
     return iter(rows)

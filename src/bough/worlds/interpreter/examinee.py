@@ -1,4 +1,4 @@
-"""The program's side of an exam: runs the program, then does what its tests ask for, one call after the other.
+"""The program's side of an exam: runs the program, then serves the calls of its tests one by one.
 
 Runs in the program's own process, so nothing it says is believed beyond being the
 program's answer. It knows neither the tests nor what they expect.
@@ -30,14 +30,14 @@ class LateError(BaseException):
 
 
 class Examinee:
-    """A program that has run, and everything its tests hold of it."""
+    """A program that has run, and the objects that its tests refer to."""
 
     def __init__(self, space: dict[str, Any], classes: list[str]) -> None:
         self.space, self.classes = space, classes
         self.held: list[Any] = []
 
     def answer(self, request: dict[str, Any]) -> dict[str, Any]:
-        """What comes of one request: a value, an exception, or why there is neither."""
+        """The result of one request: a value, an exception, or why there is neither."""
         try:
             signal.setitimer(signal.ITIMER_REAL, request["limit_s"])
             try:
@@ -59,7 +59,7 @@ class Examinee:
             return {"refused": f"{type(error).__name__}: {_said(error)}"[:200]}
 
     def _do(self, request: dict[str, Any]) -> tuple[Any, Any]:
-        """The result; and where a call returns nothing, what it has made of its arguments."""
+        """The result; and where a call returns nothing, its arguments as it changed them."""
         operation = request["do"]
         classes = {name: self.space.get(name) for name in self.classes}
         arguments, made = decoded(request["arguments"], classes, self._special)

@@ -1,4 +1,4 @@
-"""Carries the calls of tests to the program and its answers back, and believes nothing of the latter."""
+"""Passes the tests' calls to the program and its answers back, without trusting the answers."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Exchange:
         return await self.requests.get()
 
     async def from_tests(self, text: str) -> str:
-        """Takes a request of the tests' and returns the program's answer to it; or takes their verdict."""
+        """Passes a request of the tests on and returns the program's answer; or takes the tests' verdict."""
         message = json.loads(text)
         if "marks" in message:
             self.verdict = message
@@ -71,7 +71,7 @@ class Exchange:
 
 
 def checked(text: str) -> str:
-    """An answer of the program's that the tests can be given: itself, or that it is refused."""
+    """The program's answer if it is well-formed, else a refusal to give to the tests."""
     try:
         answer = json.loads(text)
         if not isinstance(answer, dict):

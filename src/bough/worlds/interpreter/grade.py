@@ -1,4 +1,4 @@
-"""What a grader says of an answer."""
+"""The grade of an answer."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Grade:
-    """`score` is 0 to 1. `details` say how it came about: what was taken as the answer, what failed."""
+    """`score` is 0 to 1. `details` explain it: what was taken as the answer, what failed."""
 
     score: float
     details: dict[str, Any] = field(default_factory=dict)

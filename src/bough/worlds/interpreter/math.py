@@ -21,7 +21,7 @@ from bough.worlds.interpreter.number import Number, read_number
 from bough.worlds.interpreter.units import read_unit, same_unit
 
 TIMEOUT_S = 10.0
-# An answer longer than this is no answer.
+# A longer answer is wrong.
 MAX_LENGTH = 10_000
 # The first use builds grammars for a second or more; done once before, each grade takes milliseconds.
 WARM_UP = "from math_verify import parse, verify; verify(parse('$1$'), parse('$(1, x) + 0$'))"
@@ -159,13 +159,13 @@ def _unnamed(text: str) -> tuple[str, str]:
 
 
 def _not_an_answer(answer: str, gold: str) -> str | None:
-    """What keeps an answer from being compared with a reference that is no plain number, if anything does."""
+    """Why an answer cannot be compared with a reference that is not a plain number; None if it can."""
     (_, answer), (_, gold) = _unnamed(_plain(answer)), _unnamed(_plain(gold))
     answer = _THOUSANDS.sub("", answer)
     if len(_EQUALS.findall(answer)) > len(_EQUALS.findall(gold)):
-        return "an equation is no answer here"
+        return "an equation is not an answer here"
     if ("," in answer and "," not in gold) or (_LISTING.search(answer) and not _LISTING.search(gold)):
-        return "a list is no answer here"
+        return "a list is not an answer here"
     if _UNEVALUATED.search(answer) and not _UNEVALUATED.search(gold):
         return "there is something left to calculate"
     if re.search(r"[A-Za-z]", re.sub(r"[ei](?![A-Za-z])", "", _WORDS.sub("", gold))):

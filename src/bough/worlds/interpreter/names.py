@@ -9,12 +9,12 @@ import sys
 from importlib import import_module
 from types import ModuleType
 
-# Modules that are not Python's and that tests use, by the names they go by.
+# Modules outside the standard library that tests use, by the names they use.
 MODULES = {"np": "numpy", "numpy": "numpy"}
 
 
 def modules_used(sources: list[str], known: set[str]) -> dict[str, ModuleType | None]:
-    """The modules that the tests use and nobody imports, by name; None for one that is not installed.
+    """The modules that the tests use without importing them, by name; None for one that is not installed.
 
     Many tests count on the program to import `math`. They get Python's own: a program's
     would say itself what is close to what.
@@ -42,7 +42,7 @@ def modules_used(sources: list[str], known: set[str]) -> dict[str, ModuleType | 
 
 
 def program_names(sources: list[str], entry: str | None, known: set[str]) -> list[str]:
-    """The names in the tests that the program has to define: those that nobody else does.
+    """The names in the tests that the program has to define, because nothing else does.
 
     A program cannot take over what the task or Python defines, such as `abs` or a
     comparison of the task's. Where nothing is left, the tests of a function that is

@@ -39,7 +39,7 @@ from itertools import count
 import reasoning_gym
 names, seed, size = json.loads(sys.argv[1])
 for batch in count():
-    # Entry i of seed s is drawn with s + i: batches must not overlap.
+    # Entry i of seed s is generated from s + i: batches must not overlap.
     first = (seed * 1_000_003 + batch) * size % (1 << 31)
     sets = {name: reasoning_gym.create_dataset(name, seed=first, size=size) for name in names}
     for index in range(size):
@@ -47,7 +47,7 @@ for batch in count():
             problem = {"problem": entries[index]["question"], "generator": name, "seed": first, "index": index}
             print(json.dumps(problem), flush=True)
 """
-# The result is told with a secret of the host's, which is not in the process while the answer is scored.
+# The result is marked with a secret of the host, which is not in the process while the answer is scored.
 PROGRAM = """
 {scoring}
 import json
@@ -71,7 +71,7 @@ _ANSWER = re.compile(r"<answer>((?:(?!</?answer>).)*+)</answer>", re.DOTALL)
 
 
 def problems(names: list[str], seed: int) -> Iterator[dict[str, Any]]:
-    """Problems of the named generators in turn, without end."""
+    """An endless series of problems, the named generators in turn."""
     generators = _generators()
     if unknown := [name for name in names if name not in generators]:
         raise InputError(
@@ -92,7 +92,7 @@ def problems(names: list[str], seed: int) -> Iterator[dict[str, Any]]:
 
 
 async def grade(answer: str, problem: dict[str, Any], runner: ProgramRunner, *, timeout_s: float = TIMEOUT_S) -> Grade:
-    """What the generator's own scorer says."""
+    """The grade by the generator's own scorer."""
     name, given = problem["generator"], final_answer(answer)[:LONGEST]
     details = {"answer": given[:200]}
     if name in EVALUATED and not EVALUATED[name](given):
@@ -123,7 +123,7 @@ async def grade(answer: str, problem: dict[str, Any], runner: ProgramRunner, *, 
 
 
 def final_answer(text: str) -> str:
-    """What stands in the last answer tags, else in the last box, else all of it."""
+    """The text in the last answer tags, else in the last box, else all of it."""
     tagged = _ANSWER.findall(text)
     if tagged:
         return str(tagged[-1]).strip()

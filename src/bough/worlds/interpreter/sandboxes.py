@@ -1,4 +1,4 @@
-"""The sandboxes that episodes share: one of a kind for each event loop."""
+"""The sandboxes that episodes share: one per use and event loop."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from bough.sandbox.base import ProgramRunner, SandboxLimits
 from bough.sandbox.pool import Sandbox
 from bough.sandbox.remote import RemoteSandbox
 
-# Consent to go without walls is the user's, given where this process was started or with
-# the settings. A task cannot give it: tasks come from files.
+# Only the user can allow running without isolation, by this variable or with the settings.
+# A task cannot: tasks come from files.
 CONSENT = "BOUGH_UNSAFE_NO_SANDBOX"
-# What grades, and what makes problems with their answers: no business of an agent's program.
+# Packages that grade answers or generate problems with their answers: hidden from the agent's programs.
 HIDDEN = ("bough", "reasoning_gym", "math_verify", "latex2sympy2_extended")
 Key = tuple[str, SandboxLimits, str | None, str]
 _SHARED: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[Key, ProgramRunner]] = WeakKeyDictionary()

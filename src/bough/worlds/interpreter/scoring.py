@@ -8,14 +8,14 @@ from fractions import Fraction
 from importlib import import_module
 from typing import Any
 
-# To many a scorer a number that is none is as near as can be to any other.
+# Many scorers treat NaN and infinity as close to any number.
 NOT_FINITE = re.compile(r"(?<![a-z])(nan|inf|infinity)[ij]?(?![a-z])|\d[eE]\+?\d{3}", re.IGNORECASE)
 
 
 def score(
     name: str, seed: int, index: int, size: int, question: str, answer: str, numbers: list[int] | None
 ) -> float | None:
-    """What the answer is worth; None where the problem is not the one that was asked.
+    """The score of the answer; None where the problem is not the one that was asked.
 
     `numbers` are those of an answer that is a calculation, which must be the problem's own.
     """

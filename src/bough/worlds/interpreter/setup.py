@@ -1,4 +1,4 @@
-"""Gets the best sandbox that this machine can have. Behind `bough env setup interpreter`."""
+"""Sets up the best sandbox that this machine allows, for `bough env setup interpreter`."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ import shutil
 from collections.abc import Iterator
 
 from bough.environments import packages
-from bough.sandbox import group, walls
+from bough.sandbox import group, isolation
 
 PACKAGE = "bubblewrap"
 
 
 def setup() -> Iterator[str]:
-    """Installs bubblewrap where this user may, and says which sandbox code will run in."""
-    walls.check_platform()
+    """Installs bubblewrap if this user may, and reports which sandbox code will run in."""
+    isolation.check_platform()
     if shutil.which("bwrap") is None:
         yield from _install()
     if (path := shutil.which("bwrap")) is not None:
         yield f"bubblewrap is {path}."
-    yield f"Code runs in a sandbox of {walls.choose()}."
+    yield f"Code runs in a sandbox of {isolation.choose()}."
     if group.available():
         yield "Each sandbox has a control group, which limits its memory and processes."
 

@@ -1,4 +1,4 @@
-"""What tests hold of the program: stand-ins that pass every use on to it. Runs in the tests' process.
+"""Stand-ins for the program's objects, which pass every use on to it. Runs in the tests' process.
 
 Arguments go out as plain values, and results come back as plain values, which the tests
 compare. An object of one of the program's own classes is only held by its number. Tests
@@ -63,12 +63,12 @@ class Program:
         return value
 
     def failure(self, why: str) -> FailedError:
-        """What ends the test, and is remembered should the test catch it."""
+        """The error that ends the test; it is recorded in case the test catches it."""
         self.failures.append(why)
         return FailedError(why)
 
     def _change(self, message: dict[str, Any], heap: list[Any], sent: list[Any]) -> None:
-        """Gives the arguments of a call that returned nothing the content that it gave them."""
+        """Applies the changes that a call that returned nothing made to its arguments."""
         after, _ = decoded(message, self.classes)
         if after is None:
             return
@@ -118,7 +118,7 @@ class Held:
 
     def __call__(self, *values: Any, **named: Any) -> Any:
         self._program.calls += 1
-        # By custom a class has a capital letter, and what its call gives is an object to work with.
+        # By convention a class starts with a capital letter, and calling it gives an object to work with.
         makes = self._name[:1].isupper()
         try:
             result = self._program.do("call", self, values, named, objects=makes or not self._name)

@@ -1,4 +1,4 @@
-"""The interpreter as a tool: how it is described to the agent, and how its results are told."""
+"""The interpreter as a tool: its description for the agent, and its results as text."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from bough.types import ToolCall
 
 NAME = "code_interpreter"
 RESTARTED = "The interpreter was restarted."
-# Where an object happens to lie says nothing, and differs from run to run.
+# Addresses of objects carry no meaning and differ from run to run.
 _ADDRESS = re.compile(r"\b0x[0-9a-f]{6,16}\b")
 
 
@@ -44,8 +44,8 @@ def misuse(call: ToolCall) -> str | None:
     return None
 
 
-def told(result: Result, limits: SandboxLimits) -> str:
-    """What came of a call, as the agent reads it."""
+def result_text(result: Result, limits: SandboxLimits) -> str:
+    """The result of a call as the agent reads it."""
     parts = [result.stdout.rstrip("\n"), result.value or "", result.stderr.rstrip("\n")]
     parts.append("" if result.timed_out else result.error or "")
     if result.timed_out:
@@ -58,12 +58,12 @@ def told(result: Result, limits: SandboxLimits) -> str:
 
 
 def no_time(total_s: float) -> str:
-    """What the agent reads of a call that was not run."""
+    """The text for a call that was not run."""
     return f"Error: not run. All calls of one reply share {total_s:g} s, and they are used up."
 
 
 def broken() -> str:
-    """What the agent reads of a call that took its interpreter down."""
+    """The text for a call that broke its interpreter."""
     return f"Error: the code broke the interpreter. {RESTARTED}"
 
 

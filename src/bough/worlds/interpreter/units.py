@@ -39,7 +39,7 @@ NAMES = {
     "km/h": "kph kmh",
 }
 _SPELLINGS = {spelling: unit for unit, names in NAMES.items() for spelling in (unit, *names.split())}
-# Words that make another number of it, or a list: no units.
+# Words that change the number or make a list: not units.
 _OTHER_WORDS = """
     and or to not plus minus times over by divided mod modulo remainder squared cubed root half quarter third
     zero one two three four five six seven eight nine ten eleven twelve dozen score
@@ -69,7 +69,7 @@ def same_unit(answer: str, gold: str) -> bool:
     """Whether an answer in one unit may stand for a reference in the other.
 
     An answer may leave the unit out, and may name one that the reference leaves to its
-    question ("what percent …?" with 50 as the reference). A base is no unit of that kind.
+    question ("what percent …?" with 50 as the reference). A base is not such a unit.
     """
     return answer in ("", gold) or (not gold and not answer.startswith("base "))
 
@@ -83,7 +83,7 @@ def _one(words: list[str], wrapped: bool, spaced: bool) -> str | None:
         words = words[1:]
     if words and words[-1][-2:] in ("^2", "^3") and not power:
         power, words = words[-1][-2:], [*words[:-1], words[-1][:-2]]
-    # `5m` may be five times m, and `5xy` is no number of anything.
+    # `5m` may be five times m, and `5xy` is not a quantity.
     if len(words) == 1 and words[0] in _SPELLINGS and (wrapped or len(words[0]) > 1 or not words[0].isalpha()):
         return _SPELLINGS[words[0]] + power
     if not 1 <= len(words) <= 3 or set(words) & set(_OTHER_WORDS.split()) or not all(word.isalpha() for word in words):

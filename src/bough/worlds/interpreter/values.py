@@ -59,11 +59,11 @@ Special = Callable[[Any], tuple[str, Any] | None]
 
 
 class ValueRefusedError(Exception):
-    """A value that may not cross."""
+    """A value that cannot be sent."""
 
 
-class Told:
-    """A part of an entry that is no value: a name, a number, a shape."""
+class Raw:
+    """A part of an entry that is not an encoded value: a name, a number, a shape."""
 
     def __init__(self, value: Any) -> None:
         self.value = value
@@ -96,14 +96,14 @@ def encoded(
             tag, parts = _entry(item, classes, special)
             if tag in CHANGEABLE:
                 placed(item)
-            parts = [part if isinstance(part, Told) else _normal(part) for part in parts]
+            parts = [part if isinstance(part, Raw) else _normal(part) for part in parts]
             waiting.append((item, (tag, parts)))
-            waiting += [(part, None) for part in parts if not isinstance(part, Told)]
+            waiting += [(part, None) for part in parts if not isinstance(part, Raw)]
             continue
         tag, parts = entry
         place = places[id(item)] if id(item) in places else placed(item)
         heap[place] = [
-            tag, *[part.value if isinstance(part, Told) else _place(part, places) for part in parts]
+            tag, *[part.value if isinstance(part, Raw) else _place(part, places) for part in parts]
         ]  # fmt: skip
     return {"value": _place(value, places), "heap": heap}, objects
 
@@ -233,11 +233,11 @@ def _entry(value: Any, classes: Mapping[str, Any], special: Special | None) -> t
     """A value's tag and what follows. A value of a subclass of a plain type is taken for that type's."""
     kind, name = type(value), type(value).__name__
     if name in classes and hasattr(value, "__dict__"):
-        return "class", [Told(name), Told([str(key) for key in vars(value)]), *vars(value).values()]
+        return "class", [Raw(name), Raw([str(key) for key in vars(value)]), *vars(value).values()]
     if kind.__module__ == "numpy" and name == "ndarray" and DTYPE.fullmatch(value.dtype.str):
-        return "array", [Told(value.dtype.str), Told(list(value.shape)), *value.ravel().tolist()]
+        return "array", [Raw(value.dtype.str), Raw(list(value.shape)), *value.ravel().tolist()]
     if (text := _text(value)) is not None:
-        return text[0], [Told(text[1])]
+        return text[0], [Raw(text[1])]
     if kind is range:
         return "range", [value.start, value.stop, value.step]
     if name in MADE and name.startswith("dict_"):
@@ -252,7 +252,7 @@ def _entry(value: Any, classes: Mapping[str, Any], special: Special | None) -> t
     found = special(value) if special is not None else None
     if found is None:
         raise ValueRefusedError(f"{kind.__qualname__} is not a plain value")
-    return found[0], [Told(found[1])]
+    return found[0], [Raw(found[1])]
 
 
 def _text(value: Any) -> tuple[str, str] | None:

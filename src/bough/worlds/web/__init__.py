@@ -1,1 +1,1 @@
-"""MiniWoB++ pages in a real Chromium: `environment.Web`, and what it is made of."""
+"""MiniWoB++ pages in a real Chromium: see `environment.Web`."""

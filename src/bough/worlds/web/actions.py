@@ -26,7 +26,7 @@ class Parameter:
 
 @dataclass(frozen=True)
 class Signature:
-    """One thing to do. `about` is its half sentence in the rules."""
+    """An action and its parameters. `about` is its description in the rules."""
 
     name: str
     parameters: tuple[Parameter, ...]
@@ -42,7 +42,7 @@ class Action:
 
 
 class UnknownActionError(ValueError):
-    """There is no such action, or not with these arguments. The message is for the agent."""
+    """An unknown action or wrong arguments. The message is for the agent."""
 
 
 DIRECTIONS = ("up", "down", "top", "bottom")
@@ -82,7 +82,7 @@ SIGNATURES = {
 
 
 def bind(call: ToolCall) -> Action:
-    """The action that a call means. Positional arguments go by their place ("0", "1", …)."""
+    """The action of a call. Positional arguments are named "0", "1", …"""
     signature = SIGNATURES.get(call.name.lower())
     if signature is None:
         raise UnknownActionError(f"There is no action {call.name}{did_you_mean(call.name.lower(), SIGNATURES)}.")

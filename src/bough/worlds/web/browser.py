@@ -1,4 +1,4 @@
-"""One Chromium: found, started with pipes instead of a port, and gone when we are.
+"""One Chromium: found, started with pipes instead of a port, and ended with this process.
 
 The headless shell is preferred: it does twice as many episodes a second as the whole
 browser. Chromium exits by itself when its pipes close, so that not even a killed
@@ -66,7 +66,7 @@ def find() -> str | None:
     if named:
         path = shutil.which(named)
         if path is None:
-            raise InputError(f"{VARIABLE} is {named!r}; there is no such program")
+            raise InputError(f"{VARIABLE} is {named!r}, which is not a program")
         return path
     unpacked = sorted(map(str, (cache_folder() / FOLDER).glob(f"[!.]*/{launcher.NAME}")))
     return next((path for path in map(shutil.which, (*unpacked, *PROGRAMS)) if path), None)
@@ -113,20 +113,20 @@ class Browser:
         return not self._gone and self.connection.lost is None
 
     def kill(self) -> None:
-        """Ends the browser at once. May be called twice, and without a running loop."""
+        """Kills the browser. May be called twice, and without a running loop."""
         if self._gone:
             return
         self._gone = True
         atexit.unregister(self.kill)
         with contextlib.suppress(RuntimeError):  # the loop of the pipes may be closed already
             self.connection.close()
-        # Asked politely it waits for its own children; killed at once it would leave them to whoever is process 1.
+        # With SIGTERM it waits for its own children; with SIGKILL it would leave them to process 1.
         if not self._ended(signal.SIGTERM, within_s=2.0):
             self._ended(signal.SIGKILL, within_s=10.0)
         self._remove_profile(within_s=5.0)
 
     def _remove_profile(self, *, within_s: float) -> None:
-        """A helper of Chromium's may outlive it by a moment and write what was just removed."""
+        """Retries: a helper process may outlive Chromium by a moment and write files that were just removed."""
         end = time.monotonic() + within_s
         while self.profile.exists() and time.monotonic() < end:
             with contextlib.suppress(ProcessLookupError, PermissionError):

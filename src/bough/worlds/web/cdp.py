@@ -36,7 +36,7 @@ class Connection(asyncio.Protocol):
         self._writer, _ = await loop.connect_write_pipe(lambda: _Writing(self), writing)
 
     async def call(self, method: str, session: str = "", **parameters: Any) -> dict[str, Any]:
-        """What the browser answers. A browser that takes longer than a minute counts as dead."""
+        """The browser's answer. A browser that takes longer than a minute counts as dead."""
         if self.lost or session in self._crashed:
             raise WorldError(self.lost or "a page of the browser crashed")
         self._number += 1
@@ -72,7 +72,7 @@ class Connection(asyncio.Protocol):
         self.close("the browser died")
 
     def close(self, why: str = "the browser was closed") -> None:
-        """Fails whatever is under way. May be called twice."""
+        """Fails all pending calls. May be called twice."""
         self.lost = self.lost or why
         waiting = [*(future for _, future in self._answers.values()), *self._events.values()]
         self._answers.clear()
@@ -134,4 +134,4 @@ class _Writing(asyncio.BaseProtocol):
 def _fail(future: asyncio.Future[dict[str, Any]], why: str) -> None:
     if not future.done():
         future.set_exception(WorldError(why))
-        future.exception()  # nobody may be waiting any more; asyncio need not complain of that
+        future.exception()  # marks it as retrieved: there may be no task left that waits for it

@@ -1,4 +1,4 @@
-"""What could be done on a page now, for an agent that plays at random."""
+"""Possible actions on a page, for an agent that plays at random."""
 
 from __future__ import annotations
 

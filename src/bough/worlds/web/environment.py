@@ -39,17 +39,17 @@ SEEDS_PER_SPLIT = 1 << 24
 
 
 class Options(Environment.Options):
-    """What pages to play, and how the agent speaks."""
+    """Which pages to play, and how the agent writes its actions."""
 
-    pages: list[str] = Field(default=[], description="pages to play in turn; empty: all that text can solve")
+    pages: list[str] = Field(default=[], description="pages to play in turn; empty: all that can be solved from text")
     speech: Literal["functions", "commands"] = Field(
         default="functions", description="click('3') on numbered elements, or CLICK(selector=\"…\")"
     )
     actions: list[str] = Field(
         default=[],
-        description="actions the agent is told of, such as click,fill; empty: all (a shorter prompt is faster)",
+        description="actions listed in the rules, such as click,fill; empty: all (a shorter prompt is faster)",
     )
-    screenshots: bool = Field(default=False, description="keep a picture of the page at each turn")
+    screenshots: bool = Field(default=False, description="keep a screenshot of the page at each turn")
 
     @field_validator("pages")
     @classmethod
@@ -116,7 +116,7 @@ class Web(Environment):
 
     @classmethod
     def setup(cls) -> Iterator[str]:
-        """Gets the browser, for `bough env setup web`."""
+        """Installs a browser, for `bough env setup web`."""
         return setup()
 
     @classmethod

@@ -1,4 +1,4 @@
-"""Who knows how: the experts of all pages under one roof."""
+"""The expert: one function for each page, by name."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ EXPERTS: dict[str, Expert] = {
 
 
 def advise(page: str, view: View, history: Sequence[Action], seen: Sequence[View] = ()) -> Advice | None:
-    """What an expert would do on this page now; None where there is none, or it is at a loss."""
+    """What an expert would do on this page now; None where there is no expert, or it does not know."""
     expert = EXPERTS.get(page)
     if expert is None:
         return None

@@ -28,7 +28,7 @@ DRAG_STEPS = 10
 
 
 class ActionRefusedError(Exception):
-    """The page has no such element, or not in a state to be acted on. The message is for the agent."""
+    """The page has no such element, or it cannot be used now. The message is for the agent."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ class Page:
         if self._held:
             self._held = False
             await self._mouse("mouseReleased", (WIDTH - 1, HEIGHT - 1), button="left", clickCount=1)
-        # Where the mouse was left it would hover over the new problem.
+        # The mouse would hover over the new problem.
         await self._mouse("mouseMoved", (WIDTH - 1, HEIGHT - 1))
         if self.name != name or name in RELOADED:
             await self._load(name)
@@ -98,7 +98,7 @@ class Page:
         self.name = name
 
     async def act(self, action: Action) -> View:
-        """Does it and waits until the page has settled. Raises `ActionRefusedError`."""
+        """Carries out an action and waits until the page has settled. Raises `ActionRefusedError`."""
         await getattr(self, f"_do_{action.name}")(**action.arguments)
         return _view(await self._evaluate("bough.after()"))
 
@@ -235,7 +235,7 @@ class Page:
         await asyncio.gather(*(self._call("Input.dispatchKeyEvent", **event) for event in keys.strokes(combination)))
 
     async def _ask(self, name: str, **given: Any) -> dict[str, Any]:
-        """Lets the page's script do or find something."""
+        """Calls the page's script."""
         answer = await self._evaluate(f"bough.act({json.dumps(name)}, {json.dumps(given)})")
         if "refused" in answer:
             raise ActionRefusedError(answer["refused"])
@@ -261,7 +261,7 @@ def _view(seen: dict[str, Any]) -> View:
         goal=seen["goal"],
         lines=tuple(map(read_line, seen["lines"])),
         done=seen["done"],
-        reward=max(-1.0, min(1.0, float(seen["reward"]))),  # a page or two count without bounds
+        reward=max(-1.0, min(1.0, float(seen["reward"]))),  # some pages have no bounds
         reason=seen["reason"],
         left=not seen["started"],
     )

@@ -1,7 +1,7 @@
-"""What is known of the pages by name: which a text can solve, when enough is enough, which to load anew.
+"""Facts about pages by name: which can be solved from text, which reward is enough, which must be reloaded.
 
 Each list was found by trying (`benchmarks/web_pages.py`, `web_expert.py`, `web_restart.py`);
-a page that a later miniwob adds can be played all the same, it is only not in the default.
+a page that a later miniwob adds can be played too, but is not in the default.
 """
 
 from __future__ import annotations
@@ -12,26 +12,26 @@ from pathlib import Path
 
 from bough.errors import InputError
 
-# What would have to be seen, or cannot be won at all.
+# Pages that need vision, or cannot be won at all.
 NOT_FOR_TEXT = {
     "count-sides": "the shape is drawn on a canvas",
     "hover-shape": "the page never ends and gives no reward",
 }
-# Pages that pay by the pixel or the degree. The full reward asks for a point between pixels, and comes by luck if
-# at all (27 of 400 tries); an expert who looks where its dot came down reaches these on every one of 100 seeds.
+# Pages whose reward depends on the distance in pixels or degrees. The full reward needs a point between pixels and
+# comes by luck, if at all (27 of 400 tries); an expert that corrects its dot reaches these values on all of 100 seeds.
 ENOUGH = {
     "bisect-angle": 0.95,
-    "chase-circle": 0.9,  # the time before the mouse first reaches the circle is lost to everybody
+    "chase-circle": 0.9,  # the time before the mouse first reaches the circle is lost to every agent
     "circle-center": 0.95,
     "find-midpoint": 0.95,
     "right-angle": 0.9,
 }
-# Pages that never come to rest: by their clock an action takes this many milliseconds, so that a turn is soon enough.
+# Pages that never settle: an action takes this many milliseconds of their clock, so that an agent can keep up.
 RESTLESS = {"chase-circle": 350, "hover-shape": 300, "moving-items": 350, "simon-says": 200}
-# Pages whose layout falls apart without a font as narrow as Arial, and the style that holds it together.
+# Pages whose layout breaks without a font as narrow as Arial, and the style that repairs it.
 MENDED = {"daily-calendar": ".hour .hour-label { width: 17% !important }"}
-# Pages that were seen to carry something from one problem to the next (`benchmarks/results/web_restart.md`), their
-# kin, and those that miniwob's authors call not deterministic.
+# Pages that keep state from one problem to the next (`benchmarks/results/web_restart.md`), their variants, and those
+# that miniwob's authors call not deterministic.
 RELOADED = frozenset(
     (
         "book-flight", "book-flight-nodelay", "chase-circle", "choose-date", "choose-date-easy", "choose-date-medium",
@@ -46,7 +46,7 @@ RELOADED = frozenset(
 
 @cache
 def html_folder() -> Path:
-    """Where the pages lie. The package is not imported: that would load Selenium and gymnasium."""
+    """The folder of the pages. The package is not imported: that would load Selenium and gymnasium."""
     spec = importlib.util.find_spec("miniwob")
     if spec is None or not spec.submodule_search_locations:
         raise InputError("The web environment needs the miniwob package; install it with: pip install 'bough[web]'")
@@ -59,5 +59,5 @@ def all_pages() -> tuple[str, ...]:
 
 
 def text_pages() -> tuple[str, ...]:
-    """All pages that goal and text are enough for."""
+    """All pages that can be solved from goal and text."""
     return tuple(page for page in all_pages() if page not in NOT_FOR_TEXT)

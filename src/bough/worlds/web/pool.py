@@ -19,7 +19,7 @@ MOST_IDLE_PAGES = 64
 
 
 class Pool:
-    """Lends pages. Use `Pool.here()`."""
+    """Pages for episodes. Use `Pool.here()`."""
 
     _pools: ClassVar[WeakKeyDictionary[asyncio.AbstractEventLoop, Pool]] = WeakKeyDictionary()
 
@@ -40,7 +40,7 @@ class Pool:
         return cls._pools.setdefault(loop, cls())
 
     async def take(self, name: str = "") -> Page:
-        """An idle page, best one that has `name` loaded, or a new one."""
+        """An idle page, preferably one that has `name` loaded, or a new one."""
         browser = await self._running()
         self._idle = [page for page in self._idle if page.browser is browser]
         if self._idle:

@@ -1,4 +1,4 @@
-"""What an agent is told before it sees a page: what it can do, and how that is written."""
+"""The rules that an agent reads before it sees a page: the actions, and how to write them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from bough.worlds.web.elements import Line
 
 
 def text(speech: ModuleType, actions: Collection[str] = ()) -> str:
-    """The rules in the words of a form of speech; of `actions` only, where some are named."""
+    """The rules for a form of speech, with `actions` only, where some are named."""
     as_commands = speech is commands
     shown = "with their selectors" if as_commands else "with a number each"
     offered = [signature for name, signature in SIGNATURES.items() if not actions or name in actions]

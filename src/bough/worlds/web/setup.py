@@ -1,4 +1,4 @@
-"""Gets what the web environment needs: a Chromium and the pages. Behind `bough env setup web`.
+"""Installs what the web environment needs, a Chromium and the pages, for `bough env setup web`.
 
 In order: a browser that is there, the system's packages where this user may install them,
 then a browser unpacked into the cache folder. Each is tried on a page before it counts.
@@ -36,7 +36,7 @@ HOW_TO = f"""Install a Chromium and try again:
 
 
 def setup() -> Iterator[str]:
-    """Finds or installs a browser and checks that the pages are there; says what it does, line by line."""
+    """Finds or installs a browser and checks that the pages are there; reports line by line."""
     yield f"The pages are in {html_folder()}."
     path = find()
     if path is not None and (why := trouble(path)) is not None:
@@ -51,7 +51,7 @@ def setup() -> Iterator[str]:
 
 
 def _get() -> Generator[str, None, str]:
-    """Installs or unpacks a browser that works; says of each way that fails why it does."""
+    """Installs or unpacks a browser that works; reports why each way that fails does."""
     apt = packages.installer()
     if apt is None:
         yield packages.NOT_ALLOWED

@@ -1,4 +1,4 @@
-"""The training in words and tables: what each stage was for, what it learnt from, and how it was set."""
+"""The training sections of a card: the aim, the data and the settings of each stage."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from bough.cards.base_model import BaseModel
 from bough.cards.lineage import Data, Lineage, Stage
 from bough.cards.markdown import code, plain, table
-from bough.cards.measured import shortened
+from bough.cards.measured import ending, shortened
 
 METHODS = {
     "sft": "Supervised fine-tuning",
@@ -18,43 +18,43 @@ METHODS = {
     "grpo": "Group-relative policy optimisation",
 }
 AIMS = {
-    "sft": "The model learns to answer as the demonstrations did; only replies are trained, never observations.",
-    "dpo": "From the same history, the chosen reply becomes likelier than the rejected one, measured against the "
-    "model that the stage began with.",
-    "grpo": "Several attempts at each task are compared with each other; what did better than the group's mean "
-    "becomes likelier.",
+    "sft": "The model learns to reply as in the demonstrations; only replies are trained, never observations.",
+    "dpo": "Given the same history, the chosen reply becomes more likely than the rejected one, relative to the "
+    "model that the stage started from.",
+    "grpo": "Several attempts at each task are compared; those with a reward above the group's mean become "
+    "more likely.",
 }
 REASONS = {
-    "loop": "does again what was just done, sees the same and gets no further",
-    "loop_prev_action": "repeats the action before without progress",
-    "premature_success": "says that the task is done when it is not",
-    "task_succeeded_negative": "says that the task is done when it is not",
-    "implausible_location": "searches where such a thing is hardly ever found",
-    "invalid_action": "could not be acted on",
-    "wasted_step": "undoes the step before",
-    "success_over_failure": "failed where another attempt at the same task succeeded",
-    "more_progress": "got less far than another attempt at the same task",
-    "right_step": "a mistake that a success did not make there",
-    "parting": "where a failure left the way to success",
-    "counterfactual": "played on from the same state, it led to success less often",
+    "loop": "repeats an earlier action with the same result, without progress",
+    "loop_prev_action": "repeats the previous action without progress",
+    "premature_success": "claims success before the task is solved",
+    "task_succeeded_negative": "claims success before the task is solved",
+    "implausible_location": "searches in an implausible place",
+    "invalid_action": "is not a valid action",
+    "wasted_step": "undoes the previous step",
+    "success_over_failure": "failed; another attempt at the same task succeeded",
+    "more_progress": "made less progress than another attempt at the same task",
+    "right_step": "a mistake that a successful attempt avoided at the same point",
+    "parting": "the turn where a failure diverged from a success",
+    "counterfactual": "continued from the same state, it succeeded less often",
 }
-# Settings that are always shown; others where somebody changed them.
+# Settings that are always shown; others are shown if they were changed.
 SHOWN = (
     "learning_rate", "lr_scheduler", "warmup_ratio", "batch_size", "gradient_accumulation_steps", "weight_decay",
     "max_grad_norm", "max_length", "seed", "lora_r", "lora_alpha", "lora_dropout", "lora_target_modules", "loss_type",
     "beta", "clip_low", "clip_high", "kl_coef", "averaging", "group_size", "temperature",
 )  # fmt: skip
-# What is said elsewhere, or says where and how it ran, not what came of it.
+# Shown elsewhere on the card, or without effect on the result.
 HIDDEN = {
     "model", "adapter", "train_file", "eval_file", "task_file", "chat_template", "output_dir", "resume", "overwrite",
-    "logging_steps", "save_steps", "save_total_limit", "report_to", "wandb_project", "agent_format",
-    "mask_observations", "chunk_long_trajectories", "token_budget", "concurrency", "retries", "num_epochs",
+    "logging_steps", "save_steps", "save_total_limit", "report_to", "wandb_project",
+    "token_budget", "concurrency", "retries", "num_epochs",
     "max_steps", "format", "on_error", "compile", "share", "attention",
 }  # fmt: skip
 
 
 def objective(about: str, lineage: Lineage) -> Iterator[str]:
-    """What it was trained for."""
+    """The aim of the training."""
     if about:
         yield plain(about)
     for stage in lineage.stages:
@@ -62,7 +62,7 @@ def objective(about: str, lineage: Lineage) -> Iterator[str]:
 
 
 def pipeline(base: BaseModel, lineage: Lineage) -> str:
-    """The stages, one upon the other, as a small drawing."""
+    """The stages in order, as a small drawing."""
     lines = [base.shown]
     if lineage.start:
         lines.append(f"│   start adapter: {lineage.start}")
@@ -80,7 +80,7 @@ def _facts(stage: Stage) -> Iterator[str]:
         kept = next((ledger["kept"] for ledger in stage.ledgers if ledger.get("item") == "rows"), None)
         yield f"data: {stage.data.name}" + (f", {kept:,} rows" if isinstance(kept, int) else "")
     elif stage.settings.get("environment"):
-        yield f"played in: {shortened(stage.settings['environment'])}"
+        yield f"environment: {shortened(stage.settings['environment'])}"
     steps, tokens = stage.report.get("step"), stage.report.get("tokens_trained")
     if isinstance(steps, int) and isinstance(tokens, int):
         yield f"{steps:,} steps, {tokens:,} tokens trained"
@@ -90,26 +90,26 @@ def _facts(stage: Stage) -> Iterator[str]:
 
 
 def data(lineage: Lineage) -> Iterator[str]:
-    """What came in, what was kept, and why the rest was not."""
+    """What was read, what was kept, and why the rest was dropped."""
     ledgers = [(stage.name, ledger) for stage in lineage.stages for ledger in _ledgers(stage)]
     if ledgers:
-        yield "Everything that came in was kept, or dropped for a reason:"
+        yield "Every record was kept, or dropped for a reason:"
         headings = ["stage", "what", "in", "kept", "dropped"]
         yield table(headings, [[plain(name), *_account(ledger)] for name, ledger in ledgers])
     for stage in lineage.stages:
         if reasons := stage.data.reasons if stage.data is not None else {}:
             rows = [[code(why), plain(count), REASONS.get(why, "")] for why, count in reasons.items()]
-            yield f"The pairs of {plain(stage.name)}, by what is wrong with the rejected side:"
+            yield f"The pairs of {plain(stage.name)}, by the reason for the rejected side:"
             yield table(["reason", "pairs", "meaning"], rows)
     collections = {str(one.path): one for stage in lineage.stages for one in _collections(stage.data)}
     if collections:
-        yield "The episodes behind it:"
-        headings = ["episodes", "played by", "world", "number", "success", "how they ended"]
+        yield "The episodes that the data comes from:"
+        headings = ["episodes", "agent", "environment", "number", "success", "how they ended"]
         yield table(headings, [_collection(one) for one in collections.values()])
 
 
 def settings(stages: Sequence[Stage]) -> str:
-    """Hyper-parameters: one column a stage, one row for all that matters or was changed."""
+    """Hyper-parameters: one column per stage, one row per setting that matters or was changed."""
     keys = [key for key in SHOWN if any(key in stage.settings for stage in stages)]
     for stage in stages:
         changed = [key for key, value in stage.settings.items() if value != _plain(stage.defaults.get(key))]
@@ -144,17 +144,17 @@ def _collections(found: Data | None) -> Iterator[Data]:
 def _collection(one: Data) -> list[str]:
     rate = one.played.get("success_rate")
     stops = one.played.get("stops")
-    ends = ", ".join(f"{count} {code(how)}" for how, count in stops.items()) if isinstance(stops, dict) else "–"
+    ends = ", ".join(f"{count} {ending(how)}" for how, count in stops.items()) if isinstance(stops, dict) else "–"
     player = one.settings.get("adapter") or one.settings.get("model") or "–"
     path = Path(str(player))
     who = path.parent.name if path.name in ("final", "best") else path.name
-    world = shortened(one.settings.get("environment") or "–")
+    environment = shortened(one.settings.get("environment") or "–")
     success = f"{rate:.1%}" if isinstance(rate, float) else "–"
-    return [plain(one.name), plain(who), code(world), plain(one.played.get("episodes", "–")), success, ends]
+    return [plain(one.name), plain(who), code(environment), plain(one.played.get("episodes", "–")), success, ends]
 
 
 def _plain(value: Any) -> Any:
-    """A default as a settings file has it."""
+    """A default as it is written in a settings file."""
     return str(value) if isinstance(value, Path) else value
 
 

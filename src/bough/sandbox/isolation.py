@@ -1,4 +1,4 @@
-"""The ways to put up walls on this machine, each as the command that starts a keeper behind them."""
+"""The ways to isolate a sandbox on this machine, each as the command that starts a keeper in it."""
 
 from __future__ import annotations
 
@@ -18,27 +18,27 @@ from bough.sandbox.base import NoSandboxError, SandboxLimits
 from bough.sandbox.inside.launch import DEVICES
 from bough.sandbox.view import ENVIRONMENT, PROGRAM, SCRATCH, boot, covered, view
 
-Walls = Literal["bubblewrap", "namespaces", "none"]
+Isolation = Literal["bubblewrap", "namespaces", "none"]
 SOURCE = str(Path(__file__).parents[2])
 REFUSAL = (
-    "this machine lets nobody build a sandbox, so code that a model wrote is not run here. "
+    "this machine does not allow sandboxes, so code that a model wrote is not run here. "
     "Install bubblewrap (apt-get install bubblewrap), or allow user namespaces "
     "(sysctl kernel.unprivileged_userns_clone=1; in a container, --security-opt seccomp=unconfined), "
-    "or name a remote one (sandbox_url). To run such code with no walls at all, say so: --unsafe-no-sandbox"
+    "or use a remote sandbox (sandbox_url). To run such code without isolation, pass --unsafe-no-sandbox"
 )
 
 
 def command(
-    walls: Walls, limits: SandboxLimits, folder: str, warm_up: str = "", hidden: tuple[str, ...] = ()
+    isolation: Isolation, limits: SandboxLimits, folder: str, warm_up: str = "", hidden: tuple[str, ...] = ()
 ) -> tuple[list[str], dict[str, str]]:
-    """What to start, and with which environment.
+    """The command to start, and its environment variables.
 
-    `folder` is empty and ours: a place to mount on, or to work in. `hidden` packages are
-    not seen inside, but where there are no walls.
+    `folder` is an empty folder to mount on or to work in. `hidden` packages are not visible
+    inside, except without isolation.
     """
     shown = view()
     settings: dict[str, Any] = asdict(limits) | {
-        "alone": walls != "none",
+        "alone": isolation != "none",
         "scratch": SCRATCH[0],
         "wipe": list(SCRATCH),
         "packages": [shown.inside(path) for path in shown.packages],
@@ -46,14 +46,14 @@ def command(
         "hide": {shown.inside(path): seen for path, seen in shown.hide.items()},
         "remount": [],
     }
-    if walls == "none":
+    if isolation == "none":
         settings |= {"scratch": folder, "wipe": [folder], "packages": shown.packages, "hide": shown.hide}
         return [shown.python, *boot("keeper", SOURCE), json.dumps(settings)], ENVIRONMENT | {"HOME": folder}
     bubblewrap = shutil.which("bwrap") or "bwrap"
-    if walls == "bubblewrap" and (os.geteuid() == 0 or not _set_uid(bubblewrap)):
+    if isolation == "bubblewrap" and (os.geteuid() == 0 or not _set_uid(bubblewrap)):
         settings["remount"] = list(SCRATCH)  # bubblewrap itself can limit the bytes in a folder, but not the files
     keeper = [shown.inside(shown.python), *boot("keeper", PROGRAM), json.dumps(settings)]
-    if walls == "bubblewrap":
+    if isolation == "bubblewrap":
         options = _bubblewrap(limits, covered(hidden), remounts=bool(settings["remount"]))
         return [bubblewrap, *options, *keeper], {}
     plan = {
@@ -72,14 +72,15 @@ def command(
 def _bubblewrap(limits: SandboxLimits, hidden: list[str], *, remounts: bool) -> list[str]:
     shown = view()
     options = ["--unshare-ipc", "--unshare-pid", "--unshare-net", "--unshare-uts", "--unshare-cgroup-try"]
-    # Rights that the keeper uses first of all, and gives up: to become nobody, and to limit the scratch folders.
+    # Capabilities that the keeper uses at its start and then drops: to become the user nobody, and to limit the
+    # scratch folders.
     options += ["--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID"] if os.geteuid() == 0 else ["--unshare-user"]
     options += ["--cap-add", "CAP_SYS_ADMIN"] if remounts else []
     options += ["--new-session", "--as-pid-1", "--clearenv"]
     for name, value in (ENVIRONMENT | shown.environment).items():
         options += ["--setenv", name, value]
     places = [*shown.views.values(), *shown.links, *SCRATCH]
-    # Folders that bubblewrap makes by itself are closed to anybody but their owner.
+    # Folders that bubblewrap creates by itself are accessible only to their owner.
     for folder in sorted({str(folder) for place in places for folder in Path(place).parents} - {"/"}):
         options += ["--perms", "0755", "--dir", folder]
     for source, place in shown.views.items():
@@ -96,7 +97,7 @@ def _bubblewrap(limits: SandboxLimits, hidden: list[str], *, remounts: bool) -> 
 
 
 def _set_uid(program: str) -> bool:
-    """Whether a program runs with its owner's rights: then bubblewrap passes no right on."""
+    """Whether a program is set-uid: then bubblewrap passes no capability on."""
     try:
         return bool(Path(program).stat().st_mode & stat.S_ISUID)
     except OSError:
@@ -104,21 +105,21 @@ def _set_uid(program: str) -> bool:
 
 
 def check_platform() -> None:
-    """Raises `NoSandboxError` on anything but Linux: walls, limits and the watch over processes are its kernel's."""
+    """Raises `NoSandboxError` on anything but Linux, whose kernel provides the isolation and the limits."""
     if sys.platform != "linux":
         raise NoSandboxError(
-            f"the sandbox needs Linux, and this is {sys.platform}; name a remote one instead (sandbox_url)"
+            f"the sandbox needs Linux, and this is {sys.platform}; use a remote sandbox instead (sandbox_url)"
         )
 
 
-def choose(*, unsafe: bool = False, wanted: Walls | None = None) -> Walls:
-    """The best walls to be had here. Raises `NoSandboxError` where there are none and `unsafe` is not allowed."""
+def choose(*, unsafe: bool = False, wanted: Isolation | None = None) -> Isolation:
+    """The best isolation available here. Raises `NoSandboxError` if there is none and `unsafe` is False."""
     check_platform()
     if wanted == "none" and not unsafe:
-        raise NoSandboxError("a sandbox without walls is only to be had with --unsafe-no-sandbox")
+        raise NoSandboxError("a sandbox without isolation needs --unsafe-no-sandbox")
     if wanted is not None:
         return wanted
-    kinds: tuple[Walls, ...] = ("bubblewrap", "namespaces")
+    kinds: tuple[Isolation, ...] = ("bubblewrap", "namespaces")
     troubles = {}
     for kind in kinds:
         trouble = _tried(kind, os.geteuid())
@@ -131,8 +132,8 @@ def choose(*, unsafe: bool = False, wanted: Walls | None = None) -> Walls:
 
 
 @cache
-def _tried(kind: Walls, user: int) -> str | None:  # noqa: ARG001  another user, another answer
-    """Why a keeper does not start behind these walls; None if it does."""
+def _tried(kind: Isolation, user: int) -> str | None:  # noqa: ARG001  another user, another answer
+    """Why a keeper does not start with this kind of isolation; None if it does."""
     if kind == "bubblewrap" and shutil.which("bwrap") is None:
         return "bwrap is not installed"
     with tempfile.TemporaryDirectory(prefix="bough-") as folder:

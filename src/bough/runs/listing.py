@@ -1,0 +1,107 @@
+"""The runs in a folder: those of recipes, and the folders that single commands wrote."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from bough.config.base import Config
+from bough.config.yaml_file import YamlFile
+from bough.errors import InputError
+from bough.rundir import RunDir
+from bough.runs.kinds import KINDS
+from bough.runs.numbers import numbers_of
+from bough.runs.recipe import FILE_NAME, plan, read_recipe
+from bough.runs.record import StageRecord
+from bough.training.metrics_file import MetricsFile
+from bough.verbs import VERBS, resolve
+
+RESULTS = "results.json"
+
+
+@dataclass(frozen=True)
+class ListedRun:
+    """One run: the recipe or command that made it, how far it has come, and its result in a few words."""
+
+    name: str
+    made_by: str
+    progress: str
+    result: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def list_runs(folder: Path) -> list[ListedRun]:
+    """The runs in the subfolders of `folder`, by name."""
+    return list(_listed(folder))
+
+
+def _listed(folder: Path) -> Iterator[ListedRun]:
+    for path in sorted(one for one in folder.iterdir() if one.is_dir() and not one.name.startswith(".")):
+        if (path / FILE_NAME).is_file():
+            yield _recipe_run(path)
+        elif (command := command_of(path)) is not None:
+            yield command_run(path, command)
+
+
+def _recipe_run(folder: Path) -> ListedRun:
+    try:
+        recipe = read_recipe(folder)
+        records = [StageRecord.read(folder / stage.folder) for stage in plan(recipe)]
+    except InputError as error:
+        return ListedRun(folder.name, "recipe", "cannot be read", str(error))
+    finished = [record for record in records if record is not None and record.finished]
+    last = f"last stage: {finished[-1].name}" if finished else ""
+    return ListedRun(folder.name, f"recipe {recipe.name}", f"{len(finished)} of {len(records)} stages", last)
+
+
+def command_of(folder: Path) -> str | None:
+    """The command that wrote a folder; None if it is not the folder of a run."""
+    if (folder / RESULTS).is_file():
+        return "eval"
+    try:
+        keys = set(YamlFile.read(folder / "config.yaml").values)
+    except InputError:
+        return None
+    likeness = {verb: _likeness(keys, resolve(VERBS[verb].config)) for verb in (*KINDS, "doctor")}
+    best = max(likeness, key=lambda verb: likeness[verb])
+    return best if likeness[best] > 0.5 else None
+
+
+def _likeness(keys: set[str], config: type[Config]) -> float:
+    """How alike a file's keys and a command's settings are: 1 if they are the same, also across versions above 0.5."""
+    fields = set(config.model_fields)
+    return len(keys & fields) / len(keys | fields)
+
+
+def command_run(folder: Path, command: str) -> ListedRun:
+    """The folder of a single command."""
+    kind = KINDS.get(command)
+    if kind is not None and kind.writes == "model":
+        return ListedRun(folder.name, command, _training_progress(folder), _losses(folder))
+    done = (folder / RESULTS if command == "eval" else folder / "report.json").is_file()
+    return ListedRun(folder.name, command, "done" if done else "unfinished", _numbers(numbers_of(folder)))
+
+
+def _training_progress(folder: Path) -> str:
+    run = RunDir(folder)
+    if run.final.is_dir():
+        return "done"
+    lines = MetricsFile.read(run.metrics)
+    return f"unfinished, step {lines[-1]['step']}" if lines else "unfinished"
+
+
+def _losses(folder: Path) -> str:
+    lines = [line for line in MetricsFile.read(RunDir(folder).metrics) if isinstance(line.get("loss"), int | float)]
+    if not lines:
+        return ""
+    return f"loss {lines[0]['loss']:.4g} → {lines[-1]['loss']:.4g} in {lines[-1]['step']} steps"
+
+
+def _numbers(numbers: Mapping[str, float]) -> str:
+    parts = [f"success {numbers[key]:.1%}" for key in ("success", "success_rate") if key in numbers]
+    parts += [f"{numbers['episodes']:,.0f} episodes"] if "episodes" in numbers else []
+    return ", ".join(parts)

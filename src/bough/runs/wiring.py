@@ -1,0 +1,109 @@
+"""How the stages of a recipe are connected: the settings of each, filled in from what earlier stages made."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from bough.config.base import Config
+from bough.errors import InputError, did_you_mean
+from bough.rundir import RunDir
+from bough.runs.kinds import KINDS, Kind
+from bough.runs.recipe import Planned, Recipe
+from bough.runs.record import content
+from bough.tracking.trackers import Name
+from bough.verbs import VERBS, resolve
+
+
+@dataclass
+class Artifacts:
+    """What the stages so far have made: the newest of each kind, and everything by the name of its stage."""
+
+    model: str
+    newest: dict[str, Path] = field(default_factory=dict)
+    by_name: dict[str, Path] = field(default_factory=dict)
+    # Evaluations with the model they were made with, for gates; `accepted` is that of the model in use.
+    evaluated: dict[str, tuple[Path, str]] = field(default_factory=dict)
+    accepted: tuple[Path, str] | None = None
+
+
+@dataclass(frozen=True)
+class Wiring:
+    """Connects the stages of one run."""
+
+    recipe: Recipe
+    folder: Path
+    report_to: Sequence[Name] = ()
+
+    def config(self, stage: Planned, artifacts: Artifacts) -> Config:
+        """The settings of a stage: its own first, then the recipe's and what earlier stages have made."""
+        kind, folder = KINDS[stage.verb], self.folder / stage.folder
+        config = config_class(stage)
+        own = {config.field_name(key): value for key, value in stage.settings.items()}
+        if kind.writes == "evaluation" and "eval_file" in own:  # measures a file, needs no environment
+            return config(**{"model": artifacts.model, kind.output: folder / kind.artefact} | own)
+        values: dict[str, Any] = {config.field_name(key): value for key, value in self.recipe.world.items()}
+        # Every round plays other tasks, but all rounds are evaluated on the same tasks.
+        later = 0 if kind.writes == "evaluation" else stage.round - 1
+        values |= {"model": artifacts.model, "seed": self.recipe.seed + later}
+        values |= {kind.output: folder / kind.artefact if kind.one_file else folder}
+        if kind.resumes:
+            values["resume"] = RunDir(folder).used
+        values |= {"report_to": list(self.report_to)}
+        values = {key: value for key, value in values.items() if key in config.model_fields} | own
+        if kind.reads and kind.file not in own:
+            sources = self._sources(stage, kind, artifacts)
+            if sources[1:]:
+                values["also"] = sources[1:]
+            if sources and not (kind.or_plays and "environment" in own):
+                values[kind.file] = sources[0]
+                for name in ("environment", "options") if kind.or_plays else ():
+                    values.pop(name, None)
+        return config(**values)
+
+    def add(self, stage: Planned, artifacts: Artifacts) -> None:
+        """Makes the output of a stage available to later ones."""
+        kind = KINDS[stage.verb]
+        path = self.folder / stage.folder / kind.artefact
+        artifacts.by_name[stage.name] = artifacts.newest[kind.writes] = path
+        if kind.writes == "model":
+            artifacts.model = str(path)
+
+    def _sources(self, stage: Planned, kind: Kind, artifacts: Artifacts) -> list[Path]:
+        """The files that the stage reads: those of the stages it names, or the newest of its kind."""
+        assert kind.reads is not None
+        for name in stage.sources:
+            if name not in artifacts.by_name:
+                raise InputError(f"from: there is no earlier stage {name!r}{did_you_mean(name, artifacts.by_name)}")
+        if stage.sources:
+            return [artifacts.by_name[name] for name in stage.sources]
+        return [artifacts.newest[kind.reads]] if kind.reads in artifacts.newest else []
+
+
+def config_class(stage: Planned) -> type[Config]:
+    """The class of a stage's settings."""
+    found: type[Config] = resolve(VERBS[stage.verb].config)
+    return found
+
+
+def evaluates_the_run(stage: Planned) -> bool:
+    """Whether the stage evaluates the run's own model in the environment, not another model or a file."""
+    if stage.verb not in KINDS or KINDS[stage.verb].writes != "evaluation":
+        return False
+    own = {config_class(stage).field_name(key) for key in stage.settings}
+    return not own & {"model", "eval_file"}
+
+
+def input_digests(kind: Kind, config: Config) -> dict[str, str]:
+    """Every input by its setting, as a digest of its content."""
+    values = config.model_dump()
+    inputs = {}
+    for name in filter(None, ("model", "adapter", "task_file", "eval_file", kind.file, "also")):
+        value = values.get(name)
+        if isinstance(value, list) and value:
+            inputs[name] = ",".join(content(Path(str(one))) for one in value)
+        elif value:
+            inputs[name] = content(Path(str(value)))
+    return inputs

@@ -1,0 +1,64 @@
+from pathlib import Path
+
+import pytest
+
+from bough.calls.builder import CallBuilder
+from bough.calls.template import load_template
+from bough.errors import InputError
+from bough.ledger import Ledger
+from bough.methods.base import Example
+from bough.methods.dpo import DPO, DPOConfig
+from bough.methods.examples import by_difficulty, count_calls
+from bough.methods.sft import SFT, SFTConfig
+from bough.trajectories.reader import read
+from bough.trajectories.writer import Writer
+from bough.types import Call
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+BUILDER = CallBuilder(load_template("tiny"))
+
+
+def test_records_in_memory_give_the_examples_of_the_same_records_on_file(tmp_path: Path):
+    records = list(read(EXAMPLES / "household-pairs.jsonl"))[:3]
+    with Writer(tmp_path / "pairs.jsonl") as writer:
+        for record in records:
+            writer.write(record)
+    method = DPO(DPOConfig(train_file="unused"))
+    on_file = method.examples(tmp_path / "pairs.jsonl", BUILDER)
+    in_memory = method.examples(iter(records), BUILDER)
+    assert [example.calls for example in in_memory.examples] == [example.calls for example in on_file.examples]
+    assert in_memory.digest == on_file.digest and in_memory.rows.to_json() == on_file.rows.to_json()
+    assert [example.place for example in in_memory.examples] == ["records:1", "records:2", "records:3"]
+    assert method.examples(str(tmp_path / "pairs.jsonl"), BUILDER).digest == on_file.digest, "a path may be text"
+    assert method.examples(records[:2], BUILDER).digest != on_file.digest
+
+
+def test_a_record_of_another_kind_is_named_by_its_number():
+    trajectory, pair = (
+        next(iter(read(EXAMPLES / "household.jsonl"))),
+        next(iter(read(EXAMPLES / "household-pairs.jsonl"))),
+    )
+    with pytest.raises(InputError) as error:
+        SFT(SFTConfig(train_file="unused")).examples([trajectory, pair], BUILDER)
+    assert error.value.problems == ["records:2: this is a pair; SFT learns from trajectories"]
+    kept = SFT(SFTConfig(train_file="unused", on_error="skip")).examples([trajectory, pair], BUILDER)
+    assert kept.rows.kept == 1 and kept.rows.dropped == {"wrong_kind": 1}
+
+
+def test_no_records_at_all_are_an_error():
+    with pytest.raises(InputError, match="records: no row can be trained on"):
+        SFT(SFTConfig(train_file="unused")).examples([], BUILDER)
+
+
+def test_short_and_highly_rewarded_is_easy():
+    examples = [Example([Call(prompt_ids=[1], completion_ids=[2] * length)]) for length in (3, 1, 2)]
+    assert [e.difficulty for e in by_difficulty(examples, [1.0, None, 0.0])] == [0.5, 0.25, 0.75]
+    assert by_difficulty([], []) == []
+
+
+def test_calls_of_a_row_that_are_not_trained_have_a_reason():
+    of_row, ledger = Ledger("calls"), Ledger("calls")
+    of_row.keep(3)
+    of_row.drop("too_long")
+    count_calls(ledger, of_row, 1, "no_weight")
+    assert (ledger.kept, dict(ledger.dropped)) == (1, {"too_long": 1, "no_weight": 2})

@@ -1,0 +1,60 @@
+"""Batches that are played; what a whole run makes of them is in test_online.py."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import bough
+from bough.calls.builder import CallBuilder
+from bough.calls.template import load_template
+from bough.ledger import Ledger
+from bough.methods.examples import CallSource
+from bough.methods.grpo import GRPO, GroupExample
+from bough.online.batch_file import BatchFile
+from bough.online.source import OnlineSource
+from bough.training.metrics_file import MetricsFile
+from bough.training.source import Batch
+from bough.types import Group
+from tests.online.test_online import settings
+
+
+def test_a_batch_is_built_once_and_is_on_file_as_it_was_learnt_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    built: list[str] = []
+    batches: list[Batch] = []
+    make, take = GRPO.example, OnlineSource.batch
+
+    def example(self: GRPO, group: Group, source: CallSource) -> GroupExample:
+        built.append(group.task.id)
+        return make(self, group, source)
+
+    def batch(self: OnlineSource, step: int) -> Batch | None:
+        if (taken := take(self, step)) is not None:
+            batches.append(taken)
+        return taken
+
+    monkeypatch.setattr(GRPO, "example", example)
+    monkeypatch.setattr(OnlineSource, "batch", batch)
+    trained = bough.grpo(settings(tmp_path, max_steps=2))
+    assert len(built) == trained.ledgers[0]["in"], "every group that was played becomes an example once"
+    assert [examples_on_file(tmp_path, number) for number in range(2)] == [found.examples for found in batches]
+    assert all(call.logprobs for found in batches for example in found.examples for call in example.calls)
+
+
+def test_the_values_of_a_batch_are_logged_as_they_are_on_file(tmp_path: Path):
+    bough.grpo(settings(tmp_path, max_steps=1))
+    on_file: dict[str, Any] = BatchFile(tmp_path / "rollouts", 0).numbers()
+    logged = metrics_of(tmp_path)
+    assert {name: logged[name] for name in on_file if name not in ("ledgers", "stamp", "entropy")} == {
+        name: value for name, value in on_file.items() if name not in ("ledgers", "stamp", "entropy")
+    }
+
+
+def metrics_of(folder: Path) -> dict[str, Any]:
+    return MetricsFile.read(folder / "metrics.jsonl")[0]
+
+
+def examples_on_file(folder: Path, number: int) -> list[GroupExample]:
+    source = CallSource(CallBuilder(load_template("tiny")), Ledger("calls"))
+    method = GRPO(settings(folder))
+    return [method.example(group, source) for group in BatchFile(folder / "rollouts", number).groups()]

@@ -1,0 +1,54 @@
+import json
+from pathlib import Path
+
+import pytest
+
+from bough.cli import main
+from bough.runs.listing import ListedRun, command_of, list_runs
+from tests.cards import folders
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> Path:
+    """What single commands leave, beside folders that are not runs."""
+    for verb in ("sft", "dpo", "grpo"):
+        folders.stage(tmp_path / verb, verb)
+    folders.collection(tmp_path / "expert")
+    folders.evaluation(tmp_path / "measured", {"smollm2": "1100"})
+    for name in ("model", "empty", ".hidden"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "model/config.json").write_text("{}")
+    (tmp_path / "empty/config.yaml").write_text("colour: red\n")
+    return tmp_path
+
+
+def test_the_folders_of_single_commands_are_runs(runs: Path):
+    found = {run.name: run for run in list_runs(runs)}
+    assert {name: run.made_by for name, run in found.items()} == {
+        "dpo": "dpo", "expert": "collect", "grpo": "grpo", "measured": "eval", "sft": "sft"
+    }  # fmt: skip
+    assert found["sft"] == ListedRun("sft", "sft", "done", "loss 2.5 → 1.25 in 12 steps")
+    assert found["expert"] == ListedRun("expert", "collect", "done", "success 92.5%, 40 episodes")
+    assert found["measured"] == ListedRun("measured", "eval", "done")
+
+
+def test_an_unfinished_training_run_says_how_far_it_is(runs: Path):
+    (runs / "sft/final").rename(runs / "away")
+    assert next(run for run in list_runs(runs) if run.name == "sft").progress == "unfinished, step 12"
+
+
+def test_a_folder_of_other_things_has_no_command(runs: Path):
+    assert command_of(runs / "model") is None and command_of(runs / "empty") is None
+
+
+def test_runs_list_and_show_print_them_as_text_and_as_json(runs: Path, capsys: pytest.CaptureFixture[str]):
+    assert main(["runs", "list", str(runs)]) == 0
+    assert "dpo       dpo      done      loss 2.5 → 1.25 in 12 steps" in capsys.readouterr().out
+    assert main(["runs", "list", str(runs), "--json"]) == 0
+    listed = json.loads(capsys.readouterr().out)
+    assert [run["name"] for run in listed["runs"]] == ["dpo", "expert", "grpo", "measured", "sft"]
+    assert main(["runs", "show", str(runs / "sft")]) == 0
+    shown = capsys.readouterr().out
+    assert shown.startswith("sft: bough sft, done, loss 2.5") and "    train_file: data.jsonl\n" in shown
+    assert main(["runs", "show", str(runs / "sft"), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["settings"]["train_file"] == "data.jsonl"
