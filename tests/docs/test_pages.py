@@ -49,6 +49,15 @@ def test_every_command_has_a_row_on_the_first_page():
     assert set(VERBS) <= listed
 
 
+def test_the_architecture_names_every_package_and_no_other():
+    source = ROOT / "src" / "bough"
+    there = {f"{path.name}/" for path in source.iterdir() if path.is_dir() and path.name != "__pycache__"}
+    there |= {path.stem for path in source.glob("*.py") if not path.stem.startswith("__")}
+    (table,) = re.findall(r"^\| package \|.*?\n\n", PAGES["architecture.md"], flags=re.DOTALL | re.MULTILINE)
+    named = re.findall(r"`([^`]+)`", " ".join(line.split("|")[1] for line in table.strip().splitlines()))
+    assert sorted(named) == sorted(there)
+
+
 def test_every_public_name_is_in_the_reference():
     assert set(bough.__all__) == set(re.findall(r"^::: bough\.(\w+)$", PAGES["reference.md"], flags=re.MULTILINE))
 
