@@ -1,12 +1,14 @@
-"""What holds for all tests: Bough is imported before torch, no deadlines, and the last lines say what was skipped."""
+"""Shared by all tests: Bough is imported before torch, no deadlines, interrupts work, the last lines list the skips."""
 
 import os
+import signal
 import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator
 from functools import cache
 from importlib.util import find_spec
+from pathlib import Path
 
 import pytest
 
@@ -19,6 +21,22 @@ if find_spec("hypothesis") is not None:  # vLLM's environment has no need of it
     settings.register_profile("bough", deadline=None, suppress_health_check=[HealthCheck.too_slow])
     settings.load_profile("bough")
 
+# They take long though their tests are few. They start first, so that none is left over for one process at the end.
+SLOWEST = (
+    "test_readme.py",
+    "training/test_resume.py",
+    "training/test_train.py",
+    "training/test_processes.py",
+    "test_docs.py",
+    "runs/test_kills.py",
+    "sandbox/test_as_ordinary_user.py",
+    "trajectories/test_writer.py",
+    "curation/test_counterfactual.py",
+    "models/test_tiny.py",
+    "engines/local/test_reader.py",
+    "viewer/test_hostile_folders.py",
+    "test_macos.py",
+)
 ALONE = f"""
 import os
 os.environ[{bit_exact.VARIABLE!r}] = {bit_exact.STRICT!r}
@@ -52,6 +70,19 @@ def _nothing_helps() -> bool:
     """Whether a fresh process that sets everything in time fares no better; if it does, the fault is ours."""
     done = subprocess.run([sys.executable, "-c", ALONE], env=os.environ, capture_output=True, text=True, check=True)
     return int(done.stdout) > 0
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    # Files start in the order in which they were collected, not by how many tests they have.
+    config.option.loadscopereorder = False
+    # A shell starts background jobs with SIGINT ignored, and so would be the programs that tests interrupt.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    first = {Path(__file__).parent / name: rank for rank, name in enumerate(SLOWEST)}
+    items.sort(key=lambda item: first.get(item.path, len(first)))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

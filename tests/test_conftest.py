@@ -1,4 +1,4 @@
-"""The closing lines of a test run."""
+"""What all tests share: the closing lines of a test run, and interrupts."""
 
 import os
 import re
@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.blocks import ROOT
+from tests.conftest import SLOWEST
 
 TESTS = {
     "test_a.py": """
@@ -29,17 +30,48 @@ def test_c():
 }
 
 
+INTERRUPTED = """
+import signal, subprocess, sys
+
+def test_a_program_that_is_interrupted_ends():
+    program = "import os, signal; os.kill(os.getpid(), signal.SIGINT)"
+    assert subprocess.run([sys.executable, "-c", program], stderr=subprocess.DEVNULL).returncode == -signal.SIGINT
+"""
+
+
+def run(folder: Path, *words: str, ignore_interrupts: bool = False) -> subprocess.CompletedProcess[str]:
+    """The tests of a folder, run with this project's conftest."""
+    (folder / "pytest.ini").write_text("[pytest]\n")
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "tests.conftest", *words, str(folder)]
+    if ignore_interrupts:
+        command = ["/bin/sh", "-c", 'trap "" INT && exec "$@"', "sh", *command]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=120)
+
+
 @pytest.mark.parametrize("processes", [[], ["-n", "2"]], ids=["one process", "two processes"])
 def test_a_run_ends_with_what_was_skipped_and_why(tmp_path: Path, processes: list[str]):
     for name, text in TESTS.items():
         (tmp_path / name).write_text(text)
-    (tmp_path / "pytest.ini").write_text("[pytest]\n")
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "tests.conftest", *processes, str(tmp_path)]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120)
+    done = run(tmp_path, *processes)
     *_, title, first, second, third, last = done.stdout.strip().splitlines()
     assert "skipped tests" in title
     assert [line.split(maxsplit=1) for line in (first, second, third)] == [
         ["3", "no browser"], ["1", "no GPU"], ["1", "no such module"],
     ]  # fmt: skip
     assert re.fullmatch(r"1 passed, 5 skipped in [\d.]+s", last)
+
+
+def test_programs_can_be_interrupted_in_a_run_that_a_shell_started_in_the_background(tmp_path: Path):
+    (tmp_path / "test_a.py").write_text(INTERRUPTED)
+    done = run(tmp_path, ignore_interrupts=True)
+    assert done.returncode == 0, done.stdout
+
+
+def test_the_slowest_files_start_first(tmp_path: Path):
+    assert all((ROOT / "tests" / name).is_file() for name in SLOWEST)
+    one = "runs/test_kills.py"
+    files = [f"{ROOT}/tests/{name}" for name in ("test_ledger.py", one)]
+    command = [sys.executable, "-m", "pytest", "--collect-only", "-p", "no:cacheprovider", *files]
+    listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120).stdout.splitlines()
+    assert listed[0].startswith(f"tests/{one}") and any("test_ledger.py" in line for line in listed)

@@ -45,6 +45,7 @@ def replacing(path: Path) -> Iterator[Path]:
         yield draft
         sync(draft)
         draft.rename(path)
+        sync(path.parent)
     except BaseException as error:
         with contextlib.suppress(OSError):
             remove(draft)

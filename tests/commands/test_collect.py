@@ -3,7 +3,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +10,11 @@ import pytest
 import torch
 
 from bough.cli import main
+from bough.environments.base import Observation
 from bough.policy.policy import Policy
 from bough.trajectories.reader import read
 from bough.types import Trajectory
-from tests.environments.worlds import Breaking
+from tests.environments.worlds import Breaking, Counting
 
 COUNTING = "tests.environments.worlds:Counting"
 
@@ -85,26 +85,29 @@ def test_bad_input_is_named_before_anything_is_played(words: list[str], complain
     assert complaint in capsys.readouterr().err
 
 
-def test_an_interrupted_collection_keeps_what_is_finished_and_goes_on(tmp_path: Path):
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-m", "bough", "collect", "--model", "tiny", "--environment", COUNTING, "--tasks", "40"]
-    command += ["--max-new-tokens", "12", "--concurrency", "2", "--rescore", "0", "--output", str(tmp_path / "out")]
-    process = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    file = tmp_path / "out" / "trajectories.jsonl"
-    deadline = time.monotonic() + 120
-    while not (file.exists() and file.stat().st_size) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=60)
-    assert process.returncode == 130 and "Interrupted." in err and "Traceback" not in err, err
-    done = len(episodes(tmp_path / "out"))
-    assert 0 < done < 40
-    assert subprocess.run(command, env=environment, check=False, capture_output=True).returncode == 0
-    whole = file.read_bytes()
-    assert len(episodes(tmp_path / "out")) == 40
-    command[-1] = str(tmp_path / "uninterrupted")
-    assert subprocess.run(command, env=environment, check=False, capture_output=True).returncode == 0
-    assert (tmp_path / "uninterrupted" / "trajectories.jsonl").read_bytes() == whole
+class Interrupting(Counting):
+    """Interrupts its own process when the task begins that the environment variable names."""
+
+    async def start(self) -> Observation:
+        if self.task.id == os.environ.get("INTERRUPT_AT"):
+            os.kill(os.getpid(), signal.SIGINT)
+        return await super().start()
+
+
+def test_an_interrupted_collection_keeps_what_is_finished_and_resumes(tmp_path: Path):
+    words = ["--tasks", "10", "--concurrency", "2", "--rescore", "0"]
+    world = f"{__name__}:{Interrupting.__name__}"
+    command = [sys.executable, "-m", "bough", "collect", "--model", "tiny", "--environment", world, *words]
+    command += ["--max-new-tokens", "8", "--output", str(tmp_path / "out")]
+    environment = {**os.environ, "INTERRUPT_AT": "train-0-6"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=240)
+    assert done.returncode == 130 and "Interrupted." in done.stderr and "Traceback" not in done.stderr, done.stderr
+    # Two run at a time, so at most one of the six before it was not finished when the seventh began.
+    assert 5 <= len(episodes(tmp_path / "out")) <= 6
+    for name in ("out", "uninterrupted"):
+        assert collect(tmp_path / name, *words, environment=world) == 0
+    whole = (tmp_path / "uninterrupted" / "trajectories.jsonl").read_bytes()
+    assert (tmp_path / "out" / "trajectories.jsonl").read_bytes() == whole and len(episodes(tmp_path / "out")) == 10
 
 
 def test_a_finished_collection_keeps_its_report(tmp_path: Path, capsys: Any):

@@ -116,7 +116,7 @@ def test_a_changed_recipe_is_not_served_the_old_folder(cache, tmp_path, monkeypa
 def test_two_processes_that_ask_at_once_build_once_and_the_same_bytes_as_here(cache, tmp_path):
     asking = [ask(tmp_path / "notes") for _ in range(2)]
     for process in asking:
-        process.communicate(timeout=60)
+        process.communicate(timeout=240)
         assert process.returncode == 0
     assert (tmp_path / "notes").read_text() == "built\n"
     (tmp_path / "here").mkdir()

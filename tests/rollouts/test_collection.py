@@ -204,11 +204,19 @@ def test_a_disk_that_is_full_leaves_the_episodes_as_they_are(tmp_path: Path, mon
     with Collection(config(tmp_path)) as collection:
         for id in ("b#0", "a#0"):
             collection.add(episode(id), [])
-        monkeypatch.setattr("bough.rollouts.collection.sync", full)
-        with pytest.raises(BoughError, match=r"cannot write \(No space left on device\); the episodes are safe"):
+        monkeypatch.setattr("bough.disk.sync", full)
+        with pytest.raises(BoughError, match=r"cannot be sorted \(No space left on device\); its episodes are safe"):
             collection.finish(["a#0", "b#0"])
         assert [record.id for record in collection] == ["b#0", "a#0"]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["config.yaml", "trajectories.jsonl", "weights.json"]
+
+
+def test_a_collection_that_is_being_written_is_not_deleted(tmp_path: Path):
+    with Collection(config(tmp_path)) as collection:
+        collection.add(episode("a#0"), [])
+        with pytest.raises(BoughError, match="another process"):
+            Collection(config(tmp_path, overwrite=True))
+        assert [record.id for record in collection] == ["a#0"]
 
 
 def test_a_start_that_failed_leaves_nothing(tmp_path: Path):

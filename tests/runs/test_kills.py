@@ -25,13 +25,14 @@ stages:
 
 
 def finish(folder: Path, kills: int) -> tuple[int, list[str]]:
-    """Plays the recipe to its end through so many kills: how often it was hit, and the table that it ends with."""
+    """Plays the recipe to its end through this many kills at most: how many there were, and the table at the end."""
     folder.mkdir(exist_ok=True)
     (folder / "recipe.yaml").write_text(RECIPE)
     world = "world.environment=tests.online.letters:Letters"  # a file names no code
     verb = ["run", "recipe.yaml", "--output-dir", "run", "--report-to", "none", "--set", world]
     command = [sys.executable, "-m", "tests.training.killed_run", str(kills), "5", *verb]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "200"}
+    path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+    environment = {**os.environ, "PYTHONPATH": path, "COLUMNS": "200"}
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
     lines = done.stdout.splitlines()
@@ -43,8 +44,8 @@ def finish(folder: Path, kills: int) -> tuple[int, list[str]]:
 def test_a_run_that_is_killed_over_and_over_ends_in_the_same_tables(tmp_path: Path):
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     never, wanted = finish(whole, 0)
-    hits, table = finish(killed, 20)
-    assert never == 0 and hits >= 8
+    hits, table = finish(killed, 10)
+    assert never == 0 and hits >= 5
     assert table == wanted and [line.split()[0] for line in table[1:]] == ["01-before", "08-between", "10-after"]
     # Every file that a stage made of those before, by its content: episodes, pairs, weights, results.
     assert (whole / "run/lineage.json").read_text() == (killed / "run/lineage.json").read_text()

@@ -1,6 +1,10 @@
 import asyncio
 import os
+import signal
 import subprocess
+import sys
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -62,6 +66,7 @@ def test_a_group_has_its_limits_before_anything_starts_in_it(tmp_path: Path):
 def test_where_a_group_cannot_be_entered_there_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(group, "find", lambda: tmp_path)
     monkeypatch.setattr(group, "ENTER", "exit 1")
+    monkeypatch.setattr(group, "REMOVE_S", 0.0)  # plain folders are not empty
     assert group._place.__wrapped__(os.geteuid()) is None
     monkeypatch.setattr(group, "find", lambda: tmp_path / "nothing")
     assert group._place.__wrapped__(os.geteuid()) is None
@@ -81,3 +86,52 @@ def test_a_sandbox_is_in_its_group_and_the_group_goes_with_it():
 
     asyncio.run(play())
     assert not list(above.glob(f"bough-{os.getpid()}-*"))
+
+
+def test_a_group_is_removed_however_slowly_its_processes_end(tmp_path: Path):
+    made = group.ControlGroup(tmp_path / "group")
+    made.folder.mkdir()
+    # A plain folder cannot be removed while it has a file, here the one that `remove` writes into.
+    emptied = threading.Timer(0.7, (made.folder / "cgroup.kill").unlink)
+    emptied.start()
+    made.remove()
+    assert not made.folder.exists()
+    emptied.join()
+
+
+@pytest.fixture
+def real() -> Iterator[group.ControlGroup]:
+    """A group of this machine's kernel, for at most 12 processes and 146 MB."""
+    above = group._place(os.geteuid())
+    if above is None:
+        pytest.skip("no control group (version 2) can be made here")
+    made = group._make(above, SandboxLimits(memory_mb=64, disk_mb=1, processes=4), own_mb=0)
+    assert made is not None
+    yield made
+    made.remove()
+    assert not made.folder.exists()
+
+
+def test_a_real_group_ends_what_holds_too_much(real: group.ControlGroup):
+    small, large = (f"len(bytearray({megabytes} << 20))" for megabytes in (16, 400))
+    assert subprocess.run(real.command([sys.executable, "-c", small])).returncode == 0
+    assert subprocess.run(real.command([sys.executable, "-c", large])).returncode == -signal.SIGKILL
+    assert "oom_kill 1" in (real.folder / "memory.events").read_text().splitlines()
+
+
+def test_a_real_group_refuses_more_processes(real: group.ControlGroup):
+    code = (
+        "import os, time\nmade = 0\ntry:\n    while made < 50:\n        os.fork() or (os.close(1), time.sleep(600))\n"
+        "        made += 1\nexcept BlockingIOError:\n    print(made)\n"
+    )
+    done = subprocess.run(real.command([sys.executable, "-c", code]), stdout=subprocess.PIPE, text=True)
+    assert done.stdout == "11\n"
+
+
+def test_a_real_group_that_is_removed_takes_its_processes_along(real: group.ControlGroup):
+    command = real.command(["/bin/sh", "-c", "sleep 600 & echo started; exec sleep 600"])
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None and process.stdout.readline() == "started\n"
+        assert len((real.folder / "cgroup.procs").read_text().split()) == 2
+        real.remove()
+        assert process.wait() == -signal.SIGKILL and not real.folder.exists()

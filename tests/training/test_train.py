@@ -172,8 +172,10 @@ def test_a_precomputed_reference_gives_the_same_run(tmp_path: Path):
 
 
 def test_sharing_changes_the_speed_and_not_the_result(tmp_path: Path):
+    lines = (EXAMPLES / "household.jsonl").read_text().splitlines(keepends=True)
+    (tmp_path / "short.jsonl").write_text("".join(sorted(lines, key=len)[:3]))
     for name, more in (("tree", []), ("plain", ["--no-share"])):
-        train("sft", EXAMPLES / "household.jsonl", tmp_path / name, "--max-steps", "2", *more)
+        train("sft", tmp_path / "short.jsonl", tmp_path / name, "--max-steps", "2", *more)
     one, two = (MetricsFile.read(tmp_path / name / "metrics.jsonl") for name in ("tree", "plain"))
     assert [line["loss"] for line in one] == pytest.approx([line["loss"] for line in two], rel=1e-4)
     assert one[0]["shared"] > 5 and two[0]["shared"] == 1
@@ -201,6 +203,7 @@ def test_held_out_loss_stops_a_run_early_and_keeps_the_best(tmp_path: Path):
     run = tmp_path / "run"
     # Training on one kind of text makes another less likely: eval loss rises.
     more = ["--eval-file", str(SAMPLES / "sharegpt.jsonl"), "--eval-steps", "2", "--early-stopping-patience", "2"]
+    more += ["--batch-size", "1"]
     lines = train("sft", EXAMPLES / "household.jsonl", run, "--max-steps", "60", "--save-best-model", *more)
     losses = [line["eval_loss"] for line in lines if "eval_loss" in line]
     assert lines[-1]["step"] < 60

@@ -11,7 +11,6 @@ selected by how they ended.
 from __future__ import annotations
 
 import asyncio
-import hashlib
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from math import inf
@@ -26,6 +25,7 @@ from bough.curation.journal import Journal, Result
 from bough.curation.posterior import Rate, probability_better
 from bough.curation.round_pairs import round_pair
 from bough.curation.rounds import Round
+from bough.digest import derived_seed
 from bough.engines.base import Answer, ContextFullError, EngineError
 from bough.environments.base import Environment, WorldError
 from bough.environments.replay import ReplayError
@@ -232,7 +232,7 @@ class Miner:
         return round_pair(one.item, one.at, best.turn, worst.turn, reason=one.reason, margin=margin, info=info)
 
     def _seed(self, episode: str) -> int:
-        return int.from_bytes(hashlib.blake2b(f"{self.seed} {episode}".encode(), digest_size=7).digest())
+        return derived_seed(self.seed, episode)
 
 
 async def _gather(several: Iterable[Awaitable[T]]) -> list[T]:

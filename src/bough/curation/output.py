@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from bough.disk import write_json
+from bough.disk import replacing, write_json
 from bough.errors import InputError
 from bough.formats.base import Sample
 from bough.ledger import Ledger
@@ -35,16 +34,12 @@ def write_out(output: Path, records: Iterable[Sample], ledgers: Sequence[Ledger]
 
     Raises InputError with the ledgers if there are no records.
     """
-    beside = output.with_name(f".{output.name}.{os.getpid()}{output.suffix}")
-    try:
-        with Writer(beside, batch=1024, batch_s=60) as writer:
+    with replacing(output) as draft:
+        with Writer(draft, batch=1024, batch_s=60) as writer:
             for record in records:
                 writer.write(record)
             writer.flush()
         if not writer.written:
             raise InputError(f"there is nothing to write to {output}:", [str(ledger) for ledger in ledgers])
         write_json(ledger_path(output), {"ledgers": [ledger.to_json() for ledger in ledgers], **more})
-        beside.rename(output)
-    finally:
-        beside.unlink(missing_ok=True)
     return writer.written

@@ -6,12 +6,10 @@ for one action lead to the same state, though to different histories.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
-from pydantic_core import to_json
-
+from bough.digest import json_digest
 from bough.environments.rules import MistakeRules, action_of
 from bough.types import Message, Task, Trajectory, Turn
 
@@ -72,4 +70,4 @@ def _common(left: Iterable[object], right: Iterable[object]) -> int:
 
 
 def _digest(*parts: object) -> State:
-    return hashlib.blake2b(to_json(parts), digest_size=16).hexdigest()
+    return json_digest(parts, size=16)

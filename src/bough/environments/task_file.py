@@ -6,14 +6,13 @@ any object: then it is the task's data itself, and the task is named by its cont
 
 from __future__ import annotations
 
-import hashlib
 import logging
 from collections.abc import Iterator
 from pathlib import Path
 
 from pydantic import ValidationError
-from pydantic_core import to_json
 
+from bough.digest import json_digest
 from bough.errors import InputError, RowError
 from bough.formats.base import Row, row_error
 from bough.trajectories.lines import files, lines
@@ -29,10 +28,10 @@ def read_tasks(path: Path, environment: str) -> Iterator[Task]:
 
     A row that repeats an earlier one is skipped; two different tasks with the same id are an InputError.
     """
-    seen: dict[str, tuple[Place, bytes]] = {}
+    seen: dict[str, tuple[Place, str]] = {}
     repeated: list[Place] = []
     for place, task in _rows(path, environment):
-        content = hashlib.blake2b(to_json(task), digest_size=16).digest()
+        content = json_digest(task, size=16)
         first, known = seen.setdefault(task.id, (place, content))
         if first == place:
             yield task
@@ -70,5 +69,5 @@ def _task(row: Row, environment: str) -> Task:
             return Task.model_validate({**row, "environment": environment})
         except ValidationError as error:
             raise row_error(error) from None
-    digest = hashlib.blake2b(to_json(row), digest_size=6).hexdigest()
+    digest = json_digest(row, size=6)
     return Task(id=str(row.get("id") or digest), environment=environment, data=row)

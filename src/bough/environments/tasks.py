@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import json
 import logging
 from collections.abc import AsyncIterator, Awaitable, Iterable, Iterator, Mapping
@@ -16,6 +15,7 @@ from pydantic_core import to_json
 
 from bough.config.base import Config
 from bough.config.environment import make_options
+from bough.digest import text_digest
 from bough.environments.base import Environment, Tasks, WorldError, blame
 from bough.environments.task_file import read_tasks
 from bough.errors import BoughError, InputError
@@ -127,7 +127,7 @@ def digest(task: Task) -> str:
     """A digest of everything that fixes the task's start; unchanged after writing and reading the task."""
     content = {"environment": task.environment, "seed": task.seed, "data": task.data}
     plain = json.dumps(json.loads(to_json(content)), sort_keys=True)
-    return hashlib.blake2b(plain.encode(), digest_size=8).hexdigest()
+    return text_digest(plain, size=8)
 
 
 def first_tasks(tasks: Iterator[Task], count: int) -> list[Task]:

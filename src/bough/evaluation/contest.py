@@ -9,7 +9,6 @@ in their order, never in the order in which episodes end: quick failures end fir
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Callable, Iterable
 from typing import Any, Protocol
@@ -17,6 +16,7 @@ from typing import Any, Protocol
 from bough.config.evaluation import EvalConfig
 from bough.config.rollouts import LimitsConfig
 from bough.config.sampling import SamplingConfig
+from bough.digest import text_digest
 from bough.environments.base import Environment
 from bough.environments.isolated import shut_down
 from bough.environments.registry import find
@@ -151,4 +151,4 @@ def folder_name(model: str) -> str:
     plain = re.sub(r"[^\w.-]+", "_", model).strip("._")[-80:]
     if plain == model:
         return plain
-    return f"{plain}-{hashlib.blake2b(model.encode(), digest_size=3).hexdigest()}"
+    return f"{plain}-{text_digest(model, size=3)}"

@@ -10,7 +10,6 @@ Each file is whole or not there.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,7 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from bough.disk import sync, write_json
+from bough.disk import replacing, sync, write_json
 from bough.online.stamp import Stamp
 from bough.trajectories.reader import Reader
 from bough.trajectories.writer import Writer
@@ -58,13 +57,9 @@ class BatchFile:
         self._logprobs.unlink(missing_ok=True)
         sync(self.path.parent)
         write_json(self._numbers, numbers | {"stamp": stamp})
-        beside = self._beside(self.path).with_suffix(".jsonl")
-        beside.unlink(missing_ok=True)
-        with Writer(beside) as writer:
+        with replacing(self.path) as draft, Writer(draft) as writer:
             for group in groups:
                 writer.write(group)
-        beside.rename(self.path)
-        sync(self.path.parent)
 
     def logprobs(self, stamp: Stamp, tokens: Tensor) -> Tensor | None:
         """The log-probabilities of these tokens; None if there are none for this stamp."""
@@ -75,12 +70,5 @@ class BatchFile:
             return known.get_tensor("logprobs") if same else None
 
     def keep_logprobs(self, stamp: Stamp, tokens: Tensor, logprobs: Tensor) -> None:
-        beside = self._beside(self._logprobs)
-        save_file({"tokens": tokens, "logprobs": logprobs}, beside, metadata=stamp._asdict())
-        sync(beside)
-        beside.rename(self._logprobs)
-        sync(self._logprobs.parent)
-
-    @staticmethod
-    def _beside(path: Path) -> Path:
-        return path.with_name(f".{path.name}.{os.getpid()}")
+        with replacing(self._logprobs) as draft:
+            save_file({"tokens": tokens, "logprobs": logprobs}, draft, metadata=stamp._asdict())

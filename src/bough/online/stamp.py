@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from bough.config.online import WatchConfig
 from bough.config.training import KeepingConfig, MachineConfig, OptimizerConfig
+from bough.digest import text_digest
 from bough.methods.grpo import GRPOConfig
 
 # Settings that decide how a batch is trained on, but not what is in it.
@@ -90,4 +91,4 @@ def _sums(bits: Tensor) -> Tensor:
 
 
 def _hash(content: bytes) -> str:
-    return blake2b(content, digest_size=16).hexdigest()
+    return text_digest(content, size=16)

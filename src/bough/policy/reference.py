@@ -14,6 +14,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from bough.disk import replacing
 from bough.policy.policy import Policy
 from bough.policy.processes import Processes
 from bough.trees.pack import PlainRow, TreeRow
@@ -64,10 +65,8 @@ class Reference:
             found = _logprobs(policy, processes.share(calls), budget)
             values = torch.cat([torch.empty(0), *processes.gather(found)])
             if processes.first:
-                cache.mkdir(parents=True, exist_ok=True)
-                draft = path.with_suffix(".draft")
-                save_file({"logprobs": values}, draft)
-                draft.rename(path)
+                with replacing(path) as draft:
+                    save_file({"logprobs": values}, draft)
             processes.wait()
         assert values is not None
         pieces = torch.split(values.to(self.policy.device), [len(call.completion_ids) for call in calls])

@@ -9,7 +9,6 @@ that fails even then is left out and named, never recorded as the agent's failur
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -18,6 +17,7 @@ from typing import Any
 
 from bough.config.evaluation import EvalConfig
 from bough.config.rollouts import CollectConfig, LimitsConfig
+from bough.digest import derived_seed
 from bough.engines.base import EngineError
 from bough.environments.base import Environment, WorldError
 from bough.environments.tasks import first_tasks, tasks_of
@@ -112,8 +112,7 @@ def attempts(tasks: Iterable[Task], count: int, seed: int) -> Iterator[Attempt]:
     for task in tasks:
         for number in range(count):
             id = f"{task.id}#{number}"
-            digest = hashlib.blake2b(f"{seed} {id}".encode(), digest_size=7).digest()
-            yield Attempt(id, task, int.from_bytes(digest))
+            yield Attempt(id, task, derived_seed(seed, id))
 
 
 async def collect(

@@ -15,7 +15,6 @@ written relative to OUTPUT.
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -29,7 +28,8 @@ from pydantic_core import from_json
 
 from bough.config.rollouts import CollectConfig
 from bough.config.yaml_file import YamlFile
-from bough.disk import read_json, remove, sync, write_atomically, write_json
+from bough.digest import text_digest
+from bough.disk import read_json, remove, replacing, write_atomically, write_json
 from bough.environments.tasks import digest
 from bough.errors import BoughError, InputError
 from bough.models.weights import stamp
@@ -109,19 +109,16 @@ class Collection:
             found = sorted(lines := list(_lines(file, place)))
             if found == lines:
                 return
-            beside = self.trajectories.with_name(f".{self.trajectories.name}.{os.getpid()}")
             try:
-                with beside.open("wb") as ordered:
-                    for _, offset, size in found:
-                        file.seek(offset)
-                        ordered.write(file.read(size))
-                sync(beside)
+                with replacing(self.trajectories) as draft:
+                    with draft.open("wb") as ordered:
+                        for _, offset, size in found:
+                            file.seek(offset)
+                            ordered.write(file.read(size))
+                    self._writer.close()
             except OSError as error:
-                remove(beside)
-                raise BoughError(f"{beside}: cannot write ({error.strerror}); the episodes are safe") from error
-        self._writer.close()
-        beside.rename(self.trajectories)
-        sync(self.path)
+                problem = f"cannot be sorted ({error.strerror}); its episodes are safe"
+                raise BoughError(f"{self.trajectories}: {problem}") from error
 
     def keep_rescored(self, logprobs: dict[str, dict[int, list[float]]]) -> None:
         """For `bough view`, which shows the gap between sampler and trainer."""
@@ -163,7 +160,9 @@ class Collection:
         return values
 
     def _clear(self) -> None:
-        """Removes the collection; other files in the folder stay."""
+        """Removes the collection; other files in the folder stay. Raises an error while another process adds to it."""
+        if self.trajectories.exists():
+            Writer(self.trajectories).close()
         for name in (TRAJECTORIES, SETTINGS, REPORT, RESCORED, WEIGHTS, IMAGES):
             remove(self.path / name)
 
@@ -232,4 +231,4 @@ def _json(file: Path) -> Any:
 def _file_name(text: str) -> str:
     """An episode's id as a folder's name; a digest keeps similar ids apart."""
     plain = re.sub(r"[^\w#-]+", "_", text)[:60]
-    return plain if plain == text else f"{plain}-{hashlib.blake2b(text.encode(), digest_size=4).hexdigest()}"
+    return plain if plain == text else f"{plain}-{text_digest(text, size=4)}"

@@ -23,6 +23,8 @@ NEEDED = {"memory", "pids"}
 BOUNDS = ("memory.max", "memory.high", "memory.swap.max", "pids.max", "cpu.max", "cpuset.cpus")
 # The launcher, the keeper and threads that a warm-up may have started.
 OWN_PROCESSES = 8
+# Killed processes leave their group only after the kernel has taken their namespaces apart.
+REMOVE_S = 3.0
 ENTER = 'echo $$ > "$0/cgroup.procs" && exec "$@"'
 _NUMBERS = count()
 
@@ -34,20 +36,25 @@ class ControlGroup:
         self.folder = folder
 
     def command(self, start: list[str]) -> list[str]:
-        """What starts a command in the group, with all that comes of it."""
+        """The command that runs `start`, and every process it creates, in the group."""
         return ["/bin/sh", "-c", ENTER, str(self.folder), *start]
 
     def remove(self) -> None:
-        """Ends what is left in the group and removes it."""
+        """Kills the processes that are left in the group and removes it."""
         with contextlib.suppress(OSError):
             (self.folder / "cgroup.kill").write_text("1")
-        for _ in range(20):  # the last processes may be on their way out
-            try:
-                self.folder.rmdir()
-            except FileNotFoundError:
-                return
-            except OSError:
-                time.sleep(0.01)
+        deadline = time.monotonic() + REMOVE_S
+        while not self._removed() and time.monotonic() < deadline:
+            time.sleep(0.01)
+
+    def _removed(self) -> bool:
+        try:
+            self.folder.rmdir()
+        except FileNotFoundError:
+            return True
+        except OSError:  # a process is still in it
+            return False
+        return True
 
 
 def make(limits: SandboxLimits, own_mb: float) -> ControlGroup | None:
@@ -63,11 +70,11 @@ def available() -> bool:
 
 @cache
 def _place(user: int) -> Path | None:  # noqa: ARG001  another user, another answer
-    """The group to make others in, tried out."""
+    """The group to make others in, after a trial that a command can enter one."""
     above = find()
     if above is None:
         return None
-    for left in above.glob("bough-*-*"):  # by one that was killed; those in use cannot be removed
+    for left in above.glob("bough-*-*"):  # by a process that was killed
         if not Path("/proc", left.name.split("-")[1]).exists():
             with contextlib.suppress(OSError):
                 left.rmdir()
@@ -84,9 +91,9 @@ def _place(user: int) -> Path | None:  # noqa: ARG001  another user, another ans
 
 
 def find() -> Path | None:
-    """The nearest group, this process's own or one above it, that hands on what is needed.
+    """The nearest group, this process's own or one above it, that delegates the controllers needed.
 
-    A group that has limits is not left: what runs here must not escape them.
+    The search never goes above a group that has limits: sandboxes must not escape them.
     """
     try:
         (own,) = [line[3:] for line in OWN.read_text().splitlines() if line.startswith("0::")]
@@ -102,7 +109,7 @@ def find() -> Path | None:
 
 def _make(above: Path, limits: SandboxLimits, own_mb: float) -> ControlGroup | None:
     group = ControlGroup(above / f"bough-{os.getpid()}-{next(_NUMBERS)}")
-    # Both scratch folders are memory too; the watch looks twenty times a second and is to be first.
+    # Both scratch folders are memory too. The watch checks twenty times a second and should act first.
     memory_mb = int(1.25 * limits.memory_mb + 2 * limits.disk_mb + own_mb) + 64
     try:
         group.folder.mkdir()

@@ -7,7 +7,6 @@ cache folder, never in the folder that is shown, and can be deleted at any time.
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 import sqlite3
 import threading
@@ -19,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from bough.cache import cache_folder
+from bough.digest import text_digest
 from bough.errors import InputError, RowError
 from bough.formats.base import Sample
 from bough.viewer.contents import Contents, Root
@@ -312,5 +312,5 @@ def _files_of(file: Path) -> Iterator[Path]:
 
 
 def _cache_file(root: Root) -> Path:
-    key = hashlib.blake2b(f"{root.path}\0{root.only}".encode(), digest_size=12).hexdigest()
+    key = text_digest(f"{root.path}\0{root.only}", size=12)
     return cache_folder() / "viewer" / f"{key}.sqlite"

@@ -1,6 +1,7 @@
 import pytest
 import torch
 from torch._dynamo.utils import counters
+from torch._subclasses import FakeTensorMode
 
 from bough.config.sampling import SamplingConfig
 from bough.engines.local.reader import NAME, TokenReader
@@ -16,6 +17,10 @@ SAMPLING = SamplingConfig(max_new_tokens=6)
 @pytest.fixture
 def traced(monkeypatch):
     """Layers are traced as for a GPU, but what comes out is run as it is: no compiler is needed."""
+    # A CUDA build of torch 2.11 without a device keeps, for the whole process, a guard that belongs to the first thread
+    # that traces, and crashes once that thread has ended. The engine's thread ends; this one does not.
+    with FakeTensorMode():
+        pass
     compiled = torch.compile
     monkeypatch.setattr(torch, "compile", lambda function, **options: compiled(function, backend="eager", **options))
     torch._dynamo.reset()
