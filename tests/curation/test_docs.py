@@ -6,7 +6,7 @@ from bough.curation.mistakes import all_rules
 from bough.rewards.registry import REWARDS
 from bough.worlds.household.mistakes import HouseholdRules
 
-PAGE = (Path(__file__).parents[2] / "docs" / "curation.md").read_text()
+PAGE = (Path(__file__).parents[2] / "docs/guides/curation.md").read_text()
 
 
 def test_every_kind_reason_and_reward_is_explained():

@@ -62,7 +62,7 @@ def test_thinking_has_three_names(key: str):
         ({"role": "user", "content": None}, "missing_field", 'm "content" is missing'),
         ({"role": "function", "content": "x"}, "wrong_type", "m \"role\" is 'function'"),
         ({"content": "x"}, "missing_field", 'm "role" is missing'),
-        ({"role": "assistant", "function_call": LS}, "wrong_type", 'm "function_call" is not read any more'),
+        ({"role": "assistant", "function_call": LS}, "wrong_type", 'm "function_call" is not supported'),
         (
             {"role": "assistant", "tool_calls": [{"type": "custom"}]},
             "wrong_type",
