@@ -26,11 +26,12 @@ from bough.api.settings import make_config, settings_of
 from bough.config.curation import CurationConfig, DemosConfig, GroupsConfig, PairsConfig
 from bough.curation.demonstrations import demonstrations
 from bough.curation.groups import groups as make_groups
-from bough.curation.output import check_output, write_out
+from bough.curation.output import write_out
 from bough.curation.pair_work import PairWork
 from bough.curation.scoring import means, scored
 from bough.curation.source import SourcedTrajectory
 from bough.ledger import Ledger
+from bough.trajectories.writer import check_output
 from bough.types import Group, Pair, Trajectory
 
 R = TypeVar("R", Trajectory, Pair, Group)

@@ -13,13 +13,14 @@ from bough.config.rewards import RewardsConfig
 from bough.curation.counterfactual import Cost
 from bough.curation.demonstrations import demonstrations
 from bough.curation.groups import groups as make_groups
-from bough.curation.output import check_output, ledger_path, write_out
+from bough.curation.output import ledger_path, write_out
 from bough.curation.pair_work import PairWork
 from bough.curation.scoring import means, scored
 from bough.curation.source import SourcedTrajectory, read_filed
 from bough.formats.base import Sample
 from bough.ledger import Ledger
 from bough.terminal import console
+from bough.trajectories.writer import check_output
 
 LINE_EVERY_S = 10.0
 
