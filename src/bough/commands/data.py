@@ -90,9 +90,7 @@ def show(config: ShowConfig) -> int:
     out, shown = console.out(), 0
     for shown, sample in enumerate(islice(reader, config.index, config.index + config.count), 1):
         place = reader.place
-        transcript.show(
-            out, sample, f"{place.file}:{place.line} ({type(sample).__name__.lower()} {config.index + shown - 1})"
-        )
+        transcript.show(out, sample, f"{place} ({type(sample).__name__.lower()} {config.index + shown - 1})")
     if not shown:
         good = reader.rows - reader.skipped.total()
         raise InputError(
