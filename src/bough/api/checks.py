@@ -6,21 +6,14 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from bough import event_loop
 from bough.api.inputs import EnvironmentLike, Source, as_file, environment_name
 from bough.api.models import ModelLike, model_name
 from bough.api.settings import make_config, settings_of
 from bough.calls.diagnosis import Diagnosis, Finding, diagnose
 from bough.config.doctor import DoctorConfig
 from bough.config.play import EnvCheckConfig
-from bough.environments.base import Environment
-from bough.environments.check import CheckReport
-from bough.environments.check import check as check_environment
-from bough.environments.isolated import shut_down
-from bough.environments.registry import find
-from bough.environments.tasks import configured, first_tasks, tasks_of
+from bough.environments.check import CheckReport, check_configured
 from bough.policy.load import load_call_builder
-from bough.types import Task
 
 
 class Checkup:
@@ -65,18 +58,7 @@ def check(environment: EnvironmentLike, **settings: Any) -> CheckReport:
     """
     config = make_config(EnvCheckConfig, "check", settings, environment=environment_name(environment))
     elsewhere = environment if isinstance(environment, str) else importable_name(environment)
-    environment_class = configured(find(config.environment), config.options)
-    wanted = tasks_of(environment_class, options=config.options, task_file=config.task_file, seed=config.seed)
-    return event_loop.run(_check(environment_class, elsewhere, first_tasks(wanted, config.tasks), config.seed))
-
-
-async def _check(
-    environment_class: type[Environment], elsewhere: str | None, tasks: list[Task], seed: int
-) -> CheckReport:
-    try:
-        return await check_environment(environment_class, elsewhere, tasks, seed=seed)
-    finally:
-        await shut_down(environment_class)
+    return check_configured(config, elsewhere)
 
 
 def importable_name(environment_class: type[Any]) -> str | None:
