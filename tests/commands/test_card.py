@@ -15,7 +15,7 @@ from bough.runs.run import Run
 RECIPE = """\
 about: Counts.
 model: tiny
-world: {max_new_tokens: 4, max_turns: 4}
+defaults: {max_new_tokens: 4, max_turns: 4}
 stages:
   - collect: {name: expert, model: expert, tasks: 3}
   - demos:
@@ -34,7 +34,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def play(place: Path) -> list[str]:
     said: list[str] = []
-    changes = {"world.environment": "tests.environments.worlds:Counting"}
+    changes = {"defaults.environment": "tests.environments.worlds:Counting"}
     Run(load_recipe(place / "count.yaml", changes), place / "run").play(said.append)
     return said
 
