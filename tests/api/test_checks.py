@@ -1,5 +1,7 @@
 """Data and environments, checked before they cost time."""
 
+from pathlib import Path
+
 import pytest
 
 import bough
@@ -21,6 +23,13 @@ def test_the_doctor_fails_data_without_a_trained_token():
     turn = bough.Turn(reply=bough.Message(role="assistant", content="hi"), trained=False)
     found = bough.doctor([bough.Trajectory(id="a", task=bough.Task(id="a"), start=start, turns=[turn])], "tiny")
     assert not found.ok and "FAIL" in repr(found)
+
+
+def test_the_doctor_fails_a_file_with_a_bad_row(tmp_path: Path):
+    file = tmp_path / "pairs.jsonl"
+    file.write_text(PAIRS.read_text() + "{\n")
+    found = bough.doctor(file, "tiny")
+    assert not found.ok and f"{file}:15" in repr(found) and found.report["rows"]["dropped"] == {"not_json": 1}
 
 
 def test_an_environment_class_is_checked_in_another_process_too():

@@ -1,6 +1,7 @@
 """Models in an environment handed in as a class, on held-out records, and evaluations side by side."""
 
 import asyncio
+import json
 from pathlib import Path
 
 import pytest
@@ -40,11 +41,13 @@ def test_a_loaded_model_goes_by_its_own_name(tmp_path: Path):
     assert found.path == tmp_path and "tiny (2)" in (tmp_path / "results.json").read_text()
 
 
-def test_held_out_records_in_memory():
+def test_held_out_records_in_memory(tmp_path: Path):
     expert = bough.collect("expert", WriteLetter, tasks=3)
-    found = bough.evaluate("tiny", eval_file=expert)
+    found = bough.evaluate("tiny", eval_file=expert, output=tmp_path / "measures.json")
     assert isinstance(found, bough.HeldOutMeasures)
     assert found["rows"] == 3 and found["perplexity"] > 1 and "perplexity" in repr(found)
+    written = json.loads((tmp_path / "measures.json").read_text())
+    assert written == {"model": "tiny", "eval_file": "records", **found}
 
 
 def test_one_of_the_two_uses_must_be_chosen():

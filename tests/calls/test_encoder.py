@@ -2,7 +2,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bough.calls.control import ControlTokens
-from bough.calls.encoder import Encoder, common_length
+from bough.calls.encoder import Encoder
 from bough.calls.template import ChatTemplate
 from bough.types import conversation
 from tests.calls.conftest import FAMILIES, household, tokenizer_of
@@ -38,10 +38,3 @@ def test_only_what_is_new_is_encoded():
     control.tokenizer = lambda text, **options: seen.append(text) or tokenizer(text, **options)
     encoder.encode(head + "<|im_start|>assistant\n")
     assert seen == ["<|im_end|>\n<|im_start|>assistant\n"]
-
-
-@given(st.text(alphabet="ab", max_size=20), st.text(alphabet="ab", max_size=20))
-def test_common_length_counts_equal_leading_characters(left: str, right: str):
-    length = common_length(left, right)
-    assert left[:length] == right[:length]
-    assert length in (len(left), len(right)) or left[length] != right[length]

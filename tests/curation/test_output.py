@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from bough.curation.output import check_output, ledger_path, write_out
+from bough.curation.output import ledger_path, write_out
 from bough.errors import InputError
 from bough.ledger import Ledger
 from bough.trajectories.reader import read
@@ -51,11 +51,5 @@ def test_nothing_to_write_says_what_became_of_everything(tmp_path: Path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_bad_name_or_a_file_that_exists_is_refused_before_any_work(tmp_path: Path):
-    with pytest.raises(InputError, match="must end in"):
-        check_output(tmp_path / "pairs.json", overwrite=True)
-    (tmp_path / "pairs.jsonl").touch()
-    with pytest.raises(InputError, match="exists"):
-        check_output(tmp_path / "pairs.jsonl", overwrite=False)
-    check_output(tmp_path / "pairs.jsonl", overwrite=True)
+def test_a_ledger_is_named_after_its_output():
     assert ledger_path(Path("a/pairs.jsonl.zst")) == Path("a/pairs.ledger.json")

@@ -4,7 +4,6 @@ from scipy import stats
 from bough.evaluation.distributions import (
     beta_cdf,
     beta_quantile,
-    binomial_tail,
     bisect,
     normal_quantile,
     student_quantile,
@@ -31,15 +30,7 @@ def test_students_quantiles_are_scipys(degrees: int, probability: float):
     )
 
 
-@pytest.mark.parametrize(("successes", "trials", "rate"), [(0, 5, 0.5), (3, 5, 0.5), (9, 9, 0.1), (60, 100, 0.5)])
-def test_binomial_tails_are_scipys(successes: int, trials: int, rate: float):
-    assert binomial_tail(successes, trials, rate) == pytest.approx(stats.binom.sf(successes - 1, trials, rate))
-
-
-def test_tails_can_be_checked_by_hand():
-    assert binomial_tail(3, 3) == pytest.approx(1 / 8)
-    assert binomial_tail(2, 3) == pytest.approx(4 / 8)
-    assert binomial_tail(4, 3) == 0.0
+def test_a_normal_quantile_is_the_known_one():
     assert normal_quantile(0.975) == pytest.approx(1.959964, abs=1e-6)
 
 

@@ -378,3 +378,14 @@ def test_a_folder_of_other_things_gets_no_lock_file(tmp_path: Path):
     with pytest.raises(InputError, match="contains other files"):
         played(tmp_path, COLLECT)
     assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
+
+
+@pytest.mark.parametrize("installed", [True, False])
+def test_a_run_is_reported_to_mlflow_where_it_is_installed_unless_the_settings_say_otherwise(
+    installed: bool, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("bough.runs.run.find_spec", lambda _: object() if installed else None)
+    assert Run.configured(RunConfig(recipe="demo-household")).report_to == (["mlflow"] if installed else [])
+    assert Run.configured(RunConfig(recipe="demo-household", report_to=["none"])).report_to == []
+    chosen = Run.configured(RunConfig(recipe="demo-household", report_to=["wandb"], output_dir=Path("x")))
+    assert chosen.report_to == ["wandb"] and chosen.folder == Path("x")

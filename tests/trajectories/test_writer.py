@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from bough.errors import BoughError, InputError
 from bough.formats.base import Sample
 from bough.trajectories.reader import Reader, read
-from bough.trajectories.writer import Writer
+from bough.trajectories.writer import Writer, check_output
 from bough.types import Call, Message, Task, Trajectory, Turn
 from tests.trajectories.records import samples
 
@@ -116,7 +116,7 @@ def test_a_full_disk_keeps_what_was_written_and_the_batch(tmp_path: Path, monkey
 CHILD = """
 import sys
 from tests.trajectories.test_writer import trajectory
-from bough.trajectories.writer import Writer
+from bough.trajectories.writer import Writer, check_output
 first = int(sys.argv[2])
 with Writer(sys.argv[1], batch=int(sys.argv[3])) as writer:
     for number in range(first, first + 100000):
@@ -143,3 +143,12 @@ def test_a_killed_writer_loses_no_line_that_was_reported_written(tmp_path: Path,
         assert len(kept) >= reported
         assert kept == [str(number) for number in range(len(kept))]
     assert reported > 0
+
+
+def test_a_bad_name_or_a_file_that_exists_is_refused_before_any_work(tmp_path: Path):
+    with pytest.raises(InputError, match="must end in"):
+        check_output(tmp_path / "pairs.json", overwrite=True)
+    (tmp_path / "pairs.jsonl").touch()
+    with pytest.raises(InputError, match="exists"):
+        check_output(tmp_path / "pairs.jsonl", overwrite=False)
+    check_output(tmp_path / "pairs.jsonl", overwrite=True)

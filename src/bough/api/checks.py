@@ -6,26 +6,14 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from bough import event_loop
 from bough.api.inputs import EnvironmentLike, Source, as_file, environment_name
 from bough.api.models import ModelLike, model_name
 from bough.api.settings import make_config, settings_of
-from bough.calls.builder import CallBuilder
-from bough.calls.diagnosis import Diagnosis, Finding
-from bough.calls.template import load_template
+from bough.calls.diagnosis import Diagnosis, Finding, diagnose
 from bough.config.doctor import DoctorConfig
 from bough.config.play import EnvCheckConfig
-from bough.environments.base import Environment
-from bough.environments.check import CheckReport
-from bough.environments.check import check as check_environment
-from bough.environments.isolated import shut_down
-from bough.environments.registry import find
-from bough.environments.tasks import configured, first_tasks, tasks_of
-from bough.errors import InputError
-from bough.models.context import context_length
-from bough.policy.load import base_and_adapter
-from bough.trajectories.reader import Reader
-from bough.types import Task
+from bough.environments.check import CheckReport, check_configured
+from bough.policy.load import load_call_builder
 
 
 class Checkup:
@@ -54,19 +42,10 @@ def doctor(records: Source, model: ModelLike = "smollm2", **settings: Any) -> Ch
     """
     with as_file(records) as file:
         config = make_config(DoctorConfig, "doctor", settings, file=file, model=model_name(model), output=None)
-        base = base_and_adapter(config.model)[0]
-        builder = CallBuilder(
-            load_template(base, config.chat_template),
-            max_length=config.max_length, stride=config.stride, context=context_length(base),
-        )  # fmt: skip
-        diagnosis = Diagnosis(builder)
-        reader = Reader(config.file, format=config.format, on_error="skip")
-        for number, sample in enumerate(reader, 1):
-            diagnosis.add(sample, f"{Path(reader.place.file).name}:{reader.place.line}")
-            if number == config.limit:
-                break
-        if not reader.rows:
-            raise InputError(f"{config.file}: the file contains no rows")
+        builder = load_call_builder(
+            config.model, config.chat_template, max_length=config.max_length, stride=config.stride
+        )
+        diagnosis = diagnose(config, builder, place_of=lambda place: f"{Path(place.file).name}:{place.line}")
     return Checkup(diagnosis, list(diagnosis.findings()))
 
 
@@ -79,18 +58,7 @@ def check(environment: EnvironmentLike, **settings: Any) -> CheckReport:
     """
     config = make_config(EnvCheckConfig, "check", settings, environment=environment_name(environment))
     elsewhere = environment if isinstance(environment, str) else importable_name(environment)
-    environment_class = configured(find(config.environment), config.options)
-    wanted = tasks_of(environment_class, options=config.options, task_file=config.task_file, seed=config.seed)
-    return event_loop.run(_check(environment_class, elsewhere, first_tasks(wanted, config.tasks), config.seed))
-
-
-async def _check(
-    environment_class: type[Environment], elsewhere: str | None, tasks: list[Task], seed: int
-) -> CheckReport:
-    try:
-        return await check_environment(environment_class, elsewhere, tasks, seed=seed)
-    finally:
-        await shut_down(environment_class)
+    return check_configured(config, elsewhere)
 
 
 def importable_name(environment_class: type[Any]) -> str | None:

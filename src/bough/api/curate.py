@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, TypeVar
 
-from bough import event_loop
 from bough.api.inputs import (
     MEMORY,
     EnvironmentLike,
@@ -24,13 +22,8 @@ from bough.api.models import ModelLike, model_name
 from bough.api.records import Records
 from bough.api.settings import make_config, settings_of
 from bough.config.curation import CurationConfig, DemosConfig, GroupsConfig, PairsConfig
-from bough.curation.demonstrations import demonstrations
-from bough.curation.groups import groups as make_groups
-from bough.curation.output import check_output, write_out
-from bough.curation.pair_work import PairWork
-from bough.curation.scoring import means, scored
-from bough.curation.source import SourcedTrajectory
-from bough.ledger import Ledger
+from bough.curation.curate import Curated, curate_demos, curate_groups, curate_pairs
+from bough.trajectories.writer import check_output
 from bough.types import Group, Pair, Trajectory
 
 R = TypeVar("R", Trajectory, Pair, Group)
@@ -53,10 +46,8 @@ def demos(
     """
     with TemporaryDirectory(prefix="bough-") as folder:
         config = _config(DemosConfig, "demos", records, output, folder, settings, _weights(rewards))
-        ledger = Ledger("trajectories")
-        filed, report = _scored(trajectories_of([records, also], ledger, format=config.format), config)
-        found = demonstrations(filed, config, ledger)
-        return _records(found, [ledger], "demonstrations", config, output, report)
+        found = curate_demos(config, partial(trajectories_of, [records, also], format=config.format))
+        return _records(found, "demonstrations", config, output)
 
 
 @settings_of(GroupsConfig, "file")
@@ -74,10 +65,8 @@ def groups(
     """
     with TemporaryDirectory(prefix="bough-") as folder:
         config = _config(GroupsConfig, "groups", records, output, folder, settings, _weights(rewards))
-        ledger = Ledger("attempts")
-        filed, report = _scored(trajectories_of([records, also], ledger, format=config.format), config)
-        found = make_groups(filed, config, ledger)
-        return _records(found, [ledger], "groups", config, output, report)
+        found = curate_groups(config, partial(trajectories_of, [records, also], format=config.format))
+        return _records(found, "groups", config, output)
 
 
 @settings_of(PairsConfig, "file")
@@ -98,17 +87,8 @@ def pairs(
     place = {"environment": None if environment is None else environment_name(environment), "model": model_name(model)}
     with TemporaryDirectory(prefix="bough-") as folder:
         config = _config(PairsConfig, "pairs", records, output, folder, settings, place)
-        read = Ledger("trajectories")
-        filed = trajectories_of([records, also], read, format=config.format)
-        read.keep(len(filed))
-        work = PairWork(config, filed)
-        found = event_loop.run(work.mine())
-        report: dict[str, Any] = {"reasons": dict(Counter(pair.reason for pair in found).most_common())}
-        if work.cost.rounds:
-            report["cost"] = work.cost.to_json()
-        result = _records(found, [read, *work.ledgers], "pairs", config, output, report)
-        work.forget()
-    return result
+        found = curate_pairs(config, partial(trajectories_of, [records, also], format=config.format))
+        return _records(found, "pairs", config, output)
 
 
 C = TypeVar("C", bound=CurationConfig)
@@ -134,27 +114,9 @@ def _weights(rewards: Rewards | None) -> dict[str, Any]:
     return {"rewards": reward_weights(rewards)} if rewards else {}
 
 
-def _scored(
-    filed: list[SourcedTrajectory], config: DemosConfig | GroupsConfig
-) -> tuple[list[SourcedTrajectory], dict[str, Any]]:
-    """The trajectories with the rewards that were asked for, and what to report of them."""
-    if not config.rewards:
-        return filed, {}
-    with_rewards, rubric = scored(filed, config.rewards)
-    return with_rewards, {"rewards": means(with_rewards, rubric), "not_scored": rubric.to_json()}
-
-
-def _records(
-    found: Sequence[R],
-    ledgers: Sequence[Ledger],
-    what: str,
-    config: CurationConfig,
-    output: StrPath | None,
-    report: dict[str, Any],
-) -> Records[R]:
+def _records(found: Curated[R], what: str, config: CurationConfig, output: StrPath | None) -> Records[R]:
     if output is not None:
-        sources = [str(path) for path in (config.file, *config.also)]
-        write_out(config.output, found, ledgers, sources=sources, **report)
-    summary = "\n".join([f"{len(found)} {what}", *map(str, ledgers)])
-    report = {**report, "ledgers": [ledger.to_json() for ledger in ledgers]}
-    return Records(found, summary, report=report, path=None if output is None else Path(output))
+        found.write(config)
+    summary = "\n".join([f"{len(found.records)} {what}", *map(str, found.ledgers)])
+    report = {**found.report, "ledgers": [ledger.to_json() for ledger in found.ledgers]}
+    return Records(found.records, summary, report=report, path=None if output is None else Path(output))

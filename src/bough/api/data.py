@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -11,13 +10,15 @@ from bough.api.inputs import Source, StrPath, as_file, is_path, records_of
 from bough.api.records import Facts, Records
 from bough.api.settings import make_config, settings_of
 from bough.config.data import ConvertConfig, StatsConfig, ValidateConfig
-from bough.errors import InputError, RowError
-from bough.formats import FORMATS, named
+from bough.errors import InputError
+from bough.formats import named, writable
 from bough.formats.base import Format, Sample
 from bough.terminal import console, transcript
+from bough.trajectories.convert import NotConvertedError
+from bough.trajectories.convert import convert as convert_file
 from bough.trajectories.reader import Problem, Reader
 from bough.trajectories.statistics import Statistics
-from bough.trajectories.writer import Writer
+from bough.trajectories.writer import ENDINGS
 
 PROBLEMS_SHOWN = 10
 
@@ -43,35 +44,22 @@ def _convert(function: str, source: Source, output: StrPath, settings: dict[str,
     with as_file(source) as file:
         config = make_config(ConvertConfig, function, settings, file=file, output=Path(output))
         target = _writable(config.to)
-        if not config.output.name.endswith((".jsonl", ".jsonl.zst")):
+        if not config.output.name.endswith(ENDINGS):
             raise InputError(f"{config.output}: the name must end in .jsonl or .jsonl.zst")
         if config.output.exists() and not config.overwrite:
             raise InputError(f"{config.output} exists; overwrite=True replaces it")
         problems: list[Problem] = []
-        reader = Reader(config.file, format=config.format, on_error="skip", on_problem=problems.append)
-        beside = config.output.with_name(f".{os.getpid()}.{config.output.name}")
         try:
-            with Writer(beside, format=target, batch=1024) as writer:
-                for sample in reader:
-                    try:
-                        writer.write(sample)
-                    except RowError as error:
-                        problems.append(Problem(reader.place.file, reader.place.line, error.reason, str(error)))
-                writer.flush()
-            bad = [problem for problem in problems if problem.reason != "torn"]
-            if (config.on_error == "stop" and bad) or not writer.written:
-                raise InputError(f"{len(problems)} records cannot be written as {target.name}:", _shown(problems))
-            beside.rename(config.output)
-        finally:
-            beside.unlink(missing_ok=True)
+            convert_file(config, target, problems.append)
+        except NotConvertedError:
+            raise InputError(f"{len(problems)} records cannot be written as {target.name}:", _shown(problems)) from None
     return config.output
 
 
 def _writable(name: str) -> Format:
     format = named(name)
     if format.write is None:
-        writable = ", ".join(one.name for one in FORMATS.values() if one.write)
-        raise InputError(f"the format {name} can only be read; writable: {writable}")
+        raise InputError(f"the format {name} can only be read; writable: {', '.join(writable())}")
     return format
 
 

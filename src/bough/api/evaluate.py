@@ -9,11 +9,12 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from bough import event_loop
-from bough.api.inputs import EnvironmentLike, Source, StrPath, as_file, environment_name
+from bough.api.inputs import MEMORY, EnvironmentLike, Source, StrPath, as_file, environment_name, is_path
 from bough.api.models import LoadedModel, ModelLike, TrainedModel, model_name
 from bough.api.records import Facts
 from bough.api.settings import make_config, settings_of
 from bough.config.evaluation import CompareConfig, EvalConfig
+from bough.disk import write_json
 from bough.evaluation.contest import contest, with_numbers
 from bough.evaluation.results import FILE_NAME, Results
 from bough.evaluation.side_by_side import SideBySide, side_by_side
@@ -100,18 +101,19 @@ def evaluate(
         if not config.environment:
             from bough.evaluation.held_out import measure
 
-            return HeldOutMeasures(measure(config))
+            found = measure(config)
+            if config.output is not None:
+                about = {"model": _labels(several)[0], "eval_file": str(eval_file) if is_path(eval_file) else MEMORY}
+                write_json(config.output, about | found)
+            return HeldOutMeasures(found)
         results = _play(config, dict(zip(names, _labels(several), strict=True)))
     return Evaluation(results, None if output is None else Path(output))
 
 
 def _play(config: EvalConfig, labels: dict[str, str]) -> Results:
     assert config.output is not None
-    progress = _LabelledProgress(labels)
-    try:
+    with _LabelledProgress(labels) as progress:
         results = event_loop.run(contest(config, progress))
-    finally:
-        progress.end()
     if all(name == label for name, label in labels.items()):
         return results
     models = [model.model_copy(update={"name": labels[model.name]}) for model in results.models]

@@ -8,7 +8,6 @@ from typing import Any
 from bough.api.inputs import StrPath
 from bough.api.settings import make_config, settings_of
 from bough.config.run import RunConfig
-from bough.runs.recipe import find_recipe, load_recipe
 from bough.runs.run import Run
 from bough.runs.summary import SummaryRow, summary
 from bough.terminal import console
@@ -39,9 +38,6 @@ def run(recipe: StrPath, *, output_dir: StrPath | None = None, **settings: Any) 
     """
     target = None if output_dir is None else Path(output_dir)
     config = make_config(RunConfig, "run", settings, recipe=str(recipe), output_dir=target)
-    loaded = load_recipe(find_recipe(config.recipe), config.set)
-    folder = config.output_dir or Path("runs") / loaded.name
-    trackers = [name for name in config.report_to or () if name != "none"]
-    err = console.err()
-    Run(loaded, folder, report_to=trackers).play(lambda line: err.print(f"▸ {line}", style="bold", markup=False))
-    return RecipeRun(loaded.name, folder, summary(folder, loaded))
+    playing = Run.configured(config)
+    playing.play(console.announce)
+    return RecipeRun(playing.recipe.name, playing.folder, summary(playing.folder, playing.recipe))

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, Literal
 
 from bough.calls.builder import Built, CallBuilder
+from bough.config.doctor import DoctorConfig
+from bough.errors import InputError
 from bough.formats.base import Sample
 from bough.formats.bough import common_prefix
 from bough.ledger import Ledger
 from bough.trajectories.problems import Problems
+from bough.trajectories.reader import Place, Reader
 from bough.types import Call, Group, Message, Pair, Turn, conversation
 
 # Template errors and the like come by the thousand or not at all; a few examples are enough.
@@ -100,11 +103,6 @@ class Diagnosis:
         if len(examples) < EXAMPLES:
             examples.append(f"{place}, turn {built.turn + 1}: {built.message}")
 
-    def count_bad_rows(self) -> None:
-        """Enters the rows that could not be read into the ledger, once all rows are read."""
-        for reason, count in self.problems.reasons.items():
-            self.rows.drop(reason, count)
-
     def findings(self) -> Iterator[Finding]:
         """What a user should know before training on this file."""
         yield from self._dropped()
@@ -185,6 +183,30 @@ class Diagnosis:
             "rows_with_control_tokens": self.with_control_tokens,
             "findings": [vars(finding) for finding in self.findings()],
         }
+
+
+def diagnose(
+    config: DoctorConfig,
+    builder: CallBuilder,
+    seen: Callable[[str, list[Call]], None] = lambda _place, _calls: None,
+    place_of: Callable[[Place], str] = str,
+) -> Diagnosis:
+    """The diagnosis of the settings' file, up to their limit of records.
+
+    `seen` gets the place of each record, written by `place_of`, and its calls. A file without rows is an InputError.
+    """
+    diagnosis = Diagnosis(builder)
+    reader = Reader(config.file, format=config.format, on_error="skip", on_problem=diagnosis.problems.add)
+    for number, sample in enumerate(reader, 1):
+        place = place_of(reader.place)
+        seen(place, diagnosis.add(sample, place))
+        if number == config.limit:
+            break
+    for reason, count in diagnosis.problems.reasons.items():
+        diagnosis.rows.drop(reason, count)
+    if not diagnosis.rows.came_in:
+        raise InputError(f"{config.file}: the file contains no rows")
+    return diagnosis
 
 
 def sample_tools(sample: Sample) -> list[dict[str, Any]]:

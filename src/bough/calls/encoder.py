@@ -8,6 +8,7 @@ token stay the same whatever comes after it, and only the rest needs encoding.
 from __future__ import annotations
 
 from bough.calls.control import ControlTokens, any_of
+from bough.formats.bough import common_prefix
 
 
 class Encoder:
@@ -32,21 +33,9 @@ class Encoder:
 
     def _reusable(self, text: str) -> tuple[int, int]:
         """Number of characters and of tokens before the last control token that both texts share."""
-        common = common_length(self._text, text)
+        common = common_prefix(self._text, text)
         starts = [match.start() for match in self._special.finditer(text, 0, common)]
         if not starts:
             return 0, 0
         positions = [i for i, token in enumerate(self._tokens) if token in self._ids]
         return starts[-1], positions[len(starts) - 1]
-
-
-def common_length(left: str, right: str) -> int:
-    """Number of leading characters that two strings share (by bisection: comparing slices is fast)."""
-    low, high = 0, min(len(left), len(right))
-    while low < high:
-        middle = (low + high + 1) // 2
-        if left[low:middle] == right[low:middle]:
-            low = middle
-        else:
-            high = middle - 1
-    return low

@@ -16,7 +16,7 @@ from bough import disk
 from bough.cards.places import nearby
 from bough.config.base import Config
 from bough.config.yaml_file import YamlFile
-from bough.curation.output import ENDINGS, ledger_path
+from bough.curation.output import ledger_path
 from bough.errors import InputError
 from bough.methods.dpo import DPOConfig
 from bough.methods.grpo import GRPOConfig
@@ -25,6 +25,7 @@ from bough.models.resolve import BUILT_IN
 from bough.rundir import RunDir
 from bough.training.metrics_file import MetricsFile
 from bough.trajectories.reader import Reader
+from bough.trajectories.writer import ENDINGS
 from bough.types import Pair
 
 # A setting that only the stages of one verb have.

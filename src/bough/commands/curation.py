@@ -3,65 +3,35 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
-from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
-from bough import event_loop
 from bough.config.curation import CurationConfig, DemosConfig, GroupsConfig, PairsConfig
-from bough.config.rewards import RewardsConfig
 from bough.curation.counterfactual import Cost
-from bough.curation.demonstrations import demonstrations
-from bough.curation.groups import groups as make_groups
-from bough.curation.output import check_output, ledger_path, write_out
-from bough.curation.pair_work import PairWork
-from bough.curation.scoring import means, scored
-from bough.curation.source import SourcedTrajectory, read_filed
-from bough.formats.base import Sample
-from bough.ledger import Ledger
+from bough.curation.curate import Curated, Read, curate_demos, curate_groups, curate_pairs
+from bough.curation.output import ledger_path
+from bough.curation.source import read_filed
 from bough.terminal import console
+from bough.trajectories.writer import check_output
 
 LINE_EVERY_S = 10.0
 
 
 def demos(config: DemosConfig) -> int:
-    check_output(config.output, config.overwrite)
-    ledger = Ledger("trajectories")
-    filed, more = _scored(read_filed([config.file, *config.also], ledger, format=config.format), config)
-    return _write(config, demonstrations(filed, config, ledger), [ledger], "demonstrations", **more)
+    return _write(config, curate_demos(config, _read(config)), "demonstrations")
 
 
 def groups(config: GroupsConfig) -> int:
-    check_output(config.output, config.overwrite)
-    ledger = Ledger("attempts")
-    filed, more = _scored(read_filed([config.file, *config.also], ledger, format=config.format), config)
-    return _write(config, make_groups(filed, config, ledger), [ledger], "groups", **more)
+    return _write(config, curate_groups(config, _read(config)), "groups")
 
 
 def pairs(config: PairsConfig) -> int:
+    return _write(config, curate_pairs(config, _read(config), _Progress().tell), "pairs")
+
+
+def _read(config: CurationConfig) -> Read:
     check_output(config.output, config.overwrite)
-    read = Ledger("trajectories")
-    filed = read_filed([config.file, *config.also], read, format=config.format)
-    read.keep(len(filed))
-    work = PairWork(config, filed, tell=_Progress().tell)
-    kept = event_loop.run(work.mine())
-    more: dict[str, Any] = {"reasons": dict(Counter(pair.reason for pair in kept).most_common())}
-    if work.cost.rounds:
-        more["cost"] = work.cost.to_json()
-    done = _write(config, kept, [read, *work.ledgers], "pairs", **more)
-    work.forget()
-    return done
-
-
-def _scored(filed: list[SourcedTrajectory], config: RewardsConfig) -> tuple[list[SourcedTrajectory], dict[str, Any]]:
-    """The trajectories with the requested rewards, and what to report about them."""
-    if not config.rewards:
-        return filed, {}
-    with_rewards, rubric = scored(filed, config.rewards)
-    for name, count in rubric.failed.items():
-        why = console.printable(rubric.why[name])
-        console.err().print(f"{count} of {len(filed)} have no reward {name} ({why})", style="yellow", markup=False)
-    return with_rewards, {"rewards": means(with_rewards, rubric), "not_scored": rubric.to_json()}
+    return partial(read_filed, [config.file, *config.also], format=config.format)
 
 
 class _Progress:
@@ -76,17 +46,19 @@ class _Progress:
             console.err().print(f"{cost.rounds} rounds, {cost.episodes} episodes, {cost.sampled_turns} replies sampled")
 
 
-def _write(config: CurationConfig, records: Sequence[Sample], ledgers: Sequence[Ledger], what: str, **more: Any) -> int:
-    sources = [str(path) for path in (config.file, *config.also)]
-    written = write_out(config.output, records, ledgers, sources=sources, **more)
+def _write(config: CurationConfig, found: Curated[Any], what: str) -> int:
+    for name, failed in found.not_scored.items():
+        line = f"{failed['failed']} of {found.num_read} have no reward {name} ({console.printable(failed['why'])})"
+        console.err().print(line, style="yellow", markup=False)
+    written = found.write(config)
     if config.as_json:
-        accounts = [ledger.to_json() for ledger in ledgers]
-        console.print_json({"output": str(config.output), "written": written, "ledgers": accounts, **more})
+        accounts = [ledger.to_json() for ledger in found.ledgers]
+        console.print_json({"output": str(config.output), "written": written, "ledgers": accounts, **found.report})
         return 0
     out = console.out()
-    for ledger in ledgers:
+    for ledger in found.ledgers:
         out.print(str(ledger), markup=False)
-    for name, value in more.items():
+    for name, value in found.report.items():
         if isinstance(value, dict) and value and name != "not_scored":
             shown = ", ".join(f"{key} {_shown(number)}" for key, number in value.items())
             out.print(f"{name}: {shown}", markup=False)

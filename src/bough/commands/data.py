@@ -11,15 +11,16 @@ from rich.progress import Progress
 from rich.table import Table
 
 from bough.config.data import ConvertConfig, FormatsConfig, ShowConfig, StatsConfig, ValidateConfig
-from bough.disk import replacing
-from bough.errors import InputError, RowError
-from bough.formats import FORMATS, named
+from bough.errors import InputError
+from bough.formats import FORMATS, named, writable
 from bough.formats.base import Sample
 from bough.terminal import console, transcript
-from bough.trajectories.problems import Problem, Problems
+from bough.trajectories.convert import NotConvertedError
+from bough.trajectories.convert import convert as convert_file
+from bough.trajectories.problems import Problems
 from bough.trajectories.reader import Reader
 from bough.trajectories.statistics import Statistics
-from bough.trajectories.writer import Writer
+from bough.trajectories.writer import check_output
 
 
 def stats(config: StatsConfig) -> int:
@@ -65,29 +66,21 @@ def convert(config: ConvertConfig) -> int:
     """Writes the whole output or, on an error, nothing."""
     target = named(config.to)
     if target.write is None:
-        raise InputError(f"--to {config.to}: this format can only be read; writable: {', '.join(_writable())}")
-    if not config.output.name.endswith((".jsonl", ".jsonl.zst")):
-        raise InputError(f"--output {config.output}: the name must end in .jsonl or .jsonl.zst")
-    if config.output.exists() and not config.overwrite:
-        raise InputError(f"{config.output} exists; give another --output or --overwrite")
+        raise InputError(f"--to {config.to}: this format can only be read; writable: {', '.join(writable())}")
+    check_output(config.output, config.overwrite)
     problems = Problems()
-    reader = Reader(config.file, format=config.format, on_error="skip", on_problem=problems.add)
-    with replacing(config.output) as path, Writer(path, format=target, batch=1024) as writer:
-        for sample in _with_progress(reader):
-            try:
-                writer.write(sample)
-            except RowError as error:
-                problems.add(Problem(reader.place.file, reader.place.line, error.reason, str(error)))
-        writer.flush()
-        bad = problems.reasons.total() - problems.reasons["torn"]
-        if config.on_error == "stop" and bad:
-            rows = f"{bad} bad row{'s' if bad > 1 else ''}"
+    try:
+        written = convert_file(config, target, problems.add, _with_progress)
+    except NotConvertedError as error:
+        if not error.bad:
             raise InputError(
-                f"{config.file} has {rows}, so nothing was written (--on-error skip drops them):", _shown(problems)
-            )
-        if not writer.written:
-            raise InputError(f"{config.file}: no row could be converted, so nothing was written", _shown(problems))
-    console.err().print(f"{writer.written} rows written to {config.output} as {target.name}", markup=False)
+                f"{config.file}: no row could be converted, so nothing was written", _shown(problems)
+            ) from None
+        rows = f"{error.bad} bad row{'s' if error.bad > 1 else ''}"
+        raise InputError(
+            f"{config.file} has {rows}, so nothing was written (--on-error skip drops them):", _shown(problems)
+        ) from None
+    console.err().print(f"{written} rows written to {config.output} as {target.name}", markup=False)
     _print_skipped(problems.reasons)
     return 0
 
@@ -97,9 +90,7 @@ def show(config: ShowConfig) -> int:
     out, shown = console.out(), 0
     for shown, sample in enumerate(islice(reader, config.index, config.index + config.count), 1):
         place = reader.place
-        transcript.show(
-            out, sample, f"{place.file}:{place.line} ({type(sample).__name__.lower()} {config.index + shown - 1})"
-        )
+        transcript.show(out, sample, f"{place} ({type(sample).__name__.lower()} {config.index + shown - 1})")
     if not shown:
         good = reader.rows - reader.skipped.total()
         raise InputError(
@@ -149,7 +140,3 @@ def _print_skipped(skipped: Counter[str]) -> None:
 
 def _format_name(reader: Reader) -> str:
     return reader.format.name if reader.format else "unknown"
-
-
-def _writable() -> list[str]:
-    return [format.name for format in FORMATS.values() if format.write]

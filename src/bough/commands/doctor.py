@@ -7,30 +7,19 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from bough.calls.builder import CallBuilder
-from bough.calls.diagnosis import Diagnosis
-from bough.calls.template import load_template
+from bough.calls.diagnosis import Diagnosis, diagnose
 from bough.config.doctor import DoctorConfig
 from bough.disk import write_json
-from bough.errors import InputError
-from bough.models.context import context_length
-from bough.policy.load import base_and_adapter
+from bough.policy.load import load_call_builder
 from bough.rundir import RunDir
 from bough.terminal import console
 from bough.terminal.tokens import coloured
-from bough.trajectories.reader import Reader
+from bough.types import Call
 
 
 def doctor(config: DoctorConfig) -> int:
     """Prints the samples, the counts and the findings; exit 2 if a finding is a failure."""
-    template = load_template(config.model, config.chat_template)
-    context = context_length(base_and_adapter(config.model)[0])
-    builder = CallBuilder(template, max_length=config.max_length, stride=config.stride, context=context)
-    diagnosis = Diagnosis(builder)
-    _read(config, diagnosis, console.out())
-    diagnosis.count_bad_rows()
-    if not diagnosis.rows.came_in:
-        raise InputError(f"{config.file}: the file contains no rows")
+    diagnosis = _diagnose(config, console.out())
     report = _report(config, diagnosis)
     failed = any(finding["level"] == "fail" for finding in report["findings"])
     if config.output:
@@ -46,21 +35,22 @@ def doctor(config: DoctorConfig) -> int:
     return 2 if failed else 0
 
 
-def _read(config: DoctorConfig, diagnosis: Diagnosis, out: Console) -> None:
+def _diagnose(config: DoctorConfig, out: Console) -> Diagnosis:
     """Tokenises the records, and prints the first few."""
-    reader = Reader(config.file, format=config.format, on_error="skip", on_problem=diagnosis.problems.add)
-    samples = 0 if config.as_json else config.samples
+    builder = load_call_builder(config.model, config.chat_template, max_length=config.max_length, stride=config.stride)
+    left = 0 if config.as_json else config.samples
     with console.progress(f"tokenising {config.file.name}", total=config.limit) as bar:
-        for number, sample in enumerate(reader, 1):
-            place = f"{reader.place.file}:{reader.place.line}"
-            calls = diagnosis.add(sample, place)
-            if number <= samples:
+
+        def seen(place: str, calls: list[Call]) -> None:
+            nonlocal left
+            if left:
+                left -= 1
                 out.rule(console.printable(place), style="dim")
-                for text in coloured(calls, diagnosis.builder.template.tokenizer):
+                for text in coloured(calls, builder.template.tokenizer):
                     out.print(text)
             bar.advance(bar.task_ids[0])
-            if number == config.limit:
-                break
+
+        return diagnose(config, builder, seen)
 
 
 def _report(config: DoctorConfig, diagnosis: Diagnosis) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 
 from rich.table import Table
@@ -10,13 +9,10 @@ from rich.table import Table
 from bough.config.base import Config
 from bough.config.play import EnvCheckConfig, EnvListConfig, EnvSetupConfig
 from bough.environments.base import Environment, blame
-from bough.environments.check import CheckReport, check
-from bough.environments.isolated import shut_down
+from bough.environments.check import check_configured
 from bough.environments.registry import find, plugged_in
-from bough.environments.tasks import configured, first_tasks, tasks_of
 from bough.errors import BoughError, InputError
 from bough.terminal import console
-from bough.types import Task
 
 
 def list_all(config: EnvListConfig) -> int:
@@ -48,28 +44,18 @@ def _show(environment_class: type[Environment]) -> int:
 
 
 def check_one(config: EnvCheckConfig) -> int:
-    environment_class = configured(find(config.environment), config.options)
-    wanted = tasks_of(environment_class, options=config.options, task_file=config.task_file, seed=config.seed)
-    tasks = first_tasks(wanted, config.tasks)
-    report = asyncio.run(_check(environment_class, config, tasks))
+    report = check_configured(config, config.environment)
     out = console.out()
     for problem in report.problems:
         out.print(console.printable(problem), markup=False)
-    played = "1 task" if len(tasks) == 1 else f"{len(tasks)} tasks"
+    played = "1 task" if report.num_tasks == 1 else f"{report.num_tasks} tasks"
     if report.problems:
         count = len(report.problems)
         problems = "1 problem" if count == 1 else f"{count} problems"
-        out.print(f"{environment_class.name} breaks the contract: {problems} in {played}")
+        out.print(f"{report.environment} breaks the contract: {problems} in {played}")
         return 2
-    out.print(f"{environment_class.name} keeps the contract in {played}: determinism, replay, bad input, expert, close")
+    out.print(f"{report.environment} keeps the contract in {played}: determinism, replay, bad input, expert, close")
     return 0
-
-
-async def _check(environment_class: type[Environment], config: EnvCheckConfig, tasks: list[Task]) -> CheckReport:
-    try:
-        return await check(environment_class, config.environment, tasks, seed=config.seed)
-    finally:
-        await shut_down(environment_class)
 
 
 def setup(config: EnvSetupConfig) -> int:

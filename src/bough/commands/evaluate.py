@@ -17,11 +17,8 @@ def _episodes(config: EvalConfig) -> int:
     from bough.terminal import console
     from bough.terminal.evaluation import ContestProgress, show
 
-    progress = ContestProgress()
-    try:
+    with ContestProgress() as progress:
         results = event_loop.run(contest(config, progress))
-    finally:
-        progress.end()
     for model in results.models:
         for line in lost_lines({f"{model.name}, {one.task}#{one.attempt}": one.why for one in model.lost}):
             console.err().print(console.printable(line), style="red", markup=False)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 import sys
 from dataclasses import asdict, replace
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -19,32 +18,23 @@ from bough.evaluation.comparison import Comparison
 from bough.runs.listing import command_of, command_run
 from bough.runs.listing import list_runs as runs_in
 from bough.runs.numbers import numbers_of
-from bough.runs.recipe import FILE_NAME, Recipe, find_recipe, load_recipe, plan, read_recipe
+from bough.runs.recipe import FILE_NAME, Recipe, plan, read_recipe
 from bough.runs.record import StageRecord
 from bough.runs.run import Run
 from bough.runs.summary import SummaryRow, summary
 from bough.terminal import console
-from bough.tracking.trackers import Name
 
 
 def run(config: RunConfig) -> int:
-    recipe = load_recipe(find_recipe(config.recipe), config.set)
-    folder = config.output_dir or Path("runs") / recipe.name
-    playing = Run(recipe, folder, report_to=_trackers(config))
+    playing = Run.configured(config)
     if config.dry_run:
         return _show_plan(playing)
-    err = console.err()
-    playing.play(lambda line: err.print(f"▸ {line}", style="bold", markup=False))
-    console.print_table(console.out(), _success_table(folder, recipe))
+    playing.play(console.announce)
+    folder = playing.folder
+    console.print_table(console.out(), _success_table(folder, playing.recipe))
     bough = "bough" if shutil.which("bough") else sys.argv[0]  # the virtual environment may not be active
     console.out().print(f"\nThe run is in {folder}. To view it in a browser:\n{bough} view {folder}", markup=False)
     return 0
-
-
-def _trackers(config: RunConfig) -> list[Name]:
-    if config.report_to is None:
-        return ["mlflow"] if find_spec("mlflow") else []
-    return [name for name in config.report_to if name != "none"]
 
 
 def list_runs(config: RunsListConfig) -> int:

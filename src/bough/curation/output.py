@@ -10,17 +10,7 @@ from bough.disk import replacing, write_json
 from bough.errors import InputError
 from bough.formats.base import Sample
 from bough.ledger import Ledger
-from bough.trajectories.writer import Writer
-
-ENDINGS = (".jsonl.zst", ".jsonl")
-
-
-def check_output(output: Path, overwrite: bool) -> None:
-    """Raises InputError for an unusable output before any work is done."""
-    if not output.name.endswith(ENDINGS):
-        raise InputError(f"--output {output}: the name must end in .jsonl or .jsonl.zst")
-    if output.exists() and not overwrite:
-        raise InputError(f"{output} exists; give another --output or --overwrite")
+from bough.trajectories.writer import ENDINGS, Writer
 
 
 def ledger_path(output: Path) -> Path:

@@ -20,9 +20,13 @@ from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+from bough import event_loop
+from bough.config.play import EnvCheckConfig
 from bough.environments.base import Environment, Observation
 from bough.environments.isolated import Isolated, shut_down
+from bough.environments.registry import find
 from bough.environments.replay import replay
+from bough.environments.tasks import configured, first_tasks, tasks_of
 from bough.errors import BoughError
 from bough.types import Message, Task, Trajectory, Turn
 
@@ -47,6 +51,8 @@ class ContractError(BoughError):
 class CheckReport:
     """What was found: each problem with the places where it occurs."""
 
+    environment: str
+    num_tasks: int
     found: dict[str, list[str]] = field(default_factory=dict)
 
     @property
@@ -68,6 +74,21 @@ class CheckReport:
             self.add(place, str(error))
 
 
+def check_configured(config: EnvCheckConfig, name: str | None) -> CheckReport:
+    """The environment of the settings, on its first tasks, checked as `check` does."""
+    environment_class = configured(find(config.environment), config.options)
+    wanted = tasks_of(environment_class, options=config.options, task_file=config.task_file, seed=config.seed)
+    tasks = first_tasks(wanted, config.tasks)
+
+    async def checked() -> CheckReport:
+        try:
+            return await check(environment_class, name, tasks, seed=config.seed)
+        finally:
+            await shut_down(environment_class)
+
+    return event_loop.run(checked())
+
+
 async def check(
     environment_class: type[Environment], name: str | None, tasks: list[Task], *, seed: int = 0
 ) -> CheckReport:
@@ -75,7 +96,7 @@ async def check(
 
     `name` is how another process finds the class; without one it is tested in this process only.
     """
-    report = CheckReport()
+    report = CheckReport(environment_class.name, len(tasks))
     for task in tasks:
         with report.looking_at(f"task {task.id}"):
             await _check_task(environment_class, task, report, seed)

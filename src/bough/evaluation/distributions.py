@@ -14,13 +14,6 @@ def normal_quantile(probability: float) -> float:
     return NormalDist().inv_cdf(probability)
 
 
-def binomial_tail(successes: int, trials: int, rate: float = 0.5) -> float:
-    """The probability of at least `successes` in `trials`."""
-    if successes <= 0:
-        return 1.0
-    return beta_cdf(rate, successes, trials - successes + 1) if successes <= trials else 0.0
-
-
 def beta_cdf(x: float, a: float, b: float) -> float:
     """The regularised incomplete beta function, by its continued fraction."""
     if x <= 0.0 or x >= 1.0:

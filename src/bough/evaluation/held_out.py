@@ -14,14 +14,12 @@ import torch
 from torch import Tensor
 
 from bough.calls.builder import CallBuilder
-from bough.calls.template import load_template
 from bough.config.evaluation import EvalConfig
 from bough.errors import InputError
 from bough.formats.base import Sample
 from bough.ledger import Ledger
-from bough.models.context import context_length
 from bough.policy.adapters import add_reference
-from bough.policy.load import base_and_adapter
+from bough.policy.load import load_call_builder
 from bough.policy.policy import Answers, Policy
 from bough.terminal import console
 from bough.training.origin import start_of
@@ -146,9 +144,7 @@ def measure(config: EvalConfig) -> dict[str, Any]:
     """The model of the settings on their held-out file: every number that `HeldOut` has, and rows read and skipped."""
     assert config.eval_file is not None
     [model] = config.model
-    base = base_and_adapter(model)[0]
-    template, context = load_template(base, config.chat_template), context_length(base)
-    builder = CallBuilder(template, max_length=config.max_length, stride=config.stride, context=context)
+    builder = load_call_builder(model, config.chat_template, max_length=config.max_length, stride=config.stride)
     reader = Reader(config.eval_file, format=config.format, on_error="skip")
     samples = iter(reader)
     batch = list(islice(samples, TOGETHER))

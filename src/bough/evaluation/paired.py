@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from bough.evaluation.distributions import binomial_tail, bisect
+from bough.evaluation.distributions import bisect
 from bough.evaluation.intervals import Floats, Interval, resampled_means
 
 # Up to here every flip is counted; beyond, draws stand for all.
@@ -35,12 +35,6 @@ WORST = -1.0
 _U, _WEIGHTS = np.polynomial.legendre.leggauss(256)
 _U, _WEIGHTS = (1.0 + _U) / 2.0, _WEIGHTS / 2.0
 _T, _WEIGHTS = _U / (1.0 - _U), _WEIGHTS / (1.0 - _U) ** 2
-
-
-def mcnemar(only_first: int, only_second: int) -> float:
-    """McNemar's exact two-sided p-value from the tasks that only one of the two solved."""
-    differing = only_first + only_second
-    return min(1.0, 2.0 * binomial_tail(max(only_first, only_second), differing)) if differing else 1.0
 
 
 def better_p(differences: Sequence[float]) -> float:

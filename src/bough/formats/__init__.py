@@ -50,3 +50,8 @@ def named(name: str) -> Format:
     if name not in FORMATS:
         raise InputError(f"{name!r} is not a format{did_you_mean(name, FORMATS)}")
     return FORMATS[name]
+
+
+def writable() -> list[str]:
+    """The names of the formats that can be written."""
+    return [format.name for format in FORMATS.values() if format.write]

@@ -12,7 +12,7 @@ the `prompt_ids` that are new. Read back, every prompt is whole again, token for
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
@@ -20,6 +20,7 @@ from bough.errors import RowError
 from bough.formats.base import Format, Row, Sample, row_error
 from bough.types import Call, Group, Pair, Trajectory
 
+S = TypeVar("S", list[int], str)
 VERSION = 1
 # Shared prefixes are stored once; restored, this many tokens take half a gigabyte.
 MAX_TOKENS = 1 << 26
@@ -69,12 +70,18 @@ def prompt_tokens(row: Row) -> int:
     return sum(int(stored.get("shared", 0)) + len(stored["prompt_ids"]) for stored in _stored_calls(row))
 
 
-def common_prefix(left: list[int], right: list[int]) -> int:
-    """Number of leading items that the two lists share."""
-    short = min(len(left), len(right))
-    if left[:short] == right[:short]:
-        return short
-    return next(i for i in range(short) if left[i] != right[i])
+def common_prefix(left: S, right: S) -> int:
+    """Number of leading tokens or characters that two lists or texts share (by bisection: comparing slices is fast)."""
+    low, high = 0, min(len(left), len(right))
+    if left[:high] == right[:high]:
+        return high
+    while low < high:
+        middle = (low + high + 1) // 2
+        if left[low:middle] == right[low:middle]:
+            low = middle
+        else:
+            high = middle - 1
+    return low
 
 
 def _model(tag: Any) -> type[Sample]:

@@ -5,12 +5,11 @@ Every call has an advantage; the loss is the clipped surrogate, averaged over to
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
-from typing import TYPE_CHECKING, NamedTuple, Self
+from typing import TYPE_CHECKING, Self
 
 from pydantic import Field, model_validator
 
@@ -22,6 +21,7 @@ from bough.methods.advantages import Level, StepFormula, call_advantages
 from bough.methods.averaging import Averaging, aggregation_weights
 from bough.methods.base import Data, Example, Examples, Loss, float_vectors, share
 from bough.methods.examples import CallSource, by_difficulty, examples_from, head_of
+from bough.methods.surrogate import clipped, importance_weights, k3
 from bough.metrics import Mean
 from bough.rewards.score import score
 from bough.types import Call, Group
@@ -30,10 +30,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from bough.calls.builder import CallBuilder
-
-# Past e^20 an exponential continues along its tangent: it stays finite in float32, and unlike
-# a clamp it keeps a gradient just where the policy has moved furthest.
-MAX_EXPONENT = 20.0
 
 
 class GRPOConfig(TrainingConfig, OnlineConfig):  # type: ignore[misc]  # pydantic's plugin and two bases
@@ -283,11 +279,11 @@ def grpo_loss(
 ) -> Loss:
     """−Σ w · (s · gain − kl_coef · k3) / `denominator`, over the N trained tokens of a micro-batch.
 
-    With ratio ρ = exp(log π − log π_old) and advantage A, the gain is that of `_clipped`.
+    With ratio ρ = exp(log π − log π_old) and advantage A, the gain is that of `clipped`.
 
     `old_logprobs_N` are the trainer's own before its first update on this data (on-policy:
     `logprobs_N.detach()`). Where the sampler is another engine its log-probabilities of the
-    same tokens differ; given as `sampler_logprobs_N`, they correct for that (`_importance`).
+    same tokens differ; given as `sampler_logprobs_N`, they correct for that (`importance_weights`).
 
     k3 is Schulman's estimate of KL(π ‖ π_ref), e^d − d − 1 with d = log π_ref − log π. It is off by
     default; a reference with `kl_coef` 0 is measured only.
@@ -305,10 +301,10 @@ def grpo_loss(
     assert not kl_coef or reference_logprobs_N is not None, "a divergence needs a reference"
     logprobs_N, old_N, advantages_N, weights_N = float_vectors(logprobs_N, old_logprobs_N, advantages_N, weights_N)
     old_N = old_N.detach()
-    gain_N, values = _clipped(logprobs_N - old_N, advantages_N, clip_low, clip_high, dual_clip)
+    gain_N, values = clipped(logprobs_N - old_N, advantages_N, clip_low, clip_high, dual_clip)
     values["entropy"] = -logprobs_N
     if sampler_logprobs_N is not None:
-        importance_N, measured = _importance(old_N, sampler_logprobs_N, importance_cap)
+        importance_N, measured = importance_weights(old_N, sampler_logprobs_N, importance_cap)
         gain_N = gain_N * importance_N
         values |= measured
     if reference_logprobs_N is not None:
@@ -317,73 +313,3 @@ def grpo_loss(
         gain_N = gain_N - kl_coef * values["reference_kl"]
     metrics = {name: Mean.over(value_N, weights_N > 0) for name, value_N in values.items()}
     return Loss(share(-(weights_N * gain_N).sum(), denominator), metrics)
-
-
-class Measured(NamedTuple):
-    """A value per token, and what is measured beside it, by the name of the metric."""
-
-    value_N: Tensor
-    metrics: dict[str, Tensor]
-
-
-def _clipped(
-    log_ratio_N: Tensor, advantages_N: Tensor, clip_low: float, clip_high: float, dual_clip: float | None
-) -> Measured:
-    """The gain of each token (GRPO, 2402.03300, after PPO, 1707.06347; separate bounds from DAPO, 2503.14476).
-
-        gain = min(ρA, clip(ρ, 1 − clip_low, 1 + clip_high) A),  and for A < 0 with dual clip
-        gain = max(gain, dual_clip · A)                          (1912.09729; DAPO runs with 10)
-
-    So a token has no gradient when A > 0 and ρ > 1 + clip_high, when A < 0 and ρ < 1 − clip_low,
-    when A < 0 and ρ > dual_clip; and the gradient −w s ρ A / denominator otherwise.
-    """
-    farthest = math.inf if dual_clip is None else dual_clip
-    ratio_N = _exp(log_ratio_N)
-    too_high_N = (advantages_N > 0) & (ratio_N > 1 + clip_high)
-    too_low_N = (advantages_N < 0) & (ratio_N < 1 - clip_low)
-    too_far_N = (advantages_N < 0) & (ratio_N > farthest)
-    # The masks are the clip: a masked token's ratio is a constant, any other keeps its gradient.
-    bounded_N = ratio_N.masked_fill(too_high_N, 1 + clip_high).masked_fill(too_low_N, 1 - clip_low)
-    metrics = {
-        "ratio": ratio_N,
-        "clip_high_fraction": too_high_N.float(),
-        "clip_low_fraction": too_low_N.float(),
-        "dual_clip_fraction": too_far_N.float(),
-        "approx_kl": k3(log_ratio_N),
-    }
-    return Measured(bounded_N.masked_fill(too_far_N, farthest) * advantages_N, metrics)
-
-
-def _importance(old_N: Tensor, sampler_logprobs_N: Tensor, cap: float) -> Measured:
-    """Truncated importance sampling: s = min(exp(log π_old − log π_sampler), cap), a constant for the gradient.
-
-    Ionides 2008; for LLMs Yao et al. 2025, "Your efficient RL framework secretly brings you
-    off-policy RL training".
-    """
-    sampler_N, _ = float_vectors(sampler_logprobs_N, old_N)
-    mismatch_N = old_N - sampler_N.detach()
-    importance_N = _exp(mismatch_N).clamp(max=cap)
-    metrics = {
-        "mismatch_kl": k3(mismatch_N),
-        "importance_weight": importance_N,
-        "importance_capped_fraction": (mismatch_N > math.log(cap)).float(),
-    }
-    return Measured(importance_N, metrics)
-
-
-def k3(log_ratio_N: Tensor) -> Tensor:
-    """e^d − d − 1 ≥ 0 for the log-ratio d = log q − log p of tokens sampled from p: an estimate of KL(p ‖ q).
-
-    Unbiased and of low variance (joschu.net/blog/kl-approx). Linear past d = `MAX_EXPONENT`.
-    """
-    # expm1, because near 0 the terms of e^d − d − 1 cancel to nothing in float32.
-    return log_ratio_N.clamp(max=MAX_EXPONENT).expm1() + _past_bound(log_ratio_N) - log_ratio_N
-
-
-def _exp(log_ratio_N: Tensor) -> Tensor:
-    return log_ratio_N.clamp(max=MAX_EXPONENT).exp() + _past_bound(log_ratio_N)
-
-
-def _past_bound(log_ratio_N: Tensor) -> Tensor:
-    """What the tangent of the exponential at `MAX_EXPONENT` adds beyond it."""
-    return math.exp(MAX_EXPONENT) * (log_ratio_N - MAX_EXPONENT).relu()

@@ -7,8 +7,11 @@ from typing import Any
 
 import torch
 
+from bough.calls.builder import CallBuilder
+from bough.calls.template import load_template
 from bough.disk import read_json
 from bough.errors import InputError
+from bough.models.context import context_length
 
 
 def load_model(name: str, *, dtype: torch.dtype | None, device: torch.device, quantize: bool) -> Any:
@@ -64,6 +67,13 @@ def base_and_adapter(name: str) -> tuple[str, Path | None]:
     if not base or not isinstance(base, str):
         raise InputError(f"{folder}/adapter_config.json does not say which model it is for; name that and the adapter")
     return base, folder
+
+
+def load_call_builder(model: str, chat_template: Path | None, *, max_length: int | None, stride: float) -> CallBuilder:
+    """Builds calls as the model is trained on them: with the chat template and the context of its base model."""
+    base = base_and_adapter(model)[0]
+    template = load_template(base, chat_template)
+    return CallBuilder(template, max_length=max_length, stride=stride, context=context_length(base))
 
 
 def _drop_nothing(config: Any) -> None:

@@ -5,16 +5,18 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from bough.config.base import Config
+from bough.config.run import RunConfig
 from bough.disk import locked, remove, write_atomically, write_json
 from bough.errors import BoughError, InputError, did_you_mean
 from bough.runs.gate import judge
 from bough.runs.kinds import FREE, KINDS
 from bough.runs.numbers import files_of, numbers_of
-from bough.runs.recipe import FILE_NAME, Planned, Recipe, plan, read_recipe, to_yaml
+from bough.runs.recipe import FILE_NAME, Planned, Recipe, find_recipe, load_recipe, plan, read_recipe, to_yaml
 from bough.runs.record import StageRecord, content, fingerprint
 from bough.runs.wiring import Artifacts, Wiring, config_class, evaluates_the_run, input_digests
 from bough.tracking.recipe import RecipeTracker
@@ -37,6 +39,16 @@ class Run:
         self.wiring = Wiring(recipe, folder, self.report_to)
         self.stages = plan(recipe)
         self.check()
+
+    @classmethod
+    def configured(cls, config: RunConfig) -> Self:
+        """The run of the settings: their recipe with its changes, in their folder or runs/NAME."""
+        recipe = load_recipe(find_recipe(config.recipe), config.set)
+        names = config.report_to
+        if names is None:
+            names = ["mlflow"] if find_spec("mlflow") else []
+        trackers = [name for name in names if name != "none"]
+        return cls(recipe, config.output_dir or Path("runs") / recipe.name, report_to=trackers)
 
     def check(self) -> None:
         """Checks the settings of every stage before anything runs, and reports all problems together."""

@@ -36,6 +36,11 @@ def err() -> Console:
     return Console(stderr=True, soft_wrap=True, highlight=False)
 
 
+def announce(line: str) -> None:
+    """A line on stderr that says what begins now."""
+    err().print(f"▸ {line}", style="bold", markup=False)
+
+
 def is_live(console: Console) -> bool:
     """Whether a progress bar can be drawn: on a terminal, and in a notebook that has ipywidgets."""
     return console.is_terminal or (console.is_jupyter and find_spec("ipywidgets") is not None)

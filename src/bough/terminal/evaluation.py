@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from types import TracebackType
+from typing import Any, Self
 
 from rich.console import Console
 from rich.table import Table
@@ -21,7 +22,7 @@ class ContestProgress:
         self._bar: EpisodesProgress | None = None
 
     def begin(self, model: str, missing: int, on_file: int) -> None:
-        self.end()
+        self._end()
         err().print(printable(f"{model}: {missing} episodes to play, {on_file} already recorded"), markup=False)
         if missing:
             self._bar = EpisodesProgress(missing).__enter__()
@@ -30,7 +31,15 @@ class ContestProgress:
         if self._bar is not None:
             self._bar.tell(numbers)
 
-    def end(self) -> None:
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._end()
+
+    def _end(self) -> None:
         if self._bar is not None:
             self._bar.__exit__(None, None, None)
         self._bar = None

@@ -16,16 +16,13 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from bough import bit_exact
-from bough.calls.builder import CallBuilder
-from bough.calls.template import load_template
 from bough.config.training import TrainingConfig
 from bough.config.yaml_file import YamlFile
 from bough.disk import write_json
 from bough.errors import InputError
 from bough.ledger import Ledger
 from bough.methods.base import Data, Example, Examples, Method
-from bough.models.context import context_length
-from bough.policy.load import base_and_adapter
+from bough.policy.load import load_call_builder
 from bough.policy.policy import Policy
 from bough.policy.processes import Processes
 from bough.policy.saving import save_policy
@@ -99,11 +96,10 @@ class Run(Generic[C]):
         self.start, self.config = start_adapter(config)
         if processes.first and config.resume and folder.config.exists():
             _report_changes(folder, self.config, self.resumed)
-        base = base_and_adapter(self.config.model)[0]
-        self.template = load_template(base, config.chat_template)
-        self.builder = CallBuilder(
-            self.template, max_length=config.max_length, stride=config.stride, context=context_length(base)
+        self.builder = load_call_builder(
+            self.config.model, config.chat_template, max_length=config.max_length, stride=config.stride
         )
+        self.template = self.builder.template
         self.same_held_out = True
 
     def begin(self, examples: str | None = None, held_out: str | None = None) -> None:

@@ -36,6 +36,9 @@ class Place:
     file: str
     line: int
 
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}"
+
 
 class Reader:
     """Iterates over the records of a file or a folder of shards, in constant memory.

@@ -23,6 +23,8 @@ from bough.formats import bough
 from bough.formats.base import Format, Sample
 from bough.trajectories import zstd
 
+ENDINGS = (".jsonl.zst", ".jsonl")
+
 
 class Writer:
     """Appends records to one `.jsonl` or `.jsonl.zst` file, in Bough's own format by default."""
@@ -103,6 +105,14 @@ class Writer:
             os.ftruncate(self._file, whole)
             os.fsync(self._file)
         return size - whole
+
+
+def check_output(output: Path, overwrite: bool) -> None:
+    """Raises InputError for an unusable output before any work is done."""
+    if not output.name.endswith(ENDINGS):
+        raise InputError(f"--output {output}: the name must end in .jsonl or .jsonl.zst")
+    if output.exists() and not overwrite:
+        raise InputError(f"{output} exists; give another --output or --overwrite")
 
 
 def _open_locked(path: Path) -> int:

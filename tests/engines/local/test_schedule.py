@@ -1,8 +1,6 @@
-import pytest
-
 from bough.config.sampling import SamplingConfig
 from bough.engines.local.request import Request
-from bough.engines.local.schedule import Scheduler, common
+from bough.engines.local.schedule import Scheduler
 from bough.engines.local.stops import StopTexts
 
 
@@ -183,10 +181,3 @@ def test_prompts_share_what_a_step_may_read():
     scheduler.waiting.extend(request(name, ids_from(start, 20)) for name, start in (("a", 0), ("b", 100), ("c", 200)))
     scheduler.admit()
     assert [(len(span.tokens), span.draws) for span in scheduler.spans(30)] == [(20, True), (10, False)]
-
-
-@pytest.mark.parametrize(
-    ("left", "right", "length"), [([], [1], 0), ([1, 2], [1, 2, 3], 2), ([1, 2, 9, 4], [1, 2, 3, 4], 2)]
-)
-def test_common_counts_leading_tokens(left, right, length):
-    assert common(left, right) == length

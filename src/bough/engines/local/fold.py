@@ -26,10 +26,6 @@ class Fold:
         self._folded = [torch.empty_like(weight) for weight in self._own]
         self.renew()
 
-    @property
-    def num_bytes(self) -> int:
-        return sum(weight.nbytes for weight in self._folded)
-
     @torch.no_grad()
     def renew(self) -> None:
         """Folds the newest actor, in place: a recorded graph keeps using it."""

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from bough.engines.local.request import Request
+from bough.formats.bough import common_prefix
 
 WORTH_SHARING = 32  # tokens: below it, copying from another episode or waiting for it gains nothing
 
@@ -123,7 +124,7 @@ class Scheduler:
     def _enter(self, request: Request) -> bool:
         resident = self.residents.get(request.episode) or Resident()
         # The last token is read in any case: what comes next is drawn from what it says.
-        known = min(common(resident.ids, request.prompt_ids), len(request.prompt_ids) - 1)
+        known = min(common_prefix(resident.ids, request.prompt_ids), len(request.prompt_ids) - 1)
         source, shared = self._longest(request, known, computed=True)
         if self.store.cost(request.most) > resident.capacity:
             if not self._make_room(request, resident, keep=source):
@@ -163,7 +164,7 @@ class Scheduler:
     def _is_being_computed(self, request: Request) -> bool:
         """Whether another call is just computing a prefix that this one then need not."""
         resident = self.residents.get(request.episode)
-        known = common(resident.ids, request.prompt_ids) if resident else 0
+        known = common_prefix(resident.ids, request.prompt_ids) if resident else 0
         _, now = self._longest(request, known, computed=True)
         _, soon = self._longest(request, max(known, now), computed=False)
         return soon > 0
@@ -182,7 +183,7 @@ class Scheduler:
             # Most are no match, and one token tells: only what goes on beyond the best so far is compared.
             if len(ids) <= length or ids[length] != prompt[length] or name == request.episode:
                 continue
-            shared = min(common(ids, prompt), most)
+            shared = min(common_prefix(ids, prompt), most)
             if shared > length:
                 best, length = one, shared
                 if length == most:
@@ -192,17 +193,3 @@ class Scheduler:
     def _free(self, resident: Resident) -> None:
         self.spent -= resident.capacity
         self.store.free(resident)
-
-
-def common(left: list[int], right: list[int]) -> int:
-    """How many leading tokens two lists share (by bisection: comparing slices is fast)."""
-    low, high = 0, min(len(left), len(right))
-    if left[:high] == right[:high]:
-        return high
-    while low < high:
-        middle = (low + high + 1) // 2
-        if left[low:middle] == right[low:middle]:
-            low = middle
-        else:
-            high = middle - 1
-    return low

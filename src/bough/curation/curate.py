@@ -1,0 +1,90 @@
+"""Demonstrations, groups and pairs by the settings of their commands: read, score, select, count.
+
+`read` returns the trajectories, from files or from memory; what it cannot use it drops in the ledger it is given.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
+
+from bough import event_loop
+from bough.config.curation import CurationConfig, DemosConfig, GroupsConfig, PairsConfig
+from bough.config.rewards import RewardsConfig
+from bough.curation.counterfactual import Cost
+from bough.curation.demonstrations import demonstrations
+from bough.curation.groups import groups
+from bough.curation.output import write_out
+from bough.curation.pair_work import PairWork
+from bough.curation.scoring import means, scored
+from bough.curation.source import SourcedTrajectory
+from bough.ledger import Ledger
+from bough.types import Group, Pair, Trajectory
+
+R = TypeVar("R", Trajectory, Pair, Group)
+Read = Callable[[Ledger], list[SourcedTrajectory]]
+
+
+@dataclass(frozen=True)
+class Curated(Generic[R]):
+    """The records, the ledgers of what was read and selected, and the numbers to report.
+
+    `not_scored` says for each reward that failed on how many of the `num_read` trajectories, and why.
+    """
+
+    records: list[R]
+    ledgers: list[Ledger]
+    num_read: int
+    report: dict[str, Any] = field(default_factory=dict)
+    written: Callable[[], None] = lambda: None
+
+    @property
+    def not_scored(self) -> dict[str, dict[str, Any]]:
+        return dict(self.report.get("not_scored", {}))
+
+    def write(self, config: CurationConfig) -> int:
+        """Writes the records and their ledgers; returns the number of records. InputError if there is none."""
+        sources = [str(path) for path in (config.file, *config.also)]
+        count = write_out(config.output, self.records, self.ledgers, sources=sources, **self.report)
+        self.written()
+        return count
+
+
+def curate_demos(config: DemosConfig, read: Read) -> Curated[Trajectory]:
+    """The trajectories worth imitating."""
+    ledger = Ledger("trajectories")
+    filed, report = _scored(read(ledger), config)
+    return Curated(demonstrations(filed, config, ledger), [ledger], len(filed), report)
+
+
+def curate_groups(config: GroupsConfig, read: Read) -> Curated[Group]:
+    """The attempts at each task together."""
+    ledger = Ledger("attempts")
+    filed, report = _scored(read(ledger), config)
+    return Curated(groups(filed, config, ledger), [ledger], len(filed), report)
+
+
+def curate_pairs(config: PairsConfig, read: Read, tell: Callable[[Cost], None] | None = None) -> Curated[Pair]:
+    """The pairs of every requested kind. `tell` gets the cost of mining so far.
+
+    The journal that a stopped run resumes from is removed once the pairs are written.
+    """
+    ledger = Ledger("trajectories")
+    filed = read(ledger)
+    ledger.keep(len(filed))
+    work = PairWork(config, filed, tell)
+    found = event_loop.run(work.mine())
+    report: dict[str, Any] = {"reasons": dict(Counter(pair.reason for pair in found).most_common())}
+    if work.cost.rounds:
+        report["cost"] = work.cost.to_json()
+    return Curated(found, [ledger, *work.ledgers], len(filed), report, work.forget)
+
+
+def _scored(filed: list[SourcedTrajectory], config: RewardsConfig) -> tuple[list[SourcedTrajectory], dict[str, Any]]:
+    """The trajectories with the requested rewards, and what to report about them."""
+    if not config.rewards:
+        return filed, {}
+    with_rewards, rubric = scored(filed, config.rewards)
+    return with_rewards, {"rewards": means(with_rewards, rubric), "not_scored": rubric.to_json()}
