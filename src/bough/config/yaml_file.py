@@ -110,4 +110,4 @@ class _Loader(yaml.SafeLoader):
 
 
 # Bytes pass every check for text and then become text: a name of code would go through.
-_Loader.add_constructor("tag:yaml.org,2002:binary", yaml.SafeLoader.construct_undefined)
+_Loader.add_constructor("tag:yaml.org,2002:binary", yaml.SafeLoader.construct_undefined)  # type: ignore[type-var]
