@@ -103,3 +103,11 @@ def short_path(file: str | Path) -> str:
         return str(path.relative_to(Path.cwd()))
     except (ValueError, OSError):  # elsewhere, or the working directory was removed
         return str(Path(*path.parts[-2:])) if path.is_absolute() else str(file)
+
+
+def short_repr(value: object) -> str:
+    """A value from an author's code as messages show it. Its `__repr__` may fail; that of a huge integer does."""
+    try:
+        return f"{value!r:.100}"
+    except Exception:
+        return f"an object of type {type(value).__name__}"

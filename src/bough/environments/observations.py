@@ -8,6 +8,7 @@ from numbers import Real
 from typing import Any
 
 from bough.environments.base import Observation, WorldError
+from bough.errors import short_repr
 from bough.types import Message
 
 # All text of one observation, in characters. The longest pages and tool outputs are a hundredth of it.
@@ -33,15 +34,15 @@ def check_observation(what: str, given: Any) -> Observation:
     for name, (kinds, allowed) in KINDS.items():
         value = getattr(given, name)
         if not isinstance(value, kinds):
-            raise WorldError(f"{what} gave the {name} {value!r:.100}; it must be {allowed}")
+            raise WorldError(f"{what} gave the {name} {short_repr(value)}; it must be {allowed}")
     for name, kind in (("messages", Message), ("tools", Mapping), ("images", bytes)):
         for value in getattr(given, name):
             if not isinstance(value, kind):
-                raise WorldError(f"{what} gave {value!r:.100} among its {name}; it must be {KINDS[name][1]}")
+                raise WorldError(f"{what} gave {short_repr(value)} among its {name}; it must be {KINDS[name][1]}")
     for name in ("reward", "progress"):
         value = getattr(given, name)
         if value is not None and not _finite(value):
-            raise WorldError(f"{what} gave the {name} {value!r:.100}; it must be a finite number or None")
+            raise WorldError(f"{what} gave the {name} {short_repr(value)}; it must be a finite number or None")
     _check_text(what, given)
     return given
 
