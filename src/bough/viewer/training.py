@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-import math
 from typing import Any
 
 from bough.disk import open_file
+from bough.metrics import is_finite
 from bough.viewer.credit import stage_settings
 from bough.viewer.index import Index
 from bough.viewer.records import MissingError
@@ -57,11 +57,7 @@ def _line(text: bytes) -> dict[str, float] | None:
         values = json.loads(text)
     except (ValueError, RecursionError):
         return None
-    if not isinstance(values, dict) or not _is_number(values.get("step")):
+    if not isinstance(values, dict) or not is_finite(values.get("step")):
         return None
-    numbers = {key: value for key, value in values.items() if _is_number(value)}
+    numbers = {key: value for key, value in values.items() if is_finite(value)}
     return dict(list(numbers.items())[:MAX_METRICS])
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
