@@ -15,6 +15,8 @@ from bough.viewer.runs import read_json, state_of
 # Read in pieces, so that a run of a million steps opens too.
 MAX_PIECE = 8 << 20
 MAX_METRICS = 400
+# Larger ones are not exact in a browser.
+MAX_STEP = 2**53
 
 
 def training(index: Index, folder: str, after: int) -> dict[str, Any]:
@@ -57,7 +59,7 @@ def _line(text: bytes) -> dict[str, float] | None:
         values = json.loads(text)
     except (ValueError, RecursionError):
         return None
-    if not isinstance(values, dict) or not is_finite(values.get("step")):
+    if not isinstance(values, dict) or not is_finite(values.get("step")) or abs(values["step"]) > MAX_STEP:
         return None
     numbers = {key: value for key, value in values.items() if is_finite(value)}
     return dict(list(numbers.items())[:MAX_METRICS])
