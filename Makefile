@@ -3,8 +3,9 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/ready
+DOCS := $(VENV)/docs-ready
 
-.PHONY: demo test test-vllm browser sandbox check format setup lock clean
+.PHONY: demo test test-vllm browser sandbox check docs wheel format setup lock clean
 
 demo: setup
 	@if $(BIN)/bough env setup web; then \
@@ -22,8 +23,8 @@ test-vllm:
 	PYTHON="$(PYTHON)" bash tests/engines/vllm_environment/setup.sh .venv-vllm
 	VLLM_CPU_KVCACHE_SPACE=1 .venv-vllm/bin/python -m pytest tests/engines/vllm_environment
 
-# Tests that need a browser or bubblewrap are skipped where neither is there nor can be had; the last lines of the
-# tests say so.
+# Tests that need a browser or bubblewrap are skipped where these are missing and cannot be installed; the last lines
+# of the tests say so.
 browser: setup
 	-$(BIN)/bough env setup web
 
@@ -35,13 +36,20 @@ check: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+# The site, in site/; a broken link or anchor fails.
+docs: $(DOCS)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+
+wheel: setup
+	$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps --no-build-isolation --wheel-dir dist .
+
 format: setup
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
 setup: $(READY)
 
-# torch first and exactly: a later line that merely admits it would pull its CUDA build and packages.
+# torch first and exactly: a looser requirement would pull its CUDA build and packages.
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -c "import sys; sys.exit('Bough needs Python 3.11 or newer, this is ' + sys.version) if sys.version_info < (3, 11) else None"
 	$(PYTHON) -m venv $(VENV)
@@ -49,9 +57,13 @@ $(READY): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[datasets,mlflow,web,interpreter,viewer,dev]'
 	touch $(READY)
 
+$(DOCS): $(READY)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[docs]'
+	touch $(DOCS)
+
 # The versions that every machine gets: what a fresh environment resolves to today.
-lock: setup
+lock: $(DOCS)
 	$(BIN)/python -m pip freeze --exclude-editable | sed 's/+cpu//' > constraints.txt
 
 clean:
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis dist build
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis dist build site

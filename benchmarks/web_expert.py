@@ -18,7 +18,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import NamedTuple
 
-from bough.environments.base import WorldError
+from bough.environments.base import EnvironmentFailedError
 from bough.types import Task
 from bough.worlds.web.environment import SEEDS_PER_SPLIT, Web
 from bough.worlds.web.expert import EXPERTS
@@ -63,7 +63,7 @@ async def main() -> None:
                 try:
                     results[page].append(await play(page, seed))
                     break
-                except WorldError as error:
+                except EnvironmentFailedError as error:
                     redone += 1
                     print(f"{page} {seed}: {error}", flush=True)
         if len(results[page]) == options.seeds:

@@ -107,7 +107,10 @@ def main() -> None:
         "episodes asked for": (options.episodes, options.episodes),
         "episodes on file": (len(disturbed.episodes), len(quiet.episodes)),
         "episodes lost": (len(disturbed.report["lost"]), len(quiet.report["lost"])),
-        "faults, all the world's": (disturbed.report["faults"].get("world", 0), quiet.report["faults"].get("world", 0)),
+        "faults, all of the environment": (
+            disturbed.report["faults"].get("environment", 0),
+            quiet.report["faults"].get("environment", 0),
+        ),
         "episodes that were played again": (len(again), 0),
         "most retries of one episode": (max(again, default=0), 0),
         "successes": (disturbed.report["successes"], quiet.report["successes"]),

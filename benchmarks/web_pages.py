@@ -17,7 +17,7 @@ from collections.abc import Awaitable, Callable
 from importlib.metadata import version
 from pathlib import Path
 
-from bough.environments.base import WorldError
+from bough.environments.base import EnvironmentFailedError
 from bough.types import Task
 from bough.worlds.web.environment import Web
 from bough.worlds.web.expert import EXPERTS
@@ -41,7 +41,7 @@ async def attempt(page: str, seed: int, choose: Choose, turns: int = Web.max_tur
                 if seen.done:
                     return shown, seen.reward, bool(seen.success)
             return shown, None, False
-        except WorldError:
+        except EnvironmentFailedError:
             if tries == 4:
                 raise
         finally:

@@ -1,12 +1,28 @@
-"""The code blocks of a page of documentation: found, and run as they stand there, on the tiny model for speed."""
+"""The code blocks of a page of documentation: found, and run as they stand, with the tiny model for speed.
 
-import os
+| language | in a test |
+|---|---|
+| `sh` | each line is run; of a `make` line only the target is looked up |
+| `python` | run, or saved where its first line is a comment with a file name |
+| `yaml` | saved where its first line is a comment with a file name |
+| `bash` | needs hours or a GPU: the settings of each `bough` line are read, nothing is run |
+"""
+
 import re
+import shlex
 import shutil
 import subprocess
+import sys
 from pathlib import Path
+from urllib.request import urlopen
+
+from bough.cli import main
+from bough.config import flags
+from bough.verbs import VERBS, resolve
 
 ROOT = Path(__file__).parents[1]
+# A model made for tests is not on the Hub; the push needs a name for it there.
+ADDED = {"push": ["--base-model", "org/base"]}
 
 
 def blocks(page: str, *languages: str) -> list[tuple[str, str]]:
@@ -16,16 +32,59 @@ def blocks(page: str, *languages: str) -> list[tuple[str, str]]:
 
 
 def lines(text: str) -> list[str]:
-    return list(filter(None, map(str.strip, text.splitlines())))
+    """The commands of a block; a line that ends in a backslash continues on the next."""
+    return list(filter(None, map(str.strip, text.replace("\\\n", " ").splitlines())))
 
 
-def lay_out(folder: Path) -> Path:
-    """The folder as a reader has it who stands in a checkout: the examples are there."""
+def run_page(page: str, folder: Path) -> int:
+    """Runs every block of a page in `folder`, the working directory, which has the examples; returns their number."""
     shutil.copytree(ROOT / "examples", folder / "examples")
-    return folder
+    found = blocks(page, "sh", "bash", "python", "yaml")
+    for language, text in found:
+        called = re.match(r"# ([\w-]+\.(?:py|yaml))\n", text)
+        if called is not None:
+            (folder / called[1]).write_text(text)
+        elif language == "python":
+            exec(compile(text, "page", "exec"), {"__name__": "page"})
+        elif language in ("sh", "bash"):
+            for line in lines(text):
+                run_line(line, folder) if language == "sh" else check_line(line)
+    return len(found)
 
 
-def run(command: list[str], folder: Path) -> None:
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, env=environment)
-    assert done.returncode == 0, f"{' '.join(command)}\n{done.stdout}\n{done.stderr}"
+def run_line(line: str, folder: Path) -> None:
+    """Runs one line of a shell block; `bough` commands run in this process, which has torch loaded already."""
+    words = shlex.split(line, comments=True)
+    if words[0] == "make":
+        assert f"\n{words[1]}:" in (ROOT / "Makefile").read_text(), line
+    elif words[0] != "bough":
+        subprocess.run(["bash", "-c", line], cwd=folder, check=True)
+    elif words[1] == "view" and "--export" not in words:
+        look_at(words, folder)
+    else:
+        assert main([*words[1:], *ADDED.get(words[1], [])]) == 0, line
+
+
+def check_line(line: str) -> None:
+    """Reads the settings of a `bough` command, whichever program launches it."""
+    found = re.search(r"(?:^|-m )bough (.+)", line)
+    if found is None:
+        return
+    words = shlex.split(found[1], comments=True)
+    name = words[0] if words[0] in VERBS else " ".join(words[:2])
+    config = resolve(VERBS[name].config)
+    flags.parse(config, flags.build(config, f"bough {name}"), words[len(name.split()) :])
+
+
+def look_at(words: list[str], folder: Path) -> None:
+    """A server answers until it is stopped: its page is requested once."""
+    command = [sys.executable, "-m", *words, "--port", "0"]
+    with subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, text=True) as server:
+        try:
+            assert server.stdout is not None
+            address = next((line for line in server.stdout if line.startswith("http://127.0.0.1:")), None)
+            assert address is not None, f"{' '.join(words)} does not print its address"
+            with urlopen(address.strip()) as page:
+                assert page.status == 200
+        finally:
+            server.terminate()

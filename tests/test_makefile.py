@@ -1,11 +1,14 @@
-"""What `make demo` and `make test` run, with a stand-in for the environment that they set up."""
+"""What the make targets run, with a stand-in for the environment that they set up, and what hosted CI runs."""
 
 import os
+import re
 import shutil
 import subprocess
+import tomllib
 from pathlib import Path
 
 import pytest
+import yaml
 
 from tests.blocks import ROOT
 
@@ -18,15 +21,16 @@ case "$*" in {failing}) exit 1;; esac
 
 @pytest.fixture
 def make(tmp_path: Path):
-    """Runs a target with programs that only say what they were asked; some of it fails."""
+    """Runs a target with programs that only print their arguments; those that match `failing` fail."""
 
     def run(target: str, failing: str = "nothing") -> tuple[int, list[str]]:
         place = tmp_path / "bin"
         place.mkdir()
-        for name in ("bough", "python", "ruff", "mypy"):
+        for name in ("bough", "python", "ruff", "mypy", "mkdocs"):
             (place / name).write_text(STAND_IN.format(failing=failing))
             (place / name).chmod(0o755)
-        (tmp_path / "ready").touch()  # newer than what it depends on
+        for name in ("ready", "docs-ready"):
+            (tmp_path / name).touch()  # newer than what it depends on
         environment = {name: value for name, value in os.environ.items() if not name.startswith("MAKE")}
         command = ["make", "--silent", target, f"VENV={tmp_path}"]
         done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=60)
@@ -54,3 +58,18 @@ def test_the_tests_run_with_a_browser_and_bubblewrap_or_without(make, failing):
     status, lines = make("test", failing=failing)
     assert status == 0
     assert lines[:2] == ["bough env setup web", "bough env setup interpreter"] and "-m pytest" in lines[2]
+
+
+def test_the_site_is_built_strictly(make):
+    assert make("docs") == (0, ["mkdocs build --quiet"])
+    assert "\nstrict: true\n" in (ROOT / "mkdocs.yml").read_text()
+
+
+def test_hosted_ci_runs_the_make_targets_on_every_supported_python():
+    workflow = yaml.safe_load((ROOT / ".github" / "workflows" / "ci.yml").read_text())
+    classifiers = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["classifiers"]
+    matrix = workflow["jobs"]["test"]["strategy"]["matrix"]
+    assert matrix["python"] == re.findall(r":: (3\.\d+)", " ".join(classifiers))
+    assert matrix["os"] == ["ubuntu-24.04", "ubuntu-24.04-arm"]
+    commands = {name: [step["run"] for step in job["steps"] if "run" in step] for name, job in workflow["jobs"].items()}
+    assert commands == {"test": ["make check", "make test"], "docs": ["make docs", "make wheel"]}

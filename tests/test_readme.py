@@ -1,50 +1,41 @@
-"""Every block of the README runs as it stands there, on the tiny model for speed."""
+"""The README: its blocks run, what it names exists, and it stays short."""
 
 import re
-import shlex
-import sys
 from pathlib import Path
 
 import pytest
 
-import bough
-from tests.blocks import ROOT, blocks, lay_out, lines, run
+from bough.verbs import VERBS
+from tests.blocks import ROOT, run_page
 
 README = (ROOT / "README.md").read_text()
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return lay_out(tmp_path_factory.mktemp("readme"))
+def test_every_block_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert run_page(README, tmp_path) == 3
 
 
-def test_every_block_runs(folder: Path):
-    ran = 0
-    for language, text in blocks(README, "sh", "python"):
-        if language == "python":
-            run([sys.executable, "-c", text], folder)
-            ran += 1
-            continue
-        for line in lines(text):
-            if line.startswith("bough "):
-                run([sys.executable, "-m", *shlex.split(line)], folder)
-                ran += 1
-            else:
-                target = line.split()[1]
-                assert line.startswith("make ") and f"\n{target}:" in (ROOT / "Makefile").read_text()
-    assert ran >= 10
-
-
-def test_every_file_and_command_it_names_exists():
+def test_files_commands_and_links_that_it_names_exist():
     for path in re.findall(r"`((?:src|examples|benchmarks|docs)/[\w./-]+)`", README):
         assert (ROOT / path).exists(), path
-    from bough.verbs import VERBS
-
+    for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", README):
+        assert (ROOT / target).exists(), target
     for verb in re.findall(r"`bough (\w+)", README):
         assert any(name.split()[0] == verb for name in VERBS), verb
 
 
-def test_what_the_package_offers_is_there():
-    for name in bough.__all__:
-        assert getattr(bough, name) is not None
-    assert set(bough.__all__) == set(bough._HOME)
+def test_it_has_at_most_900_words():
+    assert len(README.split()) <= 900
+
+
+def test_its_tables_are_those_of_the_results():
+    """The demo's table as printed, and ratios and rates that the pages of results have too."""
+    results, speed = ((ROOT / "docs" / name).read_text() for name in ("results.md", "speed.md"))
+    (table,) = re.findall(r"^```text\n(evaluation .*?)^```", README, flags=re.DOTALL | re.MULTILINE)
+    assert table in results
+    for ratio in re.findall(r"\*\*([\d.]+×)\*\*", README):
+        assert f"**{ratio}**" in speed, ratio
+    for rate in re.findall(r"\d+\.\d%", README):
+        assert rate in results, rate

@@ -33,7 +33,7 @@ LIMIT_S = 60
 RECIPE = """\
 name: base
 model: tiny
-world: {environment: household, max_turns: 6, max_new_tokens: 4}
+defaults: {environment: household, max_turns: 6, max_new_tokens: 4}
 stages:
   - collect: {name: expert, model: expert, tasks: 2}
   - demos:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from bough.api.training import dpo, grpo, sft
     from bough.config.sampling import SamplingConfig
     from bough.engines.local.engine import LocalEngine
-    from bough.environments.base import Environment, Observation, WorldError
+    from bough.environments.base import Environment, EnvironmentFailedError, Observation
     from bough.environments.tools import ToolEnvironment, ToolError, tool
     from bough.errors import BoughError, InputError
     from bough.methods.advantages import group_advantages
@@ -57,7 +57,7 @@ _HOMES = {
     "bough.api.training": ("dpo", "grpo", "sft"),
     "bough.config.sampling": ("SamplingConfig",),
     "bough.engines.local.engine": ("LocalEngine",),
-    "bough.environments.base": ("Environment", "Observation", "WorldError"),
+    "bough.environments.base": ("Environment", "Observation", "EnvironmentFailedError"),
     "bough.environments.tools": ("ToolEnvironment", "ToolError", "tool"),
     "bough.errors": ("BoughError", "InputError"),
     "bough.methods.advantages": ("group_advantages",),
@@ -77,6 +77,7 @@ __all__ = [
     "Checkup",
     "Compared",
     "Environment",
+    "EnvironmentFailedError",
     "Evaluation",
     "Facts",
     "Group",
@@ -101,7 +102,6 @@ __all__ = [
     "TrainedModel",
     "Trajectory",
     "Turn",
-    "WorldError",
     "Writer",
     "card",
     "check",

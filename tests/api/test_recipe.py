@@ -10,7 +10,7 @@ from tests.api.letters import WriteLetter
 RECIPE = """\
 name: letters
 model: tiny
-world: {environment: WriteLetter, max_new_tokens: 4, tasks: 3}
+defaults: {environment: WriteLetter, max_new_tokens: 4, tasks: 3}
 stages:
   - collect: {model: expert}
   - demos: {}

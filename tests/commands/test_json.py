@@ -50,7 +50,7 @@ def test_a_recipes_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     (tmp_path / "mine.yaml").write_text(
         "stages:\n  - collect: {model: expert, tasks: 2}\n  - eval: {model: [expert], tasks: 2}\n"
     )
-    environment = f"world.environment={COUNTING[1]}"
+    environment = f"defaults.environment={COUNTING[1]}"
     run = tmp_path / "runs/mine"
     assert main(["run", str(tmp_path / "mine.yaml"), "-o", str(run), "--set", environment, "--report-to", "none"]) == 0
     capsys.readouterr()

@@ -4,7 +4,7 @@ from typing import Any
 from bough.cli import main
 from tests.cards import folders
 
-COUNTING = "world.environment=tests.environments.worlds:Counting"
+COUNTING = "defaults.environment=tests.environments.worlds:Counting"
 RECIPE = """\
 stages:
   - collect: {model: expert, tasks: 3}

@@ -6,7 +6,7 @@ import pytest
 from bough.config.rollouts import LimitsConfig
 from bough.curation.branches import Branch, BranchAgent, at_round
 from bough.engines.base import Answer
-from bough.environments.base import Observation, WorldError
+from bough.environments.base import EnvironmentFailedError, Observation
 from bough.environments.replay import ReplayError
 from bough.rollouts.agents import ExpertAgent
 from bough.rollouts.episode import play
@@ -84,10 +84,10 @@ def test_the_environment_at_a_round_is_closed_whatever_happens():
 
     asyncio.run(visit(Kept, 2))
     assert [world.closed for world in Kept.made] == [1]
-    with pytest.raises(WorldError, match="ZeroDivisionError: oops"):
+    with pytest.raises(EnvironmentFailedError, match="ZeroDivisionError: oops"):
         asyncio.run(visit(Broken, 0))
     assert Broken.made[-1].closed == 1
-    with pytest.raises(WorldError, match="oops"):
+    with pytest.raises(EnvironmentFailedError, match="oops"):
         asyncio.run(visit(Broken, 1))
 
 

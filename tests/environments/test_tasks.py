@@ -8,7 +8,7 @@ import pytest
 from pydantic import Field
 
 from bough.config.base import Config
-from bough.environments.base import WorldError
+from bough.environments.base import EnvironmentFailedError
 from bough.environments.tasks import configured, first_tasks, tasks_of
 from bough.errors import InputError
 from bough.types import Task
@@ -139,7 +139,7 @@ def test_tasks_that_cannot_be_made_are_the_environments_fault(given: Any, compla
                 raise given
             yield given
 
-    with pytest.raises(WorldError, match=complaint):
+    with pytest.raises(EnvironmentFailedError, match=complaint):
         next(tasks_of(Wrong, options={}))
 
 

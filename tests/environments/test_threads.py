@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from bough.environments import threads
-from bough.environments.base import WorldError
+from bough.environments.base import EnvironmentFailedError
 from bough.environments.threads import BlockedError, LoopThread, take_thread
 
 DONE = threading.Event()
@@ -62,7 +62,7 @@ def test_a_thread_that_blocks_is_left_behind_and_takes_its_other_users_along(mon
 
     timed_out, other = asyncio.run(both())
     assert isinstance(timed_out, TimeoutError)
-    assert isinstance(other, WorldError) and "shared a thread" in str(other)
+    assert isinstance(other, EnvironmentFailedError) and "shared a thread" in str(other)
     assert take_thread() is not first, "the next user gets a thread that works"
 
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from bough.cli import main
-from bough.environments.base import Observation, WorldError
+from bough.environments.base import EnvironmentFailedError, Observation
 from bough.environments.isolated import Isolated
 from bough.environments.tools import ToolEnvironment, ToolError, tool
 from bough.speech import hermes
@@ -139,7 +139,9 @@ def test_a_reply_without_a_call_is_invalid_unless_the_author_takes_answers():
 
 
 def test_a_tool_that_raises_is_the_environments_failure_with_its_place():
-    with pytest.raises(WorldError, match=r"(?s)step raised KeyError: 'missing' \(.*test_tools\.py:\d+\).* in breaks: "):
+    with pytest.raises(
+        EnvironmentFailedError, match=r"(?s)step raised KeyError: 'missing' \(.*test_tools\.py:\d+\).* in breaks: "
+    ):
         played(said(call("breaks")))
 
 

@@ -4,7 +4,7 @@ import itertools
 from collections.abc import Iterator
 from typing import Any
 
-from bough.environments.base import Environment, Observation, WorldError
+from bough.environments.base import Environment, EnvironmentFailedError, Observation
 from bough.types import Task
 
 
@@ -92,7 +92,7 @@ class Breaking(Counting):
         left = self.broken.get(self.task.id, 0)
         if left:
             self.broken[self.task.id] = left - 1
-            raise WorldError("the browser died")
+            raise EnvironmentFailedError("the browser died")
         return await super().start()
 
 

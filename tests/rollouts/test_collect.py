@@ -57,7 +57,7 @@ def test_a_world_that_breaks_costs_a_retry_and_no_episode():
     Breaking.broken = {"t1": 2, "t3": 1}
     tally, kept = collected(environment_class=Breaking, wanted=list(attempts(TASKS, 1, 0)))
     assert len(kept) == 5 and all(trajectory.success for trajectory in kept.values())
-    assert tally.faults == {"world": 3} and tally.lost == {}
+    assert tally.faults == {"environment": 3} and tally.lost == {}
     assert kept["t1#0"].info["retries"] == 2 and "retries" not in kept["t0#0"].info
 
 
@@ -65,7 +65,7 @@ def test_a_world_that_keeps_breaking_is_named_and_not_blamed_on_the_agent():
     Breaking.broken = {"t1": 99}
     tally, kept = collected(environment_class=Breaking, wanted=list(attempts(TASKS, 1, 0)), retries=1)
     assert set(kept) == {"t0#0", "t2#0", "t3#0", "t4#0"} and tally.episodes == 4
-    assert tally.lost == {"t1#0": "the browser died"} and tally.faults == {"world": 4}, (
+    assert tally.lost == {"t1#0": "the browser died"} and tally.faults == {"environment": 4}, (
         "two tries, and two more at the end"
     )
 
@@ -74,7 +74,7 @@ def test_an_episode_that_is_unlucky_too_often_gets_its_turn_at_the_end():
     Breaking.broken = {"t1": 3}
     tally, kept = collected(environment_class=Breaking, wanted=list(attempts(TASKS, 1, 0)), retries=1)
     assert list(kept)[-1] == "t1#0" and kept["t1#0"].info["retries"] == 3 and kept["t1#0"].success
-    assert tally.lost == {} and tally.faults == {"world": 3}
+    assert tally.lost == {} and tally.faults == {"environment": 3}
 
 
 def test_engine_faults_are_counted_apart():

@@ -6,7 +6,7 @@ import pytest
 
 from bough.config.rollouts import LimitsConfig
 from bough.engines.base import EngineError
-from bough.environments.base import Environment, Observation, WorldError
+from bough.environments.base import Environment, EnvironmentFailedError, Observation
 from bough.errors import InputError, RewardRangeError
 from bough.rollouts.agents import ExpertAgent
 from bough.rollouts.collect import Attempt, collect
@@ -112,13 +112,13 @@ def test_a_world_that_hangs_raises_or_answers_nonsense_is_broken():
         async def start(self) -> Any:
             return "Hello"
 
-    with pytest.raises(WorldError, match=r"step took longer than 0.01 s"):
+    with pytest.raises(EnvironmentFailedError, match=r"step took longer than 0.01 s"):
         played("1", environment_class=Hanging, step_timeout_s=0.01)
-    with pytest.raises(WorldError, match="step raised KeyError: 'x'"):
+    with pytest.raises(EnvironmentFailedError, match="step raised KeyError: 'x'"):
         played("1", environment_class=Raising)
-    with pytest.raises(WorldError, match="start must end with something for the agent"):
+    with pytest.raises(EnvironmentFailedError, match="start must end with something for the agent"):
         played("1", environment_class=Silent)
-    with pytest.raises(WorldError, match="start returned a str"):
+    with pytest.raises(EnvironmentFailedError, match="start returned a str"):
         played("1", environment_class=Wrong)
 
 
@@ -145,9 +145,9 @@ def test_a_world_with_a_time_limit_of_its_own_is_broken_when_it_passes():
         async def start(self) -> Observation:
             raise TimeoutError("no connection")
 
-    with pytest.raises(WorldError, match="step raised TimeoutError: the database did not answer"):
+    with pytest.raises(EnvironmentFailedError, match="step raised TimeoutError: the database did not answer"):
         played("1", environment_class=Waiting, episode_timeout_s=60)
-    with pytest.raises(WorldError, match="start raised TimeoutError: no connection"):
+    with pytest.raises(EnvironmentFailedError, match="start raised TimeoutError: no connection"):
         played("1", environment_class=Unreachable)
 
 
@@ -165,7 +165,7 @@ def test_a_world_that_cannot_be_made_is_broken_unless_it_names_a_mistake():
         def __init__(self, task: Task) -> None:
             raise InputError("no such page")
 
-    with pytest.raises(WorldError, match=r"Unlicensed\(task\) raised RuntimeError: no licence"):
+    with pytest.raises(EnvironmentFailedError, match=r"Unlicensed\(task\) raised RuntimeError: no licence"):
         played("1", environment_class=Unlicensed)
     with pytest.raises(InputError, match="no such page"):
         played("1", environment_class=Particular)
@@ -184,9 +184,9 @@ def test_an_expert_that_stumbles_and_a_reward_that_is_no_number_are_the_worlds(c
         async def close(self) -> None:
             raise OSError("still busy")
 
-    with pytest.raises(WorldError, match="expert raised KeyError: 'map'"):
+    with pytest.raises(EnvironmentFailedError, match="expert raised KeyError: 'map'"):
         asyncio.run(play(Stumbling, TASK, ExpertAgent(), id="a#0", seed=0, limits=LimitsConfig()))
-    with pytest.raises(WorldError, match="step gave the reward nan"):
+    with pytest.raises(EnvironmentFailedError, match="step gave the reward nan"):
         played("1", environment_class=Unscored)
     assert played("1", "2", "3", environment_class=Clinging).turns, "what was played stays played"
     assert "close raised OSError: still busy" in caplog.text
@@ -198,7 +198,7 @@ def test_a_reward_that_is_no_finite_number_is_a_fault_of_the_world(reward: Any):
         async def step(self, reply: str) -> Observation:
             return Observation.end(success=True, reward=reward)
 
-    with pytest.raises(WorldError, match=r"step gave the reward .* it must be a finite number or None"):
+    with pytest.raises(EnvironmentFailedError, match=r"step gave the reward .* it must be a finite number or None"):
         played("1", environment_class=Odd)
 
 
@@ -214,7 +214,7 @@ def test_a_reward_outside_the_declared_range_stops_the_run(reward: float):
     said = f"environment generous gave the reward {reward:g} for task {TASK.id}; its declared range is 0 to 1"
     with pytest.raises(RewardRangeError, match=said) as caught:
         played("1", environment_class=Generous)
-    assert not isinstance(caught.value, WorldError), "it is not played again"
+    assert not isinstance(caught.value, EnvironmentFailedError), "it is not played again"
     attempt = Attempt("a#0", TASK, 0)
     with pytest.raises(RewardRangeError):
         asyncio.run(collect(Generous, ExpertAgent(), [attempt], lambda *_: None, limits=LimitsConfig(), retries=2))

@@ -9,7 +9,7 @@ ROOT = Path(__file__).parents[2]
 RECIPE = """\
 name: killed
 model: tiny
-world: {max_new_tokens: 6}
+defaults: {max_new_tokens: 6}
 stages:
   - eval: {name: before, tasks: 12, temperature: 1.0}
   - collect: {name: own-play, tasks: 12, attempts: 4}
@@ -28,7 +28,7 @@ def finish(folder: Path, kills: int) -> tuple[int, list[str]]:
     """Plays the recipe to its end through this many kills at most: how many there were, and the table at the end."""
     folder.mkdir(exist_ok=True)
     (folder / "recipe.yaml").write_text(RECIPE)
-    world = "world.environment=tests.online.letters:Letters"  # a file names no code
+    world = "defaults.environment=tests.online.letters:Letters"  # a file names no code
     verb = ["run", "recipe.yaml", "--output-dir", "run", "--report-to", "none", "--set", world]
     command = [sys.executable, "-m", "tests.training.killed_run", str(kills), "5", *verb]
     path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])

@@ -10,7 +10,7 @@ from bough.runs.recipe import Recipe, find_recipe, load_recipe, plan
 
 TEXT = """\
 model: tiny
-world: {environment: household}
+defaults: {environment: household}
 stages:
   - collect: {name: demonstrations, tasks: 4}
   - demos:
@@ -44,11 +44,11 @@ def test_the_name_is_the_files(file: Path):
     assert load_recipe(file, {}).name == "mine"
 
 
-def test_settings_are_changed_by_verb_by_name_and_in_the_world(file: Path):
-    changes = {"model": "smollm2", "world.options.types": ["a"], "demonstrations.tasks": 9, "dpo.beta": 0.5}
+def test_settings_are_changed_by_verb_by_name_and_in_the_defaults(file: Path):
+    changes = {"model": "smollm2", "defaults.options.types": ["a"], "demonstrations.tasks": 9, "dpo.beta": 0.5}
     recipe = load_recipe(file, changes)
     stages = plan(recipe)
-    assert recipe.model == "smollm2" and recipe.world["options"] == {"types": ["a"]}
+    assert recipe.model == "smollm2" and recipe.defaults["options"] == {"types": ["a"]}
     assert stages[0].settings["tasks"] == 9
     assert [stage.settings.get("beta") for stage in stages] == [None, None, None, 0.5, None, 0.5, None]
     assert "tasks" not in plan(load_recipe(file, {"collect.attempts": 3}))[2].settings
@@ -94,8 +94,8 @@ def test_what_cannot_be_changed_or_meant_is_said(tmp_path: Path, text: str, chan
 
 
 def test_an_empty_world_can_be_given_settings(tmp_path: Path):
-    (tmp_path / "mine.yaml").write_text("world:\nstages: [{demos: }]")
-    assert load_recipe(tmp_path / "mine.yaml", {"world.max_turns": 3}).world == {"max_turns": 3}
+    (tmp_path / "mine.yaml").write_text("defaults:\nstages: [{demos: }]")
+    assert load_recipe(tmp_path / "mine.yaml", {"defaults.max_turns": 3}).defaults == {"max_turns": 3}
 
 
 def test_a_shipped_recipe_is_found_by_name_and_others_by_file():
@@ -105,7 +105,7 @@ def test_a_shipped_recipe_is_found_by_name_and_others_by_file():
 
 
 CODE = """\
-world: {environment: "evil.py:X"}
+defaults: {environment: "evil.py:X"}
 stages:
   - collect: {name: own, environment: "evil:Y", tasks: 4}
   - repeat: {rounds: 2, stages: [{grpo: {rewards: {"evil.py:f": 1, outcome: 1}}}]}
@@ -119,16 +119,16 @@ def test_a_recipe_cannot_name_code_unless_the_command_line_does(tmp_path: Path):
     with pytest.raises(InputError) as error:
         load_recipe(tmp_path / "mine.yaml", {})
     assert error.value.problems == [
-        "world.environment is 'evil.py:X'; --set world.environment=evil.py:X",
+        "defaults.environment is 'evil.py:X'; --set defaults.environment=evil.py:X",
         "own.environment is 'evil:Y'; --set own.environment=evil:Y",
         "grpo.rewards is 'evil.py:f'; --set 'grpo.rewards={evil.py:f: 1}'",
         "groups.rewards is 'evil.py:g'; --set 'groups.rewards={evil.py:g: 1}'",
         "pairs.rules is 'evil.py:R'; --set pairs.rules=evil.py:R",
     ]
-    given = ["world={environment: evil.py:X}", "own.environment=evil:Y"]
+    given = ["defaults={environment: evil.py:X}", "own.environment=evil:Y"]
     given += ["grpo.rewards={evil.py:f: 1}", "groups.rewards={evil.py:g: 2}", "pairs.rules=evil.py:R"]
     recipe = load_recipe(tmp_path / "mine.yaml", RunConfig(recipe="mine.yaml", set=given).set)  # type: ignore[arg-type]
-    assert recipe.world == {"environment": "evil.py:X"}
+    assert recipe.defaults == {"environment": "evil.py:X"}
 
 
 @pytest.mark.parametrize("name", ["../../other", "..", "/etc", "a/b", ".x", "a b", ""])

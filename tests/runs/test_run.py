@@ -24,7 +24,7 @@ COUNTING = "tests.environments.worlds:Counting"
 
 
 def recipe(*stages: Any, **more: Any) -> Recipe:
-    return Recipe(name="test", model="tiny", world={"environment": COUNTING}, stages=list(stages), **more)
+    return Recipe(name="test", model="tiny", defaults={"environment": COUNTING}, stages=list(stages), **more)
 
 
 def played(folder: Path, *stages: Any, **more: Any) -> list[str]:
@@ -253,8 +253,8 @@ def test_another_name_of_a_setting_is_that_setting(tmp_path: Path):
 
 def test_a_setting_of_the_world_that_nobody_has_is_named(tmp_path: Path):
     world = {"environment": COUNTING, "max_turn": 3, "episodes": 2}
-    with pytest.raises(InputError, match=r"world.max_turn: no stage has such a setting; did you mean max_turns"):
-        Run(Recipe(name="test", model="tiny", world=world, stages=[COLLECT]), tmp_path / "run")
+    with pytest.raises(InputError, match=r"defaults.max_turn: no stage has such a setting; did you mean max_turns"):
+        Run(Recipe(name="test", model="tiny", defaults=world, stages=[COLLECT]), tmp_path / "run")
 
 
 def test_in_a_later_round_the_gate_compares_with_the_round_before(tmp_path: Path, plays: dict[str, str]):
@@ -363,7 +363,7 @@ def test_a_stage_in_use_is_not_deleted_when_its_settings_change(tmp_path: Path, 
 
 def test_a_start_that_failed_does_not_keep_another_recipe_out(tmp_path: Path):
     folder = tmp_path / "run"
-    other = Recipe(name="other", model="tiny", world={"environment": COUNTING}, stages=[COLLECT])
+    other = Recipe(name="other", model="tiny", defaults={"environment": COUNTING}, stages=[COLLECT])
     with pytest.raises(InputError, match="nowhere"):
         played(folder, {"sft": {"train_file": str(tmp_path / "nowhere.jsonl"), "max_steps": 1}})
     assert (folder / "01-sft").is_dir()

@@ -18,7 +18,7 @@ RECIPE = {
     "name": "household-agent",
     "about": "Demonstrations, SFT at two learning rates, own play, preference pairs, DPO.",
     "model": "tiny",
-    "world": {"environment": "household", "max_turns": 14, "max_new_tokens": 16},
+    "defaults": {"environment": "household", "max_turns": 14, "max_new_tokens": 16},
     "stages": [
         {"collect": {"name": "demonstrations", "model": "expert", "tasks": 24}},
         {"demos": {}},

@@ -73,7 +73,7 @@ def fill_hostile(folder: Path) -> None:
         {"verb": EVIL, "name": EVIL, "inputs": {EVIL: EVIL}, "outputs": {EVIL: EVIL}, "note": EVIL, "seconds": 1},
     )
     write_json(stage / "report.json", {EVIL: 1.0, "logprob_gap_mean": 1, "logprob_gap_max": 1, "rescored_tokens": 2})
-    recipe = {"name": EVIL, "about": EVIL, "model": EVIL, "world": {"environment": EVIL}}
+    recipe = {"name": EVIL, "about": EVIL, "model": EVIL, "defaults": {"environment": EVIL}}
     (folder / "recipe.yaml").write_text(json.dumps(recipe | {"stages": [{EVIL: {"name": EVIL}}]}))
     training = folder / "train"
     training.mkdir()

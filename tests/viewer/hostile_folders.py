@@ -33,7 +33,7 @@ def rounds(folder: Path) -> None:
 
 
 def aliases(folder: Path) -> None:
-    place = stage(folder, f"name: x\nstages: [{{sft: }}]\nworld:\n  {ALIAS_BOMB.replace(chr(10), chr(10) + '  ')}")
+    place = stage(folder, f"name: x\nstages: [{{sft: }}]\ndefaults:\n  {ALIAS_BOMB.replace(chr(10), chr(10) + '  ')}")
     settings(place, ALIAS_BOMB)
 
 

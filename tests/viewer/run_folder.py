@@ -55,7 +55,7 @@ def fill(folder: Path, bough: Callable[[Sequence[str]], int]) -> None:
         "about": "a run to look at",
         "model": "smollm2",
         "seed": 0,
-        "world": {"environment": "household"},
+        "defaults": {"environment": "household"},
         "stages": [
             {"collect": {"name": "demonstrations"}}, {"collect": {"name": "rollouts"}}, {"pairs": {}}, {"groups": {}},
             {"dpo": {}}, {"eval": {}}, {"collect": {"name": "sampled"}},

@@ -1,4 +1,4 @@
-"""The base model as the world knows it: its name on the Hub, its licence, and what to know before using it."""
+"""The base model: its name on the Hub, its licence, and what to know before using it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Markdown out of text that others wrote: models, worlds and data files are quoted, never obeyed."""
+"""Markdown out of text that others wrote: models, environments and data files are quoted, never obeyed."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ class RunConfig(Config):
     )
     set: Annotated[dict[str, JsonValue], BeforeValidator(key_values)] = Field(
         {},
-        description="change the recipe: model=…, seed=…, world.max_turns=…, or STAGE.SETTING=… (a command or a name)",
+        description="change it: model=…, seed=…, defaults.max_turns=…, or STAGE.SETTING=… (a command or a name)",
     )
     report_to: list[Literal["mlflow", "wandb", "tensorboard", "none"]] | None = Field(
         None, description="trackers to use in addition to the run folder, or none (default: mlflow if it is installed)"

@@ -27,7 +27,7 @@ from bough.curation.round_pairs import round_pair
 from bough.curation.rounds import Round
 from bough.digest import derived_seed
 from bough.engines.base import Answer, ContextFullError, EngineError
-from bough.environments.base import Environment, WorldError
+from bough.environments.base import Environment, EnvironmentFailedError
 from bough.environments.replay import ReplayError
 from bough.environments.rules import action_of
 from bough.ledger import Ledger
@@ -145,7 +145,7 @@ class Miner:
             return "cannot_replay"
         except ContextFullError:
             return "context_full"
-        except (WorldError, EngineError):
+        except (EnvironmentFailedError, EngineError):
             return "environment_or_engine_failed"
 
     async def _compare(self, one: Round, options: list[Option], against: str) -> Pair | str:

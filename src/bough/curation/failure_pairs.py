@@ -23,7 +23,7 @@ from bough.curation.round_pairs import StateTree, moved, round_pair
 from bough.curation.rounds import Round
 from bough.curation.source import SourcedTrajectory
 from bough.curation.states import states
-from bough.environments.base import Environment, WorldError
+from bough.environments.base import Environment, EnvironmentFailedError
 from bough.environments.replay import ReplayError
 from bough.environments.rules import Rule, action_of
 from bough.ledger import Ledger
@@ -153,7 +153,7 @@ async def _from_expert(item: SourcedTrajectory, at: int, environment_class: type
             observation = await environment.step(reply)
     except ReplayError:
         return Correction(None, {}, "cannot_replay")
-    except WorldError:
+    except EnvironmentFailedError:
         return Correction(None, {}, "environment_failed")
     turn = Turn(
         reply=Message(role="assistant", content=reply),

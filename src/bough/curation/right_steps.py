@@ -20,7 +20,7 @@ from bough.curation.branches import REPLAYS, at_round
 from bough.curation.lookup import EnvironmentOf, RulesOf
 from bough.curation.round_pairs import round_pair
 from bough.curation.source import SourcedTrajectory
-from bough.environments.base import Environment, WorldError
+from bough.environments.base import Environment, EnvironmentFailedError
 from bough.environments.replay import ReplayError
 from bough.environments.rules import MistakeRules, action_of
 from bough.ledger import Ledger
@@ -51,7 +51,7 @@ async def right_steps(
                     continue
                 ledger.keep()
                 step, worse = item.trajectory.turns[at], Turn(reply=reply)
-                info: dict[str, JsonValue] = {"by": "world", "mistake": mistake}
+                info: dict[str, JsonValue] = {"by": "environment", "mistake": mistake}
                 found.append(round_pair(item, at, step, worse, reason=RIGHT_STEP, info=info))
             return found
 
@@ -89,7 +89,7 @@ async def _no_mistake(
             answer = await environment.step(reply)
     except ReplayError:
         return "cannot_replay"
-    except WorldError:
+    except EnvironmentFailedError:
         return "environment_failed"
     before = item.trajectory.turns[at - 1].progress if at else None
     further = answer.progress is not None and before is not None and answer.progress > before

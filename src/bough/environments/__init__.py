@@ -1,1 +1,1 @@
-"""Worlds to act in. An environment is made fresh for a task and speaks messages only."""
+"""The environment contract. An environment is made fresh for a task and speaks messages only."""

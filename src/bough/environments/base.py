@@ -181,13 +181,13 @@ class NoTasksError(BoughError):
     exit_code = 2
 
 
-class WorldError(BoughError):
+class EnvironmentFailedError(BoughError):
     """The environment failed (a browser died, its code raised): not the agent's fault.
 
     The episode is played again from the start, and the failure is counted.
     """
 
 
-def blame(what: str, error: BaseException) -> WorldError:
-    """The WorldError of whatever `what` raised, with the place in the author's code."""
-    return WorldError(describe_failure(what, error))
+def blame(what: str, error: BaseException) -> EnvironmentFailedError:
+    """The EnvironmentFailedError of whatever `what` raised, with the place in the author's code."""
+    return EnvironmentFailedError(describe_failure(what, error))

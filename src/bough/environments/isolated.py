@@ -1,6 +1,6 @@
 """An environment as episodes use it: with a time limit on every call, and without affecting other episodes.
 
-Whatever its code does (raise, hang, block, return something invalid) is a `WorldError` of
+Whatever its code does (raise, hang, block, return something invalid) is a `EnvironmentFailedError` of
 this one episode. Its methods may be plain functions or `async def`; they run in a thread of
 their own, unless the class `shares_loop`.
 """
@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from bough.environments.base import Environment, Observation, WorldError, blame, check_reward
+from bough.environments.base import Environment, EnvironmentFailedError, Observation, blame, check_reward
 from bough.environments.observations import check_observation
 from bough.environments.threads import LoopThread, take_thread
 from bough.errors import BoughError
@@ -54,7 +54,7 @@ class Isolated:
         async def expert() -> str | None:
             reply = await _result("expert", self._made.expert())
             if not isinstance(reply, str | None):
-                raise WorldError(f"expert returned {_a(reply)}; it must return text or None")
+                raise EnvironmentFailedError(f"expert returned {_a(reply)}; it must return text or None")
             return reply
 
         return await self._call("expert", expert)
@@ -72,7 +72,7 @@ class Isolated:
         return await self._call("say", say)
 
     async def release(self) -> None:
-        """Calls the environment's `close`. Raises WorldError if that fails."""
+        """Calls the environment's `close`. Raises EnvironmentFailedError if that fails."""
         timeout_s = min(CLOSE_TIMEOUT_S, self.step_timeout_s)
         await self._call("close", lambda: _result("close", self._made.close()), timeout_s)
 
@@ -94,7 +94,7 @@ class Isolated:
     @property
     def _made(self) -> Environment:
         if self._environment is None:
-            raise WorldError("the environment is closed")
+            raise EnvironmentFailedError("the environment is closed")
         return self._environment
 
     async def _make(self) -> None:
@@ -156,8 +156,8 @@ async def _bounded(
             return await thread.run(attributed, timeout_s)
         async with asyncio.timeout(timeout_s):
             return await attributed()
-    except TimeoutError as error:  # ours: one of the environment's own is a WorldError by now
-        raise WorldError(f"{what} took longer than {timeout_s:g} s") from error
+    except TimeoutError as error:  # ours: one of the environment's own is a EnvironmentFailedError by now
+        raise EnvironmentFailedError(f"{what} took longer than {timeout_s:g} s") from error
 
 
 async def _result(what: str, given: Any) -> Any:
@@ -165,7 +165,7 @@ async def _result(what: str, given: Any) -> Any:
     result = await given if inspect.isawaitable(given) else given
     if inspect.iscoroutine(result):
         result.close()
-        raise WorldError(f"{what} returned a coroutine; an await is missing in it")
+        raise EnvironmentFailedError(f"{what} returned a coroutine; an await is missing in it")
     return result
 
 

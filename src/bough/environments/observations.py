@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from numbers import Real
 from typing import Any
 
-from bough.environments.base import Observation, WorldError
+from bough.environments.base import EnvironmentFailedError, Observation
 from bough.errors import short_repr
 from bough.types import Message
 
@@ -27,22 +27,25 @@ KINDS: dict[str, tuple[type[Any] | tuple[type[Any], ...], str]] = {
 
 
 def check_observation(what: str, given: Any) -> Observation:
-    """The observation that `what` returned, as it is. Raises WorldError saying what is wrong with it."""
+    """The observation that `what` returned, as it is. Raises EnvironmentFailedError saying what is wrong with it."""
     if not isinstance(given, Observation):
         name = "None" if given is None else f"a {type(given).__name__}"
-        raise WorldError(f"{what} returned {name}; it must return an Observation")
+        raise EnvironmentFailedError(f"{what} returned {name}; it must return an Observation")
     for name, (kinds, allowed) in KINDS.items():
         value = getattr(given, name)
         if not isinstance(value, kinds):
-            raise WorldError(f"{what} gave the {name} {short_repr(value)}; it must be {allowed}")
+            raise EnvironmentFailedError(f"{what} gave the {name} {short_repr(value)}; it must be {allowed}")
     for name, kind in (("messages", Message), ("tools", Mapping), ("images", bytes)):
         for value in getattr(given, name):
             if not isinstance(value, kind):
-                raise WorldError(f"{what} gave {short_repr(value)} among its {name}; it must be {KINDS[name][1]}")
+                raise EnvironmentFailedError(
+                    f"{what} gave {short_repr(value)} among its {name}; it must be {KINDS[name][1]}"
+                )
     for name in ("reward", "progress"):
         value = getattr(given, name)
         if value is not None and not _finite(value):
-            raise WorldError(f"{what} gave the {name} {short_repr(value)}; it must be a finite number or None")
+            shown = short_repr(value)
+            raise EnvironmentFailedError(f"{what} gave the {name} {shown}; it must be a finite number or None")
     _check_text(what, given)
     return given
 
@@ -58,12 +61,12 @@ def _check_text(what: str, given: Observation) -> None:
     said = [text for message in given.messages for text in (message.content, message.hint, message.reasoning)]
     texts = [text for text in [*said, given.action, given.error, given.stop] if text]
     if (size := sum(map(len, texts))) > MAX_TEXT:
-        raise WorldError(f"{what} returned {size:,} characters; at most {MAX_TEXT:,} are allowed")
+        raise EnvironmentFailedError(f"{what} returned {size:,} characters; at most {MAX_TEXT:,} are allowed")
     for text in texts:
         try:
             text.encode()
         except UnicodeEncodeError as error:
-            raise WorldError(
+            raise EnvironmentFailedError(
                 f"{what} returned text with half a surrogate pair at character {error.start + 1}; "
                 "it must be valid Unicode"
             ) from None

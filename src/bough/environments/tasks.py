@@ -16,7 +16,7 @@ from pydantic_core import to_json
 from bough.config.base import Config
 from bough.config.environment import make_options
 from bough.digest import text_digest
-from bough.environments.base import Environment, Tasks, WorldError, blame
+from bough.environments.base import Environment, EnvironmentFailedError, Tasks, blame
 from bough.environments.task_file import read_tasks
 from bough.errors import BoughError, InputError
 from bough.types import Task
@@ -62,11 +62,11 @@ def tasks_of(
 
 
 def _made(environment_class: type[Environment], options: Config, split: str, seed: int) -> Iterator[Task]:
-    """The environment's own tasks. Any exception in its code is a WorldError."""
+    """The environment's own tasks. Any exception in its code is a EnvironmentFailedError."""
     try:
         for task in _iterated(environment_class.tasks(options, split=split, seed=seed)):
             if not isinstance(task, Task):
-                raise WorldError(f"tasks gave a {type(task).__name__}; it must give tasks")
+                raise EnvironmentFailedError(f"tasks gave a {type(task).__name__}; it must give tasks")
             to_json(task)  # Python accepts half a surrogate pair as text, a file does not
             yield task
     except BoughError:

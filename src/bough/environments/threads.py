@@ -16,7 +16,7 @@ from concurrent.futures import Future, InvalidStateError, ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any, TypeVar
 
-from bough.environments.base import WorldError
+from bough.environments.base import EnvironmentFailedError
 from bough.errors import BoughError
 
 log = logging.getLogger(__name__)
@@ -69,7 +69,7 @@ class LoopThread:
 
         def begin() -> None:
             task = self._loop.create_task(settled())
-            task.add_done_callback(lambda _: _settle(answer, error=WorldError("it was cancelled")))
+            task.add_done_callback(lambda _: _settle(answer, error=EnvironmentFailedError("it was cancelled")))
             tasks.append(task)
 
         self._waiting.add(answer)
@@ -94,9 +94,9 @@ class LoopThread:
         try:
             self._loop.call_soon_threadsafe(call)
         except RuntimeError:
-            raise WorldError("its event loop was stopped") from None
+            raise EnvironmentFailedError("its event loop was stopped") from None
         if not self.alive:
-            raise WorldError("its event loop was stopped")
+            raise EnvironmentFailedError("its event loop was stopped")
 
     def leave(self) -> None:
         """Removes one user; after the last one, the thread ends."""
@@ -121,7 +121,7 @@ class LoopThread:
 
     def _give_up(self, why: str) -> None:
         for answer in list(self._waiting):
-            _settle(answer, error=WorldError(why))
+            _settle(answer, error=EnvironmentFailedError(why))
 
     def _run(self) -> None:
         try:
@@ -157,7 +157,7 @@ def take_thread() -> LoopThread:
         try:
             _threads.append(LoopThread())
         except (OSError, RuntimeError) as error:
-            raise WorldError(f"no thread can be started for the environment: {error}") from error
+            raise EnvironmentFailedError(f"no thread can be started for the environment: {error}") from error
         thread = _threads[-1]
     else:
         thread = min(_threads, key=lambda one: one.users)

@@ -3,7 +3,7 @@
 It promotes a model that is no better in at most `alpha` of all decisions, whatever the
 number of tasks; in doubt the earlier adapter is kept. That is exact where the two models
 answer alike (the same model played twice), and simulated where only their means are equal
-(docs/evaluation.md has the assumptions). Lost episodes count against the new adapter: its
+(docs/guides/evaluation.md has the assumptions). Lost episodes count against the new adapter: its
 own as failures, the earlier one's as successes.
 """
 

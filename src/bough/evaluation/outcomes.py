@@ -13,7 +13,7 @@ from bough.environments.rules import MistakeRules
 from bough.environments.tasks import digest
 from bough.types import Record, Task, Trajectory
 
-# Where the worlds say what kind of task it is.
+# Where environments name the type of a task.
 TYPE_KEYS = ("type", "task_type", "page", "kind")
 # Counted as an error of the reply already.
 NOT_COUNTED = "invalid_action"
@@ -65,7 +65,7 @@ class Outcome(Record):
 
 
 class Lost(Record):
-    """An episode that world or engine never let end, and why.
+    """An episode that did not end because the environment or the engine failed, and why.
 
     Its outcome could have been any. Results on file from before lost episodes were
     counted have no `digest`.
@@ -83,7 +83,7 @@ class Lost(Record):
 
 
 def task_type(task: Task) -> str | None:
-    """What kind of task it is, where its world says so."""
+    """The type of the task, where its environment names it."""
     return next((str(task.data[key]) for key in TYPE_KEYS if key in task.data), None)
 
 

@@ -22,7 +22,7 @@ FILE_NAME = "results.json"
 
 
 class ModelResult(Record):
-    """One model's episodes, in the order of the tasks. `lost` are those that world or engine never let end."""
+    """One model's episodes, in the order of the tasks. `lost` ones never ended: environment or engine failed."""
 
     name: str
     settings: dict[str, JsonValue] = Field({})

@@ -19,7 +19,7 @@ from bough.config.evaluation import EvalConfig
 from bough.config.rollouts import CollectConfig, LimitsConfig
 from bough.digest import derived_seed
 from bough.engines.base import EngineError
-from bough.environments.base import Environment, WorldError
+from bough.environments.base import Environment, EnvironmentFailedError
 from bough.environments.tasks import first_tasks, tasks_of
 from bough.errors import BoughError, RowError
 from bough.rollouts.agents import Agent
@@ -170,8 +170,8 @@ async def _play(
             trajectory, images = await play(
                 environment_class, attempt.task, agent, id=attempt.id, seed=attempt.seed, limits=limits
             )
-        except (WorldError, EngineError) as error:
-            tally.faults["world" if isinstance(error, WorldError) else "engine"] += 1
+        except (EnvironmentFailedError, EngineError) as error:
+            tally.faults["environment" if isinstance(error, EnvironmentFailedError) else "engine"] += 1
             tally.lost[attempt.id] = _reason(error)
             await asyncio.sleep(min(0.1 * 2 ** (again - tries.start), 5.0))
             continue
@@ -187,7 +187,7 @@ def _keep(result: tuple[Trajectory, Images], finished: Finished, tally: Tally) -
     try:
         finished(*result)
     except RowError as error:
-        tally.faults["world"] += 1
+        tally.faults["environment"] += 1
         tally.lost[result[0].id] = _reason(error)
         return False
     return True

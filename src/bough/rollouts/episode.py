@@ -24,7 +24,7 @@ from pydantic import JsonValue, ValidationError
 
 from bough.config.rollouts import LimitsConfig
 from bough.engines.base import Answer, Chat, ContextFullError, EngineError
-from bough.environments.base import Environment, Observation, WorldError
+from bough.environments.base import Environment, EnvironmentFailedError, Observation
 from bough.environments.isolated import Isolated
 from bough.formats.base import row_error
 from bough.rollouts.agents import Agent
@@ -57,7 +57,7 @@ class Episode:
 
     def begin(self, observation: Observation) -> None:
         if not observation.messages or observation.messages[-1].role == "assistant":
-            raise WorldError("start must end with something for the agent to answer")
+            raise EnvironmentFailedError("start must end with something for the agent to answer")
         self.start, self.tools = list(observation.messages), list(observation.tools)
         self._look(observation)
 
@@ -73,7 +73,9 @@ class Episode:
                 error=observation.error,
             )
         except ValidationError as error:
-            raise WorldError(f"step returned an observation that cannot be kept: {row_error(error)}") from None
+            raise EnvironmentFailedError(
+                f"step returned an observation that cannot be kept: {row_error(error)}"
+            ) from None
         self.turns.append(turn)
         self.num_prompt_tokens += answer.num_prompt_tokens
         self.num_completion_tokens += answer.num_completion_tokens
@@ -108,7 +110,7 @@ class Episode:
                 info=info,
             )
         except ValidationError as error:
-            raise WorldError(f"the episode cannot be kept: {row_error(error)}") from None
+            raise EnvironmentFailedError(f"the episode cannot be kept: {row_error(error)}") from None
 
 
 async def play(
@@ -116,7 +118,7 @@ async def play(
 ) -> tuple[Trajectory, list[tuple[int, bytes]]]:
     """Plays one episode; returns its record and the images of its observations, each with its turn.
 
-    Raises WorldError or EngineError if environment or engine failed: that says nothing
+    Raises EnvironmentFailedError or EngineError if environment or engine failed: that says nothing
     about the agent, and the episode may be played again.
     """
     episode = Episode(id, task)

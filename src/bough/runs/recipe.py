@@ -1,7 +1,7 @@
 """A recipe: a model, an environment and stages. A stage is a command and its settings, written as for the command.
 
     model: smollm2
-    world: {environment: household, max_turns: 20}
+    defaults: {environment: household, max_turns: 20}
     stages:
       - collect: {model: expert, tasks: 40}
       - demos:
@@ -48,7 +48,7 @@ class Recipe(Config):
     about: str = Field("", description="a description, for readers")
     model: str = Field("smollm2", description="the model to start from")
     seed: int = Field(0, ge=0, description="random seed; a repeated round adds its number")
-    world: dict[str, JsonValue] = Field({}, description="settings for every stage that has them")
+    defaults: dict[str, JsonValue] = Field({}, description="settings for every stage that has them")
     stages: list[dict[str, JsonValue]] = Field(min_length=1, description="commands with their settings, in order")
 
     @field_validator("name")
@@ -94,7 +94,7 @@ def shipped_recipes() -> list[str]:
 
 
 def load_recipe(path: Path, changes: Mapping[str, JsonValue]) -> Recipe:
-    """The recipe in a file with `changes`: `model=…`, `world.KEY=…`, `STAGE.KEY=…` by a stage's command or name."""
+    """The recipe in a file with `changes`: `model=…`, `defaults.KEY=…`, `STAGE.KEY=…` by a stage's command or name."""
     document = YamlFile.read(path)
     if document.problems:
         raise InputError(f"{path} is not a valid recipe:", document.problems)
@@ -215,13 +215,13 @@ def _change(values: dict[str, Any], key: str, value: JsonValue) -> str | None:
             return "stages: give one setting of one stage, as STAGE.KEY=VALUE"
         values[first] = value
         return None
-    if first == "world":
+    if first == "defaults":
         return _set(values, key, value)
     stages = list(_all_stages(values.get("stages")))
     found = [settings for verb, settings in stages if first in (verb, settings.get("name"))]
     if not found:
         names = {str(word) for verb, settings in stages for word in (verb, settings.get("name", verb))}
-        return f"{key}: there is no stage {first!r}{did_you_mean(first, sorted(names | {'world'}))}"
+        return f"{key}: there is no stage {first!r}{did_you_mean(first, sorted(names | {'defaults'}))}"
     problems = [_set(settings, rest, value) for settings in found]
     return next((f"{first}.{problem}" for problem in problems if problem), None)
 
@@ -243,8 +243,8 @@ def _code_problems(values: Mapping[str, Any], changes: Mapping[str, JsonValue]) 
     """Settings of the recipe that name code which the command line does not name."""
     written = [one for key, value in changes.items() for one in ({key.rpartition(".")[2]: value}, value)]
     given = {name for one in written if isinstance(one, dict) for _, name in code_in(one)}
-    world, stages = values.get("world"), values.get("stages")
-    places = [("world", world)] if isinstance(world, dict) else []
+    defaults, stages = values.get("defaults"), values.get("stages")
+    places = [("defaults", defaults)] if isinstance(defaults, dict) else []
     places += [(settings.get("name", verb), settings) for verb, settings in _all_stages(stages)]
     for place, settings in places:
         for key, name in code_in(settings):

@@ -60,12 +60,12 @@ class Run:
             raise InputError(f"the recipe {self.recipe.name} has {count}:", problems)
 
     def _shared_problems(self) -> Iterator[str]:
-        """Settings under `world` that no command has."""
+        """Settings under `defaults` that no command has."""
         configs: list[type[Config]] = [resolve(VERBS[verb].config) for verb in KINDS]
         known = {name for config in configs for name in config.model_fields}
-        for key in self.recipe.world:
+        for key in self.recipe.defaults:
             if not any(config.field_name(key) in known for config in configs):
-                yield f"world.{key}: no stage has such a setting{did_you_mean(key, sorted(known))}"
+                yield f"defaults.{key}: no stage has such a setting{did_you_mean(key, sorted(known))}"
 
     def _gate_problems(self, stage: Planned) -> Iterator[str]:
         if stage.gate is None:

@@ -44,7 +44,7 @@ class Wiring:
         own = {config.field_name(key): value for key, value in stage.settings.items()}
         if kind.writes == "evaluation" and "eval_file" in own:  # measures a file, needs no environment
             return config(**{"model": artifacts.model, kind.output: folder / kind.artefact} | own)
-        values: dict[str, Any] = {config.field_name(key): value for key, value in self.recipe.world.items()}
+        values: dict[str, Any] = {config.field_name(key): value for key, value in self.recipe.defaults.items()}
         # Every round plays other tasks, but all rounds are evaluated on the same tasks.
         later = 0 if kind.writes == "evaluation" else stage.round - 1
         values |= {"model": artifacts.model, "seed": self.recipe.seed + later}

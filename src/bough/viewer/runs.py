@@ -110,8 +110,8 @@ def _run(here: Path, folder: str, stages: list[dict[str, Any]], recipe: Recipe |
     shown: dict[str, str] = {}
     if recipe is not None:
         shown = {key: str(getattr(recipe, key)) for key in ("name", "about", "model", "seed")}
-        if recipe.world.get("environment"):
-            shown["environment"] = str(recipe.world["environment"])
+        if recipe.defaults.get("environment"):
+            shown["environment"] = str(recipe.defaults["environment"])
     return {"name": Path(here / folder).name, "folder": folder, "recipe": shown, "stages": stages}
 
 

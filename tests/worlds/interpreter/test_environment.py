@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from bough.environments.base import Observation, WorldError
+from bough.environments.base import EnvironmentFailedError, Observation
 from bough.environments.tasks import configured
 from bough.errors import InputError
 from bough.sandbox.base import BrokenError, SandboxError, SandboxLimits
@@ -211,7 +211,7 @@ def test_a_task_sets_no_limit_and_no_address(caplog: pytest.LogCaptureFixture):
     assert [record.args[1] for record in caplog.records if record.args] == ["timeout_s", "memory_mb", "sandbox_url"]
     _, here = played(task, call("1"))
     assert here.text == "1"
-    with pytest.raises(WorldError, match=r"127\.0\.0\.1:1"):
+    with pytest.raises(EnvironmentFailedError, match=r"127\.0\.0\.1:1"):
         played(MATH, call("1"), options={"sandbox_url": "http://127.0.0.1:1"})
 
 
@@ -221,7 +221,7 @@ def test_a_sandbox_that_cannot_be_had_is_the_worlds_fault(monkeypatch: pytest.Mo
 
     monkeypatch.setattr(sandboxes, "shared", nothing)
     for task, reply in ((MATH, call("1")), (Task(id="c", data=ADD), "```python\nx = 1\n```")):
-        with pytest.raises(WorldError, match="no more memory"):
+        with pytest.raises(EnvironmentFailedError, match="no more memory"):
             played(task, reply)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from bough.environments.base import WorldError
+from bough.environments.base import EnvironmentFailedError
 from bough.errors import InputError
 from bough.worlds.web import browser as module
 from bough.worlds.web.browser import Browser, find
@@ -39,7 +39,7 @@ def test_a_browser_answers_until_it_is_killed_and_leaves_nothing_behind():
         browser.kill()
         browser.kill()
         assert not browser.alive
-        with pytest.raises(WorldError):
+        with pytest.raises(EnvironmentFailedError):
             await browser.connection.call("Browser.getVersion")
         return browser
 
@@ -72,7 +72,7 @@ def test_a_browser_that_dies_by_itself_is_noticed():
     async def main():
         browser = await Browser.start()
         os.killpg(browser.pid, signal.SIGKILL)
-        with pytest.raises(WorldError, match="died"):
+        with pytest.raises(EnvironmentFailedError, match="died"):
             await browser.connection.call("Browser.getVersion")
         assert not browser.alive
         browser.kill()
@@ -121,8 +121,8 @@ def test_a_program_that_is_no_browser_is_the_worlds_fault(monkeypatch, tmp_path)
     program.write_text("#!/bin/sh\nexit 1\n")
     program.chmod(0o755)
     monkeypatch.setenv("BOUGH_CHROMIUM", str(program))
-    with pytest.raises(WorldError, match="died"):
+    with pytest.raises(EnvironmentFailedError, match="died"):
         asyncio.run(Browser.start())
     program.write_text("this is not a program")
-    with pytest.raises(WorldError, match="does not start"):
+    with pytest.raises(EnvironmentFailedError, match="does not start"):
         asyncio.run(Browser.start())

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from bough.environments.base import WorldError
+from bough.environments.base import EnvironmentFailedError
 from bough.worlds.web import cdp
 from bough.worlds.web.cdp import Connection
 
@@ -75,7 +75,7 @@ def test_a_refusal_is_the_worlds_fault():
         call = asyncio.ensure_future(browser.connection.call("A"))
         await asyncio.sleep(0.01)
         browser.say({"id": 1, "error": {"message": "no such method"}})
-        with pytest.raises(WorldError, match="no such method"):
+        with pytest.raises(EnvironmentFailedError, match="no such method"):
             await call
 
     asyncio.run(main())
@@ -89,11 +89,11 @@ def test_when_the_browser_dies_whatever_is_under_way_and_whatever_comes_fails():
         await asyncio.sleep(0.01)
         os.close(browser.writing)
         for call in waiting:
-            with pytest.raises(WorldError, match="died"):
+            with pytest.raises(EnvironmentFailedError, match="died"):
                 await call
-        with pytest.raises(WorldError, match="died"):
+        with pytest.raises(EnvironmentFailedError, match="died"):
             await browser.connection.arrival(event)
-        with pytest.raises(WorldError, match="died"):
+        with pytest.raises(EnvironmentFailedError, match="died"):
             await browser.connection.call("B")
 
     asyncio.run(main())
@@ -114,11 +114,11 @@ def test_a_page_that_crashes_fails_its_own_calls_only(news):
         event = browser.connection.next_event("page", "loaded")
         await asyncio.sleep(0.01)
         browser.say(news)
-        with pytest.raises(WorldError, match="crashed"):
+        with pytest.raises(EnvironmentFailedError, match="crashed"):
             await its
-        with pytest.raises(WorldError, match="crashed"):
+        with pytest.raises(EnvironmentFailedError, match="crashed"):
             await browser.connection.arrival(event)
-        with pytest.raises(WorldError, match="crashed"):
+        with pytest.raises(EnvironmentFailedError, match="crashed"):
             await browser.connection.call("B", "page")
         browser.say({"id": 2, "result": {}})
         assert await others == {}
@@ -131,7 +131,7 @@ def test_a_browser_that_does_not_answer_counts_as_dead(monkeypatch):
 
     async def main():
         browser = await Browser().open()
-        with pytest.raises(WorldError, match=r"did not answer Page\.navigate"):
+        with pytest.raises(EnvironmentFailedError, match=r"did not answer Page\.navigate"):
             await browser.connection.call("Page.navigate")
         browser.say({"id": 1, "result": {}})  # too late, and no harm
         await asyncio.sleep(0.01)
@@ -145,7 +145,7 @@ def test_a_pipe_that_breaks_while_we_write_ends_the_connection_in_silence(caplog
         browser = await Browser().open()
         os.close(browser.reading)
         for _ in range(8):
-            with pytest.raises(WorldError, match="died"):
+            with pytest.raises(EnvironmentFailedError, match="died"):
                 await browser.connection.call("A")
         assert browser.connection.lost == "the browser died"
 

@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from bough.config.rollouts import LimitsConfig
-from bough.environments.base import WorldError
+from bough.environments.base import EnvironmentFailedError
 from bough.errors import InputError
 from bough.rollouts.agents import ExpertAgent
 from bough.rollouts.collect import attempts, collect
@@ -207,7 +207,7 @@ def test_episodes_on_a_browser_that_dies_raise_world_errors_and_the_next_ones_wo
                     seen = await env.step(await env.expert())
                     if seen.done:
                         break
-            except WorldError as error:
+            except EnvironmentFailedError as error:
                 failures.append(str(error))
                 continue
             finally:
@@ -258,9 +258,9 @@ def test_a_collection_loses_no_episode_to_a_browser_that_is_killed(run):
     quiet, expected = run(collected(()))
     tally, kept = run(collected((4, 10, 16)))
     assert (quiet.successes, dict(quiet.faults)) == (24, {})
-    assert (tally.episodes, tally.successes, tally.lost) == (24, 24, {}) and 3 <= tally.faults["world"] <= 18
+    assert (tally.episodes, tally.successes, tally.lost) == (24, 24, {}) and 3 <= tally.faults["environment"] <= 18
     again = [kept[name].info.get("retries", 0) for name in expected]
-    assert sum(again) == tally.faults["world"]
+    assert sum(again) == tally.faults["environment"]
     for name, trajectory in expected.items():
         assert kept[name].turns == trajectory.turns and kept[name].start == trajectory.start
 

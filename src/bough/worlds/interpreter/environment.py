@@ -20,7 +20,7 @@ from typing import Any, ClassVar
 from pydantic import Field
 
 from bough.config.base import Config
-from bough.environments.base import Environment, Observation, WorldError
+from bough.environments.base import Environment, EnvironmentFailedError, Observation
 from bough.errors import BoughError, InputError
 from bough.sandbox.base import BrokenError, ProgramRunner, SandboxError, SandboxLimits, Session
 from bough.speech import hermes
@@ -105,7 +105,7 @@ class Interpreter(Environment):
         try:
             return await self._use(said.calls, said.action) if said.calls else await self._end(said.action)
         except SandboxError as error:
-            raise WorldError(str(error)) from error
+            raise EnvironmentFailedError(str(error)) from error
 
     async def close(self) -> None:
         session, self._session = self._session, None

@@ -18,7 +18,7 @@ import time
 from pathlib import Path
 
 from bough.cache import cache_folder
-from bough.environments.base import WorldError
+from bough.environments.base import EnvironmentFailedError
 from bough.errors import InputError
 from bough.worlds.web.browsers import launcher
 from bough.worlds.web.cdp import Connection
@@ -94,7 +94,7 @@ class Browser:
             os.close(ours_read)
             os.close(ours_write)
             shutil.rmtree(profile, ignore_errors=True)
-            raise WorldError(f"{program} does not start: {error.strerror}") from error
+            raise EnvironmentFailedError(f"{program} does not start: {error.strerror}") from error
         finally:
             os.close(theirs_read)
             os.close(theirs_write)

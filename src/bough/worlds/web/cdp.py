@@ -1,7 +1,7 @@
 """A client of the Chrome DevTools Protocol over a pair of pipes: JSON messages that end in a zero byte.
 
 Calls may be under way in any number. When the other side is gone every one of them,
-and every later one, raises `WorldError`: what was asked of a dead browser has no answer.
+and every later one, raises `EnvironmentFailedError`: what was asked of a dead browser has no answer.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import json
 from io import FileIO
 from typing import Any
 
-from bough.environments.base import WorldError
+from bough.environments.base import EnvironmentFailedError
 
 CALL_TIMEOUT_S = 60.0
 
@@ -38,7 +38,7 @@ class Connection(asyncio.Protocol):
     async def call(self, method: str, session: str = "", **parameters: Any) -> dict[str, Any]:
         """The browser's answer. A browser that takes longer than a minute counts as dead."""
         if self.lost or session in self._crashed:
-            raise WorldError(self.lost or "a page of the browser crashed")
+            raise EnvironmentFailedError(self.lost or "a page of the browser crashed")
         self._number += 1
         message: dict[str, Any] = {"id": self._number, "method": method, "params": parameters}
         if session:
@@ -90,7 +90,7 @@ class Connection(asyncio.Protocol):
             if answer is None or answer.done():
                 return
             if "error" in message:
-                answer.set_exception(WorldError(f"the browser refused: {message['error'].get('message')}"))
+                answer.set_exception(EnvironmentFailedError(f"the browser refused: {message['error'].get('message')}"))
             else:
                 answer.set_result(message["result"])
             return
@@ -118,7 +118,7 @@ class Connection(asyncio.Protocol):
         try:
             return await asyncio.wait_for(future, CALL_TIMEOUT_S)
         except TimeoutError:
-            raise WorldError(f"the browser did not answer {what} within {CALL_TIMEOUT_S:.0f} s") from None
+            raise EnvironmentFailedError(f"the browser did not answer {what} within {CALL_TIMEOUT_S:.0f} s") from None
 
 
 class _Writing(asyncio.BaseProtocol):
@@ -133,5 +133,5 @@ class _Writing(asyncio.BaseProtocol):
 
 def _fail(future: asyncio.Future[dict[str, Any]], why: str) -> None:
     if not future.done():
-        future.set_exception(WorldError(why))
+        future.set_exception(EnvironmentFailedError(why))
         future.exception()  # marks it as retrieved: there may be no task left that waits for it

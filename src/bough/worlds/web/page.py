@@ -15,7 +15,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from bough.environments.base import WorldError
+from bough.environments.base import EnvironmentFailedError
 from bough.worlds.web import keys
 from bough.worlds.web.actions import Action
 from bough.worlds.web.browser import HEIGHT, WIDTH, Browser
@@ -90,7 +90,7 @@ class Page:
         loaded = self.browser.connection.next_event(self.session, "Page.loadEventFired")
         answer = await self._call("Page.navigate", url=(html_folder() / f"{name}.html").as_uri())
         if answer.get("errorText"):
-            raise WorldError(f"the browser could not load {name}: {answer['errorText']}")
+            raise EnvironmentFailedError(f"the browser could not load {name}: {answer['errorText']}")
         await self.browser.connection.arrival(loaded)
         if name in MENDED:
             style = f"{{textContent: {json.dumps(MENDED[name])}}}"
@@ -248,7 +248,9 @@ class Page:
         answer = await self._call("Runtime.evaluate", expression=expression, awaitPromise=True, returnByValue=True)
         if "exceptionDetails" in answer:
             details = answer["exceptionDetails"]
-            raise WorldError(f"the page's script failed: {details.get('exception', {}).get('description', details)}")
+            raise EnvironmentFailedError(
+                f"the page's script failed: {details.get('exception', {}).get('description', details)}"
+            )
         value: dict[str, Any] = answer["result"]["value"]
         return value
 

@@ -11,7 +11,7 @@ from contextlib import suppress
 from typing import ClassVar
 from weakref import WeakKeyDictionary
 
-from bough.environments.base import WorldError
+from bough.environments.base import EnvironmentFailedError
 from bough.worlds.web.browser import Browser
 from bough.worlds.web.page import Page
 
@@ -55,7 +55,7 @@ class Pool:
         if sound and len(self._idle) < MOST_IDLE_PAGES:
             self._idle.append(page)
         else:
-            with suppress(WorldError):
+            with suppress(EnvironmentFailedError):
                 await page.close()
 
     def shut(self) -> None:

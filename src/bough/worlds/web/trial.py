@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import subprocess
 
-from bough.environments.base import WorldError
+from bough.environments.base import EnvironmentFailedError
 from bough.worlds.web.actions import Action
 from bough.worlds.web.browser import Browser
 from bough.worlds.web.page import ActionRefusedError, Page
@@ -30,7 +30,7 @@ def trouble(program: str) -> str | None:
         return asyncio.run(asyncio.wait_for(_play(program), TIMEOUT_S))
     except TimeoutError:
         return f"a page took longer than {TIMEOUT_S:.0f} s"
-    except (WorldError, ActionRefusedError) as error:
+    except (EnvironmentFailedError, ActionRefusedError) as error:
         return str(error)
 
 

@@ -1,0 +1,179 @@
+"""The plots of the documentation, as SVG, from the committed numbers: docs/results.md and benchmarks/results/.
+
+    python benchmarks/plots.py
+
+writes docs/plots/. A test compares the files with what this script makes.
+"""
+
+import math
+import re
+from dataclasses import dataclass
+from html import escape
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+RESULTS = ROOT / "docs" / "results.md"
+MEASURED = ROOT / "benchmarks" / "results"
+# Readable on a light and on a dark page: an image does not know which one it is on.
+INK, FAINT, MARK = "#76808c", "#76808c55", "#3f9b5f"
+WIDTH, LABEL, ROW = 760, 350, 30
+
+# What is compared, the file with the measurement, which of its ratios, and the words around the ratio there.
+SPEEDS = [
+    ("Round-wise DPO, 30 rounds, 4B, LoRA, H200", "h200-dpo-compiled.md", 0, "TRL's best"),
+    ("Round-wise DPO, 30 rounds, 135M, LoRA, CPU", "dpo-cpu.md", 1, "TRL's best"),
+    ("Round-wise DPO, 15 rounds, 4B, LoRA, H200", "h200-dpo.md", 0, "TRL's best"),
+    ("Episodes of 10 turns, 0.6B, H200 vs. generate", "rollouts.md", -1, "transformers generate"),
+    ("Episodes of 10 turns, 135M, CPU vs. generate", "rollouts.md", 0, "transformers generate"),
+    ("GRPO update, 4B, LoRA, H200", "h200-grpo.md", 0, "TRL's best"),
+    ("SFT, 0.6B, LoRA, H200", "h200-sft-0.6b.md", 1, "TRL's best"),
+    ("SFT, 4B, LoRA, H200", "h200-sft-compiled.md", 1, "TRL's best"),
+    ("SFT, 4B, all weights, H200", "h200-sft-compiled.md", 0, "TRL's best"),
+    ("Whole-episode DPO, 4B, LoRA, H200", "h200-episode-dpo.md", 0, "TRL's best"),
+]
+# The file of a plot, and the heading in docs/results.md below which its table is.
+SECTIONS = {
+    "demo": "The demo",
+    "ef-dpo": "EF-DPO on two pages",
+    "roundwise-dpo": "Round-wise DPO in a household, on an H200",
+    "grpo-web": "GRPO on the web, on an H200",
+}
+
+
+@dataclass(frozen=True)
+class Rate:
+    """A row of an evaluation's table: success and its interval, in percent."""
+
+    name: str
+    success: float
+    low: float
+    high: float
+    episodes: int
+
+
+def main() -> None:
+    for name, text in plots().items():
+        (ROOT / "docs" / "plots" / name).write_text(text)
+
+
+def plots() -> dict[str, str]:
+    """File name and content of every plot."""
+    page = RESULTS.read_text()
+    drawn = {f"{name}.svg": draw_rates(rates(section(page, heading))) for name, heading in SECTIONS.items()}
+    curve = held_out_curve(section(page, SECTIONS["grpo-web"]))
+    return drawn | {"grpo-curve.svg": draw_curve(curve), "speed.svg": draw_speeds(speeds())}
+
+
+def section(page: str, heading: str) -> str:
+    """The text between a heading of the second level and the next one."""
+    return re.split(r"^## ", page, flags=re.MULTILINE)[1:][_headings(page).index(heading)]
+
+
+def rates(text: str) -> list[Rate]:
+    """The rows of the first table that `bough run` printed."""
+    rows = re.findall(r"^\d\d-(\S+) +([\d.]+)% +([\d.]+)% – ([\d.]+)% +(\d+)", text, flags=re.MULTILINE)
+    return [Rate(name, float(success), float(low), float(high), int(n)) for name, success, low, high, n in rows]
+
+
+def held_out_curve(text: str) -> list[tuple[int, float]]:
+    """Step and held-out success in percent, from the table of online GRPO."""
+    return [
+        (int(step), float(success))
+        for step, success in re.findall(r"^\| (\d+) \| ([\d.]+)% \|", text, flags=re.MULTILINE)
+    ]
+
+
+def speeds() -> list[tuple[str, float]]:
+    """What is compared and how many times faster Bough is, largest first."""
+    found = []
+    for label, file, number, words in SPEEDS:
+        ratios = re.findall(rf"([\d.]+)× {re.escape(words)}(?! with)\b", (MEASURED / file).read_text())
+        found.append((label, float(ratios[number])))
+    return sorted(found, key=lambda row: -row[1])
+
+
+def draw_rates(rows: list[Rate]) -> str:
+    """One line per evaluation: a dot at the success rate on its interval."""
+    left, right = 150, WIDTH - 90
+    across = lambda percent: left + (right - left) * percent / 100  # noqa: E731
+    height = ROW * len(rows) + 40
+    parts = [_axis(across(tick), 10, height - 30, f"{tick}%") for tick in range(0, 101, 20)]
+    for number, row in enumerate(rows):
+        y = 25 + ROW * number
+        parts += [
+            _text(left - 12, y + 4, row.name, "end"),
+            f'<line x1="{across(row.low):.1f}" x2="{across(row.high):.1f}" y1="{y}" y2="{y}" '
+            f'stroke="{MARK}" stroke-width="4" stroke-opacity="0.5" stroke-linecap="round"/>',
+            f'<circle cx="{across(row.success):.1f}" cy="{y}" r="6" fill="{MARK}"/>',
+            _text(right + 12, y + 4, f"{row.success:.1f}%"),
+        ]
+    about = ", ".join(f"{row.name} {row.success:.1f}% ({row.low:.1f} to {row.high:.1f})" for row in rows)
+    return _svg(height, f"Success with 95% intervals: {about}", parts)
+
+
+def draw_curve(points: list[tuple[int, float]]) -> str:
+    """Held-out success over optimizer steps."""
+    left, right, top, bottom = 60, WIDTH - 40, 15, 175
+    last = points[-1][0]
+    across = lambda step: left + (right - left) * (step - 1) / (last - 1)  # noqa: E731
+    down = lambda percent: bottom - (bottom - top) * (percent - 40) / 40  # noqa: E731
+    parts = []
+    for percent in range(40, 81, 10):
+        y = down(percent)
+        parts += [
+            f'<line x1="{left}" x2="{right}" y1="{y:.1f}" y2="{y:.1f}" stroke="{FAINT}"/>',
+            _text(left - 10, y + 4, f"{percent}%", "end"),
+        ]
+    path = " ".join(f"{across(step):.1f},{down(percent):.1f}" for step, percent in points)
+    parts.append(f'<polyline points="{path}" fill="none" stroke="{MARK}" stroke-width="3"/>')
+    for step, percent in points:
+        x, y = across(step), down(percent)
+        parts += [
+            f'<circle cx="{x:.1f}" cy="{y:.1f}" r="5" fill="{MARK}"/>',
+            _text(x, y - 11, f"{percent:.1f}%", "middle"),
+            _text(x, bottom + 20, f"step {step}", "middle"),
+        ]
+    about = ", ".join(f"step {step} {percent:.1f}%" for step, percent in points)
+    return _svg(bottom + 35, f"Held-out success during GRPO: {about}", parts)
+
+
+def draw_speeds(rows: list[tuple[str, float]]) -> str:
+    """Bars on a logarithmic scale that starts at 1×, where both are equally fast."""
+    left, right = LABEL, WIDTH - 70
+    across = lambda ratio: left + (right - left) * math.log(ratio) / math.log(64)  # noqa: E731
+    height = ROW * len(rows) + 45
+    parts = [_axis(across(tick), 10, height - 30, f"{tick}×") for tick in (1, 2, 4, 8, 16, 32, 64)]
+    for number, (label, ratio) in enumerate(rows):
+        y = 18 + ROW * number
+        parts += [
+            _text(left - 12, y + 13, label, "end"),
+            f'<rect x="{left}" y="{y}" width="{across(ratio) - left:.1f}" height="18" rx="3" fill="{MARK}"/>',
+            _text(across(ratio) + 8, y + 13, f"{ratio:.3g}×"),
+        ]
+    about = ", ".join(f"{label} {ratio:.3g}×" for label, ratio in rows)
+    return _svg(height, f"How many times faster Bough is: {about}", parts)
+
+
+def _headings(page: str) -> list[str]:
+    return re.findall(r"^## (.+)$", page, flags=re.MULTILINE)
+
+
+def _axis(x: float, top: int, bottom: int, label: str) -> str:
+    line = f'<line x1="{x:.1f}" x2="{x:.1f}" y1="{top}" y2="{bottom}" stroke="{FAINT}"/>'
+    return line + _text(x, bottom + 20, label, "middle")
+
+
+def _text(x: float, y: float, text: str, anchor: str = "start") -> str:
+    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" fill="{INK}">{escape(text)}</text>'
+
+
+def _svg(height: int, about: str, parts: list[str]) -> str:
+    head = (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" role="img" '
+        f'font-family="system-ui, sans-serif" font-size="13">'
+    )
+    return "\n".join([head, f"<title>{escape(about)}</title>", *parts, "</svg>", ""])
+
+
+if __name__ == "__main__":
+    main()

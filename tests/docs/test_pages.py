@@ -1,0 +1,76 @@
+"""Every block of the pages in docs/ itself runs, and what any page names exists."""
+
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+
+import bough
+from bough.config.base import Config, flag, other_names
+from bough.verbs import VERBS, resolve
+from tests.blocks import ROOT, run_page
+
+DOCS = ROOT / "docs"
+# The example was written by a command, and its code is run where it is written.
+PAGES = {
+    str(path.relative_to(DOCS)): path.read_text()
+    for path in sorted(DOCS.rglob("*.md"))
+    if path.name != "example-card.md"
+}
+OTHER_PROGRAMS = {"--enable-lora", "--lora-modules", "--num_processes", "--nproc-per-node"}
+
+
+@pytest.mark.parametrize("name", [name for name in PAGES if "/" not in name])
+def test_every_block_runs(name: str, folder: Path):
+    run_page(PAGES[name], folder)
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_commands_flags_files_and_links_exist(name: str):
+    page = PAGES[name]
+    for verb in re.findall(r"`bough (\w+)", page):
+        assert any(known.split()[0] == verb for known in VERBS), verb
+    for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page):
+        assert (DOCS / name).parent.joinpath(target).exists(), target
+    for path in re.findall(r"`((?:src|examples|benchmarks|docs|tests)/[\w./-]+)`", page):
+        assert (ROOT / path).exists(), path
+    known = {word for verb in VERBS.values() for word in _flags(resolve(verb.config))}
+    spoken = " ".join(re.findall(r"`([^`\n]+)`", re.sub(r"^```.*?^```", "", page, flags=re.DOTALL | re.MULTILINE)))
+    assert set(re.findall(r"(?<![\w-])--[a-z][\w-]*", spoken)) <= known | OTHER_PROGRAMS
+
+
+def test_every_command_has_a_row_on_the_first_page():
+    listed = set()
+    for verb, more in re.findall(r"`bough (\w+)([\w ·]*)`", PAGES["index.md"]):
+        words = re.findall(r"\w+", more)
+        # `bough data stats · show` are two commands of one word before them; `bough sft · dpo` are commands themselves.
+        listed |= {f"{verb} {word}" if f"{verb} {word}" in VERBS else word for word in words} | {verb}
+    assert set(VERBS) <= listed
+
+
+def test_the_architecture_names_every_package_and_no_other():
+    source = ROOT / "src" / "bough"
+    there = {f"{path.name}/" for path in source.iterdir() if path.is_dir() and path.name != "__pycache__"}
+    there |= {path.stem for path in source.glob("*.py") if not path.stem.startswith("__")}
+    (table,) = re.findall(r"^\| package \|.*?\n\n", PAGES["architecture.md"], flags=re.DOTALL | re.MULTILINE)
+    named = re.findall(r"`([^`]+)`", " ".join(line.split("|")[1] for line in table.strip().splitlines()))
+    assert sorted(named) == sorted(there)
+
+
+def test_every_public_name_is_in_the_reference():
+    assert set(bough.__all__) == set(re.findall(r"^::: bough\.(\w+)$", PAGES["reference.md"], flags=re.MULTILINE))
+
+
+def test_extras_that_pages_name_exist():
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    everything = " ".join([*PAGES.values(), (ROOT / "README.md").read_text()])
+    named = {extra for group in re.findall(r"bough\[([\w,]+)\]", everything) for extra in group.split(",")}
+    assert named and named <= set(extras)
+    rows = re.findall(r"^\| ((?:`\w+`(?:, )?)+) \|", PAGES["install.md"], flags=re.MULTILINE)
+    assert set(re.findall(r"`(\w+)`", " ".join(rows))) == set(extras)
+
+
+def _flags(config: type[Config]) -> set[str]:
+    names = {name for key, info in config.model_fields.items() for name in (key, *other_names(info))}
+    return {flag(name) for name in names} | {flag(f"no_{name}") for name in names} | {"--config", "--debug", "--help"}

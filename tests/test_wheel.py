@@ -1,0 +1,62 @@
+"""The wheel, installed where there is no source tree: it has everything that a command needs."""
+
+import json
+import os
+import subprocess
+import sys
+import venv
+from pathlib import Path
+
+import pytest
+
+from tests.blocks import ROOT
+
+ROW = {"messages": [{"role": "user", "content": "1 + 1?"}, {"role": "assistant", "content": "2"}]}
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A fresh environment with the wheel in it. It finds the dependencies in the running one, but not our sources."""
+    folder = tmp_path_factory.mktemp("wheel")
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
+    _run([*pip, "wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", folder, ROOT], folder)
+    (wheel,) = folder.glob("bough-*.whl")
+    clean = folder / "clean"
+    venv.create(clean)
+    (packages,) = clean.glob("lib/python*/site-packages")
+    # Folders that a .pth file names are searched for packages, but their own .pth files (an editable install) are not
+    # read.
+    (packages / "dependencies.pth").write_text("\n".join(path for path in sys.path if path.endswith("-packages")))
+    _run([*pip, "--python", clean / "bin" / "python", "install", "--no-deps", "--no-index", wheel], folder)
+    return clean
+
+
+def test_commands_run_from_the_wheel(installed: Path, tmp_path: Path):
+    place = _run([installed / "bin" / "python", "-c", "import bough; print(bough.__file__)"], tmp_path)
+    assert Path(place.strip()).is_relative_to(installed)
+    bough = installed / "bin" / "bough"
+    assert "Bough turns an open language model into an agent." in _run([bough, "--help"], tmp_path)
+    (tmp_path / "rows.jsonl").write_text(json.dumps(ROW) + "\n")
+    options = ["--train-file", "rows.jsonl", "--output-dir", "run", "--max-steps", "1", "--batch-size", "1"]
+    _run([bough, "sft", "--model", "tiny", *options], tmp_path)
+    assert (tmp_path / "run" / "final" / "adapter_model.safetensors").exists()
+
+
+def test_data_files_and_environments_are_in_the_wheel(installed: Path, tmp_path: Path):
+    bough = installed / "bin" / "bough"
+    listed = _run([bough, "env", "list"], tmp_path)
+    assert all(name in listed for name in ("household", "web", "interpreter"))
+    assert "sft" in _run([bough, "run", "demo", "--dry-run"], tmp_path)
+    (package,) = installed.glob("lib/python*/site-packages/bough")
+    ours = ROOT / "src" / "bough"
+    files = {path.relative_to(ours) for path in ours.rglob("*") if path.is_file() and "__pycache__" not in path.parts}
+    assert [str(path) for path in sorted(files) if not (package / path).is_file()] == []
+
+
+def _run(command: list[str | Path], folder: Path) -> str:
+    environment = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}
+    done = subprocess.run(
+        list(map(str, command)), cwd=folder, env=environment | {"OMP_NUM_THREADS": "1"}, capture_output=True, text=True
+    )
+    assert done.returncode == 0, f"{' '.join(map(str, command))}\n{done.stdout}\n{done.stderr}"
+    return done.stdout
