@@ -193,3 +193,12 @@ def test_an_error_of_the_system_without_a_path_says_how_to_find_it(
     monkeypatch.setattr(cli, "_dispatch", fail)
     assert cli.main(["collect"]) == 1
     assert capsys.readouterr().err == "Error: Too many open files; --debug shows where\n"
+
+
+def test_a_quoted_text_cannot_control_the_terminal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+    def fail(arguments: list[str]) -> int:
+        raise BoughError("the server said\n\x1b]52;c;cm0gLXJm\x07\x9b2J\tno")
+
+    monkeypatch.setattr(cli, "_dispatch", fail)
+    assert cli.main(["collect"]) == 1
+    assert capsys.readouterr().err == "Error: the server said\n\\x1b]52;c;cm0gLXJm\\x07\\x9b2J\tno\n"

@@ -155,3 +155,17 @@ def test_a_full_disk_names_the_file(tmp_path: Path):
     with pytest.raises(OSError, match="No space left") as error, replacing(tmp_path / "a.txt"):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     assert error.value.filename == str(tmp_path / "a.txt")
+
+
+def test_a_link_in_the_place_of_a_draft_or_a_lock_is_not_written_through(tmp_path: Path):
+    folder, mine = tmp_path / "from_elsewhere", tmp_path / "mine"
+    folder.mkdir()
+    mine.write_text("precious")
+    (folder / f".a.json.{os.getpid()}.json").symlink_to(mine)
+    write_atomically(folder / "a.json", "new")
+    assert mine.read_text() == "precious" and (folder / "a.json").read_text() == "new"
+    assert not (folder / "a.json").is_symlink()
+    (folder / ".lock").symlink_to(tmp_path / "new")
+    with pytest.raises(OSError, match="symbolic"), locked(folder / ".lock", wait=False):
+        pass
+    assert not (tmp_path / "new").exists()

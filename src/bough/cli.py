@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 import sys
 import threading
@@ -16,6 +17,8 @@ from io import TextIOWrapper
 
 from bough.errors import BoughError, InputError, did_you_mean
 from bough.verbs import VERBS, resolve
+
+CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -128,5 +131,7 @@ def _overview(first: str) -> str:
 
 
 def _say(text: str) -> None:
+    # Messages quote servers, models and files: their control characters must not reach the terminal.
+    text = CONTROL.sub(lambda match: f"\\x{ord(match[0]):02x}", text)
     colour = sys.stderr.isatty() and "NO_COLOR" not in os.environ
     print(f"\033[31m{text}\033[0m" if colour else text, file=sys.stderr)

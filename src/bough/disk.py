@@ -42,6 +42,8 @@ def replacing(path: Path) -> Iterator[Path]:
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_name(f".{path.name}.{os.getpid()}{path.suffix}")
     try:
+        if draft.is_symlink():  # a folder from elsewhere may have one there, to be written through
+            draft.unlink()
         yield draft
         sync(draft)
         draft.rename(path)
@@ -101,7 +103,8 @@ def locked(path: Path, *, wait: bool) -> Iterator[None]:
     The lock ends with the process; the file stays.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    # Not through a link, which could create a file anywhere.
+    file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
     try:
         fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
         yield

@@ -11,6 +11,9 @@ from pathlib import Path
 
 # Frames of user code that an error shows, innermost last.
 MAX_FRAMES = 5
+MAX_DEPTH = 1000
+# An exception may carry a whole web page; its text is kept in records.
+MAX_MESSAGE = 2000
 OURS = str(Path(__file__).parent) + os.sep
 PACKAGES = tuple({sysconfig.get_path(name) + os.sep for name in ("purelib", "platlib")})
 STANDARD_LIBRARY = sysconfig.get_path("stdlib") + os.sep
@@ -65,19 +68,30 @@ def describe_failure(what: str, error: BaseException) -> str:
     Files are named relative to the working directory or by their last two parts: the text is also kept in records.
     """
     frames = _author_frames(error)[-MAX_FRAMES:]
-    said = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    message = _message(error)
+    said = f"{type(error).__name__}: {message}" if message else type(error).__name__
     place = f" ({short_path(frames[-1].filename)}:{frames[-1].lineno})" if frames else ""
     lines = [f"  {short_path(frame.filename)}:{frame.lineno} in {frame.name}: {frame.line}" for frame in frames]
     return "\n".join([f"{what} raised {said}{place}", *lines])
 
 
+def _message(error: BaseException) -> str:
+    """The text of an exception, cut where it is long. Writing it runs the author's code, which may fail again."""
+    try:
+        text = str(error)
+    except Exception as failure:
+        return f"its message cannot be shown: __str__ raised {type(failure).__name__}"
+    return text if len(text) <= MAX_MESSAGE else f"{text[:MAX_MESSAGE]} … ({len(text):,} characters)"
+
+
 def _author_frames(error: BaseException) -> list[traceback.FrameSummary]:
     """The frames of the user's files; where there are none, of installed packages, or of Bough's own environments."""
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith("<")]
+    # Of an endless recursion the innermost frames are enough.
+    found = traceback.extract_tb(error.__traceback__, limit=-MAX_DEPTH)
+    frames = [frame for frame in found if not frame.filename.startswith("<")]
     installed = [frame for frame in frames if frame.filename.startswith(PACKAGES)]
-    users = [
-        frame for frame in frames if frame not in installed and not frame.filename.startswith((OURS, STANDARD_LIBRARY))
-    ]
+    outside = (OURS, STANDARD_LIBRARY, *PACKAGES)
+    users = [frame for frame in frames if not frame.filename.startswith(outside)]
     worlds = [frame for frame in frames if frame.filename.startswith(f"{OURS}worlds{os.sep}")]
     return users or [frame for frame in installed if not frame.filename.startswith(OURS)] or worlds
 
@@ -89,3 +103,11 @@ def short_path(file: str | Path) -> str:
         return str(path.relative_to(Path.cwd()))
     except (ValueError, OSError):  # elsewhere, or the working directory was removed
         return str(Path(*path.parts[-2:])) if path.is_absolute() else str(file)
+
+
+def short_repr(value: object) -> str:
+    """A value from an author's code as messages show it. Its `__repr__` may fail; that of a huge integer does."""
+    try:
+        return f"{value!r:.100}"
+    except Exception:
+        return f"an object of type {type(value).__name__}"

@@ -1,11 +1,12 @@
-"""Metrics that add up exactly over micro-batches and processes."""
+"""Metrics that add up exactly over micro-batches and processes, and what counts as a number."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from numbers import Real
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # settings and losses share a file, and help must not load torch
     from torch import Tensor
@@ -45,3 +46,11 @@ def add_metrics(parts: Iterable[Mapping[str, Mean]]) -> dict[str, Mean]:
         for name, mean in part.items():
             whole[name] = whole[name] + mean if name in whole else mean
     return whole
+
+
+def is_finite(value: Any) -> bool:
+    """Whether a value is a number that a float can hold: JSON also has NaN, true and integers of 400 digits."""
+    try:
+        return isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
+    except (OverflowError, ValueError):
+        return False

@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from bough.config.code_names import code_in
-from bough.config.curation import GroupsConfig
+from bough.config.curation import GroupsConfig, PairsConfig
 from bough.config.rollouts import CollectConfig
 from bough.errors import InputError
 
@@ -29,3 +29,11 @@ def test_a_config_file_cannot_name_code_and_a_flag_can(tmp_path: Path):
     file.write_text("file: a\noutput: out.jsonl\nrewards: {outcome: 1, 'evil.py:f': 1}\n")
     with pytest.raises(InputError, match=r"collect.yaml:3: rewards names code \('evil.py:f'\)"):
         GroupsConfig.load(file)
+
+
+@pytest.mark.parametrize("line", ["environment: !!binary {}", "rules: !!binary {}", "!!binary cnVsZXM=: evil.py:X"])
+def test_code_cannot_be_named_in_base64(tmp_path: Path, line: str):
+    file = tmp_path / "pairs.yaml"
+    file.write_text(f"file: a\noutput: out.jsonl\n{line.format('ZXZpbC5weTpY')}\n")
+    with pytest.raises(InputError, match=r"pairs\.yaml:3: not YAML"):
+        PairsConfig.load(file)

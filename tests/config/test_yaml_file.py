@@ -43,6 +43,7 @@ def test_keys_come_with_their_lines_and_twice_is_a_problem(tmp_path: Path):
         ("a: !!timestamp now", "a.yaml: not YAML: a value cannot be read"),
         ("a: !!int x", "a.yaml: not YAML: a value cannot be read"),
         ("a: !!python/object/apply:os.system [id]", "could not determine a constructor"),
+        ("a: !!binary ZXZpbC5weTpY", "a.yaml:1: not YAML: could not determine a constructor"),
         ("[a]", "the file must be a mapping of settings"),
         ("a: *b", "found undefined alias"),
         ("{[1]: 2}", "found unhashable key"),

@@ -85,6 +85,27 @@ def test_frames_of_installed_packages_are_left_out_unless_there_are_no_others():
     assert " in " in describe_failure("step", caught.value) and "yaml/" in describe_failure("step", caught.value)
 
 
+class UnspeakableError(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no words")
+
+
+class WrongTextError(Exception):
+    def __str__(self) -> str:
+        return 5  # type: ignore[return-value]
+
+
+@pytest.mark.parametrize("error", [UnspeakableError(), WrongTextError()])
+def test_an_exception_whose_text_fails_is_still_described(error: Exception):
+    text = describe_failure("step", error)
+    assert text.startswith(f"step raised {type(error).__name__}: its message cannot be shown: __str__ raised ")
+
+
+def test_a_long_message_is_cut_with_its_length():
+    text = describe_failure("step", ValueError("x" * 10_000_000))
+    assert len(text) < 3000 and text.endswith(" … (10,000,000 characters)")
+
+
 def test_a_reward(caplog: Any):
     from bough.rewards.rubric import Rubric
     from bough.types import Message, Trajectory

@@ -44,6 +44,13 @@ class Counter(ToolEnvironment):
         return {}["missing"]
 
 
+class Paying(Counter):
+    @tool
+    def pay(self, amount: float) -> str:
+        """Pays."""
+        return f"Paid {amount}."
+
+
 class Answering(Counter):
     async def answer(self, text: str) -> Observation:
         return Observation.end(success=text == "5")
@@ -103,6 +110,25 @@ def test_a_wrong_call_is_answered_and_counted(wrong: ToolCall, error: str, compl
     observation = played(said(wrong))[1]
     assert observation.error == error and complaint in observation.messages[0].content
     assert not observation.done
+
+
+@pytest.mark.parametrize("number", ["NaN", "1e999", "9" * 5000, '"\\ud800"'])
+def test_what_an_agent_writes_is_its_mistake_and_not_the_environments(number: str):
+    observation = played(f'<tool_call>{{"name": "add", "arguments": {{"number": {number}}}}}</tool_call>')[1]
+    assert observation.error == "malformed" and "The tool call is not JSON" in observation.text
+
+
+def test_a_number_too_large_for_its_parameter_is_refused():
+    observation = played(said(call("pay", amount=10**400)), environment_class=Paying)[1]
+    assert observation.error == "tool_misuse" and "finite" in observation.text
+
+
+def test_the_answer_to_a_wrong_call_stays_short():
+    long, many = call("x" * 100_000), call("add", **{"k" * 1000 + str(number): 1 for number in range(2000)})
+    for wrong in (long, many):
+        [message] = played(said(wrong))[1].messages
+        assert len(message.content) < 5000 and message.name is not None and len(message.name) <= 80
+    assert "; and 1991 more." in message.content
 
 
 def test_a_reply_without_a_call_is_invalid_unless_the_author_takes_answers():

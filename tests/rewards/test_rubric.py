@@ -177,3 +177,20 @@ def test_an_error_names_the_line_in_the_rewards_own_file(tmp_path: Path):
     assert re.search(
         r"broken raised ZeroDivisionError: no turns \(.*rewards/test_rubric.py:\d+\)", rubric.why["broken"]
     )
+
+
+@pytest.mark.parametrize("exponent", [400, 5000])
+def test_an_integer_that_no_float_holds_is_not_a_reward(exponent: int):
+    def enormous(_: Trajectory) -> int:
+        return 10**exponent
+
+    rubric = Rubric([enormous])
+    assert rubric.score(trajectory(success=True)).rewards["total"] is None and "finite number" in rubric.why["enormous"]
+
+
+def test_a_total_that_is_not_finite_is_not_known():
+    def large(_: Trajectory) -> float:
+        return 1e308
+
+    scored = Rubric({large: 100.0, "outcome": 1.0}).score(trajectory(success=True))
+    assert scored.rewards == {"large": 1e308, "outcome": 1.0, "total": None}

@@ -1,4 +1,5 @@
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -52,3 +53,12 @@ def test_runs_list_and_show_print_them_as_text_and_as_json(runs: Path, capsys: p
     assert shown.startswith("sft: bough sft, done, loss 2.5") and "    train_file: data.jsonl\n" in shown
     assert main(["runs", "show", str(runs / "sft"), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["settings"]["train_file"] == "data.jsonl"
+
+
+def test_what_is_not_a_regular_file_ends_no_listing(runs: Path):
+    metrics = runs / "sft/metrics.jsonl"
+    metrics.unlink()
+    os.mkfifo(metrics)
+    found = {run.name: run for run in list_runs(runs)}
+    assert (found["sft"].progress, found["dpo"].progress) == ("cannot be read", "done")
+    assert "not a regular file" in found["sft"].result

@@ -110,6 +110,7 @@ stages:
   - collect: {name: own, environment: "evil:Y", tasks: 4}
   - repeat: {rounds: 2, stages: [{grpo: {rewards: {"evil.py:f": 1, outcome: 1}}}]}
   - groups: {rewards: ["evil.py:g=1", "overlong={weight: 1}"]}
+  - pairs: {rules: "evil.py:R"}
 """
 
 
@@ -122,9 +123,10 @@ def test_a_recipe_cannot_name_code_unless_the_command_line_does(tmp_path: Path):
         "own.environment is 'evil:Y'; --set own.environment=evil:Y",
         "grpo.rewards is 'evil.py:f'; --set 'grpo.rewards={evil.py:f: 1}'",
         "groups.rewards is 'evil.py:g'; --set 'groups.rewards={evil.py:g: 1}'",
+        "pairs.rules is 'evil.py:R'; --set pairs.rules=evil.py:R",
     ]
     given = ["defaults={environment: evil.py:X}", "own.environment=evil:Y"]
-    given += ["grpo.rewards={evil.py:f: 1}", "groups.rewards={evil.py:g: 2}"]
+    given += ["grpo.rewards={evil.py:f: 1}", "groups.rewards={evil.py:g: 2}", "pairs.rules=evil.py:R"]
     recipe = load_recipe(tmp_path / "mine.yaml", RunConfig(recipe="mine.yaml", set=given).set)  # type: ignore[arg-type]
     assert recipe.defaults == {"environment": "evil.py:X"}
 

@@ -67,6 +67,12 @@ def test_a_call_may_go_without_arguments():
         ('<tool_call>{"name": "f", "parameters": {}}</tool_call>', 'has "parameters"'),
         ('<tool_call>{"name": "f", "arguments": [1]}</tool_call>', "is not an object"),
         ('<tool_call>{"name": "f", "arguments": "x = 1"}</tool_call>', "not JSON"),
+        ('<tool_call>{"name": "f", "arguments": {"x": ' + "9" * 5000 + "}}</tool_call>", "not JSON: Exceeds the limit"),
+        ('<tool_call>{"name": "f", "arguments": "' + "9" * 5000 + '"}</tool_call>', "not JSON: Exceeds the limit"),
+        ('<tool_call>{"name": "f", "arguments": {"x": NaN}}</tool_call>', "not JSON: "),
+        ('<tool_call>{"name": "f", "arguments": {"x": [1e999]}}</tool_call>', "not JSON: "),
+        ('<tool_call>{"name": "f", "arguments": {"x": "\\ud800"}}</tool_call>', "half a surrogate pair"),
+        ('<tool_call>{"name": "\\udfff"}</tool_call>', "half a surrogate pair"),
         ('<tool_call>{"name": "f", "arguments": ' + '{"x": ' * 100_000 + "</tool_call>", "not JSON"),
     ],
 )

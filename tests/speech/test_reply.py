@@ -28,3 +28,16 @@ def test_calls_that_came_as_text_are_parsed():
 def test_a_reply_stays_what_it_is():
     reply = Reply.of(Message(role="assistant", tool_calls=[CALL]))
     assert Reply.of(reply) is reply
+
+
+@pytest.mark.parametrize("value", [float("nan"), [float("inf")], "\ud800", {"\ud800": 1}])
+def test_data_that_is_not_json_is_malformed_as_it_is_in_text(value: object):
+    call = ToolCall.model_validate({"name": "add", "arguments": {"a": value}})
+    with pytest.raises(MalformedError, match="not JSON"):
+        _ = Reply.of(Message(role="assistant", tool_calls=[call])).tool_calls
+
+
+def test_calls_as_data_are_limited_in_number_as_in_text():
+    assert len(Reply.of(Message(role="assistant", tool_calls=[CALL] * 100)).tool_calls) == 100
+    with pytest.raises(MalformedError, match="more than 100 tool calls"):
+        _ = Reply.of(Message(role="assistant", tool_calls=[CALL] * 101)).tool_calls

@@ -21,7 +21,10 @@ def test_a_line_that_was_cut_off_is_passed_over(tmp_path: Path):
 
 def test_what_is_not_a_steps_line_is_skipped(tmp_path: Path):
     path = tmp_path / "metrics.jsonl"
-    path.write_bytes(b'{"step": 1}\n3\n[]\n{}\n{"step": "2"}\n\xff\xfe\n{"step": 2}\n')
+    path.write_bytes(b'{"step": 1}\n3\n[]\n{}\n{"step": "2"}\n\xff\xfe\n{"step": true}\n{"step": 2}\n')
+    with path.open("a") as file:
+        file.write('{"step": 3, "a": ' + "[" * 200_000 + "\n" + '{"step": 1' + "0" * 400 + "}\n" + '{"step": 4}\n')
+    assert MetricsFile.read(path) == [{"step": 1}, {"step": 2}, {"step": 4}]
     MetricsFile(path, 1).append({"step": 2})
     assert MetricsFile.read(path) == [{"step": 1}, {"step": 2}]
 

@@ -446,3 +446,22 @@ def test_a_record_of_megabytes_does_not_stall_the_page(tmp_path: Path, tab: Tab,
 
     with serving(tmp_path / "run", tmp_path) as server:
         run(read(server.address))
+
+
+def test_of_very_many_calls_and_arguments_the_first_are_drawn(tmp_path: Path, tab: Tab, run: Run):
+    arguments: dict[str, Any] = {f"<img src=x onerror=alert({i})>": "x" for i in range(150_000)}
+    calls = [ToolCall(name="<b>f</b>", arguments=arguments), *[ToolCall(name="g")] * 400]
+    reply = Message(role="assistant", tool_calls=calls)
+    write(tmp_path / "run/a.jsonl", trajectory("a#0", [], turns=[Turn(reply=reply)]))
+
+    async def read(address: str) -> None:
+        await tab.goto(f"{address}#/trajectory?at=a.jsonl%3A1")
+        await tab.until("document.querySelector('.arguments') !== null")
+        assert await tab.evaluate("document.querySelectorAll('.arguments dt').length") == 100
+        assert await tab.evaluate("document.querySelectorAll('.message.assistant .part').length") == 100
+        assert await tab.evaluate("document.querySelectorAll('.message img, .message b:not(.tool-name)').length") == 0
+        shown = await tab.evaluate("document.querySelector('.message.assistant').textContent")
+        assert "and 149,900 more arguments" in shown and "and 301 more parts" in shown
+
+    with serving(tmp_path / "run", tmp_path) as server:
+        run(read(server.address))

@@ -20,6 +20,8 @@ def said(content: str, **more: object) -> Message:
         ("THOUGHT: I never act.", [("reply", "THOUGHT: I never act.")]),
         ("<think>Hm.</think>\nACTION: go", [("thought", "Hm."), ("action", "go")]),
         ("<think>without an end", [("thought", "without an end")]),
+        ("<think>a</think>b<think>c</think>\nACTION: go", [("thought", "a</think>b<think>c"), ("action", "go")]),
+        ("<think>" + "</think><think>" * 9000 + "</think>Go", [("thought", "</think><think>" * 9000), ("reply", "Go")]),
         ("It is 4.", [("reply", "It is 4.")]),
         ("  ", []),
         ('I try.\n<tool_call>{"name": ', [("thought", "I try."), ("broken call", '<tool_call>{"name":')]),

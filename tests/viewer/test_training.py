@@ -58,3 +58,9 @@ def test_only_training_runs_of_the_folder_are_shown(folder: Path, make_index: Ma
     for name in ("06-eval", "../played/05-dpo", str(folder / "05-dpo"), ""):
         with pytest.raises(MissingError):
             training(index, name, 0)
+
+
+def test_a_number_that_no_float_holds_is_left_out(tmp_path: Path, make_index: Make):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run/metrics.jsonl").write_text('{"step": 1, "loss": 2.0, "kl": 1' + "0" * 400 + '}\n{"step": 1e99}\n')
+    assert training(make_index(tmp_path / "run"), ".", 0)["lines"] == [{"step": 1, "loss": 2.0}]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Coroutine, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -109,6 +110,8 @@ def test_dragging_across_a_chart_zooms_all_of_them_and_back(two: Server, tab: Ta
         (1e-7, 9e-7, ["0", "2e−7", "4e−7", "6e−7", "8e−7", "10e−7"]),
         (100, 64_000, ["0", "20k", "40k", "60k", "80k"]),
         (-0.31, 0.12, ["−0.4", "−0.3", "−0.2", "−0.1", "0.0", "0.1", "0.2"]),
+        (0, 5e-324, ["−0.6", "−0.4", "−0.2", "0.0", "0.2", "0.4", "0.6"]),
+        (1, 1 + 2e-16, ["0.90", "0.95", "1.00", "1.05", "1.10"]),
         (5, 5, ["4.4", "4.6", "4.8", "5.0", "5.2", "5.4", "5.6"]),
     ],
 )
@@ -121,3 +124,29 @@ def test_ticks_are_round_and_written_alike(
         return await tab.evaluate(call)
 
     assert run(read()) == expected
+
+
+@pytest.mark.parametrize(("low", "high"), [(-1.7e308, 1.7e308), (1.7e308, 1.7e308), (-1e308, 5), (1e17, 1e17 + 16)])
+def test_the_axis_of_extreme_numbers_has_finite_ticks(two: Server, tab: Tab, run: Run, low: float, high: float):
+    async def read() -> Any:
+        await tab.goto(two.address)
+        call = f"import('/assets/scale.js').then(m => m.axis({low}, {high}, 5))"
+        finite = "a.high > a.low && a.ticks.every(Number.isFinite) && a.ticks.length"
+        return await tab.evaluate(f"{call}.then(a => {finite})")
+
+    assert 2 <= run(read()) <= 12
+
+
+def test_a_run_of_very_many_short_lines_is_drawn(tmp_path: Path, tab: Tab, run: Run):
+    (tmp_path / "run").mkdir()
+    lines = (f'{{"step":{step},"loss":{step % 7}e307}}\n' for step in range(200_000))
+    (tmp_path / "run/metrics.jsonl").write_text("".join(lines))
+    (tmp_path / "run/config.yaml").write_text("seed: 0")
+    with serving(tmp_path / "run", tmp_path) as server:
+
+        async def read() -> None:
+            await tab.goto(f"{server.address}#/training?smoothing=0")
+            await tab.until(f"{LINES} === 1")
+            assert "NaN" not in await tab.evaluate("document.querySelector('.plot path.line').getAttribute('d')")
+
+        run(read())

@@ -107,3 +107,7 @@ class _Loader(yaml.SafeLoader):
         except (ValueError, KeyError, AttributeError, TypeError, OverflowError, RecursionError) as error:
             # A tag that does not fit its value, such as !!bool maybe or !!timestamp now.
             raise yaml.YAMLError(f"a value cannot be read: {type(error).__name__}: {error}") from None
+
+
+# Bytes pass every check for text and then become text: a name of code would go through.
+_Loader.add_constructor("tag:yaml.org,2002:binary", yaml.SafeLoader.construct_undefined)  # type: ignore[type-var]

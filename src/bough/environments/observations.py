@@ -8,6 +8,7 @@ from numbers import Real
 from typing import Any
 
 from bough.environments.base import EnvironmentFailedError, Observation
+from bough.errors import short_repr
 from bough.types import Message
 
 # All text of one observation, in characters. The longest pages and tool outputs are a hundredth of it.
@@ -33,17 +34,18 @@ def check_observation(what: str, given: Any) -> Observation:
     for name, (kinds, allowed) in KINDS.items():
         value = getattr(given, name)
         if not isinstance(value, kinds):
-            raise EnvironmentFailedError(f"{what} gave the {name} {value!r:.100}; it must be {allowed}")
+            raise EnvironmentFailedError(f"{what} gave the {name} {short_repr(value)}; it must be {allowed}")
     for name, kind in (("messages", Message), ("tools", Mapping), ("images", bytes)):
         for value in getattr(given, name):
             if not isinstance(value, kind):
                 raise EnvironmentFailedError(
-                    f"{what} gave {value!r:.100} among its {name}; it must be {KINDS[name][1]}"
+                    f"{what} gave {short_repr(value)} among its {name}; it must be {KINDS[name][1]}"
                 )
     for name in ("reward", "progress"):
         value = getattr(given, name)
         if value is not None and not _finite(value):
-            raise EnvironmentFailedError(f"{what} gave the {name} {value!r:.100}; it must be a finite number or None")
+            shown = short_repr(value)
+            raise EnvironmentFailedError(f"{what} gave the {name} {shown}; it must be a finite number or None")
     _check_text(what, given)
     return given
 

@@ -21,6 +21,10 @@ ARGUMENTS = re.compile(r"^\s*(?:Args|Arguments|Parameters):\s*$", re.MULTILINE)
 SECTION = re.compile(r"^\s*(?:Returns|Raises|Yields|Examples?|Notes?):\s*$", re.MULTILINE)
 DESCRIBED = re.compile(r"^[ \t]+(\w+)(?:[ \t]*\([^)]*\))?:[ \t]*(.*(?:\n[ \t]{8,}\S.*)*)", re.MULTILINE)
 
+# What an agent reads of a wrong call: it may have written thousands of arguments with long names.
+MAX_PROBLEMS = 10
+MAX_PROBLEM = 200
+
 
 @dataclass(frozen=True)
 class ToolSchema:
@@ -66,8 +70,11 @@ class ToolSchema:
 
     def explain(self, error: ValidationError) -> str:
         """What is wrong with a call, for the agent."""
-        problems = [f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors(include_url=False)]
-        return f"{self.name}({', '.join(self.parameters)}) was called with invalid arguments. {'; '.join(problems)}."
+        found = error.errors(include_url=False, include_input=False)
+        problems = [f"{'.'.join(map(str, one['loc'])):.{MAX_PROBLEM}}: {one['msg']:.{MAX_PROBLEM}}" for one in found]
+        more = f"; and {len(problems) - MAX_PROBLEMS} more" if len(problems) > MAX_PROBLEMS else ""
+        said = "; ".join(problems[:MAX_PROBLEMS]) + more
+        return f"{self.name}({', '.join(self.parameters)}) was called with invalid arguments. {said}."
 
     def named(self, arguments: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
         """Arguments whose keys may be positions ("0", "1", …), by name."""
@@ -98,7 +105,7 @@ def _field(where: str, parameter: inspect.Parameter, hints: Mapping[str, Any], d
 def _adapter(where: str, fields: dict[str, Any]) -> TypeAdapter[dict[str, Any]]:
     typed_dict: Any = TypedDict  # mypy knows only fields that are written out
     arguments = typed_dict("arguments", fields)
-    arguments.__pydantic_config__ = ConfigDict(extra="forbid", strict=True)
+    arguments.__pydantic_config__ = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
     try:
         adapter: TypeAdapter[dict[str, Any]] = TypeAdapter(arguments)
         adapter.json_schema()

@@ -38,6 +38,8 @@ from bough.types import Message, ToolCall
 
 F = TypeVar("F", bound=Callable[..., Any])
 MARK = "_bough_tool"
+# Of a name that is not a tool's: the agent may have written anything.
+MAX_NAME = 80
 
 
 def tool(method: F) -> F:
@@ -99,7 +101,7 @@ class ToolEnvironment(Environment):
                 content = await self._use(call)
             except ToolError as error:
                 content, wrong = f"Error: {error}", error.word
-            messages.append(Message(role="tool", content=content, name=call.name))
+            messages.append(Message(role="tool", content=content, name=call.name[:MAX_NAME]))
             if self._end is not None:
                 break
         ended = self._end or Observation()

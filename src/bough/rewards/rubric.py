@@ -12,14 +12,13 @@ trajectory is left out where attempts are compared. A reward outside its declare
 from __future__ import annotations
 
 import logging
-import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from numbers import Real
 from typing import Any
 
 from bough.config.rewards import Weight
-from bough.errors import InputError, RewardRangeError
+from bough.errors import InputError, RewardRangeError, short_repr
+from bough.metrics import is_finite
 from bough.rewards.registry import RewardFunction
 from bough.rewards.reward import WeightedReward
 from bough.types import Trajectory
@@ -66,6 +65,8 @@ class Rubric:
     def _with_total(self, trajectory: Trajectory, values: dict[str, float | None]) -> Trajectory:
         counted = [(part.weight, values[part.name]) for part in self.parts if part.weight]
         total = None if any(value is None for _, value in counted) else sum(w * (value or 0.0) for w, value in counted)
+        if not is_finite(total):  # finite rewards may have a sum or a product that is not
+            total = None
         return trajectory.model_copy(update={"rewards": {**trajectory.rewards, **values, TOTAL: total}})
 
     def _values(self, part: WeightedReward, trajectories: Sequence[Trajectory]) -> list[float | None]:
@@ -108,7 +109,8 @@ def _per_attempt(result: Any, count: int) -> Sequence[Any]:
     if isinstance(result, Exception):
         return [result] * count
     if not isinstance(result, Sequence) or isinstance(result, str) or len(result) != count:
-        wrong = f"it returned {result!r:.100} for {count} attempts; a reward of a group returns one value per attempt"
+        returned = f"it returned {short_repr(result)} for {count} attempts"
+        wrong = f"{returned}; a reward of a group returns one value per attempt"
         return [TypeError(wrong)] * count
     return result
 
@@ -119,6 +121,6 @@ def _problem(value: Any) -> str | None:
         return "it is not known for this trajectory"
     if isinstance(value, Exception):
         return str(value)
-    if not isinstance(value, Real) or not math.isfinite(value):
-        return f"it returned {value!r:.100}; a reward is a finite number or None"
+    if not isinstance(value, bool) and not is_finite(value):
+        return f"it returned {short_repr(value)}; a reward is a finite number or None"
     return None

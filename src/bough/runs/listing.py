@@ -10,6 +10,7 @@ from typing import Any
 from bough.config.base import Config
 from bough.config.yaml_file import YamlFile
 from bough.errors import InputError
+from bough.metrics import is_finite
 from bough.rundir import RunDir
 from bough.runs.kinds import KINDS
 from bough.runs.numbers import numbers_of
@@ -81,7 +82,10 @@ def command_run(folder: Path, command: str) -> ListedRun:
     """The folder of a single command."""
     kind = KINDS.get(command)
     if kind is not None and kind.writes == "model":
-        return ListedRun(folder.name, command, _training_progress(folder), _losses(folder))
+        try:
+            return ListedRun(folder.name, command, _training_progress(folder), _losses(folder))
+        except OSError as error:
+            return ListedRun(folder.name, command, "cannot be read", f"{error.filename}: {error.strerror}")
     done = (folder / RESULTS if command == "eval" else folder / "report.json").is_file()
     return ListedRun(folder.name, command, "done" if done else "unfinished", _numbers(numbers_of(folder)))
 
@@ -90,15 +94,20 @@ def _training_progress(folder: Path) -> str:
     run = RunDir(folder)
     if run.final.is_dir():
         return "done"
-    lines = MetricsFile.read(run.metrics)
-    return f"unfinished, step {lines[-1]['step']}" if lines else "unfinished"
+    step = None
+    for line in MetricsFile.each(run.metrics):
+        step = line["step"]
+    return "unfinished" if step is None else f"unfinished, step {step}"
 
 
 def _losses(folder: Path) -> str:
-    lines = [line for line in MetricsFile.read(RunDir(folder).metrics) if isinstance(line.get("loss"), int | float)]
-    if not lines:
+    first = last = None
+    for line in MetricsFile.each(RunDir(folder).metrics):
+        if is_finite(line.get("loss")):
+            first, last = first or line, line
+    if first is None or last is None:
         return ""
-    return f"loss {lines[0]['loss']:.4g} → {lines[-1]['loss']:.4g} in {lines[-1]['step']} steps"
+    return f"loss {first['loss']:.4g} → {last['loss']:.4g} in {last['step']} steps"
 
 
 def _numbers(numbers: Mapping[str, float]) -> str:

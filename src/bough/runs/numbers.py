@@ -9,50 +9,55 @@ from typing import Any
 from bough.disk import read_json
 from bough.errors import InputError
 from bough.evaluation.results import Results
+from bough.metrics import is_finite
 
 REPORT_FILES = ("report.json", "results.json", "*ledger.json")
 
 
 def numbers_of(folder: Path) -> dict[str, float]:
     """The success rate of an evaluation with its interval; for collections and curated data, the counts."""
-    return dict(_evaluated(folder)) or dict(_reported(folder)) | dict(_kept(folder))
+    found = dict(_evaluated(folder)) or dict(_reported(folder)) | dict(_kept(folder))
+    return {name: value for name, value in found.items() if is_finite(value)}
 
 
 def files_of(folder: Path) -> list[Path]:
     return [file for pattern in REPORT_FILES for file in sorted(folder.glob(pattern))]
 
 
-def _evaluated(folder: Path) -> Iterator[tuple[str, float]]:
+def _evaluated(folder: Path) -> Iterator[tuple[str, Any]]:
     try:
         results = Results.read(folder)
     except InputError:
         return
     for number, model in enumerate(results.models):
-        report: Any = results.reports.get(model.name) or {}
-        success = report.get("success")
-        if success is None or success["mean"] is None:
+        report = _mapping(results.reports.get(model.name))
+        success = _mapping(report.get("success"))
+        interval = _mapping(success.get("interval"))
+        if success.get("mean") is None:
             continue
         end = f"_{number + 1}" if len(results.models) > 1 else ""
         yield f"success{end}", success["mean"]
-        if success["interval"] is not None:
-            yield f"success_low{end}", success["interval"]["low"]
-            yield f"success_high{end}", success["interval"]["high"]
-        yield f"episodes{end}", success["episodes"]
-        if report.get("lost"):
-            yield f"lost{end}", report["lost"]
+        yield f"success_low{end}", interval.get("low")
+        yield f"success_high{end}", interval.get("high")
+        yield f"episodes{end}", success.get("episodes")
+        yield f"lost{end}", report.get("lost") or None
 
 
-def _reported(folder: Path) -> Iterator[tuple[str, float]]:
-    report = _json(folder / "report.json")
-    yield from ((key, value) for key, value in report.items() if isinstance(value, int | float))
+def _reported(folder: Path) -> Iterator[tuple[str, Any]]:
+    yield from _json(folder / "report.json").items()
 
 
-def _kept(folder: Path) -> Iterator[tuple[str, float]]:
+def _kept(folder: Path) -> Iterator[tuple[str, Any]]:
     for file in sorted(folder.glob("*ledger.json")):
-        ledgers = _json(file)
-        for ledger in ledgers.get("ledgers", []):
-            yield f"{ledger['item']}_in", ledger["in"]
-            yield f"{ledger['item']}_kept", ledger["kept"]
+        ledgers = _json(file).get("ledgers")
+        for ledger in map(_mapping, ledgers if isinstance(ledgers, list) else ()):
+            yield f"{ledger.get('item')}_in", ledger.get("in")
+            yield f"{ledger.get('item')}_kept", ledger.get("kept")
+
+
+def _mapping(value: Any) -> dict[str, Any]:
+    """A part of a file that may come from elsewhere, where anything can have been changed."""
+    return value if isinstance(value, dict) else {}
 
 
 def _json(file: Path) -> dict[str, Any]:
@@ -60,4 +65,4 @@ def _json(file: Path) -> dict[str, Any]:
         found = read_json(file)
     except (OSError, ValueError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return _mapping(found)

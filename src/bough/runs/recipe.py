@@ -249,7 +249,7 @@ def _code_problems(values: Mapping[str, Any], changes: Mapping[str, JsonValue]) 
     for place, settings in places:
         for key, name in code_in(settings):
             if name not in given:
-                shown = name if key == "environment" else f"{{{name}: 1}}"
+                shown = f"{{{name}: 1}}" if key == "rewards" else name
                 yield f"{place}.{key} is {name!r}; --set {shlex.quote(f'{place}.{key}={shown}')}"
 
 

@@ -82,7 +82,7 @@ def _read(text: str) -> ToolCall:
         arguments = call.get("arguments", {}) if isinstance(call, dict) else None
         if isinstance(arguments, str):
             arguments = json.loads(arguments, strict=False)
-    except (json.JSONDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # also a number of more digits than Python reads
         raise MalformedError(f"The tool call is not JSON: {error}. {PROMPT}") from None
     if not isinstance(call, dict):
         raise MalformedError(f"The tool call is JSON but not an object. {PROMPT}")
@@ -93,6 +93,17 @@ def _read(text: str) -> ToolCall:
     if not isinstance(arguments, dict):
         raise MalformedError(f'"arguments" of the tool call is not an object. {PROMPT}')
     try:
-        return ToolCall(name=call["name"], arguments=arguments)
+        read = ToolCall(name=call["name"], arguments=arguments)
     except ValidationError as error:
         raise MalformedError(f"The tool call cannot be read: {error.errors()[0]['msg']}. {PROMPT}") from None
+    check_call(read)
+    return read
+
+
+def check_call(call: ToolCall) -> None:
+    """Raises MalformedError for a call that JSON cannot carry: Python reads NaN, infinity and half a character."""
+    try:
+        json.dumps([call.name, call.arguments], ensure_ascii=False, allow_nan=False).encode()
+    except (ValueError, RecursionError) as error:
+        problem = "it contains half a surrogate pair" if isinstance(error, UnicodeError) else error
+        raise MalformedError(f"The tool call is not JSON: {problem}. {PROMPT}") from None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cached_property
 
 from bough.speech import hermes
-from bough.speech.base import ParsedReply
+from bough.speech.base import MAX_CALLS, MalformedError, ParsedReply
 from bough.types import Message, ToolCall
 
 
@@ -13,7 +13,7 @@ class Reply(str):
     """The text of a reply. `tool_calls` and `parsed` say what is in it.
 
     Calls that an engine delivered as data are passed on as they are; only a reply that
-    came as text is parsed. A call that cannot be read raises `MalformedError`.
+    came as text is parsed. What cannot be read, or is no JSON, raises `MalformedError`.
     """
 
     message: Message
@@ -34,6 +34,10 @@ class Reply(str):
         said = self.message
         if not said.tool_calls:
             return hermes.parse(self)
+        if len(said.tool_calls) > MAX_CALLS:
+            raise MalformedError(f"That is more than {MAX_CALLS} tool calls in one reply.")
+        for call in said.tool_calls:
+            hermes.check_call(call)
         action = "\n".join(map(hermes.call_text, said.tool_calls))
         return ParsedReply(thought=said.content.strip(), action=action, calls=tuple(said.tool_calls))
 

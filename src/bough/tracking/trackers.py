@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import logging
-import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -14,6 +13,7 @@ from typing import Any, Literal, Self
 
 from bough.disk import locked
 from bough.errors import BoughError, InputError
+from bough.metrics import is_finite
 
 log = logging.getLogger(__name__)
 Name = Literal["mlflow", "wandb", "tensorboard"]
@@ -86,7 +86,7 @@ def plain(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def number(value: object) -> bool:
-    return isinstance(value, int | float) and math.isfinite(value)
+    return isinstance(value, bool) or is_finite(value)
 
 
 def import_tracker(name: Name) -> Any:

@@ -49,12 +49,11 @@ def _spoken(content: str, action: str | None) -> list[Part]:
         return [_text("reply", content)]
     if hermes.OPEN in content:
         return _with_calls(content)
-    if action is not None and content == action.strip():
-        return [_text("action", content)]
-    if content.startswith("<think>"):
-        thought, _, rest = content.removeprefix("<think>").partition("</think>")
-        return [_text("thought", thought), *_spoken(rest, action)]
-    return _lines(content)
+    if content.startswith("<think>") and (action is None or content != action.strip()):
+        # What follows the last end: a reply may think more than once, and each copy of the rest takes time.
+        thought, ended, rest = content.removeprefix("<think>").rpartition("</think>")
+        return [_text("thought", thought), *_lines(rest.strip(), action)] if ended else [_text("thought", rest)]
+    return _lines(content, action)
 
 
 def _with_calls(content: str) -> list[Part]:
@@ -67,8 +66,10 @@ def _with_calls(content: str) -> list[Part]:
     return [_text("thought", said.thought), *answer, *map(_call, said.calls)]
 
 
-def _lines(content: str) -> list[Part]:
-    """`THOUGHT: …` and `ACTION: …` lines; anything else is a plain reply."""
+def _lines(content: str, action: str | None) -> list[Part]:
+    """The action itself, or `THOUGHT: …` and `ACTION: …` lines; anything else is a plain reply."""
+    if action is not None and content == action.strip():
+        return [_text("action", content)]
     opening = _OPENING.match(content)
     if opening is None:
         return [_text("reply", content)]

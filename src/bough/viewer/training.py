@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-import math
 from typing import Any
 
 from bough.disk import open_file
+from bough.metrics import is_finite
 from bough.viewer.credit import stage_settings
 from bough.viewer.index import Index
 from bough.viewer.records import MissingError
@@ -15,6 +15,8 @@ from bough.viewer.runs import read_json, state_of
 # Read in pieces, so that a run of a million steps opens too.
 MAX_PIECE = 8 << 20
 MAX_METRICS = 400
+# Larger ones are not exact in a browser.
+MAX_STEP = 2**53
 
 
 def training(index: Index, folder: str, after: int) -> dict[str, Any]:
@@ -57,11 +59,7 @@ def _line(text: bytes) -> dict[str, float] | None:
         values = json.loads(text)
     except (ValueError, RecursionError):
         return None
-    if not isinstance(values, dict) or not _is_number(values.get("step")):
+    if not isinstance(values, dict) or not is_finite(values.get("step")) or abs(values["step"]) > MAX_STEP:
         return None
-    numbers = {key: value for key, value in values.items() if _is_number(value)}
+    numbers = {key: value for key, value in values.items() if is_finite(value)}
     return dict(list(numbers.items())[:MAX_METRICS])
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)

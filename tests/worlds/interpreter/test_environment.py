@@ -13,7 +13,7 @@ from bough.sandbox.base import BrokenError, SandboxError, SandboxLimits
 from bough.sandbox.worker import SandboxWorker
 from bough.speech import hermes
 from bough.types import Task, ToolCall
-from bough.worlds.interpreter import code, sandboxes, tool
+from bough.worlds.interpreter import code, math, sandboxes, tool
 from bough.worlds.interpreter.environment import Interpreter
 from bough.worlds.interpreter.grade import Grade
 
@@ -357,3 +357,19 @@ def test_episodes_share_a_sandbox_but_no_names():
 def test_an_unknown_kind_is_told():
     with pytest.raises(InputError, match="kind is 'poem'"):
         played(Task(id="p", data={"kind": "poem", "problem": "Write."}))
+
+
+@pytest.mark.parametrize(("step_timeout_s", "expected"), [(5.0, 3.5), (60.0, math.TIMEOUT_S)])
+def test_algebra_takes_less_than_the_time_of_a_step(
+    monkeypatch: pytest.MonkeyPatch, step_timeout_s: float, expected: float
+):
+    given: list[Any] = []
+
+    async def grade(answer: str, gold: str, runner: Any, **more: Any) -> Grade:
+        given.append(more)
+        return Grade(0.0)
+
+    monkeypatch.setattr(math, "grade", grade)
+    task = Task(id="m", data={"kind": "math", "problem": "Expand $(x+1)^2$.", "answer": "x^2+2x+1"})
+    played(task, "\\boxed{(x+1)^2}", step_timeout_s=step_timeout_s)
+    assert given == [{"question": "Expand $(x+1)^2$.", "timeout_s": expected}]

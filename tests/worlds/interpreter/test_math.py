@@ -402,3 +402,20 @@ def test_a_grader_that_fails_says_why():
 
     grade = asyncio.run(math.grade("\\boxed{x}", "y", Broken))  # type: ignore[arg-type]
     assert grade.score == 0 and grade.details["reason"] == "RecursionError: too deep"
+
+
+@pytest.mark.parametrize(
+    ("answer", "reference", "question", "copied"),
+    [
+        ("(x+1)^2", "x^2+2x+1", "Expand $\\left(x + 1\\right)^{2}$.", True),
+        ("x^2 + 2x + 1", "(x+1)^2", "Factor $x^2+2x+1$.", True),
+        ("\\frac{x^2-1}{x-1}", "x+1", "Simplify $\\frac{x^2-1}{x-1}$.", True),
+        ("(x+1)^2", "x^2+2x+1", "Which polynomial has the double root $-1$?", False),
+        ("x+1", "1+x", "Which is a factor of $x^2-1$: $1+x$, which is $x+1$, or $x$?", False),
+        ("y", "z", "Solve for $y$.", False),
+    ],
+)
+def test_a_copy_of_the_question_is_not_an_answer(answer: str, reference: str, question: str, copied: bool):
+    runner = Untouchable if copied else Willing
+    grade = asyncio.run(math.grade(f"\\boxed{{{answer}}}", reference, runner, question=question))  # type: ignore[arg-type]
+    assert (grade.score, grade.details.get("reason")) == ((0.0, "it repeats the question") if copied else (1.0, None))

@@ -1,8 +1,13 @@
 // Axes: where the ticks go, and how their numbers are written.
 
+const LARGEST = 1e300;
+
 // A range that ends on ticks, and the ticks: about `wanted` of them, at round distances.
 export function axis(low, high, wanted, smallest = 0) {
-  if (low === high) [low, high] = [low - (Math.abs(low) * 0.1 || 0.5), high + (Math.abs(high) * 0.1 || 0.5)];
+  // Beyond these a difference is infinite, or lost in rounding.
+  [low, high] = [low, high].map((v) => Math.min(LARGEST, Math.max(-LARGEST, v)));
+  const size = Math.max(Math.abs(low), Math.abs(high));
+  if (high - low <= size * 1e-10 || high - low < 1 / LARGEST) [low, high] = [low - (size * 0.1 || 0.5), high + (size * 0.1 || 0.5)];
   const raw = (high - low) / Math.max(1, wanted);
   const power = 10 ** Math.floor(Math.log10(raw));
   const step = Math.max(smallest, [1, 2, 2.5, 5, 10].map((m) => m * power).find((s) => s >= raw * 0.999 && !(smallest && s % smallest)) ?? raw);

@@ -65,7 +65,7 @@ export async function trainingPage(asked) {
     do {
       found = await ask("training", { folder, after: run.next || null });
       if (found.from < run.next) run.lines.length = 0;
-      run.lines.push(...found.lines);
+      for (const line of found.lines) run.lines.push(line); // too many for the arguments of one call
       run.next = found.next;
       if (found.settings) run.settings = found.settings;
       run.state = found.state;
@@ -145,7 +145,8 @@ function refill(place, parts) {
 
 // What is drawn: [title, series]. One run has a chart for each family of metrics, several runs one for each metric.
 function curves(runs) {
-  const names = new Set(runs.flatMap((run) => run.lines.flatMap((line) => Object.keys(line))));
+  const names = new Set();
+  for (const run of runs) for (const line of run.lines) for (const name in line) names.add(name);
   const families = new Map();
   for (const name of names) if (!NOT_CURVES.has(name)) {
     const family = runs.length > 1 ? name : name.split("/")[0];

@@ -1,10 +1,12 @@
 // Messages and turns: what was thought, done and observed.
 import { h } from "./dom.js";
-import { count, number, signed, words } from "./format.js";
+import { count, number, plural, signed, words } from "./format.js";
 import { chip } from "./marks.js";
 
 // A longer text is cut at first, so that one record cannot stall the page.
 const LONG = 6000;
+// Of a reply's tool calls and a call's arguments no more than these are drawn.
+const MANY = 100;
 
 export function text(content, kind) {
   const plain = String(content ?? "");
@@ -26,7 +28,8 @@ export function message(one, kind) {
 
 // A tool call: short arguments on one line, longer ones each in a box, so that code reads as code.
 function toolCall(call) {
-  const given = Object.entries(call.arguments ?? {}).map(([name, value]) => [name, typeof value === "string" ? value : JSON.stringify(value), typeof value === "string"]);
+  const all = Object.entries(call.arguments ?? {});
+  const given = all.slice(0, MANY).map(([name, value]) => [name, typeof value === "string" ? value : JSON.stringify(value), typeof value === "string"]);
   const short = given.every(([, value]) => !value.includes("\n")) && given.reduce((sum, [name, value]) => sum + name.length + value.length, 0) < 90;
   if (short) {
     return h("div", { class: "text action call" }, h("b", { class: "tool-name" }, call.name), "(", given.map(([name, value, quoted], i) => [
@@ -34,16 +37,21 @@ function toolCall(call) {
     ]), ")");
   }
   return h("div", { class: "call" }, h("b", { class: "tool-name mono" }, call.name),
-    h("dl", { class: "arguments" }, given.map(([name, value]) => [h("dt", {}, name), h("dd", {}, text(value, "code"))])));
+    h("dl", { class: "arguments" }, given.map(([name, value]) => [h("dt", {}, name), h("dd", {}, text(value, "code"))])), others(all, "argument"));
 }
 
 export function reply(turn) {
   const { parts = [], hint } = turn.reply;
   return h("div", { class: "message assistant" },
-    parts.map((part) => (part.kind === "call" ? labelled("tool call", toolCall(part)) : labelled(part.kind === "broken call" ? "tool call that cannot be read" : part.kind, text(part.text, part.kind === "broken call" ? "code" : part.kind)))),
+    parts.slice(0, MANY).map((part) => (part.kind === "call" ? labelled("tool call", toolCall(part)) : labelled(part.kind === "broken call" ? "tool call that cannot be read" : part.kind, text(part.text, part.kind === "broken call" ? "code" : part.kind)))),
+    others(parts, "part"),
     parts.length ? null : h("p", { class: "faint" }, "an empty reply"),
     hint ? h("details", { class: "hint" }, h("summary", {}, "hint"), text(hint)) : null,
   );
+}
+
+function others(all, word) {
+  return all.length > MANY ? h("p", { class: "faint" }, `and ${plural(all.length - MANY, `more ${word}`)}`) : null;
 }
 
 function labelled(name, node) {

@@ -220,7 +220,10 @@ class Interpreter(Environment):
             runner = self._sandbox("reasoning", reasoning.LIMITS, warm_up=reasoning.WARM_UP)
             return await reasoning.grade(answer, data, runner, timeout_s=min(reasoning.TIMEOUT_S, budget_s))
         algebra = find_spec("math_verify") and (lambda: self._sandbox("math", SandboxLimits(), warm_up=math.WARM_UP))
-        return await math.grade(answer, str(data["answer"]), algebra or None)
+        # An expression that takes long to compare must not make the step time out: the episode would count as lost.
+        timeout_s = min(math.TIMEOUT_S, budget_s)
+        question = str(data["problem"])
+        return await math.grade(answer, str(data["answer"]), algebra or None, question=question, timeout_s=timeout_s)
 
     def _sandbox(self, use: str, limits: SandboxLimits, url: str | None = None, **more: Any) -> ProgramRunner:
         return sandboxes.shared(use, limits, url, unsafe=self.settings.unsafe_no_sandbox, **more)

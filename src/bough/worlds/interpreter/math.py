@@ -53,14 +53,30 @@ _UNEVALUATED = re.compile(
 )
 _SUM = re.compile(r"(?<![\w.}^\\])\d+(?:\.\d+)?\s*[-+]\s*\d+(?:\.\d+)?(?!\d|\.|\s*(?:\\(?:sqrt|pi|frac)|[i/√(]))")
 _FRACTION = re.compile(r"\\frac\{(\d{1,300})\}\{(\d{1,300})\}")
+# Spelling that leaves an expression the same, and what makes a text an expression.
+_SPELLING = re.compile(r"[\s{}$]")
+_COMBINES = re.compile(r"\w\s*[-+*/^(]|\)\s*[-+*/^(]|\\frac|\\cdot|\\times")
 _EQUALS = re.compile(r"(?<![<>!:])=")
 _THOUSANDS = re.compile(r"(?<=\d),(?=\d{3}(?!\d))")
 _LISTING = re.compile(r"\\(?:text|mbox)\s*\{\s*(?:or|and)\s*\}|\bor\b|\band\b|\\pm|;")
 _WORDS = re.compile(r"\\(?:text|mbox|mathrm|operatorname|begin|end)\s*\{[^{}]*\}|\\[A-Za-z]+")
 
 
-async def grade(answer: str, gold: str, runner: Callable[[], ProgramRunner] | None) -> Grade:
-    """1 if the last box holds what `gold` holds, else 0. `runner` is called where algebra is needed."""
+async def grade(
+    answer: str,
+    gold: str,
+    runner: Callable[[], ProgramRunner] | None,
+    *,
+    question: str = "",
+    timeout_s: float = TIMEOUT_S,
+) -> Grade:
+    """1 if the last box holds what `gold` holds, else 0. `runner` is called where algebra is needed.
+
+    An expression may be written in another form than the reference, (x+1)^2 for x^2+2x+1:
+    most problems ask for a value and not for a form, and a reference does not say which.
+    An expression that is copied from the `question` is no answer, because "expand",
+    "factor" and "simplify" are exactly the problems that ask for a form.
+    """
     boxed = last_boxed(answer)
     if boxed is None:
         return Grade(0.0, {"answer": None, "reason": "no \\boxed{} in the answer"})
@@ -69,7 +85,7 @@ async def grade(answer: str, gold: str, runner: Callable[[], ProgramRunner] | No
         return Grade(0.0, {**details, "reason": f"the answer is longer than {MAX_LENGTH:,} characters"})
     try:
         known = same(boxed, gold)
-        reason = None if known is not None else _not_an_answer(boxed, gold)
+        reason = None if known is not None else _copied(boxed, gold, question) or _not_an_answer(boxed, gold)
     except Exception as error:  # an answer that breaks its grader is wrong, not lost
         return Grade(0.0, {**details, "reason": f"the grader raised {type(error).__name__}: {error}"})
     if known is not None:
@@ -79,7 +95,7 @@ async def grade(answer: str, gold: str, runner: Callable[[], ProgramRunner] | No
     if runner is None:
         return Grade(0.0, {**details, "reason": "not a number"})
     texts = json.dumps([gold, boxed])
-    result = await runner().run(PROGRAM.format(texts=texts), timeout_s=TIMEOUT_S)
+    result = await runner().run(PROGRAM.format(texts=texts), timeout_s=timeout_s)
     if result.value not in ("'true'", "'false'"):
         return Grade(0.0, {**details, "reason": result.killed or (result.error or "").rsplit("\n", 1)[-1]})
     return Grade(float(result.value == "'true'"), details)
@@ -174,6 +190,14 @@ def _not_an_answer(answer: str, gold: str) -> str | None:
     calculates = calculates or (_SUM.search(answer) is not None and not _SUM.search(gold))
     if calculates or (_reducible(answer) and not _reducible(gold)):
         return "there is something left to calculate"
+    return None
+
+
+def _copied(answer: str, gold: str, question: str) -> str | None:
+    """Why an answer is only a part of its question; None if it is not. A symbol or a word may stand in both."""
+    answer, gold, question = (_SPELLING.sub("", _plain(text)) for text in (answer, gold, question))
+    if _COMBINES.search(answer) and answer in question and answer not in gold and gold not in question:
+        return "it repeats the question"
     return None
 
 
