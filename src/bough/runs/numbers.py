@@ -45,6 +45,8 @@ def _evaluated(folder: Path) -> Iterator[tuple[str, float]]:
 def _reported(folder: Path) -> Iterator[tuple[str, float]]:
     report = _json(folder / "report.json")
     yield from ((key, value) for key, value in report.items() if isinstance(value, int | float))
+    if lost := report.get("lost"):
+        yield "lost", len(lost)
 
 
 def _kept(folder: Path) -> Iterator[tuple[str, float]]:
