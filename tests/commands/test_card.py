@@ -92,7 +92,7 @@ def test_a_card_that_is_there_stays_unless_it_may_go(folder: Path, capsys: pytes
     file = folder / "mine.md"
     file.write_text("mine")
     code, _, err = card(capsys, folder / "run", "-o", file)
-    assert code == 2 and "exists; --overwrite replaces it" in err and file.read_text() == "mine"
+    assert code == 2 and "exists; give --overwrite to replace it" in err and file.read_text() == "mine"
     assert card(capsys, folder / "run", "-o", file, "--overwrite")[0] == 0
     assert "library_name: peft" in file.read_text()
     code, _, err = card(capsys, folder / "run", "-o", folder)
@@ -123,13 +123,13 @@ def test_a_push_lists_what_would_go(folder: Path, capsys: pytest.CaptureFixture[
     [
         (["card"], "RUN is required"),
         (["card", "none"], "none: there is no such folder"),
-        (["card", "none", "--repo", "name"], "--repo is 'name'; names on the Hub are written org/name"),
-        (["card", "none", "--base-model", "a/b/c"], "names on the Hub are written org/name"),
-        (["card", "none", "--license", "MIT License"], "licences are the Hub's words"),
-        (["card", "none", "--language", "english"], "languages are ISO 639 codes"),
-        (["card", "none", "--datasets", "org/a", "b"], "names on the Hub are written org/name"),
+        (["card", "none", "--repo", "name"], "--repo is 'name'; a name on the Hub is written org/name"),
+        (["card", "none", "--base-model", "a/b/c"], "a name on the Hub is written org/name"),
+        (["card", "none", "--license", "MIT License"], "a license is one of the Hub's identifiers"),
+        (["card", "none", "--language", "english"], "a language is an ISO 639 code"),
+        (["card", "none", "--datasets", "org/a", "b"], "a name on the Hub is written org/name"),
         (["push", "none"], "--repo is required"),
-        (["push", "none", "--repo", "a--b/c"], "names on the Hub are written org/name"),
+        (["push", "none", "--repo", "a--b/c"], "a name on the Hub is written org/name"),
         (["push", "none", "--repo", "org/name"], "none: there is no such folder"),
     ],
 )

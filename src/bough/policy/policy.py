@@ -81,7 +81,8 @@ class Policy(nn.Module):
         self.obstacle = obstacle
         if obstacle:
             log.warning("%s cannot share tokens between calls (%s): plain rows", type(self.base).__name__, obstacle)
-        probe(self)
+        self._attend_with(self.plain_attention)
+        probe(self.base, self.decoder)
         if autocast:
             # peft would lift the inputs of an adapter to the float32 of its weights, for autocast to lower them again.
             for layer in self._adapted_layers:
@@ -236,15 +237,14 @@ class Policy(nn.Module):
         return self._read(self._tensor(row.tokens_BL), None, self.plain_attention).flatten(0, 1)
 
     def _read(self, tokens_BL: Tensor, mask: Any, attention: str, **positions: Tensor) -> Tensor:
-        self.attend_with(attention)
+        self._attend_with(attention)
         # No cache is read here, and with one transformers treats repeated positions differently.
         hidden_BLD: Tensor = self.decoder(
             input_ids=tokens_BL, attention_mask=mask, use_cache=False, **positions
         ).last_hidden_state
         return hidden_BLD
 
-    def attend_with(self, attention: str) -> None:
-        """Switches the model to one of the attention functions of transformers."""
+    def _attend_with(self, attention: str) -> None:
         if self.base.config._attn_implementation != attention:
             self.base.set_attn_implementation(attention)
 

@@ -5,7 +5,7 @@ It finds models that are not causal, and heads that compute something `Head` doe
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -14,25 +14,24 @@ from bough.errors import InputError
 from bough.models.limits import NOT_CAUSAL
 from bough.policy.head import Head
 
-if TYPE_CHECKING:
-    from bough.policy.policy import Policy
-
 PROMPTS = [[0, 1, 2, 3], [0, 1, 2, 4]]
 LARGEST_LOGIT = 64.0  # models cap their logits at 15 to 50
 LARGEST_FACTOR = 1024.0  # so that half precision does not overflow where the head is nearly zero
 
 
 @torch.no_grad()
-def probe(policy: Policy) -> None:
-    """Raises InputError for a model that is not causal, or whose logits `Head` does not reproduce.
+def probe(model: Any, decoder: Any) -> None:
+    """Checks a transformers model, its adapters in place, and the decoder inside it.
+
+    Raises InputError for a model that is not causal, or whose logits `Head` does not reproduce.
 
     The two prompts differ in their last token, which must not change the hidden states before it.
     """
-    head = Head.of(policy.base)
-    hidden_BLD, logits_BLV = _enlarged(policy, head)
-    name = f"{type(policy.base).__name__} ({policy.base.config.model_type})"
+    head = Head.of(model)
+    hidden_BLD, logits_BLV = _enlarged(model, decoder, head)
+    name = f"{type(model).__name__} ({model.config.model_type})"
     # Low precision rounds every operation between the hidden states and the logits.
-    tolerance = 1e-4 if torch.finfo(policy.base.dtype).eps < 1e-5 else 0.02
+    tolerance = 1e-4 if torch.finfo(model.dtype).eps < 1e-5 else 0.02
     if (
         hidden_BLD is None
         or not (head.logits(hidden_BLD).float() - logits_BLV).abs().max() <= tolerance * logits_BLV.abs().max()
@@ -43,14 +42,14 @@ def probe(policy: Policy) -> None:
         )
     one_LD, other_LD = hidden_BLD[:, :-1].float()
     same = (one_LD - other_LD).abs().max() <= tolerance * one_LD.abs().max()
-    if not same or policy.decoder.config.model_type in NOT_CAUSAL:
+    if not same or decoder.config.model_type in NOT_CAUSAL:
         raise InputError(
             f"{name} is not a causal language model: its tokens attend to later ones, so it has no log-probabilities "
             "of replies; choose another model"
         )
 
 
-def _enlarged(policy: Policy, head: Head) -> tuple[Tensor | None, Tensor]:
+def _enlarged(model: Any, decoder: Any, head: Head) -> tuple[Tensor | None, Tensor]:
     """Hidden states, scaled up on their way to the head, and the logits the model makes of them.
 
     A cap that small logits hardly feel shows in large ones.
@@ -64,13 +63,13 @@ def _enlarged(policy: Policy, head: Head) -> tuple[Tensor | None, Tensor]:
         seen.append(output.last_hidden_state)
         return output
 
-    training = policy.model.training
-    policy.eval()
-    policy.attend_with(policy.plain_attention)
-    hook = policy.decoder.register_forward_hook(enlarge)
+    training = model.training
+    model.eval()
+    hook = decoder.register_forward_hook(enlarge)
     try:
-        logits_BLV = policy.base(input_ids=torch.tensor(PROMPTS, device=policy.device), use_cache=False).logits.float()
+        prompts = torch.tensor(PROMPTS, device=model.get_input_embeddings().weight.device)
+        logits_BLV = model(input_ids=prompts, use_cache=False).logits.float()
     finally:
         hook.remove()
-        policy.train(training)
+        model.train(training)
     return (seen[0] if seen else None), logits_BLV
