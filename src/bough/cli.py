@@ -17,6 +17,9 @@ from io import TextIOWrapper
 from bough.errors import BoughError, InputError, did_you_mean
 from bough.verbs import VERBS, resolve
 
+# Commands that resume in their output folder without being told to.
+RESUMED = ("collect", "run")
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command and returns its exit code."""
@@ -32,7 +35,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return _dispatch(arguments)
     except KeyboardInterrupt:
-        _say("Interrupted.")
+        _say("Interrupted; the same command resumes." if arguments and arguments[0] in RESUMED else "Interrupted.")
         return 130
     except BrokenPipeError:  # `bough data show … | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
