@@ -19,6 +19,8 @@ from bough.errors import BoughError, InputError, did_you_mean
 from bough.verbs import VERBS, resolve
 
 CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+# Commands that resume in their output folder without being told to.
+RESUMED = ("collect", "run")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -35,7 +37,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return _dispatch(arguments)
     except KeyboardInterrupt:
-        _say("Interrupted.")
+        _say("Interrupted; the same command resumes." if arguments and arguments[0] in RESUMED else "Interrupted.")
         return 130
     except BrokenPipeError:  # `bough data show … | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -45,13 +45,22 @@ class RowError(ValueError):
 
 
 def did_you_mean(word: str, allowed: Iterable[str]) -> str:
-    """The end of a message: "; did you mean X?", or the allowed words if none is close."""
+    """The end of a message: "; did you mean X?", or the allowed words if none is close.
+
+    Initials count as close: lr is learning_rate.
+    """
     allowed = list(allowed)
-    close = difflib.get_close_matches(word.replace("-", "_"), [a.replace("-", "_") for a in allowed], n=1)
+    plain = {_plain(one): one for one in reversed(allowed)}
+    close = difflib.get_close_matches(_plain(word), plain, n=1)
+    close = close or [one for one in map(_plain, allowed) if _plain(word) == "".join(p[:1] for p in one.split("_"))]
     if close:
-        match = next(a for a in allowed if a.replace("-", "_") == close[0])
-        return f"; did you mean {match}?"
+        return f"; did you mean {' or '.join(plain[one] for one in close)}?"
     return f"; allowed: {', '.join(allowed)}" if allowed else ""
+
+
+def _plain(word: str) -> str:
+    """A word without the dashes of a flag, which would make all short flags look alike."""
+    return word.lstrip("-").replace("-", "_")
 
 
 class RewardRangeError(BoughError):

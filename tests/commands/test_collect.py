@@ -101,7 +101,11 @@ def test_an_interrupted_collection_keeps_what_is_finished_and_resumes(tmp_path: 
     command += ["--max-new-tokens", "8", "--output", str(tmp_path / "out")]
     environment = {**os.environ, "INTERRUPT_AT": "train-0-6"}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=240)
-    assert done.returncode == 130 and "Interrupted." in done.stderr and "Traceback" not in done.stderr, done.stderr
+    assert (
+        done.returncode == 130
+        and "Interrupted; the same command resumes." in done.stderr
+        and "Traceback" not in done.stderr
+    ), done.stderr
     # Two run at a time, so at most one of the six before it was not finished when the seventh began.
     assert 5 <= len(episodes(tmp_path / "out")) <= 6
     for name in ("out", "uninterrupted"):

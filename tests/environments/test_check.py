@@ -42,11 +42,11 @@ def test_a_start_that_depends_on_the_process_is_found(monkeypatch: pytest.Monkey
 
 def test_an_expert_that_loses_is_a_problem_with_its_task():
     assert checked("Losing").problems == [
-        "task train-0-0: the expert does not solve the task: it fails after 1 turns\n  the same: task train-0-1"
+        "task train-0-0: the expert does not solve the task: it fails after 1 turn\n  the same: task train-0-1"
     ]
     assert checked("Aimless").problems == [
-        "task train-0-0: the expert does not solve the task: it has not finished after 6 turns\n"
-        "  the same: task train-0-1"
+        "task train-0-0: the expert does not solve the task: it has not finished after 6 turns; "
+        "its last reply was invalid: No.\n  the same: task train-0-1"
     ]
 
 

@@ -56,8 +56,9 @@ def test_an_entry_point(monkeypatch: pytest.MonkeyPatch):
 @pytest.mark.parametrize(
     ("name", "complaint"),
     [
-        ("househould", "did you mean household?"),
-        ("nothing-like-it", "your own is given as module:Class or path/to/file.py:Class"),
+        ("househould", "did you mean household? (your own: module:Class"),
+        ("nothing-like-it", "allowed: household, interpreter, web (your own: module:Class or path/to/file.py:Class)"),
+        ("bank.py", "'bank.py' is a file; name its class too: bank.py:Class"),
         ("no/such/file.py:X", "no/such/file.py: there is no such file"),
         ("no.such.module:X", "cannot be loaded: no.such.module raised ModuleNotFoundError"),
         ("tests.environments.worlds:Count", "has no 'Count'; did you mean Counting?"),

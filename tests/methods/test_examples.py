@@ -40,9 +40,17 @@ def test_a_record_of_another_kind_is_named_by_its_number():
     )
     with pytest.raises(InputError) as error:
         SFT(SFTConfig(train_file="unused")).examples([trajectory, pair], BUILDER)
-    assert error.value.problems == ["records:2: this is a pair; SFT learns from trajectories"]
+    assert error.value.problems == ["records:2: this is a pair; SFT learns from trajectories (see bough demos --help)"]
     kept = SFT(SFTConfig(train_file="unused", on_error="skip")).examples([trajectory, pair], BUILDER)
     assert kept.rows.kept == 1 and kept.rows.dropped == {"wrong_kind": 1}
+
+
+def test_rows_with_the_same_problem_are_one_line():
+    trajectory = next(iter(read(EXAMPLES / "household.jsonl")))
+    with pytest.raises(InputError, match=r"records has 3 bad rows \(drop with --on-error skip\)") as error:
+        DPO(DPOConfig(train_file="unused")).examples([trajectory] * 3, BUILDER)
+    said = "this is a trajectory; DPO learns from pairs (see bough pairs --help)"
+    assert error.value.problems == [f"records:1: {said} (3 rows, also records:2, records:3)"]
 
 
 def test_no_records_at_all_are_an_error():

@@ -76,6 +76,15 @@ def test_a_name_that_is_nothing_is_refused_with_the_built_in_names(name, hint):
     assert hint in str(refused.value)
 
 
+def test_the_folder_of_a_run_is_answered_with_the_folder_of_its_weights(tmp_path):
+    (tmp_path / "final").mkdir()
+    with pytest.raises(InputError, match=r"tokenizer_config\.json$"):
+        resolve(str(tmp_path))
+    (tmp_path / "final" / "adapter_config.json").touch()
+    with pytest.raises(InputError, match=rf"; did you mean {tmp_path}/final\?$"):
+        resolve(str(tmp_path))
+
+
 def test_a_hub_id_that_is_not_cached_is_a_sentence_when_offline(monkeypatch):
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     with pytest.raises(InputError, match="not in the local hub cache and the hub cannot be reached"):

@@ -49,6 +49,7 @@ def test_a_reward_that_fails_is_none_makes_the_total_none_and_is_counted(name: s
     scored = [rubric.score(trajectory(success=True)) for _ in range(3)]
     assert all(t.rewards == {"outcome": 1.0, name: None, "total": None} for t in scored)
     assert rubric.failed == {name: 3} and rubric.why[name].startswith("a: ")
+    assert "\n" not in rubric.why[name]
     assert rubric.to_json()[name]["failed"] == 3
 
 

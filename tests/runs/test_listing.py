@@ -5,8 +5,11 @@ from pathlib import Path
 import pytest
 
 from bough.cli import main
+from bough.evaluation.contest import with_numbers
+from bough.evaluation.results import Results
 from bough.runs.listing import ListedRun, command_of, list_runs
 from tests.cards import folders
+from tests.evaluation.samples import result
 
 
 @pytest.fixture
@@ -31,6 +34,19 @@ def test_the_folders_of_single_commands_are_runs(runs: Path):
     assert found["sft"] == ListedRun("sft", "sft", "done", "loss 2.5 → 1.25 in 12 steps")
     assert found["expert"] == ListedRun("expert", "collect", "done", "success 92.5%, 40 episodes")
     assert found["measured"] == ListedRun("measured", "eval", "done")
+
+
+def test_an_evaluation_of_two_models_shows_both_and_lost_episodes_are_counted(tmp_path: Path):
+    models = [result("a", "1 0 1 1"), result("b", "0 0 0 x")]
+    (tmp_path / "after").mkdir()
+    with_numbers(Results(environment="household", seed=0, models=models)).write(tmp_path / "after/results.json")
+    folders.collection(tmp_path / "broken")
+    report = {"episodes": 0, "success_rate": None, "lost": {"a#0": "step raised", "b#0": "step raised"}}
+    (tmp_path / "broken/report.json").write_text(json.dumps(report))
+    assert list_runs(tmp_path) == [
+        ListedRun("after", "eval", "done", "success 75.0% / 0.0%, 4 / 3 episodes, 1 lost"),
+        ListedRun("broken", "collect", "done", "0 episodes, 2 lost"),
+    ]
 
 
 def test_an_unfinished_training_run_says_how_far_it_is(runs: Path):

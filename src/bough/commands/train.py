@@ -39,7 +39,7 @@ def _report(trained: Trained) -> int:
         if values := [line[name] for line in lines if line.get(name) is not None]:
             out.print(f"{shown} {values[0]:.3g} → {values[-1]:.3g}")
     shared = counters.tokens_raw / max(1, counters.tokens_computed)
-    computed = f"{counters.tokens_computed:,} computed, {shared:.1f}× fewer than one by one"
+    computed = f"{counters.tokens_computed:,} computed, {shared:.1f}× fewer than without sharing"
     out.print(f"{counters.tokens_trained:,} tokens trained; {computed}")
     out.print(f"weights in {trained.weights}", markup=False)
     return 0

@@ -136,7 +136,11 @@ async def _record(
             message = Message(role="assistant", content=reply)
             turns.append(Turn(reply=message, observation=list(last.messages), reward=last.reward))
     if first is not None and (not last.done or last.success is False):
-        ended = f"{'fails' if last.done else 'has not finished'} after {len(turns)} turns"
+        count = "1 turn" if len(turns) == 1 else f"{len(turns)} turns"
+        ended = f"{'fails' if last.done else 'has not finished'} after {count}"
+        if last.error is not None:
+            answer = last.messages[-1].content[:200] if last.messages else last.error
+            ended += f"; its last reply was invalid: {answer}"
         report.add(f"task {task.id}", f"the expert does not solve the task: it {ended}")
     return Trajectory(id=task.id, task=task, start=list(start.messages), turns=turns)
 

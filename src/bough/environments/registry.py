@@ -44,10 +44,12 @@ def find_listed(name: str) -> type[Environment]:
             "no environment is registered, not even Bough's own: its installation is incomplete or older than its "
             "code; run pip install again (in a checkout: pip install -e .)"
         )
+    if name.endswith(".py"):
+        raise InputError(f"environment {name!r} is a file; name its class too: {name}:Class")
     if name not in points:
         raise InputError(
-            f"there is no environment {name!r}{did_you_mean(name, points)}; "
-            "your own is given as module:Class or path/to/file.py:Class"
+            f"there is no environment {name!r}{did_you_mean(name, points)} "
+            "(your own: module:Class or path/to/file.py:Class)"
         )
     try:
         found = points[name].load()

@@ -130,7 +130,8 @@ class DPO:
 
 def _preference(sample: Sample, source: CallSource) -> Preference:
     if not isinstance(sample, Pair):
-        raise RowError("wrong_kind", f"this is a {type(sample).__name__.lower()}; DPO learns from pairs")
+        kind = type(sample).__name__.lower()
+        raise RowError("wrong_kind", f"this is a {kind}; DPO learns from pairs (see bough pairs --help)")
     sides = [(turns, source.calls(sample.start, turns, sample.tools)) for turns in (sample.chosen, sample.rejected)]
     chosen, rejected = (_whole(turns, calls) for turns, calls in sides)
     return Preference(

@@ -16,7 +16,8 @@ from bough.errors import InputError, RowError
 from bough.formats.base import Sample, digest
 from bough.ledger import Ledger
 from bough.methods.base import Data, Example, Examples
-from bough.trajectories.reader import Problem, Reader
+from bough.trajectories.problems import Problem, Problems
+from bough.trajectories.reader import Reader
 from bough.types import Call, Message, Turn, split_conversation
 
 if TYPE_CHECKING:
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from bough.config.training import TrainingConfig
 
 log = logging.getLogger(__name__)
-PROBLEMS_SHOWN = 20
 # How error messages name records that are not on file.
 IN_MEMORY = "records"
 E = TypeVar("E", bound=Example)
@@ -124,9 +124,11 @@ def _stop_at_bad_rows(name: str, problems: Sequence[Problem]) -> None:
 
     fatal = [problem for problem in problems if problem.reason != "torn"]
     if fatal:
-        shown = [printable(str(problem)) for problem in fatal[:PROBLEMS_SHOWN]]
-        more = [f"and {len(fatal) - PROBLEMS_SHOWN} more"] if len(fatal) > PROBLEMS_SHOWN else []
-        raise InputError(f"{name} has {len(fatal)} bad rows (--on-error skip leaves them out):", shown + more)
+        grouped = Problems()
+        for problem in fatal:
+            grouped.add(problem)
+        bad = "1 bad row" if len(fatal) == 1 else f"{len(fatal)} bad rows"
+        raise InputError(f"{name} has {bad} (drop with --on-error skip):", map(printable, grouped.lines()))
 
 
 def count_calls(ledger: Ledger, of_row: Ledger, trained: int, reason: str) -> None:

@@ -226,7 +226,8 @@ class GRPO:
 
     def _checked(self, sample: Sample, source: CallSource) -> GroupExample:
         if not isinstance(sample, Group):
-            raise RowError("wrong_kind", f"this is a {type(sample).__name__.lower()}; GRPO learns from groups")
+            kind = type(sample).__name__.lower()
+            raise RowError("wrong_kind", f"this is a {kind}; GRPO learns from groups (see bough groups --help)")
         return self.example(sample, source)
 
 

@@ -80,7 +80,8 @@ class SFT:
 
     def _example(self, sample: Sample, source: CallSource) -> Demonstration:
         if not isinstance(sample, Trajectory):
-            raise RowError("wrong_kind", f"this is a {type(sample).__name__.lower()}; SFT learns from trajectories")
+            kind = type(sample).__name__.lower()
+            raise RowError("wrong_kind", f"this is a {kind}; SFT learns from trajectories (see bough demos --help)")
         calls = source.calls(sample.start, sample.turns, sample.tools)
         weights = [1.0] * len(sample.turns)
         if self.config.step_weighted_loss:

@@ -75,11 +75,17 @@ def _local(name: str) -> Path | None:
         return None
     if not path.is_dir():
         raise InputError(f"{name} is a file; name the folder of a model")
-    if not any((path / file).is_file() for file in LOADABLE):
+    if not _loadable(path):
+        # The folder of a training run has its weights one level down.
+        better = f"; did you mean {Path(name) / 'final'}?" if _loadable(path / "final") else ""
         raise InputError(
-            f"the folder {name} contains neither a model nor a tokenizer: it has no {' or '.join(LOADABLE)}"
+            f"the folder {name} contains neither a model nor a tokenizer: it has no {' or '.join(LOADABLE)}{better}"
         )
     return path
+
+
+def _loadable(folder: Path) -> bool:
+    return any((folder / file).is_file() for file in LOADABLE)
 
 
 def _reason(source: Path | str, error: Exception) -> str:

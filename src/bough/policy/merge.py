@@ -11,6 +11,7 @@ from bough.config.merge import MergeConfig
 from bough.disk import drafting, put_in_place
 from bough.errors import InputError
 from bough.models.gguf_file import write_gguf
+from bough.models.progress import no_bars
 from bough.models.resolve import load_tokenizer
 from bough.policy.adapters import load_actor
 from bough.policy.load import base_and_adapter, load_model
@@ -34,7 +35,7 @@ def merge_adapter(config: MergeConfig) -> str:
 
 def _write_folder(model: Any, tokenizer: Any, folder: Path) -> None:
     draft = folder.with_name(f".{folder.name}")
-    with drafting(draft, folder):
+    with drafting(draft, folder), no_bars():
         model.save_pretrained(draft)
         tokenizer.save_pretrained(draft)
         put_in_place(draft, folder)

@@ -38,8 +38,8 @@ def find(name: str) -> RewardFunction:
     place, colon, attribute = name.rpartition(":")
     if not colon:
         raise InputError(
-            f"there is no reward {name!r}{did_you_mean(name, REWARDS)}; "
-            "give your own as module:function or path/to/file.py:function"
+            f"there is no reward {name!r}{did_you_mean(name, REWARDS)} "
+            "(your own: module:function or path/to/file.py:function)"
         )
     found = _members(place, name)
     if attribute not in found:

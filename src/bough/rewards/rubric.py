@@ -88,7 +88,7 @@ class Rubric:
             if isinstance(value, Exception) and part.name not in self.why:
                 log.warning("the reward %s", problem)
             self.failed[part.name] += 1
-            self.why.setdefault(part.name, f"{trajectory.id}: {problem}")
+            self.why.setdefault(part.name, f"{trajectory.id}: {problem.splitlines()[0]}")
             return None
         if part.bounds is not None and not part.bounds[0] <= value <= part.bounds[1]:
             raise RewardRangeError(f"the reward {part.name}", trajectory.task.id, float(value), part.bounds)

@@ -111,6 +111,13 @@ def _losses(folder: Path) -> str:
 
 
 def _numbers(numbers: Mapping[str, float]) -> str:
-    parts = [f"success {numbers[key]:.1%}" for key in ("success", "success_rate") if key in numbers]
-    parts += [f"{numbers['episodes']:,.0f} episodes"] if "episodes" in numbers else []
-    return ", ".join(parts)
+    """Success, episodes and lost episodes; where several models were evaluated, of each in turn."""
+    rates = [f"{value:.1%}" for value in _of_each(numbers, "success", "success_rate")]
+    episodes, lost = (" / ".join(f"{n:,.0f}" for n in _of_each(numbers, word)) for word in ("episodes", "lost"))
+    parts = {"success " + " / ".join(rates): rates, f"{episodes} episodes": episodes, f"{lost} lost": lost}
+    return ", ".join(part for part, given in parts.items() if given)
+
+
+def _of_each(numbers: Mapping[str, float], *words: str) -> list[float]:
+    """One value per model: `success`, or `success_1`, `success_2`, …"""
+    return [value for key, value in numbers.items() if key.rstrip("_0123456789") in words]

@@ -44,7 +44,10 @@ def _evaluated(folder: Path) -> Iterator[tuple[str, Any]]:
 
 
 def _reported(folder: Path) -> Iterator[tuple[str, Any]]:
-    yield from _json(folder / "report.json").items()
+    report = _json(folder / "report.json")
+    yield from ((key, value) for key, value in report.items() if key != "lost")
+    if lost := _mapping(report.get("lost")):
+        yield "lost", len(lost)
 
 
 def _kept(folder: Path) -> Iterator[tuple[str, Any]]:

@@ -52,6 +52,8 @@ class Root:
             self.only = None if path.is_dir() else path.name
             self.path = path.resolve() if path.is_dir() else path.parent.resolve()
             self.name = path.resolve().name
+        except InputError:
+            raise
         except (OSError, RuntimeError, ValueError) as error:  # no permission, a loop of links, a null byte
             raise InputError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
 
