@@ -71,7 +71,8 @@ def section(page: str, heading: str) -> str:
 
 def rates(text: str) -> list[Rate]:
     """The rows of the first table that `bough run` printed."""
-    rows = re.findall(r"^\d\d-(\S+) +([\d.]+)% +([\d.]+)% – ([\d.]+)% +(\d+)", text, flags=re.MULTILINE)
+    table = text.partition("\nevaluation ")[2].partition("```")[0]
+    rows = re.findall(r"^\d\d-(\S+) +([\d.]+)% +([\d.]+)% – ([\d.]+)% +(\d+)", table, flags=re.MULTILINE)
     return [Rate(name, float(success), float(low), float(high), int(n)) for name, success, low, high, n in rows]
 
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.blocks import ROOT, lay_out
+from tests.blocks import ROOT
 
 WORK = (
     "doctor examples/household.jsonl --model tiny",
@@ -26,7 +27,8 @@ SETUP = ("env setup web", "env setup interpreter")
 
 @pytest.fixture(scope="module")
 def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    folder = lay_out(tmp_path_factory.mktemp("macos"))
+    folder = tmp_path_factory.mktemp("macos")
+    shutil.copytree(ROOT / "examples", folder / "examples")
     # No browser and no package manager: only Python's own folder is on the PATH.
     environment = {
         **os.environ,

@@ -36,7 +36,7 @@ def test_grpo_says_how_reward_and_success_went(
         "reward 0.25 → 0.75",
         "success 0.125 → 0.875",
         "held-out success 0.5 → 0.5",
-        "1,200 tokens trained; 100 computed, 2.5× fewer than one by one",
+        "1,200 tokens trained; 100 computed, 2.5× fewer than without sharing",
     ]
 
 

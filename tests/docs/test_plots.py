@@ -13,9 +13,8 @@ def test_committed_plots_are_those_that_the_script_makes():
 
 
 def test_numbers_are_read_from_the_results():
-    assert plots.rates("05-after-sft   51.9%    42.5% – 61.0%  108  01-base") == [
-        plots.Rate("after-sft", 51.9, 42.5, 61.0, 108)
-    ]
+    table = "\nevaluation  success\n05-after-sft   51.9%    42.5% – 61.0%  108  01-base\n```\n"
+    assert plots.rates(table + table.replace("51.9", "0.0")) == [plots.Rate("after-sft", 51.9, 42.5, 61.0, 108)]
     assert plots.held_out_curve("| 1 | 53.3% | 120 | 58% |\n| 2 |  | 128 | 55% |\n| 5 | 61.7% | 96 |") == [
         (1, 53.3),
         (5, 61.7),

@@ -114,7 +114,8 @@ def test_a_reward(caplog: Any):
     record = Trajectory(id="t#0", task=Task(id="t"), start=[Message(role="user", content="Go.")], turns=[])
     for _ in range(2):
         assert rubric.score(record).rewards["total"] is None
-    assert FRAME in rubric.why["reward"] and caplog.text.count(FRAME) == 1
+    assert f"raising.py:{LINE}" in rubric.why["reward"]
+    assert caplog.text.count("the reward reward raised KeyError") == 1 and FRAME in caplog.text
     assert "progress" in rubric.failed and "progress" not in caplog.text, "a reward without a value is no mistake"
 
 

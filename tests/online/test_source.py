@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-import bough
+import bough.train
 from bough.calls.builder import CallBuilder
 from bough.calls.template import load_template
 from bough.ledger import Ledger
@@ -35,14 +35,14 @@ def test_a_batch_is_built_once_and_is_on_file_as_it_was_learnt_from(tmp_path: Pa
 
     monkeypatch.setattr(GRPO, "example", example)
     monkeypatch.setattr(OnlineSource, "batch", batch)
-    trained = bough.grpo(settings(tmp_path, max_steps=2))
+    trained = bough.train.grpo(settings(tmp_path, max_steps=2))
     assert len(built) == trained.ledgers[0]["in"], "every group that was played becomes an example once"
     assert [examples_on_file(tmp_path, number) for number in range(2)] == [found.examples for found in batches]
     assert all(call.logprobs for found in batches for example in found.examples for call in example.calls)
 
 
 def test_the_values_of_a_batch_are_logged_as_they_are_on_file(tmp_path: Path):
-    bough.grpo(settings(tmp_path, max_steps=1))
+    bough.train.grpo(settings(tmp_path, max_steps=1))
     on_file: dict[str, Any] = BatchFile(tmp_path / "rollouts", 0).numbers()
     logged = metrics_of(tmp_path)
     assert {name: logged[name] for name in on_file if name not in ("ledgers", "stamp", "entropy")} == {

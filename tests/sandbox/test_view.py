@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from bough.sandbox.view import SYSTEM, libraries, view
+from bough.sandbox.view import SYSTEM, SandboxView, covered, libraries, view
 
 
 def test_the_python_installation_is_shown_and_the_rest_is_not():
@@ -72,3 +72,10 @@ def test_every_library_folder_leads_to_something_that_is_shown(tmp_path: Path, n
 def test_a_link_to_everything_shows_nothing(tmp_path: Path):
     make(tmp_path, {"lib": "usr/lib", "usr/lib/x": "", "lib64": "..", "usr/lib64": "/"})
     assert libraries(str(tmp_path))[0] == ["/usr/lib"]
+
+
+def test_hidden_packages_are_covered_where_the_sandbox_shows_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    (tmp_path / "graders").mkdir()
+    shown = SandboxView("python", {str(tmp_path): "/bough/shown"}, {}, [str(tmp_path)], {}, {})
+    monkeypatch.setattr("bough.sandbox.view.view", lambda: shown)
+    assert covered(["graders", "no_such_package"]) == ["/bough/shown/graders"]

@@ -103,12 +103,13 @@ def _within(path: str, folder: str) -> bool:
 
 
 def covered(names: Iterable[str]) -> list[str]:
-    """The visible folders of packages of these names, which a sandbox can hide."""
+    """Where a sandbox would see packages of these names: the folders to mount something else over."""
     base = {"base": sys.base_prefix, "platbase": sys.base_prefix}
     own = [sysconfig.get_path(name, vars=base) for name in ("purelib", "platlib")]
     folders = dict.fromkeys([*view().packages, *own, *map(os.path.abspath, filter(None, sys.path))])
     paths = [str(Path(folder) / name) for folder in folders for name in names]
-    return [path for path in paths if Path(path).is_dir() and any(path.startswith(f"{top}/") for top in view().views)]
+    tops = tuple(f"{top}/" for top in view().views)
+    return [view().inside(path) for path in paths if Path(path).is_dir() and path.startswith(tops)]
 
 
 def boot(module: str, folder: str) -> list[str]:
