@@ -169,3 +169,12 @@ def test_a_link_in_the_place_of_a_draft_or_a_lock_is_not_written_through(tmp_pat
     with pytest.raises(OSError, match="symbolic"), locked(folder / ".lock", wait=False):
         pass
     assert not (tmp_path / "new").exists()
+
+
+def test_a_draft_that_a_killed_process_left_is_not_continued(tmp_path: Path):
+    with replacing(tmp_path / "a.jsonl") as left:
+        left.write_text("old\n")
+    left.write_text("left by a killed process of the same number\n")
+    with replacing(tmp_path / "a.jsonl") as draft, draft.open("a") as file:
+        file.write("new\n")
+    assert draft == left and (tmp_path / "a.jsonl").read_text() == "new\n"

@@ -42,8 +42,9 @@ def replacing(path: Path) -> Iterator[Path]:
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_name(f".{path.name}.{os.getpid()}{path.suffix}")
     try:
-        if draft.is_symlink():  # a folder from elsewhere may have one there, to be written through
-            draft.unlink()
+        # A killed process of the same number leaves its draft, which a writer would append to; a folder from
+        # elsewhere may have a link there, to be written through.
+        remove(draft)
         yield draft
         sync(draft)
         draft.rename(path)

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from safetensors.torch import load_file
 
-from bough.config.training import IN_MEMORY
 from bough.errors import InputError
+from bough.methods.examples import IN_MEMORY
 from bough.methods.sft import SFT, SFTConfig
 from bough.training.run import Trained, train
 from bough.trajectories.reader import read

@@ -8,7 +8,6 @@ from tempfile import TemporaryDirectory
 from typing import Any, TypeVar
 
 from bough.api.inputs import (
-    MEMORY,
     EnvironmentLike,
     Rewards,
     Source,
@@ -23,6 +22,7 @@ from bough.api.records import Records
 from bough.api.settings import make_config, settings_of
 from bough.config.curation import CurationConfig, DemosConfig, GroupsConfig, PairsConfig
 from bough.curation.curate import Curated, curate_demos, curate_groups, curate_pairs
+from bough.methods.examples import IN_MEMORY
 from bough.trajectories.writer import check_output
 from bough.types import Group, Pair, Trajectory
 
@@ -103,7 +103,7 @@ def _config(
     settings: dict[str, Any],
     more: dict[str, Any],
 ) -> C:
-    file = Path(records) if is_path(records) else Path(MEMORY)  # type: ignore[arg-type]  # is_path says so
+    file = Path(records) if is_path(records) else Path(IN_MEMORY)
     target = Path(output) if output is not None else Path(folder) / f"{function}.jsonl"
     config = make_config(config_class, function, settings, file=file, output=target, **more)
     check_output(config.output, config.overwrite)

@@ -80,7 +80,7 @@ def stats(source: Source, **settings: Any) -> Facts:
     """What a data file or some records contain, in numbers."""
     statistics, skipped = Statistics(), Counter[str]()
     if is_path(source):
-        config = make_config(StatsConfig, "stats", settings, file=Path(source))  # type: ignore[arg-type]
+        config = make_config(StatsConfig, "stats", settings, file=Path(source))
         reader = Reader(config.file, format=config.format, on_error="skip")
         for sample in reader:
             statistics.add(sample)

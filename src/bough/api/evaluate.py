@@ -9,7 +9,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from bough import event_loop
-from bough.api.inputs import MEMORY, EnvironmentLike, Source, StrPath, as_file, environment_name, is_path
+from bough.api.inputs import EnvironmentLike, Source, StrPath, as_file, environment_name, is_path
 from bough.api.models import LoadedModel, ModelLike, TrainedModel, model_name
 from bough.api.records import Facts
 from bough.api.settings import make_config, settings_of
@@ -18,6 +18,7 @@ from bough.disk import write_json
 from bough.evaluation.contest import contest, with_numbers
 from bough.evaluation.results import FILE_NAME, Results
 from bough.evaluation.side_by_side import SideBySide, side_by_side
+from bough.methods.examples import IN_MEMORY
 from bough.terminal import console
 from bough.terminal.evaluation import ContestProgress, show
 
@@ -103,7 +104,7 @@ def evaluate(
 
             found = measure(config)
             if config.output is not None:
-                about = {"model": _labels(several)[0], "eval_file": str(eval_file) if is_path(eval_file) else MEMORY}
+                about = {"model": _labels(several)[0], "eval_file": str(eval_file) if is_path(eval_file) else IN_MEMORY}
                 write_json(config.output, about | found)
             return HeldOutMeasures(found)
         results = _play(config, dict(zip(names, _labels(several), strict=True)))

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, TypeGuard
 
 from bough import given
 from bough.curation.source import SourcedTrajectory, read_filed
@@ -16,6 +16,7 @@ from bough.environments.registry import plugged_in
 from bough.errors import InputError
 from bough.formats.base import Sample
 from bough.ledger import Ledger
+from bough.methods.examples import IN_MEMORY
 from bough.rewards.registry import REWARDS
 from bough.rewards.reward import name_of
 from bough.trajectories.writer import Writer
@@ -26,7 +27,6 @@ Source = StrPath | Iterable[Sample | StrPath]
 EnvironmentLike = str | type[Any]
 RewardLike = str | Callable[..., Any]
 Rewards = RewardLike | Sequence[RewardLike] | Mapping[Any, Any]
-MEMORY = "records"  # stands for the file's name of records that came from memory
 
 
 def environment_name(environment: EnvironmentLike) -> str:
@@ -66,7 +66,7 @@ def _reward_name(reward: RewardLike) -> str:
     return name
 
 
-def is_path(value: Any) -> bool:
+def is_path(value: Any) -> TypeGuard[StrPath]:
     return isinstance(value, str | os.PathLike)
 
 
@@ -83,7 +83,7 @@ def trajectories_of(sources: Iterable[Source], ledger: Ledger, *, format: str = 
             ledger.drop("wrong_kind")
             continue
         attempts = one.attempts if isinstance(one, Group) else [one]
-        found += [SourcedTrajectory(trajectory, MEMORY, number) for trajectory in attempts]
+        found += [SourcedTrajectory(trajectory, IN_MEMORY, number) for trajectory in attempts]
     if not found:
         raise InputError(f"there is no trajectory to work on; {ledger}")
     return found
@@ -101,10 +101,10 @@ def records_of(source: Source) -> list[Sample]:
 def as_file(source: Source | None) -> Iterator[Path | None]:
     """A path to read `source` from: its own, or that of a temporary file with the records."""
     if source is None or is_path(source):
-        yield None if source is None else Path(source)  # type: ignore[arg-type]  # is_path says so
+        yield None if source is None else Path(source)
         return
     with TemporaryDirectory(prefix="bough-") as folder:
-        path = Path(folder) / f"{MEMORY}.jsonl"
+        path = Path(folder) / f"{IN_MEMORY}.jsonl"
         write_records(source, path)
         yield path
 

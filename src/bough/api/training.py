@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from bough.api.inputs import (
-    MEMORY,
     EnvironmentLike,
     Rewards,
     Source,
@@ -22,6 +21,7 @@ from bough.api.models import LoadedModel, ModelLike, TemporaryFolder, TrainedMod
 from bough.api.settings import make_config, settings_of
 from bough.config.training import TrainingConfig
 from bough.methods.dpo import DPOConfig
+from bough.methods.examples import IN_MEMORY
 from bough.methods.grpo import GRPOConfig
 from bough.methods.sft import SFTConfig
 from bough.rundir import RunDir
@@ -123,7 +123,7 @@ def _file(source: Source | None) -> Path | None:
     """What the settings say of data: its path, or a word for records in memory."""
     if source is None:
         return None
-    return Path(source) if is_path(source) else Path(MEMORY)  # type: ignore[arg-type]  # is_path says so
+    return Path(source) if is_path(source) else Path(IN_MEMORY)
 
 
 def _data(source: Source | None) -> Any:

@@ -16,8 +16,6 @@ from bough.config.calls import CallsConfig
 # Settings that need eval_file, and those that have no effect with an environment.
 OF_HELD_OUT = ("eval_steps", "early_stopping_patience", "save_best_model")
 OF_FILES = ("eval_file", *OF_HELD_OUT, "curriculum", "precompute_reference")
-# The name that stands for data given in Python, where a setting asks for a file.
-IN_MEMORY = Path("(records in memory)")
 
 
 def learning_rate_field(lora: float, full: float) -> Any:

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 # How error messages name records that are not on file.
+# The name of data that is given in Python, where settings and records name a file.
 IN_MEMORY = "records"
 E = TypeVar("E", bound=Example)
 
