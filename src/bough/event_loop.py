@@ -1,13 +1,15 @@
 """Running coroutines from plain functions, also where an event loop is running already, as in a notebook.
 
 asyncio refuses to start a second loop in a thread that has one. There the loop of a
-`LoopRunner` gets a thread of its own, and the caller waits for it.
+`LoopRunner` gets a thread of its own, and the caller waits for it. The loop of a
+`LoopThread` runs all the time: what was started on it goes on while the caller does something else.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import threading
 from collections.abc import Coroutine
 from concurrent.futures import CancelledError, ThreadPoolExecutor
 from types import TracebackType
@@ -56,6 +58,42 @@ class LoopRunner:
     async def _noted(self, work: Coroutine[Any, Any, T]) -> T:
         self._task = asyncio.current_task()
         return await work
+
+
+class LoopThread:
+    """An event loop in a thread of its own, until it is closed."""
+
+    def __init__(self, name: str = "bough-event-loop") -> None:
+        self.loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self.loop.run_forever, name=name, daemon=True)
+        self._thread.start()
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """The result of `work`. An interrupt cancels it; `close` waits until it has cleaned up."""
+        future = asyncio.run_coroutine_threadsafe(work, self.loop)
+        try:
+            return future.result()
+        except KeyboardInterrupt:
+            future.cancel()
+            raise
+
+    def close(self) -> None:
+        """Cancels what is still running, waits until it has cleaned up, and ends the thread."""
+        if not self.loop.is_closed():
+            self.run(_cancel_others())
+            self.loop.call_soon_threadsafe(self.loop.stop)
+            self._thread.join()
+            self.loop.close()
+
+
+async def _cancel_others() -> None:
+    others = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+    for task in others:
+        task.cancel()
+    await asyncio.gather(*others, return_exceptions=True)
+    loop = asyncio.get_running_loop()
+    await loop.shutdown_asyncgens()
+    await loop.shutdown_default_executor()
 
 
 def run(work: Coroutine[Any, Any, T]) -> T:

@@ -24,6 +24,7 @@ class RunDir:
         self.checkpoints = self.path / "checkpoints"
         self.cache = self.path / "cache"
         self.rollouts = self.path / "rollouts"
+        self.episodes = self.path / "episodes"
         self.final = self.path / "final"
         self.best = self.path / "best"
 
@@ -55,7 +56,7 @@ class RunDir:
 
     def clear(self) -> None:
         """Removes the files of an earlier run; other files stay."""
-        folders = (self.checkpoints, self.cache, self.rollouts, self.final, self.best)
+        folders = (self.checkpoints, self.cache, self.rollouts, self.episodes, self.final, self.best)
         files = (self.config, self.origin, self.ledger, self.report, self.metrics)
         try:
             for path in (*folders, *files, *self.path.glob("bad-batch-*.jsonl")):

@@ -11,9 +11,9 @@ import torch
 from bough.engines.local.engine import LocalEngine
 from bough.errors import BoughError, InputError
 from bough.methods.grpo import GRPOConfig
-from bough.online.player import Player
 from bough.online.watch import Watch
 from bough.policy.policy import Policy
+from bough.rollouts.collect import Attempt, play_attempt
 from bough.train import grpo
 from bough.training.metrics_file import MetricsFile
 from bough.training.source import PausedError
@@ -107,9 +107,7 @@ def longest_reply(folder: Path, number: int) -> int:
 @pytest.fixture
 def replayed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What is played from now on, by id."""
-    played: list[str] = []
-    monkeypatch.setattr(Player, "_play", _noting(played, Player._play))
-    return played
+    return note_what_is_played(monkeypatch)
 
 
 @pytest.mark.parametrize(("updates", "step"), [(1, 1), (2, 2), (2, 3)])
@@ -343,8 +341,7 @@ def test_held_out_tasks_come_from_a_file_of_their_own(tmp_path: Path, monkeypatc
     for name in ("train", "held-out"):
         tasks = [{"id": f"{name}-{number}", "data": {"number": number}} for number in range(4)]
         (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(task) + "\n" for task in tasks))
-    played: list[str] = []
-    monkeypatch.setattr(Player, "_play", _noting(played, Player._play))
+    played = note_what_is_played(monkeypatch)
     files = {"task_file": tmp_path / "train.jsonl", "eval_task_file": tmp_path / "held-out.jsonl"}
     grpo(settings(tmp_path / "run", max_steps=2, eval_every=1, eval_tasks=3, **files))
     names = {id.partition("#")[0] for id in played}
@@ -352,13 +349,16 @@ def test_held_out_tasks_come_from_a_file_of_their_own(tmp_path: Path, monkeypatc
     assert {name for name in names if "held-out" not in name} == {f"train-{n}" for n in range(4)}
 
 
-def _noting(played: list[str], play: Any) -> Any:
-    def noted(self: Player, wanted: Any, temperature: float) -> Any:
-        order = list(wanted)
-        played.extend(attempt.id for attempt in order)
-        return play(self, order, temperature)
+def note_what_is_played(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    played: list[str] = []
 
-    return noted
+    async def noted(environment_class: Any, agent: Any, attempt: Attempt, *more: Any) -> Any:
+        played.append(attempt.id)
+        return await play_attempt(environment_class, agent, attempt, *more)
+
+    for module in ("bough.online.stream", "bough.rollouts.collect"):
+        monkeypatch.setattr(f"{module}.play_attempt", noted)
+    return played
 
 
 def test_a_rubric_decides_what_is_compared(tmp_path: Path):

@@ -31,7 +31,12 @@ class GroupSamplingConfig(Config):
         ge=1,
         description="limit on the tasks tried to fill a batch with groups whose rewards differ, in batch sizes",
     )
-    concurrency: int = Field(32, ge=1, description="episodes in parallel")
+    concurrency: int = Field(32, ge=1, description="episodes in flight")
+    max_staleness: int = Field(
+        0,
+        ge=0,
+        description="sample this many batches ahead while the policy trains; calls of older weights are dropped",
+    )
     retries: int = Field(3, ge=0, description="retries of an episode after the environment or the engine failed")
 
 

@@ -54,8 +54,8 @@ class Generated:
 
     `logprobs` are the log-softmax of the model's logits divided by `logprobs_temperature`,
     before top-p, top-k and min-p: at the sampling temperature from the local engine, at 1
-    (the model's own) from servers. `policy` names the weights it was drawn from, if they
-    are not the engine's `policy` any more.
+    (the model's own) from servers. `policy` names the weights it was drawn from, `first..last`
+    if they changed meanwhile; None: the engine's `policy`.
     """
 
     completion_ids: list[int]
@@ -66,9 +66,10 @@ class Generated:
 
 
 class TokenEngine(Protocol):
-    """Token ids in, token ids and log-probabilities out."""
+    """Token ids in, token ids and log-probabilities out. `policy` names its weights."""
 
-    policy: str
+    @property
+    def policy(self) -> str: ...
 
     async def generate(
         self, episode: str, prompt_ids: list[int], *, sampling: SamplingConfig, seed: int, stop_ids: list[int]

@@ -1,17 +1,14 @@
-"""The player of online training: groups and held-out episodes, with the newest weights."""
+"""The player of online training: numbered tasks and held-out episodes, with the newest weights."""
 
 from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 from statistics import fmean
 from typing import Any
-
-import torch
 
 from bough.calls.template import ChatTemplate
 from bough.config.sampling import SamplingConfig
@@ -22,163 +19,126 @@ from bough.environments.isolated import shut_down
 from bough.environments.registry import find
 from bough.environments.tasks import configured, tasks_of
 from bough.errors import BoughError, InputError
-from bough.event_loop import LoopRunner
+from bough.event_loop import LoopThread
 from bough.methods.grpo import GRPOConfig
+from bough.online.episode_files import EpisodeFiles
+from bough.online.meter import Meter, MeteredEngine
+from bough.online.stream import EpisodeStream, StreamConfig
 from bough.policy.policy import Policy
 from bough.rewards.rubric import Rubric
-from bough.rewards.score import score
 from bough.rollouts.agents import ModelAgent
 from bough.rollouts.collect import Attempt, attempts, collect
-from bough.rollouts.rescore import sampled_calls
-from bough.types import Group, Task, Trajectory
+from bough.types import Task, Trajectory
 
 log = logging.getLogger(__name__)
-# Calls whose distance from sampler and start policy is measured in each batch.
-CALLS_MEASURED = 8
-
-
-@dataclass(frozen=True)
-class Played:
-    """Groups of finished episodes, and the errors of lost ones: environment or engine failed even after all retries.
-
-    `tasks_lost` counts tasks without any finished episode.
-    """
-
-    groups: list[Group] = field(default_factory=list)
-    lost: list[str] = field(default_factory=list)
-    tasks_lost: int = 0
-
-    @property
-    def episodes(self) -> int:
-        return sum(len(group.attempts) for group in self.groups)
-
-    def __add__(self, other: Played) -> Played:
-        return Played(self.groups + other.groups, self.lost + other.lost, self.tasks_lost + other.tasks_lost)
 
 
 class LostError(BoughError):
     """Environment or engine failed too often: there is nothing to train on."""
 
-    def __init__(self, played: Played) -> None:
-        total = played.episodes + len(played.lost)
-        super().__init__(f"{len(played.lost)} of {total} episodes were lost; {played.lost[0]}")
+    def __init__(self, num_finished: int, lost: list[str]) -> None:
+        super().__init__(f"{len(lost)} of {num_finished + len(lost)} episodes were lost; {lost[0]}")
 
 
 class Player:
-    """The sampler over the policy in training. Call `renew` when the weights have changed."""
+    """The sampler over the policy in training.
 
-    def __init__(self, config: GRPOConfig, policy: Policy, template: ChatTemplate) -> None:
+    It samples between `renew`, after the weights have changed, and `pause`, before they are used
+    otherwise. With `max_staleness` 0, nothing may be in flight then; else what is in flight waits.
+    """
+
+    def __init__(self, config: GRPOConfig, policy: Policy, template: ChatTemplate, files: EpisodeFiles) -> None:
         assert config.environment is not None
-        self.config, self.policy = config, policy
+        self.config, self.meter = config, Meter()
         self.environment_class = configured(find(config.environment), config.options)
         self.rubric = Rubric(config.rewards) if config.rewards else None
         self.reward = config.reward or ("total" if self.rubric else None)
-        self._tokens = LocalEngine.of(policy, tokenizer=template.tokenizer, max_length=config.max_length)
-        self._engines = {
-            temperature: TemplateEngine(self._tokens, template, _sampling(config, temperature))
-            for temperature in {config.temperature, config.eval_temperature}
-        }
-        if cuts(_sampling(config, config.temperature)):
+        self.cuts = cuts(_sampling(config, config.temperature))
+        if self.cuts:
             log.warning(
                 "top_p, top_k or min_p limit which tokens are sampled, but the loss uses the probabilities over all "
-                "tokens: training is slightly off-policy."
+                "tokens: training is slightly off-policy. The metric calls_off_policy counts these calls."
             )
-        self._loop = LoopRunner()
+        self._tokens = LocalEngine.of(policy, tokenizer=template.tokenizer, max_length=config.max_length)
+        metered = MeteredEngine(self._tokens, self.meter)
+        self._agents = {
+            temperature: ModelAgent(TemplateEngine(metered, template, _sampling(config, temperature)))
+            for temperature in {config.temperature, config.eval_temperature}
+        }
+        self._loop = LoopThread()
+        self.stream = EpisodeStream(
+            StreamConfig(self.environment_class, config, config.concurrency, config.retries),
+            self._agents[config.temperature],
+            self._loop,
+            keep=files.add,
+            watch=self.meter.episodes,
+        )
         self._tasks = self._all_tasks(config.split, config.task_file)
         self._known: list[Task] = []
 
-    def renew(self, step: int) -> None:
-        self._tokens.renew(f"step-{step}")
-        self._tokens.rest()
+    def renew(self, step: int, version: int) -> None:
+        """The weights have changed."""
+        self.stream.version = version
+        keep = self.config.max_staleness > 0
+        self._tokens.renew(f"step-{step}", keep=keep)
+        if keep:
+            self._tokens.resume()
+        else:
+            self._tokens.rest()
+
+    def pause(self) -> None:
+        """Waits until the policy is free for other uses."""
+        if self.config.max_staleness > 0:
+            self._tokens.pause()
+        else:
+            self._tokens.rest()
 
     def close(self) -> None:
         """Closes the sampler and the environment."""
+        self.stream.close()
         self._loop.run(self._tokens.close())
         self._loop.run(shut_down(self.environment_class))
         self._loop.close()
 
-    def tasks(self, begin: int, count: int) -> list[Task]:
-        """Tasks `begin` and on, from the first again where they run out; none twice."""
-        while len(self._known) < begin + count and (task := next(self._tasks, None)) is not None:
+    def attempts(self, number: int) -> tuple[Task, list[Attempt]]:
+        """The task with this number, and the attempts at it. Where tasks run out, the first comes again."""
+        while len(self._known) <= number and (task := next(self._tasks, None)) is not None:
             self._known.append(task)
         if not self._known:
             raise InputError("no task matches these settings")
-        chosen = [self._known[number % len(self._known)] for number in range(begin, begin + count)]
-        return list({task.id: task for task in chosen}.values())
+        task = self._known[number % len(self._known)]
+        return task, list(attempts([task], self.config.group_size, self._seed(number)))
 
-    def groups(self, tasks: Sequence[Task], seed: int) -> Played:
-        """Attempts at each task with the weights as they are, scored."""
-        records, lost = self._play(attempts(tasks, self.config.group_size, seed), self.config.temperature)
-        if self.rubric is not None:
-            records = self.rubric.score_all(records)
-        by_task = [(task, [record for record in records if record.task.id == task.id]) for task in tasks]
-        groups = [Group(task=task, attempts=members) for task, members in by_task if members]
-        return Played(groups, _sentences(lost), len(tasks) - len(groups))
+    def _seed(self, number: int) -> int:
+        """The tasks of one batch size share a seed; one that comes again among them has its own."""
+        size = self.config.batch_size * self.config.gradient_accumulation_steps
+        begin = number - number % size
+        repeated = number - len(self._known) >= begin
+        return self.config.seed * 1_000_003 + (number if repeated else begin)
 
     def held_out(self) -> dict[str, Any]:
         """Success on tasks that are never trained on. Raises LostError if no episode could be finished."""
-        tasks = islice(self._all_tasks(self.config.eval_split, self.config.eval_task_file), self.config.eval_tasks)
-        records, lost = self._play(attempts(tasks, 1, self.config.seed), self.config.eval_temperature)
-        if lost and not records:
-            raise LostError(Played(lost=_sentences(lost)))
+        config, records = self.config, list[Trajectory]()
+        tasks = islice(self._all_tasks(config.eval_split, config.eval_task_file), config.eval_tasks)
+        wanted = list(attempts(tasks, 1, config.seed))
+        agent = self._agents[config.eval_temperature]
+        played = collect(
+            self.environment_class,
+            agent,
+            wanted,
+            lambda record, _: records.append(record),
+            limits=config,
+            concurrency=config.concurrency,
+            retries=config.retries,
+        )
+        tally = self._loop.run(played)
+        for why, count in Counter(tally.lost.values()).items():
+            log.warning("%d of %d held-out episodes are lost: %s", count, len(wanted), why)
+        if tally.lost and not records:
+            raise LostError(0, [f"{id}: {why}" for id, why in tally.lost.items()])
         known = [record.success for record in records if record.success is not None]
-        values: dict[str, Any] = {"eval_lost": len(lost)} if lost else {}
+        values: dict[str, Any] = {"eval_lost": len(tally.lost)} if tally.lost else {}
         return values | ({"eval_success": fmean(known), "eval_episodes": len(known)} if known else {})
-
-    def numbers(self, groups: Sequence[Group], played: Sequence[Group]) -> dict[str, Any]:
-        """What there is to say about a batch of groups, and about all that were `played` to find them.
-
-        Reward and success are of all: without the tasks that always or never succeed any policy looks middling.
-        """
-        everyone = [attempt for group in played for attempt in group.attempts]
-        members = [attempt for group in groups for attempt in group.attempts]
-        turns = [turn for attempt in members for turn in attempt.turns]
-        values = {
-            "episodes": len(everyone),
-            "reward": _mean(score(attempt, self.reward) for attempt in everyone),
-            "success": _mean(attempt.success for attempt in everyone),
-            "turns": _mean(len(attempt.turns) for attempt in members),
-            "reply_tokens": _mean(len(turn.call.completion_ids) for turn in turns if turn.call),
-            "errors": _mean(turn.error is not None for turn in turns),
-        }
-        for name in sorted({name for attempt in everyone for name in attempt.rewards}):
-            values[f"reward/{name}"] = _mean(attempt.rewards.get(name) for attempt in everyone)
-        return {name: value for name, value in values.items() if value is not None} | self._distances(members)
-
-    def _distances(self, members: list[Trajectory]) -> dict[str, float]:
-        """Between sampler and trainer, and between the policy and its start, on a few calls."""
-        calls = sampled_calls(members, CALLS_MEASURED)
-        if not calls:
-            return {}
-        with torch.no_grad():
-            now = torch.cat([values.cpu() for values in self.policy.logprobs(calls)])
-        sampled = torch.tensor([value for call in calls for value in call.logprobs or ()])
-        distances = {"logprob_gap_max": float((now - sampled).abs().max()), "entropy": float(-now.mean())}
-        if self.policy.has_adapter:
-            with torch.no_grad(), self.policy.reference():
-                start = torch.cat([values.cpu() for values in self.policy.logprobs(calls)])
-            ratio = start - now
-            distances["start_kl"] = float((ratio.exp() - ratio - 1).mean())
-        return distances
-
-    def _play(self, wanted: Iterable[Attempt], temperature: float) -> tuple[list[Trajectory], dict[str, str]]:
-        """The finished episodes of these attempts, in their order, and the errors of the lost ones by their ids."""
-        config, kept, order = self.config, [], list(wanted)
-
-        async def play() -> dict[str, str]:
-            tally = await collect(
-                self.environment_class, ModelAgent(self._engines[temperature]), order,
-                lambda record, _: kept.append(record),
-                limits=config, concurrency=config.concurrency, retries=config.retries,
-            )  # fmt: skip
-            return tally.lost
-
-        lost = self._loop.run(play())
-        for why, count in Counter(lost.values()).items():
-            log.warning("%d of %d episodes are lost: %s", count, len(order), why)
-        self._tokens.rest()
-        place = {attempt.id: number for number, attempt in enumerate(order)}
-        return sorted(kept, key=lambda record: place[record.id]), lost
 
     def _all_tasks(self, split: str, file: Path | None) -> Iterator[Task]:
         config = self.config
@@ -188,12 +148,3 @@ class Player:
 def _sampling(config: GRPOConfig, temperature: float) -> SamplingConfig:
     values = {name: getattr(config, name) for name in SamplingConfig.model_fields}
     return SamplingConfig(**{**values, "temperature": temperature})
-
-
-def _sentences(lost: dict[str, str]) -> list[str]:
-    return [f"{id}: {why}" for id, why in lost.items()]
-
-
-def _mean(values: Iterable[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return fmean(known) if known else None

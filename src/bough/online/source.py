@@ -1,10 +1,12 @@
 """Batches of groups that the policy in training plays itself.
 
-Each batch is written to a file before it is trained on, so a run that was killed resumes
-with exactly the episodes it had. A batch that was sampled with other settings or weights
-than the run resumes with is played again.
+Each batch is written to a file before it is trained on, and each episode when it ends, so a
+run that was killed resumes with exactly the episodes it had. What was sampled with other
+settings or weights than the run resumes with is played again.
 
 The sampler reads the weights that are trained; nothing is loaded or copied between them.
+With `max_staleness` 0 nothing is in flight while the policy trains. With more, later batches
+are: their episodes keep what was computed for them, and wait while the policy is in use.
 """
 
 from __future__ import annotations
@@ -22,47 +24,47 @@ from bough.calls.builder import CallBuilder
 from bough.calls.template import ChatTemplate
 from bough.errors import BoughError, RowError
 from bough.ledger import Ledger
-from bough.methods.examples import CallSource, count_calls
-from bough.methods.grpo import GRPO, GroupExample, GRPOConfig
+from bough.methods.examples import CallSource
+from bough.methods.grpo import GroupExample, GRPOConfig
 from bough.online.batch_file import BatchFile
-from bough.online.player import LostError, Played, Player
+from bough.online.batch_metrics import distances
+from bough.online.episode_files import EpisodeFiles
+from bough.online.gather import Gatherer
+from bough.online.player import LostError, Player
 from bough.online.stamp import Stamp, Stamper
 from bough.online.watch import Watch
 from bough.policy.policy import Policy
 from bough.rundir import RunDir
 from bough.training.source import Batch, PausedError
-from bough.types import Call, Group
+from bough.types import Call
 
 log = logging.getLogger(__name__)
 
-# Draws without a single group to learn from: the first may be bad luck, this many in a row are not.
-DRAWS = 4
+# What a batch's file has besides its metrics.
+NOT_METRICS = ("stamp", "ledgers", "tasks_unfinished")
 
 
 class OnlineSource:
     """Plays a batch of groups whenever the last one is used up.
 
     A batch has `batch_size` tasks (times `gradient_accumulation_steps`) with `group_size`
-    attempts each. Groups that teach nothing are dropped: other tasks are tried in their
-    place, up to `resample` times as many. If none of them teaches anything, the draw is
-    repeated, `DRAWS` times in all.
+    attempts each; `Pace` says which.
     """
 
     def __init__(self, config: GRPOConfig, policy: Policy, template: ChatTemplate, run: RunDir) -> None:
         assert config.max_steps is not None  # the settings require it
         self._stamper = Stamper(config, policy.model)
-        self.player = Player(config, policy, template)
-        self.config, self.policy, self.num_steps = config, policy, config.max_steps
-        self._method = GRPO(config.model_copy(update={"reward": self.player.reward}))
-        self.groups, self.calls, self.episodes = Ledger("groups"), Ledger("calls"), Ledger("episodes")
+        self._files = EpisodeFiles(run.episodes, self._stamper.settings)
         self._builder = CallBuilder(template, max_length=config.max_length, stride=config.stride)
+        self.player = Player(config, policy, template, self._files)
+        self.gatherer = Gatherer(config, self.player, self._builder, self._files)
+        self.config, self.policy, self.num_steps = config, policy, config.max_steps
         self._watch = Watch(config)
         self._folder = run.rollouts
-        self._size = config.batch_size * config.gradient_accumulation_steps
         self._updates = config.updates * config.passes
-        self._drawn = 0  # tasks so far
         self._number = -1
         self._learning = 0  # the number of the stamp of the batch that is trained on
+        self._ahead = False  # whether later batches are being played
         self._batches: list[list[GroupExample]] = []
         self._values: dict[str, Any] = {}
 
@@ -74,7 +76,7 @@ class OnlineSource:
 
     @property
     def ledgers(self) -> list[Ledger]:
-        return [self.groups, self.calls, self.episodes]
+        return self.gatherer.ledgers
 
     @property
     def levels(self) -> list[int]:
@@ -88,11 +90,13 @@ class OnlineSource:
         self._learning = levels[-1]
 
     def batch(self, step: int) -> Batch | None:
+        self.player.meter.training(False)
         number, update = divmod(step, self._updates)
         if number != self._number:
             self._begin(number, update, step)
         if not self._batches:
             return None
+        self.player.meter.training(True)
         values, self._values = self._values, {}
         return Batch(self._batches[update], number, values)
 
@@ -106,10 +110,9 @@ class OnlineSource:
         file = BatchFile(self._folder, number)
         training = self.policy.training
         self.policy.eval()
-        self.player.renew(step)
         self._number, stamp = number, self._stamper.stamp()
         try:
-            examples = self._on_file(file, stamp, update) or self._played(file, stamp, number)
+            examples = self._on_file(file, stamp, update) or self._played(file, stamp, step)
         except LostError as error:
             message = f"batch {number} has nothing to learn from: {error}"
             if step == 0:
@@ -118,7 +121,9 @@ class OnlineSource:
         self.policy.train(training)
         self._batches = list(self._mini_batches(examples, number)) if examples else []
         if not self._batches and number == 0:
-            raise BoughError(f"the first tasks teach nothing ({self.groups}): are they all too hard or too easy?")
+            raise BoughError(
+                f"the first tasks teach nothing ({self.gatherer.groups}): are they all too hard or too easy?"
+            )
         if self._batches and (alarm := self._watch.alarm()) is not None:
             raise PausedError(f"paused before batch {number}: {alarm}; --resume --no-watch continues anyway")
 
@@ -128,7 +133,7 @@ class OnlineSource:
         Before its first update, the weights must be those that sampled it. After that they have
         changed, and the checkpoint knows which batch changed them.
         """
-        if (found := file.stamp) is None:
+        if (found := file.stamp) is None or self._ahead:
             return []
         if found == now if update == 0 else (found.settings, found.number) == (now.settings, self._learning):
             try:
@@ -138,72 +143,36 @@ class OnlineSource:
         log.warning("%s was sampled with different settings or weights: the batch is played again.", file.path)
         return []
 
-    def _played(self, file: BatchFile, stamp: Stamp, number: int) -> list[GroupExample]:
-        """Plays one batch with the weights as they are and writes it, if there is anything to learn from it.
-
-        Raises LostError if a draw lost more episodes than it finished and nothing can be learnt from the rest.
-        """
-        played = Played()
-        for _ in range(DRAWS):
-            taught, drawn = self._draw()
-            played += drawn
-            if taught:
-                groups, examples = [group for group, _ in taught], [example for _, example in taught]
-                values = self._measure(number, groups, played)
-                file.write(groups, values | self._state(), stamp)
-                examples = self._with_old_logprobs(examples, file, stamp, 0)
-                self._note(values, stamp, 0)
-                return examples
-            if len(drawn.lost) > drawn.episodes:
-                raise LostError(drawn)
-        return []
-
-    def _draw(self) -> tuple[list[tuple[Group, GroupExample]], Played]:
-        """Groups that teach something, as recorded and as examples, and all that was played for them."""
-        config, taught, played = self.config, list[tuple[Group, GroupExample]](), Played()
-        budget = int(self._size * config.resample)
-        while budget > 0 and len(taught) < self._size:
-            count = min(self._size - len(taught), budget)
-            tasks = self.player.tasks(self._drawn, count)
-            # A small environment repeats its tasks, even within one batch, but never with the same seeds.
-            seed = config.seed * 1_000_003 + self._drawn
-            self._drawn += count
-            budget -= count
-            tried = self.player.groups(tasks, seed)
-            self._count_losses(tried)
-            played += tried
-            for group in tried.groups:
-                if (example := self._example(group)) is not None:
-                    taught.append((group, example))
-            if len(tasks) > 1 and not tried.groups:
-                break  # one task may break its environment; where several lose every episode, it is broken itself
-        return taught, played
-
-    def _count_losses(self, tried: Played) -> None:
-        self.episodes.keep(tried.episodes)
-        if tried.lost:
-            self.episodes.drop("lost", len(tried.lost))
-        if tried.tasks_lost:
-            self.groups.drop("lost", tried.tasks_lost)
-
-    def _example(self, group: Group) -> GroupExample | None:
-        """The group as an example, counted in the ledgers; None if it teaches nothing."""
-        calls = Ledger("calls")
+    def _played(self, file: BatchFile, stamp: Stamp, step: int) -> list[GroupExample]:
+        """Plays one batch and writes it, if there is anything to learn from it."""
+        self._files.weights[self._number] = stamp.weights
+        self._ahead = self.config.max_staleness > 0
+        self.player.renew(step, self._number)
         try:
-            example = self._method.example(group, CallSource(self._builder, calls))
-        except RowError as error:
-            self.groups.drop(error.reason)
-            count_calls(self.calls, calls, 0, error.reason)
-            return None
-        self.groups.keep()
-        count_calls(self.calls, calls, len(example.calls), "no_weight")
-        return example
+            gathered = self.gatherer.batch(self._number)
+            held_out = self._held_out() if gathered else {}
+        finally:
+            self.player.pause()
+        if gathered is None:
+            return []
+        values = gathered.values | distances(self.policy, gathered.groups) | held_out
+        values |= {"tasks_drawn": self.gatherer.pace.next_number} | self.player.meter.lap()
+        file.write(gathered.groups, values | self.gatherer.state(), stamp)
+        self._files.keep_only(self.gatherer.pace.unfinished, self.gatherer.pace.next_number)
+        examples = self._with_old_logprobs(gathered.examples, file, stamp, 0)
+        self._note(values, stamp, 0)
+        return examples
+
+    def _held_out(self) -> dict[str, Any]:
+        due = self.config.eval_every and self._number % self.config.eval_every == 0
+        return self.player.held_out() if due else {}
 
     def _read(self, file: BatchFile, stamp: Stamp, update: int) -> list[GroupExample]:
         """The batch on file, whose groups were counted when it was played. RowError if it cannot be used."""
         source = CallSource(self._builder, Ledger("calls"))
-        examples = [self._method.example(group, source) for group in file.groups()]
+        examples = [self.gatherer.method.example(group, source) for group in file.groups()]
         examples = self._with_old_logprobs(examples, file, stamp, update)
+        self._files.weights[self._number] = stamp.weights
         self._note(self._restored(file.numbers()), stamp, update)
         return examples
 
@@ -242,30 +211,17 @@ class OnlineSource:
             # Fewer groups than updates: the same ones again rather than a step without any.
             yield from [shuffled[i::count] or [shuffled[i % len(shuffled)]] for i in range(count)]
 
-    def _measure(self, number: int, groups: Sequence[Group], played: Played) -> dict[str, Any]:
-        """The metrics of a batch; held-out tasks are played if they are due."""
-        values = self.player.numbers(groups, played.groups)
-        for ledger in (self.groups, self.episodes):
-            values |= {f"{ledger.item}_{reason}": count for reason, count in ledger.dropped.items()}
-        if self.config.eval_every and number % self.config.eval_every == 0:
-            values |= self.player.held_out()
-        return values | {"tasks_drawn": self._drawn}
-
-    def _state(self) -> dict[str, Any]:
-        """What a run that resumes needs to know besides the metrics of a batch."""
-        return {"ledgers": [ledger.to_json() for ledger in self.ledgers]}
-
     def _restored(self, numbers: dict[str, Any]) -> dict[str, Any]:
         """The metrics of a batch on file; the tasks drawn and the ledgers are then as they were after it."""
-        for ledger in map(Ledger.from_json, numbers.pop("ledgers", [])):
-            setattr(self, ledger.item, ledger)
-        numbers.pop("stamp", None)
-        self._drawn = numbers["tasks_drawn"]
-        return numbers
+        self.gatherer.restore(numbers)
+        return {name: value for name, value in numbers.items() if name not in NOT_METRICS}
 
     def _catch_up(self, number: int) -> None:
         """Restores what the batches before this one have used, and shows them to the watch."""
         self._folder.mkdir(parents=True, exist_ok=True)
         for earlier in range(number):
-            if numbers := BatchFile(self._folder, earlier).numbers():
+            file = BatchFile(self._folder, earlier)
+            if numbers := file.numbers():
                 self._watch.see(self._restored(numbers))
+                self._files.weights[earlier] = (file.stamp or Stamp("", "")).weights
+        self._files.keep_only(self.gatherer.pace.unfinished, self.gatherer.pace.next_number)

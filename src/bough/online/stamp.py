@@ -51,13 +51,13 @@ class Stamper:
 
     def __init__(self, config: GRPOConfig, model: nn.Module) -> None:
         self._model = model
-        self._settings = settings_digest(config)
+        self.settings = settings_digest(config)
         self._frozen = weights_digest((n, w) for n, w in model.named_parameters() if not w.requires_grad)
 
     def stamp(self) -> Stamp:
         """The stamp of a batch that is sampled now."""
         trained = weights_digest((n, w) for n, w in self._model.named_parameters() if w.requires_grad)
-        return Stamp(self._settings, _hash((self._frozen + trained).encode()))
+        return Stamp(self.settings, _hash((self._frozen + trained).encode()))
 
 
 def settings_digest(config: GRPOConfig) -> str:

@@ -135,7 +135,9 @@ async def collect(
 
     async def worker(queue: Iterator[Attempt], tried: int) -> None:
         for attempt in queue:
-            result = await _play(environment_class, agent, attempt, limits, range(tried, tried + retries + 1), tally)
+            result = await play_attempt(
+                environment_class, agent, attempt, limits, range(tried, tried + retries + 1), tally
+            )
             tally.seconds = time.monotonic() - begun
             if result is not None and _keep(result, finished, tally):
                 tally.add(result[0])
@@ -157,7 +159,7 @@ async def collect(
     return tally
 
 
-async def _play(
+async def play_attempt(
     environment_class: type[Environment],
     agent: Agent,
     attempt: Attempt,
@@ -165,6 +167,7 @@ async def _play(
     tries: range,
     tally: Tally,
 ) -> tuple[Trajectory, Images] | None:
+    """Plays one attempt until it is finished; None where all `tries` failed, with the last error in the tally."""
     for again in tries:
         try:
             trajectory, images = await play(

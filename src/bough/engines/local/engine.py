@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -33,6 +34,7 @@ from bough.engines.local.worker import EngineWorker, SpanRunner
 from bough.errors import InputError
 from bough.policy.policy import Policy
 
+Deliver = Callable[[Generated | BaseException], None]
 GPU_LENGTH = 4096  # tokens an episode may have on a GPU, where each has a row of its own, unless told otherwise
 
 
@@ -133,7 +135,7 @@ class LocalEngine:
             frozenset(stop_ids),
             StopTexts(sampling.stop, self._tokenizer),
             self.max_length,
-            deliver=_to(future, loop),
+            deliver=self._named(self.policy, _to(future, loop)),
         )
         self.worker.submit(request)
         try:
@@ -144,15 +146,28 @@ class LocalEngine:
     def release(self, episode: str) -> None:
         self.worker.drop(episode)
 
-    def renew(self, name: str) -> None:
+    def renew(self, name: str, *, keep: bool = False) -> None:
         """The policy's weights have changed: what was computed with the old ones is forgotten.
 
-        Pending answers are cancelled; let them finish first.
+        Pending answers are cancelled; let them finish first. With `keep`, they continue with the
+        new weights and what was computed for their episodes stays, but no other episode uses it.
+        Change the weights only while the engine rests or is paused.
         """
         self.policy = name
         if self.reader.fold:
             self.worker.order(self.reader.fold.renew)
-        self.worker.drop_all()
+        if keep:
+            self.worker.order(self.scheduler.age)
+        else:
+            self.worker.drop_all()
+
+    def pause(self) -> None:
+        """Stops at the next step and waits for it: the policy is then free for other uses. Pending answers wait."""
+        self.worker.pause()
+
+    def resume(self) -> None:
+        """Continues after `pause`."""
+        self.worker.resume()
 
     def rest(self) -> None:
         """Waits until nothing is computed: an answer is there a moment before the policy is free for other uses."""
@@ -160,6 +175,17 @@ class LocalEngine:
 
     async def close(self) -> None:
         await asyncio.to_thread(self.worker.close)
+
+    def _named(self, first: str, deliver: Deliver) -> Deliver:
+        """Delivers with the name of the policy; of the first and the last where it changed since the request."""
+
+        def named(outcome: Generated | BaseException) -> None:
+            if isinstance(outcome, Generated):
+                last = self.policy
+                outcome = replace(outcome, policy=first if first == last else f"{first}..{last}")
+            deliver(outcome)
+
+        return named
 
     def _check(self, prompt_ids: list[int], sampling: SamplingConfig) -> None:
         if not prompt_ids:
@@ -177,9 +203,7 @@ class LocalEngine:
             raise InputError("stop texts need the model's tokenizer; give it as tokenizer=")
 
 
-def _to(
-    future: asyncio.Future[Generated], loop: asyncio.AbstractEventLoop
-) -> Callable[[Generated | BaseException], None]:
+def _to(future: asyncio.Future[Generated], loop: asyncio.AbstractEventLoop) -> Deliver:
     def settle(outcome: Generated | BaseException) -> None:
         if future.done():
             return

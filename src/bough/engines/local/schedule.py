@@ -21,13 +21,17 @@ WORTH_SHARING = 32  # tokens: below it, copying from another episode or waiting 
 
 @dataclass(eq=False)
 class Resident:
-    """An episode's tokens whose keys and values are stored at `place`, with room for `capacity`."""
+    """An episode's tokens whose keys and values are stored at `place`, with room for `capacity`.
+
+    `age` is the scheduler's when the episode entered: since then the weights may have changed.
+    """
 
     ids: list[int] = field(default_factory=list)
     place: Any = None
     capacity: int = 0
     request: Request | None = None
     idle_since: int = 0
+    age: int = 0
 
 
 @dataclass(frozen=True)
@@ -69,7 +73,7 @@ class Scheduler:
         self.residents: dict[str, Resident] = {}
         self.spent = 0
         self.num_prefilled = self.num_shared = self.num_kept = self.num_dropped = 0
-        self._clock = 0
+        self._clock = self._age = 0
 
     @property
     def busy(self) -> bool:
@@ -109,6 +113,10 @@ class Scheduler:
                 spans.append(Span(resident, tokens, True))
         return spans
 
+    def age(self) -> None:
+        """The weights have changed: what was computed so far is used by its own episode only."""
+        self._age += 1
+
     def leave(self, resident: Resident) -> None:
         """The resident's call is over; what was computed stays while there is room."""
         resident.request = None
@@ -122,7 +130,7 @@ class Scheduler:
             self._free(resident)
 
     def _enter(self, request: Request) -> bool:
-        resident = self.residents.get(request.episode) or Resident()
+        resident = self.residents.get(request.episode) or Resident(age=self._age)
         # The last token is read in any case: what comes next is drawn from what it says.
         known = min(common_prefix(resident.ids, request.prompt_ids), len(request.prompt_ids) - 1)
         source, shared = self._longest(request, known, computed=True)
@@ -181,7 +189,7 @@ class Scheduler:
         for name, one in self.residents.items():
             ids = one.ids if computed or one.request is None else one.request.prompt_ids
             # Most are no match, and one token tells: only what goes on beyond the best so far is compared.
-            if len(ids) <= length or ids[length] != prompt[length] or name == request.episode:
+            if len(ids) <= length or ids[length] != prompt[length] or name == request.episode or one.age != self._age:
                 continue
             shared = min(common_prefix(ids, prompt), most)
             if shared > length:

@@ -41,7 +41,7 @@ class EngineWorker:
         self.num_steps = 0
         self._orders: list[Callable[[], None]] = []
         self._wake = threading.Condition()
-        self._closed = self._at_work = False
+        self._closed = self._at_work = self._paused = False
         self._thread: threading.Thread | None = None
         self._waited = 0
 
@@ -75,6 +75,18 @@ class EngineWorker:
         with self._wake:
             self._wake.wait_for(self._resting)
 
+    def pause(self) -> None:
+        """Stops between two steps and waits until the model is as it was. Requests and what was computed stay."""
+        with self._wake:
+            self._paused = True
+            self._wake.wait_for(lambda: not self._at_work)
+
+    def resume(self) -> None:
+        """Continues after a pause; first with the orders that came meanwhile."""
+        with self._wake:
+            self._paused = False
+            self._wake.notify_all()
+
     def close(self) -> None:
         """Ends the thread and cancels pending requests."""
         with self._wake:
@@ -98,9 +110,12 @@ class EngineWorker:
         with self._wake:
             self._at_work = False
             self._wake.notify_all()
-            self._wake.wait_for(lambda: self._closed or self._orders)
+            self._wake.wait_for(lambda: self._closed or self._has_work())
             self._at_work = not self._closed
             return self._at_work
+
+    def _has_work(self) -> bool:
+        return not self._paused and (bool(self._orders) or self.scheduler.busy)
 
     def _resting(self) -> bool:
         nobody_serves = self._thread is None or self._closed
@@ -111,7 +126,7 @@ class EngineWorker:
         try:
             self._obey()
             self._forget_the_given_up()
-            if self._closed or not self.scheduler.busy:
+            if self._closed or self._paused or not self.scheduler.busy:
                 return False
             self.scheduler.admit()
             self._step(self._choose(self.scheduler.spans(CHUNK if self.runner.mixes else 1 << 40)))

@@ -1,0 +1,212 @@
+"""From episodes to batches: episodes become groups, and groups that teach something fill a batch.
+
+Here it is decided what is learnt from, and every group, call and episode is counted in a ledger.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from bough.calls.builder import CallBuilder
+from bough.errors import RowError
+from bough.ledger import Ledger
+from bough.methods.examples import CallSource, count_calls
+from bough.methods.grpo import GRPO, GroupExample, GRPOConfig
+from bough.online.batch_metrics import batch_metrics
+from bough.online.episode_files import EpisodeFiles
+from bough.online.pace import Pace
+from bough.online.player import LostError, Player
+from bough.online.staleness import Ages
+from bough.online.stream import Job
+from bough.rollouts.collect import Attempt
+from bough.types import Group, Task, Trajectory
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of one task: its group, as played and as learnt from, and its example if it teaches something.
+
+    `lost` has the errors of lost episodes by id; there is no group if all of them were. `reason`
+    says why the group teaches nothing. `calls` counts the calls of the group.
+    """
+
+    number: int
+    played: Group | None
+    lost: dict[str, str]
+    group: Group | None = None
+    example: GroupExample | None = None
+    reason: str = "lost"
+    calls: Ledger = field(default_factory=lambda: Ledger("calls"))
+
+    @property
+    def teaches(self) -> bool:
+        return self.example is not None
+
+    @property
+    def num_finished(self) -> int:
+        return len(self.played.attempts) if self.played else 0
+
+    @property
+    def num_lost(self) -> int:
+        return len(self.lost)
+
+
+@dataclass
+class _Play:
+    """A task that is being played."""
+
+    task: Task
+    attempts: list[Attempt]
+    finished: dict[str, Trajectory]
+    lost: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def complete(self) -> bool:
+        return len(self.finished) + len(self.lost) == len(self.attempts)
+
+
+@dataclass(frozen=True)
+class Gathered:
+    """A batch: its groups and examples, and its metrics."""
+
+    groups: list[Group]
+    examples: list[GroupExample]
+    values: dict[str, Any]
+
+
+class Gatherer:
+    """Starts tasks and gathers what comes of them."""
+
+    def __init__(self, config: GRPOConfig, player: Player, builder: CallBuilder, files: EpisodeFiles) -> None:
+        self.config, self.player, self.files = config, player, files
+        size = config.batch_size * config.gradient_accumulation_steps
+        self.pace: Pace[Outcome] = Pace(size, int(size * config.resample), config.max_staleness)
+        self.method = GRPO(config.model_copy(update={"reward": player.reward}))
+        self.groups, self.calls, self.episodes = Ledger("groups"), Ledger("calls"), Ledger("episodes")
+        self._builder = builder
+        self._plays: dict[int, _Play] = {}
+        self._updates = config.updates * config.passes
+        self._ages = Ages(0, self._updates, config.max_staleness)
+
+    @property
+    def ledgers(self) -> list[Ledger]:
+        return [self.groups, self.calls, self.episodes]
+
+    def state(self) -> dict[str, Any]:
+        """What a run that resumes needs to know besides the metrics."""
+        unfinished = {"tasks_unfinished": self.pace.unfinished} if self.pace.unfinished else {}
+        return {"ledgers": [ledger.to_json() for ledger in self.ledgers]} | unfinished
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """As it was after a batch, by what its file has."""
+        for ledger in map(Ledger.from_json, state.get("ledgers", [])):
+            setattr(self, ledger.item, ledger)
+        self.pace.restore(state["tasks_drawn"], state.get("tasks_unfinished", []))
+
+    def batch(self, number: int) -> Gathered | None:
+        """Batch `number`; None if the tasks that were tried teach nothing.
+
+        Raises LostError if more episodes were lost than finished and nothing can be learnt from the rest.
+        """
+        self._ages = Ages(number, self._updates, self.config.max_staleness)
+        self.pace.ended = [self._judged(one) for one in self.pace.ended]  # by now some calls may be too old
+        self.pace.begin()
+        while True:
+            self._start()
+            verdict = self.pace.verdict()
+            if verdict != "wait":
+                break
+            if self._plays:  # else a new draw begins, or all that was started is on file
+                self._hear()
+        if verdict == "lost":
+            tried = self.pace.last_draw
+            lost = [f"{id}: {why}" for one in tried for id, why in one.lost.items()]
+            raise LostError(sum(one.num_finished for one in tried), lost)
+        chosen, used = self.pace.take()
+        self._count(used)
+        self._start()  # what is played ahead while the batch is trained on
+        return self._gathered(chosen, used) if verdict == "complete" else None
+
+    def _gathered(self, chosen: Sequence[Outcome], used: Sequence[Outcome]) -> Gathered:
+        groups = [one.group for one in chosen if one.group]
+        examples = [one.example for one in chosen if one.example]
+        values = batch_metrics(groups, [one.played for one in used if one.played], self.player.reward)
+        for ledger in (self.groups, self.episodes):
+            values |= {f"{ledger.item}_{reason}": count for reason, count in ledger.dropped.items()}
+        if stale := self.calls.dropped["stale"]:
+            values["calls_stale"] = stale
+        calls = [call for example in examples for call in example.calls]
+        if self.player.cuts:
+            values["calls_off_policy"] = len(calls)
+        return Gathered(groups, examples, values | self._ages.metrics(calls))
+
+    def _start(self) -> None:
+        for number in self.pace.starts():
+            task, attempts = self.player.attempts(number)
+            ids = {attempt.id for attempt in attempts}
+            finished = {id: one for id, one in self.files.read(number).items() if id in ids}
+            play = self._plays[number] = _Play(task, attempts, finished)
+            self.player.stream.submit(Job(number, one) for one in attempts if one.id not in finished)
+            if play.complete:
+                self._end(number)
+
+    def _hear(self) -> None:
+        """Waits for an episode to end, and hears of all that have ended by then."""
+        for result in self.player.stream.results():
+            number, id = result.job.number, result.job.attempt.id
+            play = self._plays[number]
+            if result.episode is not None:
+                play.finished[id] = result.episode
+            else:
+                play.lost[id] = result.error or "unknown error"
+            if play.complete:
+                self._end(number)
+
+    def _end(self, number: int) -> None:
+        """A task is complete: its episodes, in the order of the attempts, are scored and judged."""
+        play = self._plays.pop(number)
+        records = [play.finished[one.id] for one in play.attempts if one.id in play.finished]
+        if self.player.rubric is not None:
+            records = self.player.rubric.score_all(records)
+        group = Group(task=play.task, attempts=records, info={"number": number}) if records else None
+        self.pace.end(self._judged(Outcome(number, group, play.lost)))
+
+    def _judged(self, outcome: Outcome) -> Outcome:
+        """The outcome with its example, or with the reason why it teaches nothing."""
+        if outcome.played is None:
+            return outcome
+        group, num_stale = self._ages.fresh(outcome.played)
+        of_group, calls = Ledger("calls"), Ledger("calls")
+        example, reason = None, ""
+        try:
+            example = self.method.example(group, CallSource(self._builder, of_group))
+            count_calls(calls, of_group, len(example.calls), "no_weight")
+        except RowError as error:
+            reason = "stale" if num_stale and not of_group.came_in else error.reason
+            count_calls(calls, of_group, 0, reason)
+        calls.drop("stale", num_stale)
+        return replace(outcome, group=group, example=example, reason=reason, calls=calls)
+
+    def _count(self, used: Sequence[Outcome]) -> None:
+        """Adds outcomes that are used up to the ledgers."""
+        for one in used:
+            self.episodes.keep(one.num_finished)
+            if one.lost:
+                self.episodes.drop("lost", one.num_lost)
+            if one.teaches:
+                self.groups.keep()
+            else:
+                self.groups.drop(one.reason)
+            self.calls.keep(one.calls.kept)
+            for reason, count in one.calls.dropped.items():
+                if count:
+                    self.calls.drop(reason, count)
+        num_episodes = sum(one.num_finished + one.num_lost for one in used)
+        for why, count in Counter(why for one in used for why in one.lost.values()).items():
+            log.warning("%d of %d episodes are lost: %s", count, num_episodes, why)

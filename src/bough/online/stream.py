@@ -1,0 +1,184 @@
+"""Episodes that are always in flight: as one ends, the next begins.
+
+They are played on an event loop in a thread of its own, so they continue while the caller
+trains. A finished episode is on disk before the caller hears of it.
+
+An episode whose environment or engine failed in every retry is tried again when nothing
+else is in flight, alone and just as often, as in `bough collect`; then it is lost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from queue import SimpleQueue
+
+from bough.config.rollouts import LimitsConfig
+from bough.engines.base import Chat
+from bough.environments.base import Environment
+from bough.environments.isolated import Isolated
+from bough.errors import RowError
+from bough.event_loop import LoopThread
+from bough.rollouts.agents import Agent
+from bough.rollouts.collect import Attempt, Tally, play_attempt
+from bough.types import Trajectory
+
+
+@dataclass(frozen=True)
+class Job:
+    """An attempt at the task with this number."""
+
+    number: int
+    attempt: Attempt
+
+
+@dataclass(frozen=True)
+class Result:
+    """A finished episode, or why there is none."""
+
+    job: Job
+    episode: Trajectory | None
+    error: str | None = None
+
+
+@dataclass(frozen=True)
+class StreamConfig:
+    """How episodes are played."""
+
+    environment_class: type[Environment]
+    limits: LimitsConfig
+    concurrency: int
+    retries: int
+
+
+class EpisodeStream:
+    """Plays jobs in the order in which they are submitted, `concurrency` at a time.
+
+    `keep` writes a finished episode to the disk, with the range of versions of the policy that
+    sampled it; `watch` hears how many episodes are in flight.
+    """
+
+    def __init__(
+        self,
+        config: StreamConfig,
+        agent: Agent,
+        loop: LoopThread,
+        *,
+        keep: Callable[[int, Trajectory, range], None],
+        watch: Callable[[int], None] = lambda _: None,
+    ) -> None:
+        self.config, self.agent, self.version = config, agent, 0
+        self._loop, self._keep, self._watch = loop, keep, watch
+        self._results: SimpleQueue[Result | BaseException] = SimpleQueue()
+        self._waiting: deque[Job] = deque()
+        self._put_off: deque[Job] = deque()
+        self._running: set[asyncio.Task[None]] = set()
+        self._writing: set[asyncio.Task[None]] = set()
+        self._disk = ThreadPoolExecutor(1, "bough-episodes")  # one at a time: the attempts at a task share a file
+
+    def submit(self, jobs: Iterable[Job]) -> None:
+        self._loop.loop.call_soon_threadsafe(self._add, list(jobs))
+
+    def results(self) -> Iterator[Result]:
+        """Waits for the next episode to end; then all that have ended.
+
+        Raises the first error that is neither the environment's nor the engine's.
+        """
+        yield self._result()
+        while not self._results.empty():
+            yield self._result()
+
+    def _result(self) -> Result:
+        result = self._results.get()
+        if isinstance(result, BaseException):
+            raise result
+        return result
+
+    def close(self) -> None:
+        """Cancels what is in flight."""
+        self._loop.run(self._cancel())
+        self._disk.shutdown()
+
+    def _add(self, jobs: list[Job]) -> None:
+        self._waiting.extend(jobs)
+        self._fill()
+
+    def _fill(self) -> None:
+        while len(self._running) < self.config.concurrency and self._waiting:
+            self._start(self._waiting.popleft(), alone=False)
+        if not self._running and self._put_off:
+            self._start(self._put_off.popleft(), alone=True)
+        self._watch(len(self._running))
+
+    def _start(self, job: Job, *, alone: bool) -> None:
+        task = self._loop.loop.create_task(self._play(job, alone))
+        self._running.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._running.discard(task)
+        if task.cancelled():
+            return
+        if (error := task.exception()) is not None:
+            self._results.put(error)
+        self._fill()
+
+    async def _play(self, job: Job, alone: bool) -> None:
+        config, began, tally = self.config, self.version, Tally()
+        first = config.retries + 1 if alone else 0
+        tries = range(first, first + config.retries + 1)
+        agent = _InJob(self.agent, job)
+        played = await play_attempt(config.environment_class, agent, job.attempt, config.limits, tries, tally)
+        if played is None:
+            if config.retries and not alone:
+                self._put_off.append(job)
+            else:
+                self._results.put(Result(job, None, tally.lost[job.attempt.id]))
+            return
+        # The slot is free for the next episode while this one is written.
+        task = self._loop.loop.create_task(self._write(job, played[0], range(began, self.version + 1)))
+        self._writing.add(task)
+        task.add_done_callback(self._written)
+
+    async def _write(self, job: Job, episode: Trajectory, versions: range) -> None:
+        try:
+            await self._loop.loop.run_in_executor(self._disk, self._keep, job.number, episode, versions)
+        except RowError as error:  # a retry would not help
+            self._results.put(Result(job, None, str(error)))
+        else:
+            self._results.put(Result(job, episode))
+
+    def _written(self, task: asyncio.Task[None]) -> None:
+        self._writing.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._results.put(error)
+
+    async def _cancel(self) -> None:
+        self._waiting.clear()
+        self._put_off.clear()
+        running = list(self._running)
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
+        await asyncio.gather(*self._writing, return_exceptions=True)
+
+
+@dataclass(frozen=True)
+class _InJob:
+    """An agent that names its episodes by task number too: a task may be in flight twice."""
+
+    agent: Agent
+    job: Job
+
+    @property
+    def name(self) -> str:
+        return self.agent.name
+
+    def enter(self, environment: Isolated, *, episode: str, seed: int) -> Chat:
+        return self.agent.enter(environment, episode=f"{self.job.number}/{episode}", seed=seed)
+
+    async def close(self) -> None:
+        await self.agent.close()
