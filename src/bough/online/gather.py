@@ -92,6 +92,7 @@ class Gatherer:
         self._builder = builder
         self._plays: dict[int, _Play] = {}
         self._updates = config.updates * config.passes
+        self._num_batches = -(-(config.max_steps or 0) // self._updates)
         self._ages = Ages(0, self._updates, config.max_staleness)
 
     @property
@@ -116,7 +117,7 @@ class Gatherer:
         """
         self._ages = Ages(number, self._updates, self.config.max_staleness)
         self.pace.ended = [self._judged(one) for one in self.pace.ended]  # by now some calls may be too old
-        self.pace.begin()
+        self.pace.begin(self._num_batches - number - 1)
         while True:
             self._start()
             verdict = self.pace.verdict()

@@ -68,9 +68,9 @@ class Pace(Generic[O]):
         """Tasks that were started and are in no batch yet."""
         return sorted({*self.open, *self.again, *(one.number for one in self.ended)})
 
-    def begin(self) -> None:
-        """The next batch is wanted now."""
-        self._draws, self._lead = 1, self.max_staleness
+    def begin(self, num_later: int) -> None:
+        """The next batch is wanted now; the run has `num_later` batches after it."""
+        self._draws, self._lead = 1, min(self.max_staleness, num_later)
 
     def starts(self) -> Iterator[int]:
         """The tasks to start now."""
@@ -117,7 +117,7 @@ class Pace(Generic[O]):
         teaching = [one for one in by_number if one.teaches]
         left = teaching[self.size :]
         used = [one for one in by_number if not any(one is other for other in left)]
-        self.ended, self._lead = left, self.max_staleness - 1
+        self.ended, self._lead = left, self._lead - 1
         return teaching[: self.size], used
 
     @property
