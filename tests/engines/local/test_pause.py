@@ -1,0 +1,100 @@
+"""Weights that change while answers are under way."""
+
+import asyncio
+import time
+from collections.abc import Iterator
+from concurrent.futures import Future
+
+import pytest
+import torch
+
+from bough.config.sampling import SamplingConfig
+from bough.engines.base import EngineError, Generated
+from bough.engines.local.engine import LocalEngine
+from bough.event_loop import LoopThread
+from bough.policy.adapters import Lora
+from bough.policy.policy import Policy
+from tests.engines.local.playing import prompt, small_engine
+
+LONG = SamplingConfig(max_new_tokens=120)
+PROMPT = prompt("the same for all", 80)
+
+
+@pytest.fixture
+def loop() -> Iterator[LoopThread]:
+    found = LoopThread()
+    yield found
+    found.close()
+
+
+def engine(fold: bool) -> LocalEngine:
+    torch.manual_seed(0)
+    policy = Policy.load("tiny", device="cpu", lora=Lora(r=4)).train()
+    return small_engine(policy, fold=fold, name="before")
+
+
+def ask(engine: LocalEngine, loop: LoopThread, episode: str) -> Future[Generated]:
+    asked = engine.generate(episode, PROMPT, sampling=LONG, seed=7, stop_ids=[])
+    return asyncio.run_coroutine_threadsafe(asked, loop.loop)
+
+
+def wait_for_steps(engine: LocalEngine, count: int) -> None:
+    while engine.worker.num_steps < count:
+        time.sleep(0.001)
+
+
+def change(policy: Policy) -> None:
+    torch.manual_seed(1)
+    with torch.no_grad():
+        for name, weight in policy.named_parameters():
+            if "lora_B" in name:
+                weight.normal_(std=0.5)
+
+
+@pytest.mark.bit_exact
+@pytest.mark.parametrize("fold", [True, False])
+def test_an_answer_continues_with_new_weights_and_other_episodes_start_afresh(loop: LoopThread, fold: bool):
+    undisturbed = engine(fold)
+    before = ask(undisturbed, loop, "e").result(60)
+    undisturbed.rest()
+    change(undisturbed.reader.policy)
+    undisturbed.renew("after")
+    after = ask(undisturbed, loop, "e").result(60)
+
+    paused = engine(fold)
+    answer = ask(paused, loop, "e")
+    wait_for_steps(paused, 10)
+    paused.pause()
+    num_drawn = len(paused.scheduler.residents["e"].request.completion_ids)  # type: ignore[union-attr]
+    assert 0 < num_drawn < 120 and paused.reader.policy.training, "the policy is as it was"
+    change(paused.reader.policy)
+    paused.renew("after", keep=True)
+    paused.resume()
+    mixed, fresh = answer.result(60), ask(paused, loop, "another").result(60)
+    assert mixed.logprobs[:num_drawn] == before.logprobs[:num_drawn], "each token has those it was sampled with"
+    assert mixed.logprobs[num_drawn:] != before.logprobs[num_drawn:]
+    assert mixed.policy == "before..after" and before.policy == "before"
+    assert fresh.logprobs == after.logprobs and fresh.policy == "after", "no prompt is shared across weights"
+    for each in (undisturbed, paused):
+        loop.run(each.close())
+
+
+def test_nothing_is_computed_during_a_pause_and_nothing_is_lost(loop: LoopThread):
+    paused = engine(fold=True)
+    paused.pause()
+    answers = [ask(paused, loop, name) for name in "ab"]
+    time.sleep(0.1)
+    assert paused.worker.num_steps == 0
+    paused.resume()
+    assert [len(answer.result(60).completion_ids) for answer in answers] == [120, 120]
+    loop.run(paused.close())
+
+
+def test_an_engine_is_closed_also_while_it_is_paused(loop: LoopThread):
+    paused = engine(fold=True)
+    answer = ask(paused, loop, "a")
+    wait_for_steps(paused, 3)
+    paused.pause()
+    loop.run(paused.close())
+    with pytest.raises(EngineError, match="closed"):
+        answer.result(60)
