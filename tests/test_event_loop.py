@@ -69,3 +69,29 @@ def test_an_interrupt_cancels_the_work_and_lets_it_clean_up():
     finally:
         loop.close()
     assert cleaned_up and time.monotonic() - began < 10
+
+
+def test_a_background_loop_continues_between_calls_and_cleans_up_when_it_is_closed():
+    background, events = event_loop.BackgroundLoop(), list[str]()
+
+    async def tick() -> None:
+        try:
+            while True:
+                events.append("tick")
+                await asyncio.sleep(0.001)
+        finally:
+            events.append("end")
+
+    async def begin() -> asyncio.Task[None]:
+        return asyncio.create_task(tick())
+
+    task = background.run(begin())
+    assert background.run(double(4)) == 8
+    with pytest.raises(ValueError, match="no"):
+        background.run(fail())
+    count = len(events)
+    while len(events) < count + 5:
+        time.sleep(0.001)
+    background.close()
+    background.close()
+    assert events[-1] == "end" and task.cancelled()

@@ -2,7 +2,7 @@
 
 asyncio refuses to start a second loop in a thread that has one. There the loop of a
 `LoopRunner` gets a thread of its own, and the caller waits for it. The loop of a
-`LoopThread` runs all the time: what was started on it goes on while the caller does something else.
+`BackgroundLoop` runs all the time: what was started on it goes on while the caller does something else.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class LoopRunner:
         return await work
 
 
-class LoopThread:
+class BackgroundLoop:
     """An event loop in a thread of its own, until it is closed."""
 
     def __init__(self, name: str = "bough-event-loop") -> None:

@@ -1,5 +1,8 @@
 """A world that a small model can get better at in a few steps: the share of its reply's tokens that are one letter."""
 
+import asyncio
+import random
+import threading
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
@@ -141,3 +144,29 @@ class Unsure(Counting):
 
     async def step(self, reply: str) -> Observation:
         return Observation.end(success=None) if self.attempt == 1 else await super().step(reply)
+
+
+class Uneven(Letters):
+    """Every third task pays all the same, and every step takes its own time."""
+
+    async def step(self, reply: str) -> Observation:
+        await asyncio.sleep(random.choice([0.0, 0.0, 0.01, 0.08]))
+        if int(str(self.task.data["number"])) % 3 == 0:
+            return Observation.end(success=False, reward=0.0)
+        return await super().step(reply)
+
+
+class Held(Letters):
+    """The first task takes two turns, and its first waits until it is released."""
+
+    max_turns = 2
+    released = threading.Event()
+    seen = 0
+
+    async def step(self, reply: str) -> Observation:
+        self.seen += 1
+        if self.task.data["number"] == 0 and self.seen == 1:
+            while not self.released.is_set():
+                await asyncio.sleep(0.01)
+            return Observation.say("Again.")
+        return await super().step(reply)

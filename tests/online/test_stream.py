@@ -14,7 +14,7 @@ from bough.engines.base import Answer, Chat, EngineError
 from bough.environments.base import Environment, Observation
 from bough.environments.isolated import Isolated
 from bough.errors import InputError, RowError
-from bough.event_loop import LoopThread
+from bough.event_loop import BackgroundLoop
 from bough.online.stream import EpisodeStream, Job, Result, StreamConfig
 from bough.rollouts.collect import Attempt
 from bough.types import Message, Task, Trajectory
@@ -82,7 +82,7 @@ Kept = list[tuple[int, str, range]]
 
 @contextmanager
 def stream(agent: Agent, *, concurrency: int = 4, retries: int = 0, keep: Any = None) -> Iterator[EpisodeStream]:
-    loop = LoopThread()
+    loop = BackgroundLoop()
     config = StreamConfig(OneTurn, LimitsConfig(), concurrency, retries)
     found = EpisodeStream(config, agent, loop, keep=keep or (lambda *_: None))
     try:

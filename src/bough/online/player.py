@@ -19,7 +19,7 @@ from bough.environments.isolated import shut_down
 from bough.environments.registry import find
 from bough.environments.tasks import configured, tasks_of
 from bough.errors import BoughError, InputError
-from bough.event_loop import LoopThread
+from bough.event_loop import BackgroundLoop
 from bough.methods.grpo import GRPOConfig
 from bough.online.episode_files import EpisodeFiles
 from bough.online.meter import Meter, MeteredEngine
@@ -65,7 +65,7 @@ class Player:
             temperature: ModelAgent(TemplateEngine(metered, template, _sampling(config, temperature)))
             for temperature in {config.temperature, config.eval_temperature}
         }
-        self._loop = LoopThread()
+        self._loop = BackgroundLoop()
         self.stream = EpisodeStream(
             StreamConfig(self.environment_class, config, config.concurrency, config.retries),
             self._agents[config.temperature],

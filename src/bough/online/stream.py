@@ -21,7 +21,7 @@ from bough.engines.base import Chat
 from bough.environments.base import Environment
 from bough.environments.isolated import Isolated
 from bough.errors import RowError
-from bough.event_loop import LoopThread
+from bough.event_loop import BackgroundLoop
 from bough.rollouts.agents import Agent
 from bough.rollouts.collect import Attempt, Tally, play_attempt
 from bough.types import Trajectory
@@ -65,7 +65,7 @@ class EpisodeStream:
         self,
         config: StreamConfig,
         agent: Agent,
-        loop: LoopThread,
+        loop: BackgroundLoop,
         *,
         keep: Callable[[int, Trajectory, range], None],
         watch: Callable[[int], None] = lambda _: None,

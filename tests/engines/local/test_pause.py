@@ -11,7 +11,7 @@ import torch
 from bough.config.sampling import SamplingConfig
 from bough.engines.base import EngineError, Generated
 from bough.engines.local.engine import LocalEngine
-from bough.event_loop import LoopThread
+from bough.event_loop import BackgroundLoop
 from bough.policy.adapters import Lora
 from bough.policy.policy import Policy
 from tests.engines.local.playing import prompt, small_engine
@@ -21,8 +21,8 @@ PROMPT = prompt("the same for all", 80)
 
 
 @pytest.fixture
-def loop() -> Iterator[LoopThread]:
-    found = LoopThread()
+def loop() -> Iterator[BackgroundLoop]:
+    found = BackgroundLoop()
     yield found
     found.close()
 
@@ -33,7 +33,7 @@ def engine(fold: bool) -> LocalEngine:
     return small_engine(policy, fold=fold, name="before")
 
 
-def ask(engine: LocalEngine, loop: LoopThread, episode: str) -> Future[Generated]:
+def ask(engine: LocalEngine, loop: BackgroundLoop, episode: str) -> Future[Generated]:
     asked = engine.generate(episode, PROMPT, sampling=LONG, seed=7, stop_ids=[])
     return asyncio.run_coroutine_threadsafe(asked, loop.loop)
 
@@ -53,7 +53,7 @@ def change(policy: Policy) -> None:
 
 @pytest.mark.bit_exact
 @pytest.mark.parametrize("fold", [True, False])
-def test_an_answer_continues_with_new_weights_and_other_episodes_start_afresh(loop: LoopThread, fold: bool):
+def test_an_answer_continues_with_new_weights_and_other_episodes_start_afresh(loop: BackgroundLoop, fold: bool):
     undisturbed = engine(fold)
     before = ask(undisturbed, loop, "e").result(60)
     undisturbed.rest()
@@ -79,7 +79,7 @@ def test_an_answer_continues_with_new_weights_and_other_episodes_start_afresh(lo
         loop.run(each.close())
 
 
-def test_nothing_is_computed_during_a_pause_and_nothing_is_lost(loop: LoopThread):
+def test_nothing_is_computed_during_a_pause_and_nothing_is_lost(loop: BackgroundLoop):
     paused = engine(fold=True)
     paused.pause()
     answers = [ask(paused, loop, name) for name in "ab"]
@@ -90,7 +90,7 @@ def test_nothing_is_computed_during_a_pause_and_nothing_is_lost(loop: LoopThread
     loop.run(paused.close())
 
 
-def test_an_engine_is_closed_also_while_it_is_paused(loop: LoopThread):
+def test_an_engine_is_closed_also_while_it_is_paused(loop: BackgroundLoop):
     paused = engine(fold=True)
     answer = ask(paused, loop, "a")
     wait_for_steps(paused, 3)

@@ -1,0 +1,184 @@
+"""Whole runs that stream: with fresh weights like a loop without any concurrency, and with batches ahead."""
+
+from collections import Counter
+from itertools import count, pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from bough.methods.grpo import GRPOConfig
+from bough.online.batch_metrics import batch_metrics
+from bough.online.gather import Gathered, Gatherer, Outcome
+from bough.online.source import OnlineSource
+from bough.online.stream import Job
+from bough.policy.policy import Policy
+from bough.rundir import RunDir
+from bough.train import grpo
+from bough.training.source import Batch
+from bough.types import Call, Group
+from tests.online import letters
+from tests.online.test_online import batch, metrics, settings
+
+UNEVEN = "tests.online.letters:Uneven"
+CLOCK = ("seconds", "_per_s", "_share", "episodes_in_flight")
+
+
+def play_one_by_one(self: Gatherer, number: int) -> Gathered:
+    """A batch without concurrency: one episode after the other, and one task after the other."""
+    tried: list[Outcome] = []
+    for task_number in count(self.pace.next_number):
+        task, attempts = self.player.attempts(task_number)
+        records = []
+        for attempt in attempts:
+            self.player.stream.submit([Job(task_number, attempt)])
+            records += [result.episode for result in self.player.stream.results() if result.episode]
+        group = Group(task=task, attempts=records, info={"number": task_number})
+        tried.append(self._judged(Outcome(task_number, group, {})))
+        chosen = [one for one in tried if one.teaches]
+        if len(chosen) == self.pace.size or len(tried) == self.pace.budget:
+            break
+    assert chosen, "the tests' tasks are not that bad"
+    self.pace.next_number += len(tried)
+    self._count(tried)
+    groups, examples = [one.group for one in chosen if one.group], [one.example for one in chosen if one.example]
+    values = batch_metrics(groups, [one.played for one in tried if one.played], self.player.reward)
+    values |= {f"groups_{reason}": dropped for reason, dropped in self.groups.dropped.items()}
+    return Gathered(groups, examples, values)
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    """What was learnt from, and the weights that came of it."""
+    found = {path.name: path.read_bytes() for path in (folder / "rollouts").glob("*.jsonl")}
+    return found | {"weights": (folder / "final/adapter_model.safetensors").read_bytes()}
+
+
+def unclocked(folder: Path) -> list[dict[str, Any]]:
+    return [
+        {name: value for name, value in line.items() if not any(word in name for word in CLOCK)}
+        for line in metrics(folder)
+    ]
+
+
+@pytest.mark.bit_exact
+def test_streaming_ends_in_the_same_bits_as_one_episode_after_the_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    more = {"environment": UNEVEN, "batch_size": 3, "max_steps": 3, "group_size": 3}
+    streamed = {slots: grpo(settings(tmp_path / str(slots), concurrency=slots, **more)) for slots in (2, 32)}
+    monkeypatch.setattr(Gatherer, "batch", play_one_by_one)
+    plain = grpo(settings(tmp_path / "plain", **more))
+    assert plain.ledgers[0]["dropped"]["zero_variance"] >= 3
+    for slots, trained in streamed.items():
+        assert files(tmp_path / str(slots)) == files(tmp_path / "plain")
+        assert trained.ledgers == plain.ledgers
+        lines = [
+            {name: value for name, value in line.items() if not name.startswith("staleness")}
+            for line in unclocked(tmp_path / str(slots))
+        ]
+        assert lines == unclocked(tmp_path / "plain")
+
+
+def calls_of(folder: Path, number: int) -> list[Call]:
+    turns = [turn for group in batch(folder, number) for attempt in group.attempts for turn in attempt.turns]
+    return [turn.call for turn in turns if turn.call and turn.trained]
+
+
+def first_step(call: Call) -> int:
+    return int((call.policy or "").split("..")[0].removeprefix("step-"))
+
+
+@pytest.fixture(scope="module")
+def ahead(tmp_path_factory: pytest.TempPathFactory) -> GRPOConfig:
+    """A run with one batch ahead, with the weights of every step."""
+    folder = tmp_path_factory.mktemp("ahead")
+    config = settings(
+        folder, environment=UNEVEN, max_staleness=1, max_steps=6, learning_rate=5e-3, save_total_limit=99, concurrency=6
+    )
+    grpo(config)
+    return config
+
+
+def test_each_call_has_the_log_probabilities_of_the_weights_that_sampled_it(ahead: GRPOConfig):
+    by_step: dict[str, list[Call]] = {}
+    for number in range(6):
+        for call in calls_of(ahead.output_dir, number):
+            by_step.setdefault(call.policy or "", []).append(call)
+    whole = {name: calls for name, calls in by_step.items() if ".." not in name}
+    assert len(whole) >= 3
+    for name, calls in whole.items():
+        step = int(name.removeprefix("step-"))
+        saved = RunDir(ahead.output_dir).checkpoints / f"step-{step:08}" / "weights" if step else None
+        policy = Policy.load("tiny", adapter=saved).eval() if saved else Policy.load("tiny").eval()
+        with torch.no_grad():
+            found = policy.logprobs(calls)
+        for call, logprobs in zip(calls, found, strict=True):
+            assert torch.allclose(logprobs, torch.tensor(call.logprobs), atol=1e-4), name
+
+
+def test_batches_are_played_ahead_and_no_call_is_older_than_allowed(ahead: GRPOConfig):
+    lines = metrics(ahead.output_dir)
+    for number, line in enumerate(lines):
+        ages = [number - first_step(call) for call in calls_of(ahead.output_dir, number)]
+        assert 0 <= min(ages) <= max(ages) <= 1
+        assert (line["staleness_mean"], line["staleness_max"]) == (pytest.approx(sum(ages) / len(ages)), max(ages))
+    assert lines[0]["staleness_max"] == 0 and max(line["staleness_max"] for line in lines) == 1
+    assert max(line["mismatch_kl"] for line in lines[1:]) > 1e-6, "what the sampler's weights were is corrected for"
+
+
+def test_no_group_is_in_two_batches(ahead: GRPOConfig):
+    numbers = [group.info["number"] for number in range(6) for group in batch(ahead.output_dir, number)]
+    assert len(numbers) == len(set(numbers)) == 12
+
+
+def test_time_is_shared_between_sampling_training_and_neither(ahead: GRPOConfig):
+    for line in metrics(ahead.output_dir):
+        shares = [line[f"{what}_share"] for what in ("sampling", "training", "idle")]
+        assert sum(shares) == pytest.approx(1) and min(shares) >= 0
+        assert line["sampled_tokens_per_s"] > 0 and 0 < line["episodes_in_flight"] <= 6
+    later = metrics(ahead.output_dir)[1:]
+    assert all(line["training_share"] > 0 and line["sampling_share"] > 0 for line in later)
+
+
+def test_calls_of_weights_that_are_too_old_are_dropped_and_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(letters.Held, "released", letters.threading.Event())
+    take = OnlineSource.batch
+
+    def released_later(self: OnlineSource, step: int) -> Batch | None:
+        if step == 4:
+            letters.Held.released.set()
+        return take(self, step)
+
+    monkeypatch.setattr(OnlineSource, "batch", released_later)
+    config = settings(tmp_path, environment="tests.online.letters:Held", max_staleness=1, max_steps=12, group_size=2)
+    trained = grpo(config)
+    held = [group for number in range(12) for group in batch(tmp_path, number) if group.info["number"] == 0]
+    assert len(held) == 1, "it enters a batch when it is complete"
+    turns = [attempt.turns for attempt in held[0].attempts]
+    assert [[turn.trained for turn in of_attempt] for of_attempt in turns] == [[False, True]] * 2
+    calls = trained.ledgers[1]
+    assert calls["item"] == "calls" and calls["dropped"]["stale"] == 2
+    counts = Counter(line.get("calls_stale", 0) for line in metrics(tmp_path))
+    assert counts.keys() == {0, 2} and counts[0] >= 4
+
+
+def test_nothing_is_computed_by_the_sampler_while_the_policy_trains(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """The number of the engine's steps is the same before and after every step of the trainer."""
+    sources: list[OnlineSource] = []
+    steps: list[tuple[str, int]] = []
+    take = OnlineSource.batch
+
+    def noted(self: OnlineSource, step: int) -> Batch | None:
+        if not sources:
+            sources.append(self)
+        steps.append(("asked", self.player._tokens.worker.num_steps))
+        found = take(self, step)
+        steps.append(("given", self.player._tokens.worker.num_steps))
+        return found
+
+    monkeypatch.setattr(OnlineSource, "batch", noted)
+    grpo(settings(tmp_path, environment=UNEVEN, max_staleness=2, max_steps=5, concurrency=6))
+    trained = [(then - now) for (what, now), (_, then) in pairwise(steps) if what == "given"]
+    assert len(trained) == 4 and set(trained) == {0}
+    assert sum(then - now for (what, now), (_, then) in pairwise(steps) if what == "asked") > 0
