@@ -21,6 +21,7 @@ class Task:
     number: int
     teaches: bool
     num_lost: int = 0
+    age: int = 0
 
     @property
     def num_finished(self) -> int:
@@ -141,6 +142,15 @@ def test_a_batch_ahead_is_in_flight_while_one_trains():
     assert list(pace.starts()) == [] and pace.unfinished == [1, 2]
     pace.begin(num_later=8)
     assert list(pace.starts()) == [4, 5]
+
+
+def test_what_may_be_too_old_for_the_next_batch_is_taken_first():
+    pace: Pace[Task] = Pace(2, 4, max_staleness=1)
+    pace.begin(num_later=9)
+    list(pace.starts())
+    for number, age in ((0, 0), (1, 1), (2, 0), (3, 1)):
+        pace.end(Task(number, teaches=True, age=age))
+    assert [task.number for task in pace.take()[0]] == [1, 3] and pace.unfinished == [0, 2]
 
 
 def test_no_batch_is_played_ahead_that_is_never_trained_on():

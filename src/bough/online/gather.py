@@ -33,7 +33,8 @@ class Outcome:
     """What came of one task: its group, as played and as learnt from, and its example if it teaches something.
 
     `lost` has the errors of lost episodes by id; there is no group if all of them were. `reason`
-    says why the group teaches nothing. `calls` counts the calls of the group.
+    says why the group teaches nothing, `age` is that of the oldest call that is learnt from, and
+    `calls` counts the calls of the group.
     """
 
     number: int
@@ -42,6 +43,7 @@ class Outcome:
     group: Group | None = None
     example: GroupExample | None = None
     reason: str = "lost"
+    age: int = 0
     calls: Ledger = field(default_factory=lambda: Ledger("calls"))
 
     @property
@@ -184,15 +186,16 @@ class Gatherer:
             return outcome
         group, num_stale = self._ages.fresh(outcome.played)
         of_group, calls = Ledger("calls"), Ledger("calls")
-        example, reason = None, ""
+        example, reason, age = None, "", 0
         try:
             example = self.method.example(group, CallSource(self._builder, of_group))
+            age = max(map(self._ages.of, example.calls))
             count_calls(calls, of_group, len(example.calls), "no_weight")
         except RowError as error:
             reason = "stale" if num_stale and not of_group.came_in else error.reason
             count_calls(calls, of_group, 0, reason)
         calls.drop("stale", num_stale)
-        return replace(outcome, group=group, example=example, reason=reason, calls=calls)
+        return replace(outcome, group=group, example=example, reason=reason, age=age, calls=calls)
 
     def _count(self, used: Sequence[Outcome]) -> None:
         """Adds outcomes that are used up to the ledgers."""

@@ -5,7 +5,7 @@ Tasks have numbers, in the order in which they are first started. A batch takes 
 makes room for one more task, so no task is started that the batch may not need: with
 `max_staleness` 0 the tasks of a batch follow from the outcomes alone, whichever episode
 ends first. With `max_staleness` N, up to N further batches are played ahead, and a batch
-takes the groups that are complete.
+takes the groups that are complete, the oldest first.
 
 `resample` limits the tasks that are tried for a batch. If all of them teach nothing, as
 many are tried again, `DRAWS` times in all.
@@ -31,6 +31,10 @@ class Ended(Protocol):
 
     @property
     def teaches(self) -> bool: ...
+
+    @property
+    def age(self) -> int:
+        """Batches since the weights that sampled it; more for the next batch."""
 
     @property
     def num_finished(self) -> int:
@@ -112,13 +116,16 @@ class Pace(Generic[O]):
         return self.ended[(self._draws - 1) * self.budget :]
 
     def take(self) -> tuple[list[O], list[O]]:
-        """The groups of the batch, and all that was played for it; groups beyond the batch stay for the next."""
+        """The groups of the batch, and all that was played for it, by number.
+
+        Groups beyond the batch stay for the next one: the youngest, for the others may then be too old.
+        """
         by_number = sorted(self.ended, key=lambda one: one.number)
-        teaching = [one for one in by_number if one.teaches]
-        left = teaching[self.size :]
-        used = [one for one in by_number if not any(one is other for other in left)]
-        self.ended, self._lead = left, self._lead - 1
-        return teaching[: self.size], used
+        oldest_first = sorted((one for one in by_number if one.teaches), key=lambda one: -one.age)
+        left = {one.number for one in oldest_first[self.size :]}
+        used = [one for one in by_number if one.number not in left]
+        self.ended, self._lead = [one for one in by_number if one.number in left], self._lead - 1
+        return [one for one in used if one.teaches], used
 
     @property
     def _num_teaching(self) -> int:
