@@ -145,7 +145,7 @@ def test_an_episode_is_kept_before_it_is_heard_of_with_the_versions_that_sampled
 
 
 def test_an_episode_that_fails_is_tried_again_and_at_last_alone():
-    agent = Agent({"0/t#1": 0.2, "0/t#2": 0.2}, Counter({"0/t#0": 2}))
+    agent = Agent({"0/t#1": 1.0, "0/t#2": 1.0}, Counter({"0/t#0": 2}))
     with stream(agent, retries=1) as playing:
         playing.submit(jobs(3))
         found = ended(playing, 3)
