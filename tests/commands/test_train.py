@@ -45,3 +45,36 @@ def test_a_run_without_rewards_says_nothing_of_them(
 ):
     shown = closing_lines(tmp_path, [{"step": 1, "loss": 0.5}], monkeypatch, capsys)
     assert shown[0] == "loss 0.5 → 0.5 in 1 steps" and "tokens trained" in shown[1]
+
+
+def batch_line(step: int, seconds: float, **more: float) -> dict[str, Any]:
+    return {"step": step, "loss": 0.5, "batch_seconds": seconds, **more}
+
+
+def test_an_online_run_says_where_its_time_went(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    fast = {"sampling_share": 0.5, "training_share": 0.25, "idle_share": 0.25, "sampled_tokens_per_s": 4000.0}
+    slow = {"sampling_share": 0.9, "training_share": 0.05, "idle_share": 0.05, "sampled_tokens_per_s": 2000.0}
+    ages = {"staleness_mean": 0.5, "staleness_max": 1, "calls_stale": 7, "calls_off_policy": 600}
+    lines = [
+        batch_line(1, 1.0, episodes_in_flight=8.0, staleness_mean=0.0, staleness_max=0, **fast),
+        {"step": 2, "loss": 0.5},  # a second update on the same batch
+        batch_line(3, 3.0, episodes_in_flight=16.0, **slow, **ages),
+    ]
+    shown = closing_lines(tmp_path, lines, monkeypatch, capsys)
+    assert shown[1:5] == [
+        "80% of the time sampling, 10% training, 10% idle",
+        "2,500 tokens/s sampled over the whole run, 14 episodes in flight",
+        "staleness 0.25 batches on average, 1 at most; 7 calls dropped as too old",
+        "600 calls sampled with top_p, top_k or min_p: slightly off-policy",
+    ]
+
+
+def test_an_online_run_without_staleness_does_not_mention_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    shares = {"sampling_share": 0.5, "training_share": 0.25, "idle_share": 0.25, "sampled_tokens_per_s": 4000.0}
+    lines = [batch_line(1, 1.0, episodes_in_flight=8.0, staleness_mean=0.0, staleness_max=0, **shares)]
+    shown = "\n".join(closing_lines(tmp_path, lines, monkeypatch, capsys))
+    assert "50% of the time sampling" in shown and "staleness" not in shown and "off-policy" not in shown

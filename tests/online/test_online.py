@@ -245,6 +245,7 @@ def test_cuts_are_said_to_be_off_policy(tmp_path: Path, caplog: pytest.LogCaptur
     assert "off-policy" not in caplog.text
     grpo(settings(tmp_path / "cut", max_steps=1, top_p=0.9))
     assert caplog.text.count("training is slightly off-policy") == 1
+    assert [metrics(tmp_path / name)[0].get("calls_off_policy") for name in ("whole", "cut")] == [None, 8]
 
 
 def test_a_policy_is_not_used_before_the_sampler_has_let_go_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

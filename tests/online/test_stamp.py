@@ -70,6 +70,7 @@ def test_the_number_of_a_stamp_fits_json_and_depends_on_both():
     [
         {"temperature": 0.7}, {"group_size": 4}, {"max_new_tokens": 9}, {"options": {"level": "2"}}, {"seed": 1},
         {"rewards": {"outcome": 1}}, {"advantage": "turn"}, {"max_length": 128}, {"eval_every": 1}, {"model": "other"},
+        {"max_staleness": 1},
     ],
 )  # fmt: skip
 def test_settings_that_matter_for_a_batch_change_its_stamp(change: dict[str, Any]):

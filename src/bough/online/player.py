@@ -59,6 +59,8 @@ class Player:
                 "top_p, top_k or min_p limit which tokens are sampled, but the loss uses the probabilities over all "
                 "tokens: training is slightly off-policy. The metric calls_off_policy counts these calls."
             )
+        self._tasks = self._all_tasks(config.split, config.task_file)
+        self._known: list[Task] = []
         self._tokens = LocalEngine.of(policy, tokenizer=template.tokenizer, max_length=config.max_length)
         metered = MeteredEngine(self._tokens, self.meter)
         self._agents = {
@@ -73,8 +75,6 @@ class Player:
             keep=files.add,
             watch=self.meter.episodes,
         )
-        self._tasks = self._all_tasks(config.split, config.task_file)
-        self._known: list[Task] = []
 
     def renew(self, step: int, version: int) -> None:
         """The weights have changed."""
