@@ -30,7 +30,8 @@ if TYPE_CHECKING:
     from bough.config.sampling import SamplingConfig
     from bough.engines.local.engine import LocalEngine
     from bough.environments.base import Environment, EnvironmentFailedError, Observation
-    from bough.environments.tools import ToolEnvironment, ToolError, tool
+    from bough.environments.tool_failures import ToolError
+    from bough.environments.tools import ToolEnvironment, tool
     from bough.errors import BoughError, InputError
     from bough.methods.advantages import group_advantages
     from bough.methods.dpo import Sides, dpo_loss
@@ -58,7 +59,8 @@ _HOMES = {
     "bough.config.sampling": ("SamplingConfig",),
     "bough.engines.local.engine": ("LocalEngine",),
     "bough.environments.base": ("Environment", "Observation", "EnvironmentFailedError"),
-    "bough.environments.tools": ("ToolEnvironment", "ToolError", "tool"),
+    "bough.environments.tool_failures": ("ToolError",),
+    "bough.environments.tools": ("ToolEnvironment", "tool"),
     "bough.errors": ("BoughError", "InputError"),
     "bough.methods.advantages": ("group_advantages",),
     "bough.methods.dpo": ("Sides", "dpo_loss"),

@@ -77,20 +77,26 @@ def describe_failure(what: str, error: BaseException) -> str:
     Files are named relative to the working directory or by their last two parts: the text is also kept in records.
     """
     frames = _author_frames(error)[-MAX_FRAMES:]
-    message = _message(error)
+    message = exception_text(error)
     said = f"{type(error).__name__}: {message}" if message else type(error).__name__
     place = f" ({short_path(frames[-1].filename)}:{frames[-1].lineno})" if frames else ""
     lines = [f"  {short_path(frame.filename)}:{frame.lineno} in {frame.name}: {frame.line}" for frame in frames]
     return "\n".join([f"{what} raised {said}{place}", *lines])
 
 
-def _message(error: BaseException) -> str:
+def innermost_place(error: BaseException) -> str | None:
+    """File and line in the author's code where an exception was raised; None where no frame is the author's."""
+    frames = _author_frames(error)
+    return f"{short_path(frames[-1].filename)}:{frames[-1].lineno}" if frames else None
+
+
+def exception_text(error: BaseException, max_length: int = MAX_MESSAGE) -> str:
     """The text of an exception, cut where it is long. Writing it runs the author's code, which may fail again."""
     try:
         text = str(error)
     except Exception as failure:
         return f"its message cannot be shown: __str__ raised {type(failure).__name__}"
-    return text if len(text) <= MAX_MESSAGE else f"{text[:MAX_MESSAGE]} … ({len(text):,} characters)"
+    return text if len(text) <= max_length else f"{text[:max_length]} … ({len(text):,} characters)"
 
 
 def _author_frames(error: BaseException) -> list[traceback.FrameSummary]:
@@ -102,7 +108,9 @@ def _author_frames(error: BaseException) -> list[traceback.FrameSummary]:
     outside = (OURS, STANDARD_LIBRARY, *PACKAGES)
     users = [frame for frame in frames if not frame.filename.startswith(outside)]
     worlds = [frame for frame in frames if frame.filename.startswith(f"{OURS}worlds{os.sep}")]
-    return users or [frame for frame in installed if not frame.filename.startswith(OURS)] or worlds
+    shown = users or [frame for frame in installed if not frame.filename.startswith(OURS)] or worlds
+    # Python itself raises some exceptions from the author's, such as RuntimeError from StopIteration.
+    return shown or (_author_frames(error.__cause__) if error.__cause__ is not None else [])
 
 
 def short_path(file: str | Path) -> str:
