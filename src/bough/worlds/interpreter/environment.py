@@ -214,8 +214,7 @@ class Interpreter(Environment):
             exam = code.Exam(list(data["tests"]), data.get("entry"), data.get("prelude", ""))
             program = self._sandbox("program", code.LIMITS, url, hidden=True)
             tests = self._sandbox("tests", code.LIMITS, url)
-            latest_s = HARD_SHARE * self.step_timeout_s
-            return await code.grade(answer, exam, program, tests, budget_s=budget_s, latest_s=latest_s)
+            return await code.grade(answer, exam, program, tests, budget_s=budget_s)
         if data["kind"] == "reasoning":
             runner = self._sandbox("reasoning", reasoning.LIMITS, warm_up=reasoning.WARM_UP)
             return await reasoning.grade(answer, data, runner, timeout_s=min(reasoning.TIMEOUT_S, budget_s))
