@@ -76,12 +76,17 @@ def describe_failure(what: str, error: BaseException) -> str:
 
     Files are named relative to the working directory or by their last two parts: the text is also kept in records.
     """
-    frames = _author_frames(error)[-MAX_FRAMES:]
     message = exception_text(error)
     said = f"{type(error).__name__}: {message}" if message else type(error).__name__
+    return with_frames(f"{what} raised {said}", error)
+
+
+def with_frames(text: str, error: BaseException) -> str:
+    """A text with the place in the author's code that raised `error`, and the author's frames below it."""
+    frames = _author_frames(error)[-MAX_FRAMES:]
     place = f" ({short_path(frames[-1].filename)}:{frames[-1].lineno})" if frames else ""
     lines = [f"  {short_path(frame.filename)}:{frame.lineno} in {frame.name}: {frame.line}" for frame in frames]
-    return "\n".join([f"{what} raised {said}{place}", *lines])
+    return "\n".join([f"{text}{place}", *lines])
 
 
 def innermost_place(error: BaseException) -> str | None:
