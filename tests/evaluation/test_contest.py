@@ -92,6 +92,31 @@ def test_more_tasks_are_added_and_fewer_are_not_counted(tmp_path: Path):
     assert run(tmp_path).models == first.models
 
 
+def test_results_of_other_models_are_not_dropped_silently(tmp_path: Path):
+    before = run(tmp_path)
+    file = (tmp_path / "results.json").read_bytes()
+    said = r"results\.json has results of expert, which would be dropped; give all models \(--model expert random;"
+    with pytest.raises(InputError, match=said):
+        run(tmp_path, model=["random"])
+    assert (tmp_path / "results.json").read_bytes() == file
+    again = run(tmp_path, model=["random", "expert"])
+    assert {one.name for one in again.models} == {one.name for one in before.models}
+    assert [one.name for one in run(tmp_path, model=["random"], overwrite=True).models] == ["random"]
+    assert [one.name for one in run(tmp_path, model=["random", "expert"]).models] == ["random", "expert"]
+
+
+def test_a_model_is_known_by_the_label_under_which_it_was_filed(tmp_path: Path):
+    def labelled(**labels: str) -> Results:
+        return asyncio.run(contest(config(tmp_path, model=["expert"]), labels=labels))
+
+    labelled().model_copy(update={"models": [labelled().models[0].model_copy(update={"name": "mine"})]}).write(
+        tmp_path / "results.json"
+    )
+    with pytest.raises(InputError, match="results of mine"):
+        labelled()
+    assert labelled(expert="mine").models[0].name == "expert"
+
+
 def test_a_world_that_breaks_makes_no_failure(tmp_path: Path):
     Breaking.broken = {"unseen-0-3": 99}
     found = run(tmp_path, environment="tests.environments.worlds:Breaking", model="expert", retries=0)

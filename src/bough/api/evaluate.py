@@ -114,7 +114,7 @@ def evaluate(
 def _play(config: EvalConfig, labels: dict[str, str]) -> Results:
     assert config.output is not None
     with _LabelledProgress(labels) as progress:
-        results = event_loop.run(contest(config, progress))
+        results = event_loop.run(contest(config, progress, labels))
     if all(name == label for name, label in labels.items()):
         return results
     models = [model.model_copy(update={"name": labels[model.name]}) for model in results.models]

@@ -10,7 +10,7 @@ in their order, never in the order in which episodes end: quick failures end fir
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol
 
 from bough.config.evaluation import EvalConfig
@@ -21,6 +21,7 @@ from bough.environments.base import Environment
 from bough.environments.isolated import shut_down
 from bough.environments.registry import find
 from bough.environments.tasks import configured, digest
+from bough.errors import InputError
 from bough.evaluation.comparison import compare
 from bough.evaluation.outcomes import Lost, Outcome, task_type
 from bough.evaluation.results import FILE_NAME, ModelResult, Results
@@ -44,9 +45,16 @@ class Watcher(Protocol):
     def tell(self, numbers: dict[str, Any]) -> None: ...
 
 
-async def contest(config: EvalConfig, watcher: Watcher | None = None) -> Results:
-    """Plays what is not yet on file, and writes and returns the results. Raises AllLostError where there are none."""
+async def contest(
+    config: EvalConfig, watcher: Watcher | None = None, labels: Mapping[str, str] | None = None
+) -> Results:
+    """Plays what is not yet on file, and writes and returns the results. Raises AllLostError where there are none.
+
+    `labels` are the names under which the caller will file the models, where they differ.
+    """
     assert config.output is not None
+    if not config.overwrite:
+        _keeps_others(config, labels or {})
     environment_class = configured(find(config.environment), config.options)
     tasks = wanted_tasks(environment_class, config)
     try:
@@ -81,6 +89,25 @@ def with_numbers(results: Results, against: Any = "first", leave_out: Callable[[
     }
     compared = compare(results.models, against=against, level=results.level, sequential=early, leave_out=leave_out)
     return results.model_copy(update={"reports": reports, "comparisons": [one.to_json() for one in compared]})
+
+
+def _keeps_others(config: EvalConfig, labels: Mapping[str, str]) -> None:
+    """Raises InputError if the folder has results of models that are not evaluated now: they would be dropped."""
+    assert config.output is not None
+    file = config.output / FILE_NAME
+    if not file.exists():
+        return
+    try:
+        before = [model.name for model in Results.read(file).models]
+    except InputError:  # nothing that could be kept
+        return
+    now = [labels.get(model, model) for model in config.model]
+    if dropped := [name for name in before if name not in now]:
+        together = " ".join([*before, *(name for name in now if name not in before)])
+        raise InputError(
+            f"{file} has results of {', '.join(dropped)}, which would be dropped; give all models (--model {together}; "
+            "recorded episodes are not played again), another --output, or --overwrite"
+        )
 
 
 def _not_compared(why: str) -> None:
