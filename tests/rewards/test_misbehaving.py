@@ -7,10 +7,13 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from bough.environments.registry import find
+from bough.errors import InputError
 from bough.rewards.reward import RewardTimeoutError
 from bough.rewards.rubric import Rubric
 from bough.types import Call, Message, Task, ToolCall, Trajectory, Turn
@@ -232,3 +235,30 @@ def test_a_reward_cannot_change_the_record_nor_what_other_rewards_see(reward: Ca
     assert record == recorded()
     assert scored.rewards == {"outcome": 0.0, reward.__name__: 1.0, "total": 1.0}
     assert scored.model_copy(update={"rewards": record.rewards}) == recorded()
+
+
+def test_a_sequence_that_fails_when_it_is_read_costs_only_its_group(caplog: pytest.LogCaptureFixture):
+    class Lazy(list[float]):
+        def __getitem__(self, place: Any) -> Any:
+            raise ConnectionError("the judge is away")
+
+    def rank(attempts: list[Trajectory]) -> list[float]:
+        return Lazy([1.0] * len(attempts))
+
+    scored = Rubric([rank, "outcome"]).score_all([trajectory(turn(), id=name, success=True) for name in "ab"])
+    assert [one.rewards["outcome"] for one in scored] == [1.0, 1.0] and scored[0].rewards["rank"] is None
+    assert "the judge is away" in caplog.text
+
+
+def test_what_is_not_a_function_of_a_trajectory_is_refused_by_name():
+    with pytest.raises(InputError, match="the reward max is not a function of a trajectory"):
+        Rubric({"builtins:max": 1.0})
+
+
+def test_a_file_that_exits_while_it_is_loaded_is_an_error_with_its_line(tmp_path: Path):
+    file = tmp_path / "script.py"
+    file.write_text("import sys\n\nsys.exit(0)\n")
+    with pytest.raises(InputError, match=r"(?s)cannot be loaded: .*script\.py raised SystemExit: 0 \(.*script\.py:3\)"):
+        Rubric({f"{file}:reward": 1.0})
+    with pytest.raises(InputError, match=r"(?s)cannot be loaded: .*script\.py raised SystemExit: 0 \(.*script\.py:3\)"):
+        find(f"{file}:Environment")

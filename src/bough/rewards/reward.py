@@ -62,6 +62,7 @@ class WeightedReward:
         function = find(given) if isinstance(given, str) else given
         # A function goes by its own name, not by its module's or file's.
         name = given.rpartition(":")[2] if isinstance(given, str) else name_of(function)
+        _check_callable(function, name)
         settings: dict[str, Any] = dict(weight) if isinstance(weight, Mapping) else {"weight": weight}
         factor = float(settings.pop("weight", 1.0))
         known = parameters(function)
@@ -159,6 +160,14 @@ def name_of(function: RewardFunction) -> str:
     if not name.isidentifier():
         raise InputError(f"the reward {name} has no name to report it by; define it with def")
     return name
+
+
+def _check_callable(function: RewardFunction, name: str) -> None:
+    """Raises InputError for a function that cannot take a trajectory, such as a built-in one of Python."""
+    try:
+        inspect.signature(function)
+    except (TypeError, ValueError):
+        raise InputError(f"the reward {name} is not a function of a trajectory; define it with def") from None
 
 
 def parameters(function: RewardFunction) -> list[str]:

@@ -18,10 +18,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from bough.config.rewards import Weight
-from bough.errors import InputError, RewardRangeError, short_repr
+from bough.errors import InputError, RewardRangeError, describe_failure, short_repr
 from bough.metrics import is_finite
 from bough.rewards.registry import RewardFunction
-from bough.rewards.reward import TIMEOUT_S, WeightedReward
+from bough.rewards.reward import TIMEOUT_S, RewardError, WeightedReward
 from bough.types import Trajectory
 
 log = logging.getLogger(__name__)
@@ -118,7 +118,10 @@ def _per_attempt(result: Any, count: int) -> Sequence[Any]:
         returned = f"it returned {short_repr(result)} for {count} attempts"
         wrong = f"{returned}; a reward of a group returns one value per attempt"
         return [TypeError(wrong)] * count
-    return result
+    try:
+        return [result[place] for place in range(count)]
+    except Exception as error:  # a sequence of the author's own
+        return [RewardError(describe_failure("it returned a sequence that", error))] * count
 
 
 def _problem(value: Any) -> str | None:
