@@ -14,6 +14,7 @@ MAX_FRAMES = 5
 MAX_DEPTH = 1000
 # An exception may carry a whole web page; its text is kept in records.
 MAX_MESSAGE = 2000
+MAX_NAME = 80
 OURS = str(Path(__file__).parent) + os.sep
 PACKAGES = tuple({sysconfig.get_path(name) + os.sep for name in ("purelib", "platlib")})
 STANDARD_LIBRARY = sysconfig.get_path("stdlib") + os.sep
@@ -76,9 +77,7 @@ def describe_failure(what: str, error: BaseException) -> str:
 
     Files are named relative to the working directory or by their last two parts: the text is also kept in records.
     """
-    message = exception_text(error)
-    said = f"{type(error).__name__}: {message}" if message else type(error).__name__
-    return with_frames(f"{what} raised {said}", error)
+    return with_frames(f"{what} raised {exception_line(error)}", error)
 
 
 def with_frames(text: str, error: BaseException) -> str:
@@ -93,6 +92,17 @@ def innermost_place(error: BaseException) -> str | None:
     """File and line in the author's code where an exception was raised; None where no frame is the author's."""
     frames = _author_frames(error)
     return f"{short_path(frames[-1].filename)}:{frames[-1].lineno}" if frames else None
+
+
+def exception_line(error: BaseException, max_length: int = MAX_MESSAGE) -> str:
+    """The type of an exception and its text."""
+    message = exception_text(error, max_length)
+    return f"{type_name(error)}: {message}" if message else type_name(error)
+
+
+def type_name(error: BaseException) -> str:
+    """The name of an exception's type, cut where it is long: programs of agents define their own."""
+    return type(error).__name__[:MAX_NAME]
 
 
 def exception_text(error: BaseException, max_length: int = MAX_MESSAGE) -> str:

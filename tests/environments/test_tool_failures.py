@@ -222,6 +222,21 @@ def test_a_message_of_any_length_is_cut(monkeypatch: pytest.MonkeyPatch):
     assert len(observation.text) < 600 and observation.text.endswith("… (2,000,000 characters)")
 
 
+def test_an_exception_class_that_the_agent_named_does_no_harm(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    numbers = iter(range(1000))
+
+    def define() -> None:
+        raise type(f"E{next(numbers)}" + "x" * 1_000_000, (Exception,), {})()
+
+    monkeypatch.setitem(CAUSED, "define", define)
+    calls = [ToolCall(name="do", arguments={"what": "define"})] * 100
+    first, second = stepped(*[Message(role="assistant", tool_calls=calls)] * 2)
+    assert len(first.text) < 20_000 and all(len(one.place) < 300 for one in raised_in(first.info)) and not second.done
+    assert len(caplog.records) == 100
+
+
 def test_a_blocked_tool_is_ended_and_not_taken_for_an_exit(monkeypatch: pytest.MonkeyPatch):
     rounds = 0
 

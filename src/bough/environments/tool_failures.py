@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from bough.errors import BoughError, describe_failure, exception_text, innermost_place
+from bough.errors import BoughError, describe_failure, exception_line, innermost_place, type_name
 
 log = logging.getLogger(__name__)
 # Characters of an exception that the agent reads.
@@ -28,7 +28,8 @@ PATH_ERRORS = (FileNotFoundError, FileExistsError, IsADirectoryError, NotADirect
 PATH_ERRNOS = (errno.ENAMETOOLONG, errno.ELOOP, errno.EINVAL)
 # Where an observation's info has the facts of what was raised.
 RAISED = "raised"
-# Places that are in the log already.
+# Places that are in the log already. An agent whose programs define exceptions could make any number of them.
+MAX_LOGGED = 100
 _logged: set[str] = set()
 
 
@@ -58,11 +59,9 @@ class ToolRaisedError(ToolError):
 
     def __init__(self, what: str, error: BaseException) -> None:
         place = innermost_place(error)
-        where = f"{what} raised {type(error).__name__}" + (f" ({place})" if place else "")
+        where = f"{what} raised {type_name(error)}" + (f" ({place})" if place else "")
         self.raised = Raised(where, describe_failure(what, error))
-        message = exception_text(error, MAX_MESSAGE)
-        said = f"{type(error).__name__}: {message}" if message else type(error).__name__
-        super().__init__(f"{what} raised {said}".encode(errors="replace").decode())
+        super().__init__(f"{what} raised {exception_line(error, MAX_MESSAGE)}".encode(errors="replace").decode())
 
     @property
     def facts(self) -> list[Raised]:
@@ -70,7 +69,7 @@ class ToolRaisedError(ToolError):
 
     def log_once(self) -> None:
         """Tells the author, once per place."""
-        if self.raised.place not in _logged:
+        if self.raised.place not in _logged and len(_logged) < MAX_LOGGED:
             _logged.add(self.raised.place)
             log.warning("%s\n  The agent is told, and the episode continues. This is logged once.", self.raised.failure)
 
