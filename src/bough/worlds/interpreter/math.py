@@ -3,9 +3,9 @@ r"""Grades mathematics: the last `\boxed{}` of an answer against the one that is
 A reference that is a number (with roots, π, i or a unit, if it has them) asks for a number
 in simplest form, compared here: what is left to calculate, a chain of equalities, a list
 or another unit is wrong. Everything else (expressions, intervals, tuples, sets, matrices,
-words) is math-verify's, which runs in the sandbox: it parses what a model wrote, may take
-forever over it, and keeps its own time by signals, which only the main thread of a
-process can have. Whatever an answer makes a grader do, the answer is graded.
+words) is compared by math-verify in the sandbox: it parses what a model wrote, may take
+very long, and limits its time with signals, which only the main thread of a process can
+use. Whatever an answer makes a grader do, the answer is graded.
 """
 
 from __future__ import annotations
@@ -80,8 +80,8 @@ async def grade(
 
     An expression may be written in another form than the reference, (x+1)^2 for x^2+2x+1:
     most problems ask for a value and not for a form, and a reference does not say which.
-    An expression that is copied from the `question` is no answer, because "expand",
-    "factor" and "simplify" are exactly the problems that ask for a form.
+    An expression that is copied from the `question` is not an answer while something is left
+    to work out, because "expand", "factor" and "simplify" are the problems that ask for a form.
     """
     boxed = last_boxed(answer)
     if boxed is None:
