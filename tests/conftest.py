@@ -14,6 +14,11 @@ import pytest
 
 from bough import bit_exact
 
+# Processes that run tests beside each other share the cores. More threads than cores spin while they wait.
+PROCESSES = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+if PROCESSES > 1:
+    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // PROCESSES)))
+
 if find_spec("hypothesis") is not None:  # vLLM's environment has no need of it
     from hypothesis import HealthCheck, settings
 
