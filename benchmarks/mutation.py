@@ -33,6 +33,8 @@ MODULES = [
     *(f"evaluation/{name}" for name in ("distributions", "intervals", "paired", "gate", "sequential", "comparison")),
     *(f"evaluation/{name}" for name in ("power", "success", "pass_at_k", "outcomes")),
 ]
+# Functions that are tested as parts of what is made of them.
+TESTED_WITH = {"methods/surrogate": ["tests/methods/test_grpo.py"]}
 # What tests and package take longest to load. The package itself is loaded by each child, from its copy.
 PRELOADED = (
     "torch", "transformers", "transformers.modeling_layers", "peft", "pydantic", "rich.progress", "scipy.stats",
@@ -167,11 +169,11 @@ def _why(mutant: Mutant) -> str | None:
 
 
 def _tests_of(module: str) -> list[str]:
-    """The test files that begin with the module's name: `test_grpo.py`, `test_grpo_examples.py`."""
+    """The test files that begin with the module's name, such as `test_grpo_examples.py`, and those named above."""
     folder, _, name = module.rpartition("/")
     found = list((ROOT / "tests" / folder).glob(f"test_{name}*.py"))
     assert found, f"{module} has no tests of its own"
-    return sorted(str(path.relative_to(ROOT)) for path in found)
+    return sorted(str(path.relative_to(ROOT)) for path in found) + TESTED_WITH.get(module, [])
 
 
 def report(results: list[Result], count: int, seed: int) -> Iterator[str]:
