@@ -2,6 +2,7 @@ import json
 import shutil
 import time
 from collections import Counter
+from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -70,7 +71,17 @@ def test_mini_batches_and_passes_leave_the_policy_behind(tmp_path: Path):
     assert [path.name for path in sorted((tmp_path / "rollouts").iterdir())] == names
 
 
+@pytest.fixture
+def two_threads() -> Iterator[None]:
+    """Two at least, also where tests in several processes share the cores: sums must not depend on them."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(max(2, threads))
+    yield
+    torch.set_num_threads(threads)
+
+
 @pytest.mark.bit_exact
+@pytest.mark.usefixtures("two_threads")
 @pytest.mark.parametrize(("updates", "killed_behind"), [(1, 2), (2, 1), (2, 2), (2, 3)])
 def test_a_run_that_was_cut_short_ends_in_the_same_bits(tmp_path: Path, updates: int, killed_behind: int):
     whole = grpo(settings(tmp_path / "whole", updates=updates))
