@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from bough.errors import BoughError, InputError
     from bough.methods.advantages import group_advantages
     from bough.methods.dpo import Sides, dpo_loss
-    from bough.methods.grpo import grpo_loss
     from bough.methods.sft import sft_loss
+    from bough.methods.surrogate import grpo_loss
     from bough.policy.adapters import Lora
     from bough.policy.policy import Policy
     from bough.trajectories.reader import Reader, read
@@ -62,8 +62,8 @@ _HOMES = {
     "bough.errors": ("BoughError", "InputError"),
     "bough.methods.advantages": ("group_advantages",),
     "bough.methods.dpo": ("Sides", "dpo_loss"),
-    "bough.methods.grpo": ("grpo_loss",),
     "bough.methods.sft": ("sft_loss",),
+    "bough.methods.surrogate": ("grpo_loss",),
     "bough.policy.adapters": ("Lora",),
     "bough.policy.policy": ("Policy",),
     "bough.trajectories.reader": ("Reader", "read"),
