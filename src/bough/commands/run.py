@@ -14,7 +14,6 @@ from rich.table import Table
 
 from bough.config.run import RunConfig, RunsListConfig, RunsShowConfig
 from bough.config.yaml_file import YamlFile, write_value
-from bough.errors import InputError
 from bough.evaluation.comparison import Comparison
 from bough.runs.listing import command_of, command_run
 from bough.runs.listing import list_runs as runs_in
@@ -44,8 +43,6 @@ def run(config: RunConfig) -> int:
 
 
 def list_runs(config: RunsListConfig) -> int:
-    if not config.folder.is_dir():
-        raise InputError(f"{config.folder}: there is no such folder")
     found = runs_in(config.folder)
     if config.as_json:
         console.print_json({"folder": str(config.folder), "runs": [one.to_json() for one in found]})

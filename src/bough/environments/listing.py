@@ -41,7 +41,7 @@ class ListedEnvironment:
 
 
 def list_environments() -> list[ListedEnvironment]:
-    """Every registered environment, by name. One that cannot be loaded is listed with the reason."""
+    """List the environments that can be named, with their options; one that cannot be loaded has a `problem`."""
     return [_listed(name) for name in plugged_in()]
 
 
