@@ -110,7 +110,7 @@ def _author_frames(error: BaseException) -> list[traceback.FrameSummary]:
     return users or [frame for frame in installed if not frame.filename.startswith(OURS)] or worlds
 
 
-def short_path(file: str | Path) -> str:
+def short_path(file: str | os.PathLike[str]) -> str:
     """A path as messages and records show it: relative to the working directory, or its last two parts."""
     path = Path(file)
     try:

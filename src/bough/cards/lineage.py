@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 from bough import disk
-from bough.cards.places import nearby
 from bough.config.base import Config
 from bough.config.yaml_file import YamlFile
 from bough.curation.output import ledger_path
@@ -22,6 +21,7 @@ from bough.methods.dpo import DPOConfig
 from bough.methods.grpo import GRPOConfig
 from bough.methods.sft import SFTConfig
 from bough.models.resolve import BUILT_IN
+from bough.paths import nearby
 from bough.rundir import RunDir
 from bough.training.metrics_file import MetricsFile
 from bough.trajectories.reader import Reader
