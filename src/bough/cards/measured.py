@@ -82,7 +82,7 @@ def _together(evaluations: list[Evaluation], subject: Subject, base: BaseModel) 
             name = _name(model, evaluation, subject, base)
             known = models.get(name)
             if known is not None and known.outcomes == model.outcomes:
-                continue  # the same episodes twice
+                continue  # the same episodes are in two evaluations
             shown = name if known is None else f"{name} ({evaluation.folder.name})"
             models[shown] = model.model_copy(update={"name": shown})
             own = shown if name == THIS else own
@@ -190,7 +190,7 @@ def _number(value: float | None) -> str:
 
 
 def ending(stop: str, *, failed: bool = False) -> str:
-    """How episodes ended. "done" on file only means that the environment ended them, solved or not."""
+    """How episodes ended. "done" in a record only means that the environment ended them, solved or not."""
     if stop == "done":
         return "ended unsolved" if failed else "ended by the environment"
     return code(stop)
