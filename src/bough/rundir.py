@@ -44,9 +44,13 @@ class RunDir:
             raise self._unusable(error) from None
 
     def recorded(self, settings: dict[str, Any]) -> dict[str, Any]:
-        """Settings as the run folder keeps them."""
+        """Settings as the run folder keeps them.
+
+        The folder itself is left out if it is far from the working directory: relative to
+        itself it would be ".", and --config with that file would write into the working directory.
+        """
         values: dict[str, Any] = without_absolute(settings, *working_directory(), self.path.absolute())
-        return values
+        return {key: value for key, value in values.items() if value != "." or settings[key] == "."}
 
     @contextmanager
     def locked(self) -> Iterator[None]:
