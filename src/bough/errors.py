@@ -9,6 +9,8 @@ import traceback
 from collections.abc import Iterable
 from pathlib import Path
 
+# Words that a message lists; of more than that only the nearest.
+MAX_LISTED, NEAREST = 12, 3
 # Frames of user code that an error shows, innermost last.
 MAX_FRAMES = 5
 MAX_DEPTH = 1000
@@ -31,9 +33,9 @@ class InputError(BoughError, ValueError):
 
     exit_code = 2
 
-    def __init__(self, message: str, problems: Iterable[str] = ()) -> None:
-        self.problems = list(problems)
-        lines = [message, *(f"  - {problem}" for problem in self.problems)]
+    def __init__(self, message: str, problems: Iterable[str] = (), *, hint: str = "") -> None:
+        self.message, self.problems = message, list(problems)
+        lines = [message, *(f"  - {problem}" for problem in self.problems), *([hint] if hint else [])]
         super().__init__("\n".join(lines))
 
 
@@ -46,7 +48,7 @@ class RowError(ValueError):
 
 
 def did_you_mean(word: str, allowed: Iterable[str]) -> str:
-    """The end of a message: "; did you mean X?", or the allowed words if none is close.
+    """The end of a message: "; did you mean X?", or the allowed words if none is close (of many, the nearest).
 
     Initials count as close: lr is learning_rate.
     """
@@ -56,6 +58,9 @@ def did_you_mean(word: str, allowed: Iterable[str]) -> str:
     close = close or [one for one in map(_plain, allowed) if _plain(word) == "".join(p[:1] for p in one.split("_"))]
     if close:
         return f"; did you mean {' or '.join(plain[one] for one in close)}?"
+    if len(allowed) > MAX_LISTED:
+        nearest = difflib.get_close_matches(_plain(word), plain, n=NEAREST, cutoff=0.0)
+        return f"; the nearest are {', '.join(plain[one] for one in nearest)}"
     return f"; allowed: {', '.join(allowed)}" if allowed else ""
 
 
@@ -128,7 +133,7 @@ def _author_frames(error: BaseException) -> list[traceback.FrameSummary]:
     return shown or (_author_frames(error.__cause__) if error.__cause__ is not None else [])
 
 
-def short_path(file: str | Path) -> str:
+def short_path(file: str | os.PathLike[str]) -> str:
     """A path as messages and records show it: relative to the working directory, or its last two parts."""
     path = Path(file)
     try:

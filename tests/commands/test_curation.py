@@ -19,6 +19,8 @@ from tests.environments.worlds import Counting
 
 COUNTING = "tests.environments.worlds:Counting"
 
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
 
 def short_reward(trajectory: Trajectory) -> float:
     return 1.0 / len(trajectory.turns)
@@ -173,7 +175,7 @@ def test_a_world_that_is_not_installed_stops_only_what_needs_it(collection: Path
     ("words", "said"),
     [
         (["demos", "nowhere", "-o", "x.jsonl"], "nowhere: there is no such file or folder"),
-        (["demos", "nowhere", "-o", "x.json"], "must end in .jsonl"),
+        (["demos", str(EXAMPLES / "household.jsonl"), "-o", "x.json"], "must end in .jsonl"),
         (["pairs", "nowhere", "-o", "x.jsonl", "--caps", "loop=-3"], "caps"),
         (["pairs", "nowhere", "-o", "x.jsonl", "--shares", "loop"], "must be written as reason=number"),
         (["groups", "nowhere", "-o", "x.jsonl", "--rewards", "outcome=much"], "it must be a number"),

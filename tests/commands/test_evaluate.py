@@ -51,7 +51,7 @@ def test_pairs_are_compared_over_the_reference_that_an_adapter_was_trained_again
     assert "elsewhere is not in a run folder, so it is not known what it was trained from" in caplog.text
     shutil.rmtree(sft)
     assert "preference_accuracy_over_reference" not in measured(dpo / "final")
-    assert f"{sft / 'final'}, the adapter that {dpo} started from, is not there or has changed since" in caplog.text
+    assert f"../sft/final, the adapter that {dpo} started from, is not there or has changed since" in caplog.text
 
 
 COUNTING = ["--environment", "tests.environments.worlds:Counting"]

@@ -1,6 +1,7 @@
 import asyncio
 import json
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from bough.evaluation import contest as module
 from bough.evaluation.contest import contest, folder_name
 from bough.evaluation.intervals import wilson
 from bough.evaluation.results import Results
+from bough.models.resolve import resolve
 from bough.rollouts.agents import ExpertAgent, RandomAgent
 from bough.rollouts.collect import AllLostError
 from tests.environments.worlds import Breaking, Counting
@@ -256,3 +258,21 @@ def test_fewer_tasks_than_were_asked_for_are_told(tmp_path: Path, capsys: Any):
     (tmp_path / "tasks.jsonl").write_text('{"id": "x", "goal": 2}\n')
     run(tmp_path / "eval", task_file=tmp_path / "tasks.jsonl", tasks=50)
     assert "50 tasks were requested; there are only 1" in capsys.readouterr().err
+
+
+def test_results_hold_no_absolute_path(tmp_path: Path):
+    folder = tmp_path / "runs" / "tiny"
+    shutil.copytree(resolve("tiny"), folder)
+    template = tmp_path / "template.jinja"
+    shutil.copy(folder / "chat_template.jinja", template)
+    config = EvalConfig(
+        model=[str(folder)], environment="tests.environments.worlds:Counting", tasks=1, max_new_tokens=2, max_turns=1,
+        chat_template=template, output=tmp_path / "eval",
+    )  # fmt: skip
+    [model] = asyncio.run(contest(config)).models
+    assert model.name.startswith("runs/tiny@") and model.settings["chat_template"] == "../template.jinja"
+    written = [file for file in (tmp_path / "eval").rglob("*") if file.suffix in (".yaml", ".json", ".jsonl")]
+    assert len(written) > 3
+    assert [file.name for file in written if str(tmp_path) in file.read_text()] == []
+    # The same evaluation is complete, not another one.
+    assert asyncio.run(contest(config)).models == [model]

@@ -27,6 +27,8 @@ from bough.evaluation.outcomes import Lost, Outcome, task_type
 from bough.evaluation.results import FILE_NAME, ModelResult, Results
 from bough.evaluation.sequential import looks
 from bough.evaluation.success import report
+from bough.models.names import model_name
+from bough.paths import without_absolute, working_directory
 from bough.rollouts.agents import Agent, make_agent
 from bough.rollouts.collect import AllLostError, Attempt, attempts, collect, wanted_tasks
 from bough.rollouts.collection import Collection
@@ -46,24 +48,25 @@ class Watcher(Protocol):
 
 
 async def contest(
-    config: EvalConfig, watcher: Watcher | None = None, labels: Mapping[str, str] | None = None
+    config: EvalConfig, watcher: Watcher | None = None, names: Mapping[str, str] | None = None
 ) -> Results:
     """Plays what is not yet on file, and writes and returns the results. Raises AllLostError where there are none.
 
-    `labels` are the names under which the caller will file the models, where they differ.
+    `names` are what the results call the models of the settings, by default `model_name`.
     """
     assert config.output is not None
+    names = names or {model: model_name(model) for model in config.model}
     if not config.overwrite:
-        _keeps_others(config, labels or {})
+        _keeps_others(config, names)
     environment_class = configured(find(config.environment), config.options)
     tasks = wanted_tasks(environment_class, config)
     try:
-        models = [await _play(config, environment_class, model, tasks, watcher) for model in config.model]
+        models = [await _play(config, environment_class, model, names[model], tasks, watcher) for model in config.model]
     finally:
         await shut_down(environment_class)
     results = Results(
         environment=environment_class.name,
-        options=config.options,
+        options=without_absolute(config.options, *working_directory()),
         split=None if config.task_file else config.split,
         seed=config.seed,
         attempts=config.attempts,
@@ -91,7 +94,7 @@ def with_numbers(results: Results, against: Any = "first", leave_out: Callable[[
     return results.model_copy(update={"reports": reports, "comparisons": [one.to_json() for one in compared]})
 
 
-def _keeps_others(config: EvalConfig, labels: Mapping[str, str]) -> None:
+def _keeps_others(config: EvalConfig, names: Mapping[str, str]) -> None:
     """Raises InputError if the folder has results of models that are not evaluated now: they would be dropped."""
     assert config.output is not None
     file = config.output / FILE_NAME
@@ -101,7 +104,7 @@ def _keeps_others(config: EvalConfig, labels: Mapping[str, str]) -> None:
         before = [model.name for model in Results.read(file).models]
     except InputError:  # nothing that could be kept
         return
-    now = [labels.get(model, model) for model in config.model]
+    now = [names[model] for model in config.model]
     if dropped := [name for name in before if name not in now]:
         together = " ".join([*before, *(name for name in now if name not in before)])
         raise InputError(
@@ -115,7 +118,12 @@ def _not_compared(why: str) -> None:
 
 
 async def _play(
-    config: EvalConfig, environment_class: type[Environment], model: str, tasks: list[Task], watcher: Watcher | None
+    config: EvalConfig,
+    environment_class: type[Environment],
+    model: str,
+    name: str,
+    tasks: list[Task],
+    watcher: Watcher | None,
 ) -> ModelResult:
     assert config.output is not None
     settings = config.contestant(model, config.output / "models" / folder_name(model))
@@ -128,7 +136,7 @@ async def _play(
                 wanted = list(attempts(tasks[:count], config.attempts, config.seed))
                 missing = collection.missing(wanted)
                 if watcher is not None:
-                    watcher.begin(model, len(missing), len(wanted) - len(missing))
+                    watcher.begin(name, len(missing), len(wanted) - len(missing))
                 if missing:
                     agent = agent or await make_agent(settings, settings)
                     tally = await collect(
@@ -145,7 +153,8 @@ async def _play(
             if agent is not None:
                 await agent.close()
     shown = settings.model_dump(mode="json", include=set(SETTINGS))
-    return ModelResult(name=model, settings=shown, outcomes=outcomes, lost=lost)
+    shown = without_absolute(shown, *working_directory(), config.output.absolute())
+    return ModelResult(name=name, settings=shown, outcomes=outcomes, lost=lost)
 
 
 def _outcomes(collection: Collection, wanted: Iterable[Attempt], environment_class: type[Environment]) -> list[Outcome]:

@@ -46,7 +46,7 @@ SPLITS = {"train": range(8), "seen": range(8, 9), "unseen": range(9, 10)}  # ten
 
 
 class Interpreter(Environment):
-    """Mathematics, programming and reasoning with a Python interpreter."""
+    """Problems of mathematics, programming and reasoning, with a Python interpreter as a tool."""
 
     name = "interpreter"
     max_turns: ClassVar[int] = 16
