@@ -18,16 +18,19 @@ from bough.engines.local.schedule import Scheduler, Span
 log = logging.getLogger(__name__)
 
 GATHER_S = 0.003  # episodes that were answered together come back together, if they are given a moment
-CHUNK = 512  # tokens of prompts in one step beside those who draw, unless the runner wants more
 
 
 class SpanRunner(Protocol):
-    """Computes spans. One that does not mix reads prompts by themselves, and better many at once."""
+    """Computes spans, of prompts at most `chunk` tokens at once.
+
+    One that does not mix reads prompts by themselves, and better many at once.
+    """
 
     mixes: bool
+    chunk: int
 
-    def run(self, spans: Sequence[Span]) -> list[tuple[int, float] | None]:
-        """Computes the spans; for each that draws, the token and its log-probability."""
+    def run(self, spans: Sequence[Span]) -> Sequence[Sequence[tuple[int, float]]]:
+        """Computes the spans; for each that draws, one or more tokens with their log-probabilities."""
 
 
 class EngineWorker:
@@ -114,7 +117,7 @@ class EngineWorker:
             if self._closed or not self.scheduler.busy:
                 return False
             self.scheduler.admit()
-            self._step(self._choose(self.scheduler.spans(CHUNK if self.runner.mixes else 1 << 40)))
+            self._step(self._choose(self.scheduler.spans(self.runner.chunk)))
         except Exception as error:  # whatever broke, those who wait must hear of it
             log.exception("the local engine failed in a step; every episode is recomputed")
             self._give_up(EngineError(f"the local engine broke: {type(error).__name__}: {error}"))
@@ -148,10 +151,12 @@ class EngineWorker:
     def _step(self, spans: list[Span]) -> None:
         self.num_steps += 1
         for span, drawn in zip(spans, self.runner.run(spans), strict=True):
-            if drawn is not None and (generated := span.request.take(*drawn)) is not None:
-                request = span.request
-                self.scheduler.leave(span.resident)
-                request.deliver(generated)
+            request = span.request
+            for token, logprob in drawn:
+                if (generated := request.take(token, logprob)) is not None:
+                    self.scheduler.leave(span.resident)
+                    request.deliver(generated)
+                    break
 
     def _drop(self, episode: str) -> None:
         resident = self.scheduler.residents.get(episode)
