@@ -103,7 +103,7 @@ def theirs(model: Any, played: list[Script], answer: int) -> int:
 def step_time(engine: LocalEngine) -> str:
     """How long a step takes in which all draw, by itself: the largest graph, played again; and its draw alone."""
     runner: Any = engine.worker.runner
-    graphs = getattr(runner, "_graphs", None) or getattr(runner, "_draw_more", None)
+    graphs = getattr(runner, "_draws", None) or getattr(runner, "_graphs", None)
     if not isinstance(graphs, Graphs):
         return ""
     shape = max(graphs._recorded)

@@ -19,6 +19,9 @@ class Tokens:
     def copy(self, source, target, begin, end):
         self.copied.append((begin, end))
 
+    def own(self, resident, begin):
+        pass
+
     def free(self, resident):
         resident.place, resident.capacity = None, 0
 

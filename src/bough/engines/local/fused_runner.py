@@ -12,11 +12,12 @@ from collections.abc import Sequence
 from itertools import accumulate
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from bough.engines.local import kernels
-from bough.engines.local.draw import SamplingParams, cuts, draw, uniform
+from bough.engines.local.draw import SamplingParams, cuts, draw
 from bough.engines.local.fused import FusedDecoder
 from bough.engines.local.graphs import Graphs
 from bough.engines.local.kernels import Tokens, choose, splits_for
@@ -50,14 +51,14 @@ class FusedRunner:
         self._ones = torch.ones(self.most, dtype=torch.int32, device=device)
         self._each = torch.arange(self.most, dtype=torch.int32, device=device)
         self._reading: dict[int, Tensor] = {}  # the inputs of reading, by the number of tokens
-        self._read_one: Any = Graphs(self._read) if graphs else self._read
-        self._draw_more: Any = Graphs(self._draw) if graphs else self._draw
+        self._reads = Graphs(self._read)
+        self._draws = Graphs(self._draw)
+        self._graphs = graphs
 
     def prepare(self) -> None:
         """Records the graphs of all sizes, so that no visit has to: some seconds."""
-        self._tell([], reads=True)
         for number in sorted({rounded(n) for n in range(1, self.most + 1)}):
-            self._draw_more(number, False)
+            self._play(self._draws, number, False)
 
     def run(self, spans: Sequence[Span]) -> list[list[tuple[int, float]]]:
         """Computes the spans; for each the tokens that were drawn, with their log-probabilities."""
@@ -67,9 +68,11 @@ class FusedRunner:
         reads = len(drawing) < len(spans) or any(len(span.tokens) > 1 for span in drawing)
         self._tell(drawing, reads=reads)
         if reads:
-            self._read_one(self._lay_out(spans), cut)
+            self._play(self._reads, self._lay_out(spans), cut)
         if drawing:
-            self._draw_more(rounded(len(drawing)), cut)
+            self._play(self._draws, rounded(len(drawing)), cut)
+        for span in drawing:  # while the GPU computes
+            span.request.foresee(2 * (1 + DRAWS))
         drawn = iter(self._collect(len(drawing), reads))
         result = [next(drawn) if span.draws else [] for span in spans]
         for span, new in zip(spans, result, strict=True):
@@ -77,11 +80,24 @@ class FusedRunner:
             span.resident.ids.extend(token for token, _ in new[:-1])
         return result
 
+    def _play(self, graphs: Graphs, *shape: Any) -> None:
+        """Plays a graph, or does the same without one."""
+        if not self._graphs:
+            graphs.step(*shape)
+            return
+        if shape not in graphs:
+            # Recording draws too. It must not be for those who wait.
+            numbers = self._numbers.clone()
+            self._numbers[:] = self._numbers.new_tensor(NOTHING)[:, None]
+            graphs.record(*shape)
+            self._numbers.copy_(numbers)
+        graphs(*shape)
+
     def _tell(self, drawing: Sequence[Span], *, reads: bool) -> None:
         """Brings to the GPU what it must know of each draw."""
         columns = [_numbers_of(span, 0 if reads else 1) for span in drawing]
         columns += [NOTHING] * (self.most - len(drawing))
-        self._numbers.copy_(torch.tensor(columns, dtype=torch.float64).T)
+        self._numbers.copy_(torch.from_numpy(np.array(columns)).T)
 
     def _lay_out(self, spans: Sequence[Span]) -> int:
         """Brings the tokens to read to the GPU; their number, rounded."""
@@ -108,7 +124,7 @@ class FusedRunner:
         laid = [*tokens, *padding, *positions, *padding, *rows, *padding, *first, *empty, *count, *empty, *last]
         if total not in self._reading:
             self._reading[total] = torch.zeros(len(laid), dtype=torch.int32, device=self.reader.device)
-        self._reading[total].copy_(torch.tensor(laid, dtype=torch.int32))
+        self._reading[total].copy_(torch.from_numpy(np.array(laid, np.int32)))
         return total
 
     def _read(self, total: int, cut: bool) -> Tensor:
@@ -183,5 +199,5 @@ def _numbers_of(span: Span, first: int) -> list[float]:
         *stops,
         *[-1.0] * (STOPS - len(stops)),
         *[0.0] * first,
-        *(uniform(request.seed, done + place) for place in range(1 + DRAWS - first)),
+        *request.foresee(1 + DRAWS - first),
     ]

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from bough.config.sampling import SamplingConfig
 from bough.engines.base import Generated
+from bough.engines.local.draw import uniform
 from bough.engines.local.stops import StopTexts
 from bough.types import Finish
 
@@ -29,6 +30,7 @@ class Request:
     completion_ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     given_up: bool = False
+    _uniforms: list[float] = field(default_factory=list)
 
     @property
     def most(self) -> int:
@@ -40,6 +42,12 @@ class Request:
         if known >= len(self.prompt_ids):
             return self.completion_ids[known - len(self.prompt_ids) :]
         return self.prompt_ids[known:] + self.completion_ids
+
+    def foresee(self, number: int) -> list[float]:
+        """The numbers between 0 and 1 with which the next tokens are drawn."""
+        done = len(self.completion_ids)
+        self._uniforms += [uniform(self.seed, place) for place in range(len(self._uniforms), done + number)]
+        return self._uniforms[done : done + number]
 
     def take(self, token: int, logprob: float) -> Generated | None:
         """Adds a token; the answer, if that was the last."""
