@@ -20,8 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from bough.engines.local import kernels
-from bough.engines.local.kernels import Tokens
-from bough.engines.local.pages import PAGE
+from bough.engines.local.pages import PAGE, Tokens, block_size
 from bough.engines.local.reader import TokenReader
 from bough.policy.adapters import ACTOR
 from bough.trees.layers import length_matters
@@ -207,7 +206,7 @@ def _agrees(decoder: FusedDecoder) -> bool:
     length = min(TRIED, reader.context)
     generator = torch.Generator().manual_seed(0)
     token_T = torch.randint(0, reader.vocabulary, (length,), generator=generator).to(device)
-    size = kernels.block_size(policy.decoder.config.num_attention_heads // reader.num_heads)
+    size = block_size(policy.decoder.config.num_attention_heads // reader.num_heads)
     first_B = torch.arange(0, length, size, dtype=torch.int32, device=device)
     position_T = torch.arange(length, dtype=torch.int32, device=device)
     tokens = Tokens(position_T, torch.zeros_like(position_T), first_B, (length - first_B).clamp(max=size), size)

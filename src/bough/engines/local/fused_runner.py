@@ -16,12 +16,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bough.engines.local import kernels
 from bough.engines.local.draw import SamplingParams, cuts, draw
 from bough.engines.local.fused import FusedDecoder
 from bough.engines.local.graphs import Graphs
-from bough.engines.local.kernels import Tokens, choose, splits_for
-from bough.engines.local.pages import PagesStore
+from bough.engines.local.kernels import choose, splits_for
+from bough.engines.local.pages import PagesStore, Tokens, block_size
 from bough.engines.local.schedule import Span
 
 DRAWS = 4  # tokens after the first in one visit
@@ -45,7 +44,7 @@ class FusedRunner:
         self.decoder, self.store, self.reader = decoder, store, decoder.reader
         device, self.most = self.reader.device, rounded(max_running)
         config = self.reader.policy.decoder.config
-        self.block = kernels.block_size(config.num_attention_heads // self.reader.num_heads)
+        self.block = block_size(config.num_attention_heads // self.reader.num_heads)
         self._numbers = torch.zeros(len(NOTHING), self.most, dtype=torch.float64, device=device)
         self._drawn = torch.zeros(1 + DRAWS, 2, self.most, dtype=torch.float64, device=device)
         self._ones = torch.ones(self.most, dtype=torch.int32, device=device)

@@ -7,37 +7,15 @@ are those of `pages.py`. Sums are in float32.
 # mypy: disable-error-code="no-untyped-def,no-untyped-call,untyped-decorator"
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from bough.engines.local.pages import PAGE
+from bough.engines.local.pages import PAGE, Tokens
 
-TILE = 64  # rows of one program in attention over prompts: tokens times the heads that share keys
 VOCABULARY = 4096  # logits of one program of a draw
 MOST_SPLITS = 16
-
-
-class Tokens(NamedTuple):
-    """T tokens: where each belongs, and the blocks of consecutive ones that attention takes together.
-
-    Block b has `count_B[b]` tokens from token `first_B[b]` on, all of one episode; `size` is the
-    most that a block may have. Blocks of no tokens are padding.
-    """
-
-    position_T: Tensor
-    row_T: Tensor
-    first_B: Tensor
-    count_B: Tensor
-    size: int
-
-
-def block_size(repeats: int) -> int:
-    """How many tokens of a prompt one program attends for, where `repeats` heads share keys."""
-    return max(TILE // int(triton.next_power_of_2(repeats)), 1)
 
 
 @triton.jit

@@ -8,13 +8,16 @@ too is replaced by a copy before it is written to.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import torch
+from torch import Tensor
 
 from bough.engines.local.reader import TokenReader
 from bough.engines.local.schedule import Resident
 
 PAGE = 64  # tokens
+TILE = 64  # rows of one program in attention over prompts: tokens times the heads that share keys
 
 
 @dataclass(eq=False)
@@ -104,3 +107,22 @@ class PagesStore:
         self._holders[page] -= 1
         if self._holders[page] == 0:
             self._free.append(page)
+
+
+class Tokens(NamedTuple):
+    """T tokens: where each belongs, and the blocks of consecutive ones that attention takes together.
+
+    Block b has `count_B[b]` tokens from token `first_B[b]` on, all of one episode; `size` is the
+    most that a block may have. Blocks of no tokens are padding.
+    """
+
+    position_T: Tensor
+    row_T: Tensor
+    first_B: Tensor
+    count_B: Tensor
+    size: int
+
+
+def block_size(repeats: int) -> int:
+    """How many tokens of a prompt one program attends for, where `repeats` heads share keys."""
+    return max(TILE >> (repeats - 1).bit_length(), 1)
