@@ -81,7 +81,7 @@ def test_models_of_another_form_are_left_to_their_own_code(family):
     engine = engine_of(policy, max_length=250, max_tokens=8000)
     assert not isinstance(engine.scheduler.store, PagesStore)
     played = run(engine, *(play(engine, f"{i}", 2, SAMPLING, prompt("system", 60)) for i in range(3)))
-    assert scored(policy, [call for calls in played for call in calls]) < 1e-4
+    assert scored(policy, [call for calls in played for call in calls]) < 1e-3
 
 
 def test_pages_and_rows_draw_the_same():

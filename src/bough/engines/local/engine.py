@@ -12,7 +12,6 @@ up to rounding.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self
@@ -27,7 +26,7 @@ from bough.engines.local.memory import free_bytes
 from bough.engines.local.pages import PAGE, PagesStore
 from bough.engines.local.ragged import RaggedRunner, RaggedStore
 from bough.engines.local.reader import TokenReader
-from bough.engines.local.request import Request
+from bough.engines.local.request import Delivery, Request
 from bough.engines.local.rows import RowsRunner, RowsStore
 from bough.engines.local.schedule import Scheduler
 from bough.engines.local.stops import StopTexts
@@ -151,7 +150,7 @@ class LocalEngine:
             frozenset(stop_ids),
             StopTexts(sampling.stop, self._tokenizer),
             self.max_length,
-            deliver=_to(future, loop),
+            deliver=Delivery(future, loop),
         )
         self.worker.submit(request)
         try:
@@ -195,25 +194,6 @@ class LocalEngine:
             )
         if any(sampling.stop) and self._tokenizer is None:
             raise InputError("stop texts need the model's tokenizer; give it as tokenizer=")
-
-
-def _to(
-    future: asyncio.Future[Generated], loop: asyncio.AbstractEventLoop
-) -> Callable[[Generated | BaseException], None]:
-    def settle(outcome: Generated | BaseException) -> None:
-        if future.done():
-            return
-        if isinstance(outcome, BaseException):
-            future.set_exception(outcome)
-        else:
-            future.set_result(outcome)
-
-    def deliver(outcome: Generated | BaseException) -> None:
-        # A loop that was closed meanwhile has no waiter.
-        if not loop.is_closed():
-            loop.call_soon_threadsafe(settle, outcome)
-
-    return deliver
 
 
 def _fused(reader: TokenReader) -> FusedDecoder | None:

@@ -9,7 +9,6 @@ of turn and lengths are seen on the GPU: an episode that ended waits there for t
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -100,38 +99,31 @@ class FusedRunner:
 
     def _lay_out(self, spans: Sequence[Span]) -> int:
         """Brings the tokens to read to the GPU; their number, rounded."""
-        sizes = [len(span.tokens) for span in spans]
-        starts = [0, *accumulate(sizes)]
-        total = max(FEWEST, 1 << (starts[-1] - 1).bit_length())
-        blocks = total // self.block + self.most
-        padding = [0] * (total - starts[-1])
-        tokens: list[int] = []
-        positions: list[int] = []
-        rows: list[int] = []
-        first: list[int] = []
-        count: list[int] = []
-        for span, start, size in zip(spans, starts, sizes, strict=False):
-            known = len(span.resident.ids)
-            tokens += span.tokens
-            positions += range(known, known + size)
-            rows += [span.resident.place.row] * size
-            first += range(start, start + size, self.block)
-            count += [self.block] * (size // self.block) + [size % self.block] * (size % self.block > 0)
-        last = [starts[i + 1] - 1 for i, span in enumerate(spans) if span.draws]
-        empty = [0] * (blocks - len(first))
-        last += [0] * (self.most - len(last))
-        laid = [*tokens, *padding, *positions, *padding, *rows, *padding, *first, *empty, *count, *empty, *last]
+        sizes = np.array([len(span.tokens) for span in spans])
+        starts = np.cumsum(sizes) - sizes
+        used = int(sizes.sum())
+        total = max(FEWEST, 1 << (used - 1).bit_length())
+        num_blocks = -(-sizes // self.block)
+        # The blocks of a span begin `block` tokens apart; the last has what is left.
+        number = np.arange(num_blocks.sum()) - np.repeat(np.cumsum(num_blocks) - num_blocks, num_blocks)
+        laid = Laid(total, self.block, self.most)
+        laid.tokens[:used] = [token for span in spans for token in span.tokens]
+        known = np.array([len(span.resident.ids) for span in spans])
+        laid.positions[:used] = np.arange(used) + np.repeat(known - starts, sizes)
+        laid.rows[:used] = np.repeat([span.resident.place.row for span in spans], sizes)
+        laid.first[: len(number)] = np.repeat(starts, num_blocks) + number * self.block
+        laid.count[: len(number)] = np.minimum(np.repeat(sizes, num_blocks) - number * self.block, self.block)
+        last = (starts + sizes - 1)[[span.draws for span in spans]]
+        laid.last[: len(last)] = last
         if total not in self._reading:
-            self._reading[total] = torch.zeros(len(laid), dtype=torch.int32, device=self.reader.device)
-        self._reading[total].copy_(torch.from_numpy(np.array(laid, np.int32)))
+            self._reading[total] = torch.zeros(len(laid.all), dtype=torch.int32, device=self.reader.device)
+        self._reading[total].copy_(torch.from_numpy(laid.all))
         return total
 
     def _read(self, total: int, cut: bool) -> Tensor:
         """Reads `total` tokens and draws one for each who draws."""
-        blocks = total // self.block + self.most
-        token_T, position_T, row_T, first_B, count_B, last_N = torch.split_with_sizes(
-            self._reading[total], [total, total, total, blocks, blocks, self.most]
-        )
+        sizes = Laid.sizes(total, self.block, self.most)
+        token_T, position_T, row_T, first_B, count_B, last_N = torch.split_with_sizes(self._reading[total], sizes)
         tokens = Tokens(position_T, row_T, first_B, count_B, self.block)
         hidden_TD = self.decoder(token_T, tokens, self.store.kv, self.store.table, 1)
         self._advance(hidden_TD[last_N], 0, cut)
@@ -173,6 +165,22 @@ class FusedRunner:
             return []
         places = self._drawn[0 if read else 1 :, :, :number].tolist()
         return [[(int(tokens[n]), logprobs[n]) for tokens, logprobs in places if tokens[n] >= 0] for n in range(number)]
+
+
+class Laid:
+    """What is read in a visit, as one array: tokens, their positions and rows, blocks, and the tokens to draw after."""
+
+    def __init__(self, total: int, block: int, most: int) -> None:
+        sizes = self.sizes(total, block, most)
+        self.all = np.zeros(sum(sizes), np.int32)
+        self.tokens, self.positions, self.rows, self.first, self.count, self.last = np.split(
+            self.all, np.cumsum(sizes)[:-1]
+        )
+
+    @staticmethod
+    def sizes(total: int, block: int, most: int) -> list[int]:
+        blocks = total // block + most
+        return [total, total, total, blocks, blocks, most]
 
 
 def rounded(needed: int) -> int:

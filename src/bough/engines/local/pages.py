@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -91,10 +92,11 @@ class PagesStore:
         """Brings the table on the GPU up to date."""
         if not self._changed:
             return
-        width = self.table.shape[1]
-        rows = [place.pages + [0] * (width - len(place.pages)) for place in self._changed.values()]
-        new = torch.tensor([[row, *pages] for row, pages in zip(self._changed, rows, strict=True)], dtype=torch.int32)
-        new = new.to(self.table.device)
+        rows = np.zeros((len(self._changed), 1 + self.table.shape[1]), np.int32)
+        for row, place in zip(rows, self._changed.values(), strict=True):
+            row[0] = place.row
+            row[1 : 1 + len(place.pages)] = place.pages
+        new = torch.from_numpy(rows).to(self.table.device)
         self.table.index_copy_(0, new[:, 0].long(), new[:, 1:])
         self._changed = {}
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -12,11 +13,12 @@ import torch
 
 from bough.engines.base import EngineError
 from bough.engines.local.reader import TokenReader
-from bough.engines.local.request import Request
+from bough.engines.local.request import Outcome, Request, deliver
 from bough.engines.local.schedule import Scheduler, Span
 
 log = logging.getLogger(__name__)
 
+SWITCH_S = 0.0005
 GATHER_S = 0.003  # episodes that were answered together come back together, if they are given a moment
 
 
@@ -88,12 +90,16 @@ class EngineWorker:
 
     def _serve(self) -> None:
         torch.set_num_threads(self.threads)
+        usual = sys.getswitchinterval()
         while self._wait():
             if not self.runner.mixes:
                 time.sleep(GATHER_S)
+            # A GPU that has answered must not wait until the event loop's thread lets go of the interpreter.
+            sys.setswitchinterval(SWITCH_S if self.reader.device.type == "cuda" else usual)
             with self.reader.reading():
                 while self._work():
                     pass
+            sys.setswitchinterval(usual)
         self._give_up(EngineError("the engine was closed before the answer was complete"))
 
     def _wait(self) -> bool:
@@ -150,13 +156,13 @@ class EngineWorker:
 
     def _step(self, spans: list[Span]) -> None:
         self.num_steps += 1
+        complete: list[tuple[Callable[[Outcome], None], Outcome]] = []
         for span, drawn in zip(spans, self.runner.run(spans), strict=True):
             request = span.request
-            for token, logprob in drawn:
-                if (generated := request.take(token, logprob)) is not None:
-                    self.scheduler.leave(span.resident)
-                    request.deliver(generated)
-                    break
+            if (generated := request.take(drawn)) is not None:
+                self.scheduler.leave(span.resident)
+                complete.append((request.deliver, generated))
+        deliver(complete)
 
     def _drop(self, episode: str) -> None:
         resident = self.scheduler.residents.get(episode)
