@@ -175,7 +175,7 @@ def test_long_prompts_are_read_in_pieces_beside_those_who_draw():
     assert [(len(span.tokens), span.draws) for span in spans] == [(1, True), (30, False)]
     for span in spans:
         span.resident.ids.extend(span.tokens)
-    scheduler.residents["a"].request.take(9, -1.0)
+    scheduler.residents["a"].request.take([(9, -1.0)])
     assert [(len(span.tokens), span.draws) for span in scheduler.spans(30)] == [(1, True), (20, True)]
 
 
