@@ -2,7 +2,7 @@
 
     python benchmarks/streaming.py [--staleness 0 1 2] [--batches 12] [--output FILE]
 
-A step takes 0.25 s on average, some of them many times that, as pages and test suites do;
+A step takes 0.6 s on average, some of them many times that, as pages and test suites do;
 the model (`tiny`) takes next to nothing. So the table shows how much of the waiting is
 hidden, not how fast the engine is.
 """
@@ -44,7 +44,7 @@ class Waiting(Environment):
         return Observation.say(f"Task {self.task.data['number']}: write e.")
 
     async def step(self, reply: str) -> Observation:
-        await asyncio.sleep(random.lognormvariate(-2.1, 1.2))  # mean 0.25 s, one in a hundred above 2 s
+        await asyncio.sleep(random.lognormvariate(-1.2, 1.2))  # mean 0.6 s, one in a hundred above 5 s
         self.shares.append(reply.count("e") / max(1, len(reply)))
         if len(self.shares) < TURNS:
             return Observation.say("Again.")
