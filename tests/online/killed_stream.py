@@ -54,7 +54,7 @@ def finished(folder: Path) -> Episodes:
 
 def learnt(folder: Path) -> tuple[list[int], Episodes]:
     """The numbers of all groups in batches, and their episodes."""
-    groups = [group for path in sorted((folder / "rollouts").glob("*.jsonl")) for group in lines(path)]
+    groups = [group for path in sorted((folder / "rollouts").glob("[0-9]*.jsonl")) for group in lines(path)]
     numbers = [group["info"]["number"] for group in groups]
     return numbers, {
         (number, record["id"]): tokens(record)

@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from bough.online.batch_file import BatchFile
+from bough.online.batch_file import BatchFile, remove_drafts
 from bough.online.stamp import Stamp
 from bough.types import Group, Message, Task, Trajectory
 
@@ -64,3 +64,12 @@ def test_log_probabilities_are_of_one_stamp_and_these_tokens(tmp_path: Path):
     found = file.logprobs(STAMP, TOKENS)
     assert found is not None and torch.equal(found, LOGPROBS)
     assert file.logprobs(OTHER, TOKENS) is None and file.logprobs(STAMP, TOKENS + 1) is None
+
+
+def test_what_a_killed_process_has_not_finished_is_removed(tmp_path: Path):
+    file = BatchFile(tmp_path, 7)
+    file.write([group("a")], {}, STAMP)
+    for name in (".00008.json.123.json", ".00008.jsonl.123.jsonl", ".notes"):
+        (tmp_path / name).write_text("half")
+    remove_drafts(tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".notes", "00007.json", "00007.jsonl"]

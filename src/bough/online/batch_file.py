@@ -19,11 +19,17 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from bough.disk import replacing, sync, write_json
+from bough.disk import remove, replacing, sync, write_json
 from bough.online.stamp import Stamp
 from bough.trajectories.reader import Reader
 from bough.trajectories.writer import Writer
 from bough.types import Group
+
+
+def remove_drafts(folder: Path) -> None:
+    """Removes what a killed process has not finished writing. No other process may be writing there."""
+    for draft in folder.glob(".[0-9]*"):
+        remove(draft)
 
 
 class BatchFile:

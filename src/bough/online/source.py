@@ -26,7 +26,7 @@ from bough.errors import BoughError, RowError
 from bough.ledger import Ledger
 from bough.methods.examples import CallSource
 from bough.methods.grpo import GroupExample, GRPOConfig
-from bough.online.batch_file import BatchFile
+from bough.online.batch_file import BatchFile, remove_drafts
 from bough.online.batch_metrics import distances
 from bough.online.episode_files import EpisodeFiles
 from bough.online.gather import Gatherer
@@ -221,6 +221,7 @@ class OnlineSource:
     def _catch_up(self, number: int) -> None:
         """Restores what the batches before this one have used, and shows them to the watch."""
         self._folder.mkdir(parents=True, exist_ok=True)
+        remove_drafts(self._folder)
         for earlier in range(number):
             file = BatchFile(self._folder, earlier)
             if numbers := file.numbers():
