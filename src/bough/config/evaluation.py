@@ -7,8 +7,9 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AliasChoices, BeforeValidator, Field, model_validator
 
-from bough.config.base import Config, flag
+from bough.config.base import Config
 from bough.config.environment import EnvironmentConfig
+from bough.config.problems import flag
 from bough.config.report import ReportConfig
 from bough.config.rollouts import AgentConfig, CollectConfig, LimitsConfig
 from bough.config.sampling import SamplingConfig

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
 from bough.config.evaluation import EvalConfig
+from bough.config.parts import leaves
 from bough.config.rollouts import LimitsConfig
 from bough.config.sampling import SamplingConfig
 from bough.digest import text_digest
@@ -33,7 +34,7 @@ from bough.terminal import console
 from bough.types import Task
 
 # What fixes a model's replies, besides the model.
-SETTINGS = ["engine", "adapter", "chat_template", *SamplingConfig.model_fields, *LimitsConfig.model_fields]
+SETTINGS = {"engine", "adapter", "chat_template", *leaves(SamplingConfig), *leaves(LimitsConfig)}
 
 
 class Watcher(Protocol):
@@ -117,7 +118,7 @@ async def _play(
         finally:
             if agent is not None:
                 await agent.close()
-    shown = settings.model_dump(mode="json", include=set(SETTINGS))
+    shown = {name: value for name, value in settings.flat_dump().items() if name in SETTINGS}
     return ModelResult(name=model, settings=shown, outcomes=outcomes, lost=lost)
 
 

@@ -26,6 +26,7 @@ from typing import Any, BinaryIO, Self
 import yaml
 from pydantic_core import from_json
 
+from bough.config.parts import flattened
 from bough.config.rollouts import CollectConfig
 from bough.config.yaml_file import YamlFile
 from bough.digest import text_digest
@@ -168,7 +169,8 @@ class Collection:
 
     def _agree(self, config: CollectConfig) -> None:
         """A collection resumes only with the settings it was begun with."""
-        old, new = _relative(_settings(self.path / SETTINGS), self.path), self._shown(config)
+        old = _relative(_settings(self.path / SETTINGS), self.path)
+        new = _relative(config.flat_dump(), self.path)
         changed = sorted(key for key in new if key not in FREE and old.get(key) != new[key])
         if changed:
             raise InputError(
@@ -202,7 +204,7 @@ def _settings(file: Path) -> dict[str, Any]:
             raise InputError(f"{file}: the file is empty")
     except InputError as error:
         raise InputError(f"{error}; the settings of the episodes beside it are unknown: {WAY_OUT}") from None
-    return values
+    return flattened(CollectConfig, values)
 
 
 def _relative(value: Any, folder: Path) -> Any:

@@ -9,8 +9,8 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
+from bough.config.parts import flattened
 from bough.config.training import TrainingConfig
 from bough.config.yaml_file import YamlFile
 from bough.disk import write_json
@@ -82,7 +82,7 @@ def start_of(weights: Path) -> Path | None:
     before = Origin.read(run).adapter
     if before is None:
         return None
-    settings: dict[str, Any] = YamlFile.read(run.config).values
+    settings = flattened(TrainingConfig, YamlFile.read(run.config).values)
     start = Path(settings.get("adapter") or str(settings.get("model")))
     if not start.is_dir() or folder_digest(start) != before:
         raise InputError(f"{start}, the adapter that {run.path} started from, is not there or has changed since")

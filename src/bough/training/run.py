@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from bough import bit_exact
+from bough.config.parts import flattened
 from bough.config.training import TrainingConfig
 from bough.config.yaml_file import YamlFile
 from bough.disk import write_json
@@ -135,7 +136,7 @@ class Run(Generic[C]):
         first, config = self.processes.first, self.config
         names = config.report_to if first else []
         with (
-            Trackers(names, self.folder.path, config.wandb_project, config.model_dump()) as trackers,
+            Trackers(names, self.folder.path, config.wandb_project, config.flat_dump()) as trackers,
             TrainingProgress() as progress,
         ):
 
@@ -218,8 +219,8 @@ def _newest_checkpoint(folder: RunDir, config: TrainingConfig) -> Checkpoint | N
 
 def _report_changes(folder: RunDir, config: TrainingConfig, resumed: Checkpoint | None) -> None:
     """A run may resume with other settings, but not silently."""
-    before = YamlFile.read(folder.config).values
-    now = config.model_dump(mode="json")
+    before = flattened(type(config), YamlFile.read(folder.config).values)
+    now = config.flat_dump()
     changed = {
         k: f"{k} {before[k]} → {v}" for k, v in now.items() if k not in UNIMPORTANT and k in before and before[k] != v
     }
