@@ -81,6 +81,11 @@ def test_unknown_keys_are_errors_at_both_levels():
     assert problems(lora=8) == ["lora is 8; it must be a mapping"]
 
 
+def test_a_part_alone_has_no_flat_names():
+    with pytest.raises(InputError, match=r"lora_r is not a setting; did you mean r\?"):
+        Adapter(lora_r=1)  # type: ignore[call-arg]
+
+
 def test_a_problem_is_named_as_the_setting_was_written():
     assert problems(lora_r=0, learning_rate=0) == [
         "lora_r is 0; it should be greater than or equal to 1",

@@ -33,7 +33,7 @@ def test_records_in_memory_train_the_same_weights_as_on_file_and_resume(tmp_path
     assert "eval_loss" in (tmp_path / "memory/metrics.jsonl").read_text()
     whole = settings(tmp_path / "whole", eval_file=IN_MEMORY, eval_steps=2)
     assert weights(train(whole, SFT(whole), records, records)) == expected
-    more = config.model_copy(update={"max_steps": 2, "resume": True})
+    more = SFTConfig(**config.flat_dump() | {"max_steps": 2, "resume": True})
     assert train(more, SFT(more), records, records).counters.step == 2
     with pytest.raises(InputError, match="cannot resume"):
         train(more, SFT(more), records[1:], records)

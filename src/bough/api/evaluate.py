@@ -99,7 +99,7 @@ def evaluate(
             model=names, environment="" if environment is None else environment_name(environment),
             eval_file=file, output=target,
         )  # fmt: skip
-        if not config.environment:
+        if not config.environment.name:
             from bough.evaluation.held_out import measure
 
             found = measure(config)
@@ -118,7 +118,7 @@ def _play(config: EvalConfig, labels: dict[str, str]) -> Results:
     if all(name == label for name, label in labels.items()):
         return results
     models = [model.model_copy(update={"name": labels[model.name]}) for model in results.models]
-    results = with_numbers(results.model_copy(update={"models": models}), config.against)
+    results = with_numbers(results.model_copy(update={"models": models}), config.statistics.against)
     results.write(config.output / FILE_NAME)
     return results
 

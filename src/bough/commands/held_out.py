@@ -15,7 +15,7 @@ from bough.terminal import console
 
 def held_out(config: EvalConfig) -> int:
     found = measure(config)
-    report = {"model": config.model[0], "eval_file": str(config.eval_file)} | found
+    report = {"model": config.agent.model[0], "eval_file": str(config.held_out.file)} | found
     if config.as_json:
         console.print_json(report)
     else:

@@ -58,9 +58,9 @@ def leaves(config: type[BaseModel]) -> dict[str, Leaf]:
         if (part := parts(config).get(name)) is None:
             own = [Leaf(_flat(name, info), (name,), info, _default(info))]
         else:
-            whole = _default(info)
+            changed = _inside(_default(info)) or {}
             own = [
-                Leaf(_flat(key, of), (name, key), of, getattr(whole, key, _default(of)), part)
+                Leaf(_flat(key, of), (name, key), of, changed[key] if key in changed else _default(of), part)
                 for key, of in part.model_fields.items()
             ]
             assert not parts(part), f"{part.__name__} is a part and cannot have parts"

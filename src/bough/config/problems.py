@@ -102,7 +102,9 @@ def _unknown(config: type[BaseModel], where: tuple[int | str, ...], key: str, sp
             return f"{key} is not a setting; did you mean {known.nested}?"
         inside = parts(config)[str(where[0])].model_fields
         return f"{key} is not a setting{did_you_mean(str(where[-1]), inside)}"
-    if known is not None:  # see `lifted`
+    if known is not None and known.part is not None:  # see `lifted`
         return f"{key} and {known.nested} are the same setting; remove one of them"
+    if known is not None:  # a part alone has no flat names
+        return f"{key} is not a setting; did you mean {known.nested}?"
     names = [*leaves(config), *(parts(config) if spell is str else ())]
     return f"{key} is not a setting{did_you_mean(key, dict.fromkeys(map(spell, names)))}"

@@ -78,7 +78,7 @@ class Journal:
 def _key(config: PairsConfig, filed: Iterable[SourcedTrajectory]) -> str:
     settings = {name: value for name, value in config.flat_dump().items() if name not in ("output", "overwrite")}
     digest = hashlib.blake2b(to_json(settings), digest_size=16)
-    digest.update(to_json(stamp(config.model, config.adapter)))
+    digest.update(to_json(stamp(config.agent.model, config.agent.adapter)))
     for item in filed:
         digest.update(to_json(item.trajectory))
     return digest.hexdigest()

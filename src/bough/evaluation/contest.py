@@ -48,23 +48,23 @@ class Watcher(Protocol):
 async def contest(config: EvalConfig, watcher: Watcher | None = None) -> Results:
     """Plays what is not yet on file, and writes and returns the results. Raises AllLostError where there are none."""
     assert config.output is not None
-    environment_class = configured(find(config.environment), config.options)
+    environment_class = configured(find(config.environment.name), config.environment.options)
     tasks = wanted_tasks(environment_class, config)
     try:
-        models = [await _play(config, environment_class, model, tasks, watcher) for model in config.model]
+        models = [await _play(config, environment_class, model, tasks, watcher) for model in config.agent.model]
     finally:
         await shut_down(environment_class)
     results = Results(
         environment=environment_class.name,
-        options=config.options,
-        split=None if config.task_file else config.split,
+        options=config.environment.options,
+        split=None if config.environment.task_file else config.environment.split,
         seed=config.seed,
         attempts=config.attempts,
-        level=config.level,
+        level=config.statistics.level,
         stop_width=config.stop_width,
         models=models,
     )
-    results = with_numbers(results, config.against, _not_compared)
+    results = with_numbers(results, config.statistics.against, _not_compared)
     results.write(config.output / FILE_NAME)
     if not any(model.outcomes for model in models):
         raise AllLostError(
@@ -104,16 +104,16 @@ async def _play(
                 if watcher is not None:
                     watcher.begin(model, len(missing), len(wanted) - len(missing))
                 if missing:
-                    agent = agent or await make_agent(settings, settings)
+                    agent = agent or await make_agent(settings.agent, settings.sampling)
                     tally = await collect(
                         environment_class, agent, missing, collection.add,
-                        limits=settings, concurrency=settings.concurrency, retries=settings.retries,
+                        limits=settings.limits, concurrency=settings.concurrency, retries=settings.retries,
                         tell=(lambda tally: watcher.tell(tally.to_json())) if watcher is not None else None,
                     )  # fmt: skip
                     faults |= tally.lost
                 outcomes = _outcomes(collection, wanted, environment_class)
                 lost = _lost(collection, wanted, faults)
-                if config.stop_width and _narrow(outcomes, lost, config.stop_width, config.level):
+                if config.stop_width and _narrow(outcomes, lost, config.stop_width, config.statistics.level):
                     break
         finally:
             if agent is not None:

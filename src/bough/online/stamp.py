@@ -16,16 +16,16 @@ from torch import Tensor, nn
 
 from bough.config.online import WatchConfig
 from bough.config.parts import leaves
-from bough.config.training import KeepingConfig, MachineConfig, OptimizerConfig
+from bough.config.training import CheckpointsConfig, MachineConfig, OptimizerConfig, TrackingConfig
 from bough.digest import text_digest
 from bough.methods.grpo import GRPOConfig
 
 # Settings that decide how a batch is trained on, but not what is in it.
 FREE = {
-    *leaves(KeepingConfig),
-    *leaves(OptimizerConfig).keys() - {"batch_size", "gradient_accumulation_steps", "seed"},
+    *("output_dir", "resume", "overwrite", *leaves(CheckpointsConfig), *leaves(TrackingConfig)),
+    *leaves(OptimizerConfig).keys() - {"batch_size", "gradient_accumulation_steps"},
     *leaves(MachineConfig).keys() - {"bf16", "fp16"},
-    *(name for name in leaves(WatchConfig) if name.startswith("watch")),
+    *leaves(WatchConfig),
     *("adapter", "merge_lora", "lora_dropout"),  # the weights are compared themselves
     *("updates", "passes", "concurrency", "retries"),
     *("clip_low", "clip_high", "dual_clip", "kl_coef", "importance_cap", "averaging", "constant_length"),

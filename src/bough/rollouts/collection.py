@@ -54,14 +54,14 @@ class Collection:
         self.path = config.output.absolute()  # an environment may change the working directory
         self.trajectories = self.path / TRAJECTORIES
         self._new = [folder for folder in (self.path, *self.path.parents) if not folder.exists()]
-        weights = stamp(config.model, config.adapter)
+        weights = stamp(config.agent.model, config.agent.adapter)
         try:
             if self._is_ours():
                 if config.overwrite:
                     self._clear()
                 else:
                     self._agree(config)
-                    self._same_weights(config.model, weights)
+                    self._same_weights(config.agent.model, weights)
             self.path.mkdir(parents=True, exist_ok=True)
             settings = yaml.safe_dump(self._shown(config), sort_keys=False, allow_unicode=True)
             write_atomically(self.path / SETTINGS, settings)

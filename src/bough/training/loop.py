@@ -64,14 +64,14 @@ class Trainer:
         self.reference = Reference(policy) if method.needs_reference else None
         self.optimizer = make_optimizer(
             policy.named_parameters(),
-            kind=config.optimizer,
-            learning_rate=config.learning_rate,
-            weight_decay=config.weight_decay,
+            kind=config.optimizer.name,
+            learning_rate=config.optimizer.learning_rate,
+            weight_decay=config.optimizer.weight_decay,
         )
         # Gradients too small for float16 are scaled into its range; where they overflow, the step is skipped.
-        self.scaler = torch.amp.GradScaler(policy.device.type, enabled=config.fp16)
+        self.scaler = torch.amp.GradScaler(policy.device.type, enabled=config.machine.fp16)
         self.scaler.scale(torch.zeros((), device=policy.device))  # until then it has no scale
-        self.counters = Counters(token_budget=config.token_budget, budget=config.token_budget)
+        self.counters = Counters(token_budget=config.machine.token_budget, budget=config.machine.token_budget)
 
     def train(self, resume: checkpoint.Checkpoint | None = None, *, same_held_out: bool = True) -> Counters:
         """Runs the plan from its beginning or from a checkpoint (whose weights the policy must have).
@@ -92,13 +92,13 @@ class Trainer:
                 self._save_checkpoint()
                 break
             values = self._step(batch)
-            if metrics and (batch.values or self._due(self.config.logging_steps)):
+            if metrics and (batch.values or self._due(self.config.tracking.logging_steps)):
                 metrics.append(values)
             if self.held_out and self._evaluation_due():
                 measured = self._evaluate()
                 if metrics:
                     metrics.append(measured)
-            if self._due(self.config.save_steps) or self._out_of_patience():
+            if self._due(self.config.checkpoints.save_steps) or self._out_of_patience():
                 self._save_checkpoint()
         if self._out_of_patience():
             log.warning(
@@ -111,9 +111,9 @@ class Trainer:
 
     def _restore(self, resume: checkpoint.Checkpoint) -> None:
         self.counters = resume.restore(self.optimizer, rank=self.processes.rank, count=self.processes.count)
-        if self.counters.token_budget != self.config.token_budget:
+        if self.counters.token_budget != self.config.machine.token_budget:
             # A budget that memory forced stays until the settings ask for another.
-            self.counters.token_budget = self.counters.budget = self.config.token_budget
+            self.counters.token_budget = self.counters.budget = self.config.machine.token_budget
         try:
             self.scaler.load_state_dict(self.counters.loss_scale or self.scaler.state_dict())
         except KeyError as error:
@@ -175,7 +175,7 @@ class Trainer:
         self.scaler.unscale_(self.optimizer)
         trained = [parameter for parameter in self.policy.parameters() if parameter.requires_grad]
         # The same number in every process, so that all of them continue or none does.
-        norm = float(whole(torch.nn.utils.clip_grad_norm_(trained, self.config.max_grad_norm)))
+        norm = float(whole(torch.nn.utils.clip_grad_norm_(trained, self.config.optimizer.max_grad_norm)))
         if not math.isfinite(norm) and not self.scaler.is_enabled():
             raise self._not_finite(batch, f"the loss of step {step} is finite, but its gradient norm is {norm}")
         scale = self.scaler.get_scale()
@@ -210,7 +210,7 @@ class Trainer:
             raise self._out_of_memory() from error
 
     def _computed(self, parts: Sequence[Example], denominator: float, *, backward: bool) -> Gradient:
-        step = Step(self.policy, self.method, parts, budget=self.counters.budget, share=self.config.share)
+        step = Step(self.policy, self.method, parts, budget=self.counters.budget, share=self.config.machine.share)
         return step.run(denominator, self.reference, backward=backward, loss_scale=self.scaler.get_scale())
 
     def _evaluate(self) -> Values:
@@ -225,7 +225,7 @@ class Trainer:
         best = math.inf if self.counters.best_loss is None else self.counters.best_loss
         if math.isfinite(loss) and loss < best:
             self.counters.best_loss, self.counters.evaluations_without_gain = loss, 0
-            if self.config.save_best_model:
+            if self.config.checkpoints.save_best_model:
                 self._save_weights(self.run.best)
         else:
             self.counters.evaluations_without_gain += 1
@@ -249,21 +249,21 @@ class Trainer:
         return learning_rate(
             step,
             len(self.source),
-            peak=config.learning_rate,
-            warmup_ratio=config.warmup_ratio,
-            decay=config.lr_scheduler,
+            peak=config.optimizer.learning_rate,
+            warmup_ratio=config.optimizer.warmup_ratio,
+            decay=config.optimizer.lr_scheduler,
         )
 
     def _due(self, every: int) -> bool:
         return self.counters.step % every == 0 or self.counters.step == len(self.source)
 
     def _evaluation_due(self) -> bool:
-        if self.config.eval_steps:
-            return self._due(self.config.eval_steps)
+        if self.config.checkpoints.eval_steps:
+            return self._due(self.config.checkpoints.eval_steps)
         return self.source.ends_epoch(self.counters.step - 1) or self.counters.step == len(self.source)
 
     def _out_of_patience(self) -> bool:
-        patience = self.config.early_stopping_patience
+        patience = self.config.checkpoints.early_stopping_patience
         return patience is not None and self.counters.evaluations_without_gain >= patience
 
     def _save_checkpoint(self) -> None:
@@ -274,7 +274,7 @@ class Trainer:
         if self.processes.first:
             checkpoint.save(
                 self.run.checkpoints, lambda folder: self.save(folder, weights), optimizer, randomness,
-                self.counters, keep=self.config.save_total_limit,
+                self.counters, keep=self.config.checkpoints.save_total_limit,
             )  # fmt: skip
         self.processes.wait()
 

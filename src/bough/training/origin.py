@@ -65,7 +65,7 @@ class Origin:
             found.append(f"the start adapter {start or 'none'} is not the one the run began with, or has changed since")
         if self.examples != before.examples:
             found.append(
-                f"the examples of {config.train_file} are not those the run began with: the file or a setting "
+                f"the examples of {config.data.train_file} are not those the run began with: the file or a setting "
                 "that they depend on (--model, --chat-template, --max-length, --format) has changed"
             )
         return found

@@ -60,8 +60,8 @@ def train(
     config: TrainingConfig, method: Method[Any], data: Data | None = None, held_out: Data | None = None
 ) -> Trained:
     """Trains a policy on data: `train_file` and `eval_file` of the settings, or the files or records given here."""
-    data = config.train_file if data is None else data
-    held_out = config.eval_file if held_out is None else held_out
+    data = config.data.train_file if data is None else data
+    held_out = config.data.eval_file if held_out is None else held_out
     with opened(config) as run:
         training = method.examples(data, run.builder)
         evaluation = method.examples(held_out, run.builder) if held_out is not None else Examples[Any]()
@@ -98,7 +98,10 @@ class Run(Generic[C]):
         if processes.first and config.resume and folder.config.exists():
             _report_changes(folder, self.config, self.resumed)
         self.builder = load_call_builder(
-            self.config.model, config.chat_template, max_length=config.max_length, stride=config.stride
+            self.config.model,
+            config.calls.chat_template,
+            max_length=config.calls.max_length,
+            stride=config.calls.stride,
         )
         self.template = self.builder.template
         self.same_held_out = True
@@ -134,9 +137,9 @@ class Run(Generic[C]):
     ) -> Iterator[Trainer]:
         """The training loop, with progress and trackers open around it. `ledgers` are shown before the first step."""
         first, config = self.processes.first, self.config
-        names = config.report_to if first else []
+        names = config.tracking.report_to if first else []
         with (
-            Trackers(names, self.folder.path, config.wandb_project, config.flat_dump()) as trackers,
+            Trackers(names, self.folder.path, config.tracking.wandb_project, config.flat_dump()) as trackers,
             TrainingProgress() as progress,
         ):
 
@@ -156,15 +159,15 @@ class Run(Generic[C]):
     def precompute(self, trainer: Trainer, examples: Sequence[Example]) -> None:
         """Reference log-probabilities before the first step: where asked for, and where all weights are trained."""
         config, method = self.config, trainer.method
-        if trainer.reference is None or (config.use_lora and not method.precompute_reference):
+        if trainer.reference is None or (config.lora.enabled and not method.precompute_reference):
             return
         calls = [call for example in [*examples, *trainer.held_out] for call in example.calls]
         computed_in = precision(config, self.processes.device)
-        name = f"{self.origin.model}|{self.origin.adapter}|{computed_in}|{config.qlora}"
+        name = f"{self.origin.model}|{self.origin.adapter}|{computed_in}|{config.lora.qlora}"
         reload: Callable[[], Policy] | None = None
-        if self.resumed and not config.use_lora:
+        if self.resumed and not config.lora.enabled:
             reload = partial(self._initial_policy, method.temperature)
-        trainer.reference.compute(calls, config.token_budget, self.folder.cache, name, start=reload)
+        trainer.reference.compute(calls, config.machine.token_budget, self.folder.cache, name, start=reload)
 
     def finish(self, counters: Counters, ledgers: list[dict[str, Any]]) -> Trained:
         """Writes the ledgers and the report."""
