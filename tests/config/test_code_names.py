@@ -35,7 +35,16 @@ def test_a_config_file_cannot_name_code_and_a_flag_can(tmp_path: Path):
     assert error.value.problems == [
         f"{file}:2: environment names code ('evil.py:X'), which a file may not do; give it as a flag, --environment"
     ]
-    assert CollectConfig.load(file, {"environment": "mine.py:X"}).environment == "mine.py:X"
+    assert CollectConfig.load(file, {"environment": "mine.py:X"}).environment.name == "mine.py:X"
+    file.write_text("output: out\nenvironment:\n  split: seen\n  name: evil.py:X\n")
+    with pytest.raises(InputError) as error:
+        CollectConfig.load(file)
+    assert error.value.problems == [
+        f"{file}:4: environment.name names code ('evil.py:X'), which a file may not do; "
+        "give it as a flag, --environment"
+    ]
+    mine = CollectConfig.load(file, {"environment": "mine.py:X"}).environment
+    assert (mine.name, mine.split) == ("mine.py:X", "seen")
     file.write_text("file: a\noutput: out.jsonl\nrewards: {outcome: 1, 'evil.py:f': 1}\n")
     with pytest.raises(InputError, match=r"collect.yaml:3: rewards names code \('evil.py:f'\)"):
         GroupsConfig.load(file)
