@@ -42,7 +42,13 @@ def on_page_markdown(markdown: str, **_: Any) -> str:
 
 def settings_page() -> str:
     """Every command with its settings, from the same definitions as the flags."""
-    parts = ["# All settings", "Each setting is a flag, a key in YAML and an argument in Python, under the same name."]
+    parts = [
+        "# All settings",
+        (
+            "Each setting is a flag, a key in YAML and an argument in Python, under the same name. In YAML and Python it "
+            "may also be given in its part: `lora: {r: 8}` for `lora.r`, in place of `lora_r: 8`."
+        ),
+    ]
     for name, verb in VERBS.items():
         config = resolve(verb.config)
         rows = [_row(leaf) for leaf in leaves(config).values() if not _hidden(leaf.info)]

@@ -123,7 +123,7 @@ def flattened(config: type[BaseModel], values: Mapping[str, Any]) -> dict[str, A
             flat[name] = values[name]
         else:
             flat |= {names[key]: value for key, value in inside.items()}
-    return flat
+    return {name: flat[name] for name in leaves(config) if name in flat} | flat
 
 
 def without(config: type[BaseModel], values: Mapping[str, Any], flat_names: Collection[str]) -> dict[str, Any]:
