@@ -2,12 +2,14 @@ from pathlib import Path
 from typing import Any, Literal
 
 import pytest
+import yaml
 from pydantic import Field
 
 from bough.config import flags
 from bough.config.base import Config
 from bough.config.parts import flattened, leaves, overlaid, without
 from bough.errors import InputError
+from bough.verbs import VERBS, resolve
 
 
 class Adapter(Config):
@@ -164,3 +166,32 @@ def test_settings_are_taken_out_and_replaced_in_either_form():
     assert without(Training, values, {"lora_r", "optimizer"}) == {"lora": {"alpha": 4}, "beta": 1}
     changed = overlaid(Training, values, {"lora_r": 2, "learning_rate": 3, "beta": 0})
     assert changed == {"lora": {"r": 2, "alpha": 4}, "optimizer": "sgd", "learning_rate": 3, "beta": 0}
+
+
+def every(config: type[Config]) -> set[type[Config]]:
+    return {config}.union(*map(every, config.__subclasses__()))
+
+
+def test_settings_are_composed_not_inherited_from_several_classes():
+    for verb in VERBS.values():
+        leaves(resolve(verb.config))  # flat names are unique
+    ours = [config for config in every(Config) if config.__module__.startswith("bough.")]
+    assert len(ours) > 40
+    assert [config.__name__ for config in ours if len(config.__bases__) > 1] == []
+    assert max(config.__mro__.index(Config) for config in ours) == 2
+
+
+@pytest.mark.parametrize("name", ["sft", "dpo", "grpo", "collect", "pairs", "eval", "doctor"])
+def test_a_flat_file_of_all_settings_is_read_as_a_nested_one(name: str, tmp_path: Path):
+    required = {"eval": {"environment": "web", "output": "o"}, "grpo": {"environment": "web", "max_steps": 1}}
+    common = {"train_file": "a", "environment": "web", "file": "b", "output": "o"}
+    config_class: type[Config] = resolve(VERBS[name].config)
+    given = required.get(name) or {
+        key: value
+        for key, value in common.items()
+        if (leaf := leaves(config_class).get(key)) and leaf.info.is_required()
+    }
+    config = config_class(**given)
+    (tmp_path / "flat.yaml").write_text(yaml.safe_dump(config.flat_dump()))
+    (tmp_path / "nested.yaml").write_text(config.to_yaml())
+    assert config_class.load(tmp_path / "flat.yaml") == config_class.load(tmp_path / "nested.yaml") == config
