@@ -45,8 +45,8 @@ def settings_page() -> str:
     parts = [
         "# All settings",
         (
-            "Each setting is a flag, a key in YAML and an argument in Python, under the same name. In YAML and Python it "
-            "may also be given in its part: `lora: {r: 8}` for `lora.r`, in place of `lora_r: 8`."
+            "Each setting is a flag, a key in YAML and an argument in Python, under the same name. "
+            "In YAML and Python it may also be given in its part: `lora: {r: 8}` for `lora.r`, in place of `lora_r: 8`."
         ),
     ]
     for name, verb in VERBS.items():

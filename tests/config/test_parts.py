@@ -178,7 +178,7 @@ def test_settings_are_composed_not_inherited_from_several_classes():
     ours = [config for config in every(Config) if config.__module__.startswith("bough.")]
     assert len(ours) > 40
     assert [config.__name__ for config in ours if len(config.__bases__) > 1] == []
-    assert max(config.__mro__.index(Config) for config in ours) == 2
+    assert max(config.__mro__.index(Config) for config in ours) <= 3
 
 
 @pytest.mark.parametrize("name", ["sft", "dpo", "grpo", "collect", "pairs", "eval", "doctor"])
@@ -186,12 +186,8 @@ def test_a_flat_file_of_all_settings_is_read_as_a_nested_one(name: str, tmp_path
     required = {"eval": {"environment": "web", "output": "o"}, "grpo": {"environment": "web", "max_steps": 1}}
     common = {"train_file": "a", "environment": "web", "file": "b", "output": "o"}
     config_class: type[Config] = resolve(VERBS[name].config)
-    given = required.get(name) or {
-        key: value
-        for key, value in common.items()
-        if (leaf := leaves(config_class).get(key)) and leaf.info.is_required()
-    }
-    config = config_class(**given)
+    needed = {key for key, leaf in leaves(config_class).items() if leaf.info.is_required()}
+    config = config_class(**required.get(name, {key: common[key] for key in needed}))
     (tmp_path / "flat.yaml").write_text(yaml.safe_dump(config.flat_dump()))
     (tmp_path / "nested.yaml").write_text(config.to_yaml())
     assert config_class.load(tmp_path / "flat.yaml") == config_class.load(tmp_path / "nested.yaml") == config
