@@ -48,7 +48,7 @@ class RolloutsConfig(Config):
 
 
 class HeldOutTasksConfig(Config):
-    """Held-out episodes."""
+    """Evaluation on held-out tasks."""
 
     every: int = Field(
         0,
@@ -72,7 +72,7 @@ class HeldOutTasksConfig(Config):
 
 
 class WatchConfig(Config):
-    """When to pause."""
+    """When to pause the run."""
 
     enabled: bool = Field(
         True,

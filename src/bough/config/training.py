@@ -32,7 +32,7 @@ def learning_rate_field(lora: float, full: float) -> Any:
 
 
 class TrainingDataConfig(Config):
-    """What is trained on."""
+    """Training data."""
 
     train_file: Path = Field(description="the data: any format that `bough data formats` lists, or a folder of shards")
     eval_file: Path | None = Field(None, description="held-out data; its loss is measured during training")
@@ -43,7 +43,7 @@ class TrainingDataConfig(Config):
 
 
 class LoraConfig(Config):
-    """Which weights are trained."""
+    """LoRA adapter."""
 
     enabled: bool = Field(
         True,
@@ -78,7 +78,7 @@ class LoraConfig(Config):
 
 
 class OptimizerConfig(Config):
-    """How the weights are changed."""
+    """Optimizer and number of steps."""
 
     learning_rate: float = learning_rate_field(lora=2e-4, full=2e-5)
     lr_scheduler: Literal["cosine", "linear", "constant"] = Field(
@@ -107,7 +107,7 @@ class OptimizerConfig(Config):
 
 
 class MachineConfig(Config):
-    """How the computation fits the machine."""
+    """Precision, memory and speed."""
 
     token_budget: int = Field(8192, ge=128, description="tokens per forward pass, shared tokens counted once")
     bf16: bool | None = Field(None, description="compute in bfloat16 (default: yes on a GPU, no on a CPU)")
@@ -124,7 +124,7 @@ class MachineConfig(Config):
 
 
 class CheckpointsConfig(Config):
-    """What is kept and measured, and when."""
+    """Checkpoints and evaluation during training."""
 
     save_steps: int = Field(100, ge=1, description="steps between checkpoints")
     save_total_limit: int = Field(2, ge=1, description="number of checkpoints to keep")
@@ -138,7 +138,7 @@ class CheckpointsConfig(Config):
 
 
 class TrackingConfig(Config):
-    """Where metrics go."""
+    """Metrics and trackers."""
 
     logging_steps: int = Field(1, ge=1, description="steps between lines of metrics")
     report_to: list[Literal["mlflow", "wandb", "tensorboard"]] = Field(
@@ -148,7 +148,7 @@ class TrackingConfig(Config):
 
 
 class CurriculumConfig(Config):
-    """In which order."""
+    """Curriculum."""
 
     enabled: bool = Field(
         False,
@@ -184,16 +184,16 @@ class TrainingConfig(Config):
     These are the settings of every method; each adds its own.
     """
 
-    data: TrainingDataConfig
     model: str = Field("smollm2", description=MODEL)
-    calls: CallsConfig = CallsConfig()
-    lora: LoraConfig = LoraConfig()
-    optimizer: OptimizerConfig = OptimizerConfig()
-    seed: int = Field(42, ge=0, description="random seed of the data's order and of dropout")
-    machine: MachineConfig = MachineConfig()
     output_dir: Path = Field(Path("runs/latest"), description="the run folder")
     resume: bool = Field(False, description="resume from the newest checkpoint in the run folder")
     overwrite: bool = Field(False, description="delete the run that is in the run folder")
+    seed: int = Field(42, ge=0, description="random seed of the data's order and of dropout")
+    data: TrainingDataConfig
+    calls: CallsConfig = CallsConfig()
+    lora: LoraConfig = LoraConfig()
+    optimizer: OptimizerConfig = OptimizerConfig()
+    machine: MachineConfig = MachineConfig()
     checkpoints: CheckpointsConfig = CheckpointsConfig()
     tracking: TrackingConfig = TrackingConfig()
     curriculum: CurriculumConfig = CurriculumConfig()
@@ -218,10 +218,9 @@ class TrainingConfig(Config):
 
     def _in_vain(self) -> str | None:
         """Which settings would have no effect together with the others, and why."""
-        given = self._given(OF_HELD_OUT)
-        return (
-            f"{', '.join(given)} needs eval_file, the data to measure on" if given and not self.data.eval_file else None
-        )
+        if (given := self._given(OF_HELD_OUT)) and not self.data.eval_file:
+            return f"{', '.join(given)} needs eval_file, the data to measure on"
+        return None
 
     def _given(self, names: Iterable[str]) -> list[str]:
         """Those of the settings that are on."""

@@ -52,7 +52,7 @@ UNSMOOTHED = frozenset({"hinge", "ipo"})
 
 
 class DPOOptimizerConfig(OptimizerConfig):
-    """How the weights are changed."""
+    """Optimizer and number of steps."""
 
     learning_rate: float = learning_rate_field(lora=5e-5, full=5e-6)
     num_epochs: float = Field(1, gt=0, description="number of passes over the data")

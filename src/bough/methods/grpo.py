@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 
 class GroupDataConfig(TrainingDataConfig):
-    """What is trained on."""
+    """Training data."""
 
     train_file: Path | None = Field(  # type: ignore[assignment]  # the others must have one
         None, description="groups of attempts; or give --environment to sample them"
@@ -55,7 +55,7 @@ class GroupDataConfig(TrainingDataConfig):
 
 
 class GRPOOptimizerConfig(OptimizerConfig):
-    """How the weights are changed."""
+    """Optimizer and number of steps."""
 
     learning_rate: float = learning_rate_field(lora=1e-5, full=1e-6)
     num_epochs: float = Field(1, gt=0, description="number of passes over the data")
