@@ -10,7 +10,7 @@ from pydantic import BeforeValidator, Field
 from bough.config.base import Config
 from bough.config.environment import OptionValues
 from bough.config.report import ReportConfig
-from bough.config.rewards import REWARDS, RewardWeights
+from bough.config.rewards import REWARD_TIMEOUT, REWARDS, RewardWeights
 from bough.config.rollouts import AgentConfig, LimitsConfig
 from bough.config.sampling import SamplingConfig
 
@@ -47,6 +47,7 @@ class DemosConfig(CurationConfig):
     """Selects the episodes worth imitating."""
 
     rewards: RewardWeights = Field({}, description=REWARDS)
+    reward_timeout_s: float = Field(60, gt=0, description=REWARD_TIMEOUT)
     min_reward: float | None = Field(None, description="keep episodes with at least this reward")
     longest: int | None = Field(None, ge=1, description="keep episodes with at most this many turns")
     failures: bool = Field(False, description="also keep failures and unknown outcomes; use with --min-reward")
@@ -147,6 +148,7 @@ class GroupsConfig(CurationConfig):
     """Groups the attempts at each task, for GRPO."""
 
     rewards: RewardWeights = Field({}, description=REWARDS)
+    reward_timeout_s: float = Field(60, gt=0, description=REWARD_TIMEOUT)
     size: int | None = Field(None, ge=2, description="attempts per group; the rest forms another group or is dropped")
     min_size: int = Field(2, ge=1, description="drop groups with fewer scored attempts than this")
     flat: bool = Field(

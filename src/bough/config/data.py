@@ -37,7 +37,7 @@ class ValidateConfig(ReportConfig):
     source: SourceConfig
 
 
-class ConvertConfig(Config):
+class ConvertConfig(ReportConfig):
     """Converts a data file to another format."""
 
     source: SourceConfig

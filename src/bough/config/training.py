@@ -14,6 +14,7 @@ from pydantic import Field, ValidationInfo, ValidatorFunctionWrapHandler, field_
 from bough.config.base import Config
 from bough.config.calls import MODEL, CallsConfig
 from bough.config.parts import leaves
+from bough.config.report import ReportConfig
 
 # Settings that need eval_file, and those that have no effect with an environment.
 OF_HELD_OUT = ("eval_steps", "early_stopping_patience", "save_best_model")
@@ -178,7 +179,7 @@ class CurriculumConfig(Config):
     )
 
 
-class TrainingConfig(Config):
+class TrainingConfig(ReportConfig):
     """The training run.
 
     These are the settings of every method; each adds its own.

@@ -12,7 +12,6 @@ from typing import Any, Generic, TypeVar
 
 from bough import event_loop
 from bough.config.curation import CurationConfig, DemosConfig, GroupsConfig, PairsConfig
-from bough.config.rewards import RewardWeights
 from bough.curation.counterfactual import Cost
 from bough.curation.demonstrations import demonstrations
 from bough.curation.groups import groups
@@ -55,14 +54,14 @@ class Curated(Generic[R]):
 def curate_demos(config: DemosConfig, read: Read) -> Curated[Trajectory]:
     """The trajectories worth imitating."""
     ledger = Ledger("trajectories")
-    filed, report = _scored(read(ledger), config.rewards)
+    filed, report = _scored(read(ledger), config)
     return Curated(demonstrations(filed, config, ledger), [ledger], len(filed), report)
 
 
 def curate_groups(config: GroupsConfig, read: Read) -> Curated[Group]:
     """The attempts at each task together."""
     ledger = Ledger("attempts")
-    filed, report = _scored(read(ledger), config.rewards)
+    filed, report = _scored(read(ledger), config)
     return Curated(groups(filed, config, ledger), [ledger], len(filed), report)
 
 
@@ -82,9 +81,11 @@ def curate_pairs(config: PairsConfig, read: Read, tell: Callable[[Cost], None] |
     return Curated(found, [ledger, *work.ledgers], len(filed), report, work.forget)
 
 
-def _scored(filed: list[SourcedTrajectory], rewards: RewardWeights) -> tuple[list[SourcedTrajectory], dict[str, Any]]:
+def _scored(
+    filed: list[SourcedTrajectory], config: DemosConfig | GroupsConfig
+) -> tuple[list[SourcedTrajectory], dict[str, Any]]:
     """The trajectories with the requested rewards, and what to report about them."""
-    if not rewards:
+    if not config.rewards:
         return filed, {}
-    with_rewards, rubric = scored(filed, rewards)
+    with_rewards, rubric = scored(filed, config.rewards, config.reward_timeout_s)
     return with_rewards, {"rewards": means(with_rewards, rubric), "not_scored": rubric.to_json()}
