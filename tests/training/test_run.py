@@ -59,7 +59,7 @@ def test_a_run_records_no_absolute_path_and_resumes_from_any_working_directory(
     assert "train_file: ../../data/demos.jsonl\n" in (tmp_path / "runs/second/config.yaml").read_text()
     assert start_of(tmp_path / "runs/second/final") == tmp_path / "runs/first/final"
 
-    more = config.model_copy(update={"max_steps": 2, "resume": True})
+    more = SFTConfig(**config.flat_dump() | {"max_steps": 2, "resume": True})
     monkeypatch.chdir(tmp_path)
     assert train(more, SFT(more)).counters.step == 2
     assert "train_file: data/demos.jsonl\n" in (tmp_path / "runs/second/config.yaml").read_text()
