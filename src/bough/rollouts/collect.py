@@ -99,7 +99,11 @@ class AllLostError(BoughError):
 def wanted_tasks(environment_class: type[Environment], config: CollectConfig | EvalConfig) -> list[Task]:
     """The tasks that the settings ask for. Warns if there are fewer."""
     source = tasks_of(
-        environment_class, options=config.options, split=config.split, task_file=config.task_file, seed=config.seed
+        environment_class,
+        options=config.environment.options,
+        split=config.environment.split,
+        task_file=config.environment.task_file,
+        seed=config.seed,
     )
     tasks = first_tasks(source, config.tasks)
     if len(tasks) < config.tasks:
