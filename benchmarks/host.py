@@ -25,9 +25,9 @@ from pathlib import Path
 from typing import Any
 
 from measure import machine, table
-from transformers import PreTrainedTokenizerBase
 
 from bough.calls.control import ControlTokens
+from bough.calls.growing import GrowingPrompt
 from bough.calls.template import ChatTemplate, load_template
 from bough.config.rollouts import CollectConfig, LimitsConfig
 from bough.config.sampling import SamplingConfig
@@ -45,8 +45,8 @@ from bough.worlds.household.environment import Household
 THOUGHT = "I have not looked there yet, and what I need may well be in that place."
 Method = tuple[Any, str]
 PARTS: dict[str, list[Method]] = {
-    "rendering": [(ChatTemplate, "prompt"), (ControlTokens, "escape")],
-    "tokenising": [(chat.TemplateChat, "_encode"), (PreTrainedTokenizerBase, "decode")],
+    "rendering": [(GrowingPrompt, "prompt"), (ControlTokens, "escape")],
+    "tokenising": [(chat.TemplateChat, "_encode"), (ChatTemplate, "decode")],
     "the call's record": [(chat, "Call")],
     "the turn's record": [(episode.Episode, "take"), (episode.Episode, "trajectory")],
     "the conversation as a list": [(episode.Episode, "messages")],
@@ -143,7 +143,7 @@ class Instant:
 
 async def replies(task: Task, seed: int, turns: int) -> list[str]:
     """What an agent could say in this game: random possible moves."""
-    rng, environment = random.Random(seed), Household(task)  # noqa: S311  no secret
+    rng, environment = random.Random(seed), Household(task)
     await environment.start()
     said = []
     for _ in range(turns):
@@ -206,9 +206,7 @@ def main() -> None:
         f"## {options.title or options.model}: {len(wanted)} episodes of {options.turns} turns, "
         f"{reply_tokens:.0f} tokens each\n\n{machine()}.\n\n"
         f"**{statistics.median(whole):.3f} ms of CPU time per turn** (without the stopwatch; "
-        f"{', '.join(f'{one:.3f}' for one in sorted(whole))}).\n\n"
-        + table(["part", "ms per turn"], rows)
-        + "\n"
+        f"{', '.join(f'{one:.3f}' for one in sorted(whole))}).\n\n" + table(["part", "ms per turn"], rows) + "\n"
     )
     print(text)
     if options.output:

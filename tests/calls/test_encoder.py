@@ -35,6 +35,7 @@ def test_only_what_is_new_is_encoded():
     head = "<|im_start|>user\n" + "go to shelf 1 " * 500 + "<|im_end|>\n"
     encoder.encode(head)
     seen: list[str] = []
-    control.tokenizer = lambda text, **options: seen.append(text) or tokenizer(text, **options)
+    encode = control.encode
+    control.encode = lambda text: seen.append(text) or encode(text)
     encoder.encode(head + "<|im_start|>assistant\n")
     assert seen == ["<|im_end|>\n<|im_start|>assistant\n"]

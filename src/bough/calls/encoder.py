@@ -24,18 +24,20 @@ class Encoder:
         self._special = any_of(tokens.values())
         self._text = ""
         self._tokens: list[int] = []
+        # For each of these tokens where it starts and ends in the text, and its place among the ids.
+        self._places: list[tuple[int, int, int]] = []
 
     def encode(self, text: str) -> list[int]:
         """The ids of `text`, as `ControlTokens.encode` gives them."""
-        characters, tokens = self._reusable(text)
-        self._text, self._tokens = text, self._tokens[:tokens] + self._control.encode(text[characters:])
-        return list(self._tokens)
-
-    def _reusable(self, text: str) -> tuple[int, int]:
-        """Number of characters and of tokens before the last control token that both texts share."""
         common = common_prefix(self._text, text)
-        starts = [match.start() for match in self._special.finditer(text, 0, common)]
-        if not starts:
-            return 0, 0
-        positions = [i for i, token in enumerate(self._tokens) if token in self._ids]
-        return starts[-1], positions[len(starts) - 1]
+        while self._places and self._places[-1][1] > common:
+            self._places.pop()
+        # The last control token that both texts share: the ids before it stay.
+        begin, _, kept = self._places.pop() if self._places else (0, 0, 0)
+        new = self._control.encode(text[begin:])
+        self._text, self._tokens = text, self._tokens[:kept] + new
+        spans = [match.span() for match in self._special.finditer(text, begin)]
+        places = [kept + i for i, token in enumerate(new) if token in self._ids]
+        if len(spans) == len(places):  # else one of them is part of a longer token
+            self._places += [(*span, place) for span, place in zip(spans, places, strict=True)]
+        return list(self._tokens)
