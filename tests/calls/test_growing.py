@@ -12,7 +12,7 @@ from bough.calls.growing import GrowingPrompt, Prompts
 from bough.calls.locality import Locality
 from bough.calls.template import ChatTemplate
 from bough.errors import RowError
-from bough.types import Message, ToolCall
+from bough.types import Message, ToolCall, conversation
 from tests.calls.conftest import FAMILIES, assistant, household, system, tokenizer_of, user
 from tests.calls.test_locality import LOCAL, NOT_LOCAL
 
@@ -75,34 +75,34 @@ def grown(growing: GrowingPrompt, messages: list[Message], tools: list[dict[str,
 def test_every_prompt_equals_the_whole_rendering(name: str, start: Any, rounds: Any, tools: Any):
     template = TEMPLATES[name]
     prompts = Prompts(template)
-    prompts._unchecked = 0  # or a gap in the proof would be mended by the first check
+    prompts.unchecked = 0  # or a gap in the proof would be mended by the first check
     growing, messages = prompts.begin(), list(start)
     assert grown(growing, messages, tools) == whole(template, messages, tools)
     for added in rounds:
-        messages = messages + added
+        messages += added  # the caller's list grows, too
         assert grown(growing, messages, tools) == whole(template, messages, tools)
 
 
 @pytest.mark.parametrize("name", ["chatml", "llama3", "gemma", "qwen2.5"])
-def test_only_the_first_turns_are_rendered_by_the_template(name: str):
+def test_the_template_renders_only_what_is_new_of_its_kind(name: str):
     prompts = Prompts(TEMPLATES[name])
     rendered: list[int] = []
     whole = prompts.whole
     prompts.whole = lambda messages, tools: rendered.append(len(messages)) or whole(messages, tools)  # type: ignore[method-assign]
-    growing = prompts.begin()
     start, turns = household(12)
-    messages = list(start)
-    for turn in turns:
-        assert growing.prompt(messages, []) == TEMPLATES[name].prompt(messages, [])
-        messages += [turn.reply, *turn.observation]
-    # The start, the first turn, then the rule for two turns and the comparisons with the whole.
-    assert rendered == [2, 4, 4, 6, 8, 10]
+    expected = [TEMPLATES[name].prompt(conversation(start, turns[:i]), []) for i in range(len(turns))]
+
+    def play() -> list[str]:
+        growing = prompts.begin()
+        return [growing.prompt(conversation(start, turns[:i]), []) for i in range(len(turns))]
+
+    assert play() == expected
+    # The start; a rule for the first turn and one for any other; two comparisons with the whole.
+    assert rendered == [2, 2, 4, 4, 6, 8, 10]
+    # Another attempt at the same task.
     del rendered[:]
-    another, messages = prompts.begin(), list(start)
-    for turn in turns:
-        another.prompt(messages, [])
-        messages += [turn.reply, *turn.observation]
-    assert rendered == [2, 4, 4, 6]
+    assert play() == expected
+    assert rendered == []
 
 
 def test_a_changed_history_is_rendered_again():
