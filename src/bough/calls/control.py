@@ -109,6 +109,21 @@ class ControlTokens:
         return list(self.tokenizer(text, add_special_tokens=False, split_special_tokens=True)["input_ids"])
 
     @cached_property
+    def cuts(self) -> tuple[frozenset[int], re.Pattern[str]]:
+        """The ids and texts of the tokens at which any text can be cut: what is before them is encoded by itself."""
+        added = self.tokenizer.added_tokens_decoder.items()
+        # A token that swallows white space to its left changes what stands before it; any text may become <unk>.
+        tokens = {
+            id: token.content
+            for id, token in added
+            if token.special
+            and token.content in self.tokens
+            and not token.lstrip
+            and token.content != self.tokenizer.unk_token
+        }
+        return frozenset(tokens), any_of(tokens.values())
+
+    @cached_property
     def _names(self) -> dict[str, str]:
         """A random name for each control token, which cannot occur in a content."""
         secret = str(secrets.randbelow(10**24))

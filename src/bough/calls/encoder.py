@@ -7,7 +7,7 @@ token stay the same whatever comes after it, and only the rest needs encoding.
 
 from __future__ import annotations
 
-from bough.calls.control import ControlTokens, any_of
+from bough.calls.control import ControlTokens
 from bough.formats.bough import common_prefix
 
 
@@ -16,12 +16,7 @@ class Encoder:
 
     def __init__(self, control: ControlTokens) -> None:
         self._control = control
-        tokenizer = control.tokenizer
-        added = [(i, t) for i, t in tokenizer.added_tokens_decoder.items() if t.special and t.content in control.tokens]
-        # A token that swallows white space to its left changes what stands before it; any text may become <unk>.
-        tokens = {i: t.content for i, t in added if not t.lstrip and t.content != tokenizer.unk_token}
-        self._ids = frozenset(tokens)
-        self._special = any_of(tokens.values())
+        self._ids, self._special = control.cuts
         self._text = ""
         self._tokens: list[int] = []
         # For each of these tokens where it starts and ends in the text, and its place among the ids.

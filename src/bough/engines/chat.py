@@ -78,7 +78,7 @@ class TemplateChat:
         self._text = text + template.control.escape(written, reply=True) + (template.end_of_turn if ended else "")
         self._ids = prompt + ids
         call = Call(
-            prompt_ids=prompt,
+            prompt_ids=[],  # ours, and long: filled in below without being checked again
             completion_ids=ids,
             logprobs=drawn.logprobs,
             logprobs_temperature=drawn.logprobs_temperature,
@@ -87,6 +87,7 @@ class TemplateChat:
             finish=drawn.finish,
             policy=drawn.policy or tokens.policy,
         )
+        call.prompt_ids.extend(prompt)
         return Answer(Message(role="assistant", content=written), call, drawn.finish, len(prompt), len(ids))
 
     def close(self) -> None:

@@ -19,19 +19,7 @@ def met(world: World) -> bool:
     if goal.kind == "look_at_obj_in_light":
         return world.held is not None and world.game.things[world.held].type == goal.object and lit(world)
     needed = 2 if goal.kind == "pick_two_obj_and_place" else 1
-    return any(len(placed(world, receptacle)) >= needed for receptacle in targets(world))
-
-
-def targets(world: World) -> list[int]:
-    """The receptacles that the goal allows."""
-    wanted = world.game.goal.target
-    return [i for i, receptacle in enumerate(world.game.receptacles) if receptacle.type == wanted]
-
-
-def candidates(world: World) -> list[int]:
-    """The things that the goal may mean."""
-    wanted = world.game.goal.object
-    return [i for i, thing in enumerate(world.game.things) if thing.type == wanted]
+    return any(len(placed(world, receptacle)) >= needed for receptacle in world.targets)
 
 
 def ready(world: World, thing: int) -> bool:
