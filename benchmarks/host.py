@@ -49,7 +49,6 @@ PARTS: dict[str, list[Method]] = {
     "tokenising": [(chat.TemplateChat, "_encode"), (ChatTemplate, "decode")],
     "the call's record": [(chat, "Call")],
     "the turn's record": [(episode.Episode, "take"), (episode.Episode, "trajectory")],
-    "the conversation as a list": [(episode.Episode, "messages")],
     "environment: step": [(Household, "step"), (Household, "start")],
     "environment: checks": [(isolated, "check_observation")],
     "writing the trajectory": [(Collection, "add")],
