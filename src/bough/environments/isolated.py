@@ -8,8 +8,10 @@ their own, unless the class `shares_loop`.
 from __future__ import annotations
 
 import asyncio
+import copy
 import inspect
 import logging
+import marshal
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
@@ -171,10 +173,11 @@ async def _result(what: str, given: Any) -> Any:
 
 
 def _copy(value: Any) -> Any:
-    """A copy of a JSON value, ten times as fast as `deepcopy`: a task's data may be a whole game."""
-    if isinstance(value, dict):
-        return {key: _copy(each) for key, each in value.items()}
-    return [_copy(each) for each in value] if isinstance(value, list) else value
+    """A copy of a JSON value. marshal is ten times as fast as deepcopy, and a task's data may be a whole game."""
+    try:
+        return marshal.loads(marshal.dumps(value))  # noqa: S302  what was just written here
+    except ValueError:  # other types than JSON's, or too deep
+        return copy.deepcopy(value)
 
 
 def _a(value: Any) -> str:
