@@ -25,9 +25,13 @@ for name, source in {**LOCAL, **NOT_LOCAL}.items():
         tokenizer = copy(TEMPLATES["chatml"].tokenizer)
         tokenizer.chat_template = source
         TEMPLATES[name] = ChatTemplate(tokenizer, name)
+tokenizer = tokenizer_of("chatml")
+tokenizer.add_special_tokens({"extra_special_tokens": ["<tool_call>", "</tool_call>"]})
+tokenizer.chat_template = LOCAL["qwen2.5"]
+TEMPLATES["tool calls with control tokens"] = ChatTemplate(tokenizer, "tool calls with control tokens")
 PIECES = [
     "go to shelf 1", " ", "\n", "\n\n", "", "THOUGHT: ", "é", "<think>\nHm.\n</think>\n\n", "</think>", "<|im_end|>",
-    "</s>", "[INST]", "<tool_response>", "7184605239318456", "{{ 1 }}", "\N{EM SPACE}", "\t", "x" * 50,
+    "</s>", "[INST]", "<tool_response>", "7184605239318456", "<tool_call>", "{{ 1 }}", "\N{EM SPACE}", "\t", "x" * 50,
 ]  # fmt: skip
 texts = st.lists(st.sampled_from(PIECES), max_size=4).map("".join)
 observed = st.builds(

@@ -36,6 +36,7 @@ LOCAL = {
     "an empty content": loop("{% if message.content %}" + CHATML + "{% else %}{{ 'nothing<|im_end|>' }}{% endif %}"),
     "a macro": "{% macro header(role) %}{{ '<|im_start|>' + role + '\n' }}{% endmacro %}"
     + loop("{{ header(message.role) + message.content + '<|im_end|>' }}"),
+    "even and odd": loop("{{ 'even' if loop.index0 % 2 == 0 else 'odd' }}" + CHATML),
     "skips": loop("{% if message.role == 'system' %}{% continue %}{% endif %}" + CHATML),
 }  # fmt: skip
 NOT_LOCAL = {

@@ -189,8 +189,6 @@ class GrowingPrompt:
         if local is not None and local.parity and not self._alternates:
             return None
         newest = messages[known - 1]
-        if newest.hint and not newest.content:
-            return None
         start = self._start = self._start or self._prompts.start(messages[:first], self._tools)
         contents = [message.content for message in turns]
         contents[-1] += turns[-1].hint or ""
