@@ -50,6 +50,7 @@ PARTS: dict[str, list[Method]] = {
     "the call's record": [(chat, "Call")],
     "the turn's record": [(episode.Episode, "take"), (episode.Episode, "trajectory")],
     "environment: step": [(Household, "step"), (Household, "start")],
+    "environment: creation, once per episode": [(isolated.Isolated, "_make")],
     "environment: checks": [(isolated, "check_observation")],
     "writing the trajectory": [(Collection, "add")],
 }
