@@ -24,6 +24,7 @@ from bough.environments.tasks import first_tasks, tasks_of
 from bough.errors import BoughError, RowError
 from bough.rollouts.agents import Agent
 from bough.rollouts.episode import play
+from bough.rollouts.garbage import spare_what_is_loaded
 from bough.terminal import console
 from bough.types import Task, Trajectory
 
@@ -134,6 +135,7 @@ async def collect(
 
     The first error that is neither the environment's nor the engine's stops everything.
     """
+    spare_what_is_loaded()
     tally, begun = Tally(), time.monotonic()
     put_off: list[Attempt] = []
 
