@@ -116,7 +116,7 @@ def test_a_model_is_known_by_the_label_under_which_it_was_filed(tmp_path: Path):
     )
     with pytest.raises(InputError, match="results of mine"):
         labelled()
-    assert labelled(expert="mine").models[0].name == "expert"
+    assert labelled(expert="mine").models[0].name == "mine"
 
 
 def test_a_world_that_breaks_makes_no_failure(tmp_path: Path):
