@@ -89,7 +89,7 @@ def examples_from(
     """
     from bough.terminal.console import progress
 
-    source = _File(Path(data), config.format) if isinstance(data, str | Path) else _Records(data)
+    source = _File(Path(data), config.data.format) if isinstance(data, str | Path) else _Records(data)
     found: Examples[E] = Examples(source.name)
     hasher = hashlib.sha256()
     with progress(f"reading {source.short_name}") as bar:
@@ -109,7 +109,7 @@ def examples_from(
             bar.advance(bar.task_ids[0])
     for reason, count in source.skipped.items():
         found.rows.drop(reason, count)
-    if config.on_error == "stop":
+    if config.data.on_error == "stop":
         _stop_at_bad_rows(source.name, source.problems)
     if not found.examples:
         raise InputError(f"{source.name}: no row can be trained on: {found.rows}; {found.calls}")

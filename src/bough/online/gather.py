@@ -87,15 +87,16 @@ class Gatherer:
 
     def __init__(self, config: GRPOConfig, player: Player, builder: CallBuilder, files: EpisodeFiles) -> None:
         self.config, self.player, self.files = config, player, files
-        size = config.batch_size * config.gradient_accumulation_steps
-        self.pace: Pace[Outcome] = Pace(size, int(size * config.resample), config.max_staleness)
+        rollouts = config.rollouts
+        size = config.optimizer.batch_size * config.optimizer.gradient_accumulation_steps
+        self.pace: Pace[Outcome] = Pace(size, int(size * rollouts.resample), rollouts.max_staleness)
         self.method = GRPO(config.model_copy(update={"reward": player.reward}))
         self.groups, self.calls, self.episodes = Ledger("groups"), Ledger("calls"), Ledger("episodes")
         self._builder = builder
         self._plays: dict[int, _Play] = {}
-        self._updates = config.updates * config.passes
-        self._num_batches = -(-(config.max_steps or 0) // self._updates)
-        self._ages = Ages(0, self._updates, config.max_staleness)
+        self._updates = rollouts.updates * rollouts.passes
+        self._num_batches = -(-(config.optimizer.max_steps or 0) // self._updates)
+        self._ages = Ages(0, self._updates, rollouts.max_staleness)
 
     @property
     def ledgers(self) -> list[Ledger]:
@@ -117,7 +118,7 @@ class Gatherer:
 
         Raises LostError if more episodes were lost than finished and nothing can be learnt from the rest.
         """
-        self._ages = Ages(number, self._updates, self.config.max_staleness)
+        self._ages = Ages(number, self._updates, self.config.rollouts.max_staleness)
         self.pace.ended = [self._judged(one) for one in self.pace.ended]  # by now some calls may be too old
         self.pace.begin(self._num_batches - number - 1)
         while True:

@@ -11,7 +11,6 @@ from statistics import fmean
 from typing import Any
 
 from bough.calls.template import ChatTemplate
-from bough.config.sampling import SamplingConfig
 from bough.engines.chat import TemplateEngine
 from bough.engines.local.draw import cuts
 from bough.engines.local.engine import LocalEngine
@@ -48,29 +47,31 @@ class Player:
     """
 
     def __init__(self, config: GRPOConfig, policy: Policy, template: ChatTemplate, files: EpisodeFiles) -> None:
-        assert config.environment is not None
+        assert config.environment.name is not None
         self.config, self.meter = config, Meter()
-        self.environment_class = configured(find(config.environment), config.options)
+        self.environment_class = configured(find(config.environment.name), config.environment.options)
         self.rubric = Rubric(config.rewards, timeout_s=config.reward_timeout_s) if config.rewards else None
         self.reward = config.reward or ("total" if self.rubric else None)
-        self.cuts = cuts(_sampling(config, config.temperature))
+        self.cuts = cuts(config.sampling)
         if self.cuts:
             log.warning(
                 "top_p, top_k or min_p limit which tokens are sampled, but the loss uses the probabilities over all "
                 "tokens: training is slightly off-policy. The metric calls_off_policy counts these calls."
             )
-        self._tasks = self._all_tasks(config.split, config.task_file)
+        self._tasks = self._all_tasks(config.environment.split, config.environment.task_file)
         self._known: list[Task] = []
-        self._tokens = LocalEngine.of(policy, tokenizer=template.tokenizer, max_length=config.max_length)
+        self._tokens = LocalEngine.of(policy, tokenizer=template.tokenizer, max_length=config.calls.max_length)
         metered = MeteredEngine(self._tokens, self.meter)
         self._agents = {
-            temperature: ModelAgent(TemplateEngine(metered, template, _sampling(config, temperature)))
-            for temperature in {config.temperature, config.eval_temperature}
+            temperature: ModelAgent(
+                TemplateEngine(metered, template, config.sampling.model_copy(update={"temperature": temperature}))
+            )
+            for temperature in {config.sampling.temperature, config.held_out.temperature}
         }
         self._loop = BackgroundLoop()
         self.stream = EpisodeStream(
-            StreamConfig(self.environment_class, config, config.concurrency, config.retries),
-            self._agents[config.temperature],
+            StreamConfig(self.environment_class, config.limits, config.rollouts.concurrency, config.rollouts.retries),
+            self._agents[config.sampling.temperature],
             self._loop,
             keep=files.add,
             watch=self.meter.episodes,
@@ -79,7 +80,7 @@ class Player:
     def renew(self, step: int, version: int) -> None:
         """The weights have changed."""
         self.stream.version = version
-        keep = self.config.max_staleness > 0
+        keep = self.config.rollouts.max_staleness > 0
         self._tokens.renew(f"step-{step}", keep=keep)
         if keep:
             self._tokens.resume()
@@ -88,7 +89,7 @@ class Player:
 
     def pause(self) -> None:
         """Waits until the policy is free for other uses."""
-        if self.config.max_staleness > 0:
+        if self.config.rollouts.max_staleness > 0:
             self._tokens.pause()
         else:
             self._tokens.rest()
@@ -107,29 +108,29 @@ class Player:
         if not self._known:
             raise InputError("no task matches these settings")
         task = self._known[number % len(self._known)]
-        return task, list(attempts([task], self.config.group_size, self._seed(number)))
+        return task, list(attempts([task], self.config.rollouts.group_size, self._seed(number)))
 
     def _seed(self, number: int) -> int:
         """The tasks of one batch size share a seed; one that comes again among them has its own."""
-        size = self.config.batch_size * self.config.gradient_accumulation_steps
+        size = self.config.optimizer.batch_size * self.config.optimizer.gradient_accumulation_steps
         begin = number - number % size
         repeated = number - len(self._known) >= begin
         return self.config.seed * 1_000_003 + (number if repeated else begin)
 
     def held_out(self) -> dict[str, Any]:
         """Success on tasks that are never trained on. Raises LostError if no episode could be finished."""
-        config, records = self.config, list[Trajectory]()
-        tasks = islice(self._all_tasks(config.eval_split, config.eval_task_file), config.eval_tasks)
+        config, held_out, records = self.config, self.config.held_out, list[Trajectory]()
+        tasks = islice(self._all_tasks(held_out.split, held_out.task_file), held_out.tasks)
         wanted = list(attempts(tasks, 1, config.seed))
-        agent = self._agents[config.eval_temperature]
+        agent = self._agents[held_out.temperature]
         played = collect(
             self.environment_class,
             agent,
             wanted,
             lambda record, _: records.append(record),
-            limits=config,
-            concurrency=config.concurrency,
-            retries=config.retries,
+            limits=config.limits,
+            concurrency=config.rollouts.concurrency,
+            retries=config.rollouts.retries,
         )
         tally = self._loop.run(played)
         for why, count in Counter(tally.lost.values()).items():
@@ -141,10 +142,5 @@ class Player:
         return values | ({"eval_success": fmean(known), "eval_episodes": len(known)} if known else {})
 
     def _all_tasks(self, split: str, file: Path | None) -> Iterator[Task]:
-        config = self.config
-        return tasks_of(self.environment_class, options=config.options, split=split, task_file=file, seed=config.seed)
-
-
-def _sampling(config: GRPOConfig, temperature: float) -> SamplingConfig:
-    values = {name: getattr(config, name) for name in SamplingConfig.model_fields}
-    return SamplingConfig(**{**values, "temperature": temperature})
+        options, seed = self.config.environment.options, self.config.seed
+        return tasks_of(self.environment_class, options=options, split=split, task_file=file, seed=seed)

@@ -53,16 +53,16 @@ class OnlineSource:
     """
 
     def __init__(self, config: GRPOConfig, policy: Policy, template: ChatTemplate, run: RunDir) -> None:
-        assert config.max_steps is not None  # the settings require it
+        assert config.optimizer.max_steps is not None  # the settings require it
         self._stamper = Stamper(config, policy.model)
         self._files = EpisodeFiles(run.episodes, self._stamper.settings)
-        self._builder = CallBuilder(template, max_length=config.max_length, stride=config.stride)
+        self._builder = CallBuilder(template, max_length=config.calls.max_length, stride=config.calls.stride)
         self.player = Player(config, policy, template, self._files)
         self.gatherer = Gatherer(config, self.player, self._builder, self._files)
-        self.config, self.policy, self.num_steps = config, policy, config.max_steps
-        self._watch = Watch(config)
+        self.config, self.policy, self.num_steps = config, policy, config.optimizer.max_steps
+        self._watch = Watch(config.watch)
         self._folder = run.rollouts
-        self._updates = config.updates * config.passes
+        self._updates = config.rollouts.updates * config.rollouts.passes
         self._number = -1
         self._learning = 0  # the number of the stamp of the batch that is trained on
         self._ahead = False  # whether later batches are being played
@@ -148,7 +148,7 @@ class OnlineSource:
     def _played(self, file: BatchFile, stamp: Stamp, step: int) -> list[GroupExample]:
         """Plays one batch and writes it, if there is anything to learn from it."""
         self._files.weights[self._number] = stamp.weights
-        self._ahead = self.config.max_staleness > 0
+        self._ahead = self.config.rollouts.max_staleness > 0
         self.player.renew(step, self._number)
         try:
             gathered = self.gatherer.batch(self._number)
@@ -166,8 +166,8 @@ class OnlineSource:
         return examples
 
     def _held_out(self) -> dict[str, Any]:
-        due = self.config.eval_every and self._number % self.config.eval_every == 0
-        return self.player.held_out() if due else {}
+        every = self.config.held_out.every
+        return self.player.held_out() if every and self._number % every == 0 else {}
 
     def _read(self, file: BatchFile, stamp: Stamp, update: int) -> list[GroupExample]:
         """The batch on file, whose groups were counted when it was played. RowError if it cannot be used."""
@@ -203,12 +203,12 @@ class OnlineSource:
 
     @torch.no_grad()
     def _logprobs(self, calls: list[Call]) -> Tensor:
-        return torch.cat(self.policy.logprobs(calls, budget=self.config.token_budget)).cpu()
+        return torch.cat(self.policy.logprobs(calls, budget=self.config.machine.token_budget)).cpu()
 
     def _mini_batches(self, examples: list[GroupExample], number: int) -> Iterator[list[GroupExample]]:
         rng = random.Random(f"{self.config.seed} {number}")  # noqa: S311  no secret
-        count = self.config.updates
-        for _ in range(self.config.passes):
+        count = self.config.rollouts.updates
+        for _ in range(self.config.rollouts.passes):
             shuffled = rng.sample(examples, len(examples)) if count > 1 else examples
             # Fewer groups than updates: the same ones again rather than a step without any.
             yield from [shuffled[i::count] or [shuffled[i % len(shuffled)]] for i in range(count)]

@@ -24,6 +24,7 @@ from bough.errors import RowError
 from bough.event_loop import BackgroundLoop
 from bough.rollouts.agents import Agent
 from bough.rollouts.collect import Attempt, Tally, play_attempt
+from bough.rollouts.garbage import spare_what_is_loaded
 from bough.types import Trajectory
 
 
@@ -80,6 +81,7 @@ class EpisodeStream:
         self._disk = ThreadPoolExecutor(1, "bough-episodes")  # one at a time: the attempts at a task share a file
 
     def submit(self, jobs: Iterable[Job]) -> None:
+        spare_what_is_loaded()
         self._loop.loop.call_soon_threadsafe(self._add, list(jobs))
 
     def results(self) -> Iterator[Result]:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from bough import bit_exact
+from bough.config.parts import flattened
 from bough.config.training import TrainingConfig
 from bough.config.yaml_file import YamlFile
 from bough.disk import write_json
@@ -60,8 +61,8 @@ def train(
     config: TrainingConfig, method: Method[Any], data: Data | None = None, held_out: Data | None = None
 ) -> Trained:
     """Trains a policy on data: `train_file` and `eval_file` of the settings, or the files or records given here."""
-    data = config.train_file if data is None else data
-    held_out = config.eval_file if held_out is None else held_out
+    data = config.data.train_file if data is None else data
+    held_out = config.data.eval_file if held_out is None else held_out
     with opened(config) as run:
         training = method.examples(data, run.builder)
         evaluation = method.examples(held_out, run.builder) if held_out is not None else Examples[Any]()
@@ -98,7 +99,10 @@ class Run(Generic[C]):
         if processes.first and config.resume and folder.config.exists():
             _report_changes(folder, self.config, self.resumed)
         self.builder = load_call_builder(
-            self.config.model, config.chat_template, max_length=config.max_length, stride=config.stride
+            self.config.model,
+            config.calls.chat_template,
+            max_length=config.calls.max_length,
+            stride=config.calls.stride,
         )
         self.template = self.builder.template
         self.same_held_out = True
@@ -134,10 +138,10 @@ class Run(Generic[C]):
     ) -> Iterator[Trainer]:
         """The training loop, with progress and trackers open around it. `ledgers` are shown before the first step."""
         first, config = self.processes.first, self.config
-        names = config.report_to if first else []
-        settings = self.folder.recorded(config.model_dump(mode="json"))
+        names = config.tracking.report_to if first else []
+        settings = self.folder.recorded(config.flat_dump())
         with (
-            Trackers(names, self.folder.path, config.wandb_project, settings) as trackers,
+            Trackers(names, self.folder.path, config.tracking.wandb_project, settings) as trackers,
             TrainingProgress() as progress,
         ):
 
@@ -157,15 +161,15 @@ class Run(Generic[C]):
     def precompute(self, trainer: Trainer, examples: Sequence[Example]) -> None:
         """Reference log-probabilities before the first step: where asked for, and where all weights are trained."""
         config, method = self.config, trainer.method
-        if trainer.reference is None or (config.use_lora and not method.precompute_reference):
+        if trainer.reference is None or (config.lora.enabled and not method.precompute_reference):
             return
         calls = [call for example in [*examples, *trainer.held_out] for call in example.calls]
         computed_in = precision(config, self.processes.device)
-        name = f"{self.origin.model}|{self.origin.adapter}|{computed_in}|{config.qlora}"
+        name = f"{self.origin.model}|{self.origin.adapter}|{computed_in}|{config.lora.qlora}"
         reload: Callable[[], Policy] | None = None
-        if self.resumed and not config.use_lora:
+        if self.resumed and not config.lora.enabled:
             reload = partial(self._initial_policy, method.temperature)
-        trainer.reference.compute(calls, config.token_budget, self.folder.cache, name, start=reload)
+        trainer.reference.compute(calls, config.machine.token_budget, self.folder.cache, name, start=reload)
 
     def finish(self, counters: Counters, ledgers: list[dict[str, Any]]) -> Trained:
         """Writes the ledgers and the report."""
@@ -220,8 +224,8 @@ def _newest_checkpoint(folder: RunDir, config: TrainingConfig) -> Checkpoint | N
 
 def _report_changes(folder: RunDir, config: TrainingConfig, resumed: Checkpoint | None) -> None:
     """A run may resume with other settings, but not silently."""
-    before = folder.recorded(YamlFile.read(folder.config).values)
-    now = folder.recorded(config.model_dump(mode="json"))
+    before = folder.recorded(flattened(type(config), YamlFile.read(folder.config).values))
+    now = folder.recorded(config.flat_dump())
     changed = {
         k: f"{k} {before[k]} → {v}"
         for k, v in now.items()
