@@ -36,7 +36,7 @@ from bough.config.training import TrainingConfig, learning_rate_field
 from bough.errors import RowError
 from bough.formats.base import Sample
 from bough.methods.base import Data, Example, Examples, Loss, float_vectors, share
-from bough.methods.examples import CallSource, by_difficulty, examples_from, head_of
+from bough.methods.examples import CallSource, examples_from, head_of
 from bough.metrics import Mean
 from bough.types import Call, Pair, Turn
 
@@ -96,9 +96,7 @@ class DPO:
         self.precompute_reference = config.precompute_reference
 
     def examples(self, data: Data, builder: CallBuilder) -> Examples[Preference]:
-        found = examples_from(data, self.config, builder, _preference)
-        found.examples = by_difficulty(found.examples, [example.margin for example in found.examples])
-        return found
+        return examples_from(data, self.config, builder, _preference, Preference, score="margin")
 
     def parts(self, example: Preference) -> list[Preference]:
         return [example]

@@ -20,7 +20,7 @@ from bough.formats.base import Sample
 from bough.methods.advantages import Level, StepFormula, call_advantages
 from bough.methods.averaging import Averaging, aggregation_weights
 from bough.methods.base import Data, Example, Examples, Loss, float_vectors, share
-from bough.methods.examples import CallSource, by_difficulty, examples_from, head_of
+from bough.methods.examples import CallSource, examples_from, head_of
 from bough.methods.surrogate import clipped, importance_weights, k3
 from bough.metrics import Mean
 from bough.rewards.score import score
@@ -30,6 +30,9 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from bough.calls.builder import CallBuilder
+
+# Settings that decide what the examples of a file are.
+OF_EXAMPLES = ("reward", "normalise", "advantage", "step_formula", "averaging", "constant_length")
 
 
 class GRPOConfig(TrainingConfig, OnlineConfig):  # type: ignore[misc]  # pydantic's plugin and two bases
@@ -133,9 +136,10 @@ class GRPO:
 
     def examples(self, data: Data, builder: CallBuilder) -> Examples[GroupExample]:
         """The groups as examples; groups that teach nothing are dropped and counted."""
-        found = examples_from(data, self.config, builder, self._checked)
+        found = examples_from(
+            data, self.config, builder, self._checked, GroupExample, score="reward", depends_on=OF_EXAMPLES
+        )
         _check_temperature(found, self.temperature)
-        found.examples = by_difficulty(found.examples, [example.reward for example in found.examples])
         return found
 
     def example(self, group: Group, source: CallSource) -> GroupExample:
@@ -233,7 +237,7 @@ class GRPO:
 
 def _check_temperature(groups: Examples[GroupExample], temperature: float) -> None:
     """Replies sampled at another temperature come from another distribution than the one that is trained."""
-    sampled = {call.temperature for example in groups.examples for call in example.calls if call.temperature}
+    sampled = groups.temperatures
     if sampled <= {temperature}:
         return
     if len(sampled) > 1:

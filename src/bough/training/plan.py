@@ -9,7 +9,7 @@ the number of the step.
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
 
@@ -51,7 +51,7 @@ class Plan:
 
     def __init__(
         self,
-        clusters: Sequence[str],
+        clusters: Sequence[Hashable],
         difficulty: Sequence[float],
         *,
         batch_size: int,
@@ -120,8 +120,8 @@ class Plan:
         return sorted(sorted(range(count), key=lambda i: (self.difficulty[i], i))[:kept])
 
 
-def _in_clusters(chosen: list[int], clusters: Sequence[str], rng: random.Random) -> list[int]:
-    members: dict[str, list[int]] = {}
+def _in_clusters(chosen: list[int], clusters: Sequence[Hashable], rng: random.Random) -> list[int]:
+    members: dict[Hashable, list[int]] = {}
     for i in chosen:
         members.setdefault(clusters[i], []).append(i)
     groups = list(members.values())

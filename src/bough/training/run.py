@@ -66,10 +66,12 @@ def train(
         evaluation = method.examples(held_out, run.builder) if held_out is not None else Examples[Any]()
         run.begin(training.digest, evaluation.digest)
         policy = run.load_policy(reference=method.needs_reference, temperature=method.temperature)
-        source = PlannedSource(training.examples, run.config)
+        # A reference that is computed in advance finds its log-probabilities by the call objects.
+        examples = list(training.examples) if _computes_reference(method, config) else training.examples
+        source = PlannedSource(examples, run.config)
         ledgers = [training.rows, training.calls]
-        with run.trainer(policy, method, source, held_out=evaluation.examples, ledgers=ledgers) as trainer:
-            run.precompute(trainer, training.examples)
+        with run.trainer(policy, method, source, held_out=list(evaluation.examples), ledgers=ledgers) as trainer:
+            run.precompute(trainer, examples)
             counters = trainer.train(run.resumed, same_held_out=run.same_held_out)
         return run.finish(counters, [ledger.to_json() for ledger in ledgers])
 
@@ -155,7 +157,7 @@ class Run(Generic[C]):
     def precompute(self, trainer: Trainer, examples: Sequence[Example]) -> None:
         """Reference log-probabilities before the first step: where asked for, and where all weights are trained."""
         config, method = self.config, trainer.method
-        if trainer.reference is None or (config.use_lora and not method.precompute_reference):
+        if trainer.reference is None or not _computes_reference(method, config):
             return
         calls = [call for example in [*examples, *trainer.held_out] for call in example.calls]
         computed_in = precision(config, self.processes.device)
@@ -191,6 +193,10 @@ class Run(Generic[C]):
         if before.held_out and self.origin.held_out and before.held_out != self.origin.held_out:
             log.warning("The held-out examples have changed; the best eval loss so far is reset.")
         return before.held_out == self.origin.held_out
+
+
+def _computes_reference(method: Method[Any], config: TrainingConfig) -> bool:
+    return method.needs_reference and (not config.use_lora or method.precompute_reference)
 
 
 def _make_room(folder: RunDir, config: TrainingConfig) -> None:
