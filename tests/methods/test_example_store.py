@@ -31,11 +31,10 @@ def episode(length: int) -> list[Call]:
     for turn in range(4):
         answer = [RNG.randrange(2**17) for _ in range(1 + turn)]
         logprobs = [-RNG.expovariate(1.0) for _ in answer] if turn % 2 else None
+        more = {"logprobs": logprobs, "logprobs_temperature": 0.1 + 0.2, "temperature": 0.7 if turn else None}
+        text = f"{turn}: \u2028 ü 🙂"
         calls.append(
-            Call(
-                prompt_ids=seen, completion_ids=answer, logprobs=logprobs, logprobs_temperature=0.1 + 0.2,
-                temperature=0.7 if turn else None, text=f"{turn}: \u2028 ü 🙂", finish="stop", policy="step-3",
-            )  # fmt: skip
+            Call(prompt_ids=seen, completion_ids=answer, text=text, finish="stop", policy="step-3", **more)  # type: ignore[arg-type]
         )
         seen = [*seen, *answer, 7]
     return [*calls, Call(prompt_ids=[1, *seen], completion_ids=[2])]

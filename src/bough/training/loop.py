@@ -9,6 +9,7 @@ import logging
 import math
 import time
 from collections.abc import Callable, Sequence
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from bough.policy.reference import Reference
 from bough.policy.shard import whole
 from bough.rundir import RunDir
 from bough.training import checkpoint
+from bough.training.checkpoint_writer import CheckpointWriter, snapshot
 from bough.training.counters import Counters
 from bough.training.metrics_file import MetricsFile
 from bough.training.optimizer import learning_rate, make_optimizer
@@ -71,6 +73,7 @@ class Trainer:
         # Gradients too small for float16 are scaled into its range; where they overflow, the step is skipped.
         self.scaler = torch.amp.GradScaler(policy.device.type, enabled=config.fp16)
         self.scaler.scale(torch.zeros((), device=policy.device))  # until then it has no scale
+        self.writer = CheckpointWriter()
         self.counters = Counters(token_budget=config.token_budget, budget=config.token_budget)
 
     def train(self, resume: checkpoint.Checkpoint | None = None, *, same_held_out: bool = True) -> Counters:
@@ -78,6 +81,10 @@ class Trainer:
 
         Without `same_held_out` the best eval loss so far was measured on other data and is reset.
         """
+        with self.writer:
+            return self._train(resume, same_held_out=same_held_out)
+
+    def _train(self, resume: checkpoint.Checkpoint | None, *, same_held_out: bool) -> Counters:
         torch.manual_seed(self.config.seed + self.processes.rank)
         if resume:
             self._restore(resume)
@@ -92,6 +99,7 @@ class Trainer:
                 self._save_checkpoint()
                 break
             values = self._step(batch)
+            self.writer.check()
             if metrics and (batch.values or self._due(self.config.logging_steps)):
                 metrics.append(values)
             if self.held_out and self._evaluation_due():
@@ -272,15 +280,21 @@ class Trainer:
         self._check_finite(not_finite(weights) or optimizer.not_finite)
         randomness = self.processes.gather([checkpoint.random_state()])
         if self.processes.first:
-            checkpoint.save(
-                self.run.checkpoints, lambda folder: self.save(folder, weights), optimizer, randomness,
-                self.counters, keep=self.config.save_total_limit,
-            )  # fmt: skip
+            self.writer.wait()  # no two copies of all weights
+            counters, keep = deepcopy(self.counters), self.config.save_total_limit
+            copy = snapshot(weights)
+            state = OptimizerState(snapshot(optimizer.tensors), optimizer.numbers)
+            self.writer.begin(
+                lambda: checkpoint.save(
+                    self.run.checkpoints, lambda folder: self.save(folder, copy), state, randomness, counters, keep=keep
+                )
+            )
         self.processes.wait()
 
     def _save_weights(self, path: Path) -> None:
         weights = self.policy.weights()
         self._check_finite(not_finite(weights))
+        self.writer.wait()  # a model is saved by one thread at a time
         if self.processes.first:
             draft = path.with_name(f".{path.name}")
             with drafting(draft, path):
