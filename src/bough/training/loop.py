@@ -74,7 +74,7 @@ class Trainer:
         self.scaler = torch.amp.GradScaler(policy.device.type, enabled=config.fp16)
         self.scaler.scale(torch.zeros((), device=policy.device))  # until then it has no scale
         self.writer = CheckpointWriter()
-        self.counters = Counters(token_budget=config.token_budget, budget=config.token_budget)
+        self.counters = Counters(token_budget=config.tokens_per_pass, budget=config.tokens_per_pass)
 
     def train(self, resume: checkpoint.Checkpoint | None = None, *, same_held_out: bool = True) -> Counters:
         """Runs the plan from its beginning or from a checkpoint (whose weights the policy must have).
@@ -119,9 +119,9 @@ class Trainer:
 
     def _restore(self, resume: checkpoint.Checkpoint) -> None:
         self.counters = resume.restore(self.optimizer, rank=self.processes.rank, count=self.processes.count)
-        if self.counters.token_budget != self.config.token_budget:
+        if self.counters.token_budget != self.config.tokens_per_pass:
             # A budget that memory forced stays until the settings ask for another.
-            self.counters.token_budget = self.counters.budget = self.config.token_budget
+            self.counters.token_budget = self.counters.budget = self.config.tokens_per_pass
         try:
             self.scaler.load_state_dict(self.counters.loss_scale or self.scaler.state_dict())
         except KeyError as error:

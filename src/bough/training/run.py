@@ -36,6 +36,7 @@ from bough.training.loading import load_policy, precision
 from bough.training.loop import Trainer
 from bough.training.origin import Origin
 from bough.training.source import PlannedSource, Source
+from bough.training.token_budget import choose_budget
 
 log = logging.getLogger(__name__)
 # Settings that do not change what is computed.
@@ -96,6 +97,9 @@ class Run(Generic[C]):
         if self.resumed and processes.device.type == "cpu":
             bit_exact.warn_if_runs_differ()
         self.start, self.config = start_adapter(config)
+        if config.token_budget is None:
+            budget = _budget_before(folder, self.resumed) or choose_budget(self.config, processes)
+            self.config = self.config.model_copy(update={"token_budget": budget})
         if processes.first and config.resume and folder.config.exists():
             _report_changes(folder, self.config, self.resumed)
         self.builder = load_call_builder(
@@ -165,7 +169,7 @@ class Run(Generic[C]):
         reload: Callable[[], Policy] | None = None
         if self.resumed and not config.use_lora:
             reload = partial(self._initial_policy, method.temperature)
-        trainer.reference.compute(calls, config.token_budget, self.folder.cache, name, start=reload)
+        trainer.reference.compute(calls, config.tokens_per_pass, self.folder.cache, name, start=reload)
 
     def finish(self, counters: Counters, ledgers: list[dict[str, Any]]) -> Trained:
         """Writes the ledgers and the report."""
@@ -220,6 +224,12 @@ def _newest_checkpoint(folder: RunDir, config: TrainingConfig) -> Checkpoint | N
         return None
     found[-1].check()
     return found[-1]
+
+
+def _budget_before(folder: RunDir, resumed: Checkpoint | None) -> int | None:
+    """The token budget that was chosen when a resumed run began: it decides what is computed together."""
+    before = YamlFile.read(folder.config).values.get("token_budget") if resumed and folder.config.exists() else None
+    return before if isinstance(before, int) else None
 
 
 def _report_changes(folder: RunDir, config: TrainingConfig, resumed: Checkpoint | None) -> None:
