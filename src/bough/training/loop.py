@@ -32,6 +32,7 @@ from bough.training.counters import Counters
 from bough.training.metrics_file import MetricsFile
 from bough.training.optimizer import learning_rate, make_optimizer
 from bough.training.optimizer_state import OptimizerState, not_finite
+from bough.training.packing import PackedBatch, Packer
 from bough.training.source import Batch, PausedError, Source
 from bough.training.step import Gradient, Step
 
@@ -74,6 +75,7 @@ class Trainer:
         self.scaler = torch.amp.GradScaler(policy.device.type, enabled=config.fp16)
         self.scaler.scale(torch.zeros((), device=policy.device))  # until then it has no scale
         self.writer = CheckpointWriter()
+        self.packer = Packer(source, policy, method, self.processes, share=config.share)
         self.counters = Counters(token_budget=config.tokens_per_pass, budget=config.tokens_per_pass)
 
     def train(self, resume: checkpoint.Checkpoint | None = None, *, same_held_out: bool = True) -> Counters:
@@ -133,7 +135,7 @@ class Trainer:
     def _next_batch(self) -> Batch | None:
         """What the next step learns from. Where the source pauses the run, a checkpoint is saved first."""
         try:
-            return self.source.batch(self.counters.step)
+            return self.packer.batch(self.counters.step, self.counters.budget)
         except PausedError:
             self._save_checkpoint()
             raise
@@ -145,7 +147,7 @@ class Trainer:
         rate = self._learning_rate(number)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
-        found = self._gradient(examples)
+        found = self._gradient(examples, batch)
         if not self.policy.sharded:
             self.processes.sum_gradients(self.policy.parameters())
         loss, metrics = self.processes.sum_metrics(found.loss, found.metrics)
@@ -195,12 +197,15 @@ class Trainer:
             log.warning("Step %d changed nothing: its gradients overflow in float16. Its batch is skipped.", step)
         return norm
 
-    def _gradient(self, examples: Sequence[Example]) -> Gradient:
+    def _gradient(self, examples: Sequence[Example], batch: Batch) -> Gradient:
         """The gradient of a step; where memory runs out, computed again with half the token budget."""
         denominator = self.processes.sum(sum(map(self.method.amount, examples)))
-        parts = [part for example in examples for part in self.method.parts(example)]
+        if isinstance(batch, PackedBatch) and batch.laid_out and batch.budget == self.counters.budget:
+            laid_out = batch.laid_out
+        else:
+            laid_out = self._laid_out([part for example in examples for part in self.method.parts(example)])
         try:
-            return self._computed(parts, denominator, backward=True)
+            return self._computed(laid_out, denominator, backward=True)
         except torch.cuda.OutOfMemoryError as error:
             if self.policy.sharded:  # the others wait in the middle of a pass, and cannot be joined there
                 raise self._out_of_memory() from error
@@ -213,12 +218,14 @@ class Trainer:
         self.optimizer.zero_grad()
         torch.cuda.empty_cache()
         try:
-            return self._computed(parts, denominator, backward=True)
+            return self._computed(self._laid_out(laid_out.parts), denominator, backward=True)
         except torch.cuda.OutOfMemoryError as error:
             raise self._out_of_memory() from error
 
-    def _computed(self, parts: Sequence[Example], denominator: float, *, backward: bool) -> Gradient:
-        step = Step(self.policy, self.method, parts, budget=self.counters.budget, share=self.config.share)
+    def _laid_out(self, parts: Sequence[Example]) -> Step:
+        return Step(self.policy, self.method, parts, budget=self.counters.budget, share=self.config.share)
+
+    def _computed(self, step: Step, denominator: float, *, backward: bool) -> Gradient:
         return step.run(denominator, self.reference, backward=backward, loss_scale=self.scaler.get_scale())
 
     def _evaluate(self) -> Values:
@@ -227,7 +234,7 @@ class Trainer:
         examples = self.processes.share(list(self.held_out))
         denominator = self.processes.sum(sum(map(self.method.amount, examples)))
         parts = [part for example in examples for part in self.method.parts(example)]
-        found = self._computed(parts, denominator, backward=False)
+        found = self._computed(self._laid_out(parts), denominator, backward=False)
         self.policy.train()
         loss, metrics = self.processes.sum_metrics(found.loss, found.metrics)
         best = math.inf if self.counters.best_loss is None else self.counters.best_loss

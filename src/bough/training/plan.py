@@ -79,6 +79,10 @@ class Plan:
             self._lay_out()
         return self._steps[number]
 
+    def laid_out(self, number: int) -> bool:
+        """Whether step `number` is fixed already: laying out its epoch needs to know how the one before went."""
+        return 0 <= number < min(len(self._steps), self.num_steps)
+
     def ends_epoch(self, number: int) -> bool:
         """Whether step `number` is the last of its epoch. The last of all need not be: a run may be made longer."""
         return self[number] is self._steps[-1] and self._laid_out == self[number].epoch + 1

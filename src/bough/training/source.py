@@ -105,6 +105,9 @@ class PlannedSource:
         planned = self.plan[step]
         return Batch([self.examples[i] for i in planned.examples], planned.epoch)
 
+    def knows(self, step: int) -> bool:
+        return self.plan.laid_out(step)
+
     def ends_epoch(self, step: int) -> bool:
         return self.plan.ends_epoch(step)
 
