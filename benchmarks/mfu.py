@@ -83,7 +83,7 @@ def trained(
         run = RunDir(folder)
         run.create(config)
         trainer = Trainer(policy, method, source, config, run, lambda path, _: path.mkdir(), report=report)
-        trainer._train(None, same_held_out=True)
+        trainer.train()
     flops = tokens = 0
     for step in range(options.warm_up, options.warm_up + options.steps):
         parts = [part for example in source.batch(step).examples for part in method.parts(example)]

@@ -105,7 +105,7 @@ class Plan:
         )
 
     def _length(self, level: int) -> int:
-        return -(-len(self._share(level)) // self.batch_size)
+        return -(-self._num_kept(level) // self.batch_size)
 
     def _lay_out(self) -> None:
         epoch = self._laid_out
@@ -117,11 +117,15 @@ class Plan:
         self._laid_out += 1
 
     def _share(self, level: int) -> list[int]:
-        """The easiest share of the examples, at least one, in their own order."""
-        count = len(self.difficulty)
-        ratio = self.curriculum.ratio(level) if self.curriculum else 1.0
-        kept = max(1, round(count * ratio))
+        """The easiest share of the examples, in their own order."""
+        count, kept = len(self.difficulty), self._num_kept(level)
+        if kept == count:
+            return list(range(count))
         return sorted(sorted(range(count), key=lambda i: (self.difficulty[i], i))[:kept])
+
+    def _num_kept(self, level: int) -> int:
+        ratio = self.curriculum.ratio(level) if self.curriculum else 1.0
+        return max(1, round(len(self.difficulty) * ratio))
 
 
 def _in_clusters(chosen: list[int], clusters: Sequence[Hashable], rng: random.Random) -> list[int]:
