@@ -35,6 +35,7 @@ def large(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """Every file counts as large, there are three workers, and the cache is this folder."""
     monkeypatch.setattr(examples, "LARGE", 0)
     monkeypatch.setattr(preparation, "num_workers", lambda: 3)
+    monkeypatch.setattr(preparation, "AHEAD", 1)
     monkeypatch.setattr("bough.trajectories.reader.ROWS_AT_ONCE", 2)
     monkeypatch.setenv("BOUGH_CACHE", str(tmp_path / "cache"))
     return tmp_path

@@ -8,6 +8,7 @@ outcome does not depend on the number of workers.
 from __future__ import annotations
 
 import ctypes
+import gc
 import logging
 import multiprocessing
 import os
@@ -135,6 +136,7 @@ def _begin(preparation: Preparation[Any], parent: int) -> None:
         os._exit(1)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     logging.disable()
+    gc.freeze()  # its collector leaves alone, and so does not copy, what the parent has loaded
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # a text at a time leaves nothing to share out to threads
     _PREPARATION[:] = [preparation]
 
