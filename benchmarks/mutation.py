@@ -3,8 +3,8 @@
     python benchmarks/mutation.py --per-module 10 > benchmarks/results/mutation.md
 
 Each mutant is one change (a comparison, a sign, a constant, min for max, a dropped abs or
-detach, …) in a copy of the repository; the module's own test file runs against it until the
-first failure. The sample is the same for the same seed. Children are forked from a process
+detach, …) in a copy of the repository; the module's own tests run against it until the first
+failure. The sample is the same for the same seed. Children are forked from a process
 that has loaded torch and pytest, so a mutant costs a second or two.
 """
 
@@ -28,11 +28,13 @@ from mutants import Mutant, mutants
 
 ROOT = Path(__file__).parents[1]
 MODULES = [
-    *(f"methods/{name}" for name in ("advantages", "averaging", "base", "dpo", "grpo", "sft")),
-    *(f"trees/{name}" for name in ("build", "partition", "pack", "attend")),
-    *(f"evaluation/{name}" for name in ("intervals", "paired", "gate", "sequential", "comparison")),
-    *(f"evaluation/{name}" for name in ("power", "success")),
+    *(f"methods/{name}" for name in ("advantages", "averaging", "base", "dpo", "grpo", "sft", "surrogate")),
+    *(f"trees/{name}" for name in ("build", "partition", "pack", "attend", "layers")),
+    *(f"evaluation/{name}" for name in ("distributions", "intervals", "paired", "gate", "sequential", "comparison")),
+    *(f"evaluation/{name}" for name in ("power", "success", "pass_at_k", "outcomes")),
 ]
+# Functions that are tested as parts of what is made of them.
+TESTED_WITH = {"methods/surrogate": ["tests/methods/test_grpo.py"]}
 # What tests and package take longest to load. The package itself is loaded by each child, from its copy.
 PRELOADED = (
     "torch", "transformers", "transformers.modeling_layers", "peft", "pydantic", "rich.progress", "scipy.stats",
@@ -113,7 +115,7 @@ def copy_repository(target: Path) -> None:
             copy.write_bytes(source.read_bytes())
 
 
-def run_tests(copy: Path, test: str, timeout_s: float) -> str:
+def run_tests(copy: Path, tests: list[str], timeout_s: float) -> str:
     """`passed`, `failed` or `timed out`, from a child that imports the package afresh."""
     child = os.fork()
     if child == 0:
@@ -127,7 +129,7 @@ def run_tests(copy: Path, test: str, timeout_s: float) -> str:
         sys.dont_write_bytecode = True
         import pytest
 
-        os._exit(int(pytest.main(["-x", "-q", "-p", "no:cacheprovider", "--hypothesis-seed=0", test])))
+        os._exit(int(pytest.main(["-x", "-q", "-p", "no:cacheprovider", "--hypothesis-seed=0", *tests])))
     end = time.monotonic() + timeout_s
     while time.monotonic() < end:
         done, status = os.waitpid(child, os.WNOHANG)
@@ -140,18 +142,18 @@ def run_tests(copy: Path, test: str, timeout_s: float) -> str:
 
 
 def try_module(copy: Path, module: str, count: int, seed: int) -> Result:
-    source, test = copy / "src" / "bough" / f"{module}.py", _test_of(module)
+    source, tests = copy / "src" / "bough" / f"{module}.py", _tests_of(module)
     original = source.read_text(encoding="utf-8")
     known = mutants(original)
     result = Result(module, len(known))
     begin = time.monotonic()
-    fate = run_tests(copy, test, 300)
-    assert fate == "passed", f"{test} does not pass before anything is changed: {fate}"
+    fate = run_tests(copy, tests, 300)
+    assert fate == "passed", f"{' '.join(tests)} does not pass before anything is changed: {fate}"
     timeout_s = 60 + 10 * (time.monotonic() - begin)  # for endless loops only: the machine may be busy
     chosen = random.Random(f"{seed} {module}").sample(known, min(count, len(known)))
     for mutant in sorted(chosen, key=lambda mutant: mutant.line):
         source.write_text(mutant.source, encoding="utf-8")
-        fate = run_tests(copy, test, timeout_s)
+        fate = run_tests(copy, tests, timeout_s)
         print(f"{module}:{mutant.line} {mutant} {fate}", file=sys.stderr, flush=True)
         if fate == "passed":
             fate = "survived" if _why(mutant) is None else "equivalent"
@@ -166,9 +168,12 @@ def _why(mutant: Mutant) -> str | None:
     return EQUIVALENT.get((mutant.text, str(mutant)))
 
 
-def _test_of(module: str) -> str:
+def _tests_of(module: str) -> list[str]:
+    """The test files that begin with the module's name, such as `test_grpo_examples.py`, and those named above."""
     folder, _, name = module.rpartition("/")
-    return f"tests/{folder}/test_{name}.py"
+    found = list((ROOT / "tests" / folder).glob(f"test_{name}*.py"))
+    assert found, f"{module} has no tests of its own"
+    return sorted(str(path.relative_to(ROOT)) for path in found) + TESTED_WITH.get(module, [])
 
 
 def report(results: list[Result], count: int, seed: int) -> Iterator[str]:

@@ -102,8 +102,9 @@ def theirs(model: Any, played: list[Script], answer: int) -> int:
 
 def step_time(engine: LocalEngine) -> str:
     """How long a step takes in which all draw, by itself: the largest graph, played again; and its draw alone."""
-    graphs = getattr(engine.worker.runner, "_graphs", None)
-    if graphs is None:
+    runner: Any = engine.worker.runner
+    graphs = getattr(runner, "_draws", None) or getattr(runner, "_graphs", None)
+    if not isinstance(graphs, Graphs):
         return ""
     shape = max(graphs._recorded)
     with engine.reader.reading():
@@ -113,7 +114,7 @@ def step_time(engine: LocalEngine) -> str:
         step_ms = seconds_of(lambda: graphs(*shape), warm_up=3, times=20) * 1e3
         draw_ms = seconds_of(drawing, warm_up=3, times=20) * 1e3
         kernels(lambda: graphs(*shape))
-    return f"; a step for {shape[0]} takes {step_ms:.1f} ms, {draw_ms:.2f} of it the draw"
+    return f"; a graph for {shape[0]} takes {step_ms:.1f} ms; a draw by itself {draw_ms:.2f}"
 
 
 def kernels(step: Callable[[], object]) -> None:
@@ -224,6 +225,8 @@ def main() -> None:
     parser.add_argument("--answer", type=int, default=24, help="tokens of each answer")
     parser.add_argument("--length", type=int, default=None, help="the longest episode, in tokens")
     parser.add_argument("--compile", action="store_true", help="also with compiled layers")
+    parser.add_argument("--rows", action="store_true", help="also with a row for each episode instead of pages")
+    parser.add_argument("--alone", action="store_true", help="without transformers' generate")
     parser.add_argument("--eager", action="store_true", help="also without CUDA graphs")
     parser.add_argument("--unshared", action="store_true", help="also with no prefix shared between episodes")
     parser.add_argument("--output", type=Path, help="a Markdown file to which the result is added")
@@ -249,7 +252,10 @@ def main() -> None:
         worth, schedule.WORTH_SHARING = schedule.WORTH_SHARING, 1 << 60
         play_ours(report, "Bough, nothing shared between episodes", policy, played, options.answer, **usual)
         schedule.WORTH_SHARING = worth
-    play_theirs(report, model, played, options.answer)
+    if options.rows:
+        play_ours(report, "Bough, rows", policy, played, options.answer, layout="rows", **usual)
+    if not options.alone:
+        play_theirs(report, model, played, options.answer)
     if options.compile:
         play_ours(report, "Bough, compiled", policy, played, options.answer, compile=True, **usual)
     report.write()

@@ -14,6 +14,11 @@ import pytest
 
 from bough import bit_exact
 
+# Processes that run tests beside each other share the cores. More threads than cores spin while they wait.
+PROCESSES = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+if PROCESSES > 1:
+    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // PROCESSES)))
+
 if find_spec("hypothesis") is not None:  # vLLM's environment has no need of it
     from hypothesis import HealthCheck, settings
 
@@ -23,20 +28,25 @@ if find_spec("hypothesis") is not None:  # vLLM's environment has no need of it
 
 # They take long though their tests are few. They start first, so that none is left over for one process at the end.
 SLOWEST = (
-    "test_readme.py",
+    "training/test_processes.py",
     "training/test_resume.py",
     "training/test_train.py",
-    "training/test_processes.py",
+    "online/test_online.py",
     "docs/test_guides.py",
     "docs/test_tutorials.py",
     "runs/test_kills.py",
     "sandbox/test_as_ordinary_user.py",
-    "trajectories/test_writer.py",
-    "curation/test_counterfactual.py",
     "models/test_tiny.py",
-    "engines/local/test_reader.py",
+    "test_model_text.py",
+    "curation/test_counterfactual.py",
+    "commands/test_collect.py",
+    "trajectories/test_writer.py",
+    "api/test_stranger.py",
     "viewer/test_hostile_folders.py",
     "test_macos.py",
+    "test_readme.py",
+    "models/test_smollm2.py",
+    "engines/local/test_reader.py",
 )
 ALONE = f"""
 import os

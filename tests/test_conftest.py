@@ -13,6 +13,7 @@ from tests.conftest import SLOWEST
 
 TESTS = {
     "test_a.py": """
+import os
 import pytest
 
 @pytest.mark.parametrize("number", range(3))
@@ -24,7 +25,10 @@ def test_b():
     pass
 
 def test_c():
-    pass
+    processes = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    threads = int(os.environ.get("OMP_NUM_THREADS", "0"))
+    assert processes * threads <= max(processes, os.cpu_count())
+    assert bool(threads) == (processes > 1)
 """,
     "test_b.py": "import pytest\npytest.importorskip('no_such_module', reason='no such module')\n",
 }
@@ -45,7 +49,9 @@ def run(folder: Path, *words: str, ignore_interrupts: bool = False) -> subproces
     command = [sys.executable, "-m", "pytest", "-q", "-p", "tests.conftest", *words, str(folder)]
     if ignore_interrupts:
         command = ["/bin/sh", "-c", 'trap "" INT && exec "$@"', "sh", *command]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
+    ours = ("PYTEST_XDIST", "OMP_NUM_THREADS")  # of the processes in which these tests run
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
+    environment["PYTHONPATH"] = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
     return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=120)
 
 
@@ -68,7 +74,7 @@ def test_programs_can_be_interrupted_in_a_run_that_a_shell_started_in_the_backgr
     assert done.returncode == 0, done.stdout
 
 
-def test_the_slowest_files_start_first(tmp_path: Path):
+def test_the_slowest_files_start_first():
     assert all((ROOT / "tests" / name).is_file() for name in SLOWEST)
     one = "runs/test_kills.py"
     files = [f"{ROOT}/tests/{name}" for name in ("test_ledger.py", one)]

@@ -69,3 +69,50 @@ def test_an_interrupt_cancels_the_work_and_lets_it_clean_up():
     finally:
         loop.close()
     assert cleaned_up and time.monotonic() - began < 10
+
+
+def test_time_that_is_not_counted_does_not_end_the_work():
+    async def waits(counted: bool) -> str:
+        async with event_loop.time_limit(0.2):
+            if counted:
+                await asyncio.sleep(0.4)
+            else:
+                with event_loop.not_counted():
+                    await asyncio.sleep(0.4)
+            return "done"
+
+    assert asyncio.run(waits(counted=False)) == "done"
+    with pytest.raises(TimeoutError):
+        asyncio.run(waits(counted=True))
+
+
+def test_the_clock_goes_on_where_it_stopped_and_stands_while_any_of_several_waits():
+    async def wait(seconds: float) -> None:
+        with event_loop.not_counted():
+            await asyncio.sleep(seconds)
+
+    async def work() -> None:
+        async with event_loop.time_limit(0.4):
+            await asyncio.sleep(0.2)
+            await asyncio.gather(wait(0.1), wait(0.5))
+            await asyncio.sleep(60)
+
+    begin = time.monotonic()
+    with pytest.raises(TimeoutError):
+        asyncio.run(work())
+    assert 0.8 < time.monotonic() - begin < 3.0
+
+
+def test_waiting_without_a_limit_or_after_it_is_over_is_allowed():
+    async def late() -> None:
+        with event_loop.not_counted():
+            await asyncio.sleep(0.1)
+
+    async def work() -> None:
+        await late()
+        async with event_loop.time_limit(5):
+            task = asyncio.create_task(late())
+            await asyncio.sleep(0)
+        await task
+
+    asyncio.run(work())

@@ -23,21 +23,26 @@ if TYPE_CHECKING:
     from bough.api.data import convert, show, stats, validate, write
     from bough.api.evaluate import Compared, Evaluation, HeldOutMeasures, compare, evaluate
     from bough.api.models import LoadedModel, TrainedModel, load
+    from bough.api.play import play
     from bough.api.publish import card, merge, push
     from bough.api.recipe import RecipeRun, run
     from bough.api.records import Facts, Records
     from bough.api.training import dpo, grpo, sft
+    from bough.api.view import Viewer, export_page, view
     from bough.config.sampling import SamplingConfig
     from bough.engines.local.engine import LocalEngine
     from bough.environments.base import Environment, EnvironmentFailedError, Observation
-    from bough.environments.tools import ToolEnvironment, ToolError, tool
+    from bough.environments.listing import ListedEnvironment, list_environments
+    from bough.environments.tool_failures import ToolError
+    from bough.environments.tools import ToolEnvironment, tool
     from bough.errors import BoughError, InputError
     from bough.methods.advantages import group_advantages
     from bough.methods.dpo import Sides, dpo_loss
-    from bough.methods.grpo import grpo_loss
     from bough.methods.sft import sft_loss
+    from bough.methods.surrogate import grpo_loss
     from bough.policy.adapters import Lora
     from bough.policy.policy import Policy
+    from bough.runs.listing import ListedRun, list_runs
     from bough.trajectories.reader import Reader, read
     from bough.trajectories.writer import Writer
     from bough.types import Call, Group, Message, Pair, Task, ToolCall, Trajectory, Turn
@@ -51,21 +56,26 @@ _HOMES = {
     "bough.api.data": ("convert", "show", "stats", "validate", "write"),
     "bough.api.evaluate": ("Compared", "Evaluation", "HeldOutMeasures", "compare", "evaluate"),
     "bough.api.models": ("LoadedModel", "TrainedModel", "load"),
+    "bough.api.play": ("play",),
     "bough.api.publish": ("card", "merge", "push"),
     "bough.api.recipe": ("RecipeRun", "run"),
     "bough.api.records": ("Facts", "Records"),
     "bough.api.training": ("dpo", "grpo", "sft"),
+    "bough.api.view": ("Viewer", "export_page", "view"),
     "bough.config.sampling": ("SamplingConfig",),
     "bough.engines.local.engine": ("LocalEngine",),
     "bough.environments.base": ("Environment", "Observation", "EnvironmentFailedError"),
-    "bough.environments.tools": ("ToolEnvironment", "ToolError", "tool"),
+    "bough.environments.listing": ("ListedEnvironment", "list_environments"),
+    "bough.environments.tool_failures": ("ToolError",),
+    "bough.environments.tools": ("ToolEnvironment", "tool"),
     "bough.errors": ("BoughError", "InputError"),
     "bough.methods.advantages": ("group_advantages",),
     "bough.methods.dpo": ("Sides", "dpo_loss"),
-    "bough.methods.grpo": ("grpo_loss",),
     "bough.methods.sft": ("sft_loss",),
+    "bough.methods.surrogate": ("grpo_loss",),
     "bough.policy.adapters": ("Lora",),
     "bough.policy.policy": ("Policy",),
+    "bough.runs.listing": ("ListedRun", "list_runs"),
     "bough.trajectories.reader": ("Reader", "read"),
     "bough.trajectories.writer": ("Writer",),
     "bough.types": ("Call", "Group", "Message", "Pair", "Task", "ToolCall", "Trajectory", "Turn"),
@@ -83,6 +93,8 @@ __all__ = [
     "Group",
     "HeldOutMeasures",
     "InputError",
+    "ListedEnvironment",
+    "ListedRun",
     "LoadedModel",
     "LocalEngine",
     "Lora",
@@ -102,6 +114,7 @@ __all__ = [
     "TrainedModel",
     "Trajectory",
     "Turn",
+    "Viewer",
     "Writer",
     "card",
     "check",
@@ -113,13 +126,17 @@ __all__ = [
     "dpo",
     "dpo_loss",
     "evaluate",
+    "export_page",
     "group_advantages",
     "groups",
     "grpo",
     "grpo_loss",
+    "list_environments",
+    "list_runs",
     "load",
     "merge",
     "pairs",
+    "play",
     "push",
     "read",
     "run",
@@ -129,6 +146,7 @@ __all__ = [
     "stats",
     "tool",
     "validate",
+    "view",
     "write",
 ]
 

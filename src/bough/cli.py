@@ -100,6 +100,9 @@ def _run(name: str, arguments: list[str]) -> int:
             parser.print_help()
             return 0
         config = flags.parse(config_class, parser, arguments)
+        from bough.commands.inputs import check_inputs
+
+        check_inputs(config)  # before the command's own imports, which may take seconds
         run = resolve(verb.run)
     return int(run(config) or 0)
 

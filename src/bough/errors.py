@@ -9,11 +9,14 @@ import traceback
 from collections.abc import Iterable
 from pathlib import Path
 
+# Words that a message lists; of more than that only the nearest.
+MAX_LISTED, NEAREST = 12, 3
 # Frames of user code that an error shows, innermost last.
 MAX_FRAMES = 5
 MAX_DEPTH = 1000
 # An exception may carry a whole web page; its text is kept in records.
 MAX_MESSAGE = 2000
+MAX_NAME = 80
 OURS = str(Path(__file__).parent) + os.sep
 PACKAGES = tuple({sysconfig.get_path(name) + os.sep for name in ("purelib", "platlib")})
 STANDARD_LIBRARY = sysconfig.get_path("stdlib") + os.sep
@@ -30,9 +33,9 @@ class InputError(BoughError, ValueError):
 
     exit_code = 2
 
-    def __init__(self, message: str, problems: Iterable[str] = ()) -> None:
-        self.problems = list(problems)
-        lines = [message, *(f"  - {problem}" for problem in self.problems)]
+    def __init__(self, message: str, problems: Iterable[str] = (), *, hint: str = "") -> None:
+        self.message, self.problems = message, list(problems)
+        lines = [message, *(f"  - {problem}" for problem in self.problems), *([hint] if hint else [])]
         super().__init__("\n".join(lines))
 
 
@@ -48,7 +51,7 @@ class RowError(ValueError):
 
 
 def did_you_mean(word: str, allowed: Iterable[str]) -> str:
-    """The end of a message: "; did you mean X?", or the allowed words if none is close.
+    """The end of a message: "; did you mean X?", or the allowed words if none is close (of many, the nearest).
 
     Initials count as close: lr is learning_rate.
     """
@@ -58,6 +61,9 @@ def did_you_mean(word: str, allowed: Iterable[str]) -> str:
     close = close or [one for one in map(_plain, allowed) if _plain(word) == "".join(p[:1] for p in one.split("_"))]
     if close:
         return f"; did you mean {' or '.join(plain[one] for one in close)}?"
+    if len(allowed) > MAX_LISTED:
+        nearest = difflib.get_close_matches(_plain(word), plain, n=NEAREST, cutoff=0.0)
+        return f"; the nearest are {', '.join(plain[one] for one in nearest)}"
     return f"; allowed: {', '.join(allowed)}" if allowed else ""
 
 
@@ -79,21 +85,41 @@ def describe_failure(what: str, error: BaseException) -> str:
 
     Files are named relative to the working directory or by their last two parts: the text is also kept in records.
     """
+    return with_frames(f"{what} raised {exception_line(error)}", error)
+
+
+def with_frames(text: str, error: BaseException) -> str:
+    """A text with the place in the author's code that raised `error`, and the author's frames below it."""
     frames = _author_frames(error)[-MAX_FRAMES:]
-    message = _message(error)
-    said = f"{type(error).__name__}: {message}" if message else type(error).__name__
     place = f" ({short_path(frames[-1].filename)}:{frames[-1].lineno})" if frames else ""
     lines = [f"  {short_path(frame.filename)}:{frame.lineno} in {frame.name}: {frame.line}" for frame in frames]
-    return "\n".join([f"{what} raised {said}{place}", *lines])
+    return "\n".join([f"{text}{place}", *lines])
 
 
-def _message(error: BaseException) -> str:
+def innermost_place(error: BaseException) -> str | None:
+    """File and line in the author's code where an exception was raised; None where no frame is the author's."""
+    frames = _author_frames(error)
+    return f"{short_path(frames[-1].filename)}:{frames[-1].lineno}" if frames else None
+
+
+def exception_line(error: BaseException, max_length: int = MAX_MESSAGE) -> str:
+    """The type of an exception and its text."""
+    message = exception_text(error, max_length)
+    return f"{type_name(error)}: {message}" if message else type_name(error)
+
+
+def type_name(error: BaseException) -> str:
+    """The name of an exception's type, cut where it is long: programs of agents define their own."""
+    return type(error).__name__[:MAX_NAME]
+
+
+def exception_text(error: BaseException, max_length: int = MAX_MESSAGE) -> str:
     """The text of an exception, cut where it is long. Writing it runs the author's code, which may fail again."""
     try:
         text = str(error)
     except Exception as failure:
         return f"its message cannot be shown: __str__ raised {type(failure).__name__}"
-    return text if len(text) <= MAX_MESSAGE else f"{text[:MAX_MESSAGE]} … ({len(text):,} characters)"
+    return text if len(text) <= max_length else f"{text[:max_length]} … ({len(text):,} characters)"
 
 
 def _author_frames(error: BaseException) -> list[traceback.FrameSummary]:
@@ -105,10 +131,12 @@ def _author_frames(error: BaseException) -> list[traceback.FrameSummary]:
     outside = (OURS, STANDARD_LIBRARY, *PACKAGES)
     users = [frame for frame in frames if not frame.filename.startswith(outside)]
     worlds = [frame for frame in frames if frame.filename.startswith(f"{OURS}worlds{os.sep}")]
-    return users or [frame for frame in installed if not frame.filename.startswith(OURS)] or worlds
+    shown = users or [frame for frame in installed if not frame.filename.startswith(OURS)] or worlds
+    # Python itself raises some exceptions from the author's, such as RuntimeError from StopIteration.
+    return shown or (_author_frames(error.__cause__) if error.__cause__ is not None else [])
 
 
-def short_path(file: str | Path) -> str:
+def short_path(file: str | os.PathLike[str]) -> str:
     """A path as messages and records show it: relative to the working directory, or its last two parts."""
     path = Path(file)
     try:

@@ -2,14 +2,18 @@
 
 asyncio refuses to start a second loop in a thread that has one. There the loop of a
 `LoopRunner` gets a thread of its own, and the caller waits for it.
+
+`time_limit` is `asyncio.timeout` with a clock that `not_counted` stops: work that waits for
+something shared, such as a sandbox, must not be ended because others use it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Coroutine
+from collections.abc import AsyncIterator, Coroutine, Iterator
 from concurrent.futures import CancelledError, ThreadPoolExecutor
+from contextvars import ContextVar
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -70,3 +74,55 @@ def _loop_is_running() -> bool:
     except RuntimeError:
         return False
     return True
+
+
+class _Limit:
+    """A time-out whose clock stands still while anything that it covers waits."""
+
+    def __init__(self, timeout: asyncio.Timeout) -> None:
+        self.loop = asyncio.get_running_loop()
+        self._timeout, self._waits, self._left_s = timeout, 0, 0.0
+
+    def stop(self) -> None:
+        end = self._timeout.when()
+        if not self._waits and end is not None:
+            self._left_s = end - self.loop.time()
+            self._set(None)
+        self._waits += 1
+
+    def resume(self) -> None:
+        self._waits -= 1
+        if not self._waits:
+            self._set(self.loop.time() + self._left_s)
+
+    def _set(self, end: float | None) -> None:
+        with contextlib.suppress(RuntimeError):  # it expires already, or is over and a task of it still runs
+            self._timeout.reschedule(end)
+
+
+_limit: ContextVar[_Limit | None] = ContextVar("limit", default=None)
+
+
+@contextlib.asynccontextmanager
+async def time_limit(seconds: float) -> AsyncIterator[None]:
+    """Raises TimeoutError after `seconds`, not counting the time inside `not_counted`."""
+    async with asyncio.timeout(seconds) as timeout:
+        token = _limit.set(_Limit(timeout))
+        try:
+            yield
+        finally:
+            _limit.reset(token)
+
+
+@contextlib.contextmanager
+def not_counted() -> Iterator[None]:
+    """Time that does not count towards the `time_limit` around it, if there is one on this event loop."""
+    limit = _limit.get()
+    if limit is None or limit.loop is not asyncio.get_running_loop():
+        yield
+        return
+    limit.stop()
+    try:
+        yield
+    finally:
+        limit.resume()

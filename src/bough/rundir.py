@@ -5,10 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
+
+import yaml
 
 from bough.config.base import Config
 from bough.disk import locked, remove, write_atomically
 from bough.errors import InputError
+from bough.paths import without_absolute, working_directory
 
 
 class RunDir:
@@ -31,12 +35,22 @@ class RunDir:
         return self.path / f"bad-batch-{step}.jsonl"
 
     def create(self, config: Config) -> None:
-        """Creates the folder and writes the resolved settings into it."""
+        """Creates the folder and writes the resolved settings into it, without absolute paths."""
+        settings = yaml.safe_dump(self.recorded(config.model_dump(mode="json")), sort_keys=False, allow_unicode=True)
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            write_atomically(self.config, config.to_yaml())
+            write_atomically(self.config, settings)
         except OSError as error:
             raise self._unusable(error) from None
+
+    def recorded(self, settings: dict[str, Any]) -> dict[str, Any]:
+        """Settings as the run folder keeps them.
+
+        The folder itself is left out if it is far from the working directory: relative to
+        itself it would be ".", and --config with that file would write into the working directory.
+        """
+        values: dict[str, Any] = without_absolute(settings, *working_directory(), self.path.absolute())
+        return {key: value for key, value in values.items() if value != "." or settings[key] == "."}
 
     @contextmanager
     def locked(self) -> Iterator[None]:

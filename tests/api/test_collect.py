@@ -2,6 +2,7 @@
 
 import asyncio
 import tempfile
+import time
 from pathlib import Path
 
 import pytest
@@ -34,6 +35,18 @@ def test_rewards_are_functions_and_end_up_on_disk_too(tmp_path: Path):
     assert list(bough.read(tmp_path / "x" / "trajectories.jsonl")) == list(played)
     again = bough.collect("expert", WriteLetter, tasks=3, rewards=[length], output=tmp_path / "x")
     assert len(again) == 3 and again.report["episodes_this_run"] == 1
+
+
+def test_a_reward_that_hangs_is_an_error_and_the_episodes_are_kept(tmp_path: Path):
+    def judge(trajectory: bough.Trajectory) -> float:
+        time.sleep(60)
+        return 1.0
+
+    settings = {"tasks": 2, "output": tmp_path / "x", "step_timeout_s": 5.0}
+    with pytest.raises(bough.BoughError, match=r"the reward judge took longer than 5 s \(.*test_collect\.py:\d+"):
+        bough.collect("expert", WriteLetter, rewards=[judge], **settings)
+    again = bough.collect("expert", WriteLetter, rewards=[length], **settings)
+    assert len(again) == 2 and again[0].rewards["length"] == 1.0 and again.report["episodes"] == 2
 
 
 def test_a_loaded_model_plays_with_the_weights_of_the_moment():

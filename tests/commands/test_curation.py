@@ -1,5 +1,6 @@
 import asyncio
 import json
+import time
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -18,9 +19,16 @@ from tests.environments.worlds import Counting
 
 COUNTING = "tests.environments.worlds:Counting"
 
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
 
 def short_reward(trajectory: Trajectory) -> float:
     return 1.0 / len(trajectory.turns)
+
+
+def hanging_reward(trajectory: Trajectory) -> float:
+    time.sleep(60)
+    return 1.0
 
 
 @pytest.fixture(scope="module")
@@ -167,7 +175,7 @@ def test_a_world_that_is_not_installed_stops_only_what_needs_it(collection: Path
     ("words", "said"),
     [
         (["demos", "nowhere", "-o", "x.jsonl"], "nowhere: there is no such file or folder"),
-        (["demos", "nowhere", "-o", "x.json"], "must end in .jsonl"),
+        (["demos", str(EXAMPLES / "household.jsonl"), "-o", "x.json"], "must end in .jsonl"),
         (["pairs", "nowhere", "-o", "x.jsonl", "--caps", "loop=-3"], "caps"),
         (["pairs", "nowhere", "-o", "x.jsonl", "--shares", "loop"], "must be written as reason=number"),
         (["groups", "nowhere", "-o", "x.jsonl", "--rewards", "outcome=much"], "it must be a number"),
@@ -183,3 +191,14 @@ def test_nothing_found_is_said_with_its_reasons_and_nothing_is_written(tmp_path:
     write_experts(file, list(islice(Counting.tasks(None), 2)))
     code, _, err = run(capsys, "pairs", file, "-o", tmp_path / "pairs.jsonl")
     assert code == 2 and "2 only_successes" in err and [path.name for path in tmp_path.iterdir()] == ["successes.jsonl"]
+
+
+@pytest.mark.parametrize("command", ["groups", "demos"])
+def test_a_reward_that_hangs_ends_the_command_and_leaves_no_file(
+    command: str, collection: Path, tmp_path: Path, capsys: Any
+):
+    output = tmp_path / "out.jsonl"
+    words = ["--rewards", f"{__name__}:hanging_reward=1", "--reward-timeout-s", "0.2"]
+    code, _, err = run(capsys, command, collection, "-o", output, *words)
+    assert code == 1 and "the reward hanging_reward took longer than 0.2 s (" in err and "test_curation.py:" in err
+    assert not output.exists() and (collection / "trajectories.jsonl").exists()

@@ -6,7 +6,7 @@ import pytest
 
 from bough.cli import main
 
-EXAMPLES = Path(__file__).parents[2] / "examples"
+EXAMPLES, SAMPLES = Path(__file__).parents[2] / "examples", Path(__file__).parents[1] / "samples"
 
 
 def test_eval_prints_and_writes_the_numbers(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
@@ -37,7 +37,7 @@ def test_pairs_are_compared_over_the_reference_that_an_adapter_was_trained_again
         return found
 
     sft, dpo = tmp_path / "sft", tmp_path / "dpo"
-    train = ["--train-file", str(EXAMPLES / "household.jsonl"), "--max-steps", "4", "--learning-rate", "2e-2"]
+    train = ["--train-file", str(SAMPLES / "trl_messages.jsonl"), "--max-steps", "4", "--learning-rate", "2e-2"]
     assert main(["sft", "--model", "tiny", *train, "--output-dir", str(sft)]) == 0
     # Steps too small to change a weight: on the reference, which is the SFT adapter, nothing is gained.
     train = ["--train-file", str(pairs), "--max-steps", "1", "--learning-rate", "1e-30"]
@@ -51,7 +51,7 @@ def test_pairs_are_compared_over_the_reference_that_an_adapter_was_trained_again
     assert "elsewhere is not in a run folder, so it is not known what it was trained from" in caplog.text
     shutil.rmtree(sft)
     assert "preference_accuracy_over_reference" not in measured(dpo / "final")
-    assert f"{sft / 'final'}, the adapter that {dpo} started from, is not there or has changed since" in caplog.text
+    assert f"../sft/final, the adapter that {dpo} started from, is not there or has changed since" in caplog.text
 
 
 COUNTING = ["--environment", "tests.environments.worlds:Counting"]

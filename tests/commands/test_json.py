@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from bough.cli import main
+from bough.training.metrics_file import MetricsFile
 
 COUNTING = ["--environment", "tests.environments.worlds:Counting"]
 HELD_OUT = Path(__file__).parents[2] / "examples" / "household-pairs-held-out.jsonl"
@@ -52,11 +53,59 @@ def test_a_recipes_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     )
     environment = f"defaults.environment={COUNTING[1]}"
     run = tmp_path / "runs/mine"
-    assert main(["run", str(tmp_path / "mine.yaml"), "-o", str(run), "--set", environment, "--report-to", "none"]) == 0
-    capsys.readouterr()
+    command = ["run", str(tmp_path / "mine.yaml"), "-o", str(run), "--set", environment, "--report-to", "none"]
+    planned = report(capsys, *command, "--dry-run")["stages"]
+    assert [stage["command"] for stage in planned] == ["collect", "eval"] and planned[0]["settings"]["tasks"] == 2
+    played = report(capsys, *command)
     shown = report(capsys, "runs", "show", run)
+    assert shown == played
     assert [stage["record"]["finished"] for stage in shown["stages"]] == [True, True]
     assert shown["evaluations"][0]["success"] == 1 and shown["recipe"]["name"] == "mine"
     assert report(capsys, "runs", "list", tmp_path / "runs")["runs"] == [
         {"name": "mine", "made_by": "recipe mine", "progress": "2 of 2 stages", "result": "last stage: eval"}
     ]
+
+
+EXAMPLES = HELD_OUT.parent
+SHORT = ["--model", "tiny", "--max-steps", "2", "--batch-size", "2"]
+
+
+def test_training(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    sft, dpo, grpo = (tmp_path / name for name in ("sft", "dpo", "grpo"))
+    found = report(
+        capsys, "sft", *SHORT, "--train-file", EXAMPLES / "household.jsonl",
+        "--eval-file", EXAMPLES / "household.jsonl", "--eval-steps", "1", "--output-dir", sft,
+    )  # fmt: skip
+    assert found["weights"] == str(sft / "final") and found["steps"] == 2
+    held_out = [line["eval_loss"] for line in MetricsFile.read(sft / "metrics.jsonl") if "eval_loss" in line]
+    assert found["metrics"]["eval_loss"] == {"first": held_out[0], "last": held_out[1]}
+    assert found["best_eval_loss"] == min(held_out)
+    assert found["ledgers"][0]["item"] == "rows" and found["tokens_without_sharing"] >= found["tokens_computed"]
+    assert "as_json" not in (sft / "config.yaml").read_text()
+    pairs = EXAMPLES / "household-pairs.jsonl"
+    assert report(capsys, "dpo", *SHORT, "--train-file", pairs, "--output-dir", dpo)["metrics"]["accuracy"]
+    groups = Path(__file__).parents[1] / "samples" / "knowlyr_grpo.jsonl"
+    assert report(capsys, "grpo", *SHORT, "--train-file", groups, "--output-dir", grpo)["steps"] == 2
+    merged = report(capsys, "merge", sft / "final", "-o", tmp_path / "merged")
+    assert (merged["adapter"], merged["output"]) == (str(sft / "final"), str(tmp_path / "merged"))
+
+
+def test_environments(capsys: pytest.CaptureFixture[str]):
+    listed = {one["name"]: one for one in report(capsys, "env", "list")["environments"]}
+    assert {"household", "interpreter", "web"} <= set(listed)
+    shown = report(capsys, "env", "list", "household")
+    assert shown == listed["household"]
+    assert {"name": "admissible", "required": False}.items() <= next(
+        option for option in shown["options"] if option["name"] == "admissible"
+    ).items()
+    checked = report(capsys, "env", "check", COUNTING[1], "--tasks", 2)
+    assert checked == {"environment": "counting", "tasks": 2, "ok": True, "found": {}}
+    assert main(["env", "check", "tests.environments.worlds:Fragile", "--tasks", "1", "--json"]) == 2
+    assert json.loads(capsys.readouterr().out)["ok"] is False
+    assert report(capsys, "env", "setup", COUNTING[1])["needs_setup"] is False
+
+
+def test_converted_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    target = tmp_path / "pairs.jsonl"
+    found = report(capsys, "data", "convert", HELD_OUT, "--to", "bough", "-o", target)
+    assert found == {"file": str(HELD_OUT), "output": str(target), "format": "bough", "written": 5, "skipped": {}}

@@ -1,6 +1,8 @@
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from bough.cli import main
 from tests.cards import folders
 
@@ -48,3 +50,29 @@ def test_what_is_no_run_is_named(tmp_path: Path, capsys: Any):
     assert main(["run", "no-such-recipe"]) == 2
     assert "there is no recipe 'no-such-recipe'" in capsys.readouterr().err
     assert main(["runs", "list", str(tmp_path / "nowhere")]) == 2
+
+
+def test_settings_are_printed_as_in_a_recipe(tmp_path: Path, capsys: Any):
+    (tmp_path / "mine.yaml").write_text(
+        "stages:\n  - collect: {model: expert, tasks: 2, overwrite: true, max_turns: null}\n"
+    )
+    command = [
+        "run",
+        str(tmp_path / "mine.yaml"),
+        "-o",
+        str(tmp_path / "mine"),
+        "--set",
+        COUNTING,
+        "--report-to",
+        "none",
+    ]
+    assert main([*command, "--dry-run"]) == 0
+    planned = capsys.readouterr().out
+    assert "    overwrite: true\n" in planned and "    max_turns: null\n" in planned
+    assert main(command) == 0
+    capsys.readouterr()
+    assert main(["runs", "show", str(tmp_path / "mine" / "01-collect")]) == 0
+    shown = capsys.readouterr().out
+    assert "    overwrite: true\n" in shown and "    adapter: null\n" in shown
+    settings = yaml.safe_load("\n".join(line.strip() for line in shown.splitlines() if line.startswith("    ")))
+    assert settings == yaml.safe_load((tmp_path / "mine" / "01-collect" / "config.yaml").read_text())

@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from bough.config.yaml_file import MAX_BYTES, YamlFile, read_value
+from bough.config.yaml_file import MAX_BYTES, YamlFile, read_value, write_value
 from bough.errors import InputError
 
 ALIAS_BOMB = "a: &a [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
@@ -78,3 +78,15 @@ def test_a_value_of_the_command_line_has_the_same_limits():
     for text in ("[" * 5000, "&a [*a]", "!!bool x"):
         with pytest.raises(yaml.YAMLError):
             read_value(text)
+
+
+@pytest.mark.parametrize(
+    ("value", "written"),
+    [
+        (True, "true"), (None, "null"), (Path("a/b"), "a/b"), ("yes", "'yes'"), ([1, "a b"], "[1, a b]"),
+        ({"a": None}, "{a: null}"), (1e-5, "1.0e-05"), ("", "''"), ("x" * 300, "x" * 300), ([], "[]"),
+    ],
+)  # fmt: skip
+def test_a_value_is_written_as_it_is_read(value: object, written: str):
+    assert write_value(value) == written
+    assert read_value(written) == (str(value) if isinstance(value, Path) else value)

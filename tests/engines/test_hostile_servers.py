@@ -50,7 +50,9 @@ ANSWERS: dict[str, Reply] = {
     "half a surrogate pair in the tokens": Reply(
         b'{"prompt_token_ids": [1], "choices": [{"token_ids": [2], "message": {"content": "\\ud800"}}]}'
     ),
-    "half a surrogate pair in a tool call": spoken(tool_calls=[{"function": {"name": "\ud800", "arguments": "{}"}}]),
+    "half a surrogate pair in a call's id": spoken(
+        tool_calls=[{"id": "\ud800", "function": {"name": "f", "arguments": "{}"}}]
+    ),
     "half a surrogate pair in an error": Reply(b'{"error": {"message": "\\ud800 no"}}', 404),
     "NaN": logprob(float("nan")),
     "infinity": logprob(float("-inf")),

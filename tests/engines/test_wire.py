@@ -83,13 +83,21 @@ def test_structured_tool_calls_become_ours():
     assert answer.finish == "stop"
 
 
-@pytest.mark.parametrize("arguments", ['{"at": ', "[1]", '"text"'])
+DEEP = '{"at": ' + "[" * 300 + "]" * 300 + "}"
+
+
+@pytest.mark.parametrize("arguments", ['{"at": ', "[1]", '"text"', '{"at": NaN}', '{"at": "\\ud800"}', DEEP])
 def test_a_tool_call_that_cannot_be_read_stays_text(arguments):
     good = {"id": "1", "function": {"name": "a", "arguments": ""}}
     bad = {"id": "2", "function": {"name": "look", "arguments": arguments}}
     message = read({"content": "Well.", "tool_calls": [good, bad]}).message
     assert message.tool_calls == [ToolCall(name="a", id="1")]
     assert message.content == f'Well.\n<tool_call>\n{{"name": "look", "arguments": {arguments}}}\n</tool_call>'
+
+
+def test_half_a_surrogate_pair_in_a_tools_name_is_the_models_mistake():
+    message = read({"content": None, "tool_calls": [{"function": {"name": "\ud800", "arguments": "{}"}}]}).message
+    assert message.tool_calls == [] and '"name": "\\ud800"' in message.content
 
 
 @pytest.mark.parametrize("key", ["reasoning_content", "reasoning"])

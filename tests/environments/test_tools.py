@@ -5,9 +5,11 @@ from typing import Any
 import pytest
 
 from bough.cli import main
-from bough.environments.base import EnvironmentFailedError, Observation
+from bough.environments.base import Observation
 from bough.environments.isolated import Isolated
-from bough.environments.tools import ToolEnvironment, ToolError, tool
+from bough.environments.tool_failures import ToolError
+from bough.environments.tools import ToolEnvironment, tool
+from bough.errors import InputError
 from bough.speech import hermes
 from bough.types import Message, Task, ToolCall
 
@@ -138,11 +140,10 @@ def test_a_reply_without_a_call_is_invalid_unless_the_author_takes_answers():
     assert played("5", environment_class=Answering)[1].success
 
 
-def test_a_tool_that_raises_is_the_environments_failure_with_its_place():
-    with pytest.raises(
-        EnvironmentFailedError, match=r"(?s)step raised KeyError: 'missing' \(.*test_tools\.py:\d+\).* in breaks: "
-    ):
-        played(said(call("breaks")))
+def test_call_refuses_a_name_that_is_not_a_tools():
+    with pytest.raises(InputError, match=r"test_tools\.py:\d+: Counter has no tool 'ad'; the tools are add, reset"):
+        Counter(Task(id="t")).call("ad", number=1)
+    assert Counter(Task(id="t")).call("add", number=1) == hermes.call_text(call("add", number=1))
 
 
 def test_a_person_may_write_calls_as_in_python():

@@ -1,6 +1,7 @@
 import asyncio
 import json
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from bough.evaluation import contest as module
 from bough.evaluation.contest import contest, folder_name
 from bough.evaluation.intervals import wilson
 from bough.evaluation.results import Results
+from bough.models.resolve import resolve
 from bough.rollouts.agents import ExpertAgent, RandomAgent
 from bough.rollouts.collect import AllLostError
 from tests.environments.worlds import Breaking, Counting
@@ -90,6 +92,31 @@ def test_more_tasks_are_added_and_fewer_are_not_counted(tmp_path: Path):
     more = run(tmp_path, tasks=20)
     assert more.models[1].outcomes[:12] == first.models[1].outcomes and len(more.models[1].outcomes) == 20
     assert run(tmp_path).models == first.models
+
+
+def test_results_of_other_models_are_not_dropped_silently(tmp_path: Path):
+    before = run(tmp_path)
+    file = (tmp_path / "results.json").read_bytes()
+    said = r"results\.json has results of expert, which would be dropped; give all models \(--model expert random;"
+    with pytest.raises(InputError, match=said):
+        run(tmp_path, model=["random"])
+    assert (tmp_path / "results.json").read_bytes() == file
+    again = run(tmp_path, model=["random", "expert"])
+    assert {one.name for one in again.models} == {one.name for one in before.models}
+    assert [one.name for one in run(tmp_path, model=["random"], overwrite=True).models] == ["random"]
+    assert [one.name for one in run(tmp_path, model=["random", "expert"]).models] == ["random", "expert"]
+
+
+def test_a_model_is_known_by_the_label_under_which_it_was_filed(tmp_path: Path):
+    def labelled(**labels: str) -> Results:
+        return asyncio.run(contest(config(tmp_path, model=["expert"]), labels=labels))
+
+    labelled().model_copy(update={"models": [labelled().models[0].model_copy(update={"name": "mine"})]}).write(
+        tmp_path / "results.json"
+    )
+    with pytest.raises(InputError, match="results of mine"):
+        labelled()
+    assert labelled(expert="mine").models[0].name == "expert"
 
 
 def test_a_world_that_breaks_makes_no_failure(tmp_path: Path):
@@ -231,3 +258,21 @@ def test_fewer_tasks_than_were_asked_for_are_told(tmp_path: Path, capsys: Any):
     (tmp_path / "tasks.jsonl").write_text('{"id": "x", "goal": 2}\n')
     run(tmp_path / "eval", task_file=tmp_path / "tasks.jsonl", tasks=50)
     assert "50 tasks were requested; there are only 1" in capsys.readouterr().err
+
+
+def test_results_hold_no_absolute_path(tmp_path: Path):
+    folder = tmp_path / "runs" / "tiny"
+    shutil.copytree(resolve("tiny"), folder)
+    template = tmp_path / "template.jinja"
+    shutil.copy(folder / "chat_template.jinja", template)
+    config = EvalConfig(
+        model=[str(folder)], environment="tests.environments.worlds:Counting", tasks=1, max_new_tokens=2, max_turns=1,
+        chat_template=template, output=tmp_path / "eval",
+    )  # fmt: skip
+    [model] = asyncio.run(contest(config)).models
+    assert model.name.startswith("runs/tiny@") and model.settings["chat_template"] == "../template.jinja"
+    written = [file for file in (tmp_path / "eval").rglob("*") if file.suffix in (".yaml", ".json", ".jsonl")]
+    assert len(written) > 3
+    assert [file.name for file in written if str(tmp_path) in file.read_text()] == []
+    # The same evaluation is complete, not another one.
+    assert asyncio.run(contest(config)).models == [model]

@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from bough.models.digest import folder_digest
-from bough.models.names import agent_name
+from bough.models.names import agent_name, model_name
 
 
 def test_an_agent_is_its_model_its_adapter_and_the_adapters_digest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -24,3 +24,18 @@ def test_an_agent_is_its_model_its_adapter_and_the_adapters_digest(tmp_path: Pat
 )
 def test_a_model_is_named_without_its_place(model: str, name: str):
     assert agent_name(model, None) == name
+
+
+def test_a_model_is_named_without_an_absolute_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("runs/sft/final", "other/sft/final"):
+        (tmp_path / name).mkdir(parents=True)
+        (tmp_path / name / "model.safetensors").write_text(name)
+    assert [model_name(name) for name in ("smollm2", "org/name", "runs/sft/final")] == [
+        "smollm2", "org/name", "runs/sft/final"
+    ]  # fmt: skip
+    assert model_name(str(tmp_path / "runs/sft/final")) == "runs/sft/final"
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    one, two = (model_name(str(tmp_path / name / "sft/final")) for name in ("runs", "other"))
+    assert one != two and one.startswith("sft/final@") and str(tmp_path) not in one

@@ -1,6 +1,8 @@
 import json
 import shutil
+import time
 from collections import Counter
+from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -18,7 +20,7 @@ from bough.train import grpo
 from bough.training.metrics_file import MetricsFile
 from bough.training.source import PausedError
 from bough.trajectories.reader import read
-from bough.types import Group
+from bough.types import Group, Trajectory
 from tests.online import letters
 
 LETTERS = "tests.online.letters:Letters"
@@ -69,7 +71,17 @@ def test_mini_batches_and_passes_leave_the_policy_behind(tmp_path: Path):
     assert [path.name for path in sorted((tmp_path / "rollouts").iterdir())] == names
 
 
+@pytest.fixture
+def two_threads() -> Iterator[None]:
+    """Two at least, also where tests in several processes share the cores: sums must not depend on them."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(max(2, threads))
+    yield
+    torch.set_num_threads(threads)
+
+
 @pytest.mark.bit_exact
+@pytest.mark.usefixtures("two_threads")
 @pytest.mark.parametrize(("updates", "killed_behind"), [(1, 2), (2, 1), (2, 2), (2, 3)])
 def test_a_run_that_was_cut_short_ends_in_the_same_bits(tmp_path: Path, updates: int, killed_behind: int):
     whole = grpo(settings(tmp_path / "whole", updates=updates))
@@ -182,6 +194,25 @@ def test_a_world_that_breaks_for_good_stops_the_run_and_loses_nothing(tmp_path: 
     assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["step-00000002"]
     monkeypatch.setattr(letters.BrokenLater, "begin", 1000)
     assert grpo(settings(tmp_path, resume=True, **world)).counters.step == 4
+
+
+def slow_judge(trajectory: Trajectory) -> float:
+    """Hangs from the third batch on, which the policy of step 2 plays."""
+    call = trajectory.turns[0].call
+    if slow_judge.hangs and call is not None and call.policy == "step-2":  # type: ignore[attr-defined]
+        time.sleep(60)
+    return float(len(trajectory.turns[0].reply.content) % 7)
+
+
+def test_a_reward_that_hangs_stops_the_run_and_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(slow_judge, "hangs", True, raising=False)
+    judged = {"rewards": {f"{__name__}:slow_judge": 1.0}, "reward_timeout_s": 1.0, "save_steps": 100}
+    said = r"(?s)batch 2 cannot be scored: the reward slow_judge took longer than 1 s \(.*test_online\.py:\d+.*--resu"
+    with pytest.raises(PausedError, match=said):
+        grpo(settings(tmp_path, **judged))
+    assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["step-00000002"]
+    monkeypatch.setattr(slow_judge, "hangs", False)
+    assert grpo(settings(tmp_path, resume=True, **judged)).counters.step == 4
 
 
 def test_a_few_lost_episodes_are_counted_and_their_groups_go_on_without_them(

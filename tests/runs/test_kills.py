@@ -1,11 +1,9 @@
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+from tests.training.killed_run import KilledRuns
+
 RECIPE = """\
 name: killed
 model: tiny
@@ -24,27 +22,23 @@ stages:
 """
 
 
-def finish(folder: Path, kills: int) -> tuple[int, list[str]]:
+def finish(runs: KilledRuns, folder: Path, kills: int) -> tuple[int, list[str]]:
     """Plays the recipe to its end through this many kills at most: how many there were, and the table at the end."""
     folder.mkdir(exist_ok=True)
     (folder / "recipe.yaml").write_text(RECIPE)
     world = "defaults.environment=tests.online.letters:Letters"  # a file names no code
     verb = ["run", "recipe.yaml", "--output-dir", "run", "--report-to", "none", "--set", world]
-    command = [sys.executable, "-m", "tests.training.killed_run", str(kills), "5", *verb]
-    path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
-    environment = {**os.environ, "PYTHONPATH": path, "COLUMNS": "200"}
-    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[-2000:]
-    lines = done.stdout.splitlines()
+    hits, lines = runs.finish(folder, verb, kills=kills, seed=5)
     begin = max(number for number, line in enumerate(lines) if line.startswith("evaluation"))
-    return int(lines[-1]), lines[begin : begin + 4]
+    return hits, lines[begin : begin + 4]
 
 
 @pytest.mark.bit_exact
 def test_a_run_that_is_killed_over_and_over_ends_in_the_same_tables(tmp_path: Path):
     whole, killed = tmp_path / "whole", tmp_path / "killed"
-    never, wanted = finish(whole, 0)
-    hits, table = finish(killed, 10)
+    with KilledRuns(tmp_path) as runs:
+        never, wanted = finish(runs, whole, 0)
+        hits, table = finish(runs, killed, 10)
     assert never == 0 and hits >= 5
     assert table == wanted and [line.split()[0] for line in table[1:]] == ["01-before", "08-between", "10-after"]
     # Every file that a stage made of those before, by its content: episodes, pairs, weights, results.

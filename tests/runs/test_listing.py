@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from bough.cli import main
+from bough.errors import InputError
 from bough.evaluation.contest import with_numbers
 from bough.evaluation.results import Results
 from bough.runs.listing import ListedRun, command_of, list_runs
@@ -78,3 +79,8 @@ def test_what_is_not_a_regular_file_ends_no_listing(runs: Path):
     found = {run.name: run for run in list_runs(runs)}
     assert (found["sft"].progress, found["dpo"].progress) == ("cannot be read", "done")
     assert "not a regular file" in found["sft"].result
+
+
+def test_a_folder_that_is_not_there_is_an_input_error(tmp_path: Path):
+    with pytest.raises(InputError, match="there is no such folder"):
+        list_runs(tmp_path / "nowhere")

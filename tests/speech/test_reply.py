@@ -41,3 +41,11 @@ def test_calls_as_data_are_limited_in_number_as_in_text():
     assert len(Reply.of(Message(role="assistant", tool_calls=[CALL] * 100)).tool_calls) == 100
     with pytest.raises(MalformedError, match="more than 100 tool calls"):
         _ = Reply.of(Message(role="assistant", tool_calls=[CALL] * 101)).tool_calls
+
+
+def test_a_call_that_json_cannot_carry_is_malformed_and_not_an_error_of_the_toolkit():
+    message = Message(role="assistant", content="I add.", tool_calls=[ToolCall(name="add", arguments={"n": 10**5000})])
+    reply = Reply.of(message)
+    assert reply == "I add."
+    with pytest.raises(MalformedError, match="The tool call is not JSON"):
+        _ = reply.parsed

@@ -1,43 +1,91 @@
-"""A program: runs a verb in child processes that it kills at random, until one gets to the end.
+"""A program: runs Bough in child processes that it kills at random, until one gets to the end.
 
-    python -m tests.training.killed_run KILLS SEED VERB ARGUMENTS…
+    python -m tests.training.killed_run
 
-The children are forked from a process that has loaded everything, so a kill costs no start.
-It prints how many were killed.
+Each line that it is sent is JSON: the command line's `arguments`, the `folder` to run in, how
+many `kills` at most, the `seed` of when, and two files for what the children print (`said`) and
+report (`reported`). It answers with the number of kills and the exit code. The children are
+forked from a process that has loaded everything, so a kill costs no start.
 """
 
+import json
 import os
 import random
 import signal
+import subprocess
 import sys
 import time
+from pathlib import Path
+from typing import Any, Self
 
-import torch
-
-from bough.calls.template import load_template
-from bough.cli import main
-from bough.policy.policy import Policy
+ROOT = Path(__file__).parents[2]
 
 
-def run(kills: int, seed: int, arguments: list[str]) -> int:
-    torch.set_num_threads(1)
-    load_template("tiny")
-    Policy.load("tiny")
+class KilledRuns:
+    """The program, as tests use it: `with KilledRuns(logs) as runs: runs.finish(…)`."""
+
+    def __init__(self, logs: Path) -> None:
+        self.said, self.reported, pipe = logs / "stdout.txt", logs / "stderr.txt", subprocess.PIPE
+        path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+        environment = {**os.environ, "PYTHONPATH": path, "COLUMNS": "200"}
+        command = [sys.executable, "-m", "tests.training.killed_run"]
+        self.server = subprocess.Popen(command, env=environment, stdin=pipe, stdout=pipe, text=True)
+
+    def finish(self, folder: Path, arguments: list[str], *, kills: int, seed: int) -> tuple[int, list[str]]:
+        """Runs a command to its end through this many kills at most: how many there were, and what was printed."""
+        assert self.server.stdin and self.server.stdout
+        self.said.unlink(missing_ok=True)
+        wanted = {"arguments": arguments, "folder": str(folder), "kills": kills, "seed": seed}
+        files = {"said": str(self.said), "reported": str(self.reported)}
+        self.server.stdin.write(json.dumps(wanted | files) + "\n")
+        self.server.stdin.flush()
+        killed, code = map(int, self.server.stdout.readline().split())
+        assert code == 0, self.reported.read_text()[-2000:]
+        return killed, self.said.read_text().splitlines()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.server.communicate()
+
+
+def run(arguments: list[str], folder: str, kills: int, seed: int, said: str, reported: str) -> tuple[int, int]:
+    from bough.cli import main
+
     rng, killed = random.Random(seed), 0
     while True:
         child = os.fork()
         if child == 0:
-            os._exit(main(arguments))
+            os.chdir(folder)
+            for number, file in ((1, said), (2, reported)):
+                os.dup2(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND), number)
+            code = main(arguments)
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(code)
         if killed < kills:
             time.sleep(rng.uniform(0.05, 1.5))
             os.kill(child, signal.SIGKILL)
         _, status = os.waitpid(child, 0)
-        if os.WIFSIGNALED(status):
-            killed += 1
-            continue
-        print(killed)
-        return os.waitstatus_to_exitcode(status)
+        if not os.WIFSIGNALED(status):
+            return killed, os.waitstatus_to_exitcode(status)
+        killed += 1
+
+
+def serve() -> None:
+    import torch
+
+    from bough.calls.template import load_template
+    from bough.policy.policy import Policy
+
+    torch.set_num_threads(1)
+    load_template("tiny")
+    Policy.load("tiny")
+    for line in sys.stdin:
+        wanted: dict[str, Any] = json.loads(line)
+        print(*run(**wanted), flush=True)
 
 
 if __name__ == "__main__":
-    sys.exit(run(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3:]))
+    serve()

@@ -1,3 +1,4 @@
+import math
 from dataclasses import asdict
 from typing import Any
 
@@ -31,3 +32,11 @@ def test_what_cannot_be_counted_is_a_value_error(wrong: dict[str, Any]):
 def test_what_are_no_counters_is_a_value_error(values: Any):
     with pytest.raises(ValueError, match="the counters are not"):
         Counters.from_json(values)
+
+
+def test_only_a_finite_loss_below_the_best_resets_the_count_of_evaluations_without_gain():
+    counters = Counters()
+    assert [counters.count_evaluation(loss) for loss in (2.0, 2.0, math.nan, 1.5, math.inf)] == [
+        True, False, False, True, False
+    ]  # fmt: skip
+    assert (counters.best_loss, counters.evaluations_without_gain) == (1.5, 1)

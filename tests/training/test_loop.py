@@ -197,13 +197,8 @@ def _no_gain(self: Trainer) -> dict[str, Any]:
 def test_an_eval_loss_that_is_not_finite_is_never_the_best(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     measuring = trainer(tmp_path, eval_file=Path("b"), save_best_model=True)
     measuring.held_out = EXAMPLES[:1]
-    real = measuring._computed
-
-    def computed(*arguments: Any, backward: bool) -> Any:
-        found = real(*arguments, backward=backward)
-        return found if backward else replace(found, loss=float("nan"))
-
-    monkeypatch.setattr(measuring, "_computed", computed)
+    real = measuring.gradients.measure
+    monkeypatch.setattr(measuring.gradients, "measure", lambda *given: replace(real(*given), loss=float("nan")))
     counters = measuring.train()
     assert (counters.best_loss, counters.evaluations_without_gain) == (None, 2)
     assert not (tmp_path / "best").exists()

@@ -67,7 +67,7 @@ def test_a_batch_that_was_packed_for_another_budget_is_packed_again(tmp_path: Pa
     found.counters.budget = 256  # memory ran out in step 1
     later = found.packer.batch(1, 256)
     assert isinstance(later, PackedBatch) and later.budget == 512 and budgets == [512]
-    found._gradient(later.examples, later)
+    found._step(later)
     assert budgets == [512, 256]
 
 

@@ -1,8 +1,6 @@
 """A run that is killed, however often and whenever, ends in the very bits of one that never was."""
 
-import os
-import subprocess
-import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +9,7 @@ import pytest
 from bough import bit_exact
 from bough.cli import main
 from bough.training.metrics_file import MetricsFile
+from tests.training.killed_run import KilledRuns
 
 ROOT = Path(__file__).parents[2]
 DPO = ["dpo", "--train-file", "household-pairs.jsonl", "--learning-rate", "1e-2"]
@@ -27,13 +26,10 @@ def _short_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
-def finish(run: str, kills: int, *arguments: str) -> int:
-    command = [sys.executable, "-m", "tests.training.killed_run", str(kills), "11", *arguments, *COMMON]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
-    command += ["--resume", "--output-dir", run]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[-2000:]
-    return int(done.stdout.splitlines()[-1])
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KilledRuns]:
+    with KilledRuns(tmp_path_factory.mktemp("logs")) as runs:
+        yield runs
 
 
 @pytest.mark.bit_exact
@@ -42,9 +38,10 @@ def finish(run: str, kills: int, *arguments: str) -> int:
     [([*DPO, "--lora-dropout", "0.1", "--lora-r", "4"], "adapter_model.safetensors"), (SFT, "model.safetensors")],
     ids=["dpo with a dropout adapter", "sft of all weights"],
 )
-def test_kills_do_not_change_a_bit_of_the_result(tmp_path: Path, arguments: list[str], weights: str):
-    assert finish("whole", 0, *arguments) == 0
-    assert finish("killed", 8, *arguments) >= 3
+def test_kills_do_not_change_a_bit_of_the_result(tmp_path: Path, runs: KilledRuns, arguments: list[str], weights: str):
+    command = [*arguments, *COMMON, "--resume", "--output-dir"]
+    assert runs.finish(tmp_path, [*command, "whole"], kills=0, seed=11)[0] == 0
+    assert runs.finish(tmp_path, [*command, "killed"], kills=8, seed=11)[0] >= 3
     whole, killed = ((tmp_path / name / "final" / weights).read_bytes() for name in ("whole", "killed"))
     assert whole == killed
     assert told(tmp_path / "whole") == told(tmp_path / "killed")

@@ -1,5 +1,6 @@
 """Runs from Python; through the command line they are tested in test_train.py."""
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ from safetensors.torch import load_file
 from bough.errors import InputError
 from bough.methods.examples import IN_MEMORY
 from bough.methods.sft import SFT, SFTConfig
+from bough.training.origin import start_of
 from bough.training.run import Trained, train
 from bough.trajectories.reader import read
 
@@ -37,3 +39,29 @@ def test_records_in_memory_train_the_same_weights_as_on_file_and_resume(tmp_path
     assert train(more, SFT(more), records, records).counters.step == 2
     with pytest.raises(InputError, match="cannot resume"):
         train(more, SFT(more), records[1:], records)
+
+
+def test_a_run_records_no_absolute_path_and_resumes_from_any_working_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    data = tmp_path / "data" / "demos.jsonl"
+    data.parent.mkdir()
+    shutil.copy(FILE, data)
+    first = settings(tmp_path / "runs/first", train_file=data, max_steps=1)
+    train(first, SFT(first))
+    config = settings(
+        tmp_path / "runs/second", model=str(tmp_path / "runs/first/final"), train_file=data, eval_file=data, max_steps=1
+    )
+    train(config, SFT(config))
+    written = [file for file in (tmp_path / "runs/second").rglob("*") if file.suffix in (".yaml", ".json", ".jsonl")]
+    assert len(written) > 4
+    assert [file.name for file in written if str(tmp_path) in file.read_text()] == []
+    assert "train_file: ../../data/demos.jsonl\n" in (tmp_path / "runs/second/config.yaml").read_text()
+    assert start_of(tmp_path / "runs/second/final") == tmp_path / "runs/first/final"
+
+    more = config.model_copy(update={"max_steps": 2, "resume": True})
+    monkeypatch.chdir(tmp_path)
+    assert train(more, SFT(more)).counters.step == 2
+    assert "train_file: data/demos.jsonl\n" in (tmp_path / "runs/second/config.yaml").read_text()
+    assert "max_steps 1 → 2" in caplog.text and "train_file" not in caplog.text  # the same file under another name
+    assert start_of(Path("runs/second/final")) == tmp_path / "runs/first/final"

@@ -19,6 +19,8 @@ from bough.training.metrics_file import MetricsFile
 
 SAMPLES = Path(__file__).parents[1] / "samples"
 EXAMPLES = Path(__file__).parents[2] / "examples"
+# Short rows, for tests of what surrounds the training steps.
+EPISODES, PAIRS = SAMPLES / "trl_messages.jsonl", SAMPLES / "roundwise_dpo.jsonl"
 FAST = ["--model", "tiny", "--learning-rate", "2e-2", "--batch-size", "8", "--token-budget", "4096", "--lora-r", "8"]
 
 
@@ -39,13 +41,13 @@ def train(verb: str, file: Path, run: Path, *more: str) -> list[dict[str, Any]]:
     "sample", ["knowlyr_sft_steps", "knowlyr_sft_flat", "trl_messages", "openai_tools", "sharegpt", "agentinstruct"]
 )
 def test_sft_learns_from_every_format(sample: str, tmp_path: Path):
-    lines = train("sft", SAMPLES / f"{sample}.jsonl", tmp_path / "run", "--max-steps", "25")
+    lines = train("sft", SAMPLES / f"{sample}.jsonl", tmp_path / "run", "--max-steps", "12")
     assert lines[-1]["loss"] < 0.7 * lines[0]["loss"]
 
 
 @pytest.mark.parametrize("sample", ["knowlyr_dpo", "roundwise_dpo", "trl_preference", "trl_preference_strings"])
 def test_dpo_learns_from_every_format(sample: str, tmp_path: Path):
-    lines = train("dpo", SAMPLES / f"{sample}.jsonl", tmp_path / "run", "--max-steps", "25")
+    lines = train("dpo", SAMPLES / f"{sample}.jsonl", tmp_path / "run", "--max-steps", "12")
     assert lines[0]["loss"] == pytest.approx(math.log(2), abs=1e-4)
     assert lines[-1]["accuracy"] > 0.95
     assert lines[-1]["margin"] > lines[0]["margin"]
@@ -92,8 +94,8 @@ def test_a_run_leaves_settings_metrics_ledger_and_weights(tmp_path: Path):
 
 
 def test_stages_chain_by_naming_the_folder(tmp_path: Path):
-    train("sft", EXAMPLES / "household.jsonl", tmp_path / "sft", "--max-steps", "3")
-    common = ["--train-file", str(EXAMPLES / "household-pairs.jsonl"), "--max-steps", "2", "--output-dir"]
+    train("sft", EPISODES, tmp_path / "sft", "--max-steps", "3")
+    common = ["--train-file", str(PAIRS), "--max-steps", "2", "--output-dir"]
     assert main(["dpo", *common, str(tmp_path / "dpo"), "--model", str(tmp_path / "sft" / "final")]) == 0
     first = MetricsFile.read(tmp_path / "dpo" / "metrics.jsonl")[0]
     # The reference is the SFT adapter, so nothing has moved yet.
@@ -102,8 +104,8 @@ def test_stages_chain_by_naming_the_folder(tmp_path: Path):
 
 
 def test_another_shape_is_an_error_unless_it_may_be_merged(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    train("sft", EXAMPLES / "household.jsonl", tmp_path / "sft", "--max-steps", "2")
-    dpo = ["dpo", "--train-file", str(EXAMPLES / "household-pairs.jsonl"), "--max-steps", "1", "--lora-r", "12"]
+    train("sft", EPISODES, tmp_path / "sft", "--max-steps", "2")
+    dpo = ["dpo", "--train-file", str(PAIRS), "--max-steps", "1", "--lora-r", "12"]
     dpo += ["--model", str(tmp_path / "sft" / "final"), "--output-dir", str(tmp_path / "dpo")]
     assert main(dpo) == 2
     assert "lora_r is 12 here and 8 there" in capsys.readouterr().err
@@ -115,8 +117,8 @@ def test_another_shape_is_an_error_unless_it_may_be_merged(tmp_path: Path, capsy
 
 def test_only_what_is_asked_of_a_start_adapter_changes(tmp_path: Path):
     layers = ["--lora-target-modules", "q_proj", "v_proj", "--lora-alpha", "24"]
-    train("sft", EXAMPLES / "household.jsonl", tmp_path / "a", "--max-steps", "1", *layers)
-    common = ["--train-file", str(EXAMPLES / "household.jsonl"), "--max-steps", "1", "--output-dir"]
+    train("sft", EPISODES, tmp_path / "a", "--max-steps", "1", *layers)
+    common = ["--train-file", str(EPISODES), "--max-steps", "1", "--output-dir"]
     model = ["--model", str(tmp_path / "a" / "final")]
     for name, more in (("b", ["--lora-dropout", "0.25"]), ("c", ["--merge-lora", "--lora-r", "12"])):
         assert main(["sft", *common, str(tmp_path / name), *model, *more]) == 0
@@ -148,11 +150,10 @@ def test_all_weights_can_be_trained_with_a_precomputed_reference(tmp_path: Path)
 def test_all_weights_keep_their_reference_when_other_settings_ask_for_it_again(tmp_path: Path):
     run = tmp_path / "run"
     full = ["--max-steps", "4", "--save-steps", "2", "--no-use-lora", "--learning-rate", "1e-3"]
-    pairs = EXAMPLES / "household-pairs.jsonl"
-    whole = train("dpo", pairs, run, *full)
+    whole = train("dpo", PAIRS, run, *full)
     cut(run, 2)
-    held_out = ["--eval-file", str(EXAMPLES / "household-pairs-held-out.jsonl")]
-    resumed = [line for line in train("dpo", pairs, run, *full, *held_out, "--resume") if "loss" in line]
+    held_out = ["--eval-file", str(SAMPLES / "knowlyr_dpo.jsonl")]
+    resumed = [line for line in train("dpo", PAIRS, run, *full, *held_out, "--resume") if "loss" in line]
     assert whole[-1]["margin"] > 0.01
     assert [line["margin"] for line in resumed] == pytest.approx([line["margin"] for line in whole], abs=1e-4)
 
@@ -173,7 +174,7 @@ def test_a_precomputed_reference_gives_the_same_run(tmp_path: Path):
 
 def test_sharing_changes_the_speed_and_not_the_result(tmp_path: Path):
     lines = (EXAMPLES / "household.jsonl").read_text().splitlines(keepends=True)
-    (tmp_path / "short.jsonl").write_text("".join(sorted(lines, key=len)[:3]))
+    (tmp_path / "short.jsonl").write_text("".join(sorted(lines, key=len)[:2]))
     for name, more in (("tree", []), ("plain", ["--no-share"])):
         train("sft", tmp_path / "short.jsonl", tmp_path / name, "--max-steps", "2", *more)
     one, two = (MetricsFile.read(tmp_path / name / "metrics.jsonl") for name in ("tree", "plain"))
@@ -183,11 +184,11 @@ def test_sharing_changes_the_speed_and_not_the_result(tmp_path: Path):
 
 def test_a_run_folder_in_use_is_never_trained_over_unasked(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     run = tmp_path / "run"
-    train("sft", EXAMPLES / "household.jsonl", run, "--max-steps", "1")
+    train("sft", EPISODES, run, "--max-steps", "1")
     command = [
         "sft",
         "--train-file",
-        str(EXAMPLES / "household.jsonl"),
+        str(EPISODES),
         "--output-dir",
         str(run),
         *FAST,
@@ -286,8 +287,8 @@ def test_masking_cannot_be_switched_off(tmp_path: Path, capsys: pytest.CaptureFi
 
 def test_going_on_with_other_settings_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture):
     run = tmp_path / "run"
-    train("sft", EXAMPLES / "household.jsonl", run, "--max-steps", "2", "--save-steps", "1")
-    command = ["sft", "--train-file", str(EXAMPLES / "household.jsonl"), "--output-dir", str(run), *FAST]
+    train("sft", EPISODES, run, "--max-steps", "2", "--save-steps", "1")
+    command = ["sft", "--train-file", str(EPISODES), "--output-dir", str(run), *FAST]
     assert main([*command, "--max-steps", "3", "--resume"]) == 0
     assert "max_steps 2 → 3" in caplog.text
     assert MetricsFile.read(run / "metrics.jsonl")[-1]["step"] == 3
@@ -295,20 +296,20 @@ def test_going_on_with_other_settings_is_said(tmp_path: Path, caplog: pytest.Log
 
 def test_other_settings_are_said_where_there_is_no_checkpoint_yet(tmp_path: Path, caplog: pytest.LogCaptureFixture):
     run = tmp_path / "run"
-    train("sft", EXAMPLES / "household.jsonl", run, "--max-steps", "1")
+    train("sft", EPISODES, run, "--max-steps", "1")
     shutil.rmtree(run / "checkpoints")
-    train("sft", EXAMPLES / "household.jsonl", run, "--max-steps", "1", "--seed", "7", "--resume")
+    train("sft", EPISODES, run, "--max-steps", "1", "--seed", "7", "--resume")
     assert "has no checkpoint yet" in caplog.text and "seed 42 → 7" in caplog.text
 
 
 def test_a_finished_run_goes_on_from_its_last_step(tmp_path: Path, caplog: pytest.LogCaptureFixture):
     run, weights = tmp_path / "run", tmp_path / "run" / "final" / "adapter_model.safetensors"
-    train("sft", EXAMPLES / "household.jsonl", run, "--max-steps", "2")
+    train("sft", EPISODES, run, "--max-steps", "2")
     finished = weights.read_bytes()
-    train("sft", EXAMPLES / "household.jsonl", run, "--max-steps", "2", "--resume")
+    train("sft", EPISODES, run, "--max-steps", "2", "--resume")
     assert "All 2 steps are done already" in caplog.text
     assert weights.read_bytes() == finished
-    lines = train("sft", EXAMPLES / "household.jsonl", run, "--max-steps", "3", "--resume")
+    lines = train("sft", EPISODES, run, "--max-steps", "3", "--resume")
     assert "Resuming from step 2." in caplog.text and [line["step"] for line in lines] == [1, 2, 3]
     assert weights.read_bytes() != finished
 
@@ -317,8 +318,8 @@ def test_a_run_goes_on_with_the_adapter_it_has_and_may_change_its_dropout(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
     run = tmp_path / "run"
-    train("sft", EXAMPLES / "household.jsonl", run, "--max-steps", "1")
-    command = ["sft", "--train-file", str(EXAMPLES / "household.jsonl"), "--output-dir", str(run), *FAST, "--resume"]
+    train("sft", EPISODES, run, "--max-steps", "1")
+    command = ["sft", "--train-file", str(EPISODES), "--output-dir", str(run), *FAST, "--resume"]
     assert main([*command, "--max-steps", "2", "--lora-alpha", "64"]) == 2
     assert "weights of another shape" in (said := capsys.readouterr().err) and "lora_alpha 32 → 64" in said
     assert told(run)[1] == 32
@@ -343,13 +344,13 @@ def resume(verb: str, run: Path, *more: str) -> int:
 def test_a_start_adapter_that_has_changed_is_refused_and_one_that_was_moved_is_not(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
-    start, pairs = tmp_path / "sft" / "final", str(EXAMPLES / "household-pairs.jsonl")
-    train("sft", EXAMPLES / "household.jsonl", tmp_path / "sft", "--max-steps", "1")
+    start, pairs = tmp_path / "sft" / "final", str(PAIRS)
+    train("sft", EPISODES, tmp_path / "sft", "--max-steps", "1")
     dpo = ["--train-file", pairs, "--model", str(start), "--max-steps", "2", "--save-steps", "1"]
     assert main(["dpo", "--output-dir", str(tmp_path / "dpo"), *FAST, *dpo]) == 0
     settings = (tmp_path / "dpo" / "config.yaml").read_text()
     shutil.copytree(start, tmp_path / "moved")
-    train("sft", EXAMPLES / "household.jsonl", tmp_path / "sft", "--max-steps", "1", "--seed", "7", "--overwrite")
+    train("sft", EPISODES, tmp_path / "sft", "--max-steps", "1", "--seed", "7", "--overwrite")
     dpo[dpo.index("--max-steps") + 1] = "3"
     assert resume("dpo", tmp_path / "dpo", *dpo) == 2
     said = capsys.readouterr().err
@@ -364,7 +365,7 @@ def test_a_start_adapter_that_has_changed_is_refused_and_one_that_was_moved_is_n
 def test_a_model_that_has_changed_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     model = tmp_path / "model"
     shutil.copytree(resolve("tiny"), model)
-    more = ["--train-file", str(EXAMPLES / "household.jsonl"), "--model", str(model)]
+    more = ["--train-file", str(EPISODES), "--model", str(model)]
     assert main(["sft", "--output-dir", str(tmp_path / "run"), *FAST, *more, "--max-steps", "1"]) == 0
     weights = {name: value * 1.01 for name, value in load_file(model / "model.safetensors").items()}
     save_file(weights, tmp_path / "new.safetensors", metadata={"format": "pt"})
@@ -404,10 +405,8 @@ def test_settings_that_make_other_calls_of_the_same_data_are_refused(
 def test_other_held_out_data_starts_a_new_best(tmp_path: Path, caplog: pytest.LogCaptureFixture):
     run = tmp_path / "run"
     more = ["--eval-steps", "1", "--eval-file"]
-    train("sft", EXAMPLES / "household.jsonl", run, "--max-steps", "1", *more, str(EXAMPLES / "household.jsonl"))
-    train(
-        "sft", EXAMPLES / "household.jsonl", run, "--max-steps", "2", *more, str(SAMPLES / "sharegpt.jsonl"), "--resume"
-    )
+    train("sft", EPISODES, run, "--max-steps", "1", *more, str(EPISODES))
+    train("sft", EPISODES, run, "--max-steps", "2", *more, str(SAMPLES / "sharegpt.jsonl"), "--resume")
     assert "The held-out examples have changed" in caplog.text
     report = json.loads((run / "report.json").read_text())
     assert report["best_loss"] == MetricsFile.read(run / "metrics.jsonl")[-1]["eval_loss"]
@@ -415,20 +414,20 @@ def test_other_held_out_data_starts_a_new_best(tmp_path: Path, caplog: pytest.Lo
 
 def test_a_run_without_its_origin_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     run = tmp_path / "run"
-    train("sft", EXAMPLES / "household.jsonl", run, "--max-steps", "1")
+    train("sft", EPISODES, run, "--max-steps", "1")
     for damage in ("{", "[]", '{"model": "x", "other": 1}', None):
         (run / "origin.json").write_text(damage) if damage else (run / "origin.json").unlink()
-        assert resume("sft", run, "--train-file", str(EXAMPLES / "household.jsonl"), "--max-steps", "2") == 2
+        assert resume("sft", run, "--train-file", str(EPISODES), "--max-steps", "2") == 2
         assert "origin.json is missing or damaged" in capsys.readouterr().err
 
 
 def test_precomputed_log_probabilities_are_those_of_the_weights_that_are_there(tmp_path: Path):
     """A start adapter that was trained again under its name, and a run that starts again in the same folder."""
     start, run = tmp_path / "sft" / "final", tmp_path / "dpo"
-    dpo = ["dpo", "--train-file", str(EXAMPLES / "household-pairs.jsonl"), "--model", str(start), *FAST[2:]]
+    dpo = ["dpo", "--train-file", str(PAIRS), "--model", str(start), *FAST[2:]]
     dpo += ["--output-dir", str(run), "--max-steps", "1", "--precompute-reference", "--resume"]
     for steps in ("1", "3"):
-        train("sft", EXAMPLES / "household.jsonl", tmp_path / "sft", "--max-steps", steps, "--overwrite")
+        train("sft", EPISODES, tmp_path / "sft", "--max-steps", steps, "--overwrite")
         assert main(dpo) == 0
         # Policy and reference are the same: a reference of other weights would show here.
         assert MetricsFile.read(run / "metrics.jsonl")[0]["loss"] == pytest.approx(math.log(2), abs=1e-4)
@@ -438,12 +437,12 @@ def test_precomputed_log_probabilities_are_those_of_the_weights_that_are_there(t
 
 def test_a_damaged_checkpoint_is_named_and_the_one_before_resumes(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     run = tmp_path / "run"
-    train("sft", EXAMPLES / "household.jsonl", run, "--max-steps", "2", "--save-steps", "1")
+    train("sft", EPISODES, run, "--max-steps", "2", "--save-steps", "1")
     whole = (run / "final" / "adapter_model.safetensors").read_bytes()
     newest = run / "checkpoints" / "step-00000002"
     config = newest / "weights" / "adapter_config.json"
     config.write_text(config.read_text().replace('"r": 8', '"r": 9999'))
-    more = ["--train-file", str(EXAMPLES / "household.jsonl"), "--max-steps", "2", "--save-steps", "1"]
+    more = ["--train-file", str(EPISODES), "--max-steps", "2", "--save-steps", "1"]
     assert resume("sft", run, *more) == 2
     said = capsys.readouterr().err
     assert f"{newest} is damaged: weights/adapter_config.json has " in said and "from step 1" in said
@@ -471,7 +470,7 @@ def test_a_gradient_that_is_not_finite_ends_the_run_with_nothing_saved(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
     # The loss of the first step is log 2 whatever beta is; its gradient grows with beta, past what float32 holds.
-    pairs = ["--train-file", str(EXAMPLES / "household-pairs.jsonl"), "--beta", "1e38"]
+    pairs = ["--train-file", str(PAIRS), "--beta", "1e38"]
     assert main(["dpo", "--output-dir", str(tmp_path / "run"), *FAST, *pairs, "--max-steps", "3"]) == 1
     assert "the loss of step 1 is finite, but its gradient norm is" in capsys.readouterr().err
     assert (tmp_path / "run" / "bad-batch-1.jsonl").exists()
@@ -480,11 +479,11 @@ def test_a_gradient_that_is_not_finite_ends_the_run_with_nothing_saved(
 
 def test_a_folder_in_which_another_process_trains_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     run = tmp_path / "run"
-    train("sft", EXAMPLES / "household.jsonl", run, "--max-steps", "1")
+    train("sft", EPISODES, run, "--max-steps", "1")
     before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
     with RunDir(run).locked():
         for how in (["--overwrite"], ["--resume", "--max-steps", "2"], []):
-            command = ["sft", "--train-file", str(EXAMPLES / "household.jsonl"), "--output-dir", str(run), *FAST]
+            command = ["sft", "--train-file", str(EPISODES), "--output-dir", str(run), *FAST]
             assert main([*command, *how]) == 2
             assert f"{run} is in use: another process is training there" in capsys.readouterr().err
     assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == before
@@ -504,7 +503,7 @@ def test_a_tracker_that_breaks_does_not_stop_the_run(
 
     monkeypatch.setattr("bough.tracking.trackers._start", lambda *_: Broken())
     more = ["--max-steps", "2", "--report-to", "mlflow"]
-    lines = train("sft", EXAMPLES / "household.jsonl", tmp_path / "run", *more)
+    lines = train("sft", EPISODES, tmp_path / "run", *more)
     assert [line["step"] for line in lines] == [1, 2] and (tmp_path / "run" / "final").is_dir()
     assert caplog.text.count("mlflow failed: the server is gone") == 1
 

@@ -14,20 +14,11 @@ from bough.errors import BoughError, InputError
 from bough.formats.base import Sample
 from bough.trajectories.reader import Reader, read
 from bough.trajectories.writer import Writer, check_output
-from bough.types import Call, Message, Task, Trajectory, Turn
+from bough.types import Call, Message, Turn
+from tests.trajectories.killed_writer import trajectory
 from tests.trajectories.records import samples
 
 ENDINGS = [".jsonl", ".jsonl.zst"]
-
-
-def trajectory(number: int, tokens: int = 8) -> Trajectory:
-    call = Call(prompt_ids=list(range(tokens)), completion_ids=[number], logprobs=[-0.25], text="x")
-    return Trajectory(
-        id=str(number),
-        task=Task(id="t"),
-        start=[Message(role="user", content="Hi")],
-        turns=[Turn(reply=Message(role="assistant", content="x"), call=call)],
-    )
 
 
 @pytest.mark.parametrize("ending", ENDINGS)
@@ -113,24 +104,13 @@ def test_a_full_disk_keeps_what_was_written_and_the_batch(tmp_path: Path, monkey
     assert [record.id for record in read(path)] == ["1", "2"]
 
 
-CHILD = """
-import sys
-from tests.trajectories.test_writer import trajectory
-from bough.trajectories.writer import Writer, check_output
-first = int(sys.argv[2])
-with Writer(sys.argv[1], batch=int(sys.argv[3])) as writer:
-    for number in range(first, first + 100000):
-        writer.write(trajectory(number, tokens=200 + number % 300))
-        print(first + writer.written, flush=True)
-"""
-
-
 @pytest.mark.parametrize("ending", ENDINGS)
 def test_a_killed_writer_loses_no_line_that_was_reported_written(tmp_path: Path, ending: str):
     path, rng, reported = tmp_path / f"a{ending}", random.Random(7), 0
     for _ in range(12):
         before = sum(1 for _ in read(path)) if path.exists() else 0
-        command = [sys.executable, "-c", CHILD, str(path), str(before), str(rng.choice([1, 3, 16]))]
+        command = [sys.executable, "-m", "tests.trajectories.killed_writer"]
+        command += [str(path), str(before), str(rng.choice([1, 3, 16]))]
         child = subprocess.Popen(command, stdout=subprocess.PIPE, cwd=Path(__file__).parents[2])
         assert child.stdout is not None
         child.stdout.readline()

@@ -43,7 +43,8 @@ def collect(
     `model` is a name, a folder, a trained model, a model from `bough.load`, "expert" or
     "random". `environment` is a name or an environment class. `rewards` are names or
     functions of a trajectory, a list of them or a mapping to weights; every trajectory
-    gets each of them and their weighted sum, `total`, in its `rewards`.
+    gets each of them and their weighted sum, `total`, in its `rewards`. `step_timeout_s` is
+    also the time limit of one reward.
 
     With `output`, a folder, the episodes are kept on disk too, and a collection that was
     stopped resumes there. Without it nothing is left on disk; images that an environment
@@ -62,6 +63,7 @@ def collect(
         collection, report = found.collection, found.report
         played = list(collection)
         if rubric is not None:
+            rubric.timeout_s = config.step_timeout_s
             played = rubric.score_all(played)
             report |= {"not_scored": rubric.to_json()} if rubric.failed else {}
             _replace(collection.trajectories, played)

@@ -15,10 +15,12 @@ from bough.api.records import Facts
 from bough.api.settings import make_config, settings_of
 from bough.config.evaluation import CompareConfig, EvalConfig
 from bough.disk import write_json
-from bough.evaluation.contest import contest, with_numbers
-from bough.evaluation.results import FILE_NAME, Results
+from bough.errors import short_path
+from bough.evaluation.contest import contest
+from bough.evaluation.results import Results
 from bough.evaluation.side_by_side import SideBySide, side_by_side
 from bough.methods.examples import IN_MEMORY
+from bough.models import names
 from bough.terminal import console
 from bough.terminal.evaluation import ContestProgress, show
 
@@ -90,13 +92,13 @@ def evaluate(
     """
     several = [models] if isinstance(models, str | os.PathLike | LoadedModel) else list(models)
     with TemporaryDirectory(prefix="bough-") as folder, as_file(eval_file) as file:
-        names = [_on_disk(model, Path(folder) / f"loaded-{number}") for number, model in enumerate(several)]
+        folders = [_on_disk(model, Path(folder) / f"loaded-{number}") for number, model in enumerate(several)]
         target = Path(output) if output is not None else None
         if environment is not None and target is None:
             target = Path(folder) / "evaluation"
         config = make_config(
             EvalConfig, "evaluate", settings,
-            model=names, environment="" if environment is None else environment_name(environment),
+            model=folders, environment="" if environment is None else environment_name(environment),
             eval_file=file, output=target,
         )  # fmt: skip
         if not config.environment:
@@ -104,34 +106,19 @@ def evaluate(
 
             found = measure(config)
             if config.output is not None:
-                about = {"model": _labels(several)[0], "eval_file": str(eval_file) if is_path(eval_file) else IN_MEMORY}
+                about = {
+                    "model": _labels(several)[0],
+                    "eval_file": short_path(eval_file) if is_path(eval_file) else IN_MEMORY,
+                }
                 write_json(config.output, about | found)
             return HeldOutMeasures(found)
-        results = _play(config, dict(zip(names, _labels(several), strict=True)))
+        results = _play(config, dict(zip(folders, _labels(several), strict=True)))
     return Evaluation(results, None if output is None else Path(output))
 
 
 def _play(config: EvalConfig, labels: dict[str, str]) -> Results:
-    assert config.output is not None
-    with _LabelledProgress(labels) as progress:
-        results = event_loop.run(contest(config, progress))
-    if all(name == label for name, label in labels.items()):
-        return results
-    models = [model.model_copy(update={"name": labels[model.name]}) for model in results.models]
-    results = with_numbers(results.model_copy(update={"models": models}), config.against)
-    results.write(config.output / FILE_NAME)
-    return results
-
-
-class _LabelledProgress(ContestProgress):
-    """Progress that calls the models by their labels."""
-
-    def __init__(self, labels: dict[str, str]) -> None:
-        super().__init__()
-        self.labels = labels
-
-    def begin(self, model: str, missing: int, on_file: int) -> None:
-        super().begin(self.labels[model], missing, on_file)
+    with ContestProgress() as progress:
+        return event_loop.run(contest(config, progress, labels))
 
 
 def _on_disk(model: ModelLike, folder: Path) -> str:
@@ -141,7 +128,10 @@ def _on_disk(model: ModelLike, folder: Path) -> str:
 
 def _labels(models: Sequence[ModelLike]) -> list[str]:
     """What the table calls the models: a temporary folder's name would say nothing."""
-    plain = [model.name if isinstance(model, LoadedModel | TrainedModel) else model_name(model) for model in models]
+    plain = [
+        model.name if isinstance(model, LoadedModel | TrainedModel) else names.model_name(model_name(model))
+        for model in models
+    ]
     return [
         f"{name} ({plain[:number].count(name) + 1})" if plain.count(name) > 1 else name
         for number, name in enumerate(plain)

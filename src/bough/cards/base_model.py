@@ -8,13 +8,13 @@ from pathlib import Path
 
 from bough.models.resolve import BUILT_IN, HUB_ID
 
-# A folder of the cache: the family and a digest.
+# The name of a folder in the cache: the family and a digest.
 TINY = re.compile(r"tiny-\w+-[0-9a-f]{8}")
 
 
 @dataclass(frozen=True)
 class BaseModel:
-    """`hub_id` is None where the model is known by a folder on somebody's disk only."""
+    """A base model. `hub_id` is None if the model is known only as a local folder."""
 
     name: str
     hub_id: str | None = None
@@ -36,7 +36,7 @@ SMOLLM2 = BaseModel(
 
 
 def base_model(name: str, hub_id: str | None = None) -> BaseModel:
-    """The model that a run calls `name`. `hub_id` is what its user says it is."""
+    """The model that a run calls `name`. `hub_id` is the user's own statement."""
     if hub_id is not None:
         return BaseModel(hub_id, hub_id)
     if name == "smollm2" or Path(name).name.startswith("smollm2-135m-instruct"):

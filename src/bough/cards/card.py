@@ -1,4 +1,4 @@
-"""A model card: the README that goes with weights, written from the files of their run."""
+"""A model card: the README of trained weights, written from the files of their run."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from bough.errors import InputError
 
 @dataclass(frozen=True)
 class Card:
-    """The text, where to write it, and what it lacks."""
+    """The text of a card, where to write it, and what is missing from it."""
 
     text: str
     path: Path

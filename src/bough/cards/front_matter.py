@@ -1,4 +1,4 @@
-"""The YAML at the head of a card, in the Hub's words for things."""
+"""The YAML at the top of a card, with the keys that the Hub defines."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from bough.terminal.console import printable
 
 
 def front_matter(subject: Subject, base: BaseModel, found: Sequence[Measured], title: str, config: CardConfig) -> str:
-    """The block with its two lines of dashes."""
+    """The YAML block between its two lines of dashes."""
     values: dict[str, Any] = {}
     if base.hub_id:
         values["base_model"] = base.hub_id
@@ -48,7 +48,7 @@ def _tags(subject: Subject, found: Sequence[Measured]) -> list[str]:
 
 
 def _result(group: Measured) -> dict[str, Any]:
-    """One entry of the model index: how often this model succeeds, and how sure that is."""
+    """One entry of the model index: the success rate of this model with its interval."""
     assert group.own is not None
     settings, found = group.settings, group.reports[group.own]
     world = _one_line(shortened(settings.environment))

@@ -1,8 +1,8 @@
 """Where weights come from: the training stages that made them, in order, and the data of each.
 
-Every stage wrote down what it was told (`config.yaml`) and what became of its data
-(`ledger.json`); the settings name the weights and the file it began with, and those lie in
-the folders of the stages before it.
+Every stage records its settings (`config.yaml`) and which rows it kept or dropped
+(`ledger.json`). The settings name the weights and the data that it started from, which are
+in the folders of earlier stages.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 from bough import disk
-from bough.cards.places import nearby
 from bough.config.base import Config
 from bough.config.yaml_file import YamlFile
 from bough.curation.output import ledger_path
@@ -22,20 +21,21 @@ from bough.methods.dpo import DPOConfig
 from bough.methods.grpo import GRPOConfig
 from bough.methods.sft import SFTConfig
 from bough.models.resolve import BUILT_IN
+from bough.paths import nearby
 from bough.rundir import RunDir
 from bough.training.metrics_file import MetricsFile
 from bough.trajectories.reader import Reader
 from bough.trajectories.writer import ENDINGS
 from bough.types import Pair
 
-# A setting that only the stages of one verb have.
+# A setting that only one command has, to recognise its stages by.
 VERBS: dict[str, tuple[str, type[Config]]] = {
     "sft": ("step_weighted_loss", SFTConfig),
     "dpo": ("loss_type", DPOConfig),
     "grpo": ("clip_low", GRPOConfig),
 }
 HUB_DATA = "hf:"
-# A file that is larger than this is not read again only to count in it.
+# A larger file is not read again only to count its rows.
 MOST_BYTES = 64 << 20
 
 
@@ -52,7 +52,7 @@ class Data:
 
     @property
     def reasons(self) -> dict[str, int]:
-        """The number of pairs by reason: from the ledger, else counted in the file."""
+        """The number of pairs by reason: from the ledger, or counted in the file."""
         told = self.made.get("reasons")
         if isinstance(told, dict):
             return told
@@ -63,7 +63,7 @@ class Data:
 
     @property
     def hub_id(self) -> str | None:
-        """org/name, where the data is a data set of the Hub."""
+        """org/name if the data is a data set on the Hub."""
         parts = [part for part in self.name.removeprefix(HUB_DATA).split("/") if part]
         return "/".join(parts[:2]) if self.name.startswith(HUB_DATA) and len(parts) > 1 else None
 
@@ -109,7 +109,7 @@ class Lineage:
 
 
 def lineage(folder: Path) -> Lineage:
-    """The lineage of the weights that the training stage of `folder` left."""
+    """The lineage of the weights that the training stage in `folder` produced."""
     stages: list[Stage] = []
     while True:
         stage = read_stage(folder)
@@ -178,7 +178,7 @@ def read_yaml(file: Path) -> dict[str, Any]:
 
 
 def read_json(file: Path, otherwise: Any) -> Any:
-    """A file of numbers, `otherwise` where there is none or it is of another kind."""
+    """The content of a JSON file; `otherwise` if there is no file or it has another type."""
     try:
         found = disk.read_json(file)
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""Markdown out of text that others wrote: models, environments and data files are quoted, never obeyed."""
+"""Markdown from untrusted text: what models, environments and data files contain is quoted, never interpreted."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ LINE_ENDS = re.compile(r"[\r\n\v\f\x1c-\x1e\x85\u2028\u2029\t]+")
 
 
 def plain(text: object) -> str:
-    """One line of text that shows as it is written, wherever it stands."""
+    """One line of text, escaped so that it is shown literally anywhere in a page."""
     return SPECIAL.sub(lambda match: "\\" + match[0], _one_line(text))
 
 
 def code(text: object) -> str:
-    """One line as a code span, fit for a table's cell."""
+    """One line as a code span that is safe inside a table cell."""
     line = _one_line(text).strip().replace("|", "\\|") or "–"
     ticks = "`" * (_longest_run(line) + 1)
     pad = " " if "`" in line else ""
@@ -25,14 +25,14 @@ def code(text: object) -> str:
 
 
 def fenced(text: str, language: str = "") -> str:
-    """A block that nothing in `text` can end."""
+    """A fenced code block whose fence is longer than any in `text`."""
     lines = "\n".join(printable(line) for line in re.split(r"\r\n|\r|\n", text))
     fence = "`" * max(3, _longest_run(lines) + 1)
     return f"{fence}{language}\n{lines.rstrip()}\n{fence}"
 
 
 def table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table of cells that are Markdown already; the first column is words, the others are numbers mostly."""
+    """A table whose cells are already Markdown."""
     lines = [" | ".join(headings), " | ".join("---" for _ in headings), *(" | ".join(row) for row in rows)]
     return "\n".join(f"| {line} |" for line in lines)
 

@@ -11,7 +11,6 @@ from typing import Any
 
 from bough.cards.base_model import BaseModel
 from bough.cards.markdown import code, plain, table
-from bough.cards.places import nearby
 from bough.cards.subject import Evaluation, Subject
 from bough.config.evaluation import BASELINES
 from bough.errors import InputError
@@ -19,6 +18,7 @@ from bough.evaluation.comparison import compare
 from bough.evaluation.results import ModelResult, Results
 from bough.evaluation.success import Measure, SuccessReport, report
 from bough.models.resolve import BUILT_IN
+from bough.paths import nearby
 from bough.terminal.evaluation import sentence
 
 THIS = "this adapter"
@@ -55,7 +55,9 @@ def measured(subject: Subject, base: BaseModel) -> list[Measured]:
 def model_of(model: ModelResult, evaluation: Evaluation) -> Path | None:
     """The folder of weights that an evaluation calls by this model's name, if it is one."""
     written = model.settings.get("adapter") or model.name
-    return None if written in (*BASELINES, *BUILT_IN) else nearby(str(written), evaluation.folder)
+    if written in (*BASELINES, *BUILT_IN):
+        return None
+    return nearby(str(written).partition("@")[0], evaluation.folder)  # without the digest of a folder elsewhere
 
 
 def gate_notes(subject: Subject, base: BaseModel) -> list[str]:
@@ -80,7 +82,7 @@ def _together(evaluations: list[Evaluation], subject: Subject, base: BaseModel) 
             name = _name(model, evaluation, subject, base)
             known = models.get(name)
             if known is not None and known.outcomes == model.outcomes:
-                continue  # the same episodes twice
+                continue  # the same episodes are in two evaluations
             shown = name if known is None else f"{name} ({evaluation.folder.name})"
             models[shown] = model.model_copy(update={"name": shown})
             own = shown if name == THIS else own
@@ -188,7 +190,7 @@ def _number(value: float | None) -> str:
 
 
 def ending(stop: str, *, failed: bool = False) -> str:
-    """How episodes ended. "done" on file only means that the environment ended them, solved or not."""
+    """How episodes ended. "done" in a record only means that the environment ended them, solved or not."""
     if stop == "done":
         return "ended unsolved" if failed else "ended by the environment"
     return code(stop)

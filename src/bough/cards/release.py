@@ -12,7 +12,7 @@ from bough.cards.lineage import read_json
 from bough.cards.subject import Subject
 from bough.errors import InputError
 
-# No checkpoints, no pickles, nothing that begins with a dot.
+# No checkpoints, no pickles, no hidden files.
 WANTED = (
     "README.md", "LICENSE*", "adapter_config.json", "adapter_model*.safetensors", "config.json",
     "generation_config.json", "model*.safetensors", "model.safetensors.index.json", "tokenizer*.json",
@@ -42,7 +42,7 @@ class Release:
     def naming(self, places: list[Path]) -> Iterator[str]:
         """The names of text files that contain the name of one of this machine's folders."""
         for name, path in self.files.items():
-            # A tokenizer's vocabulary is long, and not ours to read.
+            # A tokenizer's vocabulary is long and contains no paths.
             if path.suffix in TEXT and name != "tokenizer.json":
                 text = self.changed.get(name) or path.read_text(encoding="utf-8", errors="replace")
                 if any(str(place) in text for place in places if len(place.parts) > 2):

@@ -1,4 +1,4 @@
-"""Uploading a release through huggingface_hub, and what its refusals mean."""
+"""Uploads a release through huggingface_hub and explains its errors."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def upload(release: Release, repo: str, *, private: bool, message: str) -> str:
     from huggingface_hub import HfApi, get_token
     from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled
 
-    # The error of the HTTP library itself; which library that is, is the hub's affair.
+    # The HTTP library's own error class; huggingface_hub decides which library that is.
     unreachable = HfHubHTTPError.__mro__[1]
     assert issubclass(unreachable, Exception)
     token = get_token()
@@ -24,7 +24,7 @@ def upload(release: Release, repo: str, *, private: bool, message: str) -> str:
         raise InputError(f"not logged in to the Hub; {LOGIN}")
     api = HfApi(token=token, library_name="bough")
     try:
-        # None leaves it to what the organisation has settled on.
+        # None: the default of the organisation.
         api.create_repo(repo, private=private or None, exist_ok=True)
         if private and not api.repo_info(repo).private:
             raise InputError(f"{repo} exists on the Hub and is public; make it private there, or omit --private")

@@ -1,4 +1,4 @@
-"""The usage section: code that runs, with a prompt that the model was really given."""
+"""The usage section: runnable code with a prompt from a recorded episode."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ print(tokenizer.decode(reply[0, prompt["input_ids"].shape[1] :], skip_special_to
 
 
 def usage(subject: Subject, base: BaseModel, repo: str | None) -> Iterator[str]:
-    """The paragraphs: transformers and peft, then what else can serve it."""
+    """The paragraphs: transformers and peft first, then other ways to serve the model."""
     yield fenced(program(subject, base, repo), "python")
     place = repo or "path/to/this/folder"
     if subject.is_adapter and base.hub_id:
@@ -113,7 +113,7 @@ def transcript(episode: Trajectory) -> str:
 
 
 def _conversation(subject: Subject, template: ChatTemplate) -> tuple[list[Spoken], list[dict[str, Any]] | None]:
-    """What the model was asked at the start of an episode of its own, else of one that it was trained on."""
+    """The first messages of an episode that the model played, or of one that it was trained on."""
     episode: Sample | None = example(subject)
     files = (file for stage in reversed(subject.lineage.stages) for file in _files(stage.data))
     episode = episode or next((record for file in files for record in _records(file)), None)
@@ -175,7 +175,7 @@ def _message(message: dict[str, Any]) -> str:
 
 
 def _literal(text: str) -> str:
-    """Python's literal, in double quotes where that costs no backslash."""
+    """A Python string literal, in double quotes unless that needs a backslash."""
     found = repr(text)
     return f'"{found[1:-1]}"' if found[0] == "'" and '"' not in found else found
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from rich.filesize import decimal
 
 from bough.cards.card import write_card
-from bough.cards.release import make_release
+from bough.cards.release import Release, make_release
 from bough.cards.subject import find_subject
 from bough.cards.upload import upload
 from bough.config.card import CardConfig, PushConfig
@@ -18,6 +18,9 @@ def card(config: CardConfig) -> int:
     made = write_card(config)
     for missing in made.missing:
         console.err().print(f"note: {console.printable(missing)}", style="yellow", markup=False)
+    if config.as_json:
+        console.print_json({"card": str(made.path), "missing": made.missing})
+        return 0
     console.out().print(f"card written to {made.path}", markup=False)
     return 0
 
@@ -25,7 +28,7 @@ def card(config: CardConfig) -> int:
 def push(config: PushConfig) -> int:
     subject = find_subject(config.run, [])
     release = make_release(subject, config.base_model)
-    out, err = console.out(), console.err()
+    out, err = console.err() if config.as_json else console.out(), console.err()
     for name in release.files:
         note = " (the base model by its name on the Hub)" if name in release.changed else ""
         out.print(f"{decimal(release.size(name)):>10}  {name}{note}", markup=False)
@@ -44,7 +47,14 @@ def push(config: PushConfig) -> int:
             f"{len(release.files)} files would be uploaded to {config.repo}{visibility}; nothing was uploaded",
             markup=False,
         )
-        return 0
+        return _print_json(config, release, None)
     address = upload(release, config.repo, private=config.private, message=config.message)
     out.print(f"{len(release.files)} files uploaded to {address}", markup=False)
+    return _print_json(config, release, address)
+
+
+def _print_json(config: PushConfig, release: Release, address: str | None) -> int:
+    if config.as_json:
+        sizes = {name: release.size(name) for name in release.files}
+        console.print_json({"repo": config.repo, "files": sizes, "uploaded_to": address})
     return 0

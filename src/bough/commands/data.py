@@ -80,6 +80,10 @@ def convert(config: ConvertConfig) -> int:
         raise InputError(
             f"{config.file} has {rows}, so nothing was written (--on-error skip drops them):", _shown(problems)
         ) from None
+    if config.as_json:
+        about = {"file": str(config.file), "output": str(config.output), "format": target.name}
+        console.print_json(about | {"written": written, "skipped": dict(problems.reasons)})
+        return 0
     console.err().print(f"{written} rows written to {config.output} as {target.name}", markup=False)
     _print_skipped(problems.reasons)
     return 0

@@ -2,49 +2,64 @@
 
 from __future__ import annotations
 
-import inspect
-
+from rich.markup import escape
 from rich.table import Table
 
-from bough.config.base import Config
 from bough.config.play import EnvCheckConfig, EnvListConfig, EnvSetupConfig
-from bough.environments.base import Environment, blame
+from bough.config.yaml_file import write_value
+from bough.environments.base import blame
 from bough.environments.check import check_configured
-from bough.environments.registry import find, plugged_in
-from bough.errors import BoughError, InputError
+from bough.environments.listing import ListedEnvironment, describe, list_environments
+from bough.environments.registry import find
+from bough.errors import BoughError
 from bough.terminal import console
 
 
 def list_all(config: EnvListConfig) -> int:
     if config.environment is not None:
-        return _show(find(config.environment))
+        return _show(describe(config.environment), config.as_json)
+    found = list_environments()
+    if config.as_json:
+        console.print_json({"environments": [one.to_json() for one in found]})
+        return 0
     table = Table("environment", "what", "max turns", box=None, pad_edge=False)
-    for name in plugged_in():
-        try:
-            environment_class = find(name)
-            table.add_row(name, _about(environment_class), str(environment_class.max_turns))
-        except InputError as error:
-            table.add_row(name, f"cannot be used: {error}", "")
+    for one in found:
+        if one.problem is None:
+            table.add_row(one.name, one.summary, str(one.max_turns))
+        else:
+            table.add_row(one.name, escape(f"cannot be used: {one.problem}"), "")
     console.out().print(table)
     return 0
 
 
-def _show(environment_class: type[Environment]) -> int:
+def _show(environment: ListedEnvironment, as_json: bool) -> int:
+    if as_json:
+        console.print_json(environment.to_json())
+        return 0
     out = console.out()
-    out.print(f"{environment_class.name}: {inspect.getdoc(environment_class) or ''}", markup=False)
-    out.print(f"at most {environment_class.max_turns} turns per episode", markup=False)
+    out.print(f"{environment.name}: {environment.about}", markup=False)
+    out.print(f"at most {environment.max_turns} turns per episode", markup=False)
     table = Table("option", "default", "what", box=None, pad_edge=False)
-    options: type[Config] = environment_class.Options
-    for name, info in options.model_fields.items():
-        default = "" if info.is_required() else str(info.get_default(call_default_factory=True))
-        table.add_row(name, default, info.description or "")
-    if options.model_fields:
+    for option in environment.options:
+        default = "required" if option.required else write_value(option.default)
+        table.add_row(option.name, escape(default), escape(option.about))
+    if environment.options:
         out.print(table)
     return 0
 
 
 def check_one(config: EnvCheckConfig) -> int:
     report = check_configured(config, config.environment)
+    if config.as_json:
+        console.print_json(
+            {
+                "environment": report.environment,
+                "tasks": report.num_tasks,
+                "ok": not report.found,
+                "found": report.found,
+            }
+        )
+        return 2 if report.found else 0
     out = console.out()
     for problem in report.problems:
         out.print(console.printable(problem), markup=False)
@@ -60,18 +75,17 @@ def check_one(config: EnvCheckConfig) -> int:
 
 def setup(config: EnvSetupConfig) -> int:
     install = getattr(find(config.environment), "setup", None)  # optional: a class method that yields progress lines
-    if install is None:
-        console.out().print(f"{config.environment} needs nothing besides its Python packages", markup=False)
-        return 0
+    lines = []
     try:
-        for line in install():
-            console.out().print(console.printable(line), markup=False)
+        for line in install() if install is not None else ():
+            lines.append(line)
+            (console.err() if config.as_json else console.out()).print(console.printable(line), markup=False)
     except (BoughError, OSError):
         raise
     except Exception as error:
         raise blame("setup", error) from error
+    if config.as_json:
+        console.print_json({"environment": config.environment, "needs_setup": install is not None, "lines": lines})
+    elif install is None:
+        console.out().print(f"{config.environment} needs nothing besides its Python packages", markup=False)
     return 0
-
-
-def _about(environment_class: type[Environment]) -> str:
-    return (inspect.getdoc(environment_class) or "").split("\n", 1)[0]

@@ -8,14 +8,17 @@ from rich.table import Table
 
 from bough.config.evaluation import EvalConfig
 from bough.disk import write_json
+from bough.errors import short_path
 from bough.evaluation.held_out import measure
 from bough.ledger import Ledger
+from bough.models.names import model_name
 from bough.terminal import console
 
 
 def held_out(config: EvalConfig) -> int:
     found = measure(config)
-    report = {"model": config.model[0], "eval_file": str(config.eval_file)} | found
+    assert config.eval_file is not None
+    report = {"model": model_name(config.model[0]), "eval_file": short_path(config.eval_file)} | found
     if config.as_json:
         console.print_json(report)
     else:

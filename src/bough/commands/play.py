@@ -2,82 +2,32 @@
 
 from __future__ import annotations
 
-import asyncio
-import itertools
 import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from pydantic import JsonValue
 from pydantic_core import to_json
 
+from bough.api.play import play_configured, print_observation
 from bough.config.play import PlayConfig
-from bough.environments.base import Environment, Observation
-from bough.environments.isolated import Isolated, shut_down
-from bough.environments.registry import find
-from bough.environments.tasks import configured, tasks_of
+from bough.environments.base import Observation
 from bough.errors import InputError
-from bough.terminal import console
-from bough.types import Task
-
-# An id is searched for among this many tasks: there may be infinitely many.
-TASKS_SEARCHED = 10_000
 
 
 def play(config: PlayConfig) -> int:
-    environment_class = configured(find(config.environment), config.options)
     actions = list(_read_actions(config.actions)) if config.actions is not None else None
-    task = _task(environment_class, config)
-    return asyncio.run(_play(environment_class, task, actions, config.json_lines))
 
-
-async def _play(environment_class: type[Environment], task: Task, actions: list[str] | None, as_json: bool) -> int:
-    environment = Isolated(environment_class, task)
-    try:
-        observation = await environment.start()
-        _show(0, observation, as_json)
-        for number in itertools.count(1):
-            if actions is None and observation.done:
-                break
-            action = await _next(environment, actions, number)
-            if action is None:
-                break
-            observation = await environment.step(await environment.say(action))
-            _show(number, observation, as_json)
-    finally:
-        await environment.close()
-        await shut_down(environment_class)
-    return 0
-
-
-async def _next(environment: Isolated, actions: list[str] | None, number: int) -> str | None:
-    """The next action of the file (even after the end of the episode), or what the person types."""
-    if actions is not None:
-        return actions[number - 1] if number <= len(actions) else None
-    while True:
-        try:
-            typed = (await asyncio.to_thread(input, "> ")).strip()
-        except EOFError:
-            return None
-        if typed:
-            return typed
-        console.err().print("\n".join(await environment.choices()) or "Write an action.", style="dim", markup=False)
-
-
-def _show(step: int, observation: Observation, as_json: bool) -> None:
-    if as_json:
+    def tell(step: int, observation: Observation) -> None:
+        if not config.json_lines:
+            print_observation(observation)
+            return
         sys.stdout.write(to_json(_row(step, observation), inf_nan_mode="null").decode() + "\n")
         sys.stdout.flush()
-        return
-    out = console.out()
-    out.print(console.printable(observation.text), markup=False)
-    if observation.error:
-        out.print(f"({observation.error})", style="red")
-    if observation.done:
-        word = {True: "success", False: "failure", None: "over"}[observation.success]
-        out.print(f"— {word}{f': {observation.stop}' if observation.stop else ''}", style="bold")
+
+    play_configured(config, actions, tell)
+    return 0
 
 
 def _row(step: int, observation: Observation) -> dict[str, Any]:
@@ -94,24 +44,6 @@ def _row(step: int, observation: Observation) -> dict[str, Any]:
         "stop": observation.stop,
     }
     return {**observation.info, **known}
-
-
-def _task(environment_class: type[Environment], config: PlayConfig) -> Task:
-    options: dict[str, JsonValue] = dict(config.options)
-    if config.game is not None:
-        if "games" not in environment_class.Options.model_fields:
-            raise InputError(f"--game {config.game}: {environment_class.name} does not play game files")
-        if not config.game.is_file():
-            raise InputError(f"--game {config.game}: there is no such file")
-        options["games"] = str(config.game)
-    tasks = tasks_of(
-        environment_class, options=options, split=config.split, task_file=config.task_file, seed=config.seed
-    )
-    wanted = config.task or "0"
-    for number, task in enumerate(itertools.islice(tasks, TASKS_SEARCHED)):
-        if wanted in (str(number), task.id):
-            return task
-    raise InputError(f"--task {wanted}: no task has that number or id")
 
 
 def _read_actions(path: Path) -> Iterator[str]:

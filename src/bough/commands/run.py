@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import sys
+from contextlib import redirect_stdout
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -12,8 +13,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from bough.config.run import RunConfig, RunsListConfig, RunsShowConfig
-from bough.config.yaml_file import YamlFile
-from bough.errors import InputError
+from bough.config.yaml_file import YamlFile, write_value
 from bough.evaluation.comparison import Comparison
 from bough.runs.listing import command_of, command_run
 from bough.runs.listing import list_runs as runs_in
@@ -28,9 +28,14 @@ from bough.terminal import console
 def run(config: RunConfig) -> int:
     playing = Run.configured(config)
     if config.dry_run:
-        return _show_plan(playing)
-    playing.play(console.announce)
+        return _show_plan(playing, config.as_json)
     folder = playing.folder
+    if config.as_json:
+        with redirect_stdout(sys.stderr):  # what the stages print is progress here
+            playing.play(console.announce)
+        console.print_json(_run_json(folder, playing.recipe))
+        return 0
+    playing.play(console.announce)
     console.print_table(console.out(), _success_table(folder, playing.recipe))
     bough = "bough" if shutil.which("bough") else sys.argv[0]  # the virtual environment may not be active
     console.out().print(f"\nThe run is in {folder}. To view it in a browser:\n{bough} view {folder}", markup=False)
@@ -38,8 +43,6 @@ def run(config: RunConfig) -> int:
 
 
 def list_runs(config: RunsListConfig) -> int:
-    if not config.folder.is_dir():
-        raise InputError(f"{config.folder}: there is no such folder")
     found = runs_in(config.folder)
     if config.as_json:
         console.print_json({"folder": str(config.folder), "runs": [one.to_json() for one in found]})
@@ -55,14 +58,10 @@ def show_run(config: RunsShowConfig) -> int:
     if not (config.run / FILE_NAME).exists() and (command := command_of(config.run)) is not None:
         return _show_command(config, command)
     recipe = read_recipe(config.run)
-    records = _records(config.run, recipe)
     if config.as_json:
-        stages = [
-            {"stage": folder, "record": asdict(record) if record is not None else None} for folder, record in records
-        ]
-        about = {"run": str(config.run), "recipe": recipe.model_dump(mode="json"), "stages": stages}
-        console.print_json(about | {"evaluations": [_row_json(row) for row in summary(config.run, recipe)]})
+        console.print_json(_run_json(config.run, recipe))
         return 0
+    records = _records(config.run, recipe)
     out = console.out()
     out.print(
         f"{recipe.name}: {recipe.about or 'no description'}\nmodel {recipe.model}, seed {recipe.seed}", markup=False
@@ -92,20 +91,33 @@ def _show_command(config: RunsShowConfig, command: str) -> int:
     out = console.out()
     out.print(", ".join(filter(None, [f"{run.name}: bough {run.made_by}", run.progress, run.result])), markup=False)
     for key, value in settings.items():
-        out.print(console.printable(f"    {key}: {value}"), markup=False)
+        out.print(console.printable(f"    {key}: {write_value(value)}"), markup=False)
     return 0
+
+
+def _run_json(folder: Path, recipe: Recipe) -> dict[str, Any]:
+    stages = [
+        {"stage": stage, "record": asdict(record) if record is not None else None}
+        for stage, record in _records(folder, recipe)
+    ]
+    about = {"run": str(folder), "recipe": recipe.model_dump(mode="json"), "stages": stages}
+    return about | {"evaluations": [_row_json(row) for row in summary(folder, recipe)]}
 
 
 def _row_json(row: SummaryRow) -> dict[str, Any]:
     return asdict(replace(row, compared=None)) | {"compared": row.compared.to_json() if row.compared else None}
 
 
-def _show_plan(playing: Run) -> int:
+def _show_plan(playing: Run, as_json: bool) -> int:
+    if as_json:
+        stages = [{"stage": one.folder, "command": one.verb, "settings": given} for one, given in playing.settings()]
+        console.print_json({"run": str(playing.folder), "stages": stages})
+        return 0
     out = console.out()
     for stage, settings in playing.settings():
         out.print(f"{stage.folder}: bough {stage.verb}", style="bold", markup=False)
         for key, value in settings.items():
-            out.print(f"    {key}: {value}", markup=False)
+            out.print(f"    {key}: {write_value(value)}", markup=False)
     return 0
 
 

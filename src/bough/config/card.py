@@ -8,7 +8,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator, Field
 
-from bough.config.base import Config
+from bough.config.report import ReportConfig
 
 HUB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*/[A-Za-z0-9][A-Za-z0-9._-]*")
 LANGUAGE = re.compile(r"[a-z]{2,3}")
@@ -37,7 +37,7 @@ HubId = Annotated[str, AfterValidator(_hub_id)]
 RUN = "the run folder of a recipe or of one training stage"
 
 
-class CardConfig(Config):
+class CardConfig(ReportConfig):
     """Writes the model card (README.md) of a trained model, from the files of its run alone."""
 
     run: Path = Field(description=RUN, json_schema_extra={"positional": True})
@@ -64,7 +64,7 @@ class CardConfig(Config):
     overwrite: bool = Field(False, description="replace an existing card")
 
 
-class PushConfig(Config):
+class PushConfig(ReportConfig):
     """Uploads a trained model and its card to the Hub, with the account of `hf auth login` or HF_TOKEN."""
 
     run: Path = Field(description=RUN, json_schema_extra={"positional": True})

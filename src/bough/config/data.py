@@ -33,7 +33,7 @@ class ValidateConfig(SourceConfig, ReportConfig):
     """
 
 
-class ConvertConfig(SourceConfig):
+class ConvertConfig(SourceConfig, ReportConfig):
     """Converts a data file to another format."""
 
     to: str = Field("bough", description="the format to write: bough, trl, knowlyr-sft, knowlyr-dpo or knowlyr-grpo")

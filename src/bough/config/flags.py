@@ -65,7 +65,13 @@ def parse(config: type[Config], parser: Parser, arguments: Sequence[str]) -> Con
     known, unknown = parser.parse_known_args(words)
     given = vars(known)
     given.pop("debug", None)
-    return config.load(given.pop("config", None), given | _unknown(unknown))
+    strangers = _unknown(unknown)
+    try:
+        return config.load(given.pop("config", None), given | strangers)
+    except InputError as error:
+        if not strangers:
+            raise
+        raise InputError(error.message, error.problems, hint=f"{parser.prog} --help lists the flags") from None
 
 
 def _usage(config: type[Config], prog: str) -> str:

@@ -7,10 +7,10 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
-from bough.config.base import Config
+from bough.config.report import ReportConfig
 
 
-class MergeConfig(Config):
+class MergeConfig(ReportConfig):
     """Merges an adapter into its base model and writes the result as a model of its own."""
 
     adapter: Path = Field(description="the folder of the adapter", json_schema_extra={"positional": True})

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from pydantic import AliasChoices, Field
 
-from bough.config.base import Config
 from bough.config.environment import EnvironmentConfig, OptionValues
+from bough.config.report import ReportConfig
 
 
 class PlayConfig(EnvironmentConfig):
@@ -32,7 +32,7 @@ class PlayConfig(EnvironmentConfig):
     )
 
 
-class EnvListConfig(Config):
+class EnvListConfig(ReportConfig):
     """Lists the environments, or the options of one of them."""
 
     environment: str | None = Field(
@@ -40,7 +40,7 @@ class EnvListConfig(Config):
     )
 
 
-class EnvCheckConfig(Config):
+class EnvCheckConfig(ReportConfig):
     """Checks an environment against the contract: determinism, replay, bad input, close."""
 
     environment: str = Field(
@@ -54,7 +54,7 @@ class EnvCheckConfig(Config):
     seed: int = Field(0, ge=0, description="random seed of the tasks")
 
 
-class EnvSetupConfig(Config):
+class EnvSetupConfig(ReportConfig):
     """Installs what an environment needs besides Python packages (web: a browser)."""
 
     environment: str = Field(description="the environment", json_schema_extra={"positional": True})

@@ -48,3 +48,6 @@ class RewardsConfig(Config):
         "outcome, progress, steps, format, tool_call, overlong, module:function or path/to/file.py:function "
         "(default: the environment's own reward)",
     )
+    reward_timeout_s: float = Field(
+        60, gt=0, description="time limit of one reward of a trajectory or group, in seconds; a longer one ends the run"
+    )

@@ -7,12 +7,11 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field, JsonValue
 
-from bough.config.base import Config
 from bough.config.environment import key_values
 from bough.config.report import ReportConfig
 
 
-class RunConfig(Config):
+class RunConfig(ReportConfig):
     """Runs the stages of a recipe. A stopped run resumes; stages whose inputs have not changed are skipped."""
 
     recipe: str = Field(

@@ -12,6 +12,7 @@ from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from bough.config.base import Config
 from bough.config.calls import CallsConfig
+from bough.config.report import ReportConfig
 
 # Settings that need eval_file, and those that have no effect with an environment.
 OF_HELD_OUT = ("eval_steps", "early_stopping_patience", "save_best_model")
@@ -159,6 +160,7 @@ class TrainingConfig(
     AdapterConfig,
     CallsConfig,
     TrainingDataConfig,
+    ReportConfig,
 ):
     """Settings of every training method."""
 

@@ -6,10 +6,10 @@ from pathlib import Path
 
 from pydantic import Field
 
-from bough.config.base import Config
+from bough.config.report import ReportConfig
 
 
-class ViewConfig(Config):
+class ViewConfig(ReportConfig):
     """Serves a run folder or a data file as a local web page, or exports it to a single file."""
 
     path: Path = Field(

@@ -6,6 +6,7 @@ and a file may come from anyone: files much larger than any settings are refused
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -67,6 +68,22 @@ def read_value(text: str) -> Any:
     """The value of a command-line argument written as in YAML. Raises yaml.YAMLError."""
     loader = _Loader(text)
     return loader.construct(loader.get_single_node())
+
+
+def write_value(value: Any) -> str:
+    """A value on one line, as `read_value` reads it. Paths and other objects are written as text."""
+    written = yaml.safe_dump(
+        _plain(value), default_flow_style=True, allow_unicode=True, width=math.inf, sort_keys=False
+    )
+    return written.removesuffix("\n").removesuffix("\n...")
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {str(key): _plain(one) for key, one in value.items()}
+    if isinstance(value, list | tuple | set):
+        return [_plain(one) for one in value]
+    return value if value is None or isinstance(value, bool | int | float) else str(value)
 
 
 class _Loader(yaml.SafeLoader):

@@ -86,5 +86,5 @@ def _scored(filed: list[SourcedTrajectory], config: RewardsConfig) -> tuple[list
     """The trajectories with the requested rewards, and what to report about them."""
     if not config.rewards:
         return filed, {}
-    with_rewards, rubric = scored(filed, config.rewards)
+    with_rewards, rubric = scored(filed, config.rewards, config.reward_timeout_s)
     return with_rewards, {"rewards": means(with_rewards, rubric), "not_scored": rubric.to_json()}

@@ -7,12 +7,15 @@ from dataclasses import replace
 
 from bough.config.rewards import Weight
 from bough.curation.source import SourcedTrajectory
+from bough.rewards.reward import TIMEOUT_S
 from bough.rewards.rubric import TOTAL, Rubric
 
 
-def scored(filed: Sequence[SourcedTrajectory], rewards: Mapping[str, Weight]) -> tuple[list[SourcedTrajectory], Rubric]:
+def scored(
+    filed: Sequence[SourcedTrajectory], rewards: Mapping[str, Weight], timeout_s: float = TIMEOUT_S
+) -> tuple[list[SourcedTrajectory], Rubric]:
     """The trajectories with every reward and their total, and the rubric, which knows what failed."""
-    rubric = Rubric(rewards)
+    rubric = Rubric(rewards, timeout_s=timeout_s)
     found = rubric.score_all([item.trajectory for item in filed])
     return [replace(item, trajectory=trajectory) for item, trajectory in zip(filed, found, strict=True)], rubric
 

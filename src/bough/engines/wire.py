@@ -11,6 +11,7 @@ from pydantic_core import to_json
 from bough.calls import fallback
 from bough.calls.template import ChatTemplate, with_hint
 from bough.engines.base import Answer, EngineError
+from bough.speech import hermes
 from bough.types import Call, Finish, Message, ToolCall
 
 Json = dict[str, Any]
@@ -164,7 +165,10 @@ def _text(said: Json) -> str:
 
 
 def _read_tool_calls(content: str, calls: Any) -> tuple[str, list[ToolCall]]:
-    """Tool calls; one whose arguments are no JSON object stays text, for the environment to complain about."""
+    """Tool calls; one whose arguments cannot be used stays text, for the environment to complain about.
+
+    The model wrote the arguments: that they are nested too deeply, or not JSON, is no fault of the server.
+    """
     read, broken = [], []  # type: list[ToolCall], list[str]
     for call in calls if isinstance(calls, list) else []:
         function = call.get("function") if isinstance(call, dict) else None
@@ -173,12 +177,11 @@ def _read_tool_calls(content: str, calls: Any) -> tuple[str, list[ToolCall]]:
         name, arguments = str(function.get("name", "")), function.get("arguments")
         try:
             parsed = json.loads(arguments or "{}") if isinstance(arguments, str | None) else arguments
-        except (ValueError, RecursionError):
-            parsed = None
-        if isinstance(parsed, dict):
-            read.append(ToolCall(name=name, arguments=parsed, id=call.get("id")))
-        else:
+            hermes.check_call(ToolCall(name=name, arguments=parsed))
+        except (ValueError, RecursionError):  # also what ToolCall and check_call raise
             broken.append(f'<tool_call>\n{{"name": {json.dumps(name)}, "arguments": {arguments}}}\n</tool_call>')
+        else:
+            read.append(ToolCall(name=name, arguments=parsed, id=call.get("id")))  # the id is the server's
     return "\n".join([content, *broken] if content else broken), read
 
 

@@ -27,6 +27,7 @@ from bough.environments.isolated import Isolated, shut_down
 from bough.environments.registry import find
 from bough.environments.replay import replay
 from bough.environments.tasks import configured, first_tasks, tasks_of
+from bough.environments.tool_failures import raised_in
 from bough.errors import BoughError
 from bough.types import Message, Task, Trajectory, Turn
 
@@ -133,6 +134,7 @@ async def _record(
         while len(turns) < (environment_class.max_turns if first is not None else TURNS) and not last.done:
             reply = (await environment.expert() if turns else first) or await _any_reply(environment, rng)
             last = await environment.step(reply)
+            _report_raised(last, f"task {task.id}", report)
             message = Message(role="assistant", content=reply)
             turns.append(Turn(reply=message, observation=list(last.messages), reward=last.reward))
     if first is not None and (not last.done or last.success is False):
@@ -143,6 +145,12 @@ async def _record(
             ended += f"; its last reply was invalid: {answer}"
         report.add(f"task {task.id}", f"the expert does not solve the task: it {ended}")
     return Trajectory(id=task.id, task=task, start=list(start.messages), turns=turns)
+
+
+def _report_raised(observation: Observation, place: str, report: CheckReport) -> None:
+    """An agent reads what a tool raised and goes on; the author must know of it."""
+    for one in raised_in(observation.info):
+        report.add(place, one.failure)
 
 
 async def _any_reply(environment: Isolated, rng: random.Random) -> str:
@@ -166,6 +174,7 @@ async def _check_nonsense(environment_class: type[Environment], task: Task, repo
         async with _opened(environment_class, task) as environment:
             await environment.start()
             observation = await environment.step(reply)
+        _report_raised(observation, f"task {task.id}, nonsense", report)
         if observation.success:
             report.add(f"task {task.id}", f"the reply {reply!r:.40} is a success")
         if not observation.done and not observation.messages:

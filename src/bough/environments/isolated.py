@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
+from bough import event_loop
 from bough.environments.base import Environment, EnvironmentFailedError, Observation, blame, check_reward
 from bough.environments.observations import check_observation
 from bough.environments.threads import LoopThread, take_thread
@@ -154,7 +155,7 @@ async def _bounded(
     try:
         if thread is not None:
             return await thread.run(attributed, timeout_s)
-        async with asyncio.timeout(timeout_s):
+        async with event_loop.time_limit(timeout_s):
             return await attributed()
     except TimeoutError as error:  # ours: one of the environment's own is a EnvironmentFailedError by now
         raise EnvironmentFailedError(f"{what} took longer than {timeout_s:g} s") from error

@@ -72,7 +72,7 @@ def _load(name: str) -> Any:
         module = _module_of_file(Path(place)) if place.endswith(".py") else import_module(place)
     except InputError:
         raise
-    except Exception as error:  # a user's module may raise anything
+    except (Exception, SystemExit) as error:  # a user's module may raise anything, and a script may exit
         raise InputError(describe_failure(f"environment {name!r} cannot be loaded: {place}", error)) from error
     if not hasattr(module, attribute):
         classes = [key for key, value in vars(module).items() if inspect.isclass(value) and hasattr(value, "step")]

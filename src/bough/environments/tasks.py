@@ -71,7 +71,7 @@ def _made(environment_class: type[Environment], options: Config, split: str, see
             yield task
     except BoughError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise blame("tasks", error) from error
 
 

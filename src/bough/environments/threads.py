@@ -17,6 +17,7 @@ from contextlib import suppress
 from typing import Any, TypeVar
 
 from bough.environments.base import EnvironmentFailedError
+from bough.environments.tool_failures import AbandonedError
 from bough.errors import BoughError
 
 log = logging.getLogger(__name__)
@@ -114,7 +115,7 @@ class LoopThread:
         _forget(self)
         _blocked.append(self)
         # Ends Python code at its next instruction; code that waits in the system ends when it returns.
-        identity, end = ctypes.c_ulong(self._thread.ident or 0), ctypes.py_object(SystemExit)
+        identity, end = ctypes.c_ulong(self._thread.ident or 0), ctypes.py_object(AbandonedError)
         ctypes.pythonapi.PyThreadState_SetAsyncExc(identity, end)
         self._stop()
         self._give_up("it shared a thread with an environment that blocked it")

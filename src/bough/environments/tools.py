@@ -16,12 +16,13 @@
 
 The agent gets a JSON schema of every tool, made from its signature and docstring. Bough
 reads the calls of a reply, checks the arguments, runs the methods in order and returns their
-results as tool messages.
+results as tool messages. A tool that raises: `bough.environments.tool_failures`.
 """
 
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Any, ClassVar, TypeVar
@@ -30,7 +31,10 @@ from pydantic import ValidationError
 from pydantic_core import to_json
 
 from bough.environments.base import Environment, Observation
+from bough.environments.observations import MAX_TEXT
+from bough.environments.tool_failures import RAISED, Raised, ToolError, attributed
 from bough.environments.tool_schema import ToolSchema
+from bough.errors import InputError, short_path
 from bough.speech import functions, hermes
 from bough.speech.base import MalformedError
 from bough.speech.reply import Reply
@@ -46,12 +50,6 @@ def tool(method: F) -> F:
     """Marks a method as a tool. Its parameters need type annotations, and it needs a docstring."""
     setattr(method, MARK, True)
     return method
-
-
-class ToolError(Exception):
-    """Raised in a tool: the call cannot be carried out. The agent reads the message; the action counts as invalid."""
-
-    word = "invalid_action"
 
 
 class MisuseError(ToolError):
@@ -92,23 +90,36 @@ class ToolEnvironment(Environment):
         except MalformedError as error:
             return Observation.say(str(error), error="malformed")
         if not said.calls:
-            given = self.answer(said.action)
-            return await given if isinstance(given, Awaitable) else given
+            return await self._answer(said.action)
         messages: list[Message] = []
         wrong: str | None = None
+        raised: list[Raised] = []
+        # Limited for all calls together, so that no agent makes its observation too long to be kept.
+        room = MAX_TEXT // 2
         for call in said.calls:
             try:
-                content = await self._use(call)
+                content = await self._use(call, room)
             except ToolError as error:
                 content, wrong = f"Error: {error}", error.word
+                raised += error.facts
+            room -= len(content)
             messages.append(Message(role="tool", content=content, name=call.name[:MAX_NAME]))
             if self._end is not None:
                 break
         ended = self._end or Observation()
-        return replace(ended, messages=tuple(messages), action=said.action, error=wrong)
+        info = {**ended.info, RAISED: raised} if raised else ended.info
+        return replace(ended, messages=tuple(messages), action=said.action, error=wrong, info=info)
 
-    async def _use(self, call: ToolCall) -> str:
-        """The result of one call as text. Raises ToolError for an invalid call."""
+    async def _answer(self, text: str) -> Observation:
+        try:
+            with attributed("answer"):
+                given = self.answer(text)
+                return await given if isinstance(given, Awaitable) else given
+        except ToolError as error:
+            return Observation.say(f"Error: {error}", error=error.word, info={RAISED: error.facts})
+
+    async def _use(self, call: ToolCall, room: int) -> str:
+        """The result of one call as text of at most `room` characters. Raises ToolError for an invalid call."""
         schema = self.schemas.get(call.name)
         if schema is None:
             raise MisuseError(f"there is no tool {call.name!r:.80}; the tools are {', '.join(self.schemas)}.")
@@ -116,15 +127,23 @@ class ToolEnvironment(Environment):
             arguments = schema.read(call.arguments)
         except ValidationError as error:
             raise MisuseError(schema.explain(error)) from None
-        result = getattr(self, call.name)(**arguments)
-        if inspect.isawaitable(result):
-            result = await result
-        if result is None:
-            return "Done."
-        return result if isinstance(result, str) else to_json(result, fallback=str).decode()
+        with attributed(call.name):
+            result = getattr(self, call.name)(**arguments)
+            if inspect.isawaitable(result):
+                result = await result
+            return _text(result, room)
 
     def call(self, name: str, thought: str = "", /, **arguments: Any) -> str:
-        """The reply that calls a tool, for experts: `return self.call("sell", item="apple")`."""
+        """The reply that calls a tool, for experts: `return self.call("sell", item="apple")`.
+
+        Raises InputError for a tool that does not exist; wrong arguments are for `step` to answer.
+        """
+        if name not in self.schemas:
+            author = sys._getframe(1)
+            raise InputError(
+                f"{short_path(author.f_code.co_filename)}:{author.f_lineno}: {type(self).__name__} has no tool "
+                f"{name!r:.80}; the tools are {', '.join(self.schemas) or 'none'}"
+            )
         return hermes.write(hermes.call_text(ToolCall(name=name, arguments=arguments)), thought)
 
     def say(self, action: str, thought: str = "") -> str:
@@ -133,3 +152,16 @@ class ToolEnvironment(Environment):
         if call is None or call.name not in self.schemas:
             return hermes.write(action, thought)
         return self.call(call.name, thought, **self.schemas[call.name].named(call.arguments))
+
+
+def _text(result: Any, room: int) -> str:
+    """What a tool returned, as the agent reads it. Raises ValueError or TypeError for what cannot be shown."""
+    if result is None:
+        return "Done."
+    if inspect.isasyncgen(result):
+        raise TypeError("the tool returned an async generator; it must return its result")
+    text = result if isinstance(result, str) else to_json(result, fallback=str).decode()
+    if len(text) > room:
+        raise ValueError(f"its result has {len(text):,} characters; at most {room:,} can be shown")
+    # Half a surrogate pair cannot be written to any file.
+    return text.encode(errors="replace").decode()

@@ -10,7 +10,7 @@ in their order, never in the order in which episodes end: quick failures end fir
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol
 
 from bough.config.evaluation import EvalConfig
@@ -21,11 +21,14 @@ from bough.environments.base import Environment
 from bough.environments.isolated import shut_down
 from bough.environments.registry import find
 from bough.environments.tasks import configured, digest
+from bough.errors import InputError
 from bough.evaluation.comparison import compare
 from bough.evaluation.outcomes import Lost, Outcome, task_type
 from bough.evaluation.results import FILE_NAME, ModelResult, Results
 from bough.evaluation.sequential import looks
 from bough.evaluation.success import report
+from bough.models.names import model_name
+from bough.paths import without_absolute, working_directory
 from bough.rollouts.agents import Agent, make_agent
 from bough.rollouts.collect import AllLostError, Attempt, attempts, collect, wanted_tasks
 from bough.rollouts.collection import Collection
@@ -44,18 +47,26 @@ class Watcher(Protocol):
     def tell(self, numbers: dict[str, Any]) -> None: ...
 
 
-async def contest(config: EvalConfig, watcher: Watcher | None = None) -> Results:
-    """Plays what is not yet on file, and writes and returns the results. Raises AllLostError where there are none."""
+async def contest(
+    config: EvalConfig, watcher: Watcher | None = None, names: Mapping[str, str] | None = None
+) -> Results:
+    """Plays what is not yet on file, and writes and returns the results. Raises AllLostError where there are none.
+
+    `names` are what the results call the models of the settings, by default `model_name`.
+    """
     assert config.output is not None
+    names = names or {model: model_name(model) for model in config.model}
+    if not config.overwrite:
+        _keeps_others(config, names)
     environment_class = configured(find(config.environment), config.options)
     tasks = wanted_tasks(environment_class, config)
     try:
-        models = [await _play(config, environment_class, model, tasks, watcher) for model in config.model]
+        models = [await _play(config, environment_class, model, names[model], tasks, watcher) for model in config.model]
     finally:
         await shut_down(environment_class)
     results = Results(
         environment=environment_class.name,
-        options=config.options,
+        options=without_absolute(config.options, *working_directory()),
         split=None if config.task_file else config.split,
         seed=config.seed,
         attempts=config.attempts,
@@ -83,12 +94,36 @@ def with_numbers(results: Results, against: Any = "first", leave_out: Callable[[
     return results.model_copy(update={"reports": reports, "comparisons": [one.to_json() for one in compared]})
 
 
+def _keeps_others(config: EvalConfig, names: Mapping[str, str]) -> None:
+    """Raises InputError if the folder has results of models that are not evaluated now: they would be dropped."""
+    assert config.output is not None
+    file = config.output / FILE_NAME
+    if not file.exists():
+        return
+    try:
+        before = [model.name for model in Results.read(file).models]
+    except InputError:  # nothing that could be kept
+        return
+    now = [names[model] for model in config.model]
+    if dropped := [name for name in before if name not in now]:
+        together = " ".join([*before, *(name for name in now if name not in before)])
+        raise InputError(
+            f"{file} has results of {', '.join(dropped)}, which would be dropped; give all models (--model {together}; "
+            "recorded episodes are not played again), another --output, or --overwrite"
+        )
+
+
 def _not_compared(why: str) -> None:
     console.err().print(console.printable(f"not compared: {why}"), style="yellow", markup=False)
 
 
 async def _play(
-    config: EvalConfig, environment_class: type[Environment], model: str, tasks: list[Task], watcher: Watcher | None
+    config: EvalConfig,
+    environment_class: type[Environment],
+    model: str,
+    name: str,
+    tasks: list[Task],
+    watcher: Watcher | None,
 ) -> ModelResult:
     assert config.output is not None
     settings = config.contestant(model, config.output / "models" / folder_name(model))
@@ -101,7 +136,7 @@ async def _play(
                 wanted = list(attempts(tasks[:count], config.attempts, config.seed))
                 missing = collection.missing(wanted)
                 if watcher is not None:
-                    watcher.begin(model, len(missing), len(wanted) - len(missing))
+                    watcher.begin(name, len(missing), len(wanted) - len(missing))
                 if missing:
                     agent = agent or await make_agent(settings, settings)
                     tally = await collect(
@@ -118,7 +153,8 @@ async def _play(
             if agent is not None:
                 await agent.close()
     shown = settings.model_dump(mode="json", include=set(SETTINGS))
-    return ModelResult(name=model, settings=shown, outcomes=outcomes, lost=lost)
+    shown = without_absolute(shown, *working_directory(), config.output.absolute())
+    return ModelResult(name=name, settings=shown, outcomes=outcomes, lost=lost)
 
 
 def _outcomes(collection: Collection, wanted: Iterable[Attempt], environment_class: type[Environment]) -> list[Outcome]:

@@ -19,10 +19,9 @@ from bough.errors import InputError, RowError
 from bough.formats.base import Sample
 from bough.methods.advantages import Level, StepFormula, call_advantages
 from bough.methods.averaging import Averaging, aggregation_weights
-from bough.methods.base import Data, Example, Examples, Loss, float_vectors, share
+from bough.methods.base import Data, Example, Examples, Loss
 from bough.methods.examples import CallSource, examples_from, head_of
-from bough.methods.surrogate import clipped, importance_weights, k3
-from bough.metrics import Mean
+from bough.methods.surrogate import grpo_loss, sampler_logprobs
 from bough.rewards.score import score
 from bough.types import Call, Group
 
@@ -214,7 +213,7 @@ class GRPO:
             dual_clip=config.dual_clip,
             kl_coef=config.kl_coef,
             reference_logprobs_N=start if config.kl_coef else None,
-            sampler_logprobs_N=_sampled(parts, old, config.temperature),
+            sampler_logprobs_N=sampler_logprobs([part.calls[0] for part in parts], old, config.temperature),
             importance_cap=config.importance_cap,
         )
 
@@ -250,71 +249,3 @@ def _check_temperature(groups: Examples[GroupExample], temperature: float) -> No
         f"{groups.name}: replies were sampled at temperature {value:g}, but temperature is {temperature:g}; "
         f"use --temperature {value:g}"
     )
-
-
-def _sampled(parts: Sequence[GroupExample], before: Tensor, temperature: float) -> Tensor | None:
-    """The sampler's log-probabilities; for a call without any, those before the update, so nothing is corrected.
-
-    Those at another temperature cannot be compared with the trainer's: they count as missing.
-    """
-    import torch
-
-    calls = [part.calls[0] for part in parts]
-    values = [call.logprobs if call.logprobs_temperature == temperature else None for call in calls]
-    if all(value is None for value in values):
-        return None
-    pieces = torch.split(before, [len(part.calls[0].completion_ids) for part in parts])
-    return torch.cat([p if v is None else p.new_tensor(v) for p, v in zip(pieces, values, strict=True)])
-
-
-def grpo_loss(
-    logprobs_N: Tensor,
-    old_logprobs_N: Tensor,
-    advantages_N: Tensor,
-    weights_N: Tensor,
-    *,
-    denominator: float,
-    clip_low: float = 0.2,
-    clip_high: float = 0.28,
-    dual_clip: float | None = None,
-    kl_coef: float = 0.0,
-    reference_logprobs_N: Tensor | None = None,
-    sampler_logprobs_N: Tensor | None = None,
-    importance_cap: float = 2.0,
-) -> Loss:
-    """−Σ w · (s · gain − kl_coef · k3) / `denominator`, over the N trained tokens of a micro-batch.
-
-    With ratio ρ = exp(log π − log π_old) and advantage A, the gain is that of `clipped`.
-
-    `old_logprobs_N` are the trainer's own before its first update on this data (on-policy:
-    `logprobs_N.detach()`). Where the sampler is another engine its log-probabilities of the
-    same tokens differ; given as `sampler_logprobs_N`, they correct for that (`importance_weights`).
-
-    k3 is Schulman's estimate of KL(π ‖ π_ref), e^d − d − 1 with d = log π_ref − log π. It is off by
-    default; a reference with `kl_coef` 0 is measured only.
-
-    Shapes: all [N], one entry per trained token. `weights_N` and `denominator` are from
-    `aggregation_weights`, `denominator` summed over all micro-batches and ranks of the
-    optimizer step. A token of weight 0 counts in no metric.
-
-    Metrics, per trained token: `ratio`; `clip_high_fraction`, `clip_low_fraction`,
-    `dual_clip_fraction` (tokens without a gradient, by cause); `approx_kl`, k3 of
-    KL(π_old ‖ π); `entropy`, estimated as −log π of the sampled tokens. With a reference
-    `reference_kl`; with a sampler `mismatch_kl`, k3 of KL(π_sampler ‖ π_old),
-    `importance_weight` (s) and `importance_capped_fraction`.
-    """
-    assert not kl_coef or reference_logprobs_N is not None, "a divergence needs a reference"
-    logprobs_N, old_N, advantages_N, weights_N = float_vectors(logprobs_N, old_logprobs_N, advantages_N, weights_N)
-    old_N = old_N.detach()
-    gain_N, values = clipped(logprobs_N - old_N, advantages_N, clip_low, clip_high, dual_clip)
-    values["entropy"] = -logprobs_N
-    if sampler_logprobs_N is not None:
-        importance_N, measured = importance_weights(old_N, sampler_logprobs_N, importance_cap)
-        gain_N = gain_N * importance_N
-        values |= measured
-    if reference_logprobs_N is not None:
-        reference_N, _ = float_vectors(reference_logprobs_N, old_N)
-        values["reference_kl"] = k3(reference_N.detach() - logprobs_N)
-        gain_N = gain_N - kl_coef * values["reference_kl"]
-    metrics = {name: Mean.over(value_N, weights_N > 0) for name, value_N in values.items()}
-    return Loss(share(-(weights_N * gain_N).sum(), denominator), metrics)

@@ -1,11 +1,14 @@
-"""The clipped surrogate: functions of the ratio between two policies' probabilities of the same tokens."""
+"""GRPO's loss, the clipped surrogate, and its parts: functions of the ratio between two policies' probabilities."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from bough.methods.base import float_vectors
+from bough.methods.base import Loss, float_vectors, share
+from bough.metrics import Mean
+from bough.types import Call
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -20,6 +23,59 @@ class Measured(NamedTuple):
 
     value_N: Tensor
     metrics: dict[str, Tensor]
+
+
+def grpo_loss(
+    logprobs_N: Tensor,
+    old_logprobs_N: Tensor,
+    advantages_N: Tensor,
+    weights_N: Tensor,
+    *,
+    denominator: float,
+    clip_low: float = 0.2,
+    clip_high: float = 0.28,
+    dual_clip: float | None = None,
+    kl_coef: float = 0.0,
+    reference_logprobs_N: Tensor | None = None,
+    sampler_logprobs_N: Tensor | None = None,
+    importance_cap: float = 2.0,
+) -> Loss:
+    """−Σ w · (s · gain − kl_coef · k3) / `denominator`, over the N trained tokens of a micro-batch.
+
+    With ratio ρ = exp(log π − log π_old) and advantage A, the gain is that of `clipped`.
+
+    `old_logprobs_N` are the trainer's own before its first update on this data (on-policy:
+    `logprobs_N.detach()`). Where the sampler is another engine its log-probabilities of the
+    same tokens differ; given as `sampler_logprobs_N`, they correct for that (`importance_weights`).
+
+    k3 is Schulman's estimate of KL(π ‖ π_ref), e^d − d − 1 with d = log π_ref − log π. It is off by
+    default; a reference with `kl_coef` 0 is measured only.
+
+    Shapes: all [N], one entry per trained token. `weights_N` and `denominator` are from
+    `aggregation_weights`, `denominator` summed over all micro-batches and ranks of the
+    optimizer step. A token of weight 0 counts in no metric.
+
+    Metrics, per trained token: `ratio`; `clip_high_fraction`, `clip_low_fraction`,
+    `dual_clip_fraction` (tokens without a gradient, by cause); `approx_kl`, k3 of
+    KL(π_old ‖ π); `entropy`, estimated as −log π of the sampled tokens. With a reference
+    `reference_kl`; with a sampler `mismatch_kl`, k3 of KL(π_sampler ‖ π_old),
+    `importance_weight` (s) and `importance_capped_fraction`.
+    """
+    assert not kl_coef or reference_logprobs_N is not None, "a divergence needs a reference"
+    logprobs_N, old_N, advantages_N, weights_N = float_vectors(logprobs_N, old_logprobs_N, advantages_N, weights_N)
+    old_N = old_N.detach()
+    gain_N, values = clipped(logprobs_N - old_N, advantages_N, clip_low, clip_high, dual_clip)
+    values["entropy"] = -logprobs_N
+    if sampler_logprobs_N is not None:
+        importance_N, measured = importance_weights(old_N, sampler_logprobs_N, importance_cap)
+        gain_N = gain_N * importance_N
+        values |= measured
+    if reference_logprobs_N is not None:
+        reference_N, _ = float_vectors(reference_logprobs_N, old_N)
+        values["reference_kl"] = k3(reference_N.detach() - logprobs_N)
+        gain_N = gain_N - kl_coef * values["reference_kl"]
+    metrics = {name: Mean.over(value_N, weights_N > 0) for name, value_N in values.items()}
+    return Loss(share(-(weights_N * gain_N).sum(), denominator), metrics)
 
 
 def clipped(
@@ -48,6 +104,21 @@ def clipped(
         "approx_kl": k3(log_ratio_N),
     }
     return Measured(bounded_N.masked_fill(too_far_N, farthest) * advantages_N, metrics)
+
+
+def sampler_logprobs(calls: Sequence[Call], old_N: Tensor, temperature: float) -> Tensor | None:
+    """The sampler's log-probabilities of the calls' answers; None where no call has any.
+
+    A call without them gets those before the update, so nothing is corrected. Those at
+    another temperature cannot be compared with the trainer's: they count as missing.
+    """
+    import torch
+
+    values = [call.logprobs if call.logprobs_temperature == temperature else None for call in calls]
+    if all(value is None for value in values):
+        return None
+    pieces = torch.split(old_N, [len(call.completion_ids) for call in calls])
+    return torch.cat([p if v is None else p.new_tensor(v) for p, v in zip(pieces, values, strict=True)])
 
 
 def importance_weights(old_N: Tensor, sampler_logprobs_N: Tensor, cap: float) -> Measured:

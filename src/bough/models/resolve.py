@@ -42,6 +42,12 @@ def resolve(name: str) -> Path | str:
     raise InputError(f"{name!r} is not a local folder, a hub id (org/name) or a built-in model{hint}")
 
 
+def check_name(name: str) -> None:
+    """InputError where `name` cannot be a model's. Nothing is made, downloaded or imported for it."""
+    if name not in BUILT_IN:
+        resolve(name)
+
+
 def load_tokenizer(name: str) -> PreTrainedTokenizerBase:
     """The tokenizer of the model `name`. Code that comes with a model is never run."""
     from transformers import AutoTokenizer

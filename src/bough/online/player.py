@@ -71,7 +71,7 @@ class Player:
         assert config.environment is not None
         self.config, self.policy = config, policy
         self.environment_class = configured(find(config.environment), config.options)
-        self.rubric = Rubric(config.rewards) if config.rewards else None
+        self.rubric = Rubric(config.rewards, timeout_s=config.reward_timeout_s) if config.rewards else None
         self.reward = config.reward or ("total" if self.rubric else None)
         self._tokens = LocalEngine.of(policy, tokenizer=template.tokenizer, max_length=config.max_length)
         self._engines = {

@@ -29,6 +29,7 @@ from bough.online.player import LostError, Played, Player
 from bough.online.stamp import Stamp, Stamper
 from bough.online.watch import Watch
 from bough.policy.policy import Policy
+from bough.rewards.reward import RewardTimeoutError
 from bough.rundir import RunDir
 from bough.training.source import Batch, PausedError
 from bough.types import Call, Group
@@ -110,8 +111,9 @@ class OnlineSource:
         self._number, stamp = number, self._stamper.stamp()
         try:
             examples = self._on_file(file, stamp, update) or self._played(file, stamp, number)
-        except LostError as error:
-            message = f"batch {number} has nothing to learn from: {error}"
+        except (LostError, RewardTimeoutError) as error:
+            problem = "has nothing to learn from" if isinstance(error, LostError) else "cannot be scored"
+            message = f"batch {number} {problem}: {error}"
             if step == 0:
                 raise BoughError(message) from error
             raise PausedError(f"{message}; the weights of step {step} are saved, --resume continues") from error

@@ -56,5 +56,5 @@ def _members(place: str, name: str) -> dict[str, Any]:
         raise InputError(f"reward {name!r}: there is no file {place}")
     try:
         return runpy.run_path(place) if place.endswith(".py") else vars(import_module(place))
-    except Exception as error:  # the user's code may raise anything
+    except (Exception, SystemExit) as error:  # the user's code may raise anything, and a script may exit
         raise InputError(describe_failure(f"reward {name!r} cannot be loaded: {place}", error)) from error

@@ -6,41 +6,55 @@
 
 A function scores whole groups if its first parameter is annotated as a list or sequence,
 or is called `attempts`. It returns one value per attempt, in their order.
+
+A function gets copies, so that it cannot change the records. What it raises is a failure
+of this one value; a function that hangs ends the run, because no value would ever come.
 """
 
 from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Awaitable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from bough import event_loop
 from bough.config.rewards import Weight
-from bough.errors import BoughError, InputError, describe_failure, did_you_mean
+from bough.errors import BoughError, InputError, describe_failure, did_you_mean, with_frames
 from bough.rewards.bounds import Bounds, bounds_of
-from bough.rewards.registry import RewardFunction, find
+from bough.rewards.own_copy import own_copy
+from bough.rewards.registry import REWARDS, RewardFunction, find
+from bough.rewards.watchdog import TimeUpError, Watchdog
 from bough.types import Trajectory
 
 # Async rewards that run at the same time, such as requests to a judge.
 CONCURRENCY = 64
+TIMEOUT_S = 60.0
 
 
 class RewardError(BoughError):
     """A reward function raised an exception; the message has the place in its author's code."""
 
 
+class RewardTimeoutError(BoughError):
+    """A reward function took too long; the message has the place in its author's code where it was."""
+
+
 @dataclass(frozen=True)
 class WeightedReward:
-    """A reward function with its settings, and its weight. `of_group`: it scores all attempts at a task together."""
+    """A reward function with its settings, and its weight.
+
+    `of_group`: it scores all attempts at a task together. `built_in`: it is Bough's and needs no copies.
+    """
 
     name: str
     weight: float
     function: RewardFunction
     bounds: Bounds | None = None
     of_group: bool = False
+    built_in: bool = False
 
     @classmethod
     def of(cls, given: str | RewardFunction, weight: Weight) -> WeightedReward:
@@ -48,6 +62,7 @@ class WeightedReward:
         function = find(given) if isinstance(given, str) else given
         # A function goes by its own name, not by its module's or file's.
         name = given.rpartition(":")[2] if isinstance(given, str) else name_of(function)
+        _check_callable(function, name)
         settings: dict[str, Any] = dict(weight) if isinstance(weight, Mapping) else {"weight": weight}
         factor = float(settings.pop("weight", 1.0))
         known = parameters(function)
@@ -57,34 +72,86 @@ class WeightedReward:
                 f"the settings of reward {name} have {problems}:",
                 [f"{key} is not a setting{did_you_mean(key, ['weight', *known])}" for key in unknown],
             )
-        return cls(name, factor, partial(function, **settings), bounds_of(function), scores_groups(function))
+        built_in = function in REWARDS.values()
+        return cls(name, factor, partial(function, **settings), bounds_of(function), scores_groups(function), built_in)
 
-    def values(self, arguments: Sequence[Trajectory] | Sequence[list[Trajectory]]) -> list[Any]:
-        """What the function returns for each argument; an Exception where it raised one."""
-        found = [self._call(argument) for argument in arguments]
+    def values(
+        self, arguments: Sequence[Trajectory] | Sequence[list[Trajectory]], timeout_s: float = TIMEOUT_S
+    ) -> list[Any]:
+        """What the function returns for each argument; a RewardError where it raised an exception.
+
+        Raises RewardTimeoutError where one takes longer than `timeout_s`.
+        """
+        with Watchdog(timeout_s) as watchdog:
+            found = [self._call(argument if self.built_in else _copied(argument), watchdog) for argument in arguments]
         waiting = [place for place, value in enumerate(found) if inspect.isawaitable(value)]
         if waiting:
-            results = event_loop.run(_gather([self._wait(found[place]) for place in waiting]))
+            results = event_loop.run(self._gather([found[place] for place in waiting], timeout_s))
             for place, result in zip(waiting, results, strict=True):
                 found[place] = result
         return found
 
-    def _call(self, argument: Trajectory | list[Trajectory]) -> Any:
+    def _call(self, argument: Trajectory | list[Trajectory], watchdog: Watchdog) -> Any:
         try:
-            return self.function(argument)
-        except Exception as error:  # one bad reward must not cost the others their work
+            watchdog.restart()
+            try:
+                return self.function(argument)
+            finally:
+                watchdog.rest()
+        except TimeUpError as error:
+            raise self._timeout(watchdog.timeout_s, error) from None
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # one bad reward must not cost the others their work, nor exit the process
             return self._error(error)
 
-    async def _wait(self, value: Awaitable[Any]) -> Any:
+    async def _gather(self, values: list[Awaitable[Any]], timeout_s: float) -> list[Any]:
+        """The results of async rewards. The watchdog notices one that blocks the event loop."""
+        gate = asyncio.Semaphore(CONCURRENCY)
+
+        async def one(value: Awaitable[Any]) -> Any:
+            async with gate:
+                return await self._wait(value, timeout_s)
+
+        async def beat() -> None:
+            while True:
+                watchdog.restart()
+                await asyncio.sleep(timeout_s / 4)
+
+        with Watchdog(timeout_s) as watchdog:
+            beating = asyncio.create_task(beat())
+            try:
+                return await asyncio.gather(*map(one, values))
+            finally:
+                beating.cancel()
+
+    async def _wait(self, value: Awaitable[Any], timeout_s: float) -> Any:
         try:
-            return await value
-        except Exception as error:
+            async with asyncio.timeout(timeout_s) as limit:
+                return await value
+        except TimeUpError as error:
+            raise self._timeout(timeout_s, error) from None
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:
+            if limit.expired():
+                raise self._timeout(timeout_s, error) from None
+            task = asyncio.current_task()
+            if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
+                raise
             return self._error(error)
 
-    def _error(self, error: Exception) -> RewardError:
+    def _error(self, error: BaseException) -> RewardError:
         found = RewardError(describe_failure(self.name, error))
         found.__cause__ = error
         return found
+
+    def _timeout(self, timeout_s: float, error: BaseException) -> RewardTimeoutError:
+        return RewardTimeoutError(with_frames(f"the reward {self.name} took longer than {timeout_s:g} s", error))
+
+
+def _copied(argument: Trajectory | list[Trajectory]) -> Any:
+    return [own_copy(one) for one in argument] if isinstance(argument, list) else own_copy(argument)
 
 
 def name_of(function: RewardFunction) -> str:
@@ -93,6 +160,14 @@ def name_of(function: RewardFunction) -> str:
     if not name.isidentifier():
         raise InputError(f"the reward {name} has no name to report it by; define it with def")
     return name
+
+
+def _check_callable(function: RewardFunction, name: str) -> None:
+    """Raises InputError for a function that cannot take a trajectory, such as a built-in one of Python."""
+    try:
+        inspect.signature(function)
+    except (TypeError, ValueError):
+        raise InputError(f"the reward {name} is not a function of a trajectory; define it with def") from None
 
 
 def parameters(function: RewardFunction) -> list[str]:
@@ -109,13 +184,3 @@ def scores_groups(function: RewardFunction) -> bool:
     annotation = first.annotation if isinstance(first.annotation, str) else str(first.annotation)
     outer = annotation.partition("[")[0].rpartition(".")[2]
     return first.name == "attempts" or outer in ("list", "List", "Sequence") or first.annotation in (list, Sequence)
-
-
-async def _gather(work: list[Coroutine[Any, Any, Any]]) -> list[Any]:
-    gate = asyncio.Semaphore(CONCURRENCY)
-
-    async def one(coroutine: Coroutine[Any, Any, Any]) -> Any:
-        async with gate:
-            return await coroutine
-
-    return await asyncio.gather(*map(one, work))

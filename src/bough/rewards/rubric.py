@@ -6,7 +6,8 @@
 
 A reward that cannot be computed is None, never 0, and makes the total None: such a
 trajectory is left out where attempts are compared. A reward outside its declared range
-(`rewards/bounds.py`) stops the run. A reward of weight 0 is reported but does not count.
+(`rewards/bounds.py`) stops the run, and so does one that takes longer than `timeout_s`. A
+reward of weight 0 is reported but does not count.
 """
 
 from __future__ import annotations
@@ -17,10 +18,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from bough.config.rewards import Weight
-from bough.errors import InputError, RewardRangeError, short_repr
+from bough.errors import InputError, RewardRangeError, describe_failure, short_repr
 from bough.metrics import is_finite
 from bough.rewards.registry import RewardFunction
-from bough.rewards.reward import WeightedReward
+from bough.rewards.reward import TIMEOUT_S, RewardError, WeightedReward
 from bough.types import Trajectory
 
 log = logging.getLogger(__name__)
@@ -33,7 +34,10 @@ class Rubric:
     `failed` counts what could not be computed by reward, `why` has one error message of each.
     """
 
-    def __init__(self, rewards: Mapping[Any, Weight] | Iterable[str | RewardFunction]) -> None:
+    def __init__(
+        self, rewards: Mapping[Any, Weight] | Iterable[str | RewardFunction], *, timeout_s: float = TIMEOUT_S
+    ) -> None:
+        self.timeout_s = timeout_s
         weights = rewards if isinstance(rewards, Mapping) else dict.fromkeys(rewards, 1.0)
         self.parts = [WeightedReward.of(given, weight) for given, weight in weights.items()]
         names = [part.name for part in self.parts]
@@ -43,6 +47,7 @@ class Rubric:
             )
         self.failed: Counter[str] = Counter()
         self.why: dict[str, str] = {}
+        self._warned: set[str] = set()
 
     def score(self, trajectory: Trajectory) -> Trajectory:
         """The trajectory with every reward and their weighted sum. Raises InputError for rewards of groups."""
@@ -71,10 +76,10 @@ class Rubric:
 
     def _values(self, part: WeightedReward, trajectories: Sequence[Trajectory]) -> list[float | None]:
         if not part.of_group:
-            found = part.values(trajectories)
+            found = part.values(trajectories, self.timeout_s)
             return [self._checked(part, *pair) for pair in zip(trajectories, found, strict=True)]
         groups = _groups(trajectories)
-        results = part.values([[trajectories[place] for place in group] for group in groups])
+        results = part.values([[trajectories[place] for place in group] for group in groups], self.timeout_s)
         values: list[float | None] = [None] * len(trajectories)
         for group, result in zip(groups, results, strict=True):
             for place, value in zip(group, _per_attempt(result, len(group)), strict=True):
@@ -85,7 +90,8 @@ class Rubric:
         """The value of a reward as a number; None and counted where there is none."""
         problem = _problem(value)
         if problem is not None:
-            if isinstance(value, Exception) and part.name not in self.why:
+            if value is not None and part.name not in self._warned:
+                self._warned.add(part.name)
                 log.warning("the reward %s", problem)
             self.failed[part.name] += 1
             self.why.setdefault(part.name, f"{trajectory.id}: {problem.splitlines()[0]}")
@@ -108,11 +114,14 @@ def _per_attempt(result: Any, count: int) -> Sequence[Any]:
     """A group's result as one value per attempt; the same error for all where it is none."""
     if isinstance(result, Exception):
         return [result] * count
-    if not isinstance(result, Sequence) or isinstance(result, str) or len(result) != count:
+    if not isinstance(result, Sequence) or isinstance(result, str | bytes | bytearray) or len(result) != count:
         returned = f"it returned {short_repr(result)} for {count} attempts"
         wrong = f"{returned}; a reward of a group returns one value per attempt"
         return [TypeError(wrong)] * count
-    return result
+    try:
+        return [result[place] for place in range(count)]
+    except Exception as error:  # a sequence of the author's own
+        return [RewardError(describe_failure("it returned a sequence that", error))] * count
 
 
 def _problem(value: Any) -> str | None:

@@ -15,7 +15,6 @@ written relative to OUTPUT.
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
@@ -33,6 +32,7 @@ from bough.disk import read_json, remove, replacing, write_atomically, write_jso
 from bough.environments.tasks import digest
 from bough.errors import BoughError, InputError
 from bough.models.weights import stamp
+from bough.paths import without_absolute
 from bough.rollouts.collect import Attempt
 from bough.trajectories.reader import Reader
 from bough.trajectories.writer import Writer
@@ -156,7 +156,7 @@ class Collection:
 
     def _shown(self, config: CollectConfig) -> dict[str, Any]:
         """The settings without absolute paths."""
-        values: dict[str, Any] = _relative(config.model_dump(mode="json"), self.path)
+        values: dict[str, Any] = without_absolute(config.model_dump(mode="json"), self.path)
         return values
 
     def _clear(self) -> None:
@@ -168,7 +168,7 @@ class Collection:
 
     def _agree(self, config: CollectConfig) -> None:
         """A collection resumes only with the settings it was begun with."""
-        old, new = _relative(_settings(self.path / SETTINGS), self.path), self._shown(config)
+        old, new = without_absolute(_settings(self.path / SETTINGS), self.path), self._shown(config)
         changed = sorted(key for key in new if key not in FREE and old.get(key) != new[key])
         if changed:
             raise InputError(
@@ -203,21 +203,6 @@ def _settings(file: Path) -> dict[str, Any]:
     except InputError as error:
         raise InputError(f"{error}; the settings of the episodes beside it are unknown: {WAY_OUT}") from None
     return values
-
-
-def _relative(value: Any, folder: Path) -> Any:
-    """Settings without absolute paths: they are relative to `folder`, or only their last two parts if far from it.
-
-    The class after a path (`file.py:Class`) stays.
-    """
-    if isinstance(value, dict):
-        return {key: _relative(one, folder) for key, one in value.items()}
-    if isinstance(value, list):
-        return [_relative(one, folder) for one in value]
-    if not isinstance(value, str) or not value.startswith(os.sep):
-        return value
-    near = os.path.commonpath([value, folder]) != os.sep
-    return os.path.relpath(value, folder) if near else str(Path(*Path(value).parts[-2:]))
 
 
 def _json(file: Path) -> Any:

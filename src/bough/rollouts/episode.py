@@ -17,6 +17,7 @@ with a stop reason of their own. Only a failing environment or engine raises.
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -26,6 +27,7 @@ from bough.config.rollouts import LimitsConfig
 from bough.engines.base import Answer, Chat, ContextFullError, EngineError
 from bough.environments.base import Environment, EnvironmentFailedError, Observation
 from bough.environments.isolated import Isolated
+from bough.environments.tool_failures import raised_in
 from bough.formats.base import row_error
 from bough.rollouts.agents import Agent
 from bough.speech.hermes import reply_text
@@ -47,6 +49,8 @@ class Episode:
     stop: str | None = None
     num_prompt_tokens: int = 0
     num_completion_tokens: int = 0
+    # How often tools raised, by what raised where.
+    raised: Counter[str] = field(default_factory=Counter)
 
     @property
     def messages(self) -> list[Message]:
@@ -83,6 +87,7 @@ class Episode:
 
     def _look(self, observation: Observation) -> None:
         self.images += [(len(self.turns), image) for image in observation.images]
+        self.raised.update(one.place for one in raised_in(observation.info))
         if observation.done:
             self.ended, self.success = True, observation.success
             self.stop = observation.stop or ("done" if observation.terminated else "truncated")
@@ -97,6 +102,8 @@ class Episode:
             "prompt_tokens": self.num_prompt_tokens,
             "completion_tokens": self.num_completion_tokens,
         }
+        if self.raised:
+            info["tools_raised"] = dict(self.raised)
         try:
             return Trajectory(
                 id=self.id,

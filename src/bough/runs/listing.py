@@ -35,9 +35,11 @@ class ListedRun:
         return asdict(self)
 
 
-def list_runs(folder: Path) -> list[ListedRun]:
-    """The runs in the subfolders of `folder`, by name."""
-    return list(_listed(folder))
+def list_runs(folder: str | Path = "runs") -> list[ListedRun]:
+    """List the runs in the subfolders of a folder, by name: recipes and single commands."""
+    if not Path(folder).is_dir():
+        raise InputError(f"{folder}: there is no such folder")
+    return list(_listed(Path(folder)))
 
 
 def _listed(folder: Path) -> Iterator[ListedRun]:

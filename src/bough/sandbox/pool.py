@@ -1,4 +1,7 @@
-"""A pool of warm workers: one per core for programs, and one for each active session."""
+"""A pool of warm workers: one per core for programs, and one for each active session.
+
+Waiting for a worker does not count towards the time limit of what needs it.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ import time
 from types import TracebackType
 from typing import Self
 
+from bough import event_loop
 from bough.sandbox.base import Answer, Result, SandboxLimits
 from bough.sandbox.isolation import Isolation, choose
 from bough.sandbox.worker import SandboxWorker
@@ -60,12 +64,17 @@ class Sandbox:
 
     async def run(self, code: str, *, timeout_s: float | None = None, answer: Answer | None = None) -> Result:
         """Runs a program in a process of its own."""
-        async with self._turns:
-            worker = await self.take()
+        with event_loop.not_counted():
+            await self._turns.acquire()
+        try:
+            with event_loop.not_counted():
+                worker = await self.take()
             try:
                 return await worker.run(code, timeout_s=timeout_s, answer=answer)
             finally:
                 self.give_back(worker)
+        finally:
+            self._turns.release()
 
     def session(self) -> LocalSession:
         """A notebook: names persist between its cells."""
@@ -201,7 +210,8 @@ class LocalSession:
 
     async def _have_worker(self) -> SandboxWorker:
         if self._worker is None:
-            self._worker = await self._sandbox.place(self)
+            with event_loop.not_counted():
+                self._worker = await self._sandbox.place(self)
         return self._worker
 
     async def _run(self, code: str, timeout_s: float | None, answer: Answer | None) -> Result:

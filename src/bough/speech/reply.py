@@ -24,7 +24,11 @@ class Reply(str):
         if isinstance(given, Reply):
             return given
         message = given if isinstance(given, Message) else Message(role="assistant", content=given)
-        reply = cls(hermes.reply_text(message))
+        try:
+            text = hermes.reply_text(message)
+        except (ValueError, RecursionError):  # a call that JSON cannot carry, which `parsed` reports
+            text = message.content
+        reply = cls(text)
         reply.message = message
         return reply
 

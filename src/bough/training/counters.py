@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field, fields
 from typing import Annotated, Any
 
@@ -28,6 +29,13 @@ class Counters:
     success_count: Amount = 0.0
     overflows: Count = 0
     loss_scale: dict[str, Count | Amount] = field(default_factory=dict)
+
+    def count_evaluation(self, loss: float) -> bool:
+        """Notes an evaluation's loss; whether it is the lowest so far. One that is not finite never is."""
+        best = math.isfinite(loss) and (self.best_loss is None or loss < self.best_loss)
+        self.best_loss = loss if best else self.best_loss
+        self.evaluations_without_gain = 0 if best else self.evaluations_without_gain + 1
+        return best
 
     @classmethod
     def from_json(cls, values: Any) -> Counters:

@@ -24,17 +24,16 @@ from bough.metrics import Mean
 from bough.policy.policy import Policy
 from bough.policy.processes import Processes
 from bough.policy.reference import Reference
-from bough.policy.shard import whole
 from bough.rundir import RunDir
 from bough.training import checkpoint
 from bough.training.checkpoint_writer import CheckpointWriter, snapshot
 from bough.training.counters import Counters
+from bough.training.gradients import BatchGradients
 from bough.training.metrics_file import MetricsFile
-from bough.training.optimizer import learning_rate, make_optimizer
 from bough.training.optimizer_state import OptimizerState, not_finite
 from bough.training.packing import PackedBatch, Packer
 from bough.training.source import Batch, PausedError, Source
-from bough.training.step import Gradient, Step
+from bough.training.update import Updater
 
 log = logging.getLogger(__name__)
 Values = dict[str, Any]
@@ -65,15 +64,9 @@ class Trainer:
         self.config, self.run, self.save, self.report = config, run, save, report
         self.processes = processes or Processes()
         self.reference = Reference(policy) if method.needs_reference else None
-        self.optimizer = make_optimizer(
-            policy.named_parameters(),
-            kind=config.optimizer,
-            learning_rate=config.learning_rate,
-            weight_decay=config.weight_decay,
-        )
-        # Gradients too small for float16 are scaled into its range; where they overflow, the step is skipped.
-        self.scaler = torch.amp.GradScaler(policy.device.type, enabled=config.fp16)
-        self.scaler.scale(torch.zeros((), device=policy.device))  # until then it has no scale
+        self.gradients = BatchGradients(policy, method, self.reference, self.processes, share=config.share)
+        self.updater = Updater(policy, config)
+        self.optimizer, self.scaler = self.updater.optimizer, self.updater.scaler
         self.writer = CheckpointWriter()
         self.packer = Packer(source, policy, method, self.processes, share=config.share)
         self.counters = Counters(token_budget=config.tokens_per_pass, budget=config.tokens_per_pass)
@@ -144,13 +137,12 @@ class Trainer:
         begin = time.perf_counter()
         number = self.counters.step
         examples = self.processes.share(batch.examples)
-        rate = self._learning_rate(number)
-        for group in self.optimizer.param_groups:
-            group["lr"] = rate
-        found = self._gradient(examples, batch)
-        if not self.policy.sharded:
-            self.processes.sum_gradients(self.policy.parameters())
-        loss, metrics = self.processes.sum_metrics(found.loss, found.metrics)
+        rate = self.updater.set_learning_rate(number, len(self.source))
+        laid_out = batch.within(self.counters.budget) if isinstance(batch, PackedBatch) else None
+        found = self.gradients.backward(
+            examples, self.counters, laid_out, loss_scale=self.scaler.get_scale(), forget=self.optimizer.zero_grad
+        )
+        loss, metrics = found.loss, found.metrics
         if not math.isfinite(loss):
             raise self._not_finite(batch, f"the loss of step {number + 1} is {loss}")
         norm = self._update(batch)
@@ -182,68 +174,23 @@ class Trainer:
     def _update(self, batch: Batch) -> float:
         """Changes the weights by their gradients; returns the norm that those had before clipping."""
         step = self.counters.step + 1
-        self.scaler.unscale_(self.optimizer)
-        trained = [parameter for parameter in self.policy.parameters() if parameter.requires_grad]
-        # The same number in every process, so that all of them continue or none does.
-        norm = float(whole(torch.nn.utils.clip_grad_norm_(trained, self.config.max_grad_norm)))
+        norm = self.updater.clip()
+        # All processes have the same norm, so that all of them continue or none does.
         if not math.isfinite(norm) and not self.scaler.is_enabled():
             raise self._not_finite(batch, f"the loss of step {step} is finite, but its gradient norm is {norm}")
-        scale = self.scaler.get_scale()
-        self.scaler.step(self.optimizer)
-        self.scaler.update()
-        self.optimizer.zero_grad()
-        if self.scaler.get_scale() < scale:
+        if not self.updater.apply():
             self.counters.overflows += 1
             log.warning("Step %d changed nothing: its gradients overflow in float16. Its batch is skipped.", step)
         return norm
 
-    def _gradient(self, examples: Sequence[Example], batch: Batch) -> Gradient:
-        """The gradient of a step; where memory runs out, computed again with half the token budget."""
-        denominator = self.processes.sum(sum(map(self.method.amount, examples)))
-        if isinstance(batch, PackedBatch) and batch.laid_out and batch.budget == self.counters.budget:
-            laid_out = batch.laid_out
-        else:
-            laid_out = self._laid_out([part for example in examples for part in self.method.parts(example)])
-        try:
-            return self._computed(laid_out, denominator, backward=True)
-        except torch.cuda.OutOfMemoryError as error:
-            if self.policy.sharded:  # the others wait in the middle of a pass, and cannot be joined there
-                raise self._out_of_memory() from error
-            self.counters.budget //= 2
-            log.warning(
-                "Out of GPU memory: trying step %d again with token_budget %d.",
-                self.counters.step + 1,
-                self.counters.budget,
-            )
-        self.optimizer.zero_grad()
-        torch.cuda.empty_cache()
-        try:
-            return self._computed(self._laid_out(laid_out.parts), denominator, backward=True)
-        except torch.cuda.OutOfMemoryError as error:
-            raise self._out_of_memory() from error
-
-    def _laid_out(self, parts: Sequence[Example]) -> Step:
-        return Step(self.policy, self.method, parts, budget=self.counters.budget, share=self.config.share)
-
-    def _computed(self, step: Step, denominator: float, *, backward: bool) -> Gradient:
-        return step.run(denominator, self.reference, backward=backward, loss_scale=self.scaler.get_scale())
-
     def _evaluate(self) -> Values:
         """The loss on the held-out examples."""
         self.policy.eval()
-        examples = self.processes.share(list(self.held_out))
-        denominator = self.processes.sum(sum(map(self.method.amount, examples)))
-        parts = [part for example in examples for part in self.method.parts(example)]
-        found = self._computed(self._laid_out(parts), denominator, backward=False)
+        found = self.gradients.measure(self.processes.share(list(self.held_out)), self.counters)
+        loss, metrics = found.loss, found.metrics
         self.policy.train()
-        loss, metrics = self.processes.sum_metrics(found.loss, found.metrics)
-        best = math.inf if self.counters.best_loss is None else self.counters.best_loss
-        if math.isfinite(loss) and loss < best:
-            self.counters.best_loss, self.counters.evaluations_without_gain = loss, 0
-            if self.config.save_best_model:
-                self._save_weights(self.run.best)
-        else:
-            self.counters.evaluations_without_gain += 1
+        if self.counters.count_evaluation(loss) and self.config.save_best_model:
+            self._save_weights(self.run.best)
         values: Values = {"step": self.counters.step, "eval_loss": loss}
         values |= {f"eval_{name}": mean.value for name, mean in metrics.items()}
         self.report(values)
@@ -258,16 +205,6 @@ class Trainer:
             self.source.end_epoch(self.counters.success_total / max(1.0, self.counters.success_count))
             self.counters.success_total = self.counters.success_count = 0.0
         self.counters.levels = self.source.levels
-
-    def _learning_rate(self, step: int) -> float:
-        config = self.config
-        return learning_rate(
-            step,
-            len(self.source),
-            peak=config.learning_rate,
-            warmup_ratio=config.warmup_ratio,
-            decay=config.lr_scheduler,
-        )
 
     def _due(self, every: int) -> bool:
         return self.counters.step % every == 0 or self.counters.step == len(self.source)
@@ -317,12 +254,6 @@ class Trainer:
                 f"after step {self.counters.step} the weights or the optimizer's state are not finite ({names[0]}), "
                 f"so they are not saved; checkpoints before that are good. {ADVICE}"
             )
-
-    def _out_of_memory(self) -> BoughError:
-        return BoughError(
-            f"out of GPU memory in step {self.counters.step + 1} even with token_budget {self.counters.budget}; "
-            "try a smaller --token-budget, --gradient-checkpointing, a smaller --max-length or --qlora, then --resume"
-        )
 
     def _not_finite(self, batch: Batch, what: str) -> BoughError:
         """The error of a step that must not change the weights; its batch is written to a file."""

@@ -16,6 +16,7 @@ from bough.config.yaml_file import YamlFile
 from bough.disk import write_json
 from bough.errors import InputError
 from bough.models.digest import folder_digest, model_digest
+from bough.paths import candidates
 from bough.policy.load import base_and_adapter
 from bough.rundir import RunDir
 
@@ -83,7 +84,8 @@ def start_of(weights: Path) -> Path | None:
     if before is None:
         return None
     settings: dict[str, Any] = YamlFile.read(run.config).values
-    start = Path(settings.get("adapter") or str(settings.get("model")))
-    if not start.is_dir() or folder_digest(start) != before:
-        raise InputError(f"{start}, the adapter that {run.path} started from, is not there or has changed since")
-    return start
+    written = settings.get("adapter") or str(settings.get("model"))
+    for start in candidates(written, run.path):
+        if start.is_dir() and folder_digest(start) == before:
+            return start
+    raise InputError(f"{written}, the adapter that {run.path} started from, is not there or has changed since")

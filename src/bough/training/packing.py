@@ -33,6 +33,10 @@ class PackedBatch(Batch):
     laid_out: Step | None = None
     budget: int = 0
 
+    def within(self, budget: int) -> Step | None:
+        """The rows, if they were packed for this budget: memory may have run out since."""
+        return self.laid_out if budget == self.budget else None
+
 
 class Packer:
     """Gives the batches of a source, one after the other; most of them packed already."""

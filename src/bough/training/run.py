@@ -22,6 +22,7 @@ from bough.disk import write_json
 from bough.errors import InputError
 from bough.ledger import Ledger
 from bough.methods.base import Data, Example, Examples, Method
+from bough.paths import candidates
 from bough.policy.load import load_call_builder
 from bough.policy.policy import Policy
 from bough.policy.processes import Processes
@@ -140,8 +141,9 @@ class Run(Generic[C]):
         """The training loop, with progress and trackers open around it. `ledgers` are shown before the first step."""
         first, config = self.processes.first, self.config
         names = config.report_to if first else []
+        settings = self.folder.recorded(config.model_dump(mode="json"))
         with (
-            Trackers(names, self.folder.path, config.wandb_project, config.model_dump()) as trackers,
+            Trackers(names, self.folder.path, config.wandb_project, settings) as trackers,
             TrainingProgress() as progress,
         ):
 
@@ -234,12 +236,22 @@ def _budget_before(folder: RunDir, resumed: Checkpoint | None) -> int | None:
 
 def _report_changes(folder: RunDir, config: TrainingConfig, resumed: Checkpoint | None) -> None:
     """A run may resume with other settings, but not silently."""
-    before = YamlFile.read(folder.config).values
-    now = config.model_dump(mode="json")
+    before = folder.recorded(YamlFile.read(folder.config).values)
+    now = folder.recorded(config.model_dump(mode="json"))
     changed = {
-        k: f"{k} {before[k]} → {v}" for k, v in now.items() if k not in UNIMPORTANT and k in before and before[k] != v
+        k: f"{k} {before[k]} → {v}"
+        for k, v in now.items()
+        if k not in UNIMPORTANT and k in before and before[k] != v and not _same_file(before[k], v, folder.path)
     }
     if resumed and (fixed := [change for k, change in changed.items() if k in SHAPE]):
         raise InputError(f"{resumed.path} has weights of another shape; a run keeps the one it began with:", fixed)
     if changed:
         log.warning("Resuming with other settings than the run began with: %s.", "; ".join(changed.values()))
+
+
+def _same_file(before: Any, now: Any, folder: Path) -> bool:
+    """Whether two settings name one file: a record names it relative to the working directory of its time."""
+    if not isinstance(before, str) or not isinstance(now, str):
+        return False
+    old, new = ({one.resolve() for one in candidates(written, folder)} for written in (before, now))
+    return bool(old & new)

@@ -6,6 +6,7 @@ of a group have GRPO's plain advantages; a lone trajectory has none.
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -63,7 +64,7 @@ def trained_with(index: Index, file: str) -> tuple[dict[str, Any] | None, str]:
         settings = stage_settings(index, folder)
         named = settings.get("train_file")
         own = folder == str(Path(file).parent.parent) and Path(file).parent.name == "rollouts"
-        if own or (isinstance(named, str) and _is(named, path, index.root.path)):
+        if own or (isinstance(named, str) and _is(named, path, index.root.path, folder)):
             return settings, folder
     return None, ""
 
@@ -86,9 +87,11 @@ def _settings(file: Path, mtime: int, size: int) -> dict[str, Any]:  # noqa: ARG
         return {}
 
 
-def _is(named: str, path: Path, root: Path) -> bool:
+def _is(named: str, path: Path, root: Path, folder: str) -> bool:
     """Whether a training file's name means `path`; runs are often started, or moved, somewhere else."""
-    tail = Path(named).parts
+    if os.path.normpath(root / folder / named) == os.path.normpath(path):
+        return True
+    tail = tuple(part for part in Path(named).parts if part != "..")
     whole = (root.name, *path.relative_to(root).parts)
     return len(tail) > 1 and (whole[-len(tail) :] == tail or tail[-len(whole) :] == whole)
 

@@ -101,13 +101,13 @@ def listen(host: str, port: int) -> socket.socket:
     return listening
 
 
-def serve(app: Guard, listening: socket.socket) -> None:
-    """Answers until interrupted."""
+def make_server(app: Guard) -> uvicorn.Server:
+    """The server of the application, not yet started."""
     config = uvicorn.Config(
         app, log_level="critical", access_log=False, lifespan="on", server_header=False,
         timeout_graceful_shutdown=1, timeout_keep_alive=30,
     )  # fmt: skip
-    uvicorn.Server(config).run(sockets=[listening])
+    return uvicorn.Server(config)
 
 
 def _json(value: Any, status: int = 200) -> Response:

@@ -38,7 +38,7 @@ def test_one_compiled_form_serves_all_layers_prompts_and_draws_alike(traced):
     policy = Policy(AutoModelForCausalLM.from_config(config)).eval()
     drawn = []
     for compiled in (False, True):
-        engine = small_engine(policy, rows=True, max_length=250, compile=compiled)
+        engine = small_engine(policy, layout="rows", max_length=250, compile=compiled)
         played = run(engine, *(play(engine, f"{i}", 2, SAMPLING, prompt("system", 60)) for i in range(3)))
         drawn.append([answer.completion_ids for calls in played for _, answer in calls])
         assert bool(counters["stats"]["unique_graphs"]) == compiled

@@ -19,6 +19,9 @@ class Tokens:
     def copy(self, source, target, begin, end):
         self.copied.append((begin, end))
 
+    def own(self, resident, begin):
+        pass
+
     def free(self, resident):
         resident.place, resident.capacity = None, 0
 
@@ -165,14 +168,14 @@ def test_long_prompts_are_read_in_pieces_beside_those_who_draw():
     scheduler = scheduler_of(budget=1000)
     scheduler.waiting.append(request("a", [7]))
     compute(scheduler)
-    scheduler.residents["a"].request.take(8, -1.0)
+    scheduler.residents["a"].request.take([(8, -1.0)])
     scheduler.waiting.append(request("b", ids_from(100, 50)))
     scheduler.admit()
     spans = scheduler.spans(30)
     assert [(len(span.tokens), span.draws) for span in spans] == [(1, True), (30, False)]
     for span in spans:
         span.resident.ids.extend(span.tokens)
-    scheduler.residents["a"].request.take(9, -1.0)
+    scheduler.residents["a"].request.take([(9, -1.0)])
     assert [(len(span.tokens), span.draws) for span in scheduler.spans(30)] == [(1, True), (20, True)]
 
 

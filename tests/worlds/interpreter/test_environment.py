@@ -1,5 +1,6 @@
 import asyncio
 import json
+import time
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -7,13 +8,14 @@ from typing import Any
 import pytest
 
 from bough.environments.base import EnvironmentFailedError, Observation
+from bough.environments.isolated import Isolated
 from bough.environments.tasks import configured
 from bough.errors import InputError
 from bough.sandbox.base import BrokenError, SandboxError, SandboxLimits
 from bough.sandbox.worker import SandboxWorker
 from bough.speech import hermes
 from bough.types import Task, ToolCall
-from bough.worlds.interpreter import code, math, sandboxes, tool
+from bough.worlds.interpreter import code, math, reasoning, sandboxes, tool
 from bough.worlds.interpreter.environment import Interpreter
 from bough.worlds.interpreter.grade import Grade
 
@@ -263,16 +265,73 @@ def test_a_program_that_sleeps_through_its_tests_ends_before_the_step_does():
     assert end.reward == 0.0 and end.info["grade"]["passed"] == 0
 
 
-def test_a_program_is_graded_before_the_step_ends_though_it_waited(monkeypatch: pytest.MonkeyPatch):
-    latest: list[float] = []
+BUSY_S = 5.0
+REASONING = {"generator": "chain_sum", "seed": 3, "index": 1}
+# A task, the right reply, and the pools that the reply needs.
+WAITING: dict[str, tuple[dict[str, Any], str, tuple[Any, ...]]] = {
+    "math": (
+        {"kind": "math", "problem": "Expand (x+1)^2.", "answer": "x^2+2x+1"},
+        "\\boxed{1+2x+x^2}",
+        (("math", SandboxLimits(), {"warm_up": math.WARM_UP}),),
+    ),
+    "reasoning": (
+        {"kind": "reasoning", **REASONING},
+        "",
+        (("reasoning", reasoning.LIMITS, {"warm_up": reasoning.WARM_UP}),),
+    ),
+    "code": (
+        {"kind": "code", "problem": "Write f.", "tests": ["assert f(1) == 2"]},
+        "```python\ndef f(x): return x + 1\n```",
+        (("program", code.LIMITS, {"hidden": True}), ("tests", code.LIMITS, {})),
+    ),
+    "tool": (MATH.data, call("2 + 2"), (("tool", Interpreter(MATH).limits, {"hidden": True}),)),
+}
 
-    async def grade(*_: Any, latest_s: float, **__: Any) -> Grade:
-        latest.append(latest_s)
-        return Grade(0.0)
 
-    monkeypatch.setattr(code, "grade", grade)
-    played(Task(id="c", data=ADD), "```python\npass\n```", step_timeout_s=6.0)
-    assert 0 < latest[0] < 6.0
+@pytest.mark.parametrize("kind", WAITING)
+def test_waiting_for_a_sandbox_neither_fails_the_agent_nor_loses_the_episode(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+):
+    """The pools have one place each, taken for longer than a step may last."""
+    monkeypatch.setattr("bough.sandbox.pool.LEAST_SESSIONS", 1)
+    monkeypatch.setattr("bough.sandbox.pool.SESSIONS_PER_CORE", 0)
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: {0})
+    data, reply, pools = WAITING[kind]
+    if kind == "reasoning":
+        gym = pytest.importorskip("reasoning_gym")
+        entry = gym.create_dataset("chain_sum", seed=3, size=reasoning.BATCH)[1]
+        data, reply = {**data, "problem": entry["question"]}, f"<answer>{entry['answer']}</answer>"
+
+    async def occupy(use: str, limits: SandboxLimits, more: dict[str, Any]) -> None:
+        runner = sandboxes.shared(use, limits, **more)
+        if use in ("math", "reasoning"):
+            await runner.run(f"import time; time.sleep({BUSY_S})")
+        else:
+            async with runner.session() as session:
+                await session.run(f"import time; time.sleep({BUSY_S})")
+
+    async def play() -> tuple[Observation, float]:
+        others = [asyncio.create_task(occupy(*pool)) for pool in pools]
+        environment = Isolated(Interpreter, Task(id="w", data=data), step_timeout_s=BUSY_S - 1)
+        try:
+            await environment.start()
+            # The pools' keepers may take longer to start than a program to run.
+            while not all(sandboxes.shared(use, limits, **more)._busy for use, limits, more in pools):
+                await asyncio.sleep(0.1)
+            await asyncio.sleep(0.5)
+            begin = time.monotonic()
+            return await environment.step(reply), time.monotonic() - begin
+        finally:
+            await asyncio.gather(*others)
+            await environment.close()
+            await Interpreter.shutdown()
+
+    observation, took_s = asyncio.run(play())
+    assert took_s > BUSY_S - 1, "it has not waited"
+    if kind == "tool":
+        assert observation.text == "4" and not observation.info
+    else:
+        assert observation.reward == 1.0, observation.info
 
 
 LEAKS = """

@@ -413,6 +413,26 @@ def test_a_grader_that_fails_says_why():
         ("(x+1)^2", "x^2+2x+1", "Which polynomial has the double root $-1$?", False),
         ("x+1", "1+x", "Which is a factor of $x^2-1$: $1+x$, which is $x+1$, or $x$?", False),
         ("y", "z", "Solve for $y$.", False),
+        # Nothing is left to work out: a choice among numbers, points, intervals, inequalities.
+        ("-\\frac{1}{2}", "\\cos 120^\\circ", "Which is it: $-\\frac{1}{2}$ or $\\frac{1}{2}$?", False),
+        ("3-4i", "-4i+3+0x", "What is the conjugate of the conjugate of $3-4i$?", False),
+        ("(1/2, 3)", "(0.5, 3)", "Which of the points (1/2, 3) and (1/3, 2) is on y = 6x?", False),
+        ("[-1/2, 3)", "x \\in [-0.5, 3)", "Is it [-1/2, 3) or (0, 1/3]?", False),
+        ("x \\ge -\\frac{1}{2}", "[-0.5, \\infty)", "Is it $x \\ge -\\frac{1}{2}$ or $x < 0$?", False),
+        ("2\\sqrt{3}", "\\sqrt{3}+\\sqrt{3}+0x", "Is $2\\sqrt{3}$ or $3\\sqrt{2}$ smaller?", False),
+        # The question is in simplest form already, and the reference has another order.
+        ("x+1", "1+x", "Simplify $x+1$ if possible.", False),
+        ("3x-2y", "-2y+3x", "Simplify $3x-2y$ if possible.", False),
+        ("(x-1)(x+1)", "(x+1)(x-1)", "Factor $(x-1)(x+1)$ completely.", False),
+        ("a-bi", "a - i \\cdot b", "What is the conjugate of the conjugate of $a-bi$?", False),
+        # Numbers, but a calculation is left.
+        ("(6/4, 2)", "(3/2, 2)", "Simplify (6/4, 2).", True),
+        ("(2)(3)x", "6x", "Simplify $(2)(3)x$.", True),
+        ("x+x", "2x", "Add $x+x$.", True),
+        ("ab+ba", "2ab", "Simplify $ab+ba$.", True),
+        ("x(x+1)", "x^2+x", "Multiply out $x(x+1)$.", True),
+        ("\\log 2+\\log 3", "\\log 6", "Combine $\\log 2+\\log 3$.", True),
+        ("(x)(x)", "x^2", "Simplify $(x)(x)$.", True),
     ],
 )
 def test_a_copy_of_the_question_is_not_an_answer(answer: str, reference: str, question: str, copied: bool):

@@ -12,9 +12,9 @@ up to rounding.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 import torch
 
@@ -23,9 +23,10 @@ from bough.config.sampling import SamplingConfig
 from bough.engines.base import ContextFullError, Generated
 from bough.engines.local.fold import pays
 from bough.engines.local.memory import free_bytes
+from bough.engines.local.pages import PAGE, PagesStore
 from bough.engines.local.ragged import RaggedRunner, RaggedStore
 from bough.engines.local.reader import TokenReader
-from bough.engines.local.request import Request
+from bough.engines.local.request import Delivery, Request
 from bough.engines.local.rows import RowsRunner, RowsStore
 from bough.engines.local.schedule import Scheduler
 from bough.engines.local.stops import StopTexts
@@ -33,6 +34,10 @@ from bough.engines.local.worker import EngineWorker, SpanRunner
 from bough.errors import InputError
 from bough.policy.policy import Policy
 
+if TYPE_CHECKING:
+    from bough.engines.local.fused import FusedDecoder
+
+Layout = Literal["ragged", "rows", "pages"]
 GPU_LENGTH = 4096  # tokens an episode may have on a GPU, where each has a row of its own, unless told otherwise
 
 
@@ -62,19 +67,31 @@ class LocalEngine:
         graphs: bool = True,
         compile: bool = False,
         fold: bool | None = None,
-        rows: bool | None = None,
+        layout: Layout | None = None,
     ) -> None:
         self.policy = name
         self.reader = reader = TokenReader(policy, compile=compile, fold=pays(policy.model) if fold is None else fold)
         self._tokenizer = tokenizer
-        rows = reader.device.type == "cuda" if rows is None else rows
-        if not rows and reader.device.type != "cpu":
-            raise InputError(f"on {reader.device.type} every episode needs a row of its own (rows=True)")
+        self._decoder = _fused(reader) if layout in (None, "pages") else None
+        if layout == "pages" and self._decoder is None:
+            raise InputError("layout='pages' needs a CUDA device, 16 bits, and a model of the usual form; leave it out")
+        layout = layout or ("pages" if self._decoder else "rows" if reader.device.type == "cuda" else "ragged")
+        if layout == "ragged" and reader.device.type != "cpu":
+            raise InputError(f"on {reader.device.type} every episode needs a row of its own (layout='rows')")
         budget = free_bytes(reader.device) // reader.bytes_per_token if max_tokens is None else max_tokens
-        longest = min(reader.context, max_length or (GPU_LENGTH if rows else reader.context))
-        store: RowsStore | RaggedStore
+        longest = min(reader.context, max_length or (GPU_LENGTH if layout == "rows" else reader.context))
+        store: RowsStore | RaggedStore | PagesStore
         runner: SpanRunner
-        if rows:
+        if self._decoder:
+            budget //= PAGE
+            longest = min(longest, budget * PAGE)
+            if longest < 2:
+                raise InputError(f"max_tokens is {max_tokens}; fewer than {PAGE} hold no episode")
+            store = PagesStore(reader, num_pages=budget, length=longest)
+            from bough.engines.local.fused_runner import FusedRunner
+
+            runner = FusedRunner(self._decoder, store, max_running=max_running, graphs=graphs)
+        elif layout == "rows":
             num_rows = min(max_running, budget // longest - 1)  # and one for padding
             if num_rows < 1:
                 raise InputError(f"max_tokens is {budget}; one episode of max_length {longest} does not fit")
@@ -133,7 +150,7 @@ class LocalEngine:
             frozenset(stop_ids),
             StopTexts(sampling.stop, self._tokenizer),
             self.max_length,
-            deliver=_to(future, loop),
+            deliver=Delivery(future, loop),
         )
         self.worker.submit(request)
         try:
@@ -152,6 +169,8 @@ class LocalEngine:
         self.policy = name
         if self.reader.fold:
             self.worker.order(self.reader.fold.renew)
+        if self._decoder:
+            self.worker.order(self._decoder.renew)
         self.worker.drop_all()
 
     def rest(self) -> None:
@@ -177,20 +196,10 @@ class LocalEngine:
             raise InputError("stop texts need the model's tokenizer; give it as tokenizer=")
 
 
-def _to(
-    future: asyncio.Future[Generated], loop: asyncio.AbstractEventLoop
-) -> Callable[[Generated | BaseException], None]:
-    def settle(outcome: Generated | BaseException) -> None:
-        if future.done():
-            return
-        if isinstance(outcome, BaseException):
-            future.set_exception(outcome)
-        else:
-            future.set_result(outcome)
+def _fused(reader: TokenReader) -> FusedDecoder | None:
+    """The policy's decoder in few kernels, where there is a GPU for them and the model has the usual form."""
+    if reader.device.type != "cuda" or find_spec("triton") is None:
+        return None
+    from bough.engines.local.fused import fused
 
-    def deliver(outcome: Generated | BaseException) -> None:
-        # A loop that was closed meanwhile has no waiter.
-        if not loop.is_closed():
-            loop.call_soon_threadsafe(settle, outcome)
-
-    return deliver
+    return fused(reader)

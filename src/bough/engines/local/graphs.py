@@ -19,9 +19,16 @@ class Graphs:
         self._recorded: dict[tuple[Any, ...], tuple[torch.cuda.CUDAGraph, Tensor]] = {}
         self._pool: Any = None
 
+    def __contains__(self, shape: tuple[Any, ...]) -> bool:
+        return shape in self._recorded
+
+    def record(self, *shape: Any) -> None:
+        """Records a shape; the step is computed for it a few times, with all its effects."""
+        self._recorded[shape] = self._record(shape)
+
     def __call__(self, *shape: Any) -> Tensor:
         if shape not in self._recorded:
-            self._recorded[shape] = self._record(shape)
+            self.record(*shape)
         graph, output = self._recorded[shape]
         graph.replay()
         return output

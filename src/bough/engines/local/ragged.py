@@ -50,6 +50,9 @@ class RaggedStore:
     def copy(self, source: Resident, target: Resident, begin: int, end: int) -> None:
         target.place[:, :, :, begin:end] = source.place[:, :, :, begin:end]
 
+    def own(self, resident: Resident, begin: int) -> None:
+        """Nothing here is shared."""
+
     def free(self, resident: Resident) -> None:
         resident.place, resident.capacity = None, 0
 
@@ -58,11 +61,12 @@ class RaggedRunner:
     """Reads all spans in one row of tokens, prompts and single tokens alike."""
 
     mixes = True
+    chunk = 512
 
     def __init__(self, reader: TokenReader) -> None:
         self.reader = reader
 
-    def run(self, spans: Sequence[Span]) -> list[tuple[int, float] | None]:
+    def run(self, spans: Sequence[Span]) -> list[list[tuple[int, float]]]:
         """Computes the spans; for each that draws, the token and its log-probability."""
         hidden_TD = self.read(spans)
         ends = [0]
@@ -70,7 +74,7 @@ class RaggedRunner:
             ends.append(ends[-1] + len(span.tokens))
         drawing = [(span, end - 1) for span, end in zip(spans, ends[1:], strict=True) if span.draws]
         drawn = iter(self._draw(hidden_TD, drawing))
-        return [next(drawn) if span.draws else None for span in spans]
+        return [[next(drawn)] if span.draws else [] for span in spans]
 
     def read(self, spans: Sequence[Span]) -> Tensor:
         """The hidden states of the spans' tokens, which their residents know from then on."""

@@ -116,7 +116,7 @@ class TokenReader:
 
     def hidden(self, tokens_BQ: Tensor, positions_BQ: Tensor, cache: Cache) -> Tensor:
         """The hidden states [B, Q, D] of tokens whose keys and values go to `cache`."""
-        with self._precision():
+        with self.precision():
             output = self.policy.decoder(
                 input_ids=tokens_BQ, position_ids=positions_BQ, past_key_values=cache, use_cache=True
             )
@@ -124,10 +124,10 @@ class TokenReader:
         return hidden_BQD
 
     def logits(self, hidden_MD: Tensor) -> Tensor:
-        with self._precision():
+        with self.precision():
             return self._head.logits(hidden_MD)
 
-    def _precision(self) -> torch.autocast:
+    def precision(self) -> torch.autocast:
         return torch.autocast(self.device.type, self.policy.autocast, enabled=self.policy.autocast is not None)
 
     def _layer_forms(self, compile: bool) -> list[tuple[Any, Any]]:

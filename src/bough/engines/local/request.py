@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from bough.config.sampling import SamplingConfig
 from bough.engines.base import Generated
+from bough.engines.local.draw import uniform
 from bough.engines.local.stops import StopTexts
 from bough.types import Finish
+
+Outcome = Generated | BaseException
 
 
 @dataclass(eq=False)
@@ -25,10 +29,11 @@ class Request:
     stop_ids: frozenset[int]
     stops: StopTexts
     limit: int
-    deliver: Callable[[Generated | BaseException], None]
+    deliver: Callable[[Outcome], None]
     completion_ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     given_up: bool = False
+    _uniforms: list[float] = field(default_factory=list)
 
     @property
     def most(self) -> int:
@@ -41,17 +46,67 @@ class Request:
             return self.completion_ids[known - len(self.prompt_ids) :]
         return self.prompt_ids[known:] + self.completion_ids
 
-    def take(self, token: int, logprob: float) -> Generated | None:
-        """Adds a token; the answer, if that was the last."""
-        self.completion_ids.append(token)
-        self.logprobs.append(logprob)
-        finish: Finish
-        if token in self.stop_ids or self.stops.met(self.completion_ids):
-            finish = "stop"
-        elif len(self.prompt_ids) + len(self.completion_ids) >= self.most:
-            finish = "length"
-        else:
+    def foresee(self, number: int) -> list[float]:
+        """The numbers between 0 and 1 with which the next tokens are drawn."""
+        done = len(self.completion_ids)
+        self._uniforms += [uniform(self.seed, place) for place in range(len(self._uniforms), done + number)]
+        return self._uniforms[done : done + number]
+
+    def take(self, drawn: Sequence[tuple[int, float]]) -> Generated | None:
+        """Adds tokens up to the last of the answer; the answer, if it is complete."""
+        finish: Finish | None = None
+        left = self.most - len(self.prompt_ids) - len(self.completion_ids)
+        for token, logprob in drawn:
+            self.completion_ids.append(token)
+            self.logprobs.append(logprob)
+            left -= 1
+            if token in self.stop_ids or (self.stops.texts and self.stops.met(self.completion_ids)):
+                finish = "stop"
+                break
+            if left <= 0:
+                finish = "length"
+                break
+        if finish is None:
             return None
-        return Generated(
-            self.completion_ids, self.logprobs, finish, logprobs_temperature=self.sampling.temperature or 1.0
-        )
+        temperature = self.sampling.temperature or 1.0
+        return Generated(self.completion_ids, self.logprobs, finish, logprobs_temperature=temperature)
+
+
+class Delivery:
+    """Brings an outcome to the event loop that waits for it."""
+
+    def __init__(self, future: asyncio.Future[Generated], loop: asyncio.AbstractEventLoop) -> None:
+        self.future, self.loop = future, loop
+
+    def __call__(self, outcome: Outcome) -> None:
+        deliver([(self, outcome)])
+
+    def settle(self, outcome: Outcome) -> None:
+        if self.future.done():
+            return
+        if isinstance(outcome, BaseException):
+            self.future.set_exception(outcome)
+        else:
+            self.future.set_result(outcome)
+
+
+def deliver(outcomes: Iterable[tuple[Callable[[Outcome], None], Outcome]]) -> None:
+    """Brings outcomes to those who wait, with one call into each event loop.
+
+    A call wakes the loop's thread, which then takes the interpreter from this one.
+    """
+    by_loop: dict[asyncio.AbstractEventLoop, list[tuple[Delivery, Outcome]]] = {}
+    for receive, outcome in outcomes:
+        if isinstance(receive, Delivery):
+            by_loop.setdefault(receive.loop, []).append((receive, outcome))
+        else:
+            receive(outcome)
+    for loop, mine in by_loop.items():
+        # A loop that was closed meanwhile has no waiter.
+        if not loop.is_closed():
+            loop.call_soon_threadsafe(_settle, mine)
+
+
+def _settle(outcomes: list[tuple[Delivery, Outcome]]) -> None:
+    for delivery, outcome in outcomes:
+        delivery.settle(outcome)

@@ -45,6 +45,9 @@ class RowsStore:
     def copy(self, source: Resident, target: Resident, begin: int, end: int) -> None:
         self.kv[:, :, target.place, begin:end] = self.kv[:, :, source.place, begin:end]
 
+    def own(self, resident: Resident, begin: int) -> None:
+        """Nothing here is shared."""
+
     def free(self, resident: Resident) -> None:
         heapq.heappush(self._free, resident.place)
         resident.place, resident.capacity = None, 0
@@ -54,6 +57,7 @@ class RowsRunner:
     """Reads prompts together, and draws for all who draw at once."""
 
     mixes = False
+    chunk = 1 << 40
 
     def __init__(self, reader: TokenReader, store: RowsStore, *, graphs: bool) -> None:
         self.reader, self.store = reader, store
@@ -73,7 +77,7 @@ class RowsRunner:
         for number in sorted({rounded(n) for n in range(1, self.store.num_rows + 1)}):
             self._graphs(number, False)
 
-    def run(self, spans: Sequence[Span]) -> list[tuple[int, float] | None]:
+    def run(self, spans: Sequence[Span]) -> list[list[tuple[int, float]]]:
         """Computes the spans; for each that draws, the token and its log-probability."""
         drawn: dict[int, tuple[int, float]] = {}
         singles = [span for span in spans if len(span.tokens) == 1 and span.draws]
@@ -85,7 +89,7 @@ class RowsRunner:
             drawn |= self._read(singles)
         for span in spans:
             span.resident.ids.extend(span.tokens)
-        return [drawn.get(id(span)) for span in spans]
+        return [[drawn[id(span)]] if span.draws else [] for span in spans]
 
     def _draw(self, spans: Sequence[Span]) -> dict[int, tuple[int, float]]:
         number = rounded(len(spans))

@@ -56,6 +56,9 @@ class Store(Protocol):
     def copy(self, source: Resident, target: Resident, begin: int, end: int) -> None:
         """Copies what is stored of the tokens from `begin` to `end`."""
 
+    def own(self, resident: Resident, begin: int) -> None:
+        """Lets the resident write from token `begin` on without changing what others hold."""
+
     def free(self, resident: Resident) -> None:
         """Releases it."""
 
@@ -139,6 +142,7 @@ class Scheduler:
             self.store.copy(source, resident, known, shared)
             resident.ids += request.prompt_ids[known:shared]
             self.num_shared += shared - known
+        self.store.own(resident, len(resident.ids))
         self.num_prefilled += len(request.prompt_ids) - len(resident.ids)
         resident.request = request
         self.residents[request.episode] = resident

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -12,22 +13,26 @@ import torch
 
 from bough.engines.base import EngineError
 from bough.engines.local.reader import TokenReader
-from bough.engines.local.request import Request
+from bough.engines.local.request import Outcome, Request, deliver
 from bough.engines.local.schedule import Scheduler, Span
 
 log = logging.getLogger(__name__)
 
+SWITCH_S = 0.0005
 GATHER_S = 0.003  # episodes that were answered together come back together, if they are given a moment
-CHUNK = 512  # tokens of prompts in one step beside those who draw, unless the runner wants more
 
 
 class SpanRunner(Protocol):
-    """Computes spans. One that does not mix reads prompts by themselves, and better many at once."""
+    """Computes spans, of prompts at most `chunk` tokens at once.
+
+    One that does not mix reads prompts by themselves, and better many at once.
+    """
 
     mixes: bool
+    chunk: int
 
-    def run(self, spans: Sequence[Span]) -> list[tuple[int, float] | None]:
-        """Computes the spans; for each that draws, the token and its log-probability."""
+    def run(self, spans: Sequence[Span]) -> Sequence[Sequence[tuple[int, float]]]:
+        """Computes the spans; for each that draws, one or more tokens with their log-probabilities."""
 
 
 class EngineWorker:
@@ -85,12 +90,16 @@ class EngineWorker:
 
     def _serve(self) -> None:
         torch.set_num_threads(self.threads)
+        usual = sys.getswitchinterval()
         while self._wait():
             if not self.runner.mixes:
                 time.sleep(GATHER_S)
+            # A GPU that has answered must not wait until the event loop's thread lets go of the interpreter.
+            sys.setswitchinterval(SWITCH_S if self.reader.device.type == "cuda" else usual)
             with self.reader.reading():
                 while self._work():
                     pass
+            sys.setswitchinterval(usual)
         self._give_up(EngineError("the engine was closed before the answer was complete"))
 
     def _wait(self) -> bool:
@@ -114,7 +123,7 @@ class EngineWorker:
             if self._closed or not self.scheduler.busy:
                 return False
             self.scheduler.admit()
-            self._step(self._choose(self.scheduler.spans(CHUNK if self.runner.mixes else 1 << 40)))
+            self._step(self._choose(self.scheduler.spans(self.runner.chunk)))
         except Exception as error:  # whatever broke, those who wait must hear of it
             log.exception("the local engine failed in a step; every episode is recomputed")
             self._give_up(EngineError(f"the local engine broke: {type(error).__name__}: {error}"))
@@ -147,11 +156,13 @@ class EngineWorker:
 
     def _step(self, spans: list[Span]) -> None:
         self.num_steps += 1
+        complete: list[tuple[Callable[[Outcome], None], Outcome]] = []
         for span, drawn in zip(spans, self.runner.run(spans), strict=True):
-            if drawn is not None and (generated := span.request.take(*drawn)) is not None:
-                request = span.request
+            request = span.request
+            if (generated := request.take(drawn)) is not None:
                 self.scheduler.leave(span.resident)
-                request.deliver(generated)
+                complete.append((request.deliver, generated))
+        deliver(complete)
 
     def _drop(self, episode: str) -> None:
         resident = self.scheduler.residents.get(episode)

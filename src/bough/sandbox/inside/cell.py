@@ -1,6 +1,6 @@
 """One running cell, as the keeper sees it: its code, its output, its result, its time limit.
 
-A cell that may ask sends questions to the host the same way, one at a time.
+A cell that is allowed to ask the host questions sends them over the same pipe, one at a time.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from bough.sandbox.inside.output import Output
 
 CHUNK = 1 << 18
 NUMBERS = count(1)
-GRACE_S = 1.0  # for an interrupted cell to end
+GRACE_S = 1.0  # time for an interrupted cell to end
 
 
 class Process(NamedTuple):
@@ -54,7 +54,7 @@ class Cell:
             self.poller.register(file, select.POLLIN)
         self.poller.register(process.code, select.POLLOUT)
         self._read_result()
-        if self.received:  # before any request was sent: the program itself writes to this pipe
+        if self.received:  # no request was sent yet, so the program itself wrote to this pipe
             self.answer, self.killed = None, "garbage"
 
     @property
@@ -85,7 +85,7 @@ class Cell:
             self._out_of_time()
 
     def drain(self, *, to_the_end: bool) -> None:
-        """Reads what the program has written so far; `to_the_end` once no process can write any more."""
+        """Reads what the program has written so far; `to_the_end` when no process can write any more."""
         for file in self.outputs:
             reads = 0
             while (to_the_end or reads < 64) and self._read_output(file):
@@ -114,7 +114,7 @@ class Cell:
     def _hear(self, control: int) -> None:
         message = frames.receive(control)
         if message is None:
-            os._exit(0)  # the host is gone, and with the first process goes the whole namespace
+            os._exit(0)  # the host has ended; when the first process exits, its whole namespace ends
         if message["op"] == "kill":
             self.killed = message["why"]
         elif message["op"] == "answer" and self.question is not None:

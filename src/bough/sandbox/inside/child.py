@@ -1,8 +1,8 @@
-"""The process that runs the model's code: it drops its rights, then runs one cell after the other.
+"""The process that runs the model's code: it drops its privileges, then runs cells one after another.
 
-Everything the program can reach here is its own: its pipes, its scratch folder, a copy of
-the keeper's memory. What it writes into the pipe of results is read as data by the
-keeper, so a forged result is worth no more than printed text.
+The program can reach only its own pipes, its scratch folder and a copy of the keeper's
+memory. The keeper reads the result pipe as data, so a forged result gains nothing over
+printed text.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Pipes(NamedTuple):
 
 
 def live(pipes: Pipes, settings: dict[str, Any], filter_program: bytes | None) -> NoReturn:
-    """Runs cells until there are no more. Called in a fresh fork; never returns."""
+    """Runs cells until there are no more. Called in a newly forked process; never returns."""
     status = 70
     try:
         _take_places(pipes)
@@ -48,7 +48,7 @@ def live(pipes: Pipes, settings: dict[str, Any], filter_program: bytes | None) -
 
 
 def ask(text: str) -> str:
-    """What the host answers to `text`, in the middle of a cell."""
+    """Asks the host `text` during a cell and returns the answer."""
     frames.send(RESULT, {"ask": text})
     message = frames.receive(CODE)
     if message is None:
@@ -60,7 +60,7 @@ def _take_places(pipes: Pipes) -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     os.setpgid(0, 0)
     nothing = os.open("/dev/null", os.O_RDONLY)
-    # First out of the way of each other, then to their places.
+    # First to numbers that are free, then to their final numbers: they may overlap.
     moved = [os.dup(end) for end in pipes]
     for source, place in zip([*moved, nothing], (CODE, RESULT, 1, 2, 0), strict=True):
         os.dup2(source, place, inheritable=place < 3)
@@ -74,7 +74,7 @@ def _lock_in(settings: dict[str, Any], filter_program: bytes | None) -> None:
     memory, disk = settings["memory_mb"] * MEGABYTE, settings["disk_mb"] * MEGABYTE
     limits = {"AS": memory, "FSIZE": disk, "NOFILE": MOST_FILES, "CORE": 0, "MEMLOCK": 0}
     limits |= {"MSGQUEUE": 0, "SIGPENDING": MOST_SIGNALS}
-    if settings["alone"]:  # otherwise all processes of the user's would be counted
+    if settings["alone"]:  # otherwise the limit would count every process of the user
         limits["NPROC"] = settings["processes"] + 1  # the keeper is one of them
     for name, most in limits.items():
         resource.setrlimit(getattr(resource, f"RLIMIT_{name}"), (most, most))
@@ -101,13 +101,13 @@ def _run_cells(settings: dict[str, Any]) -> None:
             value, error = notebook.run(message["code"])
             if not message["keep"]:
                 _wait_for_threads()
-        except BaseException as late:  # an interruption that came between the cell and here
+        except BaseException as late:  # an interrupt that arrived after the cell had ended
             value, error = None, type(late).__name__
         for stream in (sys.stdout, sys.stderr):
             with contextlib.suppress(BaseException):
                 stream.flush()
         if os.getpid() != me:
-            return  # the program forked and its copy came here too
+            return  # a process that the program forked has got here as well
         texts = {"value": value and _cut(value, settings), "error": error and _cut(error, settings)}
         frames.send(RESULT, {"number": message["number"], **texts})
         if not message["keep"]:
@@ -129,7 +129,7 @@ def _wait_for_threads() -> None:
 
 
 def _cut(text: str, settings: dict[str, Any]) -> str:
-    """Head and tail of a text that is too long."""
+    """The beginning and the end of a text that is too long."""
     most = settings["output_bytes"]
     if len(text) <= most:
         return text

@@ -18,7 +18,7 @@ def pack(message: dict[str, Any]) -> bytes:
 
 
 def unpack(buffer: bytes | bytearray, most: int = MOST) -> dict[str, Any] | None:
-    """The message in `buffer`, None while it is not all there; ValueError if it never will be."""
+    """The message in `buffer`; None if it is incomplete, ValueError if it is invalid."""
     if len(buffer) < LENGTH.size:
         return None
     length = LENGTH.unpack_from(buffer)[0]
@@ -33,7 +33,7 @@ def unpack(buffer: bytes | bytearray, most: int = MOST) -> dict[str, Any] | None
 
 
 def parse(text: bytes) -> dict[str, Any]:
-    """A message's JSON; ValueError for anything but an object."""
+    """Parses the JSON of a message; ValueError unless it is an object."""
     try:
         message = json.loads(text)
     except RecursionError as error:
@@ -44,7 +44,7 @@ def parse(text: bytes) -> dict[str, Any]:
 
 
 def receive(file: int) -> dict[str, Any] | None:
-    """The next message of a file that blocks; None at its end."""
+    """Reads the next message from a blocking file; None at its end."""
     head = _exactly(file, LENGTH.size)
     if head is None:
         return None
@@ -54,7 +54,7 @@ def receive(file: int) -> dict[str, Any] | None:
 
 
 def send(file: int, message: dict[str, Any]) -> None:
-    """Writes a whole message to a file that blocks."""
+    """Writes a complete message to a blocking file."""
     data = memoryview(pack(message))
     while data:
         data = data[os.write(file, data) :]

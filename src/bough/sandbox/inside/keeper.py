@@ -1,9 +1,8 @@
-"""The first process of a sandbox: forks one for each program, reads its results, kills what is left.
+"""The first process of a sandbox: forks a process for each program, reads its results, kills what is left.
 
-The keeper runs under the same user as the programs. It is out of their reach because the
-kernel shields the first process of a namespace from signals that come from inside it,
-because a process that is not dumpable cannot be traced or read, and because the programs
-have none of its file descriptors.
+The keeper runs as the same user as the programs. They cannot reach it: the kernel blocks
+signals from inside a namespace to its first process, a process that is not dumpable cannot
+be traced or read, and the programs inherit none of its file descriptors.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from bough.sandbox.inside.cell import Cell, Process
 from bough.sandbox.inside.launch import INODES
 
 STOP_AGAIN_S = 1.0
-IGNORED = (signal.SIGPIPE, signal.SIGXFSZ)  # as Python has it: they come as exceptions
+IGNORED = (signal.SIGPIPE, signal.SIGXFSZ)  # as in Python itself: they are raised as exceptions
 
 
 class Keeper:
@@ -42,7 +41,7 @@ class Keeper:
         while (request := self._next()) is not None:
             if request["op"] == "run":
                 answer = self._run(request)
-                del request  # the next program's memory is a copy of ours
+                del request  # the next program's memory is a copy of this process's
                 frames.send(self.control, answer)
             elif request["op"] == "reset":
                 self._end()
@@ -53,9 +52,9 @@ class Keeper:
         self._end()
 
     def _next(self) -> dict[str, Any] | None:
-        """The next request. Until it comes, nothing of the session runs."""
+        """Waits for the next request. Until it arrives, all processes of the session are stopped."""
         while self.process is not None and not select.select([self.control], [], [], STOP_AGAIN_S)[0]:
-            # One that was about to end as the others were stopped can have woken another.
+            # A process that ended while the others were being stopped may have woken another.
             self._signal(signal.SIGSTOP)
         return frames.receive(self.control)
 
@@ -63,12 +62,12 @@ class Keeper:
         if self.alone:
             self._give_up_rights()
         sys.path += self.settings["packages"]
-        exec(self.settings["warm_up"], {})  # noqa: S102  the host's own, so that each program finds it done
+        exec(self.settings["warm_up"], {})  # noqa: S102  code of the host, run once for all programs
         gc.collect()
-        gc.freeze()  # collecting these objects again would copy their pages into each program's memory
+        gc.freeze()  # garbage collection would copy the pages of these objects into each program's memory
         for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
             with contextlib.suppress(OSError, ValueError):
-                # A handler would open the first process of a namespace to this signal.
+                # With a handler, the first process of a namespace would receive this signal from inside.
                 signal.signal(number, signal.SIG_IGN if number in IGNORED else signal.SIG_DFL)
         kernel.prctl(kernel.PR_SET_DUMPABLE, 0)
         kernel.prctl(kernel.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
@@ -120,7 +119,7 @@ class Keeper:
         return Process(pid, os.pidfd_open(pid), *ours)
 
     def _end(self) -> int | None:
-        """Kills and reaps every other process; returns the exit status of the program if it had ended."""
+        """Kills and reaps every other process; returns the program's exit status if it had already ended."""
         if self.process is None:
             return None
         status = None
@@ -137,7 +136,7 @@ class Keeper:
         return status
 
     def _hunt(self) -> None:
-        """Kills the descendants one by one: all that is possible without a namespace."""
+        """Kills the descendants one by one: without a namespace there is no other way."""
         patience = time.monotonic() + 5
         while processes.descendants(os.getpid()) and time.monotonic() < patience:
             self._signal(signal.SIGKILL)
@@ -147,7 +146,7 @@ class Keeper:
 
     def _signal(self, number: signal.Signals) -> None:
         """Sends a signal to every process but this one."""
-        # In a namespace of our own, in one call: then no process can escape by forking.
+        # In a separate namespace one call reaches all of them, so no process can escape by forking.
         for pid in [-1] if self.alone else processes.descendants(os.getpid()):
             with contextlib.suppress(OSError):
                 os.kill(pid, number)
@@ -159,7 +158,7 @@ class Keeper:
         self.process = self.killed = None
 
     def _wipe(self) -> bool:
-        """Empties the scratch folders; False where that cannot be done, and the sandbox is to be thrown away."""
+        """Empties the scratch folders; returns False if that fails, and the sandbox must be discarded."""
         if self.process is not None:
             self._let_go()
         try:
@@ -176,7 +175,7 @@ class Keeper:
 
 
 def main(settings: dict[str, Any]) -> NoReturn:
-    """Takes the control socket from standard input, so that nothing else can be given it."""
+    """Moves the control socket away from standard input, so that no program inherits it."""
     control = os.dup(0)
     nothing = os.open("/dev/null", os.O_RDWR)
     os.dup2(nothing, 0)

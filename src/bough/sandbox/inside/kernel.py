@@ -1,4 +1,4 @@
-"""The system calls that Python 3.11 has no names for."""
+"""System calls that Python 3.11 does not provide."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MS_RDONLY, MS_NOSUID, MS_NODEV, MS_REMOUNT, MS_BIND, MS_REC, MS_PRIVATE = 1, 2, 
 MNT_DETACH = 2
 PR_SET_DUMPABLE, PR_SET_SECCOMP, PR_SET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS = 4, 22, 36, 38
 AT_FDCWD, AT_RECURSIVE = -100, 0x8000
-# Numbers differ between machines; those from 424 on are the same everywhere.
+# Numbers differ between architectures; from 424 on they are the same everywhere.
 NUMBERS = {"x86_64": {"pivot_root": 155, "capset": 126}, "aarch64": {"pivot_root": 41, "capset": 91}}
 MOUNT_SETATTR = 442
 NOBODY = 65534
@@ -28,7 +28,7 @@ libc = ctypes.CDLL(None, use_errno=True)
 
 
 def call(function: str, *arguments: Any) -> int:
-    """A function of the C library; raises OSError where it says -1."""
+    """Calls a function of the C library; raises OSError if it returns -1."""
     result: int = getattr(libc, function)(*arguments)
     if result == -1:
         number = ctypes.get_errno()
@@ -37,7 +37,7 @@ def call(function: str, *arguments: Any) -> int:
 
 
 def number(name: str) -> int:
-    """A system call's number on this machine."""
+    """The number of a system call on this architecture."""
     try:
         return NUMBERS[platform.machine()][name]
     except KeyError:
@@ -67,12 +67,12 @@ def read_only(path: str, *, recursive: bool = True) -> None:
         call(
             "syscall", MOUNT_SETATTR, AT_FDCWD, os.fsencode(path), flags, ctypes.byref(attributes), ctypes.c_size_t(32)
         )
-    except OSError:  # before Linux 5.12; mounts below keep their own flags there
+    except OSError:  # Linux before 5.12: mounts below keep their own flags
         mount("none", path, None, MS_REMOUNT | MS_BIND | MS_RDONLY | MS_NOSUID)
 
 
 def pivot_root(root: str) -> None:
-    """Makes `root` the root and lets go of the old one."""
+    """Makes `root` the root directory and unmounts the old one."""
     os.chdir(root)
     call("syscall", number("pivot_root"), b".", b".")
     call("umount2", b".", MNT_DETACH)
@@ -80,16 +80,16 @@ def pivot_root(root: str) -> None:
 
 
 def become_nobody() -> None:
-    """Gives up being root, for a user namespace of our own: there the number of processes is counted apart."""
+    """Drops root and enters a new user namespace, in which the number of processes is counted separately."""
     os.setgroups([])
     os.setresgid(NOBODY, NOBODY, NOBODY)
     os.setresuid(NOBODY, NOBODY, NOBODY)
-    with contextlib.suppress(OSError):  # then they are counted with other processes of nobody
+    with contextlib.suppress(OSError):  # then they count together with other processes of the user nobody
         unshare(CLONE_NEWUSER)
 
 
 def drop_capabilities() -> None:
-    """Gives up every privilege for good."""
+    """Drops all privileges permanently."""
     header = (ctypes.c_uint32 * 2)(0x2008_0522, 0)  # version 3, this process
     nothing = (ctypes.c_uint32 * 6)()
     call("syscall", number("capset"), ctypes.byref(header), ctypes.byref(nothing))

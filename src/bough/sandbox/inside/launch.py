@@ -1,8 +1,8 @@
 """Isolates itself with the kernel's namespaces, then becomes the keeper.
 
-As root everything is mounted with root's rights, which are then given up for good; an
-ordinary user gets a user namespace first. Either way the keeper ends up with no
-privileges, a root folder made of read-only views, no network and no sight of other processes.
+Root mounts everything and then drops its privileges permanently; an ordinary user enters a
+user namespace first. In both cases the keeper has no privileges, a root directory of
+read-only views, no network, and cannot see other processes.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from typing import Any, NoReturn
 
 from bough.sandbox.inside import kernel
 
-# Not /dev/zero: mapped by several it is memory that is counted nowhere.
+# Without /dev/zero: shared mappings of it are memory that no process is charged for.
 DEVICES = ("null", "full", "random", "urandom")
-INODES = 16_384  # files in each scratch folder: each costs the kernel memory, however small it is
+INODES = 16_384  # files in each scratch folder: even an empty one takes kernel memory
 ROOM = (
     kernel.CLONE_NEWNS | kernel.CLONE_NEWPID | kernel.CLONE_NEWNET | kernel.CLONE_NEWIPC
     | kernel.CLONE_NEWUTS | kernel.CLONE_NEWCGROUP
@@ -25,9 +25,9 @@ ROOM = (
 
 
 def main(plan: dict[str, Any]) -> NoReturn:
-    """Does what `plan` says: see `bough.sandbox.isolation`."""
+    """Carries out `plan`, which `bough.sandbox.isolation` describes."""
     root = os.geteuid() == 0
-    os.umask(0o022)  # folders on the way to a view must be open to whoever the keeper becomes
+    os.umask(0o022)  # the keeper, as another user, must be able to enter the parent folders of a view
     if not root:
         _own_users()
     kernel.unshare(ROOM)
@@ -38,7 +38,7 @@ def main(plan: dict[str, Any]) -> NoReturn:
         if root:
             kernel.become_nobody()
         os.execve(plan["command"][0], plan["command"], plan["environment"])  # noqa: S606
-    os.close(0)  # the host's end closes when the keeper ends
+    os.close(0)  # so that the host sees the end of the keeper
     os.waitpid(pid, 0)
     os._exit(0)
 

@@ -1,4 +1,4 @@
-"""Runs cells as a notebook does: names live on, a last expression is echoed, tracebacks begin in the cell."""
+"""Runs cells like a notebook: names persist, the last expression is echoed, tracebacks start in the cell."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 
 
 class Notebook:
-    """One `__main__` and the cells that were run in it. `hide` maps paths to what readers see in their place."""
+    """One `__main__` and the cells that were run in it. `hide` maps paths to what tracebacks show instead."""
 
     def __init__(self, hide: Mapping[str, str]) -> None:
         self.hide = sorted(hide.items(), key=lambda item: -len(item[0]))
@@ -22,7 +22,7 @@ class Notebook:
         sys.modules["__main__"] = self.module
 
     def run(self, code: str) -> tuple[str | None, str | None]:
-        """The echo of the cell's last expression and its traceback, None each where there is none."""
+        """Returns the echo of the last expression and the traceback, each None if there is none."""
         self.cells += 1
         name = f"<cell {self.cells}>"
         linecache.cache[name] = (len(code), None, code.splitlines(keepends=True), name)
@@ -47,7 +47,7 @@ class Notebook:
         return repr(value)
 
     def _execute(self, compiled: CodeType) -> Any:
-        value = eval(compiled, self.module.__dict__)  # noqa: S307  this is what it is for
+        value = eval(compiled, self.module.__dict__)  # noqa: S307  running code is its purpose
         if compiled.co_flags & inspect.CO_COROUTINE:
             import asyncio
 
@@ -57,7 +57,7 @@ class Notebook:
     def _traceback(self, error: BaseException) -> str:
         try:
             lines = traceback.format_exception(type(error), error, _below(error.__traceback__))
-        except BaseException:  # an exception can be built so that it cannot be shown
+        except BaseException:  # formatting an exception can itself raise
             lines = [f"{type(error).__name__}\n"]
         text = "".join(lines).rstrip("\n")
         for path, seen in self.hide:
@@ -66,7 +66,7 @@ class Notebook:
 
 
 def _below(place: TracebackType | None) -> TracebackType | None:
-    """The part of a traceback that lies in the cell and what it called."""
+    """The frames of a traceback from the cell on."""
     while place is not None and not place.tb_frame.f_code.co_filename.startswith("<cell "):
         place = place.tb_next
     return place

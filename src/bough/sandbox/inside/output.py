@@ -1,10 +1,10 @@
-"""What is kept of a stream that may never end: its head and its tail."""
+"""The beginning and the end of a stream of any length."""
 
 from __future__ import annotations
 
 
 class Output:
-    """Takes any number of bytes and keeps at most `most`."""
+    """Accepts any number of bytes and keeps at most `most` of them."""
 
     def __init__(self, most: int) -> None:
         self.half = most // 2

@@ -1,4 +1,4 @@
-"""Processes below a process, and the memory they hold, as /proc tells it."""
+"""The descendants of a process and the memory they use, read from /proc."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ SOCKETS = re.compile(r"^sockets: used (\d+)", re.MULTILINE)
 
 
 def descendants(pid: int) -> list[int]:
-    """All processes below `pid`, nearest first. Orphans stay below the first process of their namespace."""
+    """All descendants of `pid`, nearest first. Orphans become children of the first process of their namespace."""
     found, waiting = [], [pid]
     while waiting:
         children = _children(waiting.pop(0))
@@ -20,7 +20,7 @@ def descendants(pid: int) -> list[int]:
 
 
 def memory_mb(pids: list[int]) -> float:
-    """What the processes hold in memory that is backed by no file."""
+    """The memory of the processes that no file backs, in megabytes."""
     kilobytes = 0
     for pid in pids:
         try:
@@ -32,7 +32,7 @@ def memory_mb(pids: list[int]) -> float:
 
 
 def sockets_mb(pid: int) -> float:
-    """What can wait in the sockets of a process's network namespace, each filled as far as it goes."""
+    """The most that the socket buffers in a process's network namespace can hold, in megabytes."""
     try:
         found = SOCKETS.search(Path(f"/proc/{pid}/net/sockstat").read_text())
         most = int(Path("/proc/sys/net/core/wmem_default").read_text())

@@ -1,9 +1,9 @@
-"""The filter of system calls: what a program of the model's has no business with is refused.
+"""The system call filter: refuses calls that the model's programs do not need.
 
-The namespaces already hide the host. The filter closes the kernel's less travelled
-doors behind which escapes have been found, keeps memory from hiding where nobody counts
-it (memfd, System V, shared mappings without a file), sockets from being made except in
-pairs, and the keeper, which runs under the same user, from being tuned by the program.
+The namespaces already hide the host. The filter blocks rarely used parts of the kernel in
+which escapes have been found, memory that is charged to no process (memfd, System V,
+shared mappings without a file), sockets other than socket pairs, and calls that would
+change the priority or limits of the keeper, which runs as the same user.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ NAMESPACES = (
     | kernel.CLONE_NEWUSER | kernel.CLONE_NEWPID | kernel.CLONE_NEWNET
 )  # fmt: skip
 
-# name: (x86_64, aarch64); None where the machine has no such call.
+# name: (x86_64, aarch64); None where the architecture has no such call.
 REFUSED: dict[str, tuple[int | None, int | None]] = {
     # other processes
     "ptrace": (101, 117), "process_vm_readv": (310, 270), "process_vm_writev": (311, 271), "kcmp": (312, 272),
@@ -40,15 +40,15 @@ REFUSED: dict[str, tuple[int | None, int | None]] = {
     "open_by_handle_at": (304, 265), "quotactl": (179, 60), "quotactl_fd": (443, 443),
     # the network
     "socket": (41, 198), "setsockopt": (54, 208),
-    # memory that belongs to no process
+    # memory that is charged to no process
     "memfd_create": (319, 279), "memfd_secret": (447, 447), "shmget": (29, 194), "shmat": (30, 196),
     "msgget": (68, 186), "semget": (64, 190), "mq_open": (240, 180),
     "vmsplice": (278, 75), "splice": (275, 76), "tee": (276, 77),
     "inotify_init": (253, None), "inotify_init1": (294, 26), "inotify_add_watch": (254, 27),
     "io_setup": (206, 0), "landlock_create_ruleset": (444, 444), "landlock_add_rule": (445, 445),
-    # timers that could wake a process which was stopped
+    # timers that could wake a stopped process
     "timer_create": (222, 107),
-    # large or little used parts of the kernel
+    # large or rarely used parts of the kernel
     "bpf": (321, 280), "perf_event_open": (298, 241), "userfaultfd": (323, 282), "io_uring_setup": (425, 425),
     "io_uring_enter": (426, 426), "io_uring_register": (427, 427), "add_key": (248, 217),
     "request_key": (249, 218), "keyctl": (250, 219), "fanotify_init": (300, 262), "personality": (135, 92),
@@ -60,7 +60,7 @@ REFUSED: dict[str, tuple[int | None, int | None]] = {
     "clock_settime": (227, 112), "adjtimex": (159, 171), "clock_adjtime": (305, 266), "acct": (163, 89),
     "syslog": (103, 116), "vhangup": (153, 58), "iopl": (172, None), "ioperm": (173, None),
 }  # fmt: skip
-# Calls about a process: only about oneself.
+# Calls that take a process: allowed only for the calling process itself.
 ABOUT_A_PROCESS = {
     "prlimit64": (302, 261), "sched_setattr": (314, 274), "sched_setscheduler": (144, 119),
     "sched_setparam": (142, 118), "sched_setaffinity": (203, 122),
@@ -70,7 +70,7 @@ MMAP, MAP_SHARED, MAP_ANONYMOUS, MAP_HUGETLB = (9, 222), 0x01, 0x20, 0x4_0000
 
 
 def program(machine: str | None = None) -> bytes:
-    """The filter as the kernel reads it."""
+    """The filter program in the format of the kernel."""
     machine = machine or platform.machine()
     if machine not in ARCHITECTURES:
         raise OSError(0, f"no table of system calls for {machine}")
@@ -83,7 +83,7 @@ def program(machine: str | None = None) -> bytes:
     ]
     if machine == "x86_64":
         lines += [_line(AT_LEAST, X32, 0, 1), _line(RETURN, KILL)]
-    # The C library asks for clone3 first and takes clone, whose flags can be read here, when there is none.
+    # Without clone3 the C library falls back to clone, whose flags a filter can read.
     lines += [_line(EQUAL, CLONE3, 0, 1), _line(RETURN, REFUSE | errno.ENOSYS)]
     for numbers in REFUSED.values():
         if (refused := numbers[column]) is not None:
@@ -95,7 +95,7 @@ def program(machine: str | None = None) -> bytes:
         _line(RETURN, REFUSE | errno.EPERM),
         _line(RETURN, ALLOW),
     ]
-    # Shared memory that no file stands for stays when its pages are given back, and huge pages are counted apart.
+    # Anonymous shared memory stays allocated after its pages are released, and huge pages are counted separately.
     lines += [
         _line(EQUAL, MMAP[column], 0, 6),
         _line(LOAD, FOURTH_ARGUMENT),
@@ -118,7 +118,7 @@ def program(machine: str | None = None) -> bytes:
 
 
 def install(filter_program: bytes) -> None:
-    """Puts the filter on this process and all that it starts, for good."""
+    """Installs the filter permanently for this process and all its descendants."""
 
     class Program(ctypes.Structure):
         _fields_ = [("length", ctypes.c_ushort), ("lines", ctypes.c_char_p)]

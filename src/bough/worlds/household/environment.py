@@ -56,7 +56,10 @@ PREMATURE: dict[str, Any] = {"terminated": True, "success": False, "stop": "prem
 
 
 class Household(Environment):
-    """One game. It still answers after its end, like the original; only the first end counts."""
+    """ALFWorld's text games: find, clean, heat, cool and place objects in a house.
+
+    A game still answers after its end, like the original; only the first end counts.
+    """
 
     name: ClassVar[str] = "household"
     max_turns: ClassVar[int] = 50

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import ast
 import asyncio
-import math
 import re
 import time
 from collections.abc import AsyncIterator
@@ -20,7 +19,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from bough.sandbox.base import BrokenError, ProgramRunner, Result, SandboxError, SandboxLimits, Session
+from bough.sandbox.base import BrokenError, ProgramRunner, Result, SandboxLimits, Session
 from bough.worlds.interpreter import examinee, examiner, names, stand_ins, stopwatch, values
 from bough.worlds.interpreter.exchange import Exchange
 from bough.worlds.interpreter.grade import Grade
@@ -31,7 +30,6 @@ TEST_S = 4.0
 RUN_S = 10.0
 BUDGET_S = 45.0
 END_S = 1.0
-LEAST_SHARE = 0.25  # of its time budget: with less, a program is not graded
 _BLOCK = re.compile(r"```[ \t]*+(?:python3?|py)?[ \t]*+\r?\n(.*?)```", re.DOTALL | re.IGNORECASE)
 # The modules that run in each of the two sandboxes, in the order of their imports.
 PROGRAM_SIDE = (values, examinee)
@@ -92,24 +90,18 @@ async def grade(
     tests: ProgramRunner,
     *,
     budget_s: float = BUDGET_S,
-    latest_s: float = math.inf,
 ) -> Grade:
     """The fraction of the tests that pass; 0 without a block of Python.
 
     The program runs in `program` and its tests in `tests`, for at most `budget_s`
-    together; for less if waiting for the sandboxes would otherwise exceed `latest_s`.
-    Raises SandboxError only where no sandbox is available.
+    together, counted from when both sandboxes are free. Raises SandboxError only where no
+    sandbox is available.
     """
-    latest = time.monotonic() + latest_s
     code = last_block(answer)
     if code is None:
         return Grade(0.0, {"parsable": False, "reason": "no ```python block that is Python in the answer"})
     sources = marked(exam.sources)
     async with program.session() as theirs, tests.session() as ours:
-        left_s = latest - time.monotonic()
-        if left_s < budget_s * LEAST_SHARE:
-            raise SandboxError("no sandbox was free in time")
-        budget_s = min(budget_s, left_s)
         # The last part of the time is reserved for cleaning up.
         budget_s -= min(END_S, budget_s / 5)
         end = time.monotonic() + budget_s

@@ -1,8 +1,8 @@
 """Problems to solve with code: the agent may call an interpreter, and answers in text when it knows.
 
 A reply with a tool call runs code; a reply without one is the final answer and is
-graded. The reward is the grade itself, 0 to 1; what else a call or a wrong answer is
-worth is the business of rewards.
+graded. The reward is the grade itself, 0 to 1; rewards for calls or for wrong answers are
+defined elsewhere (`bough.rewards`).
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ SPLITS = {"train": range(8), "seen": range(8, 9), "unseen": range(9, 10)}  # ten
 
 
 class Interpreter(Environment):
-    """Mathematics, programming and reasoning with a Python interpreter at hand."""
+    """Problems of mathematics, programming and reasoning, with a Python interpreter as a tool."""
 
     name = "interpreter"
     max_turns: ClassVar[int] = 16
@@ -214,8 +214,7 @@ class Interpreter(Environment):
             exam = code.Exam(list(data["tests"]), data.get("entry"), data.get("prelude", ""))
             program = self._sandbox("program", code.LIMITS, url, hidden=True)
             tests = self._sandbox("tests", code.LIMITS, url)
-            latest_s = HARD_SHARE * self.step_timeout_s
-            return await code.grade(answer, exam, program, tests, budget_s=budget_s, latest_s=latest_s)
+            return await code.grade(answer, exam, program, tests, budget_s=budget_s)
         if data["kind"] == "reasoning":
             runner = self._sandbox("reasoning", reasoning.LIMITS, warm_up=reasoning.WARM_UP)
             return await reasoning.grade(answer, data, runner, timeout_s=min(reasoning.TIMEOUT_S, budget_s))

@@ -1,7 +1,7 @@
-"""Answers that say a value and do nothing: what a scorer that evaluates its answers may be given.
+"""Answers that are safe to give to a scorer that evaluates them: values and formulas only.
 
-The text of an answer is parsed, never run. What passes contains no call but of a
-mathematical function, no attribute, and no name that a scorer has a value for.
+Answers are parsed, never run. An accepted answer calls only mathematical functions, uses no
+attributes, and contains no name that is defined in the scorer.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _SHAPE = ast.BinOp | ast.UnaryOp | ast.Load | ast.Add | ast.Sub | ast.Mult | ast
 
 
 def is_text_or_literal(text: str) -> bool:
-    """Whether Python takes `text` for a literal, or for no expression at all, or for one word in capital letters."""
+    """Whether `text` is a Python literal, not a Python expression at all, or one word in capital letters."""
     try:
         tree = ast.parse(text.strip(), mode="eval")
     except SyntaxError:
@@ -37,23 +37,23 @@ def is_text_or_literal(text: str) -> bool:
 
 
 def is_polynomial(text: str) -> bool:
-    """Numbers and variables with + - * / and **."""
+    """Whether `text` contains only numbers, variables, + - * / and **."""
     return is_expression(text, frozenset())
 
 
 def is_expression(text: str, functions: frozenset[str] = FUNCTIONS) -> bool:
-    """Numbers, variables and functions of them."""
+    """Whether `text` contains only numbers, variables, operators and mathematical functions."""
     tree = _parsed(text)
     return tree is not None and _calculates(tree, functions)
 
 
 def is_arithmetic(text: str) -> bool:
-    """Whole numbers with + - * / and parentheses."""
+    """Whether `text` contains only whole numbers, + - * / and parentheses."""
     return arithmetic(text) is not None
 
 
 def arithmetic(text: str) -> tuple[Fraction, list[int]] | None:
-    """The value of a calculation with whole numbers, and the numbers in it; None if it is none."""
+    """The value of a calculation with whole numbers and the numbers in it; None for any other text."""
     tree = _parsed(text)
     if tree is None:
         return None
@@ -89,7 +89,7 @@ def _calculates(tree: ast.expr, functions: frozenset[str]) -> bool:
 
 
 def _small(exponent: ast.expr) -> bool:
-    """Whether a power is computed quickly: no power in its exponent, and no large number."""
+    """Whether a power is cheap to compute: no power in the exponent and no large numbers."""
     nodes = list(ast.walk(exponent))
     return not any(isinstance(node, ast.Pow) for node in nodes) and all(
         abs(node.value) <= LARGEST_EXPONENT

@@ -3,9 +3,9 @@ r"""Grades mathematics: the last `\boxed{}` of an answer against the one that is
 A reference that is a number (with roots, π, i or a unit, if it has them) asks for a number
 in simplest form, compared here: what is left to calculate, a chain of equalities, a list
 or another unit is wrong. Everything else (expressions, intervals, tuples, sets, matrices,
-words) is math-verify's, which runs in the sandbox: it parses what a model wrote, may take
-forever over it, and keeps its own time by signals, which only the main thread of a
-process can have. Whatever an answer makes a grader do, the answer is graded.
+words) is compared by math-verify in the sandbox: it parses what a model wrote, may take
+very long, and limits its time with signals, which only the main thread of a process can
+use. Whatever an answer makes a grader do, the answer is graded.
 """
 
 from __future__ import annotations
@@ -56,6 +56,12 @@ _FRACTION = re.compile(r"\\frac\{(\d{1,300})\}\{(\d{1,300})\}")
 # Spelling that leaves an expression the same, and what makes a text an expression.
 _SPELLING = re.compile(r"[\s{}$]")
 _COMBINES = re.compile(r"\w\s*[-+*/^(]|\)\s*[-+*/^(]|\\frac|\\cdot|\\times")
+_TIMES = re.compile(r"\\cdot|\\times|\*")
+# What stands between the parts of a point, an interval, a set, an inequality; a bracket after a factor is a product.
+_BETWEEN = re.compile(
+    r"\\(?:leq?|geq?|neq?|in|to|cup|cap)(?![A-Za-z])|[<>=≤≥,]|\\[{}]|[\[\]]|^\s*\(|\)\s*$|(?<=,)\s*\(|\)(?=\s*,)"
+)
+_SINGLE = re.compile(r"[-+]?\s*(?:[A-Za-z]|\\(?:infty|emptyset|pi))")
 _EQUALS = re.compile(r"(?<![<>!:])=")
 _THOUSANDS = re.compile(r"(?<=\d),(?=\d{3}(?!\d))")
 _LISTING = re.compile(r"\\(?:text|mbox)\s*\{\s*(?:or|and)\s*\}|\bor\b|\band\b|\\pm|;")
@@ -74,8 +80,8 @@ async def grade(
 
     An expression may be written in another form than the reference, (x+1)^2 for x^2+2x+1:
     most problems ask for a value and not for a form, and a reference does not say which.
-    An expression that is copied from the `question` is no answer, because "expand",
-    "factor" and "simplify" are exactly the problems that ask for a form.
+    An expression that is copied from the `question` is not an answer while something is left
+    to work out, because "expand", "factor" and "simplify" are the problems that ask for a form.
     """
     boxed = last_boxed(answer)
     if boxed is None:
@@ -194,11 +200,39 @@ def _not_an_answer(answer: str, gold: str) -> str | None:
 
 
 def _copied(answer: str, gold: str, question: str) -> str | None:
-    """Why an answer is only a part of its question; None if it is not. A symbol or a word may stand in both."""
+    """Why an answer is only a part of its question; None if it is not.
+
+    A symbol or a word may stand in both. So may what leaves nothing to work out, such as a
+    choice among numbers, and the reference itself with its terms in another order.
+    """
+    if _is_worked_out(answer):
+        return None
     answer, gold, question = (_SPELLING.sub("", _plain(text)) for text in (answer, gold, question))
+    if _same_symbols(answer, gold):
+        return None
     if _COMBINES.search(answer) and answer in question and answer not in gold and gold not in question:
         return "it repeats the question"
     return None
+
+
+def _same_symbols(answer: str, gold: str) -> bool:
+    """Whether an answer has the symbols of the reference in another order; that both are equal is tested later."""
+    signed = (text if text.startswith("-") else f"+{text}" for text in (_TIMES.sub("", answer), _TIMES.sub("", gold)))
+    one, other = map(sorted, signed)
+    return one == other
+
+
+def _is_worked_out(answer: str) -> bool:
+    """Whether an answer is made of numbers in simplest form and single symbols: `3/4`, `(1/2, 3)`, `x \\ge -1/2`."""
+    parts = [part.strip() for part in _BETWEEN.split(_THOUSANDS.sub("", _plain(answer)))]
+    return all(_is_simple(part) for part in parts if part)
+
+
+def _is_simple(part: str) -> bool:
+    if _SINGLE.fullmatch(part):
+        return True
+    found = read_number(part)
+    return found is not None and not found[1].strip() and found[0].simple
 
 
 def _reducible(text: str) -> bool:

@@ -1,11 +1,11 @@
-"""A number as it is written at the end of a calculation, not as a calculation.
+"""Numbers written as a final result, not as a calculation that is still to be done.
 
     315   -1,234.50   2/3   \\frac{2}{3}   2\\frac{1}{2}   1.5\\times 10^{3}   0.\\overline{3}
     5\\sqrt{2}   \\frac{1+\\sqrt{5}}{2}   2\\pi   3-4i   2(1+\\sqrt{3})
 
-A reader takes what it can from the start of a text and says whether it is in simplest
-form: fractions in lowest terms, no square under a root, like terms added up. `6/3`,
-`\\sqrt{8}`, `2+3` and `5(7)` are numbers, but each is still a calculation.
+The parser reads the longest number at the start of a text and says whether it is in
+simplest form: fractions in lowest terms, no square factor under a root, like terms added.
+`6/3`, `\\sqrt{8}`, `2+3` and `5(7)` are numbers but not in simplest form.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from fractions import Fraction
 MAX_LENGTH = 1_000
 MAX_DEPTH = 8
 MAX_EXPONENT = 300
-# Larger ones would take long to find a square in.
+# Finding the square factors of larger numbers takes too long.
 MAX_RADICAND = 10**10
 
-# What a part of a number is made of: √ of a number without squares, a power of π, a power of i.
+# The kind of a term: √ of a square-free number, a power of π, a power of i.
 Kind = tuple[int, int, int]
 PLAIN: Kind = (1, 0, 0)
 
@@ -34,10 +34,10 @@ _MIXED = re.compile(r"\s*(?:\\frac\{(\d+)\}\{(\d+)\}|(?<=\s)(\d+)/(\d+)(?!\d))")
 
 @dataclass(frozen=True)
 class Number:
-    """A sum of parts of different kinds.
+    """A sum of terms of different kinds.
 
-    `simple` says whether it was written in simplest form, `coefficient` whether as digits
-    or a fraction, of which a product has one.
+    `simple` says whether it was written in simplest form, `coefficient` whether it was
+    written as digits or a fraction; a product in simplest form has only one coefficient.
     """
 
     parts: dict[Kind, Fraction]
@@ -53,7 +53,7 @@ class NotANumberError(ValueError):
 
 
 def read_number(text: str) -> tuple[Number, str] | None:
-    """The number at the start of a text, and the rest; None where there is none."""
+    """The number at the start of a text and the rest of the text; None if it does not start with one."""
     if len(text) > MAX_LENGTH:
         return None
     reader = _Reader(text)
@@ -69,7 +69,7 @@ class _Reader:
         self.text, self.at = text, 0
 
     def sum(self, depth: int) -> Number:
-        """Terms with signs between them."""
+        """Terms separated by signs."""
         if depth > MAX_DEPTH:
             raise NotANumberError
         parts: dict[Kind, Fraction] = {}
@@ -91,7 +91,7 @@ class _Reader:
         return Number(kept, simple and (len(kept) == len(parts) or parts == {PLAIN: 0}))
 
     def _term(self, depth: int) -> Number:
-        """Factors side by side, perhaps over a denominator after a slash."""
+        """Adjacent factors, optionally divided by one denominator after a slash."""
         factors = [self._factor(depth)]
         while (factor := self._next_factor(depth)) is not None:
             factors.append(factor)
@@ -125,7 +125,7 @@ class _Reader:
             self._need(")")
             if "," in self.text[start : self.at]:  # (4,112) is two numbers
                 raise NotANumberError
-            # What is left in brackets cannot be added up; a single number there is a product.
+            # In simplest form brackets contain a sum that cannot be added up; around one number they are a product.
             return Number(inside.parts, inside.simple and len(inside.parts) > 1)
         raise NotANumberError
 
@@ -136,7 +136,7 @@ class _Reader:
         return inside
 
     def _digits(self) -> Number | None:
-        """Whole, decimal, mixed or scientific."""
+        """A whole, decimal, mixed or scientific number."""
         found = _DIGITS.match(self.text, self.at)
         if found is None or not (found[1] or len(found[2] or "") > 1 or found[3]) or (found[3] and not found[2]):
             return None
@@ -175,7 +175,7 @@ def _plain(value: Fraction) -> dict[Kind, Fraction]:
 
 
 def _product(factors: list[Number]) -> Number:
-    """One coefficient, one root, one π, one i, one sum in brackets: anything else is still to be multiplied."""
+    """In simplest form: at most one coefficient, one root, one π, one i and one sum in brackets."""
     number = factors[0]
     for factor in factors[1:]:
         parts: dict[Kind, Fraction] = {}
@@ -198,7 +198,7 @@ def _product(factors: list[Number]) -> Number:
 
 
 def _quotient(top: Number, bottom: Number) -> Number:
-    """Over a whole number, a root or π. Raises NotANumberError where the denominator is a sum."""
+    """Divides by a whole number, a root or π. Raises NotANumberError if the denominator is a sum."""
     if len(bottom.parts) != 1:
         raise NotANumberError
     [((root, pi, i), value)] = bottom.parts.items()
@@ -227,7 +227,7 @@ def _root(inside: Number) -> Number:
 
 
 def _square_out_of(number: int) -> tuple[int, int]:
-    """The largest square in a number, as its root, and what is left."""
+    """The root of the largest square factor of a number, and the remaining factor."""
     if number > MAX_RADICAND:
         raise NotANumberError
     square, rest, factor = 1, number, 2

@@ -1,15 +1,15 @@
-"""Plain values as JSON, between a program and its tests, which never share a process.
+"""Plain values as JSON, exchanged between a program and its tests, which never share a process.
 
-A message is `{"value": …, "heap": […]}`. None, booleans, small numbers and texts stand
-for themselves; anything else is `[n]`, the n-th entry of the heap, which is a tag and
-what the tag needs. So a message is never nested, however deep the value is, and a list
-may contain itself.
+A message is `{"value": …, "heap": […]}`. None, booleans, small numbers and texts are
+written directly; any other value is `[n]`, a reference to entry n of the heap, which is a
+tag with its data. So a message is flat, however deeply the value is nested, and a list may
+contain itself.
 
-A value that is not plain crosses only as follows: an object of a class that the task
-itself defines, as its attributes; and what the caller's `special` names, as a tag and a
-number ("iterator", whose items can be asked for, or "object").
+Other values are sent in two cases only: objects of a class that the task itself defines, as
+their attributes, and objects that the caller's `special` recognises, as a tag and a number
+("iterator", whose items can be requested, or "object").
 
-The text of this file also runs on both far sides. The host only ever calls `checked`.
+The source of this file also runs in the program's and the tests' process. The host calls only `checked`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from fractions import Fraction
 from typing import Any
 
 LARGEST = 1 << 53
-# Made empty and filled later, since they may contain themselves.
+# Created empty and filled later, because they may contain themselves.
 SHELLS: dict[str, type[Any]] = {
     "list": list, "set": set, "deque": deque, "dict": dict, "Counter": Counter, "OrderedDict": OrderedDict,
 }  # fmt: skip
@@ -38,7 +38,7 @@ MADE: dict[str, Callable[[list[Any]], Any]] = {
     "dict_values": lambda parts: dict(enumerate(parts)).values(),
     "dict_items": lambda parts: dict(parts).items(),
 }
-# Written as a text, which their type reads.
+# Written as text that their type parses.
 TEXTS: dict[str, Callable[[str], Any]] = {
     "int": lambda text: int(text, 16),
     "float": float,
@@ -74,7 +74,7 @@ def encoded(
 ) -> tuple[dict[str, Any], list[Any]]:
     """`value` as a message, and the objects of its heap.
 
-    In the heap children stand before their parents, except where a circle leads back to a shell or an object.
+    In the heap children come before their parents, except where a cycle leads back to a shell or an object.
     """
     value = _normal(value)
     heap: list[Any] = []
@@ -84,7 +84,7 @@ def encoded(
     def placed(item: object) -> int:
         places[id(item)] = len(heap)
         heap.append(None)
-        objects.append(item)  # which keeps its id its own
+        objects.append(item)  # kept alive, so that its id is not reused
         return len(heap) - 1
 
     waiting: list[tuple[Any, tuple[str, list[Any]] | None]] = [(value, None)]
@@ -145,7 +145,7 @@ def decoded(
 
 
 def refill(shell: Any, tag: str, parts: list[Any]) -> None:
-    """Gives a shell another content."""
+    """Replaces the content of a shell."""
     shell.clear()
     if tag in PAIRS:
         for key, value in zip(parts[::2], parts[1::2], strict=True):
@@ -157,7 +157,7 @@ def refill(shell: Any, tag: str, parts: list[Any]) -> None:
 
 
 def checked(message: object) -> dict[str, Any]:
-    """`message` itself if it is one that `decoded` can read; ValueError otherwise."""
+    """Returns `message` if `decoded` can read it; raises ValueError otherwise."""
     if not isinstance(message, dict) or set(message) != {"value", "heap"} or not isinstance(message["heap"], list):
         raise ValueError("not a message of values")
     heap = message["heap"]
@@ -190,7 +190,7 @@ def checked(message: object) -> dict[str, Any]:
 
 
 def _check_place(place: Any, heap: list[Any], latest: int) -> None:
-    """A value in its place: in the heap before `latest`, or a shell, which is there from the start."""
+    """Checks a value: inline, or a reference to an entry before `latest` or to a shell, which exists from the start."""
     if isinstance(place, list):
         good = len(place) == 1 and type(place[0]) is int and 0 <= place[0] < len(heap)
         good = good and (place[0] < latest or heap[place[0]][0] in SHELLS)
@@ -216,7 +216,7 @@ def _place(value: Any, places: Mapping[int, int]) -> Any:
 
 
 def _normal(value: Any) -> Any:
-    """What numpy and subclasses make of a number or a text, as Python's own."""
+    """Numbers and texts of numpy or of subclasses, as Python's own types."""
     kind = type(value)
     if kind in (int, bool, float, str):
         return value
@@ -230,7 +230,7 @@ def _normal(value: Any) -> Any:
 
 
 def _entry(value: Any, classes: Mapping[str, Any], special: Special | None) -> tuple[str, list[Any]]:
-    """A value's tag and what follows. A value of a subclass of a plain type is taken for that type's."""
+    """The tag of a value and its parts. An instance of a subclass of a plain type counts as that type."""
     kind, name = type(value), type(value).__name__
     if name in classes and hasattr(value, "__dict__"):
         return "class", [Raw(name), Raw([str(key) for key in vars(value)]), *vars(value).values()]

@@ -68,7 +68,7 @@ class Options(Environment.Options):
 
 
 class Web(Environment):
-    """One episode on one page."""
+    """MiniWoB++ pages in a real browser: click, type and choose what the task asks for."""
 
     name: ClassVar[str] = "web"
     max_turns: ClassVar[int] = 30

@@ -1,0 +1,55 @@
+"""Are the files and models that a command names there? Checked before anything heavy is imported.
+
+torch and transformers take seconds to import; a misspelt path is reported without them.
+What the files contain is checked by the command itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from bough.config.base import Config, flag
+from bough.config.evaluation import BASELINES
+from bough.errors import InputError
+from bough.models.resolve import check_name
+from bough.trajectories.lines import files
+
+# Settings that name data files or folders, and those that name a single file.
+DATA = ("file", "train_file", "eval_file", "also")
+SINGLE_FILES = ("task_file", "eval_task_file", "chat_template")
+
+
+def check_inputs(config: Config) -> None:
+    """InputError where an input is missing; several are reported together."""
+    problems = list(_problems(config))
+    if len(problems) == 1:
+        raise InputError(problems[0])
+    if problems:
+        raise InputError(f"{len(problems)} inputs cannot be used:", problems)
+
+
+def _problems(config: Config) -> Iterator[str]:
+    for name in DATA:
+        for path in _values(config, name):
+            try:
+                files(path)
+            except InputError as error:
+                yield str(error)
+    for name in SINGLE_FILES:
+        for path in _values(config, name):
+            if not Path(path).is_file():
+                yield f"{flag(name)} {path}: there is no such file"
+    if getattr(config, "engine", "local") != "openai":  # a server has model names of its own
+        for name in _values(config, "model"):
+            try:
+                if name not in BASELINES:
+                    check_name(name)
+            except InputError as error:
+                yield str(error)
+
+
+def _values(config: Config, name: str) -> list[Any]:
+    value = getattr(config, name, None)
+    return value if isinstance(value, list) else [] if value is None else [value]

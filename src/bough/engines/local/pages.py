@@ -1,0 +1,130 @@
+"""Keys and values on a GPU in pages of a fixed number of tokens.
+
+An episode has a list of pages, and a row in a table on the GPU that says which. Episodes
+that start alike share the full pages of what they have in common; a page that others hold
+too is replaced by a copy before it is written to.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from bough.engines.local.reader import TokenReader
+from bough.engines.local.schedule import Resident
+
+PAGE = 64  # tokens
+TILE = 64  # rows of one program in attention over prompts: tokens times the heads that share keys
+
+
+@dataclass(eq=False)
+class Pages:
+    """The place of a resident: its row of the table, and its pages in order."""
+
+    row: int
+    pages: list[int] = field(default_factory=list)
+
+
+class PagesStore:
+    """`kv` is [layers, 2, pages, heads, PAGE, size]. A resident's cost is its number of pages.
+
+    Row 0 and page 0 belong to no resident: padding is computed there.
+    """
+
+    def __init__(self, reader: TokenReader, *, num_pages: int, length: int) -> None:
+        self.num_pages, self.length = num_pages, length
+        shape = (reader.num_layers, 2, num_pages + 1, reader.num_heads, PAGE, reader.head_size)
+        self.kv = torch.zeros(shape, dtype=reader.dtype, device=reader.device)
+        self.table = torch.zeros(num_pages + 1, self.cost(length), dtype=torch.int32, device=reader.device)
+        self._free = list(range(num_pages, 0, -1))
+        self._rows = list(range(num_pages, 0, -1))
+        self._holders = [0] * (num_pages + 1)
+        self._changed: dict[int, Pages] = {}
+
+    def cost(self, tokens: int) -> int:
+        return -(-tokens // PAGE)
+
+    def allocate(self, resident: Resident, tokens: int) -> None:
+        place = resident.place or Pages(self._rows.pop())
+        place.pages += [self._take() for _ in range(self.cost(tokens) - len(place.pages))]
+        resident.place, resident.capacity = place, len(place.pages)
+        self._changed[place.row] = place
+
+    def copy(self, source: Resident, target: Resident, begin: int, end: int) -> None:
+        """Gives the target the source's tokens up to `end`; it has those before `begin` already."""
+        self.own(target, begin)
+        for number in range(begin // PAGE, self.cost(end)):
+            theirs, mine = source.place.pages[number], target.place.pages[number]
+            first, last = max(begin - number * PAGE, 0), min(end - number * PAGE, PAGE)
+            if last == PAGE:
+                self._release(mine)
+                self._holders[theirs] += 1
+                target.place.pages[number] = theirs
+            else:
+                self.kv[:, :, mine, :, first:last] = self.kv[:, :, theirs, :, first:last]
+        self._changed[target.place.row] = target.place
+
+    def own(self, resident: Resident, begin: int) -> None:
+        """Lets the resident write from token `begin` on without changing what others hold."""
+        pages = resident.place.pages
+        for number in range(begin // PAGE, len(pages)):
+            shared = pages[number]
+            if self._holders[shared] == 1:
+                continue
+            pages[number] = self._take()
+            if number * PAGE < begin:
+                self.kv[:, :, pages[number]] = self.kv[:, :, shared]
+            self._release(shared)
+            self._changed[resident.place.row] = resident.place
+
+    def free(self, resident: Resident) -> None:
+        for page in resident.place.pages:
+            self._release(page)
+        self._changed.pop(resident.place.row, None)
+        self._rows.append(resident.place.row)
+        resident.place, resident.capacity = None, 0
+
+    def upload(self) -> None:
+        """Brings the table on the GPU up to date."""
+        if not self._changed:
+            return
+        rows = np.zeros((len(self._changed), 1 + self.table.shape[1]), np.int32)
+        for row, place in zip(rows, self._changed.values(), strict=True):
+            row[0] = place.row
+            row[1 : 1 + len(place.pages)] = place.pages
+        new = torch.from_numpy(rows).to(self.table.device)
+        self.table.index_copy_(0, new[:, 0].long(), new[:, 1:])
+        self._changed = {}
+
+    def _take(self) -> int:
+        page = self._free.pop()
+        self._holders[page] = 1
+        return page
+
+    def _release(self, page: int) -> None:
+        self._holders[page] -= 1
+        if self._holders[page] == 0:
+            self._free.append(page)
+
+
+class Tokens(NamedTuple):
+    """T tokens: where each belongs, and the blocks of consecutive ones that attention takes together.
+
+    Block b has `count_B[b]` tokens from token `first_B[b]` on, all of one episode; `size` is the
+    most that a block may have. Blocks of no tokens are padding.
+    """
+
+    position_T: Tensor
+    row_T: Tensor
+    first_B: Tensor
+    count_B: Tensor
+    size: int
+
+
+def block_size(repeats: int) -> int:
+    """How many tokens of a prompt one program attends for, where `repeats` heads share keys."""
+    return max(TILE >> (repeats - 1).bit_length(), 1)

@@ -1,0 +1,54 @@
+"""From gradients to new weights: the learning rate, clipping, and the loss scale of float16."""
+
+from __future__ import annotations
+
+import torch
+
+from bough.config.training import TrainingConfig
+from bough.policy.policy import Policy
+from bough.policy.shard import whole
+from bough.training.optimizer import learning_rate, make_optimizer
+
+
+class Updater:
+    """The optimizer of a run, and how the settings say to use it."""
+
+    def __init__(self, policy: Policy, config: TrainingConfig) -> None:
+        self.config = config
+        self.optimizer = make_optimizer(
+            policy.named_parameters(),
+            kind=config.optimizer,
+            learning_rate=config.learning_rate,
+            weight_decay=config.weight_decay,
+        )
+        self._trained = [parameter for parameter in policy.parameters() if parameter.requires_grad]
+        # Gradients too small for float16 are scaled into its range; where they overflow, the step is skipped.
+        self.scaler = torch.amp.GradScaler(policy.device.type, enabled=config.fp16)
+        self.scaler.scale(torch.zeros((), device=policy.device))  # until then it has no scale
+
+    def set_learning_rate(self, step: int, num_steps: int) -> float:
+        """Sets and returns the learning rate of a step, counted from 0."""
+        config = self.config
+        rate = learning_rate(
+            step,
+            num_steps,
+            peak=config.learning_rate,
+            warmup_ratio=config.warmup_ratio,
+            decay=config.lr_scheduler,
+        )
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate
+        return rate
+
+    def clip(self) -> float:
+        """Clips the gradients, unscaled first; returns the norm that they had, the same number in every process."""
+        self.scaler.unscale_(self.optimizer)
+        return float(whole(torch.nn.utils.clip_grad_norm_(self._trained, self.config.max_grad_norm)))
+
+    def apply(self) -> bool:
+        """Changes the weights by their gradients; False where those overflow in float16, and nothing was changed."""
+        scale = self.scaler.get_scale()
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
+        self.optimizer.zero_grad()
+        return self.scaler.get_scale() >= scale

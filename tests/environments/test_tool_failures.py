@@ -1,0 +1,302 @@
+"""What the agent's arguments make a tool raise is the agent's failure; what fails around it loses the episode."""
+
+import asyncio
+import json
+import logging
+import sys
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic_core import to_json
+
+from bough.config.rollouts import LimitsConfig
+from bough.environments import tool_failures
+from bough.environments.base import EnvironmentFailedError, Observation
+from bough.environments.check import check
+from bough.environments.isolated import Isolated
+from bough.environments.tool_failures import is_infrastructure, raised_in
+from bough.environments.tools import ToolEnvironment, tool
+from bough.rollouts.collect import attempts, collect
+from bough.speech import hermes
+from bough.types import Message, Task, ToolCall, Trajectory
+from tests.rollouts.players import Script
+
+LIBRARY = "a client's own error"
+
+
+class ClientError(Exception):
+    """As HTTP clients have it: no OSError, but raised from one."""
+
+
+def recursion() -> None:
+    recursion()
+
+
+def chained() -> None:
+    try:
+        raise ConnectionResetError("reset")
+    except OSError as error:
+        raise ClientError(LIBRARY) from error
+
+
+def grouped() -> None:
+    raise ExceptionGroup("both", [ValueError("a"), TimeoutError("b")])
+
+
+def unspeakable() -> None:
+    class OddError(Exception):
+        def __str__(self) -> str:
+            raise ValueError
+
+    raise OddError
+
+
+CAUSED: dict[str, Any] = {
+    "ValueError": lambda: int("five"),
+    "KeyError": lambda: {}["missing"],
+    "IndexError": lambda: [][3],
+    "TypeError": lambda: "a" + 1,  # type: ignore[operator]
+    "ZeroDivisionError": lambda: 1 / 0,
+    "OverflowError": lambda: float(10**400),
+    "UnicodeEncodeError": lambda: "é".encode("ascii"),
+    "RecursionError": recursion,
+    "AttributeError": lambda: None.group(),  # type: ignore[attr-defined]
+    "StopIteration": lambda: next(iter([])),
+    "error": lambda: __import__("struct").unpack("<i", b""),
+    "FileNotFoundError": lambda: Path("/no/such/file").read_text(),
+    "OSError": lambda: Path("x" * 5000).read_text(),
+    "SystemExit": lambda: sys.exit(2),
+    "OddError": unspeakable,
+}
+AROUND: dict[str, Any] = {
+    "ConnectionError": lambda: (_ for _ in ()).throw(ConnectionError("refused")),
+    "TimeoutError": lambda: (_ for _ in ()).throw(TimeoutError("slow")),
+    "MemoryError": lambda: (_ for _ in ()).throw(MemoryError),
+    "disk full": lambda: (_ for _ in ()).throw(OSError(28, "No space left on device")),
+    "chained": chained,
+    "grouped": grouped,
+    "explicit": lambda: (_ for _ in ()).throw(EnvironmentFailedError("the shop burned down")),
+    "import": lambda: __import__("no_such_package"),
+}
+
+
+class Shop(ToolEnvironment):
+    """Sell an apple."""
+
+    name = "shop"
+
+    def start(self) -> Observation:
+        return Observation.say("Sell an apple.")
+
+    @tool
+    def sell(self, item: str) -> str:
+        """Sells an item."""
+        self.end(success=item == "apple")
+        return "Sold."
+
+    @tool
+    def do(self, what: str) -> Any:
+        """Does something."""
+        return {**CAUSED, **AROUND}[what]()
+
+    @tool
+    async def later(self, what: str) -> Any:
+        """Does something later."""
+        await asyncio.sleep(0)
+        return {**CAUSED, **AROUND}[what]()
+
+    @tool
+    def returns(self, what: str, count: int = 1) -> Any:
+        """Returns something."""
+        cycle: list[Any] = []
+        cycle.append(cycle)
+
+        async def numbers() -> AsyncIterator[int]:
+            yield 1
+
+        made = {
+            "text": "x" * count, "list": ["x"] * count, "cycle": cycle, "half": "\ud800", "bytes": b"\xff\xfe",
+            "async": numbers(), "nan": float("nan"), "numbers": (n for n in range(3)), "odd": object,
+        }  # fmt: skip
+        return made[what]
+
+    def answer(self, text: str) -> Observation:
+        return Observation.end(success=int(text) == 5)
+
+
+class Calling(Shop):
+    def expert(self) -> str:  # type: ignore[override]
+        return self.call("do", what="KeyError")
+
+
+@pytest.fixture(autouse=True)
+def _nothing_logged_yet(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tool_failures, "_logged", set())
+
+
+def said(name: str, **arguments: Any) -> Message:
+    return Message(role="assistant", tool_calls=[ToolCall(name=name, arguments=arguments)])
+
+
+def stepped(*replies: Message | str, timeout_s: float = 60.0) -> list[Observation]:
+    async def play() -> list[Observation]:
+        environment = Isolated(Shop, Task(id="t"), step_timeout_s=timeout_s)
+        try:
+            await environment.start()
+            return [await environment.step(reply) for reply in replies]
+        finally:
+            await environment.close()
+
+    return asyncio.run(play())
+
+
+@pytest.mark.parametrize("name", CAUSED)
+@pytest.mark.parametrize("method", ["do", "later"])
+def test_what_arguments_make_a_tool_raise_is_told_to_the_agent_and_the_episode_continues(method: str, name: str):
+    # Python turns StopIteration into RuntimeError inside async def.
+    shown = "RuntimeError" if (method, name) == ("later", "StopIteration") else name
+    first, second = stepped(said(method, what=name), said("sell", item="apple"))
+    assert first.error == "tool_raised" and not first.done
+    assert first.messages[0].content.startswith(f"Error: {method} raised {shown}")
+    [raised] = raised_in(first.info)
+    assert raised.place.startswith(f"{method} raised {shown} (") and "test_tool_failures.py:" in raised.place
+    assert second.success and second.error is None and raised_in(second.info) == []
+
+
+@pytest.mark.parametrize("name", AROUND)
+@pytest.mark.parametrize("method", ["do", "later"])
+def test_what_fails_around_a_tool_stays_the_environments_failure(method: str, name: str):
+    with pytest.raises(EnvironmentFailedError):
+        stepped(said(method, what=name))
+
+
+def test_a_path_that_the_agent_named_is_not_infrastructure_but_the_disk_is():
+    assert not is_infrastructure(FileNotFoundError(2, "no")) and not is_infrastructure(OSError(36, "too long"))
+    assert is_infrastructure(OSError(28, "full")) and is_infrastructure(OSError())
+
+
+def test_calls_as_data_and_as_text_get_the_same_error():
+    call = ToolCall(name="do", arguments={"what": "KeyError"})
+    data, text = stepped(said("do", what="KeyError"), hermes.call_text(call))
+    assert data == text and data.messages[0].content == "Error: do raised KeyError: 'missing'"
+
+
+def test_an_answer_that_raises_is_the_agents_mistake_too():
+    wrong, right = stepped("five", "5")
+    assert wrong.error == "tool_raised" and "invalid literal for int()" in wrong.text and not wrong.done
+    assert right.success
+
+
+@pytest.mark.parametrize(
+    ("what", "problem"),
+    [
+        ("text", "its result has 6,000,000 characters; at most"),
+        ("list", "its result has 24,000,001 characters; at most"),
+        ("cycle", "Circular reference"),
+        ("bytes", "invalid utf-8"),
+        ("async", "the tool returned an async generator; it must return its result"),
+    ],
+)
+def test_a_result_that_cannot_be_shown_is_an_error_and_not_a_lost_episode(what: str, problem: str):
+    [observation] = stepped(said("returns", what=what, count=6_000_000))
+    assert observation.error == "tool_raised" and problem in observation.text and len(observation.text) < 1000
+
+
+def test_many_large_results_together_are_limited():
+    calls = [ToolCall(name="returns", arguments={"what": "text", "count": 400_000})] * 100
+    [observation] = stepped(Message(role="assistant", tool_calls=calls))
+    assert observation.error == "tool_raised" and len(observation.text) < 6_000_000
+
+
+def test_odd_results_that_can_be_shown_are_shown():
+    seen = stepped(*(said("returns", what=what) for what in ("half", "nan", "numbers")))
+    assert [one.messages[0].content for one in seen] == ["?", "NaN", "[0,1,2]"]
+
+
+def test_a_message_of_any_length_is_cut(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(CAUSED, "long", lambda: (_ for _ in ()).throw(ValueError("x\ud800" * 1_000_000)))
+    [observation] = stepped(said("do", what="long"))
+    assert len(observation.text) < 600 and observation.text.endswith("… (2,000,000 characters)")
+
+
+def test_an_exception_class_that_the_agent_named_does_no_harm(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    numbers = iter(range(1000))
+
+    def define() -> None:
+        raise type(f"E{next(numbers)}" + "x" * 1_000_000, (Exception,), {})()
+
+    monkeypatch.setitem(CAUSED, "define", define)
+    calls = [ToolCall(name="do", arguments={"what": "define"})] * 100
+    first, second = stepped(*[Message(role="assistant", tool_calls=calls)] * 2)
+    assert len(first.text) < 20_000 and all(len(one.place) < 300 for one in raised_in(first.info)) and not second.done
+    assert len(caplog.records) == 100
+
+
+def test_a_blocked_tool_is_ended_and_not_taken_for_an_exit(monkeypatch: pytest.MonkeyPatch):
+    rounds = 0
+
+    def block() -> None:
+        nonlocal rounds
+        rounds += 1
+        while True:
+            time.sleep(0.01)
+
+    monkeypatch.setitem(CAUSED, "block", block)
+    calls = [ToolCall(name="do", arguments={"what": "block"})] * 3
+    with pytest.raises(EnvironmentFailedError, match=r"longer than 0\.3 s"):
+        stepped(Message(role="assistant", tool_calls=calls), timeout_s=0.3)
+    time.sleep(0.3)
+    assert rounds == 1, "the next call must not run in the abandoned thread"
+
+
+def collected(script: Script) -> tuple[Any, list[Trajectory]]:
+    kept: list[Trajectory] = []
+    tasks = [Task(id=f"t{number}") for number in range(4)]
+    limits = LimitsConfig(max_repeats=0)
+    played = collect(Shop, script, attempts(tasks, 1, 0), lambda one, _: kept.append(one), limits=limits, retries=2)
+    return asyncio.run(played), kept
+
+
+def test_a_model_cannot_leave_the_statistics_by_raising(caplog: pytest.LogCaptureFixture):
+    """Every episode counts as a failure, and the author's line is logged once."""
+    reply = hermes.call_text(ToolCall(name="do", arguments={"what": "KeyError"}))
+    with caplog.at_level(logging.WARNING):
+        tally, kept = collected(Script([reply]))
+    assert (tally.episodes, tally.successes, tally.lost, tally.faults) == (4, 0, {}, {})
+    assert tally.to_json()["success_rate"] == 0.0 and tally.errors == {"tool_raised": 20}
+    [trajectory, *_] = kept
+    [(place, count)] = trajectory.info["tools_raised"].items()  # type: ignore[union-attr]
+    assert place.startswith("do raised KeyError (") and count == 5 and trajectory.stop == "tool_raised"
+    assert caplog.text.count("do raised KeyError: 'missing' (") == 1 and "test_tool_failures.py" in caplog.text
+
+
+def test_a_trajectory_without_raised_errors_says_nothing_of_them():
+    _, kept = collected(Script([hermes.call_text(ToolCall(name="sell", arguments={"item": "apple"}))]))
+    assert all(one.success and "tools_raised" not in one.info for one in kept)
+
+
+def test_env_check_reports_a_tool_that_raises_for_the_expert():
+    report = asyncio.run(check(Calling, None, [Task(id="t")]))
+    found = "\n".join(report.problems)
+    assert "do raised KeyError: 'missing'" in found and "test_tool_failures.py" in found
+    assert "answer raised ValueError" in found, "nonsense reaches answer"
+
+
+def test_an_observation_with_raised_errors_can_be_written_as_json():
+    [observation] = stepped(said("do", what="KeyError"))
+    assert json.loads(to_json(dict(observation.info)))["raised"][0]["place"].startswith("do raised KeyError")
+
+
+def test_an_environments_own_info_of_that_name_does_no_harm():
+    for info in ({"raised": 5}, {"raised": [1, "a"]}, None, {}):
+        assert raised_in(info) == []
+
+
+def test_paths_are_shown_as_elsewhere(tmp_path: Path):
+    [observation] = stepped(said("do", what="KeyError"))
+    assert str(Path(__file__).parent) not in raised_in(observation.info)[0].failure
