@@ -41,10 +41,10 @@ def demonstrations(model: str, count: int, rounds: int) -> list[Demonstration]:
 def budget_of(model: str, tuning: str, config: SFTConfig) -> int:
     """What `choose_budget` would take, for a model that is not on disk."""
     if not torch.cuda.is_available():
-        return config.tokens_per_pass
+        return config.machine.tokens_per_pass
     with torch.device("meta"):
         shape = Shape.of(models.outline(model))
-    lora_r, weight = (config.lora_r, FROZEN) if tuning == "lora" else (None, TRAINED)
+    lora_r, weight = (config.lora.r, FROZEN) if tuning == "lora" else (None, TRAINED)
     return budget_for(shape, torch.cuda.mem_get_info()[0], lora_r=lora_r, weight_bytes=weight)
 
 
@@ -55,9 +55,9 @@ def measure(model: str, tuning: str, batch_size: int, options: argparse.Namespac
         compile=options.compile, save_steps=10**9,
     )  # fmt: skip
     budget = options.budget or budget_of(model, tuning, config)
-    config = config.model_copy(update={"token_budget": budget})
+    config = config.model_copy(update={"machine": config.machine.model_copy(update={"token_budget": budget})})
     examples = demonstrations(model, batch_size * min(steps, 8), options.rounds)
-    lora = Lora(config.lora_r, config.lora_alpha) if config.use_lora else None
+    lora = Lora(config.lora.r, config.lora.alpha) if config.lora.enabled else None
     with Peak() as peak:
         policy = policy_of(model, lora=lora, checkpointing=False, compile=options.compile)
         seconds, flops, tokens = trained(policy, config, examples, options)
@@ -87,7 +87,7 @@ def trained(
     flops = tokens = 0
     for step in range(options.warm_up, options.warm_up + options.steps):
         parts = [part for example in source.batch(step).examples for part in method.parts(example)]
-        rows: Any = Step(policy, method, parts, budget=config.tokens_per_pass).rows
+        rows: Any = Step(policy, method, parts, budget=config.machine.tokens_per_pass).rows
         flops += Sizes.of(policy.model).training(rows, reference=False)
         tokens += sum(row.tokens.size for row in rows)
     return times[-1] - times[options.warm_up - 1], flops, tokens
@@ -98,7 +98,7 @@ def main() -> None:
     parser.add_argument("--model", choices=models.NAMES, nargs="+", default=["smollm2-135m", "qwen3-0.6b"])
     parser.add_argument("--tuning", choices=["full", "lora"], nargs="+", default=["full"])
     parser.add_argument(
-        "--batch-size", type=int, nargs="+", default=[SFTConfig(train_file=Path("unused")).batch_size, 32]
+        "--batch-size", type=int, nargs="+", default=[SFTConfig(train_file=Path("unused")).optimizer.batch_size, 32]
     )
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--budget", type=int, help="tokens per forward pass, instead of the one that is chosen")

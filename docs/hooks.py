@@ -14,6 +14,7 @@ from latex2mathml.converter import convert
 from mkdocs.structure.files import File, Files
 from pydantic.fields import FieldInfo
 
+from bough.config.parts import Leaf, leaves
 from bough.verbs import VERBS, resolve
 
 # Files of the repository's root that are pages of the site as well.
@@ -41,20 +42,27 @@ def on_page_markdown(markdown: str, **_: Any) -> str:
 
 def settings_page() -> str:
     """Every command with its settings, from the same definitions as the flags."""
-    parts = ["# All settings", "Each setting is a flag, a key in YAML and an argument in Python, under the same name."]
+    parts = [
+        "# All settings",
+        (
+            "Each setting is a flag, a key in YAML and an argument in Python, under the same name. "
+            "In YAML and Python it may also be given in its part: `lora: {r: 8}` for `lora.r`, in place of `lora_r: 8`."
+        ),
+    ]
     for name, verb in VERBS.items():
         config = resolve(verb.config)
-        rows = [_row(key, info) for key, info in config.model_fields.items() if not _hidden(info)]
+        rows = [_row(leaf) for leaf in leaves(config).values() if not _hidden(leaf.info)]
         parts += [f"## bough {name}", f"{verb.about[0].upper()}{verb.about[1:]}."]
-        parts += ["\n".join(["| setting | default | |", "|---|---|---|", *rows])] if rows else []
+        parts += ["\n".join(["| setting | in its part | default | |", "|---|---|---|---|", *rows])] if rows else []
     return "\n\n".join(parts)
 
 
-def _row(name: str, info: FieldInfo) -> str:
-    default = "required" if info.is_required() else info.get_default(call_default_factory=True)
+def _row(leaf: Leaf) -> str:
+    default = "required" if leaf.info.is_required() else leaf.default
     shown = "" if default in (None, "", [], {}) else f"`{default}`" if default != "required" else default
-    about = escape(info.description or "", quote=False).replace("|", "\\|").replace("$", "&#36;")
-    return f"| `{name}` | {shown} | {about} |"
+    about = escape(leaf.info.description or "", quote=False).replace("|", "\\|").replace("$", "&#36;")
+    nested = f"`{leaf.nested}`" if leaf.part else ""
+    return f"| `{leaf.flat}` | {nested} | {shown} | {about} |"
 
 
 def _hidden(info: FieldInfo) -> bool:

@@ -21,8 +21,10 @@ from benchmarks.hostile.mutations import (
     odd_path,
 )
 
-from bough.config.base import Config, flag, is_positional
+from bough.config.base import Config
 from bough.config.flags import plain_type
+from bough.config.parts import leaves
+from bough.config.problems import flag, is_positional
 from bough.verbs import VERBS, resolve
 
 ROOT = Path(__file__).parents[2]
@@ -150,17 +152,17 @@ def flags(base: Path, folder: Path, rng: Random) -> list[str]:  # noqa: ARG001
     name = rng.choice([name for name in VERBS if name not in NEVER])
     config: type[Config] = resolve(VERBS[name].config)
     words = name.split()
-    for key, info in config.model_fields.items():
-        if is_positional(info) and rng.random() < 0.8:
+    for key, leaf in leaves(config).items():
+        if is_positional(leaf.info) and rng.random() < 0.8:
             words.append(str(folder / "nothing") if rng.random() < 0.7 else rng.choice(WORDS) or "x")
-        elif not is_positional(info) and rng.random() < 0.15:
+        elif not is_positional(leaf.info) and rng.random() < 0.15:
             words.append(flag(key))
-            if plain_type(info.annotation) is not bool:
+            if plain_type(leaf.info.annotation) is not bool:
                 words.append(rng.choice(WORDS))
     if rng.random() < 0.2:
         (folder / "settings.yaml").write_text(rng.choice(YAML), encoding="utf-8", errors="backslashreplace")
         words += ["--config", str(folder / "settings.yaml")]
-    outputs = [word for word in ("--output", "--output-dir") if flag(word[2:]) in map(flag, config.model_fields)]
+    outputs = [word for word in ("--output", "--output-dir") if flag(word[2:]) in map(flag, leaves(config))]
     return [*words, *(part for word in outputs for part in (word, str(folder / "out")))]
 
 

@@ -119,7 +119,8 @@ def exception_text(error: BaseException, max_length: int = MAX_MESSAGE) -> str:
         text = str(error)
     except Exception as failure:
         return f"its message cannot be shown: __str__ raised {type(failure).__name__}"
-    return text if len(text) <= max_length else f"{text[:max_length]} … ({len(text):,} characters)"
+    shown = text if len(text) <= max_length else f"{text[:max_length]} … ({len(text):,} characters)"
+    return shown.encode(errors="replace").decode()  # half a surrogate pair can be written to no log and no file
 
 
 def _author_frames(error: BaseException) -> list[traceback.FrameSummary]:

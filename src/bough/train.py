@@ -21,7 +21,7 @@ def dpo(config: DPOConfig, data: Data | None = None, held_out: Data | None = Non
 
 def grpo(config: GRPOConfig, data: Data | None = None, held_out: Data | None = None) -> Trained:
     """Group-relative policy optimisation on groups: given here, on file, or played in the settings' environment."""
-    if config.environment is not None:
+    if config.environment.name is not None:
         from bough.online.grpo import train_online
 
         return train_online(config)

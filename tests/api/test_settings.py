@@ -39,7 +39,7 @@ def test_every_function_says_what_it_does(name: str):
 
 def test_what_the_parameters_stand_for_overrides_nothing_else():
     config = make_config(CollectConfig, "collect", {"tasks": 2}, environment="household", output="x")
-    assert config.tasks == 2 and config.environment == "household"
+    assert config.tasks == 2 and config.environment.name == "household"
 
 
 def test_what_is_a_parameter_or_belongs_to_the_command_line_is_no_setting():

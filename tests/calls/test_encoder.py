@@ -35,6 +35,14 @@ def test_only_what_is_new_is_encoded():
     head = "<|im_start|>user\n" + "go to shelf 1 " * 500 + "<|im_end|>\n"
     encoder.encode(head)
     seen: list[str] = []
-    control.tokenizer = lambda text, **options: seen.append(text) or tokenizer(text, **options)
+    encode = control.encode
+    control.encode = lambda text: seen.append(text) or encode(text)
     encoder.encode(head + "<|im_start|>assistant\n")
     assert seen == ["<|im_end|>\n<|im_start|>assistant\n"]
+
+
+def test_a_control_token_that_is_no_longer_there_cuts_nothing():
+    tokenizer = TOKENIZERS["chatml"]
+    encoder = Encoder(ControlTokens(tokenizer))
+    for text in ["<|im_start|>go <|im_end|>", "<|im_start|>go <|im_", "<|im_start|>go <|im_end|>"]:
+        assert encoder.encode(text) == tokenizer(text, add_special_tokens=False)["input_ids"]

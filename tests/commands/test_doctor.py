@@ -134,7 +134,7 @@ def test_a_run_folder_keeps_settings_report_and_ledger(tmp_path: Path):
     run = tmp_path / "run"
     assert doctor(HOUSEHOLD, "--output", str(run), "--samples", "0", "--max-length", "2048") == 0
     settings = yaml.safe_load((run / "config.yaml").read_text())
-    assert (settings["model"], settings["max_length"]) == ("tiny", 2048)
+    assert (settings["model"], settings["calls"]["max_length"]) == ("tiny", 2048)
     assert "output" not in settings  # relative to itself it would be the working directory of whoever reads it
     assert main(["doctor", "--config", str(run / "config.yaml")]) == 0
     rows, calls = json.loads((run / "ledger.json").read_text())

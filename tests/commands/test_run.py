@@ -4,6 +4,8 @@ from typing import Any
 import yaml
 
 from bough.cli import main
+from bough.config.parts import flattened
+from bough.config.rollouts import CollectConfig
 from tests.cards import folders
 
 COUNTING = "defaults.environment=tests.environments.worlds:Counting"
@@ -75,4 +77,5 @@ def test_settings_are_printed_as_in_a_recipe(tmp_path: Path, capsys: Any):
     shown = capsys.readouterr().out
     assert "    overwrite: true\n" in shown and "    adapter: null\n" in shown
     settings = yaml.safe_load("\n".join(line.strip() for line in shown.splitlines() if line.startswith("    ")))
-    assert settings == yaml.safe_load((tmp_path / "mine" / "01-collect" / "config.yaml").read_text())
+    on_file = yaml.safe_load((tmp_path / "mine" / "01-collect" / "config.yaml").read_text())
+    assert settings == flattened(CollectConfig, on_file)

@@ -12,9 +12,19 @@ def test_only_names_with_a_colon_are_code():
     settings = {"environment": "household", "rewards": {"outcome": 1, "overlong": {"max_length": 4}}, "model": "a:b"}
     assert list(code_in(settings)) == []
     settings = {"environment": "a.py:X", "rewards": ["outcome=1", "overlong={weight: 1}", "b:f=0.5"]}
-    assert list(code_in(settings)) == [("environment", "a.py:X"), ("rewards", "b:f")]
+    assert list(code_in(settings)) == [("environment", "environment", "a.py:X"), ("rewards", "rewards", "b:f")]
     assert list(code_in({"environment": 3, "rewards": None})) == []
-    assert list(code_in({"rules": "household"})) == [] and list(code_in({"rules": "c.py:Y"})) == [("rules", "c.py:Y")]
+    assert list(code_in({"rules": "household"})) == []
+    assert list(code_in({"rules": "c.py:Y"})) == [("rules", "rules", "c.py:Y")]
+
+
+def test_code_inside_a_part_is_found():
+    settings = {"environment": {"name": "a.py:X", "options": {"rules": "b:c"}}, "failure_modes": {"rules": "c.py:Y"}}
+    assert list(code_in(settings)) == [
+        ("environment.name", "environment", "a.py:X"),
+        ("failure_modes.rules", "rules", "c.py:Y"),
+    ]
+    assert list(code_in({"environment": {"split": "a:b"}, "options": {"environment": "c:d"}})) == []
 
 
 def test_a_config_file_cannot_name_code_and_a_flag_can(tmp_path: Path):
@@ -25,7 +35,16 @@ def test_a_config_file_cannot_name_code_and_a_flag_can(tmp_path: Path):
     assert error.value.problems == [
         f"{file}:2: environment names code ('evil.py:X'), which a file may not do; give it as a flag, --environment"
     ]
-    assert CollectConfig.load(file, {"environment": "mine.py:X"}).environment == "mine.py:X"
+    assert CollectConfig.load(file, {"environment": "mine.py:X"}).environment.name == "mine.py:X"
+    file.write_text("output: out\nenvironment:\n  split: seen\n  name: evil.py:X\n")
+    with pytest.raises(InputError) as error:
+        CollectConfig.load(file)
+    assert error.value.problems == [
+        f"{file}:4: environment.name names code ('evil.py:X'), which a file may not do; "
+        "give it as a flag, --environment"
+    ]
+    mine = CollectConfig.load(file, {"environment": "mine.py:X"}).environment
+    assert (mine.name, mine.split) == ("mine.py:X", "seen")
     file.write_text("file: a\noutput: out.jsonl\nrewards: {outcome: 1, 'evil.py:f': 1}\n")
     with pytest.raises(InputError, match=r"collect.yaml:3: rewards names code \('evil.py:f'\)"):
         GroupsConfig.load(file)

@@ -8,7 +8,7 @@ FILES = {"file": "runs/collect", "output": "out.jsonl"}
 
 def test_caps_and_shares_are_words_or_mappings():
     config = PairsConfig.load(None, FILES | {"caps": ["loop=3", "parting=0"], "shares": {"loop": 0.5}})
-    assert config.caps == {"loop": 3, "parting": 0} and config.shares == {"loop": 0.5}
+    assert config.failure_modes.caps == {"loop": 3, "parting": 0} and config.failure_modes.shares == {"loop": 0.5}
 
 
 @pytest.mark.parametrize(

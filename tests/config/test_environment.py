@@ -12,17 +12,17 @@ class Options(Config):
 
 
 def test_words_of_the_command_line_are_read_as_yaml():
-    config = EnvironmentConfig(environment="web", options=["pages=[a, b]", "size=3", "deep-name=yes", "empty="])
+    config = EnvironmentConfig(name="web", options=["pages=[a, b]", "size=3", "deep-name=yes", "empty="])
     assert config.options == {"pages": ["a", "b"], "size": 3, "deep_name": True, "empty": ""}
 
 
 def test_a_mapping_stays_what_it_is():
-    assert EnvironmentConfig(environment="web", options={"pages": ["a=b"]}).options == {"pages": ["a=b"]}
+    assert EnvironmentConfig(name="web", options={"pages": ["a=b"]}).options == {"pages": ["a=b"]}
 
 
 def test_a_word_without_a_value_is_named():
     with pytest.raises(InputError, match="'pages' must be written as key=value"):
-        EnvironmentConfig(environment="web", options=["pages"])
+        EnvironmentConfig(name="web", options=["pages"])
 
 
 def test_text_for_a_list_is_split_at_its_commas():

@@ -12,8 +12,8 @@ def playing(**more: Any) -> EvalConfig:
 
 
 def test_one_name_is_a_list_of_one():
-    assert playing(model="tiny").model == ["tiny"]
-    assert playing(model=["expert", "random"]).model == ["expert", "random"]
+    assert playing(model="tiny").agent.model == ["tiny"]
+    assert playing(model=["expert", "random"]).agent.model == ["expert", "random"]
 
 
 def test_the_settings_read_back_to_the_same(tmp_path: Path):
@@ -47,20 +47,26 @@ def test_what_does_not_go_together_is_said(values: dict[str, Any], complaint: st
 
 
 def test_baselines_may_try_often_without_a_temperature():
-    assert playing(model=["expert", "random"], attempts=4).temperature == 0.0
+    assert playing(model=["expert", "random"], attempts=4).sampling.temperature == 0.0
 
 
 def test_a_contestant_plays_under_the_shared_settings():
     config = playing(model=["a/b", "c/d"], temperature=0.7, seed=3, max_turns=9, attempts=2, options={"x": 1})
     found = config.contestant("c/d", Path("out/models/x"))
-    assert (found.model, found.output, found.temperature, found.seed) == ("c/d", Path("out/models/x"), 0.7, 3)
-    assert (found.max_turns, found.attempts, found.options, found.split) == (9, 2, {"x": 1}, "unseen")
+    assert (found.agent.model, found.output, found.sampling.temperature, found.seed) == (
+        "c/d",
+        Path("out/models/x"),
+        0.7,
+        3,
+    )
+    assert (found.limits.max_turns, found.attempts) == (9, 2)
+    assert (found.environment.options, found.environment.split) == ({"x": 1}, "unseen")
     assert found.rescore == 0
 
 
 def test_a_server_is_told_a_models_name_only_if_the_user_was_asked_for_one():
-    assert "model" not in playing(engine="openai").contestant("smollm2", Path("o")).model_fields_set
-    assert "model" in playing(engine="openai", model="gpt").contestant("gpt", Path("o")).model_fields_set
+    assert "model" not in playing(engine="openai").contestant("smollm2", Path("o")).agent.model_fields_set
+    assert "model" in playing(engine="openai", model="gpt").contestant("gpt", Path("o")).agent.model_fields_set
 
 
 def test_episodes_is_another_word_for_tasks():

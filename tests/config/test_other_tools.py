@@ -35,7 +35,7 @@ def test_a_flag_overrides_the_file_under_either_name(tmp_path: Path):
     file = tmp_path / "a.yaml"
     file.write_text("model_name_or_path: smollm2\ntrain_file: a.jsonl\nlr: 1.0e-3\n")
     settings = DPOConfig.load(file, {"model": "tiny", "learning_rate": "2e-5"})
-    assert (settings.model, settings.learning_rate) == ("tiny", 2e-5)
+    assert (settings.model, settings.optimizer.learning_rate) == ("tiny", 2e-5)
 
 
 def test_other_commands_do_not_know_the_keys_of_training(tmp_path: Path):

@@ -3,6 +3,7 @@ from typing import Any
 
 import pytest
 
+from bough.config.parts import leaves
 from bough.config.training import TrainingConfig
 from bough.errors import InputError
 from bough.methods.dpo import DPOConfig
@@ -52,7 +53,7 @@ def test_settings_on_file_with_every_default_are_read_back(tmp_path: Path):
 
 def test_a_watch_on_a_divergence_that_cannot_be_measured_is_refused(tmp_path: Path):
     played = {"environment": "household", "max_steps": 1, "output_dir": "out"}
-    assert GRPOConfig(**played, watch_kl=0.5).watch_kl == 0.5
+    assert GRPOConfig(**played, watch_kl=0.5).watch.kl == 0.5
     with pytest.raises(InputError, match="watch_kl needs use_lora"):
         GRPOConfig(**played, watch_kl=0.5, use_lora=False)
     # Settings on file spell out every default.
@@ -65,10 +66,10 @@ def test_a_watch_on_a_divergence_that_cannot_be_measured_is_refused(tmp_path: Pa
     ("stage", "lora", "full"), [(SFTConfig, 2e-4, 2e-5), (DPOConfig, 5e-5, 5e-6), (GRPOConfig, 1e-5, 1e-6)]
 )
 def test_the_default_learning_rate_suits_what_is_trained(stage: type[TrainingConfig], lora: float, full: float):
-    assert stage(train_file="a").learning_rate == lora
-    assert stage(train_file="a", use_lora=False).learning_rate == full
-    assert stage(train_file="a", use_lora=False, learning_rate=0.5).learning_rate == 0.5
-    said = stage.model_fields["learning_rate"].description
+    assert stage(train_file="a").optimizer.learning_rate == lora
+    assert stage(train_file="a", use_lora=False).optimizer.learning_rate == full
+    assert stage(train_file="a", use_lora=False, learning_rate=0.5).optimizer.learning_rate == 0.5
+    said = leaves(stage)["learning_rate"].info.description
     numbers = [float(word) for word in str(said).replace(",", "").split() if word[0].isdigit()]
     assert numbers == [lora, full]
 

@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 
 import bough
-from bough.config.base import Config, flag, other_names
+from bough.config.base import Config
+from bough.config.parts import by_name
+from bough.config.problems import flag
 from bough.verbs import VERBS, resolve
 from tests.blocks import ROOT, run_page
 
@@ -72,5 +74,5 @@ def test_extras_that_pages_name_exist():
 
 
 def _flags(config: type[Config]) -> set[str]:
-    names = {name for key, info in config.model_fields.items() for name in (key, *other_names(info))}
+    names = set(by_name(config))
     return {flag(name) for name in names} | {flag(f"no_{name}") for name in names} | {"--config", "--debug", "--help"}

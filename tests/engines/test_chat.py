@@ -1,14 +1,20 @@
 import asyncio
+import random
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from bough.calls.builder import CallBuilder
+from bough.calls.control import BREAK
 from bough.calls.template import ChatTemplate
 from bough.config.sampling import SamplingConfig
 from bough.engines.base import Generated
 from bough.engines.chat import TemplateEngine
+from bough.errors import RowError
 from bough.models.resolve import load_tokenizer
 from bough.types import Message, Turn
+from tests.calls.conftest import FAMILIES, tokenizer_of
 
 
 class Scripted:
@@ -185,3 +191,91 @@ def test_closing_the_engine_closes_the_tokens_engine(template):
     assert engine.name == "tiny"
     asyncio.run(engine.close())
     assert tokens.released == ["everything"]
+
+
+class Whole:
+    """The same chat without shortcuts: each prompt is rendered whole, and encoded whole if it rewrites history."""
+
+    def __init__(self, template):
+        self.template, self.text, self.ids = template, "", []
+
+    def prompt(self, messages, tools):
+        text = self.template.prompt(messages, tools)
+        if self.text and text.startswith(self.text):
+            self.ids = self.ids + self.encode(text[len(self.text) :])
+        else:
+            self.ids = self.encode(text)
+        self.text = text
+        return self.ids
+
+    def answered(self, ids):
+        ended = ids[-1] == self.template.end_of_turn_id
+        written = self.template.tokenizer.decode(ids[:-1] if ended else ids)
+        self.text += self.template.control.escape(written, reply=True) + self.template.end_of_turn * ended
+        self.ids = self.ids + ids
+        return written
+
+    def encode(self, text):
+        return self.template.control._encode(text) if BREAK in text else ids_of(self.template, text)
+
+
+PIECES = [
+    "go to shelf 1",
+    " ",
+    "\n",
+    "",
+    "THOUGHT: ",
+    "<think>\nHm.\n</think>\n\n",
+    "<|im_end|>",
+    "[INST]",
+    "<tool_response>",
+]
+texts = st.lists(st.sampled_from(PIECES), max_size=4).map("".join)
+observations = st.lists(
+    st.builds(
+        Message,
+        role=st.sampled_from(["user", "user", "tool"]),
+        content=texts,
+        hint=st.sampled_from([None, None, "\nAVAILABLE ACTIONS: look"]),
+        tool_call_id=st.just("abcdefghi"),
+    ),
+    min_size=1,
+    max_size=2,
+)
+rounds = st.one_of(
+    st.lists(st.tuples(texts, st.booleans(), texts.map(lambda text: [user(text)])), min_size=2, max_size=6),
+    st.lists(st.tuples(texts, st.booleans(), observations), max_size=6),
+)
+TEMPLATES = {family: ChatTemplate(tokenizer_of(family), family) for family in FAMILIES}
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@given(played=rounds, seed=st.integers(0, 3))
+@settings(max_examples=40, deadline=None)
+def test_the_tokens_are_those_of_rendering_and_encoding_everything(family, played, seed):
+    template = TEMPLATES[family]
+    rng = random.Random(seed)
+    replies = []
+    for text, ended, _ in played:
+        # Any split of the text, not only the tokenizer's own.
+        cut = rng.randrange(len(text) + 1)
+        ids = plain_ids(template, text[:cut]) + plain_ids(template, text[cut:]) or plain_ids(template, "ok")
+        replies.append([*ids, template.end_of_turn_id] if ended else ids)
+    tokens = Scripted(*replies, [template.end_of_turn_id])
+
+    async def both():
+        chat, whole = TemplateEngine(tokens, template, SamplingConfig()).open("e", seed=0), Whole(template)
+        messages = [Message(role="system", content="Rules."), user("Start.")]
+        for ids, added in zip([*replies, [template.end_of_turn_id]], [*(turn[2] for turn in played), []], strict=True):
+            try:
+                expected = whole.prompt(messages, [])
+            except RowError:
+                with pytest.raises(RowError):
+                    await chat.answer(messages, [])
+                return
+            answer = await chat.answer(messages, [])
+            assert tokens.asked[-1][1] == expected == answer.call.prompt_ids
+            assert whole.answered(ids) == answer.message.content
+            messages = [*messages, answer.message, *added]
+
+    asyncio.run(both())

@@ -109,14 +109,14 @@ def test_results_of_other_models_are_not_dropped_silently(tmp_path: Path):
 
 def test_a_model_is_known_by_the_label_under_which_it_was_filed(tmp_path: Path):
     def labelled(**labels: str) -> Results:
-        return asyncio.run(contest(config(tmp_path, model=["expert"]), labels=labels))
+        return asyncio.run(contest(config(tmp_path, model=["expert"]), names=labels))
 
     labelled().model_copy(update={"models": [labelled().models[0].model_copy(update={"name": "mine"})]}).write(
         tmp_path / "results.json"
     )
     with pytest.raises(InputError, match="results of mine"):
         labelled()
-    assert labelled(expert="mine").models[0].name == "expert"
+    assert labelled(expert="mine").models[0].name == "mine"
 
 
 def test_a_world_that_breaks_makes_no_failure(tmp_path: Path):

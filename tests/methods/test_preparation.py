@@ -158,7 +158,7 @@ def test_a_method_names_every_setting_that_its_examples_depend_on():
     trajectory = next(one for one in read(ROOT / "examples" / "household.jsonl") if isinstance(one, Trajectory))
     pair = next(one for one in read(ROOT / "examples" / "household-pairs.jsonl") if isinstance(one, Pair))
     group = next(one for one in read(ROOT / "tests" / "samples" / "knowlyr_grpo.jsonl") if isinstance(one, Group))
-    shared = {"format", "on_error"}
+    shared = {"data"}
     for method, record, named in (
         (SFT(SFTConfig(train_file="x")), trajectory, {"step_weighted_loss"}),
         (DPO(DPOConfig(train_file="x")), pair, set()),

@@ -414,7 +414,7 @@ def test_a_watch_pauses_and_a_paused_run_goes_on_when_told(tmp_path: Path):
 
 
 def alarm(batches: list[dict[str, float]], **more: Any) -> str | None:
-    watch = Watch(settings(Path("unused"), watch=True, **more))
+    watch = Watch(settings(Path("unused"), watch=True, **more).watch)
     for batch in batches:
         watch.see(batch)
     return watch.alarm()

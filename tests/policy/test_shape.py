@@ -23,7 +23,7 @@ def adapter(folder: Path, shape: Lora = OWN) -> Path:
 
 
 def shape_with(start: Path, **settings: Any) -> Lora:
-    return lora(start_adapter(SFTConfig(model="tiny", train_file=Path("a"), adapter=start, **settings))[1])
+    return lora(start_adapter(SFTConfig(model="tiny", train_file=Path("a"), adapter=start, **settings))[1].lora)
 
 
 @pytest.mark.parametrize(

@@ -246,8 +246,8 @@ def test_no_setting_holds_an_absolute_path(tmp_path: Path):
     with Collection(settings) as collection:
         collection.add(episode("t#0"), [])
     text = (tmp_path / "c/config.yaml").read_text()
-    assert str(tmp_path) not in text and "model: ../sft/final" in text and "environment: ../shop.py:Shop" in text
+    assert str(tmp_path) not in text and "model: ../sft/final" in text and "name: ../shop.py:Shop" in text
     with Collection(settings) as collection:
         assert collection.finished, "the same settings resume"
     with pytest.raises(InputError, match=r"model was '\.\./sft/final', now '\.\./sft'"):
-        Collection(settings.model_copy(update={"model": str(model.parent)}))
+        Collection(CollectConfig(**settings.flat_dump() | {"model": str(model.parent)}))

@@ -7,6 +7,7 @@ from bough.config.run import RunConfig
 from bough.errors import InputError
 from bough.runs.gate import Gate
 from bough.runs.recipe import Recipe, find_recipe, load_recipe, plan
+from bough.runs.run import Run
 
 TEXT = """\
 model: tiny
@@ -52,6 +53,36 @@ def test_settings_are_changed_by_verb_by_name_and_in_the_defaults(file: Path):
     assert stages[0].settings["tasks"] == 9
     assert [stage.settings.get("beta") for stage in stages] == [None, None, None, 0.5, None, 0.5, None]
     assert "tasks" not in plan(load_recipe(file, {"collect.attempts": 3}))[2].settings
+
+
+def test_a_change_replaces_a_setting_however_the_recipe_writes_it(tmp_path: Path):
+    path = tmp_path / "nested.yaml"
+    path.write_text(
+        "defaults: {environment: {name: household, options: {a: 1}}, temperature: 1.0}\n"
+        "stages: [{sft: {optimizer: {learning_rate: 1, name: adamw}, lora_r: 4}}]\n"
+    )
+    changes = {
+        "defaults.environment": "web", "defaults.options.b": 2, "defaults.sampling.temperature": 0.5,
+        "sft.learning_rate": 3, "sft.lora.r": 8, "sft.optimizer.max_steps": 9, "sft.batch_size": 2,
+    }  # fmt: skip
+    recipe = load_recipe(path, changes)
+    assert recipe.defaults == {"environment": {"name": "web", "options": {"a": 1, "b": 2}}, "temperature": 0.5}
+    optimizer = {"learning_rate": 3, "name": "adamw", "max_steps": 9, "batch_size": 2}
+    assert plan(recipe)[0].settings == {"optimizer": optimizer, "lora_r": 8}
+
+
+def test_defaults_reach_the_commands_that_have_the_setting(tmp_path: Path):
+    path = tmp_path / "nested.yaml"
+    path.write_text(
+        "defaults: {environment: {name: household, split: train}, sampling: {temperature: 0.5}, lora: {r: 8}}\n"
+        "stages: [{collect: {sampling: {top_k: 5}}}, {pairs: }, {eval: {temperature: 0.7}}]\n"
+    )
+    recipe = load_recipe(path, {})
+    collect, pairs, evaluation = (settings for _, settings in Run(recipe, tmp_path / "run").settings())
+    assert (collect["environment"], collect["split"]) == ("household", "train")
+    assert (collect["temperature"], collect["top_k"]) == (0.5, 5)
+    assert (pairs["environment"], pairs["temperature"]) == ("household", 0.5) and "split" not in pairs
+    assert (evaluation["temperature"], evaluation["split"]) == (0.7, "train")
 
 
 def test_a_change_that_fits_nothing_is_an_error_with_the_nearest(file: Path):
@@ -129,6 +160,16 @@ def test_a_recipe_cannot_name_code_unless_the_command_line_does(tmp_path: Path):
     given += ["grpo.rewards={evil.py:f: 1}", "groups.rewards={evil.py:g: 2}", "pairs.rules=evil.py:R"]
     recipe = load_recipe(tmp_path / "mine.yaml", RunConfig(recipe="mine.yaml", set=given).set)  # type: ignore[arg-type]
     assert recipe.defaults == {"environment": "evil.py:X"}
+    nested = "stages: [{collect: {environment: {name: 'evil.py:X'}}}, {pairs: {failure_modes: {rules: 'c.py:Y'}}}]"
+    path = tmp_path / "nested.yaml"
+    path.write_text(nested)
+    with pytest.raises(InputError) as error:
+        load_recipe(path, {})
+    assert error.value.problems == [
+        "collect.environment.name is 'evil.py:X'; --set collect.environment.name=evil.py:X",
+        "pairs.failure_modes.rules is 'c.py:Y'; --set pairs.failure_modes.rules=c.py:Y",
+    ]
+    load_recipe(path, {"collect.environment.name": "mine.py:X", "pairs.rules": "mine.py:Y"})
 
 
 @pytest.mark.parametrize("name", ["../../other", "..", "/etc", "a/b", ".x", "a b", ""])

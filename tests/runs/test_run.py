@@ -158,8 +158,8 @@ def plays(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
 
     def evaluated(config: EvalConfig) -> int:
         assert config.output is not None
-        player = stead.get(config.output.name.partition("-")[2], config.model[0])
-        return evaluate(config.model_copy(update={"model": [player]}))
+        player = stead.get(config.output.name.partition("-")[2], config.agent.model[0])
+        return evaluate(EvalConfig(**config.flat_dump() | {"model": [player]}))
 
     monkeypatch.setattr("bough.commands.evaluate.evaluate", evaluated)
     return stead

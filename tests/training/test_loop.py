@@ -119,7 +119,8 @@ def test_a_gradient_that_is_not_finite_stops_before_it_changes_a_weight(tmp_path
 @pytest.mark.parametrize("what", ["weights", "moments"])
 def test_what_is_not_finite_is_never_saved(tmp_path: Path, what: str):
     broken = trainer(tmp_path, save_steps=1)
-    broken.held_out, broken.config = EXAMPLES[:1], broken.config.model_copy(update={"save_best_model": True})
+    kept = broken.config.checkpoints.model_copy(update={"save_best_model": True})
+    broken.held_out, broken.config = EXAMPLES[:1], broken.config.model_copy(update={"checkpoints": kept})
     trained = next(parameter for parameter in broken.policy.parameters() if parameter.requires_grad)
 
     def spoil(optimizer: torch.optim.Optimizer, *_: Any) -> None:

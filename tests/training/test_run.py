@@ -35,7 +35,7 @@ def test_records_in_memory_train_the_same_weights_as_on_file_and_resume(tmp_path
     assert "eval_loss" in (tmp_path / "memory/metrics.jsonl").read_text()
     whole = settings(tmp_path / "whole", eval_file=IN_MEMORY, eval_steps=2)
     assert weights(train(whole, SFT(whole), records, records)) == expected
-    more = config.model_copy(update={"max_steps": 2, "resume": True})
+    more = SFTConfig(**config.flat_dump() | {"max_steps": 2, "resume": True})
     assert train(more, SFT(more), records, records).counters.step == 2
     with pytest.raises(InputError, match="cannot resume"):
         train(more, SFT(more), records[1:], records)
@@ -59,7 +59,7 @@ def test_a_run_records_no_absolute_path_and_resumes_from_any_working_directory(
     assert "train_file: ../../data/demos.jsonl\n" in (tmp_path / "runs/second/config.yaml").read_text()
     assert start_of(tmp_path / "runs/second/final") == tmp_path / "runs/first/final"
 
-    more = config.model_copy(update={"max_steps": 2, "resume": True})
+    more = SFTConfig(**config.flat_dump() | {"max_steps": 2, "resume": True})
     monkeypatch.chdir(tmp_path)
     assert train(more, SFT(more)).counters.step == 2
     assert "train_file: data/demos.jsonl\n" in (tmp_path / "runs/second/config.yaml").read_text()

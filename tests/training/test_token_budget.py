@@ -80,12 +80,12 @@ def test_a_run_keeps_the_budget_that_was_chosen_when_it_began(tmp_path: Path, mo
                "--output-dir", str(tmp_path / "run"), "--save-steps", "1"]  # fmt: skip
     monkeypatch.setattr("bough.training.run.choose_budget", lambda *_: 2048)
     assert main([*command, "--max-steps", "1"]) == 0
-    assert YamlFile.read(tmp_path / "run" / "config.yaml").values["token_budget"] == 2048
+    assert YamlFile.read(tmp_path / "run" / "config.yaml").values["machine"]["token_budget"] == 2048
     monkeypatch.setattr("bough.training.run.choose_budget", lambda *_: 4096)
     assert main([*command, "--max-steps", "2", "--resume"]) == 0
-    assert YamlFile.read(tmp_path / "run" / "config.yaml").values["token_budget"] == 2048
+    assert YamlFile.read(tmp_path / "run" / "config.yaml").values["machine"]["token_budget"] == 2048
     assert main([*command, "--max-steps", "3", "--resume", "--token-budget", "1024"]) == 0
-    assert YamlFile.read(tmp_path / "run" / "config.yaml").values["token_budget"] == 1024
+    assert YamlFile.read(tmp_path / "run" / "config.yaml").values["machine"]["token_budget"] == 1024
 
 
 def test_on_a_cpu_it_is_a_fixed_number():

@@ -86,7 +86,7 @@ def test_a_run_leaves_settings_metrics_ledger_and_weights(tmp_path: Path):
     lines = train("sft", EXAMPLES / "household.jsonl", run, "--num-epochs", "1")
     assert [line["step"] for line in lines] == [1]
     settings = yaml.safe_load((run / "config.yaml").read_text())
-    assert settings["lora_r"] == 8 and settings["learning_rate"] == 0.02
+    assert settings["lora"]["r"] == 8 and settings["optimizer"]["learning_rate"] == 0.02
     rows, calls = json.loads((run / "ledger.json").read_text())
     assert rows == {"item": "rows", "in": 5, "kept": 5, "dropped": {}}
     assert calls["in"] == calls["kept"] == 63
@@ -100,7 +100,7 @@ def test_stages_chain_by_naming_the_folder(tmp_path: Path):
     first = MetricsFile.read(tmp_path / "dpo" / "metrics.jsonl")[0]
     # The reference is the SFT adapter, so nothing has moved yet.
     assert first["loss"] == pytest.approx(math.log(2), abs=1e-4)
-    assert yaml.safe_load((tmp_path / "dpo" / "config.yaml").read_text())["lora_r"] == 8
+    assert yaml.safe_load((tmp_path / "dpo" / "config.yaml").read_text())["lora"]["r"] == 8
 
 
 def test_another_shape_is_an_error_unless_it_may_be_merged(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
@@ -132,8 +132,8 @@ def used(run: Path) -> tuple[int, int, float, list[str]]:
 
 
 def told(run: Path) -> tuple[int, int, float, list[str]]:
-    config = yaml.safe_load((run / "config.yaml").read_text())
-    return config["lora_r"], config["lora_alpha"], config["lora_dropout"], config["lora_target_modules"]
+    lora = yaml.safe_load((run / "config.yaml").read_text())["lora"]
+    return lora["r"], lora["alpha"], lora["dropout"], lora["target_modules"]
 
 
 def test_all_weights_can_be_trained_with_a_precomputed_reference(tmp_path: Path):

@@ -43,7 +43,7 @@ def doctor(records: Source, model: ModelLike = "smollm2", **settings: Any) -> Ch
     with as_file(records) as file:
         config = make_config(DoctorConfig, "doctor", settings, file=file, model=model_name(model), output=None)
         builder = load_call_builder(
-            config.model, config.chat_template, max_length=config.max_length, stride=config.stride
+            config.model, config.calls.chat_template, max_length=config.calls.max_length, stride=config.calls.stride
         )
         diagnosis = diagnose(config, builder, place_of=lambda place: f"{Path(place.file).name}:{place.line}")
     return Checkup(diagnosis, list(diagnosis.findings()))

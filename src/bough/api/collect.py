@@ -58,12 +58,12 @@ def collect(
             model=model_name(model), environment=environment_name(environment),
             output=Path(output) if output is not None else Path(folder) / "collection",
         )  # fmt: skip
-        found = play(config, loaded.agent(config) if loaded else None)
+        found = play(config, loaded.agent(config.sampling) if loaded else None)
         found.raise_if_all_lost()
         collection, report = found.collection, found.report
         played = list(collection)
         if rubric is not None:
-            rubric.timeout_s = config.step_timeout_s
+            rubric.timeout_s = config.limits.step_timeout_s
             played = rubric.score_all(played)
             report |= {"not_scored": rubric.to_json()} if rubric.failed else {}
             _replace(collection.trajectories, played)
@@ -86,7 +86,7 @@ class Played:
 
 def play(config: CollectConfig, agent: Agent | None = None) -> Played:
     """Plays what is missing in the collection's folder, with the agent that the settings name unless one is given."""
-    environment_class = configured(find(config.environment), config.options)
+    environment_class = configured(find(config.environment.name), config.environment.options)
     wanted = list(attempts(wanted_tasks(environment_class, config), config.attempts, config.seed))
     with Collection(config) as collection:
         missing = collection.missing(wanted)
@@ -104,15 +104,15 @@ def play(config: CollectConfig, agent: Agent | None = None) -> Played:
 async def _play_missing(
     config: CollectConfig, collection: Collection, missing: list[Attempt], agent: Agent | None
 ) -> dict[str, Any]:
-    environment_class = configured(find(config.environment), config.options)
+    environment_class = configured(find(config.environment.name), config.environment.options)
     tally = Tally()
     try:
         if missing:
-            agent = agent or await make_agent(config, config)
+            agent = agent or await make_agent(config.agent, config.sampling)
             with EpisodesProgress(len(missing)) as bar:
                 tally = await collect_episodes(
                     environment_class, agent, missing, collection.add,
-                    limits=config, concurrency=config.concurrency, retries=config.retries,
+                    limits=config.limits, concurrency=config.concurrency, retries=config.retries,
                     tell=lambda tally: bar.tell(tally.to_json()),
                 )  # fmt: skip
     finally:

@@ -68,7 +68,7 @@ def validate(source: StrPath, **settings: Any) -> Records[Problem]:
     """Every bad row of a data file, with its file, line, reason and message; an empty list where all are good."""
     config = make_config(ValidateConfig, "validate", settings, file=Path(source))
     problems: list[Problem] = []
-    reader = Reader(config.file, format=config.format, on_error="skip", on_problem=problems.append)
+    reader = Reader(config.source.file, format=config.source.format, on_error="skip", on_problem=problems.append)
     good = sum(1 for _ in reader)
     counts = {"rows": reader.rows, "good": good, "bad": len(problems), "reasons": dict(reader.skipped.most_common())}
     summary = [f"{reader.rows} rows: {good} good, {len(problems)} bad", *_shown(problems)]
@@ -81,7 +81,7 @@ def stats(source: Source, **settings: Any) -> Facts:
     statistics, skipped = Statistics(), Counter[str]()
     if is_path(source):
         config = make_config(StatsConfig, "stats", settings, file=Path(source))
-        reader = Reader(config.file, format=config.format, on_error="skip")
+        reader = Reader(config.source.file, format=config.source.format, on_error="skip")
         for sample in reader:
             statistics.add(sample)
         skipped = reader.skipped

@@ -101,7 +101,7 @@ def evaluate(
             model=folders, environment="" if environment is None else environment_name(environment),
             eval_file=file, output=target,
         )  # fmt: skip
-        if not config.environment:
+        if not config.environment.name:
             from bough.evaluation.held_out import measure
 
             found = measure(config)

@@ -44,7 +44,7 @@ def play(environment: EnvironmentLike, actions: Sequence[str] | None = None, **s
 
 def play_configured(config: PlayConfig, actions: list[str] | None, tell: Tell) -> list[Observation]:
     """The episode of the settings, with these actions or a person's; `tell` gets each step as it happens."""
-    environment_class = configured(find(config.environment), config.options)
+    environment_class = configured(find(config.environment.name), config.environment.options)
     return event_loop.run(_play(environment_class, _task(environment_class, config), actions, tell))
 
 
@@ -97,16 +97,15 @@ async def _next(environment: Isolated, actions: list[str] | None, number: int) -
 
 
 def _task(environment_class: type[Environment], config: PlayConfig) -> Task:
-    options: dict[str, JsonValue] = dict(config.options)
+    options: dict[str, JsonValue] = dict(config.environment.options)
     if config.game is not None:
         if "games" not in environment_class.Options.model_fields:
             raise InputError(f"--game {config.game}: {environment_class.name} does not play game files")
         if not config.game.is_file():
             raise InputError(f"--game {config.game}: there is no such file")
         options["games"] = str(config.game)
-    tasks = tasks_of(
-        environment_class, options=options, split=config.split, task_file=config.task_file, seed=config.seed
-    )
+    given = config.environment
+    tasks = tasks_of(environment_class, options=options, split=given.split, task_file=given.task_file, seed=config.seed)
     wanted = config.task or "0"
     for number, task in enumerate(itertools.islice(tasks, TASKS_SEARCHED)):
         if wanted in (str(number), task.id):

@@ -1,4 +1,4 @@
-"""Keyword settings of the API's functions: the fields of a command's `Config`, with their types, defaults and help."""
+"""Keyword settings of the API: those of a command's `Config`, with their types, defaults and help."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from bough.config.base import Config
+from bough.config.parts import leaves
 from bough.errors import InputError
 
 C = TypeVar("C", bound=Config)
@@ -16,7 +17,7 @@ COMMAND_LINE_ONLY = ("as_json", "dry_run", "samples")
 
 
 def settings_of(config_class: type[Config], *replaced: str) -> Callable[[F], F]:
-    """Declares that `**settings` of a function are the fields of `config_class`.
+    """Declares that `**settings` of a function are those of `config_class`, by their flat names.
 
     Gives the function a signature and a docstring that list them, for `help()` and
     completion. `replaced` names the fields that the function's own parameters stand for.
@@ -25,17 +26,16 @@ def settings_of(config_class: type[Config], *replaced: str) -> Callable[[F], F]:
     def declare(function: F) -> F:
         own = inspect.signature(function)
         parameters = [p for p in own.parameters.values() if p.kind is not p.VAR_KEYWORD]
-        fields = {
-            name: info
-            for name, info in config_class.model_fields.items()
+        settings = {
+            name: leaf
+            for name, leaf in leaves(config_class).items()
             if name not in own.parameters and name not in replaced and name not in COMMAND_LINE_ONLY
         }
-        for name, info in fields.items():
-            default = inspect.Parameter.empty if info.is_required() else info.get_default(call_default_factory=True)
-            parameters.append(
-                inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=info.annotation)
-            )
-        lines = [f"    {name}: {info.description}" for name, info in fields.items() if info.description]
+        for name, leaf in settings.items():
+            default = inspect.Parameter.empty if leaf.info.is_required() else leaf.default
+            kind, annotation = inspect.Parameter.KEYWORD_ONLY, leaf.info.annotation
+            parameters.append(inspect.Parameter(name, kind, default=default, annotation=annotation))
+        lines = [f"    {name}: {leaf.info.description}" for name, leaf in settings.items() if leaf.info.description]
         described: Any = function
         described.__signature__ = own.replace(parameters=parameters)
         described.__doc__ = "\n".join([inspect.getdoc(function) or "", "", "Settings:", *lines])

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from bough.calls.control import plain
+from bough.calls.growing import Prompts
 from bough.calls.template import ChatTemplate
 from bough.errors import RowError
 from bough.types import Call, Message, Turn, conversation, split_conversation
@@ -51,6 +52,7 @@ class CallBuilder:
         context: int | None = None,
     ) -> None:
         self.template = template
+        self._growing = Prompts(template).begin()
         self.max_length = min(max_length, context or max_length) if max_length else None
         self.stride = stride
         self.context = context
@@ -101,7 +103,8 @@ class CallBuilder:
             text = self.template.prompt(conversation(start, turns[begin:index]), tools)
             return self.template.encode_prompt(text)
 
-        ids = prompt(first)
+        # Mostly this prompt continues the one of the turn before.
+        ids = self.template.encode_prompt(self._growing.prompt(conversation(start, turns[first:index]), tools))
         if self.max_length is None or len(ids) + answer <= self.max_length:
             return first, ids
         bare = prompt(index)

@@ -12,16 +12,19 @@ import json
 import re
 import secrets
 from collections.abc import Callable, Iterable, Iterator
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import chain
 from typing import Any, TypeVar
 
+from bough.calls.tokenizer import DirectTokenizer
 from bough.types import Message
 
 Json = TypeVar("Json")
 # Digits survive everything that templates do to text (strip, JSON, upper case). The first digit occurs
 # once, so that a break overlaps with no other; one that a content has already is escaped like a token.
 BREAK = "7184605239318456"
+# Attempts at one task see the same observations again and again: this many short texts keep their ids.
+MAX_KNOWN, MAX_KNOWN_CHARACTERS = 4096, 2000
 
 
 def plain(text: str) -> str:
@@ -39,6 +42,8 @@ class ControlTokens:
 
     def __init__(self, tokenizer: Any, around: Iterable[str] = (), inside: Iterable[str] = ()) -> None:
         self.tokenizer = tokenizer
+        self.direct = DirectTokenizer(tokenizer)
+        self._known = lru_cache(MAX_KNOWN)(self._encode)
         special = {token.content for token in tokenizer.added_tokens_decoder.values() if token.special}
         # A single character is text, whatever the tokenizer calls it ("!" is the padding of some).
         self.tokens = frozenset(token for token in special.union(around) if len(token) > 1 and not token.isspace())
@@ -74,8 +79,11 @@ class ControlTokens:
 
     def encode(self, text: str) -> list[int]:
         """The ids of a text, as the tokenizer gives them without adding tokens of its own; what is escaped is text."""
+        return list(self._known(text) if len(text) <= MAX_KNOWN_CHARACTERS else self._encode(text))
+
+    def _encode(self, text: str) -> list[int]:
         if BREAK not in text:
-            return list(self.tokenizer(text, add_special_tokens=False)["input_ids"])
+            return self.direct.encode(text)
         return self._encode_exchanged(text) if self._exchanged else self._encode_in_pieces(text)
 
     def _encode_exchanged(self, text: str) -> list[int]:
@@ -99,6 +107,21 @@ class ControlTokens:
 
     def _encode_text(self, text: str) -> list[int]:
         return list(self.tokenizer(text, add_special_tokens=False, split_special_tokens=True)["input_ids"])
+
+    @cached_property
+    def cuts(self) -> tuple[frozenset[int], re.Pattern[str]]:
+        """The ids and texts of the tokens at which any text can be cut: what is before them is encoded by itself."""
+        added = self.tokenizer.added_tokens_decoder.items()
+        # A token that swallows white space to its left changes what stands before it; any text may become <unk>.
+        tokens = {
+            id: token.content
+            for id, token in added
+            if token.special
+            and token.content in self.tokens
+            and not token.lstrip
+            and token.content != self.tokenizer.unk_token
+        }
+        return frozenset(tokens), any_of(tokens.values())
 
     @cached_property
     def _names(self) -> dict[str, str]:

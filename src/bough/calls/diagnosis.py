@@ -196,7 +196,7 @@ def diagnose(
     `seen` gets the place of each record, written by `place_of`, and its calls. A file without rows is an InputError.
     """
     diagnosis = Diagnosis(builder)
-    reader = Reader(config.file, format=config.format, on_error="skip", on_problem=diagnosis.problems.add)
+    reader = Reader(config.source.file, format=config.source.format, on_error="skip", on_problem=diagnosis.problems.add)
     for number, sample in enumerate(reader, 1):
         place = place_of(reader.place)
         seen(place, diagnosis.add(sample, place))
@@ -205,7 +205,7 @@ def diagnose(
     for reason, count in diagnosis.problems.reasons.items():
         diagnosis.rows.drop(reason, count)
     if not diagnosis.rows.came_in:
-        raise InputError(f"{config.file}: the file contains no rows")
+        raise InputError(f"{config.source.file}: the file contains no rows")
     return diagnosis
 
 

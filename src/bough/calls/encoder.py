@@ -7,7 +7,7 @@ token stay the same whatever comes after it, and only the rest needs encoding.
 
 from __future__ import annotations
 
-from bough.calls.control import ControlTokens, any_of
+from bough.calls.control import ControlTokens
 from bough.formats.bough import common_prefix
 
 
@@ -16,26 +16,23 @@ class Encoder:
 
     def __init__(self, control: ControlTokens) -> None:
         self._control = control
-        tokenizer = control.tokenizer
-        added = [(i, t) for i, t in tokenizer.added_tokens_decoder.items() if t.special and t.content in control.tokens]
-        # A token that swallows white space to its left changes what stands before it; any text may become <unk>.
-        tokens = {i: t.content for i, t in added if not t.lstrip and t.content != tokenizer.unk_token}
-        self._ids = frozenset(tokens)
-        self._special = any_of(tokens.values())
+        self._ids, self._special = control.cuts
         self._text = ""
         self._tokens: list[int] = []
+        # For each of these tokens where it starts and ends in the text, and its place among the ids.
+        self._places: list[tuple[int, int, int]] = []
 
     def encode(self, text: str) -> list[int]:
         """The ids of `text`, as `ControlTokens.encode` gives them."""
-        characters, tokens = self._reusable(text)
-        self._text, self._tokens = text, self._tokens[:tokens] + self._control.encode(text[characters:])
-        return list(self._tokens)
-
-    def _reusable(self, text: str) -> tuple[int, int]:
-        """Number of characters and of tokens before the last control token that both texts share."""
         common = common_prefix(self._text, text)
-        starts = [match.start() for match in self._special.finditer(text, 0, common)]
-        if not starts:
-            return 0, 0
-        positions = [i for i, token in enumerate(self._tokens) if token in self._ids]
-        return starts[-1], positions[len(starts) - 1]
+        while self._places and self._places[-1][1] > common:
+            self._places.pop()
+        # The last control token that both texts share: the ids before it stay.
+        begin, _, kept = self._places.pop() if self._places else (0, 0, 0)
+        new = self._control.encode(text[begin:])
+        self._text, self._tokens = text, self._tokens[:kept] + new
+        spans = [match.span() for match in self._special.finditer(text, begin)]
+        places = [kept + i for i, token in enumerate(new) if token in self._ids]
+        if len(spans) == len(places):  # else one of them is part of a longer token
+            self._places += [(*span, place) for span, place in zip(spans, places, strict=True)]
+        return list(self._tokens)

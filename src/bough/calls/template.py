@@ -17,6 +17,7 @@ from typing import Any
 from bough.calls import fallback
 from bough.calls.control import ControlTokens, any_of, plain
 from bough.calls.encoder import Encoder
+from bough.calls.tokenizer import has_common
 from bough.disk import read_small
 from bough.errors import InputError, RowError
 from bough.speech.hermes import reply_text
@@ -83,6 +84,17 @@ class ChatTemplate:
                 "end_of_turn_inside", f"the text of the reply contains the end-of-turn token {self.end_of_turn}"
             )
         return [*self.control.encode(text), self.end_of_turn_id]
+
+    def decode(self, ids: list[int]) -> str:
+        """The text of token ids, control tokens included."""
+        return self.control.direct.decode(ids)
+
+    @property
+    def source(self) -> str | None:
+        """The Jinja source of all prompts; None if there are several, or the tokenizer renders in its own way."""
+        source = self.tokenizer.chat_template
+        usual = has_common(self.tokenizer, ("apply_chat_template", "get_chat_template"))
+        return source if usual and isinstance(source, str) else None
 
     @cached_property
     def knows_system(self) -> bool:

@@ -14,6 +14,8 @@ from typing import Any
 
 from bough import disk
 from bough.config.base import Config
+from bough.config.parts import flattened, leaves
+from bough.config.rollouts import CollectConfig
 from bough.config.yaml_file import YamlFile
 from bough.curation.output import ledger_path
 from bough.errors import InputError
@@ -91,8 +93,7 @@ class Stage:
     @property
     def defaults(self) -> dict[str, Any]:
         """The default settings."""
-        fields = VERBS[self.verb][1].model_fields
-        return {name: info.get_default(call_default_factory=True) for name, info in fields.items()}
+        return {name: leaf.default for name, leaf in leaves(VERBS[self.verb][1]).items()}
 
 
 @dataclass(frozen=True)
@@ -134,6 +135,7 @@ def read_stage(folder: Path) -> Stage:
     verb = next((verb for verb, (key, _) in VERBS.items() if key in settings), None)
     if verb is None:
         raise InputError(f"{run.config}: these are not the settings of a training stage ({', '.join(VERBS)})")
+    settings = flattened(VERBS[verb][1], settings)
     ledgers = read_json(run.ledger, [])
     train_file = settings.get("train_file")
     return Stage(
@@ -161,7 +163,9 @@ def read_data(written: str, folder: Path, depth: int = 0) -> Data:
         return Data(
             name,
             path,
-            settings=read_yaml(path / "config.yaml") if (path / "config.yaml").is_file() else {},
+            settings=flattened(CollectConfig, read_yaml(path / "config.yaml"))
+            if (path / "config.yaml").is_file()
+            else {},
             played=read_json(path / "report.json", {}),
         )
     made = read_json(ledger_path(path), {}) if path.name.endswith(ENDINGS) else {}

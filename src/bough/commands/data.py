@@ -24,17 +24,17 @@ from bough.trajectories.writer import check_output
 
 
 def stats(config: StatsConfig) -> int:
-    reader = Reader(config.file, format=config.format, on_error="skip")
+    reader = Reader(config.source.file, format=config.source.format, on_error="skip")
     statistics = Statistics()
     for sample in _with_progress(reader):
         statistics.add(sample)
     _check_not_empty(reader)
     if config.as_json:
-        about = {"file": str(config.file), "format": _format_name(reader)}
+        about = {"file": str(config.source.file), "format": _format_name(reader)}
         console.print_json(about | statistics.to_json() | {"skipped": dict(reader.skipped)})
         return 0
     table = Table(show_header=False, box=None, pad_edge=False)
-    for name, value in [("file", str(config.file)), ("format", _format_name(reader)), *statistics.rows()]:
+    for name, value in [("file", str(config.source.file)), ("format", _format_name(reader)), *statistics.rows()]:
         table.add_row(name, value)
     console.out().print(table)
     _print_skipped(reader.skipped)
@@ -44,12 +44,12 @@ def stats(config: StatsConfig) -> int:
 def validate(config: ValidateConfig) -> int:
     """Reports every bad row on stdout, one line per problem; exit 2 if there is one."""
     problems = Problems()
-    reader = Reader(config.file, format=config.format, on_error="skip", on_problem=problems.add)
+    reader = Reader(config.source.file, format=config.source.format, on_error="skip", on_problem=problems.add)
     good = sum(1 for _ in _with_progress(reader))
     _check_not_empty(reader)
     bad = problems.reasons.total()
     if config.as_json:
-        about = {"file": str(config.file), "format": _format_name(reader)}
+        about = {"file": str(config.source.file), "format": _format_name(reader)}
         counts = {"rows": reader.rows, "good": good, "bad": bad, "reasons": dict(problems.reasons.most_common())}
         console.print_json(about | counts | {"problems": problems.to_json()})
         return 2 if problems else 0
@@ -74,14 +74,14 @@ def convert(config: ConvertConfig) -> int:
     except NotConvertedError as error:
         if not error.bad:
             raise InputError(
-                f"{config.file}: no row could be converted, so nothing was written", _shown(problems)
+                f"{config.source.file}: no row could be converted, so nothing was written", _shown(problems)
             ) from None
         rows = f"{error.bad} bad row{'s' if error.bad > 1 else ''}"
         raise InputError(
-            f"{config.file} has {rows}, so nothing was written (--on-error skip drops them):", _shown(problems)
+            f"{config.source.file} has {rows}, so nothing was written (--on-error skip drops them):", _shown(problems)
         ) from None
     if config.as_json:
-        about = {"file": str(config.file), "output": str(config.output), "format": target.name}
+        about = {"file": str(config.source.file), "output": str(config.output), "format": target.name}
         console.print_json(about | {"written": written, "skipped": dict(problems.reasons)})
         return 0
     console.err().print(f"{written} rows written to {config.output} as {target.name}", markup=False)
@@ -90,7 +90,7 @@ def convert(config: ConvertConfig) -> int:
 
 
 def show(config: ShowConfig) -> int:
-    reader = Reader(config.file, format=config.format, on_error="skip")
+    reader = Reader(config.source.file, format=config.source.format, on_error="skip")
     out, shown = console.out(), 0
     for shown, sample in enumerate(islice(reader, config.index, config.index + config.count), 1):
         place = reader.place
@@ -98,7 +98,7 @@ def show(config: ShowConfig) -> int:
     if not shown:
         good = reader.rows - reader.skipped.total()
         raise InputError(
-            f"{config.file} has {good} good records; --index {config.index} is past the end (it counts from 0)"
+            f"{config.source.file} has {good} good records; --index {config.index} is past the end (it counts from 0)"
         )
     return 0
 

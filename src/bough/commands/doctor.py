@@ -28,7 +28,7 @@ def doctor(config: DoctorConfig) -> int:
         write_json(run.report, report)
         write_json(run.ledger, [diagnosis.rows.to_json(), diagnosis.calls.to_json()])
     if config.as_json:
-        console.print_json({"file": str(config.file), "model": config.model, "ok": not failed} | report)
+        console.print_json({"file": str(config.source.file), "model": config.model, "ok": not failed} | report)
     else:
         _print_counts(diagnosis, limited=report["limited"])
         _print_findings(diagnosis)
@@ -37,9 +37,11 @@ def doctor(config: DoctorConfig) -> int:
 
 def _diagnose(config: DoctorConfig, out: Console) -> Diagnosis:
     """Tokenises the records, and prints the first few."""
-    builder = load_call_builder(config.model, config.chat_template, max_length=config.max_length, stride=config.stride)
+    builder = load_call_builder(
+        config.model, config.calls.chat_template, max_length=config.calls.max_length, stride=config.calls.stride
+    )
     left = 0 if config.as_json else config.samples
-    with console.progress(f"tokenising {config.file.name}", total=config.limit) as bar:
+    with console.progress(f"tokenising {config.source.file.name}", total=config.limit) as bar:
 
         def seen(place: str, calls: list[Call]) -> None:
             nonlocal left

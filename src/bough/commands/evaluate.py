@@ -6,7 +6,7 @@ from bough.config.evaluation import EvalConfig
 
 
 def evaluate(config: EvalConfig) -> int:
-    return _episodes(config) if config.environment else _held_out(config)
+    return _episodes(config) if config.environment.name else _held_out(config)
 
 
 def _episodes(config: EvalConfig) -> int:

@@ -17,8 +17,8 @@ from bough.terminal import console
 
 def held_out(config: EvalConfig) -> int:
     found = measure(config)
-    assert config.eval_file is not None
-    report = {"model": model_name(config.model[0]), "eval_file": short_path(config.eval_file)} | found
+    assert config.held_out.file is not None
+    report = {"model": model_name(config.agent.model[0]), "eval_file": short_path(config.held_out.file)} | found
     if config.as_json:
         console.print_json(report)
     else:

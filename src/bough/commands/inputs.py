@@ -10,8 +10,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from bough.config.base import Config, flag
+from bough.config.base import Config
 from bough.config.evaluation import BASELINES
+from bough.config.parts import leaves
+from bough.config.problems import flag
 from bough.errors import InputError
 from bough.models.resolve import check_name
 from bough.trajectories.lines import files
@@ -41,7 +43,7 @@ def _problems(config: Config) -> Iterator[str]:
         for path in _values(config, name):
             if not Path(path).is_file():
                 yield f"{flag(name)} {path}: there is no such file"
-    if getattr(config, "engine", "local") != "openai":  # a server has model names of its own
+    if _values(config, "engine") != ["openai"]:  # a server has model names of its own
         for name in _values(config, "model"):
             try:
                 if name not in BASELINES:
@@ -51,5 +53,6 @@ def _problems(config: Config) -> Iterator[str]:
 
 
 def _values(config: Config, name: str) -> list[Any]:
-    value = getattr(config, name, None)
+    leaf = leaves(type(config)).get(name)
+    value = leaf.of(config) if leaf else None
     return value if isinstance(value, list) else [] if value is None else [value]

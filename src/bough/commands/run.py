@@ -13,7 +13,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from bough.config.run import RunConfig, RunsListConfig, RunsShowConfig
-from bough.config.yaml_file import YamlFile, write_value
+from bough.config.yaml_file import write_value
 from bough.evaluation.comparison import Comparison
 from bough.runs.listing import command_of, command_run
 from bough.runs.listing import list_runs as runs_in
@@ -21,6 +21,7 @@ from bough.runs.numbers import numbers_of
 from bough.runs.recipe import FILE_NAME, Recipe, plan, read_recipe
 from bough.runs.record import StageRecord
 from bough.runs.run import Run
+from bough.runs.settings_file import NAME, read_settings
 from bough.runs.summary import SummaryRow, summary
 from bough.terminal import console
 
@@ -82,8 +83,8 @@ def show_run(config: RunsShowConfig) -> int:
 
 def _show_command(config: RunsShowConfig, command: str) -> int:
     """The folder of a single command: its progress and its settings."""
-    run, file = command_run(config.run, command), config.run / "config.yaml"
-    settings = YamlFile.read(file).values if file.is_file() else {}
+    run, file = command_run(config.run, command), config.run / NAME
+    settings = read_settings(file)[1] if file.is_file() else {}
     if config.as_json:
         numbers = numbers_of(config.run)
         console.print_json(run.to_json() | {"run": str(config.run), "settings": settings, "numbers": numbers})

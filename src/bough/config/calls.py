@@ -1,4 +1,4 @@
-"""Settings of how messages become calls: the model, its chat template, the longest call."""
+"""Settings of how a model's messages become calls: the chat template, the longest call."""
 
 from __future__ import annotations
 
@@ -8,14 +8,12 @@ from pydantic import Field
 
 from bough.config.base import Config
 
+MODEL = "smollm2, tiny, a local folder, or a model on the Hub such as Qwen/Qwen3-4B-Instruct-2507"
+
 
 class CallsConfig(Config):
     """From messages to tokens."""
 
-    model: str = Field(
-        "smollm2",
-        description="smollm2, tiny, a local folder, or a model on the Hub such as Qwen/Qwen3-4B-Instruct-2507",
-    )
     chat_template: Path | None = Field(None, description="a Jinja file to use instead of the model's own chat template")
     max_length: int | None = Field(
         None,

@@ -10,6 +10,10 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 SETTINGS = ("environment", "rewards", "rules")
+# The part that is written as a mapping with a `name`, or as the name alone.
+NAMED_BY_PART = "environment"
+# Settings that are mappings with any keys.
+OPEN = ("options", "rule_options")
 
 
 def is_code(name: str) -> bool:
@@ -17,10 +21,19 @@ def is_code(name: str) -> bool:
     return ":" in name
 
 
-def code_in(settings: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Every setting that names code, with the name."""
-    for key in SETTINGS:
-        given = settings.get(key)
-        # Rewards are a mapping by name, or a list of NAME=WEIGHT as on the command line.
-        names = [str(one).partition("=")[0] for one in given] if isinstance(given, dict | list) else [given]
-        yield from ((key, name) for name in names if isinstance(name, str) and is_code(name))
+def code_in(settings: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
+    """Every setting that names code: its name as it is written, its flat name, and the name of the code."""
+    for key, given in settings.items():
+        if key in SETTINGS and not (key == NAMED_BY_PART and isinstance(given, Mapping)):
+            yield from ((key, key, name) for name in _code(given))
+        elif isinstance(given, Mapping) and key not in OPEN:
+            for inside, value in given.items():
+                setting = NAMED_BY_PART if (key, inside) == (NAMED_BY_PART, "name") else str(inside)
+                if setting in SETTINGS:
+                    yield from ((f"{key}.{inside}", setting, name) for name in _code(value))
+
+
+def _code(given: Any) -> Iterator[str]:
+    # Rewards are a mapping by name, or a list of NAME=WEIGHT as on the command line.
+    names = [str(one).partition("=")[0] for one in given] if isinstance(given, Mapping | list) else [given]
+    yield from (name for name in names if isinstance(name, str) and is_code(name))

@@ -10,7 +10,7 @@ from pydantic import BeforeValidator, Field
 from bough.config.base import Config
 from bough.config.environment import OptionValues
 from bough.config.report import ReportConfig
-from bough.config.rewards import RewardsConfig
+from bough.config.rewards import REWARD_TIMEOUT, REWARDS, RewardWeights
 from bough.config.rollouts import AgentConfig, LimitsConfig
 from bough.config.sampling import SamplingConfig
 
@@ -43,9 +43,11 @@ class CurationConfig(ReportConfig):
     )
 
 
-class DemosConfig(CurationConfig, RewardsConfig):
+class DemosConfig(CurationConfig):
     """Selects the episodes worth imitating."""
 
+    rewards: RewardWeights = Field({}, description=REWARDS)
+    reward_timeout_s: float = Field(60, gt=0, description=REWARD_TIMEOUT)
     min_reward: float | None = Field(None, description="keep episodes with at least this reward")
     longest: int | None = Field(None, ge=1, description="keep episodes with at most this many turns")
     failures: bool = Field(False, description="also keep failures and unknown outcomes; use with --min-reward")
@@ -120,15 +122,7 @@ class CounterfactualConfig(Config):
     retries: int = Field(3, ge=0, description="retries of an episode after the environment or the engine failed")
 
 
-class PairsConfig(
-    CurationConfig,
-    EpisodePairsConfig,
-    FailureModesConfig,
-    CounterfactualConfig,
-    AgentConfig,
-    SamplingConfig,
-    LimitsConfig,
-):
+class PairsConfig(CurationConfig):
     """Finds preference pairs in episodes: a better and a worse continuation from the same state."""
 
     kinds: list[Kind] = Field(
@@ -137,6 +131,12 @@ class PairsConfig(
         "failure_mode: mistakes found by rules; right_step: steps of a success against mistakes it did not make; "
         "counterfactual: replies that were tried out",
     )
+    episodes: EpisodePairsConfig = EpisodePairsConfig()
+    failure_modes: FailureModesConfig = FailureModesConfig()
+    counterfactual: CounterfactualConfig = CounterfactualConfig()
+    agent: AgentConfig = AgentConfig()
+    sampling: SamplingConfig = SamplingConfig()
+    limits: LimitsConfig = LimitsConfig()
     seed: int = Field(0, ge=0, description="random seed")
     environment: str | None = Field(
         None,
@@ -144,9 +144,11 @@ class PairsConfig(
     )
 
 
-class GroupsConfig(CurationConfig, RewardsConfig):
+class GroupsConfig(CurationConfig):
     """Groups the attempts at each task, for GRPO."""
 
+    rewards: RewardWeights = Field({}, description=REWARDS)
+    reward_timeout_s: float = Field(60, gt=0, description=REWARD_TIMEOUT)
     size: int | None = Field(None, ge=2, description="attempts per group; the rest forms another group or is dropped")
     min_size: int = Field(2, ge=1, description="drop groups with fewer scored attempts than this")
     flat: bool = Field(

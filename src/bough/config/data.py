@@ -22,20 +22,25 @@ class SourceConfig(Config):
     format: str = Field("auto", description="the file's format; `bough data formats` lists them")
 
 
-class StatsConfig(SourceConfig, ReportConfig):
+class StatsConfig(ReportConfig):
     """Prints counts, lengths and rewards of a data file."""
 
+    source: SourceConfig
 
-class ValidateConfig(SourceConfig, ReportConfig):
+
+class ValidateConfig(ReportConfig):
     """Lists the bad rows of a data file as file:line, one line per problem, and counts them by reason.
 
     Exits with 2 if there is a bad row.
     """
 
+    source: SourceConfig
 
-class ConvertConfig(SourceConfig, ReportConfig):
+
+class ConvertConfig(ReportConfig):
     """Converts a data file to another format."""
 
+    source: SourceConfig
     to: str = Field("bough", description="the format to write: bough, trl, knowlyr-sft, knowlyr-dpo or knowlyr-grpo")
     output: Path = Field(description="the file to write: .jsonl or .jsonl.zst", json_schema_extra={"short": "-o"})
     on_error: Literal["stop", "skip"] = Field(
@@ -44,9 +49,10 @@ class ConvertConfig(SourceConfig, ReportConfig):
     overwrite: bool = Field(False, description="replace the output file if it exists")
 
 
-class ShowConfig(SourceConfig):
+class ShowConfig(Config):
     """Prints records as readable transcripts."""
 
+    source: SourceConfig
     index: int = Field(0, ge=0, description="the first record to show, counted from 0")
     count: int = Field(1, ge=1, description="number of records to show")
 

@@ -42,8 +42,9 @@ OptionValues = Annotated[dict[str, JsonValue], BeforeValidator(_options)]
 class EnvironmentConfig(Config):
     """Environment and tasks."""
 
-    environment: str = Field(
-        description="household, web, interpreter, an installed plug-in, module:Class or path/to/file.py:Class"
+    name: str = Field(
+        description="household, web, interpreter, an installed plug-in, module:Class or path/to/file.py:Class",
+        json_schema_extra={"flag": "environment"},
     )
     options: OptionValues = Field(
         {}, description="options of the environment as key=value (`bough env list NAME` lists them)"
@@ -52,7 +53,6 @@ class EnvironmentConfig(Config):
     task_file: Path | None = Field(
         None, description="a JSON Lines file of tasks, instead of the environment's own tasks"
     )
-    seed: int = Field(0, ge=0, description="random seed of the tasks and of sampling")
 
 
 def make_options(options_class: type[Config], values: Mapping[str, JsonValue]) -> Config:

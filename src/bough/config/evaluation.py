@@ -7,15 +7,16 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AliasChoices, BeforeValidator, Field, model_validator
 
-from bough.config.base import Config, flag
+from bough.config.base import Config
 from bough.config.environment import EnvironmentConfig
+from bough.config.parts import Leaf, leaves
+from bough.config.problems import flag
 from bough.config.report import ReportConfig
 from bough.config.rollouts import AgentConfig, CollectConfig, LimitsConfig
 from bough.config.sampling import SamplingConfig
 
 BASELINES = ("expert", "random")
-# Settings of --eval-file only, and settings of both uses; all others belong to --environment.
-OF_FILES = ("format", "token_budget", "max_length", "stride")
+# Settings of both uses; those of the held-out file belong to --eval-file, all others to --environment.
 OF_BOTH = ("model", "chat_template", "output", "eval_file", "environment", "as_json")
 
 
@@ -24,7 +25,7 @@ def _several(value: Any) -> Any:
     return [value] if isinstance(value, str) else value
 
 
-class CertaintyConfig(Config):
+class StatisticsConfig(Config):
     """Statistics."""
 
     level: float = Field(
@@ -35,7 +36,46 @@ class CertaintyConfig(Config):
     )
 
 
-class EvalConfig(EnvironmentConfig, AgentConfig, SamplingConfig, LimitsConfig, CertaintyConfig, ReportConfig):
+class EvaluatedEnvironmentConfig(EnvironmentConfig):
+    """Environment and tasks."""
+
+    name: str = Field(
+        "",
+        description="the environment to play in: household, web, interpreter, module:Class or path/to/file.py:Class",
+        json_schema_extra={"flag": "environment"},
+    )
+    split: str = Field("unseen", description="the split to draw tasks from: train, seen or unseen")
+
+
+class ContestantsConfig(AgentConfig):
+    """The agents."""
+
+    model: Annotated[list[str], BeforeValidator(_several)] = Field(  # type: ignore[assignment]
+        ["smollm2"],
+        min_length=1,
+        description="a model, the folder of an adapter, expert or random; give several to compare them",
+    )
+
+
+class HeldOutFileConfig(Config):
+    """A held-out file instead of an environment."""
+
+    file: Path | None = Field(
+        None,
+        description="held-out data, in any format that `bough data formats` lists",
+        json_schema_extra={"flag": "eval_file"},
+    )
+    format: str = Field("auto", description="format of the held-out file")
+    token_budget: int = Field(4096, ge=128, description="tokens per forward pass, shared tokens counted once")
+    max_length: int | None = Field(
+        None, ge=8, description="maximum length of a call in tokens (default: the model's context)"
+    )
+    stride: float = Field(
+        0.25, ge=0, lt=1, description="fraction of max_length to free each time old steps are dropped"
+    )
+
+
+class EvalConfig(ReportConfig):
     """Evaluates models by playing in an environment, or by their likelihood of the replies in a held-out file.
 
     With --environment every model plays the same tasks with the same seeds; the report has
@@ -43,16 +83,13 @@ class EvalConfig(EnvironmentConfig, AgentConfig, SamplingConfig, LimitsConfig, C
     it has the perplexity, token accuracy and preference accuracy of one model.
     """
 
-    model: Annotated[list[str], BeforeValidator(_several)] = Field(  # type: ignore[assignment]
-        ["smollm2"],
-        min_length=1,
-        description="a model, the folder of an adapter, expert or random; give several to compare them",
-    )
-    environment: str = Field(
-        "", description="the environment to play in: household, web, interpreter, module:Class or path/to/file.py:Class"
-    )
-    split: str = Field("unseen", description="the split to draw tasks from: train, seen or unseen")
-    temperature: float = Field(0.0, ge=0, description="sampling temperature; 0: greedy")
+    environment: EvaluatedEnvironmentConfig = EvaluatedEnvironmentConfig()
+    agent: ContestantsConfig = ContestantsConfig()
+    sampling: SamplingConfig = SamplingConfig(temperature=0.0)
+    limits: LimitsConfig = LimitsConfig()
+    statistics: StatisticsConfig = StatisticsConfig()
+    held_out: HeldOutFileConfig = HeldOutFileConfig()
+    seed: int = Field(0, ge=0, description="random seed of the tasks and of sampling")
     tasks: int = Field(
         100,
         ge=1,
@@ -74,65 +111,58 @@ class EvalConfig(EnvironmentConfig, AgentConfig, SamplingConfig, LimitsConfig, C
         description="with --environment a folder, in which a stopped evaluation resumes; with --eval-file a JSON file",
         json_schema_extra={"short": "-o"},
     )
-    eval_file: Path | None = Field(None, description="held-out data, in any format that `bough data formats` lists")
-    format: str = Field("auto", description="format of the held-out file")
-    token_budget: int = Field(4096, ge=128, description="tokens per forward pass, shared tokens counted once")
-    max_length: int | None = Field(
-        None, ge=8, description="maximum length of a call in tokens (default: the model's context)"
-    )
-    stride: float = Field(
-        0.25, ge=0, lt=1, description="fraction of max_length to free each time old steps are dropped"
-    )
 
     @model_validator(mode="after")
     def _one_use_and_what_belongs_to_it(self) -> Self:
-        if bool(self.environment) == (self.eval_file is not None):
-            what = "both are" if self.environment else "neither is"
+        played = bool(self.environment.name)
+        if played == (self.held_out.file is not None):
+            what = "both are" if played else "neither is"
             raise ValueError(
                 f"give either --environment (to play) or --eval-file (to measure likelihoods); {what} given"
             )
-        use, other = ("--environment", "--eval-file") if self.environment else ("--eval-file", "--environment")
-        strays = [flag(name) for name, info in type(self).model_fields.items() if self._is_stray(name, info.default)]
+        use, other = ("--environment", "--eval-file") if played else ("--eval-file", "--environment")
+        strays = [flag(leaf.flat) for leaf in leaves(type(self)).values() if self._is_stray(leaf)]
         if strays:
             raise ValueError(f"{', '.join(strays)} only has a meaning with {other}, not with {use}")
-        if self.environment:
+        if played:
             self._can_be_played()
-        elif len(self.model) > 1:
-            raise ValueError(f"--eval-file takes one model, not {len(self.model)}")
+        elif len(self.agent.model) > 1:
+            raise ValueError(f"--eval-file takes one model, not {len(self.agent.model)}")
         elif self.output is not None and self.output.is_dir():
             raise ValueError(f"--output {self.output} is a folder; with --eval-file it must be a JSON file")
         return self
 
-    def _is_stray(self, name: str, default: Any) -> bool:
+    def _is_stray(self, leaf: Leaf) -> bool:
         """Whether a setting of the other use was changed; a file that lists every default is fine."""
-        mine = name in OF_BOTH or (name in OF_FILES) == (not self.environment)
-        return not mine and getattr(self, name) != default
+        mine = leaf.flat in OF_BOTH or (leaf.part is HeldOutFileConfig) == (not self.environment.name)
+        return not mine and leaf.of(self) != leaf.default
 
     def _can_be_played(self) -> None:
-        players = [name for name in self.model if name not in BASELINES]
+        players = [name for name in self.agent.model if name not in BASELINES]
         if self.output is None:
             raise ValueError("--output is required with --environment: the folder for episodes and results")
-        if twice := {name for name in self.model if self.model.count(name) > 1}:
+        if twice := {name for name in self.agent.model if self.agent.model.count(name) > 1}:
             raise ValueError(f"--model {' '.join(sorted(twice))} is given twice")
-        if self.adapter is not None and len(self.model) > 1:
+        if self.agent.adapter is not None and len(self.agent.model) > 1:
             raise ValueError("--adapter needs a single --model; to compare adapters, give their folders as --model")
-        if self.attempts > 1 and self.temperature == 0 and players:
+        if self.attempts > 1 and self.sampling.temperature == 0 and players:
             raise ValueError(
                 f"--attempts {self.attempts} at temperature 0 would all be the same; give a --temperature above 0"
             )
 
     def contestant(self, model: str, folder: Path) -> CollectConfig:
         """The settings for one of the models, with its episodes in `folder`."""
-        shared = CollectConfig.model_fields.keys() & type(self).model_fields.keys() - {"model", "output", "as_json"}
-        values = {name: getattr(self, name) for name in shared}
+        shared = leaves(CollectConfig).keys() - {"model", "output", "as_json"}
+        values = {name: leaf.of(self) for name, leaf in leaves(type(self)).items() if name in shared}
         # A server that is given no model name uses the only model it has.
-        named = {"model": model} if "model" in self.model_fields_set or model in BASELINES else {}
+        named = {"model": model} if "model" in self.agent.model_fields_set or model in BASELINES else {}
         return CollectConfig(**values, **named, output=folder, rescore=0)
 
 
-class CompareConfig(CertaintyConfig, ReportConfig):
+class CompareConfig(ReportConfig):
     """Compares results of `bough eval --environment`, matched by task and attempt."""
 
+    statistics: StatisticsConfig = StatisticsConfig()
     files: list[Path] = Field(
         min_length=1,
         description="result files, or the folders that contain them",

@@ -14,9 +14,10 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, NoReturn, Union, get_args, get_origin
 
 from pydantic.fields import FieldInfo
-from pydantic_core import PydanticUndefined
 
-from bough.config.base import Config, flag, is_positional, other_names
+from bough.config.base import Config
+from bough.config.parts import Leaf, leaves, other_names
+from bough.config.problems import flag, is_positional
 from bough.errors import InputError
 
 # What a flag's value is called in help.
@@ -31,7 +32,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def build(config: type[Config], prog: str, examples: str = "") -> Parser:
-    """A parser whose flags are the fields of `config`, grouped by the class that declares them."""
+    """A parser whose flags are the settings of `config`, grouped by the part or the class that declares them."""
     parser = Parser(
         prog=prog,
         usage=_usage(config, prog),
@@ -42,18 +43,18 @@ def build(config: type[Config], prog: str, examples: str = "") -> Parser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     groups = {}
-    for name, info in config.model_fields.items():
-        if is_positional(info):
-            several = get_origin(plain_type(info.annotation)) is list
-            parser.add_argument(name, nargs="*" if several else "?", metavar=name.upper(), help=_help(info))
+    for name, leaf in leaves(config).items():
+        if is_positional(leaf.info):
+            several = get_origin(plain_type(leaf.info.annotation)) is list
+            parser.add_argument(name, nargs="*" if several else "?", metavar=name.upper(), help=_help(leaf))
             continue
-        owner = _owner(config, name)
+        owner = leaf.part or _owner(config, name)
         if owner not in groups:
-            title = (owner.__doc__ or "").strip().rstrip(".") if owner is not config else "settings"
+            title = (inspect.getdoc(owner) or "").split("\n")[0].rstrip(".") if owner is not config else "settings"
             groups[owner] = parser.add_argument_group(title)
-        _add_flag(groups[owner], name, info)
+        _add_flag(groups[owner], leaf)
     common = parser.add_argument_group("all commands")
-    if any(not is_positional(info) for info in config.model_fields.values()):
+    if any(not is_positional(leaf.info) for leaf in leaves(config).values()):
         common.add_argument("--config", metavar="FILE", help="a YAML file with these settings; flags override it")
     common.add_argument("--debug", action="store_true", help="show the traceback of an error; also before the command")
     return parser
@@ -76,22 +77,23 @@ def parse(config: type[Config], parser: Parser, arguments: Sequence[str]) -> Con
 
 def _usage(config: type[Config], prog: str) -> str:
     """Short: all flags are explained below it."""
-    words = [name.upper() for name, info in config.model_fields.items() if is_positional(info)]
+    words = [name.upper() for name, leaf in leaves(config).items() if is_positional(leaf.info)]
     required = [
         f"{flag(name)} …"
-        for name, info in config.model_fields.items()
-        if info.is_required() and not is_positional(info)
+        for name, leaf in leaves(config).items()
+        if leaf.info.is_required() and not is_positional(leaf.info)
     ]
     return " ".join([prog, *words, *required, "[flags]"])
 
 
-def _add_flag(group: Any, name: str, info: FieldInfo) -> None:
+def _add_flag(group: Any, leaf: Leaf) -> None:
+    name, info = leaf.flat, leaf.info
     others = [flag(other) for other in other_names(info) if other != name]
     # A field cannot be called `json`, which pydantic has taken, but a flag can.
     names = others if _extra(info).get("renamed") else [flag(name), *others]
     if short := _extra(info).get("short"):
         names.insert(0, str(short))
-    options: dict[str, Any] = {"dest": name, "help": _help(info)}
+    options: dict[str, Any] = {"dest": name, "help": _help(leaf)}
     kind = plain_type(info.annotation)
     if kind is bool:
         group.add_argument(*names, action=argparse.BooleanOptionalAction, **options)
@@ -121,12 +123,11 @@ def _metavar(annotation: Any) -> str:
     return METAVARS[kind]
 
 
-def _help(info: FieldInfo) -> str:
-    if _extra(info).get("hidden"):
+def _help(leaf: Leaf) -> str:
+    if _extra(leaf.info).get("hidden"):
         return argparse.SUPPRESS
-    text = (info.description or "").replace("%", "%%")
-    default = info.get_default(call_default_factory=True) if not info.is_required() else PydanticUndefined
-    if default is PydanticUndefined:
+    text, default = (leaf.info.description or "").replace("%", "%%"), leaf.default
+    if leaf.info.is_required():
         return f"{text} (required)"
     shown = " ".join(map(str, default)) if isinstance(default, list) else str(default).replace("%", "%%")
     return text if default in (None, "", [], {}) else f"{text} (default: {shown})"

@@ -1,4 +1,4 @@
-"""Settings of online training: GRPO in an environment instead of on a file."""
+"""The parts of online training's settings: GRPO in an environment instead of on a file."""
 
 from __future__ import annotations
 
@@ -7,22 +7,34 @@ from pathlib import Path
 from pydantic import Field
 
 from bough.config.base import Config
-from bough.config.environment import OptionValues
-from bough.config.rewards import RewardsConfig
-from bough.config.rollouts import LimitsConfig
+from bough.config.environment import EnvironmentConfig, OptionValues
 from bough.config.sampling import SamplingConfig
 
 
-class GroupSamplingConfig(Config):
+class OnlineEnvironmentConfig(EnvironmentConfig):
     """An environment to play in instead of a file."""
 
-    environment: str | None = Field(
+    name: str | None = Field(  # type: ignore[assignment]  # all others must have one
         None,
         description="play in this environment: sample groups, train on them, sample again (instead of --train-file)",
+        json_schema_extra={"flag": "environment"},
     )
     options: OptionValues = Field({}, description="the environment's own settings as key=value")
     split: str = Field("train", description="which tasks to train on")
     task_file: Path | None = Field(None, description="tasks from a JSON Lines file instead of the environment's own")
+
+
+class OnlineSamplingConfig(SamplingConfig):
+    """Sampling parameters."""
+
+    temperature: float = Field(
+        1.0, gt=0, description="sampling temperature; the loss uses log-probabilities at this temperature too"
+    )
+
+
+class RolloutsConfig(Config):
+    """Groups of attempts, and how often each is trained on."""
+
     group_size: int = Field(8, ge=2, description="attempts at each task; batch_size is the number of tasks per batch")
     updates: int = Field(1, ge=1, description="optimizer steps per batch of groups: mini-batches")
     passes: int = Field(1, ge=1, description="passes over each batch of groups")
@@ -35,28 +47,61 @@ class GroupSamplingConfig(Config):
     retries: int = Field(3, ge=0, description="retries of an episode after the environment or the engine failed")
 
 
-class WatchConfig(Config):
-    """Held-out episodes, and when to pause."""
+class HeldOutTasksConfig(Config):
+    """Evaluation on held-out tasks."""
 
-    eval_every: int = Field(0, ge=0, description="batches between evaluations on held-out tasks; 0: never")
-    eval_tasks: int = Field(32, ge=1, description="number of held-out tasks")
-    eval_split: str = Field("unseen", description="where held-out tasks come from")
-    eval_task_file: Path | None = Field(None, description="held-out tasks from a JSON Lines file instead")
-    eval_temperature: float = Field(0.0, ge=0, description="sampling temperature for held-out tasks; 0: greedy")
-    watch: bool = Field(
-        True, description="pause when reward rises while held-out success falls, lengths run away or entropy collapses"
+    every: int = Field(
+        0,
+        ge=0,
+        description="batches between evaluations on held-out tasks; 0: never",
+        json_schema_extra={"flag": "eval_every"},
     )
-    watch_drop: float = Field(0.15, gt=0, le=1, description="held-out success may fall this far below its best")
-    watch_growth: float = Field(3.0, gt=1, description="replies or episodes may grow or shrink by this factor")
-    watch_entropy: float = Field(0.1, ge=0, lt=1, description="entropy may fall to this share of its start")
-    watch_kl: float = Field(
-        1.0, gt=0, description="pause when the divergence from the start policy exceeds this, in nats per token"
+    tasks: int = Field(32, ge=1, description="number of held-out tasks", json_schema_extra={"flag": "eval_tasks"})
+    split: str = Field("unseen", description="where held-out tasks come from", json_schema_extra={"flag": "eval_split"})
+    task_file: Path | None = Field(
+        None,
+        description="held-out tasks from a JSON Lines file instead",
+        json_schema_extra={"flag": "eval_task_file"},
     )
-
-
-class OnlineConfig(GroupSamplingConfig, WatchConfig, RewardsConfig, SamplingConfig, LimitsConfig):
-    """All settings of online training."""
-
     temperature: float = Field(
-        1.0, gt=0, description="sampling temperature; the loss uses log-probabilities at this temperature too"
+        0.0,
+        ge=0,
+        description="sampling temperature for held-out tasks; 0: greedy",
+        json_schema_extra={"flag": "eval_temperature"},
+    )
+
+
+class WatchConfig(Config):
+    """When to pause the run."""
+
+    enabled: bool = Field(
+        True,
+        description="pause when reward rises while held-out success falls, lengths run away or entropy collapses",
+        json_schema_extra={"flag": "watch"},
+    )
+    drop: float = Field(
+        0.15,
+        gt=0,
+        le=1,
+        description="held-out success may fall this far below its best",
+        json_schema_extra={"flag": "watch_drop"},
+    )
+    growth: float = Field(
+        3.0,
+        gt=1,
+        description="replies or episodes may grow or shrink by this factor",
+        json_schema_extra={"flag": "watch_growth"},
+    )
+    entropy: float = Field(
+        0.1,
+        ge=0,
+        lt=1,
+        description="entropy may fall to this share of its start",
+        json_schema_extra={"flag": "watch_entropy"},
+    )
+    kl: float = Field(
+        1.0,
+        gt=0,
+        description="pause when the divergence from the start policy exceeds this, in nats per token",
+        json_schema_extra={"flag": "watch_kl"},
     )

@@ -6,20 +6,28 @@ from pathlib import Path
 
 from pydantic import AliasChoices, Field
 
+from bough.config.base import Config
 from bough.config.environment import EnvironmentConfig, OptionValues
 from bough.config.report import ReportConfig
 
 
-class PlayConfig(EnvironmentConfig):
+class PlayedEnvironmentConfig(EnvironmentConfig):
+    """Environment and tasks."""
+
+    name: str = Field(
+        description="household, web, interpreter, a plug-in, module:Class or path/to/file.py:Class",
+        json_schema_extra={"flag": "environment", "positional": True},
+    )
+
+
+class PlayConfig(Config):
     """Lets you play in an environment, or replays actions from a file.
 
     At the prompt: type an action; an empty line lists the possible actions; Ctrl-D ends the episode.
     """
 
-    environment: str = Field(
-        description="household, web, interpreter, a plug-in, module:Class or path/to/file.py:Class",
-        json_schema_extra={"positional": True},
-    )
+    environment: PlayedEnvironmentConfig
+    seed: int = Field(0, ge=0, description="random seed of the tasks and of sampling")
     task: str | None = Field(None, description="the number of a task, counted from 0, or its id (default: the first)")
     game: Path | None = Field(None, description="a game file to play (household: an official game.tw-pddl)")
     actions: Path | None = Field(

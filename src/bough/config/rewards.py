@@ -6,9 +6,8 @@ import math
 from typing import Annotated, Any
 
 import yaml
-from pydantic import AfterValidator, BeforeValidator, Field, JsonValue
+from pydantic import AfterValidator, BeforeValidator, JsonValue
 
-from bough.config.base import Config
 from bough.config.yaml_file import read_value
 
 Weight = float | dict[str, JsonValue]
@@ -37,17 +36,10 @@ def _weighed(rewards: dict[str, Weight]) -> dict[str, Weight]:
 
 
 RewardWeights = Annotated[dict[str, Weight], BeforeValidator(_pairs), AfterValidator(_weighed)]
-
-
-class RewardsConfig(Config):
-    """Rewards."""
-
-    rewards: RewardWeights = Field(
-        {},
-        description="rewards and their weights, as outcome=1 tool_call=1 'overlong={weight: 1, max_length: 4096}': "
-        "outcome, progress, steps, format, tool_call, overlong, module:function or path/to/file.py:function "
-        "(default: the environment's own reward)",
-    )
-    reward_timeout_s: float = Field(
-        60, gt=0, description="time limit of one reward of a trajectory or group, in seconds; a longer one ends the run"
-    )
+# What help says of the settings of rewards.
+REWARDS = (
+    "rewards and their weights, as outcome=1 tool_call=1 'overlong={weight: 1, max_length: 4096}': "
+    "outcome, progress, steps, format, tool_call, overlong, module:function or path/to/file.py:function "
+    "(default: the environment's own reward)"
+)
+REWARD_TIMEOUT = "time limit of one reward of a trajectory or group, in seconds; a longer one ends the run"

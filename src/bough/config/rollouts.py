@@ -47,9 +47,14 @@ class AgentConfig(Config):
     bf16: bool | None = Field(None, description="compute in bfloat16 (default: yes on a GPU, no on a CPU)")
 
 
-class CollectConfig(EnvironmentConfig, AgentConfig, SamplingConfig, LimitsConfig, ReportConfig):
+class CollectConfig(ReportConfig):
     """Plays episodes and records them exactly, with the token ids of every call."""
 
+    environment: EnvironmentConfig
+    agent: AgentConfig = AgentConfig()
+    sampling: SamplingConfig = SamplingConfig()
+    limits: LimitsConfig = LimitsConfig()
+    seed: int = Field(0, ge=0, description="random seed of the tasks and of sampling")
     tasks: int = Field(16, ge=1, description="number of tasks")
     attempts: int = Field(1, ge=1, description="attempts at each task")
     output: Path = Field(

@@ -5,13 +5,15 @@ Names are those of other tools where they mean the same.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from pydantic import Field, ValidationInfo, field_validator, model_validator
+from pydantic import Field, ValidationInfo, ValidatorFunctionWrapHandler, field_validator, model_validator
 
 from bough.config.base import Config
-from bough.config.calls import CallsConfig
+from bough.config.calls import MODEL, CallsConfig
+from bough.config.parts import leaves
 from bough.config.report import ReportConfig
 
 # Settings that need eval_file, and those that have no effect with an environment.
@@ -33,7 +35,7 @@ def learning_rate_field(lora: float, full: float) -> Any:
 
 
 class TrainingDataConfig(Config):
-    """What is trained on."""
+    """Training data."""
 
     train_file: Path = Field(description="the data: any format that `bough data formats` lists, or a folder of shards")
     eval_file: Path | None = Field(None, description="held-out data; its loss is measured during training")
@@ -43,37 +45,53 @@ class TrainingDataConfig(Config):
     )
 
 
-class AdapterConfig(Config):
-    """Which weights are trained."""
+class LoraConfig(Config):
+    """LoRA adapter."""
 
-    use_lora: bool = Field(True, description="train a LoRA adapter; without it, all weights")
-    lora_r: int = Field(16, ge=1, description="rank of the adapter")
-    lora_alpha: int = Field(32, ge=1, description="scale of the adapter: alpha / r")
-    lora_dropout: float = Field(0.0, ge=0, lt=1, description="dropout on the input of the adapter")
-    lora_target_modules: list[str] = Field(
+    enabled: bool = Field(
+        True,
+        description="train a LoRA adapter; without it, all weights",
+        json_schema_extra={"flag": "use_lora"},
+    )
+    r: int = Field(16, ge=1, description="rank of the adapter", json_schema_extra={"flag": "lora_r"})
+    alpha: int = Field(
+        32, ge=1, description="scale of the adapter: alpha / r", json_schema_extra={"flag": "lora_alpha"}
+    )
+    dropout: float = Field(
+        0.0,
+        ge=0,
+        lt=1,
+        description="dropout on the input of the adapter",
+        json_schema_extra={"flag": "lora_dropout"},
+    )
+    target_modules: list[str] = Field(
         ["all-linear"],
         description="names of the layers that get an adapter; all-linear: every linear layer but the head",
+        json_schema_extra={"flag": "lora_target_modules"},
     )
     adapter: Path | None = Field(
         None, description="an adapter to start from, such as the previous stage's; it is also the reference"
     )
-    merge_lora: bool = Field(
+    merge: bool = Field(
         False,
         description="if the start adapter has another rank or other layers: grow it to fit without changing its output",
+        json_schema_extra={"flag": "merge_lora"},
     )
     qlora: bool = Field(False, description="keep the base model in 4 bits (needs CUDA and bough[qlora])")
 
 
 class OptimizerConfig(Config):
-    """How the weights are changed."""
+    """Optimizer and number of steps."""
 
     learning_rate: float = learning_rate_field(lora=2e-4, full=2e-5)
     lr_scheduler: Literal["cosine", "linear", "constant"] = Field(
         "cosine", description="decay of the learning rate after warm-up"
     )
     warmup_ratio: float = Field(0.1, ge=0, le=1, description="share of all steps in which the learning rate rises")
-    optimizer: Literal["adamw", "adamw_8bit", "paged_adamw_8bit"] = Field(
-        "adamw", description="optimizer; the 8-bit ones need CUDA and bough[qlora]"
+    name: Literal["adamw", "adamw_8bit", "paged_adamw_8bit"] = Field(
+        "adamw",
+        description="optimizer; the 8-bit ones need CUDA and bough[qlora]",
+        json_schema_extra={"flag": "optimizer"},
     )
     weight_decay: float = Field(0.01, ge=0, description="weight decay, except for norms and biases")
     max_grad_norm: float = Field(1.0, gt=0, description="clip the gradient norm to this value")
@@ -83,11 +101,16 @@ class OptimizerConfig(Config):
     gradient_accumulation_steps: int = Field(
         1, ge=1, description="multiplies batch_size; memory use depends on token_budget alone"
     )
-    seed: int = Field(42, ge=0, description="random seed of the data's order and of dropout")
+
+    @field_validator("learning_rate", mode="wrap")
+    @classmethod
+    def _left_open(cls, value: Any, check: ValidatorFunctionWrapHandler) -> Any:
+        """None until the command knows what is trained."""
+        return None if value is None else check(value)
 
 
 class MachineConfig(Config):
-    """How the computation fits the machine."""
+    """Precision, memory and speed."""
 
     token_budget: int | None = Field(
         None,
@@ -113,13 +136,9 @@ class MachineConfig(Config):
         return self.token_budget or BUDGET_ON_CPU
 
 
-class KeepingConfig(Config):
-    """What is kept, and when."""
+class CheckpointsConfig(Config):
+    """Checkpoints and evaluation during training."""
 
-    output_dir: Path = Field(Path("runs/latest"), description="the run folder")
-    resume: bool = Field(False, description="resume from the newest checkpoint in the run folder")
-    overwrite: bool = Field(False, description="delete the run that is in the run folder")
-    logging_steps: int = Field(1, ge=1, description="steps between lines of metrics")
     save_steps: int = Field(100, ge=1, description="steps between checkpoints")
     save_total_limit: int = Field(2, ge=1, description="number of checkpoints to keep")
     eval_steps: int | None = Field(
@@ -129,6 +148,12 @@ class KeepingConfig(Config):
         None, ge=1, description="stop when eval loss has not fallen this many times in a row"
     )
     save_best_model: bool = Field(False, description="keep the weights with the lowest eval loss in best/")
+
+
+class TrackingConfig(Config):
+    """Metrics and trackers."""
+
+    logging_steps: int = Field(1, ge=1, description="steps between lines of metrics")
     report_to: list[Literal["mlflow", "wandb", "tensorboard"]] = Field(
         [], description="trackers to use in addition to metrics.jsonl"
     )
@@ -136,40 +161,67 @@ class KeepingConfig(Config):
 
 
 class CurriculumConfig(Config):
-    """In which order."""
+    """Curriculum."""
 
-    curriculum: bool = Field(False, description="start with easy records: short and highly rewarded")
-    curriculum_start_ratio: float = Field(
-        0.3, gt=0, le=1, description="share of the data, easiest first, used in the first epoch"
+    enabled: bool = Field(
+        False,
+        description="start with easy records: short and highly rewarded",
+        json_schema_extra={"flag": "curriculum"},
     )
-    curriculum_success: float | None = Field(
+    start_ratio: float = Field(
+        0.3,
+        gt=0,
+        le=1,
+        description="share of the data, easiest first, used in the first epoch",
+        json_schema_extra={"flag": "curriculum_start_ratio"},
+    )
+    success: float | None = Field(
         None,
         ge=0,
         le=1,
         description="adaptive: add data only after an epoch with at least this success (accuracy on pairs; "
         "otherwise the share of tokens that are the model's own first choice)",
+        json_schema_extra={"flag": "curriculum_success"},
     )
-    curriculum_warmup_epochs: int = Field(1, ge=1, description="epochs until all of the data is used")
+    warmup_epochs: int = Field(
+        1,
+        ge=1,
+        description="epochs until all of the data is used",
+        json_schema_extra={"flag": "curriculum_warmup_epochs"},
+    )
 
 
-class TrainingConfig(
-    CurriculumConfig,
-    KeepingConfig,
-    MachineConfig,
-    OptimizerConfig,
-    AdapterConfig,
-    CallsConfig,
-    TrainingDataConfig,
-    ReportConfig,
-):
-    """Settings of every training method."""
+class TrainingConfig(ReportConfig):
+    """The training run.
 
-    @field_validator("learning_rate", mode="before")
+    These are the settings of every method; each adds its own.
+    """
+
+    model: str = Field("smollm2", description=MODEL)
+    output_dir: Path = Field(Path("runs/latest"), description="the run folder")
+    resume: bool = Field(False, description="resume from the newest checkpoint in the run folder")
+    overwrite: bool = Field(False, description="delete the run that is in the run folder")
+    seed: int = Field(42, ge=0, description="random seed of the data's order and of dropout")
+    data: TrainingDataConfig
+    calls: CallsConfig = CallsConfig()
+    lora: LoraConfig = LoraConfig()
+    optimizer: OptimizerConfig = OptimizerConfig()
+    machine: MachineConfig = MachineConfig()
+    checkpoints: CheckpointsConfig = CheckpointsConfig()
+    tracking: TrackingConfig = TrackingConfig()
+    curriculum: CurriculumConfig = CurriculumConfig()
+
+    @field_validator("optimizer", mode="after")
     @classmethod
-    def _suits_what_is_trained(cls, value: Any, info: ValidationInfo) -> Any:
-        defaults = cls.model_fields["learning_rate"].json_schema_extra
-        assert isinstance(defaults, dict)
-        return defaults["lora" if info.data.get("use_lora", True) else "full"] if value is None else value
+    def _rate_suits_what_is_trained(cls, optimizer: OptimizerConfig, info: ValidationInfo) -> OptimizerConfig:
+        if optimizer.learning_rate is not None:
+            return optimizer
+        rates = type(optimizer).model_fields["learning_rate"].json_schema_extra
+        assert isinstance(rates, dict)
+        lora = info.data.get("lora")
+        rate = rates["lora" if lora is None or lora.enabled else "full"]
+        # As a default: it does not count as given.
+        return optimizer.model_construct(optimizer.model_fields_set, **{**dict(optimizer), "learning_rate": rate})
 
     @model_validator(mode="after")
     def _nothing_in_vain(self) -> Self:
@@ -179,5 +231,10 @@ class TrainingConfig(
 
     def _in_vain(self) -> str | None:
         """Which settings would have no effect together with the others, and why."""
-        given = [name for name in OF_HELD_OUT if getattr(self, name)]
-        return f"{', '.join(given)} needs eval_file, the data to measure on" if given and not self.eval_file else None
+        if (given := self._given(OF_HELD_OUT)) and not self.data.eval_file:
+            return f"{', '.join(given)} needs eval_file, the data to measure on"
+        return None
+
+    def _given(self, names: Iterable[str]) -> list[str]:
+        """Those of the settings that are on."""
+        return [name for name in names if leaves(type(self))[name].of(self)]

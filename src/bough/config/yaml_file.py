@@ -7,6 +7,7 @@ and a file may come from anyone: files much larger than any settings are refused
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,10 @@ MAX_NUMBER = 100
 
 @dataclass(frozen=True)
 class YamlFile:
-    """`values` and `lines` by key, and `problems` that YAML itself accepts, such as duplicate keys."""
+    """`values` by key, and `problems` that YAML itself accepts, such as duplicate keys.
+
+    `lines` are those of the keys, and of the keys inside them as `lora.r`.
+    """
 
     name: str
     values: dict[str, Any]
@@ -46,8 +50,7 @@ class YamlFile:
         try:
             loader = _Loader(text)
             node = loader.get_single_node()
-            for key_node, _ in node.value if isinstance(node, yaml.MappingNode) else ():
-                key, line = str(key_node.value), key_node.start_mark.line + 1
+            for key, line in _keys(node):
                 if key in lines:
                     problems.append(f"{path}:{line}: {key} is set twice; the first is on line {lines[key]}")
                 lines.setdefault(key, line)
@@ -62,6 +65,15 @@ class YamlFile:
         if not isinstance(values, dict):
             raise InputError(f"{path}: the file must be a mapping of settings (key: value lines)")
         return cls(str(path), {str(key): value for key, value in values.items()}, lines, problems)
+
+
+def _keys(node: yaml.Node | None, before: str = "") -> Iterator[tuple[str, int]]:
+    """The keys of a mapping and of the mappings inside it, with their lines."""
+    for key_node, value in node.value if isinstance(node, yaml.MappingNode) else ():
+        key = f"{before}{key_node.value}"
+        yield key, key_node.start_mark.line + 1
+        if not before:
+            yield from _keys(value, f"{key}.")
 
 
 def read_value(text: str) -> Any:

@@ -12,7 +12,6 @@ from typing import Any, Generic, TypeVar
 
 from bough import event_loop
 from bough.config.curation import CurationConfig, DemosConfig, GroupsConfig, PairsConfig
-from bough.config.rewards import RewardsConfig
 from bough.curation.counterfactual import Cost
 from bough.curation.demonstrations import demonstrations
 from bough.curation.groups import groups
@@ -82,7 +81,9 @@ def curate_pairs(config: PairsConfig, read: Read, tell: Callable[[Cost], None] |
     return Curated(found, [ledger, *work.ledgers], len(filed), report, work.forget)
 
 
-def _scored(filed: list[SourcedTrajectory], config: RewardsConfig) -> tuple[list[SourcedTrajectory], dict[str, Any]]:
+def _scored(
+    filed: list[SourcedTrajectory], config: DemosConfig | GroupsConfig
+) -> tuple[list[SourcedTrajectory], dict[str, Any]]:
     """The trajectories with the requested rewards, and what to report about them."""
     if not config.rewards:
         return filed, {}

@@ -76,8 +76,9 @@ class Journal:
 
 
 def _key(config: PairsConfig, filed: Iterable[SourcedTrajectory]) -> str:
-    digest = hashlib.blake2b(config.model_dump_json(exclude={"output", "overwrite"}).encode(), digest_size=16)
-    digest.update(to_json(stamp(config.model, config.adapter)))
+    settings = {name: value for name, value in config.flat_dump().items() if name not in ("output", "overwrite")}
+    digest = hashlib.blake2b(to_json(settings), digest_size=16)
+    digest.update(to_json(stamp(config.agent.model, config.agent.adapter)))
     for item in filed:
         digest.update(to_json(item.trajectory))
     return digest.hexdigest()

@@ -36,17 +36,22 @@ class PairWork:
         self.cost = Cost()
         self.journal: Journal | None = None
         self.lookup = EnvironmentLookup(
-            config.environment, config.rules, config.rule_options, required="counterfactual" in config.kinds
+            config.environment,
+            config.failure_modes.rules,
+            config.failure_modes.rule_options,
+            required="counterfactual" in config.kinds,
         )
         self._agent: Agent | None = None
 
     async def mine(self) -> list[Pair]:
         """The pairs of all kinds, within their caps and shares."""
         config = self.config
-        self.lookup.check_reasons(config.reasons, self.filed, ())
-        self.lookup.check_reasons([*config.caps, *config.shares], self.filed, PAIR_REASONS)
+        self.lookup.check_reasons(config.failure_modes.reasons, self.filed, ())
+        self.lookup.check_reasons([*config.failure_modes.caps, *config.failure_modes.shares], self.filed, PAIR_REASONS)
         found = await self._every_kind()
-        return balanced(found, config.caps, config.shares, self._ledger("pairs"), seed=config.seed)
+        return balanced(
+            found, config.failure_modes.caps, config.failure_modes.shares, self._ledger("pairs"), seed=config.seed
+        )
 
     async def _every_kind(self) -> list[Pair]:
         config, lookup = self.config, self.lookup
@@ -54,19 +59,19 @@ class PairWork:
         try:
             if "episode" in config.kinds:
                 ledgers = self._ledger("episodes"), self._ledger("candidates for episode pairs")
-                found += episode_pairs(self.filed, config, *ledgers, reward=config.reward)
+                found += episode_pairs(self.filed, config.episodes, *ledgers, reward=config.reward)
             if "parting" in config.kinds:
                 ledger = self._ledger("failures, compared with successes")
                 found += round_pairs(self.filed, ledger, rules_of=lookup.rules_of)
             if "failure_mode" in config.kinds:
                 lookup.learn(self.filed)
                 found += await failure_pairs(
-                    self.filed, config, self._ledger("mistakes"),
+                    self.filed, config.failure_modes, self._ledger("mistakes"),
                     environment_of=lookup.environment_of, rules_of=lookup.rules_of, miner=self.miner,
                 )  # fmt: skip
             if "right_step" in config.kinds:
                 found += await right_steps(
-                    self.filed, config, self._ledger("steps of successes, against mistakes"),
+                    self.filed, config.failure_modes, self._ledger("steps of successes, against mistakes"),
                     environment_of=lookup.environment_of, rules_of=lookup.rules_of, seed=config.seed,
                 )  # fmt: skip
             if "counterfactual" in config.kinds:
@@ -79,7 +84,7 @@ class PairWork:
         return found
 
     async def _counterfactual(self, ledger: Ledger) -> list[Pair]:
-        rounds = sample_rounds(self.filed, self.config.rounds, self.config.seed)
+        rounds = sample_rounds(self.filed, self.config.counterfactual.rounds, self.config.seed)
         by_environment: dict[type[Environment] | None, list[Round]] = {}
         for one in rounds:
             by_environment.setdefault(self.lookup.environment_of(one.item), []).append(one)
@@ -94,13 +99,13 @@ class PairWork:
     async def miner(self, environment_class: type[Environment]) -> Miner:
         """A miner in one environment. All miners share one agent and one budget."""
         if self._agent is None:
-            self._agent = await make_agent(self.config, self.config)
+            self._agent = await make_agent(self.config.agent, self.config.sampling)
             self.journal = Journal(self.config, self.filed)
         return Miner(
             environment_class,
             self._agent,
-            self.config,
-            self.config,
+            self.config.counterfactual,
+            self.config.limits,
             self.config.seed,
             self.cost,
             self.tell,

@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from bough.calls.encoder import Encoder
+from bough.calls.growing import Prompts
 from bough.calls.template import ChatTemplate
 from bough.config.sampling import SamplingConfig
 from bough.engines.base import Answer, TokenEngine
@@ -38,6 +39,7 @@ class TemplateEngine:
     ) -> None:
         self.tokens, self.template, self.sampling, self.scorer = tokens, template, sampling, scorer
         self.name = name or template.name
+        self.prompts = Prompts(template)
 
     def open(self, episode: str, *, seed: int) -> TemplateChat:
         return TemplateChat(self, episode, seed)
@@ -51,6 +53,7 @@ class TemplateChat:
 
     def __init__(self, engine: TemplateEngine, episode: str, seed: int) -> None:
         self.engine, self.episode, self.seed = engine, episode, seed
+        self._prompt = engine.prompts.begin()
         self._encoder = Encoder(engine.template.control)
         self._text = ""
         self._ids: list[int] = []
@@ -58,7 +61,7 @@ class TemplateChat:
 
     async def answer(self, messages: list[Message], tools: list[dict[str, Any]]) -> Answer:
         template, tokens = self.engine.template, self.engine.tokens
-        text = template.prompt(messages, tools)
+        text = self._prompt.prompt(messages, tools)
         prompt = self._encode(text)
         drawn = await tokens.generate(
             self.episode,
@@ -70,12 +73,12 @@ class TemplateChat:
         self._answers += 1
         ids = drawn.completion_ids
         ended = bool(ids) and ids[-1] == template.end_of_turn_id
-        written = template.tokenizer.decode(ids[:-1] if ended else ids)
+        written = template.decode(ids[:-1] if ended else ids)
         # As the next prompt would show it: what the model wrote is text, whichever tokens it wrote it with.
         self._text = text + template.control.escape(written, reply=True) + (template.end_of_turn if ended else "")
         self._ids = prompt + ids
         call = Call(
-            prompt_ids=prompt,
+            prompt_ids=[],  # ours, and long: filled in below without being checked again
             completion_ids=ids,
             logprobs=drawn.logprobs,
             logprobs_temperature=drawn.logprobs_temperature,
@@ -84,6 +87,7 @@ class TemplateChat:
             finish=drawn.finish,
             policy=drawn.policy or tokens.policy,
         )
+        call.prompt_ids.extend(prompt)
         return Answer(Message(role="assistant", content=written), call, drawn.finish, len(prompt), len(ids))
 
     def close(self) -> None:
@@ -91,7 +95,7 @@ class TemplateChat:
 
     def _encode(self, text: str) -> list[int]:
         if self._text and text.startswith(self._text):
-            return self._ids + self._encoder.encode(text[len(self._text) :])
+            return self._ids + self.engine.template.control.encode(text[len(self._text) :])
         return self._encoder.encode(text)
 
 

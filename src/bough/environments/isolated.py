@@ -8,8 +8,10 @@ their own, unless the class `shares_loop`.
 from __future__ import annotations
 
 import asyncio
+import copy
 import inspect
 import logging
+import marshal
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
@@ -99,7 +101,8 @@ class Isolated:
         return self._environment
 
     async def _make(self) -> None:
-        self._environment = self.environment_class(self.task.model_copy(deep=True))
+        task = self.task.model_copy(update={"data": _copy(self.task.data)})
+        self._environment = self.environment_class(task)
         self._environment.step_timeout_s = self.step_timeout_s
 
     async def _observe(
@@ -168,6 +171,14 @@ async def _result(what: str, given: Any) -> Any:
         result.close()
         raise EnvironmentFailedError(f"{what} returned a coroutine; an await is missing in it")
     return result
+
+
+def _copy(value: Any) -> Any:
+    """A copy of a JSON value. marshal is ten times as fast as deepcopy, and a task's data may be a whole game."""
+    try:
+        return marshal.loads(marshal.dumps(value))  # noqa: S302  what was just written here
+    except ValueError:  # other types than JSON's, or too deep
+        return copy.deepcopy(value)
 
 
 def _a(value: Any) -> str:

@@ -61,7 +61,7 @@ class ToolRaisedError(ToolError):
         place = innermost_place(error)
         where = f"{what} raised {type_name(error)}" + (f" ({place})" if place else "")
         self.raised = Raised(where, describe_failure(what, error))
-        super().__init__(f"{what} raised {exception_line(error, MAX_MESSAGE)}".encode(errors="replace").decode())
+        super().__init__(f"{what} raised {exception_line(error, MAX_MESSAGE)}")
 
     @property
     def facts(self) -> list[Raised]:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol
 
 from bough.config.evaluation import EvalConfig
+from bough.config.parts import leaves
 from bough.config.rollouts import LimitsConfig
 from bough.config.sampling import SamplingConfig
 from bough.digest import text_digest
@@ -36,7 +37,7 @@ from bough.terminal import console
 from bough.types import Task
 
 # What fixes a model's replies, besides the model.
-SETTINGS = ["engine", "adapter", "chat_template", *SamplingConfig.model_fields, *LimitsConfig.model_fields]
+SETTINGS = {"engine", "adapter", "chat_template", *leaves(SamplingConfig), *leaves(LimitsConfig)}
 
 
 class Watcher(Protocol):
@@ -55,26 +56,28 @@ async def contest(
     `names` are what the results call the models of the settings, by default `model_name`.
     """
     assert config.output is not None
-    names = names or {model: model_name(model) for model in config.model}
+    names = names or {model: model_name(model) for model in config.agent.model}
     if not config.overwrite:
         _keeps_others(config, names)
-    environment_class = configured(find(config.environment), config.options)
+    environment_class = configured(find(config.environment.name), config.environment.options)
     tasks = wanted_tasks(environment_class, config)
     try:
-        models = [await _play(config, environment_class, model, names[model], tasks, watcher) for model in config.model]
+        models = [
+            await _play(config, environment_class, model, names[model], tasks, watcher) for model in config.agent.model
+        ]
     finally:
         await shut_down(environment_class)
     results = Results(
         environment=environment_class.name,
-        options=without_absolute(config.options, *working_directory()),
-        split=None if config.task_file else config.split,
+        options=without_absolute(config.environment.options, *working_directory()),
+        split=None if config.environment.task_file else config.environment.split,
         seed=config.seed,
         attempts=config.attempts,
-        level=config.level,
+        level=config.statistics.level,
         stop_width=config.stop_width,
         models=models,
     )
-    results = with_numbers(results, config.against, _not_compared)
+    results = with_numbers(results, config.statistics.against, _not_compared)
     results.write(config.output / FILE_NAME)
     if not any(model.outcomes for model in models):
         raise AllLostError(
@@ -104,7 +107,7 @@ def _keeps_others(config: EvalConfig, names: Mapping[str, str]) -> None:
         before = [model.name for model in Results.read(file).models]
     except InputError:  # nothing that could be kept
         return
-    now = [names[model] for model in config.model]
+    now = [names[model] for model in config.agent.model]
     if dropped := [name for name in before if name not in now]:
         together = " ".join([*before, *(name for name in now if name not in before)])
         raise InputError(
@@ -138,21 +141,21 @@ async def _play(
                 if watcher is not None:
                     watcher.begin(name, len(missing), len(wanted) - len(missing))
                 if missing:
-                    agent = agent or await make_agent(settings, settings)
+                    agent = agent or await make_agent(settings.agent, settings.sampling)
                     tally = await collect(
                         environment_class, agent, missing, collection.add,
-                        limits=settings, concurrency=settings.concurrency, retries=settings.retries,
+                        limits=settings.limits, concurrency=settings.concurrency, retries=settings.retries,
                         tell=(lambda tally: watcher.tell(tally.to_json())) if watcher is not None else None,
                     )  # fmt: skip
                     faults |= tally.lost
                 outcomes = _outcomes(collection, wanted, environment_class)
                 lost = _lost(collection, wanted, faults)
-                if config.stop_width and _narrow(outcomes, lost, config.stop_width, config.level):
+                if config.stop_width and _narrow(outcomes, lost, config.stop_width, config.statistics.level):
                     break
         finally:
             if agent is not None:
                 await agent.close()
-    shown = settings.model_dump(mode="json", include=set(SETTINGS))
+    shown = {key: value for key, value in settings.flat_dump().items() if key in SETTINGS}
     shown = without_absolute(shown, *working_directory(), config.output.absolute())
     return ModelResult(name=name, settings=shown, outcomes=outcomes, lost=lost)
 

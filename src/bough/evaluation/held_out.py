@@ -142,18 +142,20 @@ class HeldOut:
 
 def measure(config: EvalConfig) -> dict[str, Any]:
     """The model of the settings on their held-out file: every number that `HeldOut` has, and rows read and skipped."""
-    assert config.eval_file is not None
-    [model] = config.model
-    builder = load_call_builder(model, config.chat_template, max_length=config.max_length, stride=config.stride)
-    reader = Reader(config.eval_file, format=config.format, on_error="skip")
+    assert config.held_out.file is not None
+    [model] = config.agent.model
+    builder = load_call_builder(
+        model, config.agent.chat_template, max_length=config.held_out.max_length, stride=config.held_out.stride
+    )
+    reader = Reader(config.held_out.file, format=config.held_out.format, on_error="skip")
     samples = iter(reader)
     batch = list(islice(samples, TOGETHER))
     if not batch:
-        raise InputError(f"{config.eval_file}: no row can be read; `bough data validate` lists the problems")
+        raise InputError(f"{config.held_out.file}: no row can be read; `bough data validate` lists the problems")
     policy = Policy.load(model)
     no_reference = _load_reference(policy, Path(model))
-    measured = HeldOut(policy.eval(), builder, config.token_budget, over_reference=no_reference is None)
-    with console.progress(f"measuring {config.eval_file.name}") as bar:
+    measured = HeldOut(policy.eval(), builder, config.held_out.token_budget, over_reference=no_reference is None)
+    with console.progress(f"measuring {config.held_out.file.name}") as bar:
         while batch:
             measured.add(batch)
             bar.advance(bar.task_ids[0], len(batch))

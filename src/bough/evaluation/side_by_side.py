@@ -41,14 +41,14 @@ def side_by_side(files: Mapping[Path, Results], config: CompareConfig) -> SideBy
     if len(models) < 2:
         raise InputError(f"{next(iter(files))} contains one model; a comparison needs two: give a second file")
     early = any(results.stop_width is not None for results in files.values())
-    found = compare(models, against=config.against, level=config.level, sequential=early)
+    found = compare(models, against=config.statistics.against, level=config.statistics.level, sequential=early)
     reports = {
-        model.name: report(model.outcomes, lost=model.lost, level=config.level, sequential=early).to_json()
+        model.name: report(model.outcomes, lost=model.lost, level=config.statistics.level, sequential=early).to_json()
         for model in models
     }
-    alpha = round(1.0 - config.level, 12)
+    alpha = round(1.0 - config.statistics.level, 12)
     decision = gate(models[0], models[-1], alpha=alpha, sequential=early) if config.gate else None
-    return SideBySide(reports, [one.to_json() for one in found], _notes(models), decision, config.level)
+    return SideBySide(reports, [one.to_json() for one in found], _notes(models), decision, config.statistics.level)
 
 
 def _check_comparable(files: Mapping[Path, Results]) -> None:

@@ -25,6 +25,13 @@ VERSION = 1
 # Shared prefixes are stored once; restored, this many tokens take half a gigabyte.
 MAX_TOKENS = 1 << 26
 KINDS: dict[str, type[Sample]] = {"trajectory": Trajectory, "pair": Pair, "group": Group}
+# Where the prompts of a record are, in the form in which pydantic leaves fields out.
+IN_TURNS: dict[str, Any] = {"__all__": {"call": {"prompt_ids"}}}
+PROMPTS: dict[str, dict[str, Any]] = {
+    "trajectory": {"turns": IN_TURNS},
+    "pair": {"chosen": IN_TURNS, "rejected": IN_TURNS},
+    "group": {"attempts": {"__all__": {"turns": IN_TURNS}}},
+}
 
 
 def read(row: Row) -> Sample:
@@ -54,14 +61,17 @@ def read(row: Row) -> Sample:
 def write(record: Sample) -> Row:
     """The row of one record."""
     kind = next(name for name, model in KINDS.items() if isinstance(record, model))
-    row: Row = {"bough": f"{kind}/{VERSION}", **record.model_dump(exclude_defaults=True)}
+    # The prompts are left out first: whole, they are many times as long as what is written of them.
+    row: Row = {"bough": f"{kind}/{VERSION}", **record.model_dump(exclude_defaults=True, exclude=PROMPTS[kind])}
     previous: list[int] = []
-    for stored in _stored_calls(row):
-        prompt = stored["prompt_ids"]
-        count = common_prefix(previous, prompt)
+    for stored, call in zip(_stored_calls(row), _calls(record), strict=True):
+        count = common_prefix(previous, call.prompt_ids)
+        others = dict(stored)
+        stored.clear()
+        stored |= {"prompt_ids": call.prompt_ids[count:], **others}
         if count:
-            stored["shared"], stored["prompt_ids"] = count, prompt[count:]
-        previous = prompt + stored["completion_ids"]
+            stored["shared"] = count
+        previous = call.prompt_ids + call.completion_ids
     return row
 
 

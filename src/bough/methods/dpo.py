@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, Self
 
 from pydantic import Field, model_validator
 
-from bough.config.training import TrainingConfig, learning_rate_field
+from bough.config.training import OptimizerConfig, TrainingConfig, learning_rate_field
 from bough.errors import RowError
 from bough.formats.base import Sample
 from bough.methods.base import Data, Example, Examples, Loss, float_vectors, share
@@ -51,11 +51,17 @@ AVERAGED = frozenset({"ipo", "length_normalised", "simpo"})
 UNSMOOTHED = frozenset({"hinge", "ipo"})
 
 
-class DPOConfig(TrainingConfig):
-    """Direct preference optimisation: chosen becomes likelier than rejected, measured against a reference."""
+class DPOOptimizerConfig(OptimizerConfig):
+    """Optimizer and number of steps."""
 
     learning_rate: float = learning_rate_field(lora=5e-5, full=5e-6)
     num_epochs: float = Field(1, gt=0, description="number of passes over the data")
+
+
+class DPOConfig(TrainingConfig):
+    """Direct preference optimisation: chosen becomes likelier than rejected, measured against a reference."""
+
+    optimizer: DPOOptimizerConfig = DPOOptimizerConfig()
     loss_type: LossType = Field("sigmoid", description="the preference loss; simpo needs no reference")
     beta: float = Field(0.1, gt=0, description="strength of the pull towards the reference")
     label_smoothing: float = Field(0.0, ge=0, lt=0.5, description="assumed share of pairs that are the wrong way round")

@@ -64,14 +64,15 @@ def examples_from(
         found = _in_memory(IN_MEMORY, config, lambda: _of_records(preparation, records), kind)
     else:
         path, large = Path(data), _is_large(Path(data))
-        format = None if config.format == "auto" else named(config.format)
+        format = None if config.data.format == "auto" else named(config.data.format)
         workers = num_workers() if large else 1
 
         def chunks() -> Iterator[Chunk]:
             return prepared(preparation, raw_rows(path, format), workers)
 
-        settings = {name: getattr(config, name) for name in ("format", "on_error", *depends_on)}
-        name = cache_name(path, {"examples": kind.__name__, **settings}, builder) if large else None
+        settings = {name: getattr(config, name) for name in depends_on}
+        settings |= {"examples": kind.__name__, "format": config.data.format, "on_error": config.data.on_error}
+        name = cache_name(path, settings, builder) if large else None
         found = _kept(name, path, config, chunks, kind) if name else _in_memory(str(path), config, chunks, kind)
     if too_long := found.calls.dropped["too_long"]:
         log.warning("%s: dropped %d calls longer than %s (too_long).", found.name, too_long, builder.limit)
@@ -141,7 +142,7 @@ def _collect(name: str, config: TrainingConfig, chunks: Iterator[Chunk], writer:
             bar.advance(bar.task_ids[0], chunk.rows.came_in + chunk.skipped.total())
     for reason, count in skipped.items():
         found.rows.drop(reason, count)
-    if config.on_error == "stop" and bad:
+    if config.data.on_error == "stop" and bad:
         _stop_at_bad_rows(name, bad)
     if not found.rows.kept:
         raise InputError(f"{name}: no row can be trained on: {found.rows}; {found.calls}")

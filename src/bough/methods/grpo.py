@@ -13,8 +13,22 @@ from typing import TYPE_CHECKING, Self
 
 from pydantic import Field, model_validator
 
-from bough.config.online import OnlineConfig
-from bough.config.training import OF_FILES, TrainingConfig, learning_rate_field
+from bough.config.online import (
+    HeldOutTasksConfig,
+    OnlineEnvironmentConfig,
+    OnlineSamplingConfig,
+    RolloutsConfig,
+    WatchConfig,
+)
+from bough.config.rewards import REWARD_TIMEOUT, REWARDS, RewardWeights
+from bough.config.rollouts import LimitsConfig
+from bough.config.training import (
+    OF_FILES,
+    OptimizerConfig,
+    TrainingConfig,
+    TrainingDataConfig,
+    learning_rate_field,
+)
 from bough.errors import InputError, RowError
 from bough.formats.base import Sample
 from bough.methods.advantages import Level, StepFormula, call_advantages
@@ -34,15 +48,34 @@ if TYPE_CHECKING:
 OF_EXAMPLES = ("reward", "normalise", "advantage", "step_formula", "averaging", "constant_length")
 
 
-class GRPOConfig(TrainingConfig, OnlineConfig):  # type: ignore[misc]  # pydantic's plugin and two bases
-    """Group-relative policy optimisation: on groups of attempts on file, or played in an environment while training."""
+class GroupDataConfig(TrainingDataConfig):
+    """Training data."""
 
     train_file: Path | None = Field(  # type: ignore[assignment]  # the others must have one
         None, description="groups of attempts; or give --environment to sample them"
     )
 
+
+class GRPOOptimizerConfig(OptimizerConfig):
+    """Optimizer and number of steps."""
+
     learning_rate: float = learning_rate_field(lora=1e-5, full=1e-6)
     num_epochs: float = Field(1, gt=0, description="number of passes over the data")
+
+
+class GRPOConfig(TrainingConfig):
+    """Group-relative policy optimisation: on groups of attempts on file, or played in an environment while training."""
+
+    data: GroupDataConfig = GroupDataConfig()
+    optimizer: GRPOOptimizerConfig = GRPOOptimizerConfig()
+    environment: OnlineEnvironmentConfig = OnlineEnvironmentConfig()
+    rollouts: RolloutsConfig = RolloutsConfig()
+    held_out: HeldOutTasksConfig = HeldOutTasksConfig()
+    watch: WatchConfig = WatchConfig()
+    sampling: OnlineSamplingConfig = OnlineSamplingConfig()
+    limits: LimitsConfig = LimitsConfig()
+    rewards: RewardWeights = Field({}, description=REWARDS)
+    reward_timeout_s: float = Field(60, gt=0, description=REWARD_TIMEOUT)
     reward: str | None = Field(
         None,
         description="the reward to compare by (default: the total, the only one there is, or the outcome)",
@@ -72,25 +105,25 @@ class GRPOConfig(TrainingConfig, OnlineConfig):  # type: ignore[misc]  # pydanti
     )
 
     def _in_vain(self) -> str | None:
-        if self.environment is None:
+        if self.environment.name is None:
             return super()._in_vain()
-        given = [name for name in OF_FILES if getattr(self, name)]
+        given = self._given(OF_FILES)
         if given:
             return f"{', '.join(given)} does not go with environment: it is for data on file"
-        default = type(self).model_fields["watch_kl"].default
-        if not self.use_lora and self.watch_kl != default:
+        if not self.lora.enabled and self.watch.kl != WatchConfig().kl:
             return "watch_kl needs use_lora: without an adapter no start policy is kept to measure a divergence from"
         return None
 
     @model_validator(mode="after")
     def _a_file_or_an_environment(self) -> Self:
-        if (self.train_file is None) == (self.environment is None):
+        task_file, held_out = self.environment.task_file, self.held_out
+        if (self.data.train_file is None) == (self.environment.name is None):
             raise ValueError("groups come from train_file or from an environment: give one of them")
-        if self.environment is not None and self.max_steps is None:
+        if self.environment.name is not None and self.optimizer.max_steps is None:
             raise ValueError("max_steps is required with environment: there is always another batch to play")
-        if self.eval_every and self.task_file is not None and self.eval_task_file is None:
+        if held_out.every and task_file is not None and held_out.task_file is None:
             raise ValueError("eval_every with task_file needs eval_task_file: held-out tasks must not be trained on")
-        if self.eval_task_file is not None and self.eval_task_file == self.task_file:
+        if held_out.task_file is not None and held_out.task_file == task_file:
             raise ValueError("eval_task_file is task_file: held-out tasks must not be trained on")
         return self
 
@@ -131,7 +164,7 @@ class GRPO:
     def __init__(self, config: GRPOConfig) -> None:
         self.config = config
         self.precompute_reference = config.precompute_reference
-        self.temperature = config.temperature
+        self.temperature = config.sampling.temperature
 
     def examples(self, data: Data, builder: CallBuilder) -> Examples[GroupExample]:
         """The groups as examples; groups that teach nothing are dropped and counted."""
@@ -213,7 +246,7 @@ class GRPO:
             dual_clip=config.dual_clip,
             kl_coef=config.kl_coef,
             reference_logprobs_N=start if config.kl_coef else None,
-            sampler_logprobs_N=sampler_logprobs([part.calls[0] for part in parts], old, config.temperature),
+            sampler_logprobs_N=sampler_logprobs([part.calls[0] for part in parts], old, config.sampling.temperature),
             importance_cap=config.importance_cap,
         )
 

@@ -47,7 +47,7 @@ def train_online(config: GRPOConfig) -> Trained:
         _check(config, run.processes.count)
         run.begin()
         # The start policy is kept in any case, to measure how far the policy has moved.
-        policy = run.load_policy(reference=True, temperature=config.temperature)
+        policy = run.load_policy(reference=True, temperature=config.sampling.temperature)
         method = OnlineGRPO(config)
         with (
             closing(OnlineSource(config, policy, run.template, run.folder)) as source,
@@ -63,7 +63,7 @@ def train_online(config: GRPOConfig) -> Trained:
 def _check(config: GRPOConfig, num_processes: int) -> None:
     if num_processes > 1:
         raise InputError("--environment plays in one process only; leave out accelerate launch")
-    if config.kl_coef and not config.use_lora:
+    if config.kl_coef and not config.lora.enabled:
         raise InputError("--kl-coef with --environment needs an adapter: without --use-lora no start policy is kept")
-    if config.watch and not config.use_lora:
+    if config.watch and not config.lora.enabled:
         log.warning("--watch-kl is off: without --use-lora no start policy is kept to measure a divergence from.")

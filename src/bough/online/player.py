@@ -14,7 +14,6 @@ from typing import Any
 import torch
 
 from bough.calls.template import ChatTemplate
-from bough.config.sampling import SamplingConfig
 from bough.engines.chat import TemplateEngine
 from bough.engines.local.draw import cuts
 from bough.engines.local.engine import LocalEngine
@@ -68,23 +67,25 @@ class Player:
     """The sampler over the policy in training. Call `renew` when the weights have changed."""
 
     def __init__(self, config: GRPOConfig, policy: Policy, template: ChatTemplate) -> None:
-        assert config.environment is not None
+        assert config.environment.name is not None
         self.config, self.policy = config, policy
-        self.environment_class = configured(find(config.environment), config.options)
+        self.environment_class = configured(find(config.environment.name), config.environment.options)
         self.rubric = Rubric(config.rewards, timeout_s=config.reward_timeout_s) if config.rewards else None
         self.reward = config.reward or ("total" if self.rubric else None)
-        self._tokens = LocalEngine.of(policy, tokenizer=template.tokenizer, max_length=config.max_length)
+        self._tokens = LocalEngine.of(policy, tokenizer=template.tokenizer, max_length=config.calls.max_length)
         self._engines = {
-            temperature: TemplateEngine(self._tokens, template, _sampling(config, temperature))
-            for temperature in {config.temperature, config.eval_temperature}
+            temperature: TemplateEngine(
+                self._tokens, template, config.sampling.model_copy(update={"temperature": temperature})
+            )
+            for temperature in {config.sampling.temperature, config.held_out.temperature}
         }
-        if cuts(_sampling(config, config.temperature)):
+        if cuts(config.sampling):
             log.warning(
                 "top_p, top_k or min_p limit which tokens are sampled, but the loss uses the probabilities over all "
                 "tokens: training is slightly off-policy."
             )
         self._loop = LoopRunner()
-        self._tasks = self._all_tasks(config.split, config.task_file)
+        self._tasks = self._all_tasks(config.environment.split, config.environment.task_file)
         self._known: list[Task] = []
 
     def renew(self, step: int) -> None:
@@ -108,7 +109,8 @@ class Player:
 
     def groups(self, tasks: Sequence[Task], seed: int) -> Played:
         """Attempts at each task with the weights as they are, scored."""
-        records, lost = self._play(attempts(tasks, self.config.group_size, seed), self.config.temperature)
+        wanted = attempts(tasks, self.config.rollouts.group_size, seed)
+        records, lost = self._play(wanted, self.config.sampling.temperature)
         if self.rubric is not None:
             records = self.rubric.score_all(records)
         by_task = [(task, [record for record in records if record.task.id == task.id]) for task in tasks]
@@ -117,8 +119,9 @@ class Player:
 
     def held_out(self) -> dict[str, Any]:
         """Success on tasks that are never trained on. Raises LostError if no episode could be finished."""
-        tasks = islice(self._all_tasks(self.config.eval_split, self.config.eval_task_file), self.config.eval_tasks)
-        records, lost = self._play(attempts(tasks, 1, self.config.seed), self.config.eval_temperature)
+        held_out = self.config.held_out
+        tasks = islice(self._all_tasks(held_out.split, held_out.task_file), held_out.tasks)
+        records, lost = self._play(attempts(tasks, 1, self.config.seed), held_out.temperature)
         if lost and not records:
             raise LostError(Played(lost=_sentences(lost)))
         known = [record.success for record in records if record.success is not None]
@@ -169,7 +172,7 @@ class Player:
             tally = await collect(
                 self.environment_class, ModelAgent(self._engines[temperature]), order,
                 lambda record, _: kept.append(record),
-                limits=config, concurrency=config.concurrency, retries=config.retries,
+                limits=config.limits, concurrency=config.rollouts.concurrency, retries=config.rollouts.retries,
             )  # fmt: skip
             return tally.lost
 
@@ -181,13 +184,8 @@ class Player:
         return sorted(kept, key=lambda record: place[record.id]), lost
 
     def _all_tasks(self, split: str, file: Path | None) -> Iterator[Task]:
-        config = self.config
-        return tasks_of(self.environment_class, options=config.options, split=split, task_file=file, seed=config.seed)
-
-
-def _sampling(config: GRPOConfig, temperature: float) -> SamplingConfig:
-    values = {name: getattr(config, name) for name in SamplingConfig.model_fields}
-    return SamplingConfig(**{**values, "temperature": temperature})
+        options, seed = self.config.environment.options, self.config.seed
+        return tasks_of(self.environment_class, options=options, split=split, task_file=file, seed=seed)
 
 
 def _sentences(lost: dict[str, str]) -> list[str]:

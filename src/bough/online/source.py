@@ -50,17 +50,17 @@ class OnlineSource:
     """
 
     def __init__(self, config: GRPOConfig, policy: Policy, template: ChatTemplate, run: RunDir) -> None:
-        assert config.max_steps is not None  # the settings require it
+        assert config.optimizer.max_steps is not None  # the settings require it
         self._stamper = Stamper(config, policy.model)
         self.player = Player(config, policy, template)
-        self.config, self.policy, self.num_steps = config, policy, config.max_steps
+        self.config, self.policy, self.num_steps = config, policy, config.optimizer.max_steps
         self._method = GRPO(config.model_copy(update={"reward": self.player.reward}))
         self.groups, self.calls, self.episodes = Ledger("groups"), Ledger("calls"), Ledger("episodes")
-        self._builder = CallBuilder(template, max_length=config.max_length, stride=config.stride)
-        self._watch = Watch(config)
+        self._builder = CallBuilder(template, max_length=config.calls.max_length, stride=config.calls.stride)
+        self._watch = Watch(config.watch)
         self._folder = run.rollouts
-        self._size = config.batch_size * config.gradient_accumulation_steps
-        self._updates = config.updates * config.passes
+        self._size = config.optimizer.batch_size * config.optimizer.gradient_accumulation_steps
+        self._updates = config.rollouts.updates * config.rollouts.passes
         self._drawn = 0  # tasks so far
         self._number = -1
         self._learning = 0  # the number of the stamp of the batch that is trained on
@@ -163,7 +163,7 @@ class OnlineSource:
     def _draw(self) -> tuple[list[tuple[Group, GroupExample]], Played]:
         """Groups that teach something, as recorded and as examples, and all that was played for them."""
         config, taught, played = self.config, list[tuple[Group, GroupExample]](), Played()
-        budget = int(self._size * config.resample)
+        budget = int(self._size * config.rollouts.resample)
         while budget > 0 and len(taught) < self._size:
             count = min(self._size - len(taught), budget)
             tasks = self.player.tasks(self._drawn, count)
@@ -234,12 +234,12 @@ class OnlineSource:
 
     @torch.no_grad()
     def _logprobs(self, calls: list[Call]) -> Tensor:
-        return torch.cat(self.policy.logprobs(calls, budget=self.config.tokens_per_pass)).cpu()
+        return torch.cat(self.policy.logprobs(calls, budget=self.config.machine.tokens_per_pass)).cpu()
 
     def _mini_batches(self, examples: list[GroupExample], number: int) -> Iterator[list[GroupExample]]:
         rng = random.Random(f"{self.config.seed} {number}")  # noqa: S311  no secret
-        count = self.config.updates
-        for _ in range(self.config.passes):
+        count = self.config.rollouts.updates
+        for _ in range(self.config.rollouts.passes):
             shuffled = rng.sample(examples, len(examples)) if count > 1 else examples
             # Fewer groups than updates: the same ones again rather than a step without any.
             yield from [shuffled[i::count] or [shuffled[i % len(shuffled)]] for i in range(count)]
@@ -249,7 +249,7 @@ class OnlineSource:
         values = self.player.numbers(groups, played.groups)
         for ledger in (self.groups, self.episodes):
             values |= {f"{ledger.item}_{reason}": count for reason, count in ledger.dropped.items()}
-        if self.config.eval_every and number % self.config.eval_every == 0:
+        if self.config.held_out.every and number % self.config.held_out.every == 0:
             values |= self.player.held_out()
         return values | {"tasks_drawn": self._drawn}
 

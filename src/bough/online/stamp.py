@@ -15,16 +15,17 @@ import torch
 from torch import Tensor, nn
 
 from bough.config.online import WatchConfig
-from bough.config.training import KeepingConfig, MachineConfig, OptimizerConfig
+from bough.config.parts import leaves
+from bough.config.training import CheckpointsConfig, MachineConfig, OptimizerConfig, TrackingConfig
 from bough.digest import text_digest
 from bough.methods.grpo import GRPOConfig
 
 # Settings that decide how a batch is trained on, but not what is in it.
 FREE = {
-    *KeepingConfig.model_fields,
-    *OptimizerConfig.model_fields.keys() - {"batch_size", "gradient_accumulation_steps", "seed"},
-    *MachineConfig.model_fields.keys() - {"bf16", "fp16"},
-    *(name for name in WatchConfig.model_fields if name.startswith("watch")),
+    *("output_dir", "resume", "overwrite", *leaves(CheckpointsConfig), *leaves(TrackingConfig)),
+    *leaves(OptimizerConfig).keys() - {"batch_size", "gradient_accumulation_steps"},
+    *leaves(MachineConfig).keys() - {"bf16", "fp16"},
+    *leaves(WatchConfig),
     *("adapter", "merge_lora", "lora_dropout"),  # the weights are compared themselves
     *("updates", "passes", "concurrency", "retries"),
     *("clip_low", "clip_high", "dual_clip", "kl_coef", "importance_cap", "averaging", "constant_length"),
@@ -62,8 +63,9 @@ class Stamper:
 
 def settings_digest(config: GRPOConfig) -> str:
     """A digest of the settings that matter for a batch; of a file that they name, what is in it."""
-    values = config.model_dump(mode="json", exclude=FREE)
-    files = {name: path for name in values if isinstance(path := getattr(config, name), Path) and path.is_file()}
+    values = {name: value for name, value in config.flat_dump().items() if name not in FREE}
+    settings = leaves(GRPOConfig)
+    files = {name: path for name in values if isinstance(path := settings[name].of(config), Path) and path.is_file()}
     values |= {name: _hash(path.read_bytes()) for name, path in files.items()}
     return _hash(json.dumps(values, sort_keys=True).encode())
 

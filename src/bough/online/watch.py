@@ -31,8 +31,8 @@ class Watch:
             self.held_out.append((float(success), self._now("reward") or 0.0))
 
     def alarm(self) -> str | None:
-        if not self.config.watch or len(self.batches) < FIRST + LAST:
-            return self._fallen() if self.config.watch else None
+        if not self.config.enabled or len(self.batches) < FIRST + LAST:
+            return self._fallen() if self.config.enabled else None
         return self._fallen() or self._drifted() or self._collapsed() or self._strayed()
 
     def _fallen(self) -> str | None:
@@ -40,7 +40,7 @@ class Watch:
             return None
         best, reward_then = max(self.held_out)
         now, reward_now = self.held_out[-1]
-        if best - now > self.config.watch_drop and reward_now > reward_then:
+        if best - now > self.config.drop and reward_now > reward_then:
             return (
                 f"held-out success fell from {best:.1%} to {now:.1%} while the reward rose from {reward_then:.3g} to "
                 f"{reward_now:.3g}: the policy may be gaming the reward"
@@ -50,19 +50,19 @@ class Watch:
     def _drifted(self) -> str | None:
         for name, what in (("reply_tokens", "tokens per reply"), ("turns", "turns per episode")):
             before, now = self._first(name), self._now(name)
-            if before and now and not 1 / self.config.watch_growth <= now / before <= self.config.watch_growth:
+            if before and now and not 1 / self.config.growth <= now / before <= self.config.growth:
                 return f"{what} went from {before:.3g} to {now:.3g}"
         return None
 
     def _collapsed(self) -> str | None:
         before, now = self._first("entropy"), self._now("entropy")
-        if before and now is not None and now < before * self.config.watch_entropy:
+        if before and now is not None and now < before * self.config.entropy:
             return f"entropy fell from {before:.3g} to {now:.3g} nats per token: the policy hardly varies any more"
         return None
 
     def _strayed(self) -> str | None:
         now = self._now("start_kl")
-        if now is not None and now > self.config.watch_kl:
+        if now is not None and now > self.config.kl:
             return f"the policy is {now:.3g} nats per token away from its start"
         return None
 

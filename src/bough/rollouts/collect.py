@@ -24,6 +24,7 @@ from bough.environments.tasks import first_tasks, tasks_of
 from bough.errors import BoughError, RowError
 from bough.rollouts.agents import Agent
 from bough.rollouts.episode import play
+from bough.rollouts.garbage import spare_what_is_loaded
 from bough.terminal import console
 from bough.types import Task, Trajectory
 
@@ -99,7 +100,11 @@ class AllLostError(BoughError):
 def wanted_tasks(environment_class: type[Environment], config: CollectConfig | EvalConfig) -> list[Task]:
     """The tasks that the settings ask for. Warns if there are fewer."""
     source = tasks_of(
-        environment_class, options=config.options, split=config.split, task_file=config.task_file, seed=config.seed
+        environment_class,
+        options=config.environment.options,
+        split=config.environment.split,
+        task_file=config.environment.task_file,
+        seed=config.seed,
     )
     tasks = first_tasks(source, config.tasks)
     if len(tasks) < config.tasks:
@@ -130,6 +135,7 @@ async def collect(
 
     The first error that is neither the environment's nor the engine's stops everything.
     """
+    spare_what_is_loaded()
     tally, begun = Tally(), time.monotonic()
     put_off: list[Attempt] = []
 

@@ -25,6 +25,7 @@ from typing import Any, BinaryIO, Self
 import yaml
 from pydantic_core import from_json
 
+from bough.config.parts import flattened
 from bough.config.rollouts import CollectConfig
 from bough.config.yaml_file import YamlFile
 from bough.digest import text_digest
@@ -53,14 +54,14 @@ class Collection:
         self.path = config.output.absolute()  # an environment may change the working directory
         self.trajectories = self.path / TRAJECTORIES
         self._new = [folder for folder in (self.path, *self.path.parents) if not folder.exists()]
-        weights = stamp(config.model, config.adapter)
+        weights = stamp(config.agent.model, config.agent.adapter)
         try:
             if self._is_ours():
                 if config.overwrite:
                     self._clear()
                 else:
                     self._agree(config)
-                    self._same_weights(config.model, weights)
+                    self._same_weights(config.agent.model, weights)
             self.path.mkdir(parents=True, exist_ok=True)
             settings = yaml.safe_dump(self._shown(config), sort_keys=False, allow_unicode=True)
             write_atomically(self.path / SETTINGS, settings)
@@ -168,7 +169,8 @@ class Collection:
 
     def _agree(self, config: CollectConfig) -> None:
         """A collection resumes only with the settings it was begun with."""
-        old, new = without_absolute(_settings(self.path / SETTINGS), self.path), self._shown(config)
+        old = without_absolute(_settings(self.path / SETTINGS), self.path)
+        new = without_absolute(config.flat_dump(), self.path)
         changed = sorted(key for key in new if key not in FREE and old.get(key) != new[key])
         if changed:
             raise InputError(
@@ -202,7 +204,7 @@ def _settings(file: Path) -> dict[str, Any]:
             raise InputError(f"{file}: the file is empty")
     except InputError as error:
         raise InputError(f"{error}; the settings of the episodes beside it are unknown: {WAY_OUT}") from None
-    return values
+    return flattened(CollectConfig, values)
 
 
 def _json(file: Path) -> Any:

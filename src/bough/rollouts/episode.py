@@ -42,6 +42,7 @@ class Episode:
     task: Task
     turns: list[Turn] = field(default_factory=list)
     start: list[Message] = field(default_factory=list)
+    messages: list[Message] = field(default_factory=list)
     tools: list[dict[str, Any]] = field(default_factory=list)
     images: list[tuple[int, bytes]] = field(default_factory=list)
     ended: bool = False
@@ -52,17 +53,11 @@ class Episode:
     # How often tools raised, by what raised where.
     raised: Counter[str] = field(default_factory=Counter)
 
-    @property
-    def messages(self) -> list[Message]:
-        messages = list(self.start)
-        for turn in self.turns:
-            messages += [turn.reply, *turn.observation]
-        return messages
-
     def begin(self, observation: Observation) -> None:
         if not observation.messages or observation.messages[-1].role == "assistant":
             raise EnvironmentFailedError("start must end with something for the agent to answer")
         self.start, self.tools = list(observation.messages), list(observation.tools)
+        self.messages += self.start
         self._look(observation)
 
     def take(self, answer: Answer, observation: Observation) -> None:
@@ -81,6 +76,7 @@ class Episode:
                 f"step returned an observation that cannot be kept: {row_error(error)}"
             ) from None
         self.turns.append(turn)
+        self.messages += [turn.reply, *turn.observation]
         self.num_prompt_tokens += answer.num_prompt_tokens
         self.num_completion_tokens += answer.num_completion_tokens
         self._look(observation)
@@ -160,7 +156,7 @@ async def _turns(episode: Episode, environment: Isolated, chat: Chat, limits: Li
         if len(episode.turns) == max_turns:
             episode.stop = "max_turns"
             break
-        answer = await chat.answer(episode.messages, episode.tools)
+        answer = await chat.answer(list(episode.messages), episode.tools)
         observation = await environment.step(answer.message)
         episode.take(answer, observation)
         if episode.stop is None:

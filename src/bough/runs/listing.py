@@ -7,8 +7,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from bough.config.base import Config
-from bough.config.yaml_file import YamlFile
 from bough.errors import InputError
 from bough.metrics import is_finite
 from bough.rundir import RunDir
@@ -16,8 +14,8 @@ from bough.runs.kinds import KINDS
 from bough.runs.numbers import numbers_of
 from bough.runs.recipe import FILE_NAME, plan, read_recipe
 from bough.runs.record import StageRecord
+from bough.runs.settings_file import NAME, read_settings
 from bough.training.metrics_file import MetricsFile
-from bough.verbs import VERBS, resolve
 
 RESULTS = "results.json"
 
@@ -66,18 +64,9 @@ def command_of(folder: Path) -> str | None:
     if (folder / RESULTS).is_file():
         return "eval"
     try:
-        keys = set(YamlFile.read(folder / "config.yaml").values)
+        return read_settings(folder / NAME)[0]
     except InputError:
         return None
-    likeness = {verb: _likeness(keys, resolve(VERBS[verb].config)) for verb in (*KINDS, "doctor")}
-    best = max(likeness, key=lambda verb: likeness[verb])
-    return best if likeness[best] > 0.5 else None
-
-
-def _likeness(keys: set[str], config: type[Config]) -> float:
-    """How alike a file's keys and a command's settings are: 1 if they are the same, also across versions above 0.5."""
-    fields = set(config.model_fields)
-    return len(keys & fields) / len(keys | fields)
 
 
 def command_run(folder: Path, command: str) -> ListedRun:

@@ -29,6 +29,7 @@ from bough.config.base import Config
 from bough.config.code_names import code_in
 from bough.config.names import RULE, is_name
 from bough.config.other_tools import translate
+from bough.config.parts import flattened, leaves, place_of
 from bough.config.yaml_file import YamlFile
 from bough.errors import InputError, did_you_mean
 from bough.runs.gate import Gate
@@ -75,6 +76,20 @@ class Planned:
     @property
     def folder(self) -> str:
         return f"{self.number:02}-{self.name}" + (f"-round-{self.round}" if self.round > 1 else "")
+
+
+def stage_config(verb: str) -> type[Config]:
+    """The class of the settings of a command that can be a stage."""
+    found: type[Config] = resolve(VERBS[verb].config)
+    return found
+
+
+def shared_settings(recipe: Recipe) -> dict[str, Any]:
+    """The recipe's `defaults` by their flat names: a command may have a setting, but not the part it is in."""
+    shared: dict[str, Any] = dict(recipe.defaults)
+    for verb in KINDS:
+        shared = flattened(stage_config(verb), shared)
+    return shared
 
 
 def find_recipe(name: str) -> Path:
@@ -216,13 +231,17 @@ def _change(values: dict[str, Any], key: str, value: JsonValue) -> str | None:
         values[first] = value
         return None
     if first == "defaults":
-        return _set(values, key, value)
+        defaults = values.get("defaults")
+        for config in map(stage_config, KINDS):
+            rest = place_of(config, defaults, rest) if isinstance(defaults, dict) else rest
+        return _set(values, f"defaults.{rest}", value)
     stages = list(_all_stages(values.get("stages")))
-    found = [settings for verb, settings in stages if first in (verb, settings.get("name"))]
+    found = [(verb, settings) for verb, settings in stages if first in (verb, settings.get("name"))]
     if not found:
         names = {str(word) for verb, settings in stages for word in (verb, settings.get("name", verb))}
         return f"{key}: there is no stage {first!r}{did_you_mean(first, sorted(names | {'defaults'}))}"
-    problems = [_set(settings, rest, value) for settings in found]
+    places = [place_of(stage_config(verb), settings, rest) if verb in KINDS else rest for verb, settings in found]
+    problems = [_set(settings, where, value) for (_, settings), where in zip(found, places, strict=True)]
     return next((f"{first}.{problem}" for problem in problems if problem), None)
 
 
@@ -241,23 +260,31 @@ def _all_stages(stages: Any) -> Iterator[tuple[str, dict[str, Any]]]:
 
 def _code_problems(values: Mapping[str, Any], changes: Mapping[str, JsonValue]) -> Iterator[str]:
     """Settings of the recipe that name code which the command line does not name."""
-    written = [one for key, value in changes.items() for one in ({key.rpartition(".")[2]: value}, value)]
-    given = {name for one in written if isinstance(one, dict) for _, name in code_in(one)}
+    given = {name for key, value in changes.items() for one in _written(key, value) for _, _, name in code_in(one)}
     defaults, stages = values.get("defaults"), values.get("stages")
     places = [("defaults", defaults)] if isinstance(defaults, dict) else []
     places += [(settings.get("name", verb), settings) for verb, settings in _all_stages(stages)]
     for place, settings in places:
-        for key, name in code_in(settings):
+        for key, setting, name in code_in(settings):
             if name not in given:
-                shown = f"{{{name}: 1}}" if key == "rewards" else name
+                shown = f"{{{name}: 1}}" if setting == "rewards" else name
                 yield f"{place}.{key} is {name!r}; --set {shlex.quote(f'{place}.{key}={shown}')}"
+
+
+def _written(key: str, value: JsonValue) -> Iterator[dict[str, Any]]:
+    """The settings that a change may mean: its last word, that inside a part, or all that it gives."""
+    *_, part, last = ["", *key.split(".")]
+    yield {last: value}
+    yield {part: {last: value}}
+    if isinstance(value, dict):
+        yield value
 
 
 def _translate(values: dict[str, Any]) -> Iterator[str]:
     """Renames other tools' keys in the training stages; yields the problems."""
     for verb, settings in _all_stages(values.get("stages")):
         if verb in KINDS and KINDS[verb].writes == "model":
-            translated, problems = translate(settings, resolve(VERBS[verb].config).model_fields)
+            translated, problems = translate(settings, leaves(stage_config(verb)))
             settings.clear()
             settings |= translated
             yield from (f"{settings.get('name', verb)}: {problem}" for problem in problems.values())

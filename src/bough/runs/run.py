@@ -9,16 +9,26 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Self
 
-from bough.config.base import Config
+from bough.config.parts import flattened, leaves, parts
 from bough.config.run import RunConfig
 from bough.disk import locked, remove, write_atomically, write_json
 from bough.errors import BoughError, InputError, did_you_mean
 from bough.runs.gate import judge
 from bough.runs.kinds import FREE, KINDS
 from bough.runs.numbers import files_of, numbers_of
-from bough.runs.recipe import FILE_NAME, Planned, Recipe, find_recipe, load_recipe, plan, read_recipe, to_yaml
+from bough.runs.recipe import (
+    FILE_NAME,
+    Planned,
+    Recipe,
+    find_recipe,
+    load_recipe,
+    plan,
+    read_recipe,
+    stage_config,
+    to_yaml,
+)
 from bough.runs.record import StageRecord, content, fingerprint
-from bough.runs.wiring import Artifacts, Wiring, config_class, evaluates_the_run, input_digests
+from bough.runs.wiring import Artifacts, Wiring, evaluates_the_run, input_digests
 from bough.tracking.recipe import RecipeTracker
 from bough.tracking.trackers import Name
 from bough.verbs import VERBS, resolve
@@ -73,8 +83,8 @@ class Run:
 
     def _shared_problems(self) -> Iterator[str]:
         """Settings under `defaults` that no command has."""
-        configs: list[type[Config]] = [resolve(VERBS[verb].config) for verb in KINDS]
-        known = {name for config in configs for name in config.model_fields}
+        configs = [stage_config(verb) for verb in KINDS]
+        known = {name for config in configs for name in (*leaves(config), *parts(config))}
         for key in self.recipe.defaults:
             if not any(config.field_name(key) in known for config in configs):
                 yield f"defaults.{key}: no stage has such a setting{did_you_mean(key, sorted(known))}"
@@ -93,7 +103,7 @@ class Run:
         """Every stage with the settings it would run with, without those at their defaults."""
         artifacts = Artifacts(self.recipe.model)
         for stage in self.stages:
-            yield stage, self.wiring.config(stage, artifacts).model_dump(mode="json", exclude_unset=True)
+            yield stage, self.wiring.config(stage, artifacts).flat_dump(exclude_unset=True)
             self.wiring.add(stage, artifacts)
 
     def play(self, notify: Notify) -> None:
@@ -146,7 +156,7 @@ class Run:
             raise InputError(f"{folder} is a link; a run writes and deletes only inside its own folder")
         config = self.wiring.config(stage, artifacts)
         inputs = input_digests(kind, config)
-        settings = {key: value for key, value in config.model_dump(mode="json").items() if key not in FREE}
+        settings = {key: value for key, value in config.flat_dump().items() if key not in FREE}
         for name in inputs:  # the content of an input counts, not its path
             settings.pop(name, None)
         record = StageRecord(stage.verb, stage.name, stage.round, fingerprint(stage.verb, settings, inputs), inputs)
@@ -231,7 +241,7 @@ def _only_started(folder: Path, recipe: Recipe) -> bool:
 
 def _output_problems(stage: Planned) -> Iterator[str]:
     """A stage writes into its own folder: any other does not belong to the run and could be overwritten."""
-    if KINDS[stage.verb].output in map(config_class(stage).field_name, stage.settings):
+    if KINDS[stage.verb].output in flattened(stage_config(stage.verb), stage.settings):
         yield f"{stage.place}: {KINDS[stage.verb].output} is set by the run, which gives each stage a folder; remove it"
 
 

@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from bough.config.base import Config
+from bough.config.parts import flattened, leaves, parts
 from bough.errors import InputError, did_you_mean
 from bough.rundir import RunDir
 from bough.runs.kinds import KINDS, Kind
-from bough.runs.recipe import Planned, Recipe
+from bough.runs.recipe import Planned, Recipe, shared_settings, stage_config
 from bough.runs.record import content
 from bough.tracking.trackers import Name
-from bough.verbs import VERBS, resolve
 
 
 @dataclass
@@ -40,11 +40,11 @@ class Wiring:
     def config(self, stage: Planned, artifacts: Artifacts) -> Config:
         """The settings of a stage: its own first, then the recipe's and what earlier stages have made."""
         kind, folder = KINDS[stage.verb], self.folder / stage.folder
-        config = config_class(stage)
-        own = {config.field_name(key): value for key, value in stage.settings.items()}
+        config = stage_config(stage.verb)
+        own = flattened(config, stage.settings)
         if kind.writes == "evaluation" and "eval_file" in own:  # measures a file, needs no environment
             return config(**{"model": artifacts.model, kind.output: folder / kind.artefact} | own)
-        values: dict[str, Any] = {config.field_name(key): value for key, value in self.recipe.defaults.items()}
+        values: dict[str, Any] = flattened(config, shared_settings(self.recipe))
         # Every round plays other tasks, but all rounds are evaluated on the same tasks.
         later = 0 if kind.writes == "evaluation" else stage.round - 1
         values |= {"model": artifacts.model, "seed": self.recipe.seed + later}
@@ -52,7 +52,7 @@ class Wiring:
         if kind.resumes:
             values["resume"] = RunDir(folder).used
         values |= {"report_to": list(self.report_to)}
-        values = {key: value for key, value in values.items() if key in config.model_fields} | own
+        values = {key: value for key, value in values.items() if key in leaves(config) or key in parts(config)} | own
         if kind.reads and kind.file not in own:
             sources = self._sources(stage, kind, artifacts)
             if sources[1:]:
@@ -82,23 +82,16 @@ class Wiring:
         return [artifacts.newest[kind.reads]] if kind.reads in artifacts.newest else []
 
 
-def config_class(stage: Planned) -> type[Config]:
-    """The class of a stage's settings."""
-    found: type[Config] = resolve(VERBS[stage.verb].config)
-    return found
-
-
 def evaluates_the_run(stage: Planned) -> bool:
     """Whether the stage evaluates the run's own model in the environment, not another model or a file."""
     if stage.verb not in KINDS or KINDS[stage.verb].writes != "evaluation":
         return False
-    own = {config_class(stage).field_name(key) for key in stage.settings}
-    return not own & {"model", "eval_file"}
+    return not flattened(stage_config(stage.verb), stage.settings).keys() & {"model", "eval_file"}
 
 
 def input_digests(kind: Kind, config: Config) -> dict[str, str]:
     """Every input by its setting, as a digest of its content."""
-    values = config.model_dump()
+    values = config.flat_dump()
     inputs = {}
     for name in filter(None, ("model", "adapter", "task_file", "eval_file", kind.file, "also")):
         value = values.get(name)

@@ -38,46 +38,50 @@ def load_policy(
     actor = start
     if resumed:
         log.warning("Resuming from step %d.", resumed.step)
-        name, actor = (name, resumed.weights) if config.use_lora else (str(resumed.weights), None)
+        name, actor = (name, resumed.weights) if config.lora.enabled else (str(resumed.weights), None)
     torch.manual_seed(config.seed)  # a new adapter is drawn at random
     device = processes.device
     _check_machine(config, device)
     autocast = precision(config, device)
     # Frozen weights may be in the type they are computed with; in trained ones small steps must not round to nothing.
-    dtype = autocast if autocast and config.use_lora else torch.float32
+    dtype = autocast if autocast and config.lora.enabled else torch.float32
     # A model that is sharded may be too large for one GPU until it is.
-    place = torch.device("cpu") if config.shard else device
-    model = load_model(name, dtype=dtype, device=place, quantize=config.qlora)
-    if config.gradient_checkpointing:
+    place = torch.device("cpu") if config.machine.shard else device
+    model = load_model(name, dtype=dtype, device=place, quantize=config.lora.qlora)
+    if config.machine.gradient_checkpointing:
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
     if actor is None:
-        model = add_actor(model, lora(config)) if config.use_lora else model
-    elif resumed or not config.merge_lora:
-        model = load_actor(model, actor, dropout=config.lora_dropout)
+        model = add_actor(model, lora(config.lora)) if config.lora.enabled else model
+    elif resumed or not config.lora.merge:
+        model = load_actor(model, actor, dropout=config.lora.dropout)
     else:
-        model = grow(model, actor, lora(config))
+        model = grow(model, actor, lora(config.lora))
     if reference and start:
         add_reference(model, start)
-    policy = Policy(model, attention=config.attention, autocast=autocast, compile=config.compile, device=device)
+    policy = Policy(
+        model, attention=config.machine.attention, autocast=autocast, compile=config.machine.compile, device=device
+    )
     policy.temperature = temperature
-    if config.shard:
+    if config.machine.shard:
         policy.shard(device)
     return policy
 
 
 def _check_machine(config: TrainingConfig, device: torch.device) -> None:
     """InputError that lists all settings that do not go with the machine or with each other."""
-    together = [f"--{name}" for name in ("qlora", "compile") if getattr(config, name)]
-    together += [f"--optimizer {config.optimizer}"] if config.optimizer != "adamw" else []
-    problems = [f"--shard does not go with {name}" for name in together if config.shard]
-    if config.shard and not torch.distributed.is_initialized():
+    machine = config.machine
+    together = ["--qlora"] if config.lora.qlora else []
+    together += ["--compile"] if machine.compile else []
+    together += [f"--optimizer {config.optimizer.name}"] if config.optimizer.name != "adamw" else []
+    problems = [f"--shard does not go with {name}" for name in together if machine.shard]
+    if machine.shard and not torch.distributed.is_initialized():
         problems.append("--shard needs several processes: accelerate launch --num_processes 2 -m bough …")
-    if config.fp16 and config.bf16:
+    if machine.fp16 and machine.bf16:
         problems.append("--fp16 and --bf16 exclude each other")
     problems += [
         f"--{name} needs a CUDA device; this is {device.type}"
-        for name in ("compile", "fp16")
-        if getattr(config, name) and device.type != "cuda"
+        for name, given in (("compile", machine.compile), ("fp16", machine.fp16))
+        if given and device.type != "cuda"
     ]
     if problems:
         raise InputError("these settings cannot be used here:", problems)
@@ -85,7 +89,7 @@ def _check_machine(config: TrainingConfig, device: torch.device) -> None:
 
 def precision(config: TrainingConfig, device: torch.device) -> torch.dtype | None:
     """The type that matrix products are computed in, None for float32."""
-    if config.fp16:
+    if config.machine.fp16:
         return torch.float16
-    bf16 = device.type == "cuda" if config.bf16 is None else config.bf16
+    bf16 = device.type == "cuda" if config.machine.bf16 is None else config.machine.bf16
     return torch.bfloat16 if bf16 else None

@@ -64,12 +64,12 @@ class Trainer:
         self.config, self.run, self.save, self.report = config, run, save, report
         self.processes = processes or Processes()
         self.reference = Reference(policy) if method.needs_reference else None
-        self.gradients = BatchGradients(policy, method, self.reference, self.processes, share=config.share)
+        self.gradients = BatchGradients(policy, method, self.reference, self.processes, share=config.machine.share)
         self.updater = Updater(policy, config)
         self.optimizer, self.scaler = self.updater.optimizer, self.updater.scaler
         self.writer = CheckpointWriter()
-        self.packer = Packer(source, policy, method, self.processes, share=config.share)
-        self.counters = Counters(token_budget=config.tokens_per_pass, budget=config.tokens_per_pass)
+        self.packer = Packer(source, policy, method, self.processes, share=config.machine.share)
+        self.counters = Counters(token_budget=config.machine.tokens_per_pass, budget=config.machine.tokens_per_pass)
 
     def train(self, resume: checkpoint.Checkpoint | None = None, *, same_held_out: bool = True) -> Counters:
         """Runs the plan from its beginning or from a checkpoint (whose weights the policy must have).
@@ -95,13 +95,13 @@ class Trainer:
                 break
             values = self._step(batch)
             self.writer.check()
-            if metrics and (batch.values or self._due(self.config.logging_steps)):
+            if metrics and (batch.values or self._due(self.config.tracking.logging_steps)):
                 metrics.append(values)
             if self.held_out and self._evaluation_due():
                 measured = self._evaluate()
                 if metrics:
                     metrics.append(measured)
-            if self._due(self.config.save_steps) or self._out_of_patience():
+            if self._due(self.config.checkpoints.save_steps) or self._out_of_patience():
                 self._save_checkpoint()
         if self._out_of_patience():
             log.warning(
@@ -114,9 +114,9 @@ class Trainer:
 
     def _restore(self, resume: checkpoint.Checkpoint) -> None:
         self.counters = resume.restore(self.optimizer, rank=self.processes.rank, count=self.processes.count)
-        if self.counters.token_budget != self.config.tokens_per_pass:
+        if self.counters.token_budget != self.config.machine.tokens_per_pass:
             # A budget that memory forced stays until the settings ask for another.
-            self.counters.token_budget = self.counters.budget = self.config.tokens_per_pass
+            self.counters.token_budget = self.counters.budget = self.config.machine.tokens_per_pass
         try:
             self.scaler.load_state_dict(self.counters.loss_scale or self.scaler.state_dict())
         except KeyError as error:
@@ -189,7 +189,7 @@ class Trainer:
         found = self.gradients.measure(self.processes.share(list(self.held_out)), self.counters)
         loss, metrics = found.loss, found.metrics
         self.policy.train()
-        if self.counters.count_evaluation(loss) and self.config.save_best_model:
+        if self.counters.count_evaluation(loss) and self.config.checkpoints.save_best_model:
             self._save_weights(self.run.best)
         values: Values = {"step": self.counters.step, "eval_loss": loss}
         values |= {f"eval_{name}": mean.value for name, mean in metrics.items()}
@@ -210,12 +210,12 @@ class Trainer:
         return self.counters.step % every == 0 or self.counters.step == len(self.source)
 
     def _evaluation_due(self) -> bool:
-        if self.config.eval_steps:
-            return self._due(self.config.eval_steps)
+        if self.config.checkpoints.eval_steps:
+            return self._due(self.config.checkpoints.eval_steps)
         return self.source.ends_epoch(self.counters.step - 1) or self.counters.step == len(self.source)
 
     def _out_of_patience(self) -> bool:
-        patience = self.config.early_stopping_patience
+        patience = self.config.checkpoints.early_stopping_patience
         return patience is not None and self.counters.evaluations_without_gain >= patience
 
     def _save_checkpoint(self) -> None:
@@ -225,7 +225,7 @@ class Trainer:
         randomness = self.processes.gather([checkpoint.random_state()])
         if self.processes.first:
             self.writer.wait()  # no two copies of all weights
-            counters, keep = deepcopy(self.counters), self.config.save_total_limit
+            counters, keep = deepcopy(self.counters), self.config.checkpoints.save_total_limit
             copy = snapshot(weights)
             state = OptimizerState(snapshot(optimizer.tensors), optimizer.numbers)
             self.writer.begin(

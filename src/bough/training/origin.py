@@ -9,8 +9,8 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
+from bough.config.parts import flattened
 from bough.config.training import TrainingConfig
 from bough.config.yaml_file import YamlFile
 from bough.disk import write_json
@@ -66,7 +66,7 @@ class Origin:
             found.append(f"the start adapter {start or 'none'} is not the one the run began with, or has changed since")
         if self.examples != before.examples:
             found.append(
-                f"the examples of {config.train_file} are not those the run began with: the file or a setting "
+                f"the examples of {config.data.train_file} are not those the run began with: the file or a setting "
                 "that they depend on (--model, --chat-template, --max-length, --format) has changed"
             )
         return found
@@ -83,7 +83,7 @@ def start_of(weights: Path) -> Path | None:
     before = Origin.read(run).adapter
     if before is None:
         return None
-    settings: dict[str, Any] = YamlFile.read(run.config).values
+    settings = flattened(TrainingConfig, YamlFile.read(run.config).values)
     written = settings.get("adapter") or str(settings.get("model"))
     for start in candidates(written, run.path):
         if start.is_dir() and folder_digest(start) == before:

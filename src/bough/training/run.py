@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from bough import bit_exact
+from bough.config.parts import flattened
 from bough.config.training import TrainingConfig
 from bough.config.yaml_file import YamlFile
 from bough.disk import write_json
@@ -61,8 +62,8 @@ def train(
     config: TrainingConfig, method: Method[Any], data: Data | None = None, held_out: Data | None = None
 ) -> Trained:
     """Trains a policy on data: `train_file` and `eval_file` of the settings, or the files or records given here."""
-    data = config.train_file if data is None else data
-    held_out = config.eval_file if held_out is None else held_out
+    data = config.data.train_file if data is None else data
+    held_out = config.data.eval_file if held_out is None else held_out
     with opened(config) as run:
         training = method.examples(data, run.builder)
         evaluation = method.examples(held_out, run.builder) if held_out is not None else Examples[Any]()
@@ -98,13 +99,17 @@ class Run(Generic[C]):
         if self.resumed and processes.device.type == "cpu":
             bit_exact.warn_if_runs_differ()
         self.start, self.config = start_adapter(config)
-        if config.token_budget is None:
-            budget = _budget_before(folder, self.resumed) or choose_budget(self.config, processes)
-            self.config = self.config.model_copy(update={"token_budget": budget})
+        if config.machine.token_budget is None:
+            budget = _budget_before(folder, self.config, self.resumed) or choose_budget(self.config, processes)
+            machine = self.config.machine.model_copy(update={"token_budget": budget})
+            self.config = self.config.model_copy(update={"machine": machine})
         if processes.first and config.resume and folder.config.exists():
             _report_changes(folder, self.config, self.resumed)
         self.builder = load_call_builder(
-            self.config.model, config.chat_template, max_length=config.max_length, stride=config.stride
+            self.config.model,
+            config.calls.chat_template,
+            max_length=config.calls.max_length,
+            stride=config.calls.stride,
         )
         self.template = self.builder.template
         self.same_held_out = True
@@ -140,10 +145,10 @@ class Run(Generic[C]):
     ) -> Iterator[Trainer]:
         """The training loop, with progress and trackers open around it. `ledgers` are shown before the first step."""
         first, config = self.processes.first, self.config
-        names = config.report_to if first else []
-        settings = self.folder.recorded(config.model_dump(mode="json"))
+        names = config.tracking.report_to if first else []
+        settings = self.folder.recorded(config.flat_dump())
         with (
-            Trackers(names, self.folder.path, config.wandb_project, settings) as trackers,
+            Trackers(names, self.folder.path, config.tracking.wandb_project, settings) as trackers,
             TrainingProgress() as progress,
         ):
 
@@ -167,11 +172,11 @@ class Run(Generic[C]):
             return
         calls = [call for example in [*examples, *trainer.held_out] for call in example.calls]
         computed_in = precision(config, self.processes.device)
-        name = f"{self.origin.model}|{self.origin.adapter}|{computed_in}|{config.qlora}"
+        name = f"{self.origin.model}|{self.origin.adapter}|{computed_in}|{config.lora.qlora}"
         reload: Callable[[], Policy] | None = None
-        if self.resumed and not config.use_lora:
+        if self.resumed and not config.lora.enabled:
             reload = partial(self._initial_policy, method.temperature)
-        trainer.reference.compute(calls, config.tokens_per_pass, self.folder.cache, name, start=reload)
+        trainer.reference.compute(calls, config.machine.tokens_per_pass, self.folder.cache, name, start=reload)
 
     def finish(self, counters: Counters, ledgers: list[dict[str, Any]]) -> Trained:
         """Writes the ledgers and the report."""
@@ -202,7 +207,7 @@ class Run(Generic[C]):
 
 
 def _computes_reference(method: Method[Any], config: TrainingConfig) -> bool:
-    return method.needs_reference and (not config.use_lora or method.precompute_reference)
+    return method.needs_reference and (not config.lora.enabled or method.precompute_reference)
 
 
 def _make_room(folder: RunDir, config: TrainingConfig) -> None:
@@ -228,16 +233,18 @@ def _newest_checkpoint(folder: RunDir, config: TrainingConfig) -> Checkpoint | N
     return found[-1]
 
 
-def _budget_before(folder: RunDir, resumed: Checkpoint | None) -> int | None:
+def _budget_before(folder: RunDir, config: TrainingConfig, resumed: Checkpoint | None) -> int | None:
     """The token budget that was chosen when a resumed run began: it decides what is computed together."""
-    before = YamlFile.read(folder.config).values.get("token_budget") if resumed and folder.config.exists() else None
+    if not resumed or not folder.config.exists():
+        return None
+    before = flattened(type(config), YamlFile.read(folder.config).values).get("token_budget")
     return before if isinstance(before, int) else None
 
 
 def _report_changes(folder: RunDir, config: TrainingConfig, resumed: Checkpoint | None) -> None:
     """A run may resume with other settings, but not silently."""
-    before = folder.recorded(YamlFile.read(folder.config).values)
-    now = folder.recorded(config.model_dump(mode="json"))
+    before = folder.recorded(flattened(type(config), YamlFile.read(folder.config).values))
+    now = folder.recorded(config.flat_dump())
     changed = {
         k: f"{k} {before[k]} → {v}"
         for k, v in now.items()

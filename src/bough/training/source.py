@@ -82,14 +82,14 @@ class PlannedSource:
     def restore(self, levels: Sequence[int]) -> None:
         config = self.config
         curriculum = Curriculum(
-            config.curriculum_start_ratio, config.curriculum_warmup_epochs, config.curriculum_success
+            config.curriculum.start_ratio, config.curriculum.warmup_epochs, config.curriculum.success
         )
         self.plan = Plan(
             *_columns(self.examples),
-            batch_size=config.batch_size * config.gradient_accumulation_steps,
-            num_epochs=config.num_epochs,
-            max_steps=config.max_steps,
-            curriculum=curriculum if config.curriculum else None,
+            batch_size=config.optimizer.batch_size * config.optimizer.gradient_accumulation_steps,
+            num_epochs=config.optimizer.num_epochs,
+            max_steps=config.optimizer.max_steps,
+            curriculum=curriculum if config.curriculum.enabled else None,
             seed=config.seed,
             levels=levels,
         )
@@ -112,7 +112,7 @@ class PlannedSource:
         return self.plan.ends_epoch(step)
 
     def end_epoch(self, success: float) -> None:
-        if self.config.curriculum_success is not None:
+        if self.config.curriculum.success is not None:
             self.plan.end_epoch(success)
 
 

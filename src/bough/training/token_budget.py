@@ -84,16 +84,16 @@ def choose_budget(config: TrainingConfig, processes: Processes) -> int:
         return BUDGET_ON_CPU
     shape = Shape.of(load_outline(base_and_adapter(config.model)[0]))
     free, _ = torch.cuda.mem_get_info(processes.device)
-    if config.use_lora:
-        weight = FROZEN_4BIT if config.qlora else FROZEN
+    if config.lora.enabled:
+        weight = FROZEN_4BIT if config.lora.qlora else FROZEN
     else:
-        weight = TRAINED if config.optimizer == "adamw" else TRAINED_8BIT
+        weight = TRAINED if config.optimizer.name == "adamw" else TRAINED_8BIT
     found = budget_for(
         shape,
         free,
-        lora_r=config.lora_r if config.use_lora else None,
-        weight_bytes=weight / (processes.count if config.shard else 1),
-        gradient_checkpointing=config.gradient_checkpointing,
+        lora_r=config.lora.r if config.lora.enabled else None,
+        weight_bytes=weight / (processes.count if config.machine.shard else 1),
+        gradient_checkpointing=config.machine.gradient_checkpointing,
         share=SHARE_ONLINE if getattr(config, "environment", None) else SHARE,
     )
     found = min(processes.gather([found]))  # one number in the run's settings

@@ -17,13 +17,13 @@ class Updater:
         self.config = config
         self.optimizer = make_optimizer(
             policy.named_parameters(),
-            kind=config.optimizer,
-            learning_rate=config.learning_rate,
-            weight_decay=config.weight_decay,
+            kind=config.optimizer.name,
+            learning_rate=config.optimizer.learning_rate,
+            weight_decay=config.optimizer.weight_decay,
         )
         self._trained = [parameter for parameter in policy.parameters() if parameter.requires_grad]
         # Gradients too small for float16 are scaled into its range; where they overflow, the step is skipped.
-        self.scaler = torch.amp.GradScaler(policy.device.type, enabled=config.fp16)
+        self.scaler = torch.amp.GradScaler(policy.device.type, enabled=config.machine.fp16)
         self.scaler.scale(torch.zeros((), device=policy.device))  # until then it has no scale
 
     def set_learning_rate(self, step: int, num_steps: int) -> float:
@@ -32,9 +32,9 @@ class Updater:
         rate = learning_rate(
             step,
             num_steps,
-            peak=config.learning_rate,
-            warmup_ratio=config.warmup_ratio,
-            decay=config.lr_scheduler,
+            peak=config.optimizer.learning_rate,
+            warmup_ratio=config.optimizer.warmup_ratio,
+            decay=config.optimizer.lr_scheduler,
         )
         for group in self.optimizer.param_groups:
             group["lr"] = rate
@@ -43,7 +43,7 @@ class Updater:
     def clip(self) -> float:
         """Clips the gradients, unscaled first; returns the norm that they had, the same number in every process."""
         self.scaler.unscale_(self.optimizer)
-        return float(whole(torch.nn.utils.clip_grad_norm_(self._trained, self.config.max_grad_norm)))
+        return float(whole(torch.nn.utils.clip_grad_norm_(self._trained, self.config.optimizer.max_grad_norm)))
 
     def apply(self) -> bool:
         """Changes the weights by their gradients; False where those overflow in float16, and nothing was changed."""

@@ -39,7 +39,7 @@ def convert(
         bad += problem.reason != "torn"  # a line cut off by a crash never stops the reading
         on_problem(problem)
 
-    reader = Reader(config.file, format=config.format, on_error="skip", on_problem=report)
+    reader = Reader(config.source.file, format=config.source.format, on_error="skip", on_problem=report)
     with replacing(config.output) as path, Writer(path, format=target, batch=1024) as writer:
         for sample in each(reader):
             try:

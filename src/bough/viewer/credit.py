@@ -12,10 +12,11 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from bough.config.yaml_file import YamlFile
+from bough.config.parts import leaves
 from bough.errors import BoughError, InputError, RowError
 from bough.methods.advantages import group_advantages
 from bough.rewards.score import score
+from bough.runs.settings_file import read_settings
 from bough.types import Group, Trajectory
 from bough.viewer.index import Index
 
@@ -82,7 +83,7 @@ def stage_settings(index: Index, folder: str) -> dict[str, Any]:
 @lru_cache(maxsize=256)
 def _settings(file: Path, mtime: int, size: int) -> dict[str, Any]:  # noqa: ARG001  a file that changed is another
     try:
-        return YamlFile.read(file).values
+        return read_settings(file)[1]
     except InputError:
         return {}
 
@@ -99,7 +100,7 @@ def _is(named: str, path: Path, root: Path, folder: str) -> bool:
 def _as_trained(group: Group, settings: dict[str, Any]) -> list[list[float | None]] | None:
     from bough.methods.grpo import GRPO, GRPOConfig
 
-    known = {key: value for key, value in settings.items() if key in GRPOConfig.model_fields}
+    known = {key: value for key, value in settings.items() if key in leaves(GRPOConfig)}
     try:
         return GRPO(GRPOConfig(**known)).advantages(group)
     except (BoughError, RowError, ArithmeticError):

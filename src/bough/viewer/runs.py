@@ -10,7 +10,7 @@ from typing import Any
 
 from bough import disk
 from bough.errors import BoughError
-from bough.runs.recipe import FILE_NAME, Planned, Recipe, plan, read_recipe
+from bough.runs.recipe import FILE_NAME, Planned, Recipe, plan, read_recipe, shared_settings
 from bough.viewer.evaluations import rates
 from bough.viewer.index import Index
 from bough.viewer.queries import counts
@@ -110,8 +110,8 @@ def _run(here: Path, folder: str, stages: list[dict[str, Any]], recipe: Recipe |
     shown: dict[str, str] = {}
     if recipe is not None:
         shown = {key: str(getattr(recipe, key)) for key in ("name", "about", "model", "seed")}
-        if recipe.defaults.get("environment"):
-            shown["environment"] = str(recipe.defaults["environment"])
+        if environment := shared_settings(recipe).get("environment"):
+            shown["environment"] = str(environment)
     return {"name": Path(here / folder).name, "folder": folder, "recipe": shown, "stages": stages}
 
 

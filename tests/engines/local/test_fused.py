@@ -183,6 +183,16 @@ def test_in_16_bits_it_is_as_close_as_rounding_allows():
     assert scored(policy, [call for calls in played for call in calls]) < 0.3
 
 
+@on_cuda
+def test_weights_in_32_bits_that_are_computed_in_16_are_followed():
+    model = make("llama", max_position_embeddings=512).to(DEVICE)
+    policy = Policy(model, autocast=torch.bfloat16).eval()
+    engine = engine_of(policy, layout="pages")
+    assert engine.scheduler.store.kv.dtype == torch.bfloat16
+    played = run(engine, *(play(engine, f"{i}", 3, SAMPLING, START) for i in range(EPISODES)))
+    assert scored(policy, [call for calls in played for call in calls]) < 0.3
+
+
 def test_requests_may_be_given_up_and_come_at_any_time():
     policy = small_policy("llama")
     engine = engine_of(policy, layout="pages", max_running=6)

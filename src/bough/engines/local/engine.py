@@ -37,8 +37,10 @@ from bough.policy.policy import Policy
 if TYPE_CHECKING:
     from bough.engines.local.fused import FusedDecoder
 
-Layout = Literal["ragged", "rows", "pages"]
-GPU_LENGTH = 4096  # tokens an episode may have on a GPU, where each has a row of its own, unless told otherwise
+Layout = Literal["rows", "pages"]
+# Tokens that an episode may have where each has a row of its own, unless told otherwise; and for how many of
+# each episode there is room in pages.
+GPU_LENGTH = 4096
 
 
 class LocalEngine:
@@ -46,12 +48,14 @@ class LocalEngine:
 
     `max_tokens` is how many tokens are kept for all episodes together (by default as
     many as half of the free memory holds, or most of a GPU's), `max_length` how many one
-    episode may have (the model's context, and on a GPU at most 4,096, unless given),
+    episode may have (the model's context, and in rows at most 4,096, unless given),
     `max_running` how many calls are computed at once. `threads` are torch's own; `graphs`
     are CUDA graphs. With `compile`, each layer's small operations become a few kernels: on
     a GPU that takes a minute or two once, and then a step is faster. With `fold`, a LoRA
     adapter costs no time but memory: as much again as the weights that it adapts (by default
-    so in float32, where nothing is lost by it).
+    so in float32, where nothing is lost by it). On a GPU, models of the usual form run in few
+    kernels over pages (`fused.py`), others by their own code with a row for each episode;
+    `layout` chooses one of the two.
     """
 
     def __init__(
@@ -70,45 +74,42 @@ class LocalEngine:
         layout: Layout | None = None,
     ) -> None:
         self.policy = name
-        self.reader = reader = TokenReader(policy, compile=compile, fold=pays(policy.model) if fold is None else fold)
         self._tokenizer = tokenizer
-        self._decoder = _fused(reader) if layout in (None, "pages") else None
+        reader = TokenReader(policy, compile=compile)
+        self._decoder = _fused(reader) if layout in (None, "pages") and not compile else None
         if layout == "pages" and self._decoder is None:
-            raise InputError("layout='pages' needs a CUDA device, 16 bits, and a model of the usual form; leave it out")
-        layout = layout or ("pages" if self._decoder else "rows" if reader.device.type == "cuda" else "ragged")
-        if layout == "ragged" and reader.device.type != "cpu":
-            raise InputError(f"on {reader.device.type} every episode needs a row of its own (layout='rows')")
+            raise InputError("layout='pages' needs a CUDA device and a model of the usual form; leave it out")
+        if self._decoder is None:  # which has adapters of its own
+            reader = TokenReader(policy, compile=compile, fold=pays(policy.model) if fold is None else fold)
+        self.reader = reader
         budget = free_bytes(reader.device) // reader.bytes_per_token if max_tokens is None else max_tokens
-        longest = min(reader.context, max_length or (GPU_LENGTH if layout == "rows" else reader.context))
-        store: RowsStore | RaggedStore | PagesStore
         runner: SpanRunner
         if self._decoder:
-            budget //= PAGE
-            longest = min(longest, budget * PAGE)
-            if longest < 2:
-                raise InputError(f"max_tokens is {max_tokens}; fewer than {PAGE} hold no episode")
-            store = PagesStore(reader, num_pages=budget, length=longest)
             from bough.engines.local.fused_runner import FusedRunner
 
-            runner = FusedRunner(self._decoder, store, max_running=max_running, graphs=graphs)
-        elif layout == "rows":
+            longest, num_pages = _pages(reader, budget, max_length, max_running)
+            pages = PagesStore(reader, num_pages=num_pages, length=longest)
+            runner = FusedRunner(self._decoder, pages, max_running=max_running, graphs=graphs)
+            scheduler = Scheduler(pages, budget=num_pages, max_running=max_running)
+        elif layout == "rows" or reader.device.type == "cuda":
+            longest = min(reader.context, max_length or GPU_LENGTH)
             num_rows = min(max_running, budget // longest - 1)  # and one for padding
             if num_rows < 1:
                 raise InputError(f"max_tokens is {budget}; one episode of max_length {longest} does not fit")
-            store = RowsStore(reader, num_rows=num_rows, length=longest)
-            runner, budget = RowsRunner(reader, store, graphs=graphs), store.num_rows
+            rows = RowsStore(reader, num_rows=num_rows, length=longest)
+            runner = RowsRunner(reader, rows, graphs=graphs)
+            scheduler = Scheduler(rows, budget=num_rows, max_running=max_running)
         else:
             if reader.dtype == torch.float32:
                 bit_exact.warn_if_batches_differ()
-            store, runner = RaggedStore(reader), RaggedRunner(reader)
-            longest = min(longest, budget // store.cost(1) * store.cost(1))
+            ragged = RaggedStore(reader)
+            longest = min(reader.context, max_length or reader.context, budget // ragged.cost(1) * ragged.cost(1))
             if longest < 2:
-                raise InputError(f"max_tokens is {budget}; fewer than {store.cost(1)} hold no episode")
-        self.max_length = longest
-        self.scheduler = Scheduler(store, budget=budget, max_running=max_running)
-        self.worker = EngineWorker(
-            reader, self.scheduler, runner, threads=threads or torch.get_num_threads(), patience=8
-        )
+                raise InputError(f"max_tokens is {budget}; fewer than {ragged.cost(1)} hold no episode")
+            runner = RaggedRunner(reader)
+            scheduler = Scheduler(ragged, budget=budget, max_running=max_running)
+        self.max_length, self.scheduler = longest, scheduler
+        self.worker = EngineWorker(reader, scheduler, runner, threads=threads or torch.get_num_threads(), patience=8)
 
     @classmethod
     def load(
@@ -194,6 +195,15 @@ class LocalEngine:
             )
         if any(sampling.stop) and self._tokenizer is None:
             raise InputError("stop texts need the model's tokenizer; give it as tokenizer=")
+
+
+def _pages(reader: TokenReader, budget: int, max_length: int | None, max_running: int) -> tuple[int, int]:
+    """The length of the longest episode, and the number of pages: no more than so many episodes need."""
+    longest = min(reader.context, max_length or reader.context, budget // PAGE * PAGE)
+    if longest < 2:
+        raise InputError(f"max_tokens is {budget}; fewer than {PAGE} hold no episode")
+    usual = max_running * -(-min(longest, GPU_LENGTH) // PAGE)
+    return longest, min(budget // PAGE, max(usual, -(-longest // PAGE)))
 
 
 def _fused(reader: TokenReader) -> FusedDecoder | None:

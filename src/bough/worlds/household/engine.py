@@ -26,7 +26,7 @@ class GameEngine:
     def admissible(self) -> list[str]:
         return sorted(self.commands)
 
-    @property
+    @cached_property
     def won(self) -> bool:
         return met(self.world)
 
@@ -37,4 +37,5 @@ class GameEngine:
             return feedback.NOTHING, None
         self.world.apply(action)
         del self.commands
+        self.__dict__.pop("won", None)
         return feedback.after(self.world, action), action

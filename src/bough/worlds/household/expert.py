@@ -51,7 +51,7 @@ class Expert:
         """The things that can satisfy the goal."""
         change = goals.CHANGES.get(self.goal.kind)
         needed = {"p", change[0]} if change else {"p"}
-        return [i for i in goals.candidates(self.world) if needed <= set(self.game.things[i].traits)]
+        return [i for i in self.world.candidates if needed <= set(self.game.things[i].traits)]
 
     def _fetch(self) -> Move | None:
         target = self._target()
@@ -146,7 +146,7 @@ class Expert:
 
     def _target(self, held: int | None = None) -> int | None:
         """The receptacle to bring things to: where the first one lies already, else the easiest to reach."""
-        fitting = [i for i in goals.targets(self.world) if held is None or self.world.fits(held, i)]
+        fitting = [i for i in self.world.targets if held is None or self.world.fits(held, i)]
 
         def trouble(i: int) -> tuple[int, bool, bool, int]:
             there = len(goals.placed(self.world, i)) if i in self.memory.seen else 0

@@ -18,20 +18,12 @@ def met(world: World) -> bool:
     goal = world.game.goal
     if goal.kind == "look_at_obj_in_light":
         return world.held is not None and world.game.things[world.held].type == goal.object and lit(world)
-    needed = 2 if goal.kind == "pick_two_obj_and_place" else 1
-    return any(len(placed(world, receptacle)) >= needed for receptacle in targets(world))
+    return any(len(placed(world, receptacle)) >= needed(world) for receptacle in world.targets)
 
 
-def targets(world: World) -> list[int]:
-    """The receptacles that the goal allows."""
-    wanted = world.game.goal.target
-    return [i for i, receptacle in enumerate(world.game.receptacles) if receptacle.type == wanted]
-
-
-def candidates(world: World) -> list[int]:
-    """The things that the goal may mean."""
-    wanted = world.game.goal.object
-    return [i for i, thing in enumerate(world.game.things) if thing.type == wanted]
+def needed(world: World) -> int:
+    """How many things must be placed."""
+    return 2 if world.game.goal.kind == "pick_two_obj_and_place" else 1
 
 
 def ready(world: World, thing: int) -> bool:

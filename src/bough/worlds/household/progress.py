@@ -14,14 +14,16 @@ def progress(memory: Memory) -> float:
     """
     world = memory.world
     goal = world.game.goal
-    if goals.met(world):
-        return 1.0
-    candidates = goals.candidates(world)
+    candidates = world.candidates
     held = world.held if world.held in candidates else None
     if goal.kind == "look_at_obj_in_light":
+        if goals.met(world):
+            return 1.0
         found = any(memory.knows(thing) for thing in candidates)
         return (found + (held is not None) + goals.lit(world)) / 3
-    best = max((goals.placed(world, receptacle) for receptacle in goals.targets(world)), key=len, default=[])
+    best = max((goals.placed(world, receptacle) for receptacle in world.targets), key=len, default=[])
+    if len(best) >= goals.needed(world):
+        return 1.0
     found = any(memory.knows(thing) for thing in candidates if thing not in best)
     changing = goal.kind in goals.CHANGES
     changed = changing and held is not None and goals.ready(world, held)

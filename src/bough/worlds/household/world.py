@@ -8,6 +8,7 @@ to" a place are things that came back to it after they were taken from a recepta
 from __future__ import annotations
 
 from collections import defaultdict
+from functools import cached_property
 from typing import NamedTuple
 
 from bough.worlds.household.game import Game
@@ -49,6 +50,24 @@ class World:
                 if state in thing.traits:
                     self.states[state].add(i)
 
+    @cached_property
+    def targets(self) -> list[int]:
+        """The receptacles that the goal allows."""
+        wanted = self.game.goal.target
+        return [i for i, receptacle in enumerate(self.game.receptacles) if receptacle.type == wanted]
+
+    @cached_property
+    def candidates(self) -> list[int]:
+        """The things that the goal may mean."""
+        wanted = self.game.goal.object
+        return [i for i, thing in enumerate(self.game.things) if thing.type == wanted]
+
+    @cached_property
+    def _ways(self) -> list[tuple[int, str, Action]]:
+        """For each receptacle that one can go to its place, the command and the action."""
+        named = enumerate(self.game.receptacles)
+        return [(r.place, f"go to {r.name}", Action("go", receptacle=i)) for i, r in named if r.place != NOWHERE]
+
     @property
     def here(self) -> list[int]:
         """The receptacles at the current place."""
@@ -71,10 +90,8 @@ class World:
         """Every command that is possible now, and its action."""
         game, things = self.game, self.game.things
         found = {"look": Action("look"), "inventory": Action("inventory"), "help": Action("help")}
-        for i, receptacle in enumerate(game.receptacles):
-            # Going to the current place, or to another receptacle at the same place, is not possible.
-            if receptacle.place not in (self.place, NOWHERE):
-                found[f"go to {receptacle.name}"] = Action("go", receptacle=i)
+        # Going to the current place, or to another receptacle at the same place, is not possible.
+        found |= {command: action for place, command, action in self._ways if place != self.place}
         for i in self.here:
             receptacle = game.receptacles[i]
             found[f"examine {receptacle.name}"] = Action("examine receptacle", receptacle=i)

@@ -1,0 +1,110 @@
+"""What is wrong with given settings, in a sentence each: where, what, and what is allowed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+from pydantic.fields import FieldInfo
+
+from bough.config.parts import Leaf, leaves, parts, spelling
+from bough.errors import InputError, did_you_mean
+
+RULES = {
+    "int": "it must be a whole number",
+    "float": "it must be a number",
+    "bool": "it must be true or false",
+    "string": "it must be text",
+    "list": "it must be a list",
+    "dict": "it must be a mapping",
+    "model": "it must be a mapping",
+}
+
+
+def flag(name: str) -> str:
+    """A setting's flat name as it is written on the command line."""
+    return "--" + name.replace("_", "-")
+
+
+def is_positional(info: FieldInfo) -> bool:
+    """Whether the field is a positional argument of the command line."""
+    return isinstance(info.json_schema_extra, dict) and bool(info.json_schema_extra.get("positional"))
+
+
+def listed(source: str, problems: list[str]) -> InputError:
+    """An error that lists the problems of `source`."""
+    count = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
+    return InputError(f"{source} has {count}:", problems)
+
+
+def problems_of(
+    config: type[BaseModel],
+    error: ValidationError,
+    values: Mapping[str, Any],
+    places: Mapping[str, str] | None = None,
+    from_flags: Collection[str] | None = None,
+) -> list[str]:
+    """A sentence for each finding on the given `values`.
+
+    `places` are the lines of a file by the settings' names as they are written in it,
+    `from_flags` the settings that the command line gave, None where there is none.
+    """
+    found = []
+    for finding in error.errors(include_url=False):
+        leaf, key, inside = _located(config, finding["loc"], values)
+        flat = leaf.flat if leaf else key
+        is_flag = flat in (from_flags or ()) or (finding["type"] == "missing" and from_flags is not None)
+        spell = flag if is_flag else str
+        shown = spell(flat if is_flag else key) + inside
+        sentence = _sentence(config, leaf, shown, finding, spell)
+        found.append(f"{(places or {}).get(key, '')}{sentence}")
+    return found
+
+
+def _located(
+    config: type[BaseModel], where: tuple[int | str, ...], values: Mapping[str, Any]
+) -> tuple[Leaf | None, str, str]:
+    """The setting that a finding is about, if it is one, its name as given, and the place inside its value."""
+    names = [str(name) for name in where]
+    leaf = next((one for one in leaves(config).values() if list(one.path) == names[: len(one.path)]), None)
+    if leaf is not None:
+        key, used = spelling(config, values, leaf), len(leaf.path)
+    else:
+        used = 2 if names and names[0] in parts(config) else 1
+        key = ".".join(names[:used])
+    return leaf, key, "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in where[used:])
+
+
+def _sentence(config: type[BaseModel], leaf: Leaf | None, key: str, finding: Any, spell: Callable[[str], str]) -> str:
+    kind, context, given = finding["type"], finding.get("ctx", {}), finding.get("input")
+    if kind == "extra_forbidden":
+        return _unknown(config, finding["loc"], key, spell)
+    if kind == "missing":
+        return f"{leaf.flat.upper() if leaf and is_positional(leaf.info) else key} is required"
+    if kind == "literal_error":
+        return f"{key} is {given!r}; choose one of {context['expected'].replace(' or ', ', ')}"
+    if kind in ("value_error", "assertion_error"):
+        message = str(finding["msg"].removeprefix("Value error, ").removeprefix("Assertion failed, "))
+        # What is said of a command or a part as a whole names its settings itself.
+        return f"{key} is {given!r}; {message}" if key and key not in parts(config) else message
+    rule = RULES.get(kind.removesuffix("_parsing").removesuffix("_type").removesuffix("_from_float"))
+    if rule is None:
+        message = finding["msg"].removeprefix("Input should ")
+        rule = f"it should {message}" if message != finding["msg"] else message
+    return f"{key} is {given!r}; {rule}"
+
+
+def _unknown(config: type[BaseModel], where: tuple[int | str, ...], key: str, spell: Callable[[str], str]) -> str:
+    known = leaves(config).get(str(where[-1]))
+    if len(where) > 1:
+        if known is not None and known.part is not None:
+            return f"{key} is not a setting; did you mean {known.nested}?"
+        inside = parts(config)[str(where[0])].model_fields
+        return f"{key} is not a setting{did_you_mean(str(where[-1]), inside)}"
+    if known is not None and known.part is not None:  # see `lifted`
+        return f"{key} and {known.nested} are the same setting; remove one of them"
+    if known is not None:  # a part alone has no flat names
+        return f"{key} is not a setting; did you mean {known.nested}?"
+    names = [*leaves(config), *(parts(config) if spell is str else ())]
+    return f"{key} is not a setting{did_you_mean(key, dict.fromkeys(map(spell, names)))}"

@@ -1,0 +1,56 @@
+"""The direct way gives what the tokenizer's own call gives."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bough.calls.tokenizer import DirectTokenizer
+from tests.calls.conftest import FAMILIES, tokenizer_of
+
+TOKENIZERS = {family: tokenizer_of(family) for family in FAMILIES}
+SPECIAL = [token.content for each in TOKENIZERS.values() for token in each.added_tokens_decoder.values()]
+texts = st.lists(st.one_of(st.text(max_size=8), st.sampled_from(SPECIAL), st.just("go to shelf 1"))).map("".join)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@given(text=texts)
+@settings(max_examples=60, deadline=None)
+def test_text_to_ids_and_back(family: str, text: str):
+    tokenizer = TOKENIZERS[family]
+    direct = DirectTokenizer(tokenizer)
+    ids = tokenizer(text, add_special_tokens=False)["input_ids"]
+    assert direct.encode(text) == ids
+    assert direct.decode(ids) == tokenizer.decode(ids)
+    assert direct._encodes is not None and direct._decodes is not None
+
+
+def test_what_another_call_left_behind_changes_nothing():
+    tokenizer = tokenizer_of("chatml")
+    direct = DirectTokenizer(tokenizer)
+    text = "<|im_start|>user\nYou see a mug 1.<|im_end|>"
+    expected = tokenizer(text, add_special_tokens=False)["input_ids"]
+    tokenizer(text, truncation=True, max_length=2, padding="max_length", split_special_tokens=True)
+    assert direct.encode(text) == expected
+
+
+class Shouting:
+    """A tokenizer with an own way, as some models have."""
+
+    def __init__(self, tokenizer: Any) -> None:
+        self.backend_tokenizer, self._tokenizer = tokenizer.backend_tokenizer, tokenizer
+
+    def __call__(self, text: str, **options: Any) -> Any:
+        return self._tokenizer(text.upper(), **options)
+
+    def decode(self, ids: list[int]) -> str:
+        return str(self._tokenizer.decode(ids)).lower()
+
+
+def test_a_tokenizer_with_an_own_way_keeps_it():
+    tokenizer = TOKENIZERS["chatml"]
+    direct = DirectTokenizer(Shouting(tokenizer))
+    ids = tokenizer("GO TO SHELF 1", add_special_tokens=False)["input_ids"]
+    assert direct.encode("go to shelf 1") == ids
+    assert direct.decode(ids) == "go to shelf 1"
