@@ -12,6 +12,7 @@ from torch import nn
 SHAPES = {
     "qwen3-4b": (2560, 9728, 36, 32, 8, 128, 151_936),
     "qwen3-0.6b": (1024, 3072, 28, 16, 8, 128, 151_936),
+    "smollm2-135m": (576, 1536, 30, 9, 3, 64, 49_152),
     "tiny": (64, 192, 2, 4, 2, 16, 512),
 }
 NAMES = ["smollm2", *SHAPES]
@@ -42,6 +43,13 @@ def build(name: str, *, full: bool = False, checkpointing: bool = False) -> Any:
     if checkpointing:
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
     return model.train()
+
+
+def outline(name: str) -> Any:
+    """The model without its weights, inside `torch.device("meta")`."""
+    from transformers import AutoModelForCausalLM
+
+    return AutoModelForCausalLM.from_config(_config(name))
 
 
 def _config(name: str) -> Any:

@@ -10,6 +10,8 @@ import pytest
 from bough import cli
 from bough.errors import BoughError, InputError
 
+DATA = str(Path(__file__).parents[1] / "examples" / "household.jsonl")
+
 
 def run(*words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-m", "bough", *words], capture_output=True, text=True, check=False)
@@ -43,6 +45,16 @@ for name in {["", *cli.VERBS]!r}:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0 and done.stderr == "", done.stderr
     assert all(f"usage: bough {name}" in done.stdout for name in cli.VERBS)
+
+
+@pytest.mark.parametrize(
+    "words", [["data", "show", DATA], ["data", "stats", DATA], ["data", "formats"], ["env", "list"]]
+)
+def test_commands_without_a_model_load_none_of_its_libraries(words: list[str]):
+    heavy = "{'torch', 'transformers', 'tokenizers', 'peft', 'accelerate'} & set(sys.modules)"
+    code = f"import sys; from bough.cli import main; done = main({words!r}); sys.exit(str({heavy} or '') or done)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr.strip()) == (0, "")
 
 
 def test_a_bare_call_lists_the_commands(capsys: pytest.CaptureFixture[str]):

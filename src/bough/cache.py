@@ -1,4 +1,4 @@
-"""Where models and browsers are kept, and how one gets there: complete or not at all, built once for all processes."""
+"""Where models, browsers and prepared examples are kept: complete or not at all, built once for all processes."""
 
 from __future__ import annotations
 

@@ -46,6 +46,9 @@ class RowError(ValueError):
         self.reason = reason
         super().__init__(message)
 
+    def __reduce__(self) -> tuple[type[RowError], tuple[str, str]]:
+        return type(self), (self.reason, str(self))
+
 
 def did_you_mean(word: str, allowed: Iterable[str]) -> str:
     """The end of a message: "; did you mean X?", or the allowed words if none is close (of many, the nearest).

@@ -24,6 +24,12 @@ class Ledger:
         self.came_in += count
         self.dropped[reason] += count
 
+    def add(self, other: Ledger) -> None:
+        """Adds the counts of another ledger of the same items."""
+        self.came_in += other.came_in
+        self.kept += other.kept
+        self.dropped.update(other.dropped)
+
     def to_json(self) -> dict[str, Any]:
         assert self.came_in == self.kept + self.dropped.total(), "the ledger does not add up"
         return {"item": self.item, "in": self.came_in, "kept": self.kept, "dropped": dict(self.dropped.most_common())}

@@ -6,13 +6,11 @@ from bough.calls.builder import CallBuilder
 from bough.calls.template import load_template
 from bough.errors import InputError
 from bough.ledger import Ledger
-from bough.methods.base import Example
 from bough.methods.dpo import DPO, DPOConfig
-from bough.methods.examples import by_difficulty, count_calls
+from bough.methods.examples import count_calls
 from bough.methods.sft import SFT, SFTConfig
 from bough.trajectories.reader import read
 from bough.trajectories.writer import Writer
-from bough.types import Call
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 BUILDER = CallBuilder(load_template("tiny"))
@@ -56,12 +54,6 @@ def test_rows_with_the_same_problem_are_one_line():
 def test_no_records_at_all_are_an_error():
     with pytest.raises(InputError, match="records: no row can be trained on"):
         SFT(SFTConfig(train_file="unused")).examples([], BUILDER)
-
-
-def test_short_and_highly_rewarded_is_easy():
-    examples = [Example([Call(prompt_ids=[1], completion_ids=[2] * length)]) for length in (3, 1, 2)]
-    assert [e.difficulty for e in by_difficulty(examples, [1.0, None, 0.0])] == [0.5, 0.25, 0.75]
-    assert by_difficulty([], []) == []
 
 
 def test_calls_of_a_row_that_are_not_trained_have_a_reason():

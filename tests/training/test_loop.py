@@ -314,6 +314,7 @@ def test_a_step_that_overflows_is_left_out_counted_and_said(tmp_path: Path, capl
     assert all(torch.equal(a, b) for a, b in zip(overflowing.policy.parameters(), weights, strict=True))
     # The lower scale is what a run goes on with.
     overflowing._save_checkpoint()
+    overflowing.writer.wait()
     again = trainer(tmp_path, fp16=True)
     assert again.train(checkpoints(tmp_path / "checkpoints")[0]).overflows == 1
     assert again.scaler.get_scale() == 32768.0

@@ -1,4 +1,6 @@
+import itertools
 import json
+import pickle
 import subprocess
 import sys
 from pathlib import Path
@@ -8,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from bough.errors import InputError
-from bough.trajectories.reader import Problem, Reader, read
+from bough.trajectories.reader import Problem, Reader, raw_rows, read
 from bough.types import Trajectory
 
 GOOD = {"messages": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello"}]}
@@ -21,6 +23,23 @@ def write(path: Path, *lines: bytes) -> Path:
 
 def line(row: object) -> bytes:
     return json.dumps(row).encode() + b"\n"
+
+
+def test_rows_read_in_another_process_are_the_same(tmp_path: Path):
+    """What travels is a pickle: the format goes by its name, and bad rows keep their reasons."""
+    path = write(tmp_path / "a.jsonl", line(GOOD), b"{not json}\n", *[line(GOOD)] * 200, b'{"messages": [{"role": "us')
+    here, there = (
+        [(number, found if isinstance(found, Trajectory) else (found.reason, str(found))) for number, found in read_]
+        for read_ in (
+            itertools.chain.from_iterable(rows.read() for rows in raw_rows(path)),
+            itertools.chain.from_iterable(pickle.loads(pickle.dumps(rows)).read() for rows in raw_rows(path)),
+        )
+    )
+    assert here == there and [number for number, _ in here] == list(range(1, 204))
+    assert [found for _, found in here if isinstance(found, tuple)] == [
+        ("not_json", "not JSON: key must be a string at column 2"),
+        ("torn", "the last line is cut off: EOF while parsing a string at column 26"),
+    ]
 
 
 def test_every_bad_row_is_named_with_its_line(tmp_path: Path):

@@ -19,6 +19,8 @@ from bough.config.report import ReportConfig
 # Settings that need eval_file, and those that have no effect with an environment.
 OF_HELD_OUT = ("eval_steps", "early_stopping_patience", "save_best_model")
 OF_FILES = ("eval_file", *OF_HELD_OUT, "curriculum", "precompute_reference")
+# Tokens per forward pass where no GPU's memory decides.
+BUDGET_ON_CPU = 8192
 
 
 def learning_rate_field(lora: float, full: float) -> Any:
@@ -110,7 +112,12 @@ class OptimizerConfig(Config):
 class MachineConfig(Config):
     """Precision, memory and speed."""
 
-    token_budget: int = Field(8192, ge=128, description="tokens per forward pass, shared tokens counted once")
+    token_budget: int | None = Field(
+        None,
+        ge=128,
+        description="tokens per forward pass, shared tokens counted once "
+        f"(default: from the model and the free GPU memory; {BUDGET_ON_CPU} on a CPU)",
+    )
     bf16: bool | None = Field(None, description="compute in bfloat16 (default: yes on a GPU, no on a CPU)")
     fp16: bool = Field(
         False, description="compute in float16, for GPUs without bfloat16; steps that overflow are skipped"
@@ -122,6 +129,11 @@ class MachineConfig(Config):
         False, description="compile the layers (CUDA): takes a minute or two at the start, then a third faster"
     )
     share: bool = Field(True, description="compute shared tokens once; turn off only to measure the gain")
+
+    @property
+    def tokens_per_pass(self) -> int:
+        """The token budget. A run chooses one before it begins if none is set (`training/token_budget.py`)."""
+        return self.token_budget or BUDGET_ON_CPU
 
 
 class CheckpointsConfig(Config):

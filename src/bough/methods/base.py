@@ -6,10 +6,10 @@ Methods and their settings share a file, so nothing here loads torch before a lo
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Generic, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, Self, TypeVar, runtime_checkable
 
 from bough.formats.base import Sample
 from bough.ledger import Ledger
@@ -51,14 +51,38 @@ class Examples(Generic[E]):
     """The examples of a data set, and how many of its rows and calls were kept or dropped.
 
     `name` is the file's, for messages. `digest` covers the records and the tokens of the
-    examples: the same data, read in the same way.
+    examples: the same data, read in the same way. `temperatures` are those that replies were
+    sampled at, where that is known. The examples may be on disk and be read when they are asked for.
     """
 
     name: str = ""
-    examples: list[E] = field(default_factory=list)
+    examples: Sequence[E] = ()
     rows: Ledger = field(default_factory=lambda: Ledger("rows"))
     calls: Ledger = field(default_factory=lambda: Ledger("calls"))
+    temperatures: set[float] = field(default_factory=set)
     digest: str | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Everything but the examples."""
+        return {
+            "rows": self.rows.to_json(),
+            "calls": self.calls.to_json(),
+            "temperatures": sorted(self.temperatures),
+            "digest": self.digest,
+        }
+
+    @classmethod
+    def from_json(cls, name: str, kept: dict[str, Any]) -> Self:
+        rows, calls = Ledger.from_json(kept["rows"]), Ledger.from_json(kept["calls"])
+        return cls(name, (), rows, calls, set(kept["temperatures"]), kept["digest"])
+
+
+@runtime_checkable
+class Columns(Protocol):
+    """Examples that know these of all their examples without reading them one by one."""
+
+    clusters: Sequence[Hashable]
+    difficulties: Sequence[float]
 
 
 class Loss(NamedTuple):

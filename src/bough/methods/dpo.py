@@ -36,7 +36,7 @@ from bough.config.training import OptimizerConfig, TrainingConfig, learning_rate
 from bough.errors import RowError
 from bough.formats.base import Sample
 from bough.methods.base import Data, Example, Examples, Loss, float_vectors, share
-from bough.methods.examples import CallSource, by_difficulty, examples_from, head_of
+from bough.methods.examples import CallSource, examples_from, head_of
 from bough.metrics import Mean
 from bough.types import Call, Pair, Turn
 
@@ -102,9 +102,7 @@ class DPO:
         self.precompute_reference = config.precompute_reference
 
     def examples(self, data: Data, builder: CallBuilder) -> Examples[Preference]:
-        found = examples_from(data, self.config, builder, _preference)
-        found.examples = by_difficulty(found.examples, [example.margin for example in found.examples])
-        return found
+        return examples_from(data, self.config, builder, _preference, Preference, score="margin")
 
     def parts(self, example: Preference) -> list[Preference]:
         return [example]

@@ -34,7 +34,7 @@ from bough.formats.base import Sample
 from bough.methods.advantages import Level, StepFormula, call_advantages
 from bough.methods.averaging import Averaging, aggregation_weights
 from bough.methods.base import Data, Example, Examples, Loss
-from bough.methods.examples import CallSource, by_difficulty, examples_from, head_of
+from bough.methods.examples import CallSource, examples_from, head_of
 from bough.methods.surrogate import grpo_loss, sampler_logprobs
 from bough.rewards.score import score
 from bough.types import Call, Group
@@ -43,6 +43,9 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from bough.calls.builder import CallBuilder
+
+# Settings that decide what the examples of a file are.
+OF_EXAMPLES = ("reward", "normalise", "advantage", "step_formula", "averaging", "constant_length")
 
 
 class GroupDataConfig(TrainingDataConfig):
@@ -165,9 +168,10 @@ class GRPO:
 
     def examples(self, data: Data, builder: CallBuilder) -> Examples[GroupExample]:
         """The groups as examples; groups that teach nothing are dropped and counted."""
-        found = examples_from(data, self.config, builder, self._checked)
+        found = examples_from(
+            data, self.config, builder, self._checked, GroupExample, score="reward", depends_on=OF_EXAMPLES
+        )
         _check_temperature(found, self.temperature)
-        found.examples = by_difficulty(found.examples, [example.reward for example in found.examples])
         return found
 
     def example(self, group: Group, source: CallSource) -> GroupExample:
@@ -265,7 +269,7 @@ class GRPO:
 
 def _check_temperature(groups: Examples[GroupExample], temperature: float) -> None:
     """Replies sampled at another temperature come from another distribution than the one that is trained."""
-    sampled = {call.temperature for example in groups.examples for call in example.calls if call.temperature}
+    sampled = groups.temperatures
     if sampled <= {temperature}:
         return
     if len(sampled) > 1:

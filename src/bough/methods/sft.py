@@ -17,7 +17,7 @@ from bough.config.training import TrainingConfig
 from bough.errors import RowError
 from bough.formats.base import Sample
 from bough.methods.base import Data, Example, Examples, Loss, float_vectors, share
-from bough.methods.examples import CallSource, by_difficulty, examples_from, head_of
+from bough.methods.examples import CallSource, examples_from, head_of
 from bough.metrics import Mean
 from bough.rewards.score import score
 from bough.types import Trajectory
@@ -56,9 +56,10 @@ class SFT:
         self.config = config
 
     def examples(self, data: Data, builder: CallBuilder) -> Examples[Demonstration]:
-        found = examples_from(data, self.config, builder, self._example)
-        found.examples = by_difficulty(found.examples, [example.reward for example in found.examples])
-        return found
+        return examples_from(
+            data, self.config, builder, self._example, Demonstration,
+            score="reward", depends_on=("step_weighted_loss",),
+        )  # fmt: skip
 
     def parts(self, example: Demonstration) -> list[Demonstration]:
         return [replace(example, calls=[c], weights=(w,)) for c, w in zip(example.calls, example.weights, strict=True)]

@@ -203,7 +203,7 @@ class OnlineSource:
 
     @torch.no_grad()
     def _logprobs(self, calls: list[Call]) -> Tensor:
-        return torch.cat(self.policy.logprobs(calls, budget=self.config.machine.token_budget)).cpu()
+        return torch.cat(self.policy.logprobs(calls, budget=self.config.machine.tokens_per_pass)).cpu()
 
     def _mini_batches(self, examples: list[GroupExample], number: int) -> Iterator[list[GroupExample]]:
         rng = random.Random(f"{self.config.seed} {number}")  # noqa: S311  no secret

@@ -259,7 +259,9 @@ class Policy(nn.Module):
         return [module for module in self.decoder.modules() if isinstance(module, GradientCheckpointingLayer)]
 
     def _tensor(self, array: np.ndarray[Any, Any]) -> Tensor:
-        return torch.from_numpy(array).to(self.device, non_blocking=True)
+        device, tensor = self.device, torch.from_numpy(array)
+        # Only from pinned memory is a copy made without waiting for what the GPU still computes.
+        return (tensor.pin_memory() if device.type == "cuda" else tensor).to(device, non_blocking=True)
 
     def _check_ids(self, rows: Sequence[TreeRow | PlainRow]) -> None:
         """A GPU answers an id outside the vocabulary with an assertion that ends the process."""

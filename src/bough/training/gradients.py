@@ -34,31 +34,41 @@ class BatchGradients:
 
     def measure(self, examples: Sequence[Example], counters: Counters) -> Gradient:
         """The loss and the metrics of all processes together, without a gradient."""
-        return self._summed(self._computed(*self._parts(examples), counters))
+        parts, denominator = self._parts(examples)
+        return self._summed(self._laid_out(parts, counters).run(denominator, self.reference, backward=False))
 
     def backward(
-        self, examples: Sequence[Example], counters: Counters, *, loss_scale: float, forget: Callable[[], None]
+        self,
+        examples: Sequence[Example],
+        counters: Counters,
+        laid_out: Step | None = None,
+        *,
+        loss_scale: float,
+        forget: Callable[[], None],
     ) -> Gradient:
         """The same with the gradient, times `loss_scale`, added to the parameters'. Tokens are this process's own.
 
+        `laid_out` are the examples in rows of the present budget, where they were packed ahead.
         Where memory runs out, the gradient is computed again with half the token budget;
         `forget` clears what the first attempt left of it.
         """
-        found = self._within_memory(*self._parts(examples), counters, loss_scale, forget)
+        parts, denominator = self._parts(examples)
+        laid_out = laid_out or self._laid_out(parts, counters)
+        found = self._within_memory(laid_out, denominator, counters, loss_scale, forget)
         if not self.policy.sharded:
             self.processes.sum_gradients(self.policy.parameters())
         return self._summed(found)
 
     def _within_memory(
         self,
-        parts: Sequence[Example],
+        laid_out: Step,
         denominator: float,
         counters: Counters,
         loss_scale: float,
         forget: Callable[[], None],
     ) -> Gradient:
         try:
-            return self._computed(parts, denominator, counters, loss_scale)
+            return laid_out.run(denominator, self.reference, backward=True, loss_scale=loss_scale)
         except torch.cuda.OutOfMemoryError as error:
             if self.policy.sharded:  # the others wait in the middle of a pass, and cannot be joined there
                 raise _out_of_memory(counters) from error
@@ -67,8 +77,9 @@ class BatchGradients:
         log.warning("Out of GPU memory: trying step %d again with token_budget %d.", counters.step + 1, counters.budget)
         forget()
         torch.cuda.empty_cache()
+        again = self._laid_out(laid_out.parts, counters)
         try:
-            return self._computed(parts, denominator, counters, loss_scale)
+            return again.run(denominator, self.reference, backward=True, loss_scale=loss_scale)
         except torch.cuda.OutOfMemoryError as error:
             raise _out_of_memory(counters) from error
 
@@ -82,13 +93,8 @@ class BatchGradients:
         denominator = self.processes.sum(sum(map(self.method.amount, examples)))
         return [part for example in examples for part in self.method.parts(example)], denominator
 
-    def _computed(
-        self, parts: Sequence[Example], denominator: float, counters: Counters, loss_scale: float | None = None
-    ) -> Gradient:
-        step = Step(self.policy, self.method, parts, budget=counters.budget, share=self.share)
-        if loss_scale is None:
-            return step.run(denominator, self.reference, backward=False)
-        return step.run(denominator, self.reference, backward=True, loss_scale=loss_scale)
+    def _laid_out(self, parts: Sequence[Example], counters: Counters) -> Step:
+        return Step(self.policy, self.method, parts, budget=counters.budget, share=self.share)
 
 
 def _out_of_memory(counters: Counters) -> BoughError:

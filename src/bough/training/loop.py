@@ -9,6 +9,7 @@ import logging
 import math
 import time
 from collections.abc import Callable, Sequence
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -25,10 +26,12 @@ from bough.policy.processes import Processes
 from bough.policy.reference import Reference
 from bough.rundir import RunDir
 from bough.training import checkpoint
+from bough.training.checkpoint_writer import CheckpointWriter, snapshot
 from bough.training.counters import Counters
 from bough.training.gradients import BatchGradients
 from bough.training.metrics_file import MetricsFile
 from bough.training.optimizer_state import OptimizerState, not_finite
+from bough.training.packing import PackedBatch, Packer
 from bough.training.source import Batch, PausedError, Source
 from bough.training.update import Updater
 
@@ -64,13 +67,19 @@ class Trainer:
         self.gradients = BatchGradients(policy, method, self.reference, self.processes, share=config.machine.share)
         self.updater = Updater(policy, config)
         self.optimizer, self.scaler = self.updater.optimizer, self.updater.scaler
-        self.counters = Counters(token_budget=config.machine.token_budget, budget=config.machine.token_budget)
+        self.writer = CheckpointWriter()
+        self.packer = Packer(source, policy, method, self.processes, share=config.machine.share)
+        self.counters = Counters(token_budget=config.machine.tokens_per_pass, budget=config.machine.tokens_per_pass)
 
     def train(self, resume: checkpoint.Checkpoint | None = None, *, same_held_out: bool = True) -> Counters:
         """Runs the plan from its beginning or from a checkpoint (whose weights the policy must have).
 
         Without `same_held_out` the best eval loss so far was measured on other data and is reset.
         """
+        with self.writer:
+            return self._train(resume, same_held_out=same_held_out)
+
+    def _train(self, resume: checkpoint.Checkpoint | None, *, same_held_out: bool) -> Counters:
         torch.manual_seed(self.config.seed + self.processes.rank)
         if resume:
             self._restore(resume)
@@ -85,6 +94,7 @@ class Trainer:
                 self._save_checkpoint()
                 break
             values = self._step(batch)
+            self.writer.check()
             if metrics and (batch.values or self._due(self.config.tracking.logging_steps)):
                 metrics.append(values)
             if self.held_out and self._evaluation_due():
@@ -104,9 +114,9 @@ class Trainer:
 
     def _restore(self, resume: checkpoint.Checkpoint) -> None:
         self.counters = resume.restore(self.optimizer, rank=self.processes.rank, count=self.processes.count)
-        if self.counters.token_budget != self.config.machine.token_budget:
+        if self.counters.token_budget != self.config.machine.tokens_per_pass:
             # A budget that memory forced stays until the settings ask for another.
-            self.counters.token_budget = self.counters.budget = self.config.machine.token_budget
+            self.counters.token_budget = self.counters.budget = self.config.machine.tokens_per_pass
         try:
             self.scaler.load_state_dict(self.counters.loss_scale or self.scaler.state_dict())
         except KeyError as error:
@@ -118,7 +128,7 @@ class Trainer:
     def _next_batch(self) -> Batch | None:
         """What the next step learns from. Where the source pauses the run, a checkpoint is saved first."""
         try:
-            return self.source.batch(self.counters.step)
+            return self.packer.batch(self.counters.step, self.counters.budget)
         except PausedError:
             self._save_checkpoint()
             raise
@@ -128,8 +138,9 @@ class Trainer:
         number = self.counters.step
         examples = self.processes.share(batch.examples)
         rate = self.updater.set_learning_rate(number, len(self.source))
+        laid_out = batch.within(self.counters.budget) if isinstance(batch, PackedBatch) else None
         found = self.gradients.backward(
-            examples, self.counters, loss_scale=self.scaler.get_scale(), forget=self.optimizer.zero_grad
+            examples, self.counters, laid_out, loss_scale=self.scaler.get_scale(), forget=self.optimizer.zero_grad
         )
         loss, metrics = found.loss, found.metrics
         if not math.isfinite(loss):
@@ -213,15 +224,21 @@ class Trainer:
         self._check_finite(not_finite(weights) or optimizer.not_finite)
         randomness = self.processes.gather([checkpoint.random_state()])
         if self.processes.first:
-            checkpoint.save(
-                self.run.checkpoints, lambda folder: self.save(folder, weights), optimizer, randomness,
-                self.counters, keep=self.config.checkpoints.save_total_limit,
-            )  # fmt: skip
+            self.writer.wait()  # no two copies of all weights
+            counters, keep = deepcopy(self.counters), self.config.checkpoints.save_total_limit
+            copy = snapshot(weights)
+            state = OptimizerState(snapshot(optimizer.tensors), optimizer.numbers)
+            self.writer.begin(
+                lambda: checkpoint.save(
+                    self.run.checkpoints, lambda folder: self.save(folder, copy), state, randomness, counters, keep=keep
+                )
+            )
         self.processes.wait()
 
     def _save_weights(self, path: Path) -> None:
         weights = self.policy.weights()
         self._check_finite(not_finite(weights))
+        self.writer.wait()  # a model is saved by one thread at a time
         if self.processes.first:
             draft = path.with_name(f".{path.name}")
             with drafting(draft, path):

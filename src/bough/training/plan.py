@@ -9,7 +9,7 @@ the number of the step.
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
 
@@ -51,7 +51,7 @@ class Plan:
 
     def __init__(
         self,
-        clusters: Sequence[str],
+        clusters: Sequence[Hashable],
         difficulty: Sequence[float],
         *,
         batch_size: int,
@@ -79,6 +79,10 @@ class Plan:
             self._lay_out()
         return self._steps[number]
 
+    def laid_out(self, number: int) -> bool:
+        """Whether step `number` is fixed already: laying out its epoch needs to know how the one before went."""
+        return 0 <= number < min(len(self._steps), self.num_steps)
+
     def ends_epoch(self, number: int) -> bool:
         """Whether step `number` is the last of its epoch. The last of all need not be: a run may be made longer."""
         return self[number] is self._steps[-1] and self._laid_out == self[number].epoch + 1
@@ -101,7 +105,7 @@ class Plan:
         )
 
     def _length(self, level: int) -> int:
-        return -(-len(self._share(level)) // self.batch_size)
+        return -(-self._num_kept(level) // self.batch_size)
 
     def _lay_out(self) -> None:
         epoch = self._laid_out
@@ -113,15 +117,19 @@ class Plan:
         self._laid_out += 1
 
     def _share(self, level: int) -> list[int]:
-        """The easiest share of the examples, at least one, in their own order."""
-        count = len(self.difficulty)
-        ratio = self.curriculum.ratio(level) if self.curriculum else 1.0
-        kept = max(1, round(count * ratio))
+        """The easiest share of the examples, in their own order."""
+        count, kept = len(self.difficulty), self._num_kept(level)
+        if kept == count:
+            return list(range(count))
         return sorted(sorted(range(count), key=lambda i: (self.difficulty[i], i))[:kept])
 
+    def _num_kept(self, level: int) -> int:
+        ratio = self.curriculum.ratio(level) if self.curriculum else 1.0
+        return max(1, round(len(self.difficulty) * ratio))
 
-def _in_clusters(chosen: list[int], clusters: Sequence[str], rng: random.Random) -> list[int]:
-    members: dict[str, list[int]] = {}
+
+def _in_clusters(chosen: list[int], clusters: Sequence[Hashable], rng: random.Random) -> list[int]:
+    members: dict[Hashable, list[int]] = {}
     for i in chosen:
         members.setdefault(clusters[i], []).append(i)
     groups = list(members.values())

@@ -38,6 +38,7 @@ from bough.training.loading import load_policy, precision
 from bough.training.loop import Trainer
 from bough.training.origin import Origin
 from bough.training.source import PlannedSource, Source
+from bough.training.token_budget import choose_budget
 
 log = logging.getLogger(__name__)
 # Settings that do not change what is computed.
@@ -68,10 +69,12 @@ def train(
         evaluation = method.examples(held_out, run.builder) if held_out is not None else Examples[Any]()
         run.begin(training.digest, evaluation.digest)
         policy = run.load_policy(reference=method.needs_reference, temperature=method.temperature)
-        source = PlannedSource(training.examples, run.config)
+        # A reference that is computed in advance finds its log-probabilities by the call objects.
+        examples = list(training.examples) if _computes_reference(method, config) else training.examples
+        source = PlannedSource(examples, run.config)
         ledgers = [training.rows, training.calls]
-        with run.trainer(policy, method, source, held_out=evaluation.examples, ledgers=ledgers) as trainer:
-            run.precompute(trainer, training.examples)
+        with run.trainer(policy, method, source, held_out=list(evaluation.examples), ledgers=ledgers) as trainer:
+            run.precompute(trainer, examples)
             counters = trainer.train(run.resumed, same_held_out=run.same_held_out)
         return run.finish(counters, [ledger.to_json() for ledger in ledgers])
 
@@ -96,6 +99,10 @@ class Run(Generic[C]):
         if self.resumed and processes.device.type == "cpu":
             bit_exact.warn_if_runs_differ()
         self.start, self.config = start_adapter(config)
+        if config.machine.token_budget is None:
+            budget = _budget_before(folder, self.config, self.resumed) or choose_budget(self.config, processes)
+            machine = self.config.machine.model_copy(update={"token_budget": budget})
+            self.config = self.config.model_copy(update={"machine": machine})
         if processes.first and config.resume and folder.config.exists():
             _report_changes(folder, self.config, self.resumed)
         self.builder = load_call_builder(
@@ -161,7 +168,7 @@ class Run(Generic[C]):
     def precompute(self, trainer: Trainer, examples: Sequence[Example]) -> None:
         """Reference log-probabilities before the first step: where asked for, and where all weights are trained."""
         config, method = self.config, trainer.method
-        if trainer.reference is None or (config.lora.enabled and not method.precompute_reference):
+        if trainer.reference is None or not _computes_reference(method, config):
             return
         calls = [call for example in [*examples, *trainer.held_out] for call in example.calls]
         computed_in = precision(config, self.processes.device)
@@ -169,7 +176,7 @@ class Run(Generic[C]):
         reload: Callable[[], Policy] | None = None
         if self.resumed and not config.lora.enabled:
             reload = partial(self._initial_policy, method.temperature)
-        trainer.reference.compute(calls, config.machine.token_budget, self.folder.cache, name, start=reload)
+        trainer.reference.compute(calls, config.machine.tokens_per_pass, self.folder.cache, name, start=reload)
 
     def finish(self, counters: Counters, ledgers: list[dict[str, Any]]) -> Trained:
         """Writes the ledgers and the report."""
@@ -199,6 +206,10 @@ class Run(Generic[C]):
         return before.held_out == self.origin.held_out
 
 
+def _computes_reference(method: Method[Any], config: TrainingConfig) -> bool:
+    return method.needs_reference and (not config.lora.enabled or method.precompute_reference)
+
+
 def _make_room(folder: RunDir, config: TrainingConfig) -> None:
     """A folder with a run in it is only overwritten on request."""
     if config.resume or not folder.used:
@@ -220,6 +231,14 @@ def _newest_checkpoint(folder: RunDir, config: TrainingConfig) -> Checkpoint | N
         return None
     found[-1].check()
     return found[-1]
+
+
+def _budget_before(folder: RunDir, config: TrainingConfig, resumed: Checkpoint | None) -> int | None:
+    """The token budget that was chosen when a resumed run began: it decides what is computed together."""
+    if not resumed or not folder.config.exists():
+        return None
+    before = flattened(type(config), YamlFile.read(folder.config).values).get("token_budget")
+    return before if isinstance(before, int) else None
 
 
 def _report_changes(folder: RunDir, config: TrainingConfig, resumed: Checkpoint | None) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -12,7 +12,7 @@ from torch import Tensor
 
 from bough.config.training import TrainingConfig
 from bough.errors import BoughError
-from bough.methods.base import Example
+from bough.methods.base import Columns, Example
 from bough.training.plan import Curriculum, Plan
 
 # Records that an error about a batch names.
@@ -85,8 +85,7 @@ class PlannedSource:
             config.curriculum.start_ratio, config.curriculum.warmup_epochs, config.curriculum.success
         )
         self.plan = Plan(
-            [example.cluster for example in self.examples],
-            [example.difficulty for example in self.examples],
+            *_columns(self.examples),
             batch_size=config.optimizer.batch_size * config.optimizer.gradient_accumulation_steps,
             num_epochs=config.optimizer.num_epochs,
             max_steps=config.optimizer.max_steps,
@@ -106,9 +105,19 @@ class PlannedSource:
         planned = self.plan[step]
         return Batch([self.examples[i] for i in planned.examples], planned.epoch)
 
+    def knows(self, step: int) -> bool:
+        return self.plan.laid_out(step)
+
     def ends_epoch(self, step: int) -> bool:
         return self.plan.ends_epoch(step)
 
     def end_epoch(self, success: float) -> None:
         if self.config.curriculum.success is not None:
             self.plan.end_epoch(success)
+
+
+def _columns(examples: Sequence[Example]) -> tuple[Sequence[Hashable], Sequence[float]]:
+    """What a plan knows of the examples."""
+    if isinstance(examples, Columns):
+        return examples.clusters, examples.difficulties
+    return [example.cluster for example in examples], [example.difficulty for example in examples]

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic_core import from_json
 
@@ -27,6 +27,10 @@ OnError = Literal["skip", "stop"]
 ROWS_TO_DETECT = 100
 # Fewer if they are large: they are kept in memory until the format is known.
 BYTES_TO_DETECT = 16 << 20
+# Rows that are handed on together.
+ROWS_AT_ONCE = 32
+BYTES_AT_ONCE = 1 << 20
+Numbered = tuple[int, Content]
 
 
 @dataclass(frozen=True)
@@ -66,22 +70,15 @@ class Reader:
         self.place = Place(str(source), 0)
 
     def __iter__(self) -> Iterator[Sample]:
-        for path in files(self.source):
-            yield from self._read_file(path)
-
-    def _read_file(self, path: Path) -> Iterator[Sample]:
-        rows = _rows(path)
-        first = [] if self.forced else _first(rows)
-        self.format = self.forced or most_common_format([row for _, row, _ in first if not isinstance(row, RowError)])
-        for number, row, _ in itertools.chain(first, rows):
-            self.rows += 1
-            self.place = Place(str(path), number)
-            try:
-                if isinstance(row, RowError):
-                    raise row
-                yield (self.format or detect(row)).read(row)
-            except RowError as error:
-                self._report(Problem(str(path), number, error.reason, str(error)))
+        for rows in raw_rows(self.source, self.forced):
+            self.format = rows.format
+            for number, found in rows.read():
+                self.rows += 1
+                self.place = Place(rows.file, number)
+                if isinstance(found, RowError):
+                    self._report(Problem(rows.file, number, found.reason, str(found)))
+                else:
+                    yield found
 
     def _report(self, problem: Problem) -> None:
         self.skipped[problem.reason] += 1
@@ -96,32 +93,79 @@ def read(source: str | Path, *, format: str = "auto", on_error: OnError = "stop"
     return iter(Reader(source, format=format, on_error=on_error))
 
 
-Numbered = tuple[int, Row | RowError, int]
+@dataclass(frozen=True)
+class RawRows:
+    """Neighbouring rows of a file that are not read yet, so that another process can read them.
+
+    `format` is the file's; None if it is not known, then each row is asked for its own.
+    """
+
+    file: str
+    format: Format | None
+    contents: list[Numbered]
+
+    def read(self) -> Iterator[tuple[int, Sample | RowError]]:
+        """Each row's number with its record, or with what is wrong with it."""
+        for number, content in self.contents:
+            try:
+                row = parse(content)
+                yield number, (self.format or detect(row)).read(row)
+            except RowError as error:
+                yield number, error
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A format is its functions; another process finds it by its name."""
+        return _raw_rows, (self.file, self.format.name if self.format else None, self.contents)
 
 
-def _first(rows: Iterator[Numbered]) -> list[Numbered]:
-    first, size = [], 0
-    for one in itertools.islice(rows, ROWS_TO_DETECT):
-        first.append(one)
-        size += one[2]
+def _raw_rows(file: str, format: str | None, contents: list[Numbered]) -> RawRows:
+    return RawRows(file, FORMATS[format] if format else None, contents)
+
+
+def raw_rows(source: str | Path, format: Format | None = None) -> Iterator[RawRows]:
+    """The rows of a file or a folder of shards, a few at a time. Without a `format` each file's is detected."""
+    for path in files(source):
+        contents = _contents(path)
+        first = [] if format else _first(contents)
+        found = format or most_common_format([row for _, row in first if isinstance(row, dict)])
+        chunk, size = list[Numbered](), 0
+        for number, content in itertools.chain(first, contents):
+            chunk.append((number, content))
+            size += _size(content)
+            if len(chunk) == ROWS_AT_ONCE or size > BYTES_AT_ONCE:
+                yield RawRows(str(path), found, chunk)
+                chunk, size = [], 0
+        if chunk:
+            yield RawRows(str(path), found, chunk)
+
+
+def _first(contents: Iterator[Numbered]) -> list[Numbered]:
+    """The first rows, parsed."""
+    first, size = list[Numbered](), 0
+    for number, content in itertools.islice(contents, ROWS_TO_DETECT):
+        try:
+            first.append((number, parse(content)))
+        except RowError as error:
+            first.append((number, error))
+        size += _size(content)
         if size > BYTES_TO_DETECT:
             break
     return first
 
 
-def _rows(path: Path) -> Iterator[Numbered]:
-    """The numbered rows of a file with their sizes; a row that cannot be parsed is given as its RowError."""
+def _contents(path: Path) -> Iterator[Numbered]:
+    """The numbered contents of a file without its blank lines; a file that is damaged ends in a RowError."""
     number = 0
     try:
         for number, content in lines(path):
-            if isinstance(content, bytes) and not content.strip():
-                continue
-            try:
-                yield number, parse(content), len(content) if isinstance(content, bytes) else 0
-            except RowError as error:
-                yield number, error, 0
+            if not isinstance(content, bytes) or content.strip():
+                yield number, content
     except RowError as error:
-        yield number + 1, error, 0
+        yield number + 1, error
+
+
+def _size(content: Content) -> int:
+    return len(content) if isinstance(content, bytes) else 0
 
 
 def parse(content: Content) -> Row:

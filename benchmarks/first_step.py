@@ -1,0 +1,109 @@
+"""Time from the command to the first optimizer step on a large file, and the memory that takes.
+
+    python benchmarks/first_step.py [--episodes 16000] [--model tiny] [--keep FOLDER]
+
+Writes household-like episodes (8.7 replies each, as the household's expert plays them) and trains
+one step of SFT on them in a process of its own, twice: with an empty cache of prepared examples,
+and with the one that the first run left. Reported are wall and CPU seconds (worker processes
+included) until the first line of metrics, and the peak memory of the process.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+PLACES = ("cabinet", "drawer", "shelf", "countertop", "fridge", "microwave", "sinkbasin", "garbagecan", "toaster")
+THINGS = ("mug", "tomato", "apple", "plate", "knife", "book", "pillow", "candle", "vase", "laptop", "egg", "pan")
+SYSTEM = (
+    "Interact with a household to solve a task. Each turn, think in a line that begins with THOUGHT: and then act "
+    "in a line that begins with ACTION:, for example ACTION: go to shelf 1. If the answer is "
+    '"Nothing happens.", the action was not valid.'
+)
+# A stage of a run: its first step has been computed when the first line of metrics is there.
+PROGRAM = r"""
+import os, re, resource, sys, time
+from pathlib import Path
+begin = time.time()
+from bough import bit_exact
+from bough.cli import main
+from bough.training.metrics_file import MetricsFile
+append = MetricsFile.append
+def measured(self, values):
+    append(self, values)
+    wall = time.time() - float(os.environ["BEGIN"])
+    cpu = sum(sum(resource.getrusage(who)[:2]) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    peak = int(re.search(r"VmHWM:\s+(\d+)", Path("/proc/self/status").read_text())[1]) / 1024
+    print(f"measured {wall:.1f} {cpu:.1f} {peak:.0f}", flush=True)
+MetricsFile.append = measured
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def episode(number: int) -> dict[str, object]:
+    """One conversation in the ShareGPT format."""
+    rng = random.Random(number)
+    rooms = ", ".join(f"a {rng.choice(PLACES)} {rng.randint(1, 26)}" for _ in range(rng.randint(20, 45)))
+    task = f"Your task is to: put some {rng.choice(THINGS)} on {rng.choice(PLACES)}."
+    said = [
+        {"from": "system", "value": SYSTEM},
+        {"from": "human", "value": f"You are in the middle of a room. Looking quickly around you, you see {rooms}."
+         f"\n\n{task}"},
+    ]  # fmt: skip
+    for _ in range(rng.randint(5, 12)):
+        place, found = f"{rng.choice(PLACES)} {rng.randint(1, 26)}", rng.sample(THINGS, rng.randint(0, 4))
+        seen = ", ".join(f"a {one} {rng.randint(1, 3)}" for one in found) or "nothing"
+        said.append({"from": "gpt", "value": f"THOUGHT: The {place} is worth a look.\nACTION: go to {place}"})
+        said.append({"from": "human", "value": f"You arrive at {place}. On the {place}, you see {seen}."})
+    return {"id": f"household_{number}", "conversations": said[:-1]}
+
+
+def write(path: Path, count: int) -> None:
+    with path.open("w", encoding="utf-8") as file:
+        for number in range(count):
+            file.write(json.dumps(episode(number)) + "\n")
+
+
+def first_step(data: Path, folder: Path, model: str, *more: str) -> str:
+    """Wall seconds, CPU seconds and peak MiB until the first step is done."""
+    arguments = ["sft", "--model", model, "--train-file", str(data), "--output-dir", str(folder), "--max-steps", "1"]
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, *arguments, *more],
+        env=os.environ | {"BEGIN": str(time.time())},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    lines = [line for line in done.stdout.splitlines() if line.startswith("measured ")]
+    if not lines:
+        raise SystemExit(done.stdout + done.stderr)
+    return lines[0].removeprefix("measured ")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--episodes", type=int, default=16_000)
+    parser.add_argument("--model", default="tiny")
+    parser.add_argument("--keep", type=Path, help="write the data here and keep it")
+    arguments, more = parser.parse_known_args()
+    with tempfile.TemporaryDirectory() as temporary:
+        data = (arguments.keep or Path(temporary)) / f"episodes-{arguments.episodes}.jsonl"
+        data.parent.mkdir(parents=True, exist_ok=True)
+        if not data.exists():
+            write(data, arguments.episodes)
+        print(f"{arguments.episodes:,} episodes, {data.stat().st_size / 1e6:.0f} MB, {os.cpu_count()} cores\n")
+        print("| cache | wall s | CPU s | peak MiB |\n|---|---|---|---|")
+        for name in ("empty", "filled"):
+            wall, cpu, peak = first_step(data, Path(temporary) / name, arguments.model, *more).split()
+            print(f"| {name} | {wall} | {cpu} | {peak} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()

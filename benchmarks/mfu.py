@@ -1,0 +1,128 @@
+"""The share of the matmul rate that SFT reaches through the whole training loop, with default settings.
+
+    python benchmarks/mfu.py [--model smollm2-135m qwen3-0.6b] [--tuning full lora] [--batch-size 4 32] [--compile]
+
+Random weights in real shapes, made-up household episodes. The clock runs from the end of one step to
+the end of another, so packing, metrics and the optimizer count; the FLOPs (work.py) are those of the trees,
+recomputation not counted. The token budget is the one that a run chooses by itself unless --budget names one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import torch
+from dpo import vocabulary
+from episodes import Lengths, Source
+from measure import Peak, failure_in, machine, matmul_rate, now, table
+from ours import policy_of
+from work import Sizes
+
+import models
+from bough.methods.sft import SFT, Demonstration, SFTConfig
+from bough.policy.adapters import Lora
+from bough.policy.policy import Policy
+from bough.rundir import RunDir
+from bough.training.loop import Trainer
+from bough.training.source import PlannedSource
+from bough.training.step import Step
+from bough.training.token_budget import FROZEN, TRAINED, Shape, budget_for
+
+
+def demonstrations(model: str, count: int, rounds: int) -> list[Demonstration]:
+    source = Source(vocabulary(model))
+    calls = [source.episode(rounds, Lengths()).calls() for _ in range(count)]
+    return [Demonstration(calls=each, weights=(1.0,) * len(each), cluster=str(i)) for i, each in enumerate(calls)]
+
+
+def budget_of(model: str, tuning: str, config: SFTConfig) -> int:
+    """What `choose_budget` would take, for a model that is not on disk."""
+    if not torch.cuda.is_available():
+        return config.machine.tokens_per_pass
+    with torch.device("meta"):
+        shape = Shape.of(models.outline(model))
+    lora_r, weight = (config.lora.r, FROZEN) if tuning == "lora" else (None, TRAINED)
+    return budget_for(shape, torch.cuda.mem_get_info()[0], lora_r=lora_r, weight_bytes=weight)
+
+
+def measure(model: str, tuning: str, batch_size: int, options: argparse.Namespace, rate: float) -> list[object]:
+    steps = options.warm_up + options.steps
+    config = SFTConfig(
+        train_file=Path("unused"), use_lora=tuning == "lora", batch_size=batch_size, max_steps=steps,
+        compile=options.compile, save_steps=10**9,
+    )  # fmt: skip
+    budget = options.budget or budget_of(model, tuning, config)
+    config = config.model_copy(update={"machine": config.machine.model_copy(update={"token_budget": budget})})
+    examples = demonstrations(model, batch_size * min(steps, 8), options.rounds)
+    lora = Lora(config.lora.r, config.lora.alpha) if config.lora.enabled else None
+    with Peak() as peak:
+        policy = policy_of(model, lora=lora, checkpointing=False, compile=options.compile)
+        seconds, flops, tokens = trained(policy, config, examples, options)
+    reached = flops / seconds
+    return [
+        model, tuning, batch_size, f"{budget:,}", f"{tokens / options.steps:,.0f}",
+        f"{1e3 * seconds / options.steps:.0f} ms", f"{tokens / seconds:,.0f}",
+        f"{reached / 1e12:.3g}", f"**{reached / rate:.0%}**", f"{peak.gib:.0f} GiB",
+    ]  # fmt: skip
+
+
+def trained(
+    policy: Policy, config: SFTConfig, examples: list[Demonstration], options: argparse.Namespace
+) -> tuple[float, int, int]:
+    """Seconds, FLOPs and computed tokens of the steps after the warm-up."""
+    times: list[float] = []
+    method, source = SFT(config), PlannedSource(examples, config)
+
+    def report(_: dict[str, Any]) -> None:
+        times.append(now())
+
+    with tempfile.TemporaryDirectory() as folder:
+        run = RunDir(folder)
+        run.create(config)
+        trainer = Trainer(policy, method, source, config, run, lambda path, _: path.mkdir(), report=report)
+        trainer.train()
+    flops = tokens = 0
+    for step in range(options.warm_up, options.warm_up + options.steps):
+        parts = [part for example in source.batch(step).examples for part in method.parts(example)]
+        rows: Any = Step(policy, method, parts, budget=config.machine.tokens_per_pass).rows
+        flops += Sizes.of(policy.model).training(rows, reference=False)
+        tokens += sum(row.tokens.size for row in rows)
+    return times[-1] - times[options.warm_up - 1], flops, tokens
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", choices=models.NAMES, nargs="+", default=["smollm2-135m", "qwen3-0.6b"])
+    parser.add_argument("--tuning", choices=["full", "lora"], nargs="+", default=["full"])
+    parser.add_argument(
+        "--batch-size", type=int, nargs="+", default=[SFTConfig(train_file=Path("unused")).optimizer.batch_size, 32]
+    )
+    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--budget", type=int, help="tokens per forward pass, instead of the one that is chosen")
+    parser.add_argument("--compile", action="store_true")
+    parser.add_argument("--warm-up", type=int, default=8)
+    parser.add_argument("--steps", type=int, default=16)
+    options = parser.parse_args()
+    rate = matmul_rate()
+    print(
+        f"{machine()}\n\nmatmul rate: {rate / 1e12:.3g} TFLOP/s{', compiled' if options.compile else ''}\n", flush=True
+    )
+    columns = ["model", "tuning", "batch", "budget", "tokens a step", "a step", "tokens/s", "TFLOP/s", "share", "peak"]
+    rows = []
+    for model in options.model:
+        for tuning in options.tuning:
+            for batch_size in options.batch_size:
+                row: list[object] = [model, tuning, batch_size]
+                failed: list[str] = []
+                with failure_in(failed):
+                    row = measure(model, tuning, batch_size, options, rate)
+                rows.append(row + failed + [""] * (len(columns) - len(row) - len(failed)))
+                print(table(columns, rows[-1:]), flush=True)
+    print(f"\n{table(columns, rows)}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,102 @@
+"""How many tokens a forward pass reads where the settings do not say: as many as the GPU's memory allows.
+
+Small passes leave a large GPU idle, too large ones run out of memory. What a token keeps for the
+backward pass is estimated from the model's shape, deliberately high; should it be too low all
+the same, the loop halves the budget.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from bough.config.training import BUDGET_ON_CPU, TrainingConfig
+from bough.policy.load import base_and_adapter, load_outline
+from bough.policy.processes import Processes
+
+log = logging.getLogger(__name__)
+# Past the upper bound nothing gets faster; the lower one holds a few calls.
+LEAST, MOST, STEP = 1024, 65_536, 1024
+# Of what is left beside the weights. The rest is for the head's logits, kernels' work space and fragmentation.
+SHARE = 0.6
+# Online the sampler keeps the histories of all episodes in the same memory.
+SHARE_ONLINE = 0.3
+# Bytes that a token leaves for the backward pass in each layer, bfloat16 with norms in float32: per unit of the
+# hidden size (two norms, residuals, query, key, value, attention) and of the size inside the MLP (gate, up,
+# activation, product). Adapters keep their inputs and small products too.
+PER_HIDDEN, PER_INNER, WITH_ADAPTER = 34, 8, 1.3
+# Bytes of a weight: itself in float32, its gradient and two moments, and a copy in bfloat16 to compute with.
+TRAINED, TRAINED_8BIT, FROZEN, FROZEN_4BIT = 18, 12, 2, 0.6
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What of a model decides the memory that training takes."""
+
+    parameters: int
+    layers: int
+    hidden: int
+    inner: int
+
+    @classmethod
+    def of(cls, model: Any) -> Shape:
+        """The shape of a transformers model; its weights may be absent."""
+        config = model.config.get_text_config()
+        hidden = int(config.hidden_size)
+        inner = int(getattr(config, "intermediate_size", None) or 4 * hidden)
+        experts = getattr(config, "num_experts_per_tok", None)
+        if experts:
+            inner = max(inner, int(experts) * int(getattr(config, "moe_intermediate_size", None) or inner))
+        parameters = sum(parameter.numel() for parameter in model.parameters())
+        return cls(parameters, int(config.num_hidden_layers), hidden, inner)
+
+
+def budget_for(
+    shape: Shape,
+    free_bytes: int,
+    *,
+    lora_r: int | None,
+    weight_bytes: float,
+    gradient_checkpointing: bool = False,
+    share: float = SHARE,
+) -> int:
+    """Tokens per forward pass, for a GPU with `free_bytes` before the model is loaded.
+
+    `lora_r` is the rank of the adapter that is trained, None where all weights are;
+    `weight_bytes` is what a weight of the model takes, with its gradient and moments if it is trained.
+    """
+    adapter = (lora_r or 0) * shape.layers * (9 * shape.hidden + 3 * shape.inner)
+    left = free_bytes - shape.parameters * weight_bytes - adapter * TRAINED
+    layer = PER_HIDDEN * shape.hidden + PER_INNER * shape.inner
+    layer = int(layer * WITH_ADAPTER) if lora_r else layer
+    # With checkpointing each layer keeps its input, and one layer at a time is computed again.
+    token = layer + shape.layers * 4 * shape.hidden if gradient_checkpointing else layer * shape.layers
+    fits = int(left * share / token)
+    return min(MOST, max(LEAST, fits // STEP * STEP))
+
+
+def choose_budget(config: TrainingConfig, processes: Processes) -> int:
+    """The budget of a run whose settings name none. Logged, since memory and speed depend on it."""
+    if processes.device.type != "cuda":
+        return BUDGET_ON_CPU
+    shape = Shape.of(load_outline(base_and_adapter(config.model)[0]))
+    free, _ = torch.cuda.mem_get_info(processes.device)
+    if config.lora.enabled:
+        weight = FROZEN_4BIT if config.lora.qlora else FROZEN
+    else:
+        weight = TRAINED if config.optimizer.name == "adamw" else TRAINED_8BIT
+    found = budget_for(
+        shape,
+        free,
+        lora_r=config.lora.r if config.lora.enabled else None,
+        weight_bytes=weight / (processes.count if config.machine.shard else 1),
+        gradient_checkpointing=config.machine.gradient_checkpointing,
+        share=SHARE_ONLINE if getattr(config, "environment", None) else SHARE,
+    )
+    found = min(processes.gather([found]))  # one number in the run's settings
+    if processes.first:
+        log.warning("token_budget: %d (%.0f GiB of GPU memory are free).", found, free / 2**30)
+    return found

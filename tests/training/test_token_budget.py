@@ -1,0 +1,93 @@
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from bough.cli import main
+from bough.config.yaml_file import YamlFile
+from bough.methods.sft import SFTConfig
+from bough.policy.load import load_outline
+from bough.policy.processes import Processes
+from bough.training import token_budget
+from bough.training.token_budget import LEAST, MOST, Shape, budget_for, choose_budget
+
+GIB = 2**30
+SMOLLM2 = Shape(parameters=134_515_008, layers=30, hidden=576, inner=1536)
+QWEN3_4B = Shape(parameters=4_022_468_096, layers=36, hidden=2560, inner=9728)
+ROOT = Path(__file__).parents[2]
+
+
+def test_the_budget_is_what_fits_into_the_share_of_what_the_weights_leave():
+    # A token keeps 30 layers × (34 × 576 + 8 × 1536) = 956,160 bytes; 18 × 134,515,008 are the weights'.
+    left = 24 * GIB - 18 * 134_515_008
+    expected = int(left * 0.6 / 956_160) // 1024 * 1024
+    assert budget_for(SMOLLM2, 24 * GIB, lora_r=None, weight_bytes=18) == expected == 14_336
+
+
+def test_a_large_gpu_reads_as_much_as_pays():
+    assert budget_for(SMOLLM2, 139 * GIB, lora_r=None, weight_bytes=18) == MOST
+
+
+def test_a_small_gpu_reads_at_least_a_few_calls():
+    assert budget_for(QWEN3_4B, 16 * GIB, lora_r=None, weight_bytes=18) == LEAST
+
+
+def test_what_saves_memory_makes_room_for_tokens():
+    plain = budget_for(QWEN3_4B, 80 * GIB, lora_r=64, weight_bytes=2)
+    assert LEAST < plain < budget_for(QWEN3_4B, 80 * GIB, lora_r=64, weight_bytes=2, gradient_checkpointing=True)
+    assert plain < budget_for(QWEN3_4B, 80 * GIB, lora_r=64, weight_bytes=0.6)
+    assert plain < budget_for(QWEN3_4B, 140 * GIB, lora_r=64, weight_bytes=2)
+    assert plain > budget_for(QWEN3_4B, 80 * GIB, lora_r=64, weight_bytes=2, share=0.3)
+
+
+def test_the_shape_is_read_from_the_model():
+    outline = load_outline("tiny")
+    shape = Shape.of(outline)
+    config = outline.config
+    assert (shape.layers, shape.hidden, shape.inner) == (
+        config.num_hidden_layers, config.hidden_size, config.intermediate_size
+    )  # fmt: skip
+    assert shape.parameters == sum(parameter.numel() for parameter in outline.parameters()) > 0
+
+
+class OnGpu(Processes):
+    def __init__(self) -> None:
+        super().__init__()
+        self.device = torch.device("cuda")
+
+
+@pytest.mark.parametrize(
+    ("settings", "weight"),
+    [
+        ({}, 2), ({"qlora": True}, 0.6), ({"use_lora": False}, 18),
+        ({"use_lora": False, "optimizer": "adamw_8bit"}, 12),
+    ],
+)  # fmt: skip
+def test_on_a_gpu_the_settings_decide_what_a_weight_takes(
+    settings: dict[str, Any], weight: float, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    asked: list[Any] = []
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (24 * GIB, 80 * GIB))
+    monkeypatch.setattr(token_budget, "budget_for", lambda *_, **more: asked.append(more) or 4096)
+    assert choose_budget(SFTConfig(train_file="x", model="tiny", **settings), OnGpu()) == 4096
+    assert asked[0]["weight_bytes"] == weight and asked[0]["lora_r"] == (16 if settings.get("use_lora", True) else None)
+    assert caplog.messages == ["token_budget: 4096 (24 GiB of GPU memory are free)."]
+
+
+def test_a_run_keeps_the_budget_that_was_chosen_when_it_began(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    command = ["sft", "--model", "tiny", "--train-file", str(ROOT / "examples" / "household-held-out.jsonl"),
+               "--output-dir", str(tmp_path / "run"), "--save-steps", "1"]  # fmt: skip
+    monkeypatch.setattr("bough.training.run.choose_budget", lambda *_: 2048)
+    assert main([*command, "--max-steps", "1"]) == 0
+    assert YamlFile.read(tmp_path / "run" / "config.yaml").values["machine"]["token_budget"] == 2048
+    monkeypatch.setattr("bough.training.run.choose_budget", lambda *_: 4096)
+    assert main([*command, "--max-steps", "2", "--resume"]) == 0
+    assert YamlFile.read(tmp_path / "run" / "config.yaml").values["machine"]["token_budget"] == 2048
+    assert main([*command, "--max-steps", "3", "--resume", "--token-budget", "1024"]) == 0
+    assert YamlFile.read(tmp_path / "run" / "config.yaml").values["machine"]["token_budget"] == 1024
+
+
+def test_on_a_cpu_it_is_a_fixed_number():
+    """It decides what is computed together, so bits depend on it."""
+    assert choose_budget(SFTConfig(train_file="x", model="tiny"), Processes()) == 8192
