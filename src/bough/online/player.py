@@ -60,7 +60,12 @@ class Player:
             )
         self._tasks = self._all_tasks(config.environment.split, config.environment.task_file)
         self._known: list[Task] = []
-        self._tokens = LocalEngine.of(policy, tokenizer=template.tokenizer, max_length=config.calls.max_length)
+        self._tokens = LocalEngine.of(
+            policy,
+            tokenizer=template.tokenizer,
+            max_length=config.calls.max_length,
+            max_running=config.rollouts.concurrency,
+        )
         metered = MeteredEngine(self._tokens, self.meter)
         self._agents = {
             temperature: ModelAgent(

@@ -67,7 +67,7 @@ class LocalEngine:
         tokenizer: Any = None,
         max_tokens: int | None = None,
         max_length: int | None = None,
-        max_running: int = 128,
+        max_running: int = 256,
         threads: int | None = None,
         graphs: bool = True,
         compile: bool = False,
