@@ -222,10 +222,10 @@ def _agrees(decoder: FusedDecoder) -> bool:
             loud_TD = x_TD * _loudness(layer, x_TD, reader.head_size)
             mask_TT = _mask(position_T, layer.window, reader.dtype)
             own_TD = layer.attention(loud_TD[None], position_embeddings=turned, attention_mask=mask_TT)[0][0]
-            if not _close(decoder.attend(layer, loud_TD, kv[number], table, tokens, 1), own_TD):
+            if not _close(decoder.attend(layer, loud_TD, kv[number], table, tokens, 1), own_TD, reader.dtype):
                 return False
         own_TD = policy.decoder(input_ids=token_T[None], use_cache=False).last_hidden_state[0]
-    return _close(decoder(token_T, tokens, kv, table, 2), own_TD)
+    return _close(decoder(token_T, tokens, kv, table, 2), own_TD, reader.dtype)
 
 
 def _loudness(layer: FusedLayer, x_TD: Tensor, size: int) -> float:
@@ -243,9 +243,9 @@ def _mask(position_T: Tensor, window: int, dtype: torch.dtype) -> Tensor:
     return torch.zeros_like(distance_TT, dtype=dtype).masked_fill_(~seen_TT, torch.finfo(dtype).min)[None, None]
 
 
-def _close(ours: Tensor, own: Tensor) -> bool:
+def _close(ours: Tensor, own: Tensor, dtype: torch.dtype) -> bool:
     apart = (ours.float() - own.float()).square().mean().sqrt()
-    tolerance = TOLERANCE if torch.finfo(own.dtype).eps > 1e-5 or torch.finfo(ours.dtype).eps > 1e-5 else 1e-3
+    tolerance = TOLERANCE if torch.finfo(dtype).eps > 1e-5 else 1e-3
     return bool(apart <= tolerance * own.float().square().mean().sqrt())
 
 
