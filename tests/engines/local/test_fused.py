@@ -58,7 +58,7 @@ def small_policy(family: str, *, lora: bool = False, dtype: torch.dtype = torch.
             for name, parameter in model.named_parameters():
                 if "lora_B" in name:
                     parameter.normal_(std=0.1)
-    return Policy(model.to(DEVICE)).eval()
+    return Policy(model.to(DEVICE), attention="sdpa").eval()
 
 
 def engine_of(policy: Policy, **options) -> LocalEngine:
