@@ -22,8 +22,8 @@ WIDTH, LABEL, ROW = 760, 350, 30
 SPEEDS = [
     ("Round-wise DPO, 30 rounds, 4B, LoRA, H200", "h200-dpo-compiled.md", 0, "TRL's best"),
     ("Round-wise DPO, 30 rounds, 135M, LoRA, CPU", "dpo-cpu.md", 1, "TRL's best"),
-    ("Round-wise DPO, 15 rounds, 4B, LoRA, H200", "h200-dpo.md", 0, "TRL's best"),
     ("Episodes of 10 turns, 0.6B, H200 vs. generate", "rollouts.md", -1, "transformers generate"),
+    ("Round-wise DPO, 15 rounds, 4B, LoRA, H200", "h200-dpo.md", 0, "TRL's best"),
     ("Episodes of 10 turns, 135M, CPU vs. generate", "rollouts.md", 0, "transformers generate"),
     ("GRPO update, 4B, LoRA, H200", "h200-grpo.md", 0, "TRL's best"),
     ("SFT, 0.6B, LoRA, H200", "h200-sft-0.6b.md", 1, "TRL's best"),
