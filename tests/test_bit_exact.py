@@ -180,7 +180,9 @@ def test_where_all_is_well_nothing_is_said(caplog: pytest.LogCaptureFixture, mon
 
 
 @pytest.mark.parametrize(
-    ("options", "said"), [({}, 1), ({"dtype": torch.bfloat16}, 0), ({"layout": "rows"}, 0)], ids=["float32", "bf16", "rows"]
+    ("options", "said"),
+    [({}, 1), ({"dtype": torch.bfloat16}, 0), ({"layout": "rows"}, 0)],
+    ids=["float32", "bf16", "rows"],
 )
 def test_only_an_engine_that_promises_it_is_checked(
     options: dict[str, Any], said: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture

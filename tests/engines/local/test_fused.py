@@ -84,6 +84,13 @@ def test_models_of_another_form_are_left_to_their_own_code(family):
     assert scored(policy, [call for calls in played for call in calls]) < 1e-3
 
 
+def test_an_adapter_where_none_is_known_is_left_to_its_own_code():
+    model = add_actor(make("llama", max_position_embeddings=512).to(DEVICE), Lora(r=4, targets=("embed_tokens",)))
+    engine = engine_of(Policy(model, attention="sdpa").eval(), max_length=250, max_tokens=8000)
+    assert not isinstance(engine.scheduler.store, PagesStore)
+    run(engine)
+
+
 def test_pages_and_rows_draw_the_same():
     policy = small_policy("qwen3")
     drawn = []

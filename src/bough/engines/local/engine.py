@@ -226,6 +226,9 @@ def _fused(reader: TokenReader) -> FusedDecoder | None:
     """The policy's decoder in few kernels, where there is a GPU for them and the model has the usual form."""
     if reader.device.type != "cuda" or find_spec("triton") is None:
         return None
+    copied = sum(weight.numel() for weight in reader.policy.decoder.parameters()) * reader.dtype.itemsize
+    if torch.cuda.mem_get_info(reader.device)[0] < 2 * copied:  # room for the weights once more, and for episodes
+        return None
     from bough.engines.local.fused import fused
 
     return fused(reader)

@@ -164,7 +164,8 @@ def _has_the_form(reader: TokenReader) -> bool:
     size = reader.head_size
     if size & (size - 1) or not 32 <= size * reader.dtype.itemsize <= 512 or length_matters(decoder.config):
         return False
-    return all(sight.chunk is None for sight in reader.sights) and all(map(_usual, decoder.layers))
+    whole = type(decoder.embed_tokens) is nn.Embedding and _unadapted(decoder.norm)
+    return whole and all(sight.chunk is None for sight in reader.sights) and all(map(_usual, decoder.layers))
 
 
 def _usual(layer: Any) -> bool:
@@ -184,8 +185,15 @@ def _usual(layer: Any) -> bool:
         and all(map(_plain, linear))
         and callable(act)
         and torch.allclose(act(x), nn.functional.silu(x))
+        and _unadapted(layer.input_layernorm)
+        and _unadapted(layer.post_attention_layernorm)
         and all(layer.self_attn.get_submodule(name).weight.shape == (layer.self_attn.head_dim,) for name in norms)
     )
+
+
+def _unadapted(norm: nn.Module) -> bool:
+    """Whether a norm is the model's own: a copy that is trained in its place would be left out."""
+    return not type(norm).__module__.startswith("peft.")
 
 
 def _plain(layer: Any) -> bool:
