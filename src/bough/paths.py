@@ -1,8 +1,7 @@
 """Paths in records: written without absolute ones, and found again after a run was moved or copied.
 
-    under or near the working directory    relative to it, as the user could have written it
-    near the record's own folder           relative to that folder
-    anywhere else                          the last two parts
+    near the working directory or the record's own folder    relative to the nearer of the two
+    anywhere else                                            the last two parts
 
 A record is read by other people on other machines. What a path led to is fixed by digests
 beside it, never by the path.
@@ -17,7 +16,7 @@ from typing import Any
 
 
 def without_absolute(value: Any, *bases: Path) -> Any:
-    """Settings with every absolute path relative to the first of `bases` near it, or cut to its last two parts.
+    """Settings with every absolute path relative to the nearest of `bases`, or cut to its last two parts.
 
     Text that does not begin as a path stays, and so does the class after a path (`file.py:Class`).
     """
@@ -27,10 +26,8 @@ def without_absolute(value: Any, *bases: Path) -> Any:
         return [without_absolute(one, *bases) for one in value]
     if not isinstance(value, str) or not value.startswith(os.sep):
         return value
-    for base in bases:
-        if os.path.commonpath([value, base]) != os.sep:
-            return os.path.relpath(value, base)
-    return str(Path(*Path(value).parts[-2:]))
+    near = [os.path.relpath(value, base) for base in bases if os.path.commonpath([value, base]) != os.sep]
+    return min(near, key=lambda path: len(Path(path).parts), default=str(Path(*Path(value).parts[-2:])))
 
 
 def working_directory() -> list[Path]:
