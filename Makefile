@@ -15,9 +15,8 @@ demo: setup
 		$(BIN)/bough run demo-household; \
 	fi
 
-# Three processes for two cores: many tests wait for a program, a browser or a time limit.
 test: setup browser sandbox
-	$(BIN)/python -m pytest -n 3 --dist loadfile
+	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 # vLLM pins much of what it needs, so its tests have an environment of their own.
 test-vllm:

@@ -54,6 +54,7 @@ def become_macos() -> None:
         for attribute in attributes:
             if hasattr(module, attribute):
                 delattr(module, attribute)
+    os.process_cpu_count = os.cpu_count  # type: ignore[attr-defined]  # as there, from Python 3.13 on
     sys.platform = "darwin"
     for name in [name for name in sys.modules if name.partition(".")[0] == "bough"]:
         del sys.modules[name]
