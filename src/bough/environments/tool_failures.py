@@ -2,7 +2,8 @@
 
 Agents write odd but valid arguments, and tools raise on them: `int("five")`, a missing key,
 a division by 0. That is the agent's failure: it reads the error, and the episode continues.
-A network, a disk or memory that fails is not; the episode is lost and played again.
+A network or a disk that fails is not; the episode is lost and played again. A MemoryError is
+the agent's: `" " * n` raises it for a large n, and the agent must gain nothing by that.
 
 The same exception may be a bug of the author, which must not be hidden: it is logged with
 file and line the first time, counted in each trajectory, and `bough env check` reports it.
@@ -22,7 +23,7 @@ from bough.errors import BoughError, describe_failure, exception_line, innermost
 log = logging.getLogger(__name__)
 # Characters of an exception that the agent reads.
 MAX_MESSAGE = 500
-INFRASTRUCTURE = (OSError, MemoryError, ImportError, BoughError)
+INFRASTRUCTURE = (OSError, ImportError, BoughError)
 # Of these errors of the system the agent is the cause: it named the path, or the position in a file.
 PATH_ERRORS = (FileNotFoundError, FileExistsError, IsADirectoryError, NotADirectoryError, PermissionError)
 PATH_ERRNOS = (errno.ENAMETOOLONG, errno.ELOOP, errno.EINVAL)
