@@ -62,3 +62,9 @@ def test_all_that_may_be_meant_is_tried_in_order(runs: Path):
 )
 def test_an_absolute_path_is_written_relative_to_what_is_near_it(given: object, written: object):
     assert without_absolute(given, Path("/home/ann/work"), Path("/srv/runs/dpo")) == written
+
+
+def test_the_nearer_of_two_folders_counts_wherever_the_working_directory_is():
+    clone, run = Path("/tmp/clone"), Path("/tmp/pytest/one/runs/second")
+    assert without_absolute("/tmp/pytest/one/data/a.jsonl", clone, run) == "../../data/a.jsonl"
+    assert without_absolute("/tmp/clone/a.jsonl", clone, run) == "a.jsonl"
