@@ -106,6 +106,11 @@ def run(work: Coroutine[Any, Any, T]) -> T:
         return runner.run(work)
 
 
+def current_task() -> asyncio.Task[Any] | None:
+    """The task that is running in this thread; None where no event loop is running."""
+    return asyncio.current_task() if _loop_is_running() else None
+
+
 def _loop_is_running() -> bool:
     try:
         asyncio.get_running_loop()

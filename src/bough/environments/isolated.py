@@ -141,6 +141,7 @@ async def _bounded(
     """The result of `work`, run in its thread if it has one. Any failure, or a time-out, is the environment's."""
 
     async def attributed() -> T:
+        running = event_loop.current_task()
         try:
             return await work()
         except BoughError:
@@ -153,6 +154,8 @@ async def _bounded(
         except BaseException as error:
             if thread is None and isinstance(error, KeyboardInterrupt):
                 raise  # Ctrl-C arrives in the main thread only
+            if isinstance(error, GeneratorExit) and event_loop.current_task() is not running:
+                raise  # an abandoned call, closed by the garbage collector
             raise blame(what, error) from error
 
     try:
