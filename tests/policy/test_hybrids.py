@@ -13,8 +13,8 @@ from tests.policy.families import HYBRIDS, make
 from tests.policy.test_policy import EPISODE, distance, values_and_gradient, with_actor
 from tests.trees.samples import call, call_sets
 
-# A convolution alone, gated delta nets with a gate per head and per channel, Mamba-2 beside and without attention.
-KINDS = ["lfm2", "qwen3_5_text", "kimi_linear", "granitemoehybrid", "mamba2"]
+# A convolution alone, a gated delta net, Mamba-2 with and without attention.
+KINDS = ["lfm2", "qwen3_5_text", "granitemoehybrid", "mamba2"]
 PROPERTY = settings(max_examples=4, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
@@ -61,7 +61,7 @@ def test_forks_within_one_convolution_give_the_same(family):
 def test_chunks_and_segments_have_different_lengths(policy):
     """Longer than a chunk of the recurrence, with forks inside and at the ends of chunks."""
     line = [(7 * i) % 200 for i in range(75)]
-    calls = [call(line[:n], [n, n + 1, n + 2]) for n in (2, 3, 4, 5, 8, 63, 64, 65, 66, 73)]
+    calls = [call(line[:n], [n, n + 1, n + 2]) for n in (2, 5, 63, 64, 66)]
     assert_equal(policy, [*calls, call(line[:4], line[4:])])
 
 
@@ -86,21 +86,14 @@ def test_a_tree_gets_nothing_from_the_tree_before_it(policy):
 
 @pytest.mark.parametrize("family", KINDS)
 def test_adapters_and_checkpointing_change_nothing(family):
+    """Each row is computed again in the backward pass, after all other rows were read."""
     model = make(family)
     model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
     policy = Policy(with_actor(model, Lora(r=4))).train()
-    assert_equal(policy, EPISODE, budget=12)
-    uncheckpointed = values_and_gradient(policy.eval(), EPISODE)
-    assert distance(values_and_gradient(policy.train(), EPISODE)[1], uncheckpointed[1]) < 5e-5
-
-
-def test_checkpointed_rows_keep_their_own_trees():
-    """The second forward pass of a row comes after other rows were read, here after all of them."""
-    model = make("qwen3_5_text")
-    expected = values_and_gradient(Policy(model), EPISODE, budget=12)
-    model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
-    found = values_and_gradient(Policy(model).train(), EPISODE, budget=12)
-    assert distance(found[1], expected[1]) < 5e-5
+    checkpointed = values_and_gradient(policy, EPISODE, budget=12)
+    alone = values_and_gradient(policy.eval(), EPISODE, share=False)
+    assert distance(checkpointed[0], alone[0]) < 5e-5
+    assert distance(checkpointed[1], alone[1]) < 5e-5
 
 
 @pytest.mark.parametrize("family", KINDS)
@@ -112,7 +105,7 @@ def test_the_reference_reads_trees_too(family):
     assert distance(torch.cat(policy.logprobs(EPISODE)), base) > 1e-3
 
 
-@pytest.mark.parametrize("family", KINDS)
+@pytest.mark.parametrize("family", ["qwen3_5_text", "mamba2"])
 def test_in_bfloat16_a_tree_is_no_further_off_than_plain_rows(family):
     exact = make(family)
     policy = Policy(copy.deepcopy(exact).to(torch.bfloat16))
@@ -123,7 +116,7 @@ def test_in_bfloat16_a_tree_is_no_further_off_than_plain_rows(family):
         assert distance(shared, true) < 1.5 * distance(plain, true)
 
 
-@pytest.mark.parametrize("family", ["lfm2", "qwen3_5_text", "nemotron_h"])
+@pytest.mark.parametrize("family", ["qwen3_5_text", "bamba"])
 @torch.no_grad()
 def test_padding_for_flex_attention_changes_nothing(family):
     model = make(family)

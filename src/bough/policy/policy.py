@@ -294,9 +294,11 @@ def _attentions(model: Any, wanted: Attention, device: torch.device) -> tuple[st
     # SDPA leaves out the capping of scores (Gemma 2) silently.
     capped = getattr(model.config.get_text_config(), "attn_logit_softcapping", None)
     plain = "sdpa" if model._supports_sdpa and not capped else "eager"
-    if wanted == "flex" and not model._supports_flex_attn:
+    # Hybrid models call their attention through the same interface, whether or not they say so.
+    supports_flex = model._supports_flex_attn or (model._supports_sdpa and bool(known_mixers(model)))
+    if wanted == "flex" and not supports_flex:
         raise InputError(f"{type(model).__name__} does not support FlexAttention; choose attention='sdpa'")
-    flex = wanted == "flex" or (wanted == "auto" and device.type == "cuda" and model._supports_flex_attn)
+    flex = wanted == "flex" or (wanted == "auto" and device.type == "cuda" and supports_flex)
     if flex:
         return plain, FLEX
     return plain, SDPA if plain == "sdpa" and device.type == "cpu" else plain
