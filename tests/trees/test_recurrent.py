@@ -66,6 +66,18 @@ def test_segments_of_very_different_length_are_not_padded_to_the_longest():
     assert [(batch.num_segments, batch.longest) for batch in level.batches] == [(1, 128), (2, 1)]
 
 
+def test_every_batch_of_a_level_starts_from_its_own_parents():
+    #  0 ─┬─ 1 … 8       10 ─┬─ 11
+    #     └─ 9               └─ 12
+    parent_L = np.array([-1, *range(8), 0, -1, 10, 10])
+    branching = Branching(parent_L, CPU)
+    assert [batch.num_segments for batch in branching.levels[1].batches] == [1, 3]
+    x_L = torch.ones(13)
+    x_L[10] = 5
+    found = branching.scan([x_L, torch.zeros(13)], leaky_sum)
+    assert found.tolist() == [1, *range(2, 10), 2, 5, 6, 6]
+
+
 def convolve(hidden_states, weight, bias=None, activation=None):
     """As transformers computes it."""
     size = weight.shape[1]
