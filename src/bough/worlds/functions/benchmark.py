@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import zipfile
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -139,10 +138,10 @@ def entry(task_id: str) -> Entry:
 @cache
 def entries(name: str) -> dict[str, Entry]:
     """The tasks of a set by id."""
-    answers = (
-        {} if name in RELEVANCE else {row["id"]: row["ground_truth"] for row in _rows(f"possible_answer/{_file(name)}")}
-    )
-    return {row["id"]: Entry(row["id"], name, row, answers.get(row["id"], [])) for row in _rows(_file(name))}
+    file = f"BFCL_v4_{name}.json"
+    gold = [] if name in RELEVANCE else _rows(f"possible_answer/{file}")
+    answers = {row["id"]: row["ground_truth"] for row in gold}
+    return {row["id"]: Entry(row["id"], name, row, answers.get(row["id"], [])) for row in _rows(file)}
 
 
 @cache
@@ -151,11 +150,5 @@ def documentation(back_end: str) -> tuple[dict[str, Any], ...]:
     return tuple(_rows(f"multi_turn_func_doc/{BACK_ENDS[back_end]}.json"))
 
 
-def _file(name: str) -> str:
-    return f"BFCL_v4_{name}.json"
-
-
-def _rows(file: str) -> Iterator[dict[str, Any]]:
-    with (local_folder() / _DATA / file).open(encoding="utf-8") as lines:
-        for line in lines:
-            yield json.loads(line)
+def _rows(file: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (local_folder() / _DATA / file).read_bytes().splitlines()]
