@@ -20,6 +20,7 @@ from bough.sandbox.base import Answer, BrokenError, Result, SandboxError, Sandbo
 from bough.sandbox.pool import Sandbox
 from bough.types import ToolCall
 from bough.worlds.functions import benchmark
+from bough.worlds.functions.benchmark import Entry
 
 # All calls of an episode together may use this much; time on a busy machine does not count.
 LIMITS = SandboxLimits(timeout_s=25.0, cpu_s=5.0, memory_mb=512, processes=2, disk_mb=1, output_bytes=1 << 18)
@@ -43,7 +44,9 @@ AGENTS_ERRORS = ("MemoryError", "RecursionError", "The process was killed by")
 _SHARED: WeakKeyDictionary[asyncio.AbstractEventLoop, Sandbox] = WeakKeyDictionary()
 
 
-async def results(scenario: dict[str, Any], done: Sequence[ToolCall], calls: Sequence[ToolCall]) -> list[str | None]:
+async def results(
+    scenario: dict[str, Any], done: Sequence[ToolCall], calls: Sequence[ToolCall], timeout_s: float = LIMITS.timeout_s
+) -> list[str | None]:
     """The results of `calls` after those already `done`; None for a call that was stopped and for those after it."""
     told: list[str] = []
 
@@ -53,21 +56,26 @@ async def results(scenario: dict[str, Any], done: Sequence[ToolCall], calls: Seq
 
     request = {"scenario": scenario, "done": plain(done), "calls": plain(calls)}
     program = f"import {MODULE}\n{MODULE}.results({json.dumps(request)!r}, ask)"
-    await _run(program, hear)
+    await _run(program, timeout_s, hear)
     return [*told, *[None] * (len(calls) - len(told))]
 
 
-async def check_turns(scenario: dict[str, Any], turns: list[list[list[ToolCall]]], gold: list[list[ToolCall]]) -> str:
+async def check_turns(
+    scenario: dict[str, Any],
+    turns: list[list[list[ToolCall]]],
+    gold: list[list[ToolCall]],
+    timeout_s: float = LIMITS.timeout_s,
+) -> str:
     """ "valid", or the benchmark's word for what is wrong in the last of the user turns."""
     request = {
         "scenario": scenario,
         "turns": [[plain(step) for step in steps] for steps in turns],
         "gold": [plain(calls) for calls in gold],
     }
-    return await _verdict("check_turns", request)
+    return await _verdict("check_turns", request, timeout_s)
 
 
-async def check_calls(entry: benchmark.Entry, calls: Sequence[ToolCall]) -> str:
+async def check_calls(entry: Entry, calls: Sequence[ToolCall], timeout_s: float = LIMITS.timeout_s) -> str:
     """ "valid", or the benchmark's word for what is wrong with the calls of a single-turn answer."""
     language = entry.set.removeprefix("simple_") if entry.set in benchmark.OTHER_LANGUAGES else "python"
     request = {
@@ -77,7 +85,7 @@ async def check_calls(entry: benchmark.Entry, calls: Sequence[ToolCall]) -> str:
         "calls": plain(calls),
         "answer": entry.answer,
     }
-    return await _verdict("check_calls", request)
+    return await _verdict("check_calls", request, timeout_s)
 
 
 def plain(calls: Sequence[ToolCall]) -> list[dict[str, Any]]:
@@ -91,17 +99,17 @@ async def close() -> None:
         await sandbox.close()
 
 
-async def _verdict(function: str, request: dict[str, Any]) -> str:
-    result = await _run(f"import {MODULE}\n{MODULE}.{function}({json.dumps(request)!r})")
+async def _verdict(function: str, request: dict[str, Any], timeout_s: float) -> str:
+    result = await _run(f"import {MODULE}\n{MODULE}.{function}({json.dumps(request)!r})", timeout_s)
     if result is None or result.value is None:
         return "check_stopped"
     return str(ast.literal_eval(result.value))
 
 
-async def _run(program: str, hear: Answer | None = None) -> Result | None:
+async def _run(program: str, timeout_s: float, hear: Answer | None = None) -> Result | None:
     """The result of a program; None if the calls broke it. Raises SandboxError if they cannot have."""
     try:
-        result = await _sandbox().run(program, answer=hear)
+        result = await _sandbox().run(program, timeout_s=min(timeout_s, LIMITS.timeout_s), answer=hear)
     except BrokenError:
         return None
     raised = (result.error or "").rsplit("\n", 1)[-1]

@@ -61,20 +61,21 @@ class Conversation:
         shown = schemas.tools([self._functions[name] for name in added], self.entry.set)
         return (Message(role="user", content=f"{json.dumps(shown, ensure_ascii=False)}\n{MORE_FUNCTIONS}"),)
 
-    async def call(self, calls: Sequence[ToolCall]) -> list[str]:
+    async def call(self, calls: Sequence[ToolCall], timeout_s: float) -> list[str]:
         """Makes the calls of one reply; the results as text. A call that is stopped has no effect."""
         self.steps += 1
         done = [call for steps in self.turns for step in steps for call in step]
-        results = await back_ends.results(self.scenario, done, calls)
+        results = await back_ends.results(self.scenario, done, calls, timeout_s)
         made = results.index(None) if None in results else len(results)
         self.turns[-1].append(list(calls[:made]))
         told = [text for text in results if text is not None]
         return [*told, *[back_ends.STOPPED, *[back_ends.NOT_RUN] * len(calls)][: len(calls) - made]]
 
-    async def check(self) -> str:
+    async def check(self, timeout_s: float) -> str:
         """The benchmark's verdict on the current turn: "valid", or what was wrong in it or in an earlier one."""
         if self.failure is None:
-            verdict = await back_ends.check_turns(self.scenario, self.turns, self.gold[: len(self.turns)])
+            gold = self.gold[: len(self.turns)]
+            verdict = await back_ends.check_turns(self.scenario, self.turns, gold, timeout_s)
             if verdict == "valid":
                 self.passed += 1
             else:

@@ -151,8 +151,13 @@ class Functions(Environment):
             return None
         return self.say(_written(gold_calls(self.entry)) or NO_FUNCTION)
 
+    @property
+    def _timeout_s(self) -> float:
+        """Well below the time limit of a step: a slow call is the agent's fault, not the environment's."""
+        return self.step_timeout_s / 2
+
     async def _call(self, conversation: Conversation, said: ParsedReply) -> Observation:
-        results = await conversation.call(said.calls)
+        results = await conversation.call(said.calls, self._timeout_s)
         messages = tuple(
             Message(role="tool", content=text, name=call.name[:MAX_NAME], tool_call_id=call.id)
             for call, text in zip(said.calls, results, strict=True)
@@ -164,7 +169,8 @@ class Functions(Environment):
         return Observation(messages=messages, progress=conversation.progress, **more)
 
     async def _end_turn(self, conversation: Conversation, said: ParsedReply, error: str | None) -> Observation:
-        more: dict[str, Any] = {"action": said.action, "error": error, "info": {"check": await conversation.check()}}
+        verdict = await conversation.check(self._timeout_s)
+        more: dict[str, Any] = {"action": said.action, "error": error, "info": {"check": verdict}}
         failed = conversation.failure is not None
         if conversation.last_turn or (failed and self.settings.stop_at_failure):
             return _end(conversation.progress, success=not failed, **more)
@@ -176,7 +182,7 @@ class Functions(Environment):
             called = "called" if said.calls else "not_called"
             success = bool(said.calls) == (self.entry.set == "live_relevance")
             return _end(float(success), success=success, action=said.action, error=error, info={"check": called})
-        verdict = await back_ends.check_calls(self.entry, said.calls)
+        verdict = await back_ends.check_calls(self.entry, said.calls, self._timeout_s)
         success = verdict == "valid"
         return _end(float(success), success=success, action=said.action, error=error, info={"check": verdict})
 
