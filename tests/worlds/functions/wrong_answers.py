@@ -41,7 +41,8 @@ MULTI_TURN: list[tuple[str, str, list[Any]]] = [
     (RESPONSE, "multi_turn_base_0", [..., [["cd(folder='temp')"]], ..., ...]),
     # Unknown functions and arguments are errors that the agent reads; afterwards it may do it right.
     (VALID, "multi_turn_base_0", [[["move(source='a')"], ["mkdir(folder='temp')"], REPORT], ..., ..., ...]),
-    (STATE, "multi_turn_base_0", [[[*REPORT[:2], "mv(source='final_report.pdf', destination='temp', force=True)"]], ..., ..., ...]),
+    (STATE, "multi_turn_base_0", [[[*REPORT[:2], "mv(source='final_report.pdf', destination='temp', force=True)"]],
+     ..., ..., ...]),
     (STATE, "multi_turn_base_0", [[["remove(file_name='document')"], ["_load_scenario(scenario=1)"]], ..., ..., ...]),
     # A function that is not offered yet, and calls where none are expected.
     (VALID, "multi_turn_miss_func_0", [..., ..., [["sort(file_name='final_report.pdf')"]], [["pwd()"]], ...]),
@@ -77,8 +78,8 @@ MULTI_TURN: list[tuple[str, str, list[Any]]] = [
      "'USR005', message='Latest Quarter Performance has been well.')"]]]),
     (STATE, "multi_turn_base_14", [..., ..., ..., [["message_login(user_id='USR001')"], ["add_contact(user_name="
      "'John Levy')"], ["send_message(receiver_id='USR005', message='It went well.')"]]]),
-    (STATE, "multi_turn_long_context_5", [..., ..., [["post_tweet(content='Managed to archive important data files!')"]],
-     ...]),
+    (STATE, "multi_turn_long_context_5", [..., ...,
+     [["post_tweet(content='Managed to archive important data files!')"]], ...]),
     (VALID, "multi_turn_long_context_5", [..., ..., ..., ...]),
 ]  # fmt: skip
 
@@ -93,11 +94,13 @@ SINGLE_TURN: list[tuple[str, str, list[tuple[str, dict[str, Any]]]]] = [
     ("type_error:simple", "simple_python_0", [("calculate_triangle_area", {"base": None, "height": 5})]),
     (f"{CHECKER}:missing_required", "simple_python_0", [("calculate_triangle_area", {"base": 10})]),
     (f"{CHECKER}:wrong_func_name", "simple_python_0", [("triangle_area", {"base": 10, "height": 5})]),
-    (f"{CHECKER}:unexpected_param", "simple_python_0", [("calculate_triangle_area", {"base": 10, "height": 5, "x": 1})]),
+    (f"{CHECKER}:unexpected_param", "simple_python_0",
+     [("calculate_triangle_area", {"base": 10, "height": 5, "x": 1})]),
     (f"{CHECKER}:wrong_count", "simple_python_0", []),
     (f"{CHECKER}:wrong_count", "simple_python_0", 2 * [("calculate_triangle_area", {"base": 10, "height": 5})]),
     (VALID, "multiple_3", [("EuclideanDistance_calculate", {"pointA": [3, 4], "pointB": [1, 2]})]),
-    (f"{CHECKER}:wrong_func_name", "multiple_3", [("EuclideanDistance.calculate", {"pointA": [3, 4], "pointB": [1, 2]})]),
+    (f"{CHECKER}:wrong_func_name", "multiple_3",
+     [("EuclideanDistance.calculate", {"pointA": [3, 4], "pointB": [1, 2]})]),
     ("value_error:list/tuple", "multiple_3", [("EuclideanDistance_calculate", {"pointA": [4, 3], "pointB": [1, 2]})]),
     ("type_error:nested", "multiple_3", [("EuclideanDistance_calculate", {"pointA": ["3", 4], "pointB": [1, 2]})]),
     (f"{CHECKER}:wrong_func_name", "multiple_3", [("angleToXAxis_calculate", {"pointA": [3, 4], "pointB": [1, 2]})]),
@@ -118,7 +121,8 @@ SINGLE_TURN: list[tuple[str, str, list[tuple[str, dict[str, Any]]]]] = [
     ("type_error:java", "simple_java_1", [("SQLCompletionAnalyzer_makeProposalsFromObject", {"object": "Customers",
      "useShortName": True, "params": {"limit": 50, "schemaFilter": "public"}})]),
     ("value_error:dict_value", "simple_java_1", [("SQLCompletionAnalyzer_makeProposalsFromObject", {"object":
-     "Customers", "useShortName": "true", "params": 'new HashMap<>() {{ put("limit", 5); put("schemaFilter", "public"); }}'})]),
+     "Customers", "useShortName": "true", "params":
+     'new HashMap<>() {{ put("limit", 5); put("schemaFilter", "public"); }}'})]),
     (VALID, "simple_javascript_0", [("validateUserInput", {"inputField": "userInputField", "isComplete": "true"})]),
     ("type_error:js", "simple_javascript_0", [("validateUserInput", {"inputField": "userInputField",
                                                                     "isComplete": True})]),
