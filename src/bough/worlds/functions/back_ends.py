@@ -36,8 +36,7 @@ import sys, types
 module = types.ModuleType({name!r})
 sys.modules[module.__name__] = module
 exec(compile({text!r}, {name!r}, "exec"), module.__dict__)
-for name in {back_ends!r}:
-    module.import_module("bfcl_eval.eval_checker.multi_turn_eval.func_source_code." + name)
+module.prepare({back_ends!r})
 """
 # How a program can end because of its arguments, besides exceeding a limit.
 AGENTS_ERRORS = ("MemoryError", "RecursionError", "The process was killed by")

@@ -18,19 +18,24 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 MODEL = "bough"
-# What a result may have of the text that the agent reads; the checks see all of it.
-LONGEST_RESULT = 200_000
+# As much of a result as the agent reads; the checks see all of it. The longest of a gold call has 32,000 characters.
+LONGEST_RESULT = 90_000
 # Names that the benchmark refuses to call.
 REFUSED = ("kill", "exit", "quit", "remove", "unlink", "popen", "Popen", "run")
 
-_models = ModuleType("bfcl_eval.constants.model_config")
-# The real module imports the clients of all providers. The entry says that the dots of function names are underscores.
-_models.__dict__["MODEL_CONFIG_MAPPING"] = {MODEL: SimpleNamespace(underscore_to_dot=True)}
-sys.modules[_models.__name__] = _models
-_config = import_module("bfcl_eval.constants.executable_backend_config")
-_enums = import_module("bfcl_eval.constants.enums")
-_ast = import_module("bfcl_eval.eval_checker.ast_eval.ast_checker")
-_multi_turn = import_module("bfcl_eval.eval_checker.multi_turn_eval.multi_turn_checker")
+EVAL = "bfcl_eval.eval_checker"
+
+
+def prepare(back_ends: list[str]) -> None:
+    """Imports everything in advance."""
+    models = ModuleType("bfcl_eval.constants.model_config")
+    # The real module imports the clients of all providers. This entry says that dots in names are underscores.
+    models.__dict__["MODEL_CONFIG_MAPPING"] = {MODEL: SimpleNamespace(underscore_to_dot=True)}
+    sys.modules[models.__name__] = models
+    for name in back_ends:
+        import_module(f"{EVAL}.multi_turn_eval.func_source_code.{name}")
+    for name in ("ast_eval.ast_checker", "multi_turn_eval.multi_turn_checker"):
+        import_module(f"{EVAL}.{name}")
 
 
 class Play:
@@ -50,12 +55,13 @@ class Play:
         return [_execute(back_ends, call) for call in func_call_list], back_ends
 
     def _back_ends(self) -> dict[str, Any]:
+        config = import_module("bfcl_eval.constants.executable_backend_config")
         made = {}
         for name in self.scenario["classes"]:
-            made[name] = getattr(import_module(_config.CLASS_FILE_PATH_MAPPING[name]), name)()
-            if name not in _config.STATELESS_CLASSES:
-                config = copy.deepcopy(self.scenario["config"].get(name, {}))
-                made[name]._load_scenario(config, long_context=self.scenario["long_context"])
+            made[name] = getattr(import_module(config.CLASS_FILE_PATH_MAPPING[name]), name)()
+            if name not in config.STATELESS_CLASSES:
+                state = copy.deepcopy(self.scenario["config"].get(name, {}))
+                made[name]._load_scenario(state, long_context=self.scenario["long_context"])
         return made
 
 
@@ -74,11 +80,12 @@ def check_turns(text: str) -> str:
     """The benchmark's verdict on all user turns so far: "valid", or its word for what is wrong."""
     request = json.loads(text)
     play = Play(request["scenario"])
-    _multi_turn.__dict__["execute_multi_turn_func_call"] = play.execute
+    checker = import_module(f"{EVAL}.multi_turn_eval.multi_turn_checker")
+    checker.__dict__["execute_multi_turn_func_call"] = play.execute
     scenario = request["scenario"]
     test = {"id": scenario["id"], "initial_config": scenario["config"], "involved_classes": scenario["classes"]}
     try:
-        found = _multi_turn.multi_turn_checker(request["turns"], request["gold"], test, scenario["set"], MODEL)
+        found = checker.multi_turn_checker(request["turns"], request["gold"], test, scenario["set"], MODEL)
     except Exception as error:  # a state that cannot be compared is not the right one
         return f"multi_turn:{type(error).__name__}"
     return "valid" if found["valid"] is True else str(found["error_type"])
@@ -87,10 +94,11 @@ def check_turns(text: str) -> str:
 def check_calls(text: str) -> str:
     """The benchmark's verdict on the calls of a single-turn answer."""
     request = json.loads(text)
-    language = _enums.Language(request["language"])
+    language = import_module("bfcl_eval.constants.enums").Language(request["language"])
+    checker = import_module(f"{EVAL}.ast_eval.ast_checker")
     written = [{call["name"]: call["arguments"]} for call in request["calls"]]
     try:
-        found = _ast.ast_checker(request["functions"], written, request["answer"], language, request["set"], MODEL)
+        found = checker.ast_checker(request["functions"], written, request["answer"], language, request["set"], MODEL)
     except Exception as error:  # the checker does not expect every value that JSON can hold
         return f"ast_checker:{type(error).__name__}"
     return "valid" if found["valid"] is True else str(found["error_type"])
