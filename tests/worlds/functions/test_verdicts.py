@@ -51,35 +51,32 @@ async def play(task_id: str, turns: list[list[list[ToolCall]]]) -> Observation:
     return end
 
 
-def played(answers: list[tuple[str, list[list[list[ToolCall]]]]]) -> list[Observation]:
+def played(runner: asyncio.Runner, answers: list[tuple[str, list[list[list[ToolCall]]]]]) -> list[Observation]:
     async def play_all() -> list[Observation]:
-        try:
-            return await asyncio.gather(*[play(*answer) for answer in answers])
-        finally:
-            await Functions.shutdown()
+        return await asyncio.gather(*[play(*answer) for answer in answers])
 
-    return asyncio.run(play_all())
+    return runner.run(play_all())
 
 
-def test_multi_turn_answers_score_as_in_the_benchmark(bfcl: Path):
+def test_multi_turn_answers_score_as_in_the_benchmark(bfcl: Path, runner: asyncio.Runner):
     answers = [(task_id, turns_of(task_id, answer)) for _, task_id, answer in MULTI_TURN]
     expected = [verdict for verdict, _, _ in MULTI_TURN]
     cases = [case(task_id, turns=[[plain(step) for step in steps] for steps in turns]) for task_id, turns in answers]
     assert official_verdicts(bfcl, cases) == expected
-    ends = played(answers)
+    ends = played(runner, answers)
     assert [end.info["check"] for end in ends] == expected
     assert [end.success for end in ends] == [verdict == "valid" for verdict in expected]
     assert all(end.reward == float(end.success is True) for end in ends)
 
 
-def test_single_turn_answers_score_as_in_the_benchmark(bfcl: Path):
+def test_single_turn_answers_score_as_in_the_benchmark(bfcl: Path, runner: asyncio.Runner):
     answers = [
         (task_id, [ToolCall(name=name, arguments=arguments) for name, arguments in calls])
         for _, task_id, calls in SINGLE_TURN
     ]
     expected = [verdict for verdict, _, _ in SINGLE_TURN]
     assert official_verdicts(bfcl, [case(task_id, calls=plain(calls)) for task_id, calls in answers]) == expected
-    ends = played([(task_id, [[calls]]) for task_id, calls in answers])
+    ends = played(runner, [(task_id, [[calls]]) for task_id, calls in answers])
     assert [end.info["check"] for end in ends] == expected
     assert [end.reward for end in ends] == [float(verdict == "valid") for verdict in expected]
 

@@ -23,7 +23,7 @@ from bough.worlds.functions import benchmark
 from bough.worlds.functions.benchmark import Entry
 
 # All calls of an episode together may use this much; time on a busy machine does not count.
-LIMITS = SandboxLimits(timeout_s=25.0, cpu_s=5.0, memory_mb=512, processes=2, disk_mb=1, output_bytes=1 << 18)
+LIMITS = SandboxLimits(timeout_s=25.0, cpu_s=2.0, memory_mb=512, processes=2, disk_mb=1, output_bytes=1 << 18)
 ERROR = "Error during execution:"
 STOPPED = (
     f"{ERROR} the call was stopped. All calls of a conversation together may use {LIMITS.cpu_s:g} s "
