@@ -8,11 +8,22 @@ of every model provider is replaced.
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
+from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
 MODEL = "official"
+
+
+def verdicts(folder: Path, cases: list[dict[str, Any]]) -> list[str]:
+    """Runs this file as a program; for the tests."""
+    command = [sys.executable, __file__, str(folder)]
+    done = subprocess.run(command, input=json.dumps(cases), capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    found: list[str] = json.loads(done.stdout.splitlines()[-1])
+    return found
 
 
 def written(call: dict[str, Any]) -> str:
@@ -45,8 +56,7 @@ def main() -> None:
     sys.modules[models.__name__] = models
     sys.path.insert(0, sys.argv[1])
     cases = json.load(sys.stdin)
-    verdicts = [multi_turn(i, case) if "turns" in case else single_turn(case) for i, case in enumerate(cases)]
-    print(json.dumps(verdicts))
+    print(json.dumps([multi_turn(i, one) if "turns" in one else single_turn(one) for i, one in enumerate(cases)]))
 
 
 if __name__ == "__main__":

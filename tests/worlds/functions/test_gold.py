@@ -15,6 +15,7 @@ from bough.worlds.functions.benchmark import entries, entry
 from bough.worlds.functions.conversation import Conversation
 from bough.worlds.functions.foreign import written
 from bough.worlds.functions.gold import gold_calls, gold_turns
+from tests.worlds.functions import official
 
 # The checks as they run in the sandbox, but in one process for all tasks.
 CHECKS = """
@@ -53,6 +54,18 @@ def test_the_gold_calls_of_all_800_multi_turn_tasks_win(bfcl: Path):
     tasks = [one for name in benchmark.MULTI_TURN for one in entries(name).values()]
     assert len(tasks) == 800 and sum(len(turn) for one in tasks for turn in one.answer) == 4625
     found = verdicts(bfcl, [multi_turn(one) for one in tasks])
+    assert [one.id for one, verdict in zip(tasks, found, strict=True) if verdict != "valid"] == []
+
+
+def test_the_gold_calls_are_those_of_the_benchmark(bfcl: Path):
+    """Its unchanged checker compares ours with its own, which it evaluates from their text."""
+    # The two other sets have the same calls, but for very few.
+    names = ("multi_turn_base", "multi_turn_miss_param")
+    tasks = [one for name in names for one in entries(name).values()]
+    cases = [
+        {"turns": multi_turn(one)[1]["turns"], "gold": one.answer, "row": one.row, "set": one.set} for one in tasks
+    ]
+    found = official.verdicts(bfcl, cases)
     assert [one.id for one, verdict in zip(tasks, found, strict=True) if verdict != "valid"] == []
 
 

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -21,15 +18,6 @@ from tests.worlds.functions import official, wrong_answers
 from tests.worlds.functions.wrong_answers import MULTI_TURN, SINGLE_TURN, turns_of
 
 LANGUAGES = {"simple_java": "java", "simple_javascript": "javascript"}
-
-
-def official_verdicts(folder: Path, cases: list[dict[str, Any]]) -> list[str]:
-    done = subprocess.run(
-        [sys.executable, official.__file__, str(folder)], input=json.dumps(cases), capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stderr
-    verdicts: list[str] = json.loads(done.stdout.splitlines()[-1])
-    return verdicts
 
 
 def case(task_id: str, **answer: Any) -> dict[str, Any]:
@@ -62,7 +50,7 @@ def test_multi_turn_answers_score_as_in_the_benchmark(bfcl: Path, runner: asynci
     answers = [(task_id, turns_of(task_id, answer)) for _, task_id, answer in MULTI_TURN]
     expected = [verdict for verdict, _, _ in MULTI_TURN]
     cases = [case(task_id, turns=[[plain(step) for step in steps] for steps in turns]) for task_id, turns in answers]
-    assert official_verdicts(bfcl, cases) == expected
+    assert official.verdicts(bfcl, cases) == expected
     ends = played(runner, answers)
     assert [end.info["check"] for end in ends] == expected
     assert [end.success for end in ends] == [verdict == "valid" for verdict in expected]
@@ -75,7 +63,7 @@ def test_single_turn_answers_score_as_in_the_benchmark(bfcl: Path, runner: async
         for _, task_id, calls in SINGLE_TURN
     ]
     expected = [verdict for verdict, _, _ in SINGLE_TURN]
-    assert official_verdicts(bfcl, [case(task_id, calls=plain(calls)) for task_id, calls in answers]) == expected
+    assert official.verdicts(bfcl, [case(task_id, calls=plain(calls)) for task_id, calls in answers]) == expected
     ends = played(runner, [(task_id, [[calls]]) for task_id, calls in answers])
     assert [end.info["check"] for end in ends] == expected
     assert [end.reward for end in ends] == [float(verdict == "valid") for verdict in expected]
