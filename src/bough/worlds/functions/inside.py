@@ -22,7 +22,6 @@ MODEL = "bough"
 LONGEST_RESULT = 90_000
 # Names that the benchmark refuses to call.
 REFUSED = ("kill", "exit", "quit", "remove", "unlink", "popen", "Popen", "run")
-
 EVAL = "bfcl_eval.eval_checker"
 
 
