@@ -1,5 +1,6 @@
 """What flash-linear-attention's kernels are given on a GPU, with kernels of the same meaning that run on a CPU."""
 
+import itertools
 import math
 
 import pytest
@@ -34,7 +35,7 @@ def kernel(
         q, k = (each * (each.pow(2).sum(-1, keepdim=True) + 1e-6).rsqrt() for each in (q, k))
     q = q * (1 / math.sqrt(q.shape[-1]) if scale is None else scale)
     outputs, states = [], []
-    for s, (start, stop) in enumerate(zip(cu_seqlens[:-1], cu_seqlens[1:], strict=True)):
+    for s, (start, stop) in enumerate(itertools.pairwise(cu_seqlens)):
         zero = v.new_zeros(v.shape[2], k.shape[3], v.shape[3])
         parts = (None if each is None else each[0, start:stop] for each in (q, k, v, g, beta))
         output, state = recurrent(*parts, zero if initial_state is None else initial_state[s])
