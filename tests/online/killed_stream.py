@@ -18,11 +18,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-import torch
-
-from bough.calls.template import load_template
 from bough.cli import main
-from bough.policy.policy import Policy
+from tests.training.loaded import load_everything
 
 Episodes = dict[tuple[int, str], list[int]]  # the answered tokens of each finished episode
 COMMON = [
@@ -104,8 +101,6 @@ def run(kills: int, seed: int, staleness: str) -> None:
 
 
 if __name__ == "__main__":
-    torch.set_num_threads(1)
-    load_template("tiny")
-    Policy.load("tiny")
+    load_everything()
     for max_staleness in sys.argv[3:]:
         run(int(sys.argv[1]), int(sys.argv[2]), max_staleness)

@@ -96,14 +96,9 @@ def wait_for_cpu_time(child: int, seconds: float) -> None:
 
 
 def serve() -> None:
-    import torch
+    from tests.training.loaded import load_everything
 
-    from bough.calls.template import load_template
-    from bough.policy.policy import Policy
-
-    torch.set_num_threads(1)
-    load_template("tiny")
-    Policy.load("tiny")
+    load_everything()
     whole_s = 0.0
     for line in sys.stdin:
         wanted: dict[str, Any] = json.loads(line)
