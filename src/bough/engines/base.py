@@ -51,9 +51,10 @@ class ModelChat(Chat, Protocol):
 
 
 class Engine(Protocol):
-    """Something that replies."""
+    """Something that replies. `sampling` are its sampling parameters."""
 
     name: str
+    sampling: SamplingConfig
 
     def open(self, episode: str, *, seed: int) -> ModelChat:
         """A chat for one episode; `seed` fixes its replies where the engine can do that."""

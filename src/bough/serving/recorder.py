@@ -109,7 +109,10 @@ class Recorder:
             session.closed = None  # it can be ended again
             raise
         self._sessions.pop(name, None)
-        self._closed[name] = why
+        if self.store is not None:
+            self.store.forget(name)
+        if self._config_of is not None:
+            self._closed[name] = why
         return trajectory
 
     async def _answer_alone(self, request: ChatRequest) -> list[tuple[Answer, Message]]:
@@ -134,6 +137,11 @@ class Recorder:
                 raise _not_recorded(error) from error
         return trajectory
 
+    def drop(self, session: Session) -> None:
+        """Closes a session without a record."""
+        session.close("it was dropped")
+        self._sessions.pop(session.name, None)
+
     async def sweep(self) -> list[str]:
         """Closes the sessions that were not used for the time limit; their names."""
         assert self.timeout_s is not None
@@ -143,8 +151,7 @@ class Recorder:
             if session.calls:
                 await self.end(session.name, SessionOutcome(stop=TIMED_OUT))
             else:
-                session.close("it timed out")
-                self._sessions.pop(session.name, None)
+                self.drop(session)
         return [session.name for session in old]
 
     def start(self) -> None:

@@ -72,7 +72,7 @@ class ChatRequest:
 
 def read_request(body: bytes) -> ChatRequest:
     """The request in a body. Raises RefusedError with a sentence about the first problem."""
-    row = _object(body)
+    row = read_object(body)
     for name, harmless in UNSUPPORTED.items():
         if row.get(name) is not None and row[name] not in harmless:
             raise RefusedError(400, f"{name} is not supported by this server", param=name, code="unsupported_parameter")
@@ -91,7 +91,8 @@ def read_request(body: bytes) -> ChatRequest:
     )
 
 
-def _object(body: bytes) -> dict[str, Any]:
+def read_object(body: bytes) -> dict[str, Any]:
+    """The JSON object of a body."""
     try:
         row = from_json(body, allow_inf_nan=False)
     except (ValueError, RecursionError) as error:

@@ -19,7 +19,7 @@ Json = dict[str, Any]
 
 @dataclass(frozen=True)
 class Choice:
-    """One reply: what the engine answered, what the client sees of it, the text of each of its tokens, its stop text."""
+    """One reply: what the engine answered, what the client sees of it, its tokens' texts and its stop text."""
 
     answer: Answer
     shown: Message

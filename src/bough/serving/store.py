@@ -84,7 +84,10 @@ class Store:
     async def add_trajectory(self, trajectory: Trajectory) -> None:
         """Writes a finished session to the disk."""
         await self._added(trajectory)
-        self.ended.add(trajectory.id)
+
+    def forget(self, session: str) -> None:
+        """A session has ended: its calls in the journal are of no use any more."""
+        self.ended.add(session)
 
     async def close(self) -> None:
         while self._flushing is not None:

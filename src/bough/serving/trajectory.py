@@ -59,8 +59,8 @@ def _task(given: Any) -> Task | None:
         raise RefusedError(400, f"task must be its id or a task: {row_error(error)}", param="task") from None
 
 
-def trajectory_of(session: Session, outcome: SessionOutcome, *, agent: str) -> Trajectory:
-    """The record of a session that has at least one call."""
+def trajectory_of(session: Session, outcome: SessionOutcome, *, agent: str, id: str | None = None) -> Trajectory:
+    """The record of a session that has at least one call, under its name unless another `id` is given."""
     calls = session.calls
     chain = _longest_chain(calls)
     on_chain = set(chain)
@@ -78,7 +78,7 @@ def trajectory_of(session: Session, outcome: SessionOutcome, *, agent: str) -> T
         for call in calls
     ]
     return Trajectory(
-        id=session.name,
+        id=id or session.name,
         # Attempts that start alike are attempts at one task, unless the client knows better.
         task=outcome.task or Task(id=digest(*first.messages)),
         start=first.messages,
