@@ -57,9 +57,10 @@ class EnvironmentConfig(Config):
     )
 
 
-class OwnAgentConfig(Config):
-    """An agent function in place of an environment: `--agent X` is `--environment agent:X`."""
+class PlayedTasksConfig(EnvironmentConfig):
+    """Environment and tasks."""
 
+    # `--agent X` is `--environment agent:X`: an agent function stands where an environment stands.
     own_agent: str | None = Field(
         None,
         exclude=True,

@@ -8,7 +8,7 @@ from typing import Literal
 from pydantic import Field
 
 from bough.config.base import Config
-from bough.config.environment import EnvironmentConfig, OwnAgentConfig
+from bough.config.environment import PlayedTasksConfig
 from bough.config.report import ReportConfig
 from bough.config.sampling import SamplingConfig
 
@@ -47,14 +47,10 @@ class AgentConfig(Config):
     bf16: bool | None = Field(None, description="compute in bfloat16 (default: yes on a GPU, no on a CPU)")
 
 
-class CollectedEnvironmentConfig(OwnAgentConfig, EnvironmentConfig):
-    """Environment and tasks."""
-
-
 class CollectConfig(ReportConfig):
     """Plays episodes and records them exactly, with the token ids of every call."""
 
-    environment: CollectedEnvironmentConfig
+    environment: PlayedTasksConfig
     agent: AgentConfig = AgentConfig()
     sampling: SamplingConfig = SamplingConfig()
     limits: LimitsConfig = LimitsConfig()
