@@ -1,27 +1,27 @@
-"""An agent on the plain openai client, unchanged but for its base URL: a long "yes" in at most two tries.
+"""An agent on the plain openai client: it asks for the letter e, in at most two tries.
 
-bough grpo --agent examples/openai_agent.py:play --model tiny --max-steps 30 --output-dir runs/own-agent
+bough grpo --agent examples/openai_agent.py:play --model tiny --max-steps 20 --output-dir runs/own-agent
 """
 
 from openai import OpenAI
 
+client = OpenAI(api_key="none")
+
 
 def tasks(split, seed):
-    """Different words to open with; the held-out ones are not trained on."""
+    """How each conversation opens. Held-out tasks are those of another split."""
     for number in range(500):
         yield {"opening": f"{split} {seed + number}"}
 
 
 def play(task, base_url):
-    """One conversation. What is returned is what the model learns from."""
-    client = OpenAI(base_url=base_url, api_key="none")
+    """One conversation; what is returned is what the model learns from."""
+    model = client.with_options(base_url=base_url)
     messages = [{"role": "user", "content": f"{task.data['opening']}: write the letter e, often."}]
-    best = 0
     for _ in range(2):
-        answer = client.chat.completions.create(model="gpt-4o-mini", messages=messages)
-        reply = answer.choices[0].message.content
-        best = max(best, reply.count("e"))
-        if best >= 3:
+        answer = model.chat.completions.create(model="gpt-4o-mini", messages=messages)
+        found = answer.choices[0].message.content.count("e")
+        if found >= 3:
             break
         messages += [answer.choices[0].message, {"role": "user", "content": "More of them."}]
-    return {"success": best >= 3, "reward": min(best, 6) / 6}
+    return {"success": found >= 3, "reward": min(found, 6) / 6}

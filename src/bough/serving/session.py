@@ -16,6 +16,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from bough import event_loop
 from bough.config.sampling import SamplingConfig
 from bough.digest import derived_seed, json_digest
 from bough.engines.base import Answer, ContextFullError, EngineError, ModelChat
@@ -126,7 +127,7 @@ class Session:
     def close(self, why: str) -> None:
         """Ends the session: requests in flight are cancelled, later ones refused."""
         self.closed = why
-        for task in self._tasks:
+        for task in self._tasks - {event_loop.current_task()}:
             task.cancel()
         for chat in self._idle.values():
             chat.close()
