@@ -29,7 +29,7 @@ def count_replies() -> Callable[[list[Message]], str]:
 
 @dataclass
 class FakeEngine:
-    """`gate`, while it is closed, holds back every reply; `asked` and `opened` say what came."""
+    """`gate`, while it is closed, holds back every reply; `asked` and `opened` say what came, unless it forgets."""
 
     say: Callable[[list[Message]], str] = field(default_factory=count_replies)
     name: str = "fake"
@@ -39,9 +39,11 @@ class FakeEngine:
     opened: list[str] = field(default_factory=list)
     closed: list[str] = field(default_factory=list)
     cancelled: int = 0
+    forgets: bool = False
 
     def open(self, episode: str, *, seed: int) -> "FakeChat":
-        self.opened.append(episode)
+        if not self.forgets:
+            self.opened.append(episode)
         return FakeChat(self, episode)
 
     async def close(self) -> None:
@@ -60,7 +62,8 @@ class FakeChat:
         self, messages: list[Message], tools: list[Any], *, sampling: SamplingConfig | None = None, seed: int = 0
     ) -> Answer:
         asked = {"messages": messages, "tools": tools, "sampling": sampling, "seed": seed, "chat": self.episode}
-        self.engine.asked.append(asked)
+        if not self.engine.forgets:
+            self.engine.asked.append(asked)
         try:
             await asyncio.sleep(0)
             if self.engine.gate is not None:
@@ -75,7 +78,8 @@ class FakeChat:
         return Answer(Message(role="assistant", content=text), call, "stop", len(prompt), len(ids))
 
     def close(self) -> None:
-        self.engine.closed.append(self.episode)
+        if not self.engine.forgets:
+            self.engine.closed.append(self.episode)
 
 
 def make_recorder(engine: FakeEngine, store: Store | None = None, **more: Any) -> Recorder:
@@ -84,7 +88,9 @@ def make_recorder(engine: FakeEngine, store: Store | None = None, **more: Any) -
 
 def client(recorder: Recorder, access: Access | None = None) -> httpx2.AsyncClient:
     """A client of the application, without a socket in between."""
-    app = make_app(recorder, access or Access(LOOPBACK_NAMES), model="fake", token_texts=lambda ids: list(map(chr, ids)))
+    app = make_app(
+        recorder, access or Access(LOOPBACK_NAMES), model="fake", token_texts=lambda ids: list(map(chr, ids))
+    )
     return httpx2.AsyncClient(transport=httpx2.ASGITransport(app=app), base_url="http://127.0.0.1")
 
 
