@@ -23,7 +23,7 @@ from bough.serving.store import TRAJECTORIES, Store
 from bough.serving.trajectory import SessionOutcome
 from bough.trajectories.reader import read
 from bough.types import Trajectory
-from tests.serving.fake import LOOK, TOOL, FakeChat, FakeEngine, body, client, make_recorder, user
+from tests.serving.fake import LOOK, TOOL, FakeChat, FakeEngine, body, make_recorder, post_to, user
 
 
 @asynccontextmanager
@@ -143,23 +143,22 @@ def test_a_thousand_sessions_at_a_time_lose_nothing_and_leave_nothing_in_memory(
     """Two requests each; all sessions are open at the same time, then all end."""
     count = 1000
 
-    async def session(http: Any, name: str, all_open: asyncio.Barrier) -> None:
+    async def session(app: Any, name: str, all_open: asyncio.Barrier) -> None:
         path = f"/s/{name}/v1/chat/completions"
-        first = await http.post(path, json=body(user(name)))
-        messages = [user(name), first.json()["choices"][0]["message"], user("on")]
-        assert (await http.post(path, json=body(*messages))).status_code == 200
+        first = await post_to(app, path, body(user(name)))
+        await post_to(app, path, body(user(name), first["choices"][0]["message"], user("on")))
         await all_open.wait()
-        assert (await http.post(f"/s/{name}/end", json={"reward": 1.0})).json()["turns"] == 2
+        assert (await post_to(app, f"/s/{name}/end", {"reward": 1.0}))["turns"] == 2
 
     async def play() -> None:
         engine = FakeEngine(say=lambda messages: f"to {messages[0].content}", forgets=True)
         recorder = make_recorder(engine, Store(tmp_path))
-        async with client(recorder) as http:
-            all_open = asyncio.Barrier(count + 1)
-            sessions = [asyncio.create_task(session(http, f"s{n}", all_open)) for n in range(count)]
-            await all_open.wait()
-            assert recorder.open_sessions == count
-            await asyncio.gather(*sessions)
+        app = make_app(recorder, Access(LOOPBACK_NAMES), model="fake")
+        all_open = asyncio.Barrier(count + 1)
+        sessions = [asyncio.create_task(session(app, f"s{n}", all_open)) for n in range(count)]
+        await all_open.wait()
+        assert recorder.open_sessions == count
+        await asyncio.gather(*sessions)
         assert recorder.open_sessions == 0
         del sessions
         gc.collect()
