@@ -11,7 +11,8 @@ FLOORS = [
     "bit_exact", "event_loop", "given", "errors", "digest", "disk", "paths", "cache", "types", "ledger", "metrics",
     "config", "rundir", "formats", "trajectories", "terminal", "speech", "sandbox", "environments", "worlds", "models",
     "calls", "trees", "policy", "rewards", "methods", "tracking", "training", "engines", "serving", "rollouts",
-    "curation", "online", "train", "evaluation", "recipes", "verbs", "runs", "cards", "viewer", "api", "commands", "cli",
+    "curation", "online", "train", "evaluation", "recipes", "verbs", "runs", "cards", "viewer", "api", "commands",
+    "cli",
 ]  # fmt: skip
 FLOOR = {name: number for number, name in enumerate(FLOORS)}
 
