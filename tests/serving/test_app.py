@@ -10,7 +10,7 @@ import pytest
 
 from bough.engines.base import ContextFullError, EngineError
 from bough.errors import InputError
-from bough.serving import answer
+from bough.serving import answer, app
 from bough.serving.access import Access, access
 from bough.serving.recorder import Recorder
 from bough.types import Message
@@ -209,3 +209,34 @@ def test_an_address_that_others_can_reach_needs_a_key(monkeypatch: pytest.Monkey
 )
 def test_web_pages_of_others_may_not_use_it(headers: dict[str, str], status: int):
     assert post(FakeEngine(), CHAT, body(user("x")), headers).status_code == status
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_stream_that_takes_long_shows_that_it_is_alive(fails: bool, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(app, "KEEP_ALIVE_S", 0.001)
+
+    def say(_: list[Message]) -> str:
+        if fails:
+            raise EngineError("the engine is gone")
+        return "late"
+
+    async def play(http: httpx2.AsyncClient, recorder: Recorder) -> list[str]:
+        engine.gate = asyncio.Event()
+        waiting = asyncio.create_task(http.post(f"/s/a{CHAT}", json=body(user("x"), stream=True)))
+        for _ in range(2):  # at least once before the stream begins, and once in it
+            while not engine.asked:
+                await asyncio.sleep(0)
+            await asyncio.sleep(0.02)
+        engine.gate.set()
+        response = await waiting
+        assert response.status_code == 200 and recorder.in_flight == 0
+        return [part for part in response.text.split("\n\n") if part]
+
+    engine = FakeEngine(say=say)
+    first, *rest = on(engine, play)
+    assert first == ": waiting"
+    told = [part for part in rest if part != ": waiting"]
+    if fails:
+        assert [json.loads(part[6:])["error"]["message"] for part in told] == ["the engine is gone"]
+    else:
+        assert told[-1] == "data: [DONE]" and json.loads(told[1][6:])["choices"][0]["delta"] == {"content": "late"}

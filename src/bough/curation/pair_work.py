@@ -86,7 +86,9 @@ class PairWork:
         return found
 
     async def _counterfactual(self, ledger: Ledger) -> list[Pair]:
-        rounds = sample_rounds(list(map(_conversation, self.filed)), self.config.counterfactual.rounds, self.config.seed)
+        rounds = sample_rounds(
+            list(map(_conversation, self.filed)), self.config.counterfactual.rounds, self.config.seed
+        )
         by_environment: dict[type[Environment] | None, list[Round]] = {}
         for one in rounds:
             by_environment.setdefault(self.lookup.environment_of(one.item), []).append(one)

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-from collections.abc import Coroutine
-from typing import Any, TypeVar
+from typing import Any
 
 from pydantic_core import to_json
 from starlette.requests import ClientDisconnect, Request
@@ -13,7 +11,6 @@ from starlette.responses import Response
 
 from bough.serving.refusal import RefusedError
 
-T = TypeVar("T")
 MAX_BODY = 32 << 20
 BODY_TIMEOUT_S = 60.0
 
@@ -51,21 +48,23 @@ async def read_body(request: Request) -> bytes:
     return bytes(body)
 
 
-async def while_connected(request: Request, work: Coroutine[Any, Any, T]) -> T:
-    """The result of `work`, which is cancelled if the client hangs up. The body must have been read."""
-    task = asyncio.ensure_future(work)
+async def finished(request: Request, work: asyncio.Future[Any], patience_s: float | None = None) -> bool:
+    """Waits for `work`, at most so long; whether it is done. The body must have been read.
+
+    If the client hangs up meanwhile, `work` is cancelled and ClientGoneError raised.
+    """
     gone = asyncio.ensure_future(_gone(request))
     try:
-        await asyncio.wait({task, gone}, return_when=asyncio.FIRST_COMPLETED)
-        if task.done():
-            return task.result()
-        raise ClientGoneError
+        await asyncio.wait({work, gone}, timeout=patience_s, return_when=asyncio.FIRST_COMPLETED)
+        if not work.done() and gone.done():
+            raise ClientGoneError
+        return work.done()
+    except BaseException:
+        work.cancel()
+        await asyncio.wait([work])
+        raise
     finally:
-        for one in (task, gone):
-            if not one.done():
-                one.cancel()
-                with contextlib.suppress(BaseException):
-                    await one
+        gone.cancel()
 
 
 async def _gone(request: Request) -> None:

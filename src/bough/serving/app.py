@@ -9,6 +9,7 @@ GET  /health
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -18,29 +19,31 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
+from bough.engines.base import Answer
 from bough.serving.access import Access, Guard
-from bough.serving.answer import ClientGoneError, json_answer, read_body, refused, while_connected
+from bough.serving.answer import ClientGoneError, finished, json_answer, read_body, refused
 from bough.serving.recorder import Recorder
 from bough.serving.refusal import RefusedError, refusal_of
 from bough.serving.request import ChatRequest, read_object, read_request
-from bough.serving.response import Choice, Completion, model_json, models_json
+from bough.serving.response import Choice, Completion, event, model_json, models_json
 from bough.serving.trajectory import read_outcome
 from bough.types import Message
 
 SESSION = "x-session-id"
 # nginx's word for a client that closed its connection; it is never sent.
 GONE = 499
-# The texts of token ids, where the tokenizer is at hand.
+# How long a stream may be silent, and what is sent then: a comment, which clients skip.
+KEEP_ALIVE_S = 10.0
+WAITING = b": waiting\n\n"
+# The replies of a request, and the texts of token ids, where the tokenizer is at hand.
+Replies = list[tuple[Answer, Message]]
 TokenTexts = Callable[[list[int]], list[str]]
 
 
 def make_app(recorder: Recorder, access: Access, *, model: str, token_texts: TokenTexts | None = None) -> Guard:
     """The application. `model` is the name in its answers; the name in a request is not compared with it."""
 
-    async def complete(request: Request) -> Response:
-        asked = read_request(await read_body(request))
-        session = request.path_params.get("session") or request.headers.get(SESSION)
-        replies = await while_connected(request, recorder.answer(session, asked))
+    def completion(asked: ChatRequest, replies: Replies) -> Completion:
         choices = [
             Choice(
                 answer,
@@ -50,12 +53,30 @@ def make_app(recorder: Recorder, access: Access, *, model: str, token_texts: Tok
             )
             for answer, shown in replies
         ]
-        completion = Completion(f"chatcmpl-{secrets.token_hex(12)}", model, asked, choices)
-        if not asked.stream:
-            return json_answer(completion.to_json())
-        return StreamingResponse(
-            completion.events(), media_type="text/event-stream", headers={"cache-control": "no-cache"}
-        )
+        return Completion(f"chatcmpl-{secrets.token_hex(12)}", model, asked, choices)
+
+    async def complete(request: Request) -> Response:
+        asked = read_request(await read_body(request))
+        session = request.path_params.get("session") or request.headers.get(SESSION)
+        replies = asyncio.ensure_future(recorder.answer(session, asked))
+        # What fails soon has a status of its own; a stream that takes longer begins without its content.
+        if await finished(request, replies, KEEP_ALIVE_S if asked.stream else None) and not asked.stream:
+            return json_answer(completion(asked, replies.result()).to_json())
+        if replies.done():
+            replies.result()
+
+        async def events() -> AsyncIterator[bytes]:
+            try:
+                while not (await asyncio.wait([replies], timeout=KEEP_ALIVE_S))[0]:
+                    yield WAITING
+                for one in completion(asked, replies.result()).events():
+                    yield one
+            except Exception as error:
+                yield event(refusal_of(error).to_json())
+            finally:
+                replies.cancel()
+
+        return StreamingResponse(events(), media_type="text/event-stream", headers={"cache-control": "no-cache"})
 
     async def end(request: Request) -> Response:
         body = await read_body(request)

@@ -66,13 +66,13 @@ class Completion:
                 yield self._chunk(index, {"tool_calls": [{"index": i, **call} for i, call in enumerate(calls)]})
             yield self._chunk(index, {}, finish=_finish(choice))
         if self.request.stream_usage:
-            yield _event({**self._head("chat.completion.chunk"), "choices": [], "usage": self._usage()})
+            yield event({**self._head("chat.completion.chunk"), "choices": [], "usage": self._usage()})
         yield b"data: [DONE]\n\n"
 
     def _chunk(self, index: int, delta: Json, *, finish: str | None = None, logprobs: Json | None = None) -> bytes:
         choice = {"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": finish}
         usage = {"usage": None} if self.request.stream_usage else {}
-        return _event({**self._head("chat.completion.chunk"), "choices": [choice], **usage})
+        return event({**self._head("chat.completion.chunk"), "choices": [choice], **usage})
 
     def _head(self, kind: str) -> Json:
         return {"id": self.id, "object": kind, "created": int(time.time()), "model": self.model}
@@ -130,5 +130,6 @@ def _finish(choice: Choice) -> str:
     return "length" if choice.answer.finish == "length" else "stop"
 
 
-def _event(value: Json) -> bytes:
+def event(value: Json) -> bytes:
+    """A server-sent event."""
     return b"data: " + to_json(value) + b"\n\n"
