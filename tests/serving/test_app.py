@@ -14,7 +14,7 @@ from bough.serving import answer, app
 from bough.serving.access import Access, access
 from bough.serving.recorder import Recorder
 from bough.types import Message
-from tests.serving.fake import LOOK, TOOL, FakeEngine, body, client, events, make_recorder, user
+from tests.serving.fake import LOOK, TOOL, FakeEngine, body, client, events, make_recorder, post_into, user
 
 Play = Callable[[httpx2.AsyncClient, Recorder], Awaitable[Any]]
 CHAT = "/v1/chat/completions"
@@ -220,20 +220,20 @@ def test_a_stream_that_takes_long_shows_that_it_is_alive(fails: bool, monkeypatc
             raise EngineError("the engine is gone")
         return "late"
 
-    async def play(http: httpx2.AsyncClient, recorder: Recorder) -> list[str]:
-        engine.gate = asyncio.Event()
-        waiting = asyncio.create_task(http.post(f"/s/a{CHAT}", json=body(user("x"), stream=True)))
-        for _ in range(2):  # at least once before the stream begins, and once in it
-            while not engine.asked:
-                await asyncio.sleep(0)
-            await asyncio.sleep(0.02)
+    async def play() -> list[str]:
+        recorder = make_recorder(engine := FakeEngine(say=say, gate=asyncio.Event()))
+        parts: list[bytes] = []
+        endpoint = app.make_app(recorder, Access(None), model="fake")
+        waiting = asyncio.create_task(post_into(parts, endpoint, CHAT, body(user("x"), stream=True)))
+        while app.WAITING not in parts:
+            await asyncio.sleep(0)
+        assert engine.gate is not None
         engine.gate.set()
-        response = await waiting
-        assert response.status_code == 200 and recorder.in_flight == 0
-        return [part for part in response.text.split("\n\n") if part]
+        await waiting
+        assert recorder.in_flight == 0
+        return [part for part in b"".join(parts).decode().split("\n\n") if part]
 
-    engine = FakeEngine(say=say)
-    first, *rest = on(engine, play)
+    first, *rest = asyncio.run(play())
     assert first == ": waiting"
     told = [part for part in rest if part != ": waiting"]
     if fails:

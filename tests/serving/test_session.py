@@ -61,6 +61,17 @@ def test_a_rewritten_history_starts_a_branch_with_all_its_messages():
     asyncio.run(play())
 
 
+def test_a_request_that_adds_nothing_to_a_conversation_is_a_branch():
+    async def play() -> None:
+        session = session_on(FakeEngine())
+        first = await said(session, ask("one"))
+        await said(session, ask("one", first))
+        assert parents(session) == [None, None]
+        assert [m.content for m in session.calls[1].messages] == ["one", "reply 1"]
+
+    asyncio.run(play())
+
+
 def test_two_ways_on_from_one_call_have_one_parent_and_two_chats():
     async def play() -> None:
         session = session_on(engine := FakeEngine())

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from bough.errors import InputError
+from bough.errors import BoughError, InputError
 from bough.serving.recorder import Recorder
 from bough.serving.refusal import RefusedError
 from bough.serving.store import CALLS, TRAJECTORIES, Store, read_call, write_call
@@ -166,3 +166,18 @@ def test_what_cannot_be_written_is_not_answered(tmp_path: Path, monkeypatch: pyt
             await recorder.answer("s", ask("three"))
 
     asyncio.run(play())
+
+
+def test_a_session_that_could_not_be_written_can_be_ended_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    async def play() -> None:
+        recorder = make_recorder(FakeEngine(), store := Store(tmp_path))
+        await recorder.answer("s", ask("one"))
+        with monkeypatch.context() as patched:
+            patched.setattr(store, "_write", lambda batch: {0: BoughError("the disk is full")})
+            with pytest.raises(RefusedError, match="the disk is full"):
+                await recorder.end("s", SessionOutcome(success=True))
+        await recorder.end("s", SessionOutcome(success=True))
+        await recorder.close()
+
+    asyncio.run(play())
+    assert [record.success for record in recorded(tmp_path)] == [True]
