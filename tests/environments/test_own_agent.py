@@ -45,6 +45,17 @@ def test_tasks_may_be_the_functions_own(tmp_path: Path):
     assert [task.id for task in tasks_of(own_agent(play, "play"), options={}, seed=7)] == ["task 7"]
 
 
+def test_tasks_may_come_from_an_async_generator():
+    def play(task: Task, base_url: str) -> None: ...
+
+    async def own() -> Any:
+        yield {"n": 1}
+        yield Task(id="two")
+
+    play.tasks = own  # type: ignore[attr-defined]
+    assert [task.data for task in tasks_of(own_agent(play, "play"), options={})] == [{"n": 1}, {}]
+
+
 def test_a_function_without_tasks_says_where_to_put_them():
     def play(task: Task, base_url: str) -> None: ...
 

@@ -127,6 +127,11 @@ def test_a_failing_engine_counts_even_if_the_agent_does_not_mind():
         played(agent, failing(EngineError("the engine is gone")))
 
 
+def test_a_failing_engine_is_the_engines_fault_even_if_the_agent_raises():
+    with pytest.raises(EngineError, match="the engine is gone"):
+        played(lambda base_url: ask(base_url, user("x")), failing(EngineError("the engine is gone")))
+
+
 def test_a_full_context_that_ends_the_agent_is_a_failure_with_its_reason():
     replies = iter(["fine", ContextFullError("too long")])
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any, ClassVar
 
 from bough.config.environment import AGENT_PREFIX as PREFIX
@@ -25,7 +25,6 @@ from bough.types import Task
 
 # What an agent function may ask for, by the names of its parameters.
 PARAMETERS = ("task", "base_url", "client", "model", "seed")
-OF_TASKS = ("split", "seed")
 
 
 class OwnAgent(Environment):
@@ -52,7 +51,9 @@ class OwnAgent(Environment):
         wanted = inspect.signature(make).parameters
         given = {name: value for name, value in {"split": split, "seed": seed}.items() if name in wanted}
         made = make(**given)
-        return made if isinstance(made, AsyncIterator | Awaitable) else _as_tasks(made)
+        if isinstance(made, AsyncIterator):
+            return _as_tasks_async(made)
+        return map(_as_task, made)
 
     @classmethod
     async def shutdown(cls) -> None:
@@ -68,8 +69,8 @@ def own_agent(function: Any, name: str) -> type[OwnAgent]:
     parameters = inspect.signature(function).parameters.values()
     takes_all = any(one.kind is one.VAR_KEYWORD for one in parameters)
     named = {one.name for one in parameters if one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)}
-    required = {one.name for one in parameters if one.default is one.empty and one.kind is not one.VAR_KEYWORD}
-    if strangers := sorted(required - set(PARAMETERS) - {"args"}):
+    required = {one.name for one in parameters if one.name in named and one.default is one.empty}
+    if strangers := sorted(required - set(PARAMETERS)):
         raise InputError(
             f"--agent {name} needs {strangers[0]!r}, which it is not given; its parameters may be "
             f"{', '.join(PARAMETERS)}, others need defaults"
@@ -88,7 +89,12 @@ def _tasks_of(function: Callable[..., Any]) -> Callable[..., Any] | None:
     return found if callable(found) else None
 
 
-def _as_tasks(made: Iterable[Any]) -> Iterator[Task]:
-    """Tasks, and mappings as tasks with that data, named by it."""
-    for one in made:
-        yield Task(id=json_digest(one, size=8), data=one) if isinstance(one, dict) else one
+def _as_task(given: Any) -> Task:
+    """A task as it is; a mapping as a task with that data, named by it."""
+    task: Task = Task(id=json_digest(given, size=8), data=given) if isinstance(given, dict) else given
+    return task
+
+
+async def _as_tasks_async(made: AsyncIterator[Any]) -> AsyncIterator[Task]:
+    async for one in made:
+        yield _as_task(one)

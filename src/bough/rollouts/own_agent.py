@@ -118,7 +118,9 @@ async def _outcome(
     except TimeoutError:
         return _failed("episode_timeout")
     except EnvironmentFailedError:
-        if session.refused is None or session.failure is not None:
+        if session.failure is not None:
+            raise session.failure from None
+        if session.refused is None:
             raise
         return _failed(session.refused)
     finally:
