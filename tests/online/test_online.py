@@ -419,7 +419,7 @@ def test_a_rubric_decides_what_is_compared(tmp_path: Path):
 
 
 def test_a_file_or_a_world_but_not_both(tmp_path: Path):
-    with pytest.raises(InputError, match="groups come from train_file or from an environment"):
+    with pytest.raises(InputError, match="groups come from train_file, an environment or an agent"):
         GRPOConfig(output_dir=tmp_path)
     with pytest.raises(InputError, match="max_steps is required with environment"):
         grpo(settings(tmp_path, max_steps=None))
