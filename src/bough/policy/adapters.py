@@ -46,6 +46,9 @@ def add_actor(model: Any, lora: Lora) -> Any:
     config = LoraConfig(
         r=lora.r, lora_alpha=lora.alpha, lora_dropout=lora.dropout, target_modules=targets, task_type="CAUSAL_LM"
     )
+    # Mamba's fused kernels read the weight of this layer directly and skip its adapter; peft refuses it in part.
+    if targets == "all-linear" and any(hasattr(each, "A_log") and hasattr(each, "D") for each in model.modules()):
+        config.exclude_modules = ["out_proj"]
     try:
         return get_peft_model(model, config, adapter_name=ACTOR)
     except ValueError as error:
