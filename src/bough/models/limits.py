@@ -6,9 +6,6 @@ where it matters; only what cannot is listed here. The names are those of the te
 
 from __future__ import annotations
 
-# Shared tokens would be computed wrongly; plain rows are right.
-NOT_AS_TREE = {"doge": "it changes the attention mask that it is given"}
-
 OWN_CACHE = "it works with the cache of transformers only"
 # The local engine would break, in the middle of a collection; training is right.
 NOT_IN_ENGINE = {
@@ -28,7 +25,3 @@ NOT_IN_ENGINE = {
     "gemma4_unified_text": "the heads of its layers differ in size",
     "mimo_v2_flash": "the heads of its layers differ in size",
 }
-
-# A token sees those after it, which a look at a few tokens does not show: what the model says of it would not be
-# log-probabilities of a language model.
-NOT_CAUSAL = {"cpmant": "each token of a prompt sees all of it"}

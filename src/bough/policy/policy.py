@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Self
@@ -21,8 +21,9 @@ from torch import Tensor, nn
 from bough.errors import InputError
 from bough.policy.adapters import ACTOR, Lora, adapted_layers, add_actor, has_adapter, load_actor, reference
 from bough.policy.head import Head, predict
+from bough.policy.head_check import check_head
 from bough.policy.load import base_and_adapter, load_model
-from bough.policy.probe import probe
+from bough.policy.probe import probe as probe_model
 from bough.policy.shard import gather, most, shard
 from bough.trees.attend import BLOCK, block_mask, dense_mask, flex_tree_attention, sdpa_tree_attention
 from bough.trees.build import CallTokens
@@ -58,6 +59,7 @@ class Policy(nn.Module):
     what is trained stays float32, so that small steps are not rounded away. With `compile`,
     each layer's small operations become a few kernels: a minute once, then a step is faster.
     `device` is where it will compute, if its weights are elsewhere until they are sharded.
+    Without `probe`, nothing is compared with the model's own forward pass first.
     All its log-probabilities and entropies are of the logits divided by `temperature`.
     """
 
@@ -72,6 +74,7 @@ class Policy(nn.Module):
         autocast: torch.dtype | None = None,
         compile: bool = False,
         device: torch.device | None = None,
+        probe: bool = True,
     ) -> None:
         super().__init__()
         self.model = model
@@ -79,16 +82,35 @@ class Policy(nn.Module):
         self.plain_attention, self.tree_attention = _attentions(self.base, attention, device or self.device)
         self.sights = {} if (obstacle := branching_obstacle(self.decoder)) else layer_sights(self.decoder)
         self.obstacle = obstacle
-        if obstacle:
-            log.warning("%s cannot share tokens between calls (%s): plain rows", type(self.base).__name__, obstacle)
+        self.together = not length_matters(self.decoder.config)
         self._attend_with(self.plain_attention)
-        probe(self.base, self.decoder)
+        if probe:
+            check_head(self.base, self.decoder)
+            self._probe()
         if autocast:
             # peft would lift the inputs of an adapter to the float32 of its weights, for autocast to lower them again.
             for layer in self._adapted_layers:
                 layer.cast_input_dtype_enabled = False
         if compile:
             self._compile_layers()
+
+    def _probe(self) -> None:
+        """Takes the paths that agree with the model's own forward pass; InputError if none does."""
+        flex = self.tree_attention == FLEX
+        with torch.compiler.set_stance("force_eager") if flex else nullcontext():
+            found = probe_model(
+                self.base,
+                f"{self.plain_attention} {self.tree_attention}",
+                lambda small: Policy(small, attention="flex" if flex else "sdpa", probe=False),
+            )
+        name = type(self.base).__name__
+        if found.refusal:
+            raise InputError(f"{name} ({self.base.config.model_type}) {found.refusal}")
+        self.obstacle = self.obstacle or found.obstacle
+        self.together = self.together and found.together
+        if self.obstacle:
+            self.sights = {}
+            log.warning("%s cannot share tokens between calls (%s): plain rows", name, self.obstacle)
 
     @classmethod
     def load(
@@ -198,7 +220,7 @@ class Policy(nn.Module):
         rows: list[TreeRow] | list[PlainRow]
         if share and self.obstacle is None:
             rows = tree_rows(calls, budget)
-        elif share and not length_matters(self.decoder.config):
+        elif share and self.together:
             rows = plain_rows(calls, budget)
         else:
             rows = [plain_row(calls, [c]) for c, call in enumerate(calls) if len(call.completion_ids)]
