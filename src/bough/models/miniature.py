@@ -196,7 +196,7 @@ def _cut_sizes(config: Any, before: Any) -> None:
             small = _small(name, value)
             if small == LENGTH and _whole(positions) and value >= positions:  # never passed
                 small = value
-        if small != value:
+        if small is not value and small != value:
             setattr(config, name, small)
     _fit_together(config, before)
 
@@ -238,7 +238,8 @@ def _small_rope(value: dict[Any, Any]) -> dict[Any, Any]:
         elif name in ("short_factor", "long_factor"):
             small[name] = list(one[:8])
         elif name == "mrope_section":
-            small[name] = [2, 3, 3][: len(one)]
+            half = int(8 * value.get("partial_rotary_factor", 1.0))
+            small[name] = [half - 2 * (half // 3), half // 3, half // 3]
         elif isinstance(one, int) and isinstance(name, str):
             small[name] = _small(name, one)
         else:

@@ -24,6 +24,7 @@ from bough.policy.head import Head, predict
 from bough.policy.head_check import check_head
 from bough.policy.load import base_and_adapter, load_model
 from bough.policy.probe import probe as probe_model
+from bough.policy.reach import decoder_of
 from bough.policy.shard import gather, most, shard
 from bough.trees.attend import BLOCK, block_mask, dense_mask, flex_tree_attention, sdpa_tree_attention
 from bough.trees.build import CallTokens
@@ -155,9 +156,8 @@ class Policy(nn.Module):
 
     @property
     def decoder(self) -> Any:
-        """The model without its head."""
-        decoder = self.base.get_decoder()
-        return decoder if decoder is not self.base else self.base.model  # Llama 4 does not find its own
+        """The model without its head; of a vision-language model, the language model."""
+        return decoder_of(self.base)
 
     @property
     def device(self) -> torch.device:
