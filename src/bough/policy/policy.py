@@ -25,6 +25,7 @@ from bough.policy.head_check import check_head
 from bough.policy.load import base_and_adapter, load_model
 from bough.policy.probe import probe as probe_model
 from bough.policy.reach import decoder_of
+from bough.policy.routing import Routers, Routing, routing
 from bough.policy.shard import gather, most, shard
 from bough.trees.attend import BLOCK, block_mask, dense_mask, flex_tree_attention, sdpa_tree_attention
 from bough.trees.build import CallTokens
@@ -43,12 +44,19 @@ class Answers(NamedTuple):
     """What the policy says to the calls of a row, a tensor for each call.
 
     Of each answered token its log-probability and, without gradient, the entropy of the
-    distribution it came from, both float32, and whether it was the likeliest token.
+    distribution it came from, both float32, and whether it was the likeliest token. Of a
+    mixture of experts also how the row was routed.
     """
 
     logprobs: list[Tensor]
     entropies: list[Tensor]
     greedy: list[Tensor]
+    routing: Routing | None = None
+
+    def detach(self) -> Answers:
+        """The same without a gradient."""
+        logprobs, entropies, greedy = ([value.detach() for value in values] for values in self[:3])
+        return Answers(logprobs, entropies, greedy, self.routing and self.routing.detach())
 
 
 class Policy(nn.Module):
@@ -66,6 +74,7 @@ class Policy(nn.Module):
 
     sharded = False
     temperature = 1.0
+    router_coefficient = 0.0  # weight of the routers' load-balancing loss in training
 
     def __init__(
         self,
@@ -92,6 +101,8 @@ class Policy(nn.Module):
             # peft would lift the inputs of an adapter to the float32 of its weights, for autocast to lower them again.
             for layer in self._adapted_layers:
                 layer.cast_input_dtype_enabled = False
+        # A hook that stores what it hears does not go into compiled code.
+        self.routers = None if compile else Routers.of(self.decoder)
         if compile:
             self._compile_layers()
 
@@ -229,12 +240,23 @@ class Policy(nn.Module):
 
     def forward(self, row: TreeRow | PlainRow) -> Answers:
         """Compute one row."""
-        with torch.autocast(self.device.type, self.autocast, enabled=self.autocast is not None):
+        with (
+            torch.autocast(self.device.type, self.autocast, enabled=self.autocast is not None),
+            self._listening() as router_logits,
+        ):
             hidden_ID = self._read_tree(row) if isinstance(row, TreeRow) else self._read_plain(row)
             hidden_MD = hidden_ID[self._tensor(row.predictors_M)]
             predictions = predict(hidden_MD, self._tensor(row.targets_M), Head.of(self.base, self.temperature))
         index_N = self._tensor(row.index_N)
-        return Answers(*(list(torch.split_with_sizes(values_M[index_N], row.lengths)) for values_M in predictions))
+        logprobs, entropies, greedy = (
+            list(torch.split_with_sizes(values_M[index_N], row.lengths)) for values_M in predictions
+        )
+        routed = routing(router_logits, row, self.routers.top_k) if self.routers else None
+        return Answers(logprobs, entropies, greedy, routed)
+
+    def _listening(self) -> AbstractContextManager[list[Tensor]]:
+        """Collects the logits of the routers, if there are any."""
+        return self.routers.listening() if self.routers else nullcontext([])
 
     def _read_tree(self, row: TreeRow) -> Tensor:
         """Hidden states [L, D] of a tree's nodes, and of padding after them."""

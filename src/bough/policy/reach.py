@@ -29,7 +29,7 @@ def expert_parameters(model: Any) -> list[str]:
             found |= {f"{_below_layer(name)}.{one}" for one in inside}
     if not found:
         raise InputError(
-            f"lora_experts: {type(model).__name__} ({model.config.model_type}) has no experts that an adapter can reach: "
+            f"lora_experts: {type(model).__name__} ({model.config.model_type}) has no experts an adapter can reach; "
             "it is not a mixture of experts, or its experts are quantized, as those of gpt-oss are in its published "
             "weights (MXFP4); load weights in bfloat16, or leave lora_experts out"
         )
@@ -50,6 +50,14 @@ def out_of_reach(model: Any) -> str | None:
     names += [name for name, module in model.named_modules() if _own_linear(module)]
     patterns = sorted({re.sub(r"\\\.\d+\\\.", r"\\.\\d+\\.", re.escape(name)) for name in names})
     return rf"({'|'.join(patterns)})(\..*)?" if patterns else None
+
+
+def freeze_surroundings(model: Any) -> None:
+    """What surrounds the language model, such as a vision tower, is not trained: no call reaches it."""
+    reached = {id(one) for part in (decoder_of(model), model.get_output_embeddings()) for one in part.parameters()}
+    for parameter in model.parameters():
+        if id(parameter) not in reached:
+            parameter.requires_grad_(False)
 
 
 def _has_towers(model: Any, inside: set[int]) -> bool:

@@ -36,9 +36,7 @@ def read_shape(folder: Path) -> Lora:
         raise InputError(f"{folder} is a {config.get('peft_type')} adapter; Bough trains LoRA adapters")
     targets = config["target_modules"]
     names = targets if isinstance(targets, str) else tuple(sorted(targets))
-    return Lora(
-        config["r"], config["lora_alpha"], config["lora_dropout"], names, bool(config.get("target_parameters"))
-    )
+    return Lora(config["r"], config["lora_alpha"], config["lora_dropout"], names, bool(config.get("target_parameters")))
 
 
 def larger(old: Lora, wanted: Lora) -> Lora:
