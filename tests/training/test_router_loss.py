@@ -53,8 +53,8 @@ def test_the_loss_is_the_mean_over_computed_tokens_times_its_coefficient(policy,
     for row in step.rows:
         (policy(row).routing.loss * row.tokens.size / step.num_tokens).backward()
     expected = gathered(policy)
-    torch.testing.assert_close(difference, expected * COEFFICIENT * SCALE, atol=1e-5, rtol=1e-3)
-    assert expected.norm() > 1e-4
+    expected *= COEFFICIENT * SCALE
+    assert (difference - expected).norm() < 1e-3 * expected.norm()
 
 
 def test_a_pair_that_spans_rows_gets_it_too(policy):
@@ -63,9 +63,9 @@ def test_a_pair_that_spans_rows_gets_it_too(policy):
     step = Step(policy, method, method.parts(pair), budget=40)
     assert len(step.rows) > 1
     with_it, without = gradient(policy, step, COEFFICIENT), gradient(policy, step, 0.0)
-    assert (with_it - without).norm() > 1e-4
+    assert (with_it - without).norm() > 1e-3 * without.norm()
     half = gradient(policy, step, COEFFICIENT, all_tokens=2 * step.num_tokens)
-    torch.testing.assert_close(half - without, (with_it - without) / 2, atol=1e-5, rtol=1e-3)
+    assert (half - without - (with_it - without) / 2).norm() < 1e-3 * (with_it - without).norm()
 
 
 def test_routing_is_counted(policy):
