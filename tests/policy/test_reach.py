@@ -52,8 +52,10 @@ def test_without_an_adapter_what_surrounds_the_language_model_is_frozen():
 
 
 def test_a_model_of_text_alone_is_reached_everywhere():
-    assert out_of_reach(make("llama")) is None
-    assert out_of_reach(make("llama4")) == r"(model\.layers\.\d+\.feed_forward\.router)(\..*)?"
+    assert out_of_reach(make("llama"), all_linear=True) is None
+    assert out_of_reach(make("llama4"), all_linear=False) is None
+    assert out_of_reach(make("llama4"), all_linear=True) == r"(model\.layers\.\d+\.feed_forward\.router)(\..*)?"
+    assert out_of_reach(make("mamba2"), all_linear=True) == r"(backbone\.layers\.\d+\.mixer\.out_proj)(\..*)?"
 
 
 @pytest.mark.parametrize("name", ["Qwen3MoeConfig", "GptOssConfig", "Llama4TextConfig", "JetMoeConfig"])

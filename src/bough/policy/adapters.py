@@ -49,7 +49,8 @@ def add_actor(model: Any, lora: Lora) -> Any:
         raise InputError("lora_experts needs lora_dropout 0: experts are adapted as weights, not by their inputs")
     config = LoraConfig(
         r=lora.r, lora_alpha=lora.alpha, lora_dropout=lora.dropout, target_modules=targets, task_type="CAUSAL_LM",
-        exclude_modules=out_of_reach(model), target_parameters=expert_parameters(model) if lora.experts else None,
+        exclude_modules=out_of_reach(model, all_linear=targets == "all-linear"),
+        target_parameters=expert_parameters(model) if lora.experts else None,
     )  # fmt: skip
     try:
         return get_peft_model(model, config, adapter_name=ACTOR)

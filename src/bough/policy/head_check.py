@@ -63,7 +63,7 @@ def _enlarged(model: Any, decoder: Any, head: Head) -> tuple[Tensor | None, Tens
 
     def enlarge(_module: nn.Module, _inputs: Any, output: Any) -> Any:
         hidden_BLD = output.last_hidden_state
-        factor = (LARGEST_LOGIT / head.layer(hidden_BLD).abs().max().float()).clamp(1, LARGEST_FACTOR)
+        factor = (LARGEST_LOGIT / head.project(hidden_BLD).abs().max().float()).clamp(1, LARGEST_FACTOR)
         output.last_hidden_state = hidden_BLD * factor.to(hidden_BLD.dtype)
         seen.append(output.last_hidden_state)
         return output

@@ -28,9 +28,11 @@ from bough.policy.reach import decoder_of
 from bough.policy.routing import Routers, Routing, routing
 from bough.policy.shard import gather, most, shard
 from bough.trees.attend import BLOCK, block_mask, dense_mask, flex_tree_attention, sdpa_tree_attention
-from bough.trees.build import CallTokens
-from bough.trees.layers import branching_obstacle, layer_sights, length_matters
+from bough.trees.build import CallTokens, TokenTree
+from bough.trees.layers import STATEFUL, branching_obstacle, layer_sights, length_matters
+from bough.trees.mixers import known_mixers, let_mixers_branch
 from bough.trees.pack import PlainRow, TreeRow, plain_row, plain_rows, tree_rows
+from bough.trees.recurrent import Branching, to_device
 from bough.types import Call
 
 log = logging.getLogger(__name__)
@@ -92,6 +94,8 @@ class Policy(nn.Module):
         self.plain_attention, self.tree_attention = _attentions(self.base, attention, device or self.device)
         self.sights = {} if (obstacle := branching_obstacle(self.decoder)) else layer_sights(self.decoder)
         self.obstacle = obstacle
+        self.carries_state = bool(known_mixers(self.decoder))
+        let_mixers_branch(self.decoder)
         self.together = not length_matters(self.decoder.config)
         self._attend_with(self.plain_attention)
         if probe:
@@ -269,22 +273,34 @@ class Policy(nn.Module):
         token_L[: len(tree)], position_L[: len(tree)], end_L[: len(tree)] = tree.token, tree.position, tree.end
         token, position, end = map(self._tensor, (token_L, position_L, end_L))
         dtype = self.autocast or self.base.dtype
-        masks = {
+        masks: dict[str, Any] = {
             kind: block_mask(end, position, sight) if flex else dense_mask(end, position, sight, dtype)
             for kind, sight in self.sights.items()
         }
+        if self.carries_state:
+            branching = self._branching(tree, length)
+            if not self.sights:  # a model without attention makes no masks, and hands options on to its mixers
+                return self._read(token[None], None, self.tree_attention, branching=branching)[0]
+            masks |= dict.fromkeys(STATEFUL, branching)
         mask = masks if len(masks) > 1 else next(iter(masks.values()))
         return self._read(token[None], mask, self.tree_attention, position_ids=position[None])[0]
+
+    def _branching(self, tree: TokenTree, length: int) -> Branching:
+        """The forks of a row of `length` nodes: the tree's, and one tree of padding after it."""
+        parent_L = np.arange(-1, length - 1)
+        parent_L[: len(tree)] = tree.parent
+        parent_L[len(tree) : len(tree) + 1] = -1
+        return Branching(parent_L, self.device)
 
     def _read_plain(self, row: PlainRow) -> Tensor:
         """Hidden states [B * L, D] of calls side by side. Padding comes last, where no token looks: no mask."""
         return self._read(self._tensor(row.tokens_BL), None, self.plain_attention).flatten(0, 1)
 
-    def _read(self, tokens_BL: Tensor, mask: Any, attention: str, **positions: Tensor) -> Tensor:
+    def _read(self, tokens_BL: Tensor, mask: Any, attention: str, **more: Any) -> Tensor:
         self._attend_with(attention)
         # No cache is read here, and with one transformers treats repeated positions differently.
         hidden_BLD: Tensor = self.decoder(
-            input_ids=tokens_BL, attention_mask=mask, use_cache=False, **positions
+            input_ids=tokens_BL, attention_mask=mask, use_cache=False, **more
         ).last_hidden_state
         return hidden_BLD
 
@@ -303,9 +319,7 @@ class Policy(nn.Module):
         return [module for module in self.decoder.modules() if isinstance(module, GradientCheckpointingLayer)]
 
     def _tensor(self, array: np.ndarray[Any, Any]) -> Tensor:
-        device, tensor = self.device, torch.from_numpy(array)
-        # Only from pinned memory is a copy made without waiting for what the GPU still computes.
-        return (tensor.pin_memory() if device.type == "cuda" else tensor).to(device, non_blocking=True)
+        return to_device(torch.from_numpy(array), self.device)
 
     def _check_ids(self, rows: Sequence[TreeRow | PlainRow]) -> None:
         """A GPU answers an id outside the vocabulary with an assertion that ends the process."""
@@ -324,9 +338,11 @@ def _attentions(model: Any, wanted: Attention, device: torch.device) -> tuple[st
     # SDPA leaves out the capping of scores (Gemma 2) silently.
     capped = getattr(model.config.get_text_config(), "attn_logit_softcapping", None)
     plain = "sdpa" if model._supports_sdpa and not capped else "eager"
-    if wanted == "flex" and not model._supports_flex_attn:
+    # Hybrid models call their attention through the same interface, whether or not they say so.
+    supports_flex = model._supports_flex_attn or (model._supports_sdpa and bool(known_mixers(model)))
+    if wanted == "flex" and not supports_flex:
         raise InputError(f"{type(model).__name__} does not support FlexAttention; choose attention='sdpa'")
-    flex = wanted == "flex" or (wanted == "auto" and device.type == "cuda" and model._supports_flex_attn)
+    flex = wanted == "flex" or (wanted == "auto" and device.type == "cuda" and supports_flex)
     if flex:
         return plain, FLEX
     return plain, SDPA if plain == "sdpa" and device.type == "cpu" else plain

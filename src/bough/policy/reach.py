@@ -36,18 +36,21 @@ def expert_parameters(model: Any) -> list[str]:
     return sorted(found)
 
 
-def out_of_reach(model: Any) -> str | None:
-    """A pattern of the names of modules that get no adapter whatever their kind, None where there are none.
+def out_of_reach(model: Any, *, all_linear: bool) -> str | None:
+    """A pattern of the names of modules that get no adapter, None where there are none.
 
-    They are what surrounds the language model (a vision tower, a projector), and linear layers
-    that return more than a product (the router of Llama 4).
+    They are what surrounds the language model (a vision tower, a projector) and, of
+    `all_linear` layers, those that an adapter would break: that return more than a product
+    (the router of Llama 4), or whose weight Mamba's fused kernels read directly.
     """
     decoder = decoder_of(model)
     names: list[str] = []
     inside = {id(module) for module in decoder.modules()}
     if _has_towers(model, inside):
         names += _outside(model, inside)
-    names += [name for name, module in model.named_modules() if _own_linear(module)]
+    if all_linear:
+        names += [name for name, module in model.named_modules() if _own_linear(module)]
+        names += [f"{name}.out_proj" for name, module in model.named_modules() if _mamba(module)]
     patterns = sorted({re.sub(r"\\\.\d+\\\.", r"\\.\\d+\\.", re.escape(name)) for name in names})
     return rf"({'|'.join(patterns)})(\..*)?" if patterns else None
 
@@ -82,6 +85,10 @@ def _outside(module: nn.Module, inside: set[int], prefix: str = "") -> list[str]
 def _own_linear(module: nn.Module) -> bool:
     """Whether a linear layer is one of the model's own, with a forward pass of its own."""
     return isinstance(module, nn.Linear) and type(module).__module__.startswith("transformers.models.")
+
+
+def _mamba(module: nn.Module) -> bool:
+    return hasattr(module, "A_log") and hasattr(module, "D") and hasattr(module, "out_proj")
 
 
 def _below_layer(name: str) -> str:

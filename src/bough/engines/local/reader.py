@@ -146,6 +146,8 @@ class TokenReader:
         obstacle = self.policy.obstacle
         if self.policy.sharded:
             obstacle = "its weights are spread over processes"
+        elif self.policy.carries_state:
+            obstacle = "its layers carry state along the sequence"
         elif any(name.endswith(".sinks") for name, _ in self.policy.decoder.named_parameters()):
             obstacle = "its attention has sinks"
         elif getattr(config, "kv_lora_rank", None) or getattr(config, "num_kv_shared_layers", None):
