@@ -21,6 +21,7 @@ from bough.engines.local.general_reader import GeneralReader
 from bough.engines.local.schedule import WORTH_SHARING, Resident, Span
 
 CHUNK = 2048  # tokens of prompts between two draws
+TOGETHER = 16_384  # tokens that are read together where there is no cache
 SNAPSHOTS = 4  # of an episode: the earliest, which others may start from, and the latest
 WHOLE = 1 << 40
 Stepping = tuple[Span, list[int]]
@@ -146,7 +147,7 @@ class GeneralRunner:
     def run(self, spans: Sequence[Span]) -> list[list[tuple[int, float]]]:
         """Computes the spans; for each that draws, the token and its log-probability."""
         if self.reader.ways.cache == "none":
-            hidden = {id(span): self._read_whole(span) for span in spans if span.draws}
+            hidden = self._read_whole([span for span in spans if span.draws])
             for span in spans:
                 span.resident.ids.extend(span.tokens)
         else:
@@ -162,8 +163,22 @@ class GeneralRunner:
         wishes = [(one.sampling, uniform(one.seed, len(one.completion_ids))) for one in requests]
         return draw_each(self.reader.logits(torch.stack(hidden)), wishes)
 
-    def _read_whole(self, span: Span) -> Tensor:
-        return self.reader.read_whole([[*span.resident.ids, *span.tokens]])[0, -1]
+    def _read_whole(self, spans: list[Span]) -> dict[int, Tensor]:
+        """The hidden state of each span's last token, without a cache: all tokens are read again."""
+        hidden: dict[int, Tensor] = {}
+        together = TOGETHER if self.reader.ways.together == "padded" else 0
+        group: list[Span] = []
+        for number, span in enumerate(spans):
+            group.append(span)
+            longest = max(len(one.resident.ids) + len(one.tokens) for one in group)
+            if number < len(spans) - 1 and longest * (len(group) + 1) <= together:
+                continue
+            episodes = [[*one.resident.ids, *one.tokens] for one in group]
+            states_BQD = self.reader.read_whole(episodes)
+            for one, tokens, states_QD in zip(group, episodes, states_BQD, strict=True):
+                hidden[id(one)] = states_QD[len(tokens) - 1]
+            group = []
+        return hidden
 
     def _read_cached(self, spans: Sequence[Span]) -> dict[int, Tensor]:
         """The hidden state of each span's last token."""

@@ -23,6 +23,7 @@ from bough.trees.layers import length_matters
 
 log = logging.getLogger(__name__)
 
+CACHE_NAMES = ("past_key_values", "cache_params", "state")  # as forward functions take their cache
 STEPS = 5  # tokens that are read one by one
 KEEPING_ALL = {
     "DynamicSlidingWindowLayer": "DynamicLayer",
@@ -46,13 +47,16 @@ class Ways:
     together: Literal["padded", "equal", "alone"] = "alone"
 
 
+UNCACHED = Ways(together="padded")
+
+
 class GeneralReader(Reader):
     """Reads tokens after those of a `CacheBatch`."""
 
     def __init__(self, policy: Policy, *, fold: bool = False, ways: Ways | None = None) -> None:
         super().__init__(policy, fold=fold)
         parameters = inspect.signature(policy.decoder.forward).parameters
-        self._cache_name = next((name for name in ("past_key_values", "cache_params") if name in parameters), None)
+        self._cache_name = next((name for name in CACHE_NAMES if name in parameters), None)
         self._takes_positions = "position_ids" in parameters
         # Where the rotary frequencies change with the length: what was cached before that is worth nothing afterwards.
         self.turns_at: int | None = _turns_at(policy.decoder.config)
@@ -101,8 +105,10 @@ class GeneralReader(Reader):
 
 def find_ways(reader: GeneralReader) -> Ways:
     """The quickest ways of reading that give what the model's forward gives without a cache."""
-    if reader._cache_name is None or _stretches(reader.policy.decoder.config):
+    if _stretches(reader.policy.decoder.config):
         return Ways()
+    if reader._cache_name is None:
+        return UNCACHED
     trial = WaysTrial(reader)
     for cache in ("whole", "own"):
         ways = trial.attempt(Ways(cache=cache), trial.one_by_one)
@@ -115,7 +121,7 @@ def find_ways(reader: GeneralReader) -> Ways:
             if better := trial.attempt(replace(ways, together=way), run):  # type: ignore[arg-type]
                 return better
         return ways
-    return Ways()
+    return UNCACHED
 
 
 class WaysTrial:
