@@ -93,7 +93,8 @@ class Player:
             ids = ids + prompt(f"{name}/{turn}", self.random.randrange(1, 7))
 
 
-def test_any_course_of_episodes_draws_what_plain_sampling_draws(policy):
+def test_any_course_of_episodes_draws_what_plain_sampling_draws(policy, monkeypatch):
+    monkeypatch.setattr("bough.engines.local.general.SHORT", 31)  # longer ones are stepped in groups of their own
     engine = small_engine(policy, layout="general", max_length=160, max_running=4)
     player = Player(engine, policy.decoder.config.model_type)
     system = prompt("system", 45)
@@ -274,6 +275,19 @@ def test_a_sealed_cache_is_neither_joined_nor_cut_back():
     with pytest.raises(TypeError, match="cannot hold several episodes"):
         CacheBatch.joined([sealed, sealed.copy()])
     assert sealed.num_bytes == (0, 12)
+
+
+def test_an_idle_episode_does_not_hold_on_to_those_it_was_stepped_with(hybrid):
+    engine = small_engine(hybrid, layout="general")
+
+    async def shorter_and_longer():
+        ask = engine.generate
+        short = [ask(f"{i}", prompt(f"{i}", 9), sampling=SAMPLING, seed=i, stop_ids=[]) for i in range(3)]
+        longer = SamplingConfig(max_new_tokens=12)
+        await asyncio.gather(*short, ask("long", prompt("long", 9), sampling=longer, seed=9, stop_ids=[]))
+        return [len(engine.scheduler.residents[f"{i}"].place.batch.lengths) for i in range(3)]
+
+    assert run(engine, shorter_and_longer()) == [[1, 1, 1]]
 
 
 def test_states_count_as_memory(hybrid):

@@ -22,6 +22,7 @@ from bough.engines.local.schedule import WORTH_SHARING, Resident, Span
 
 CHUNK = 2048  # tokens of prompts between two draws
 TOGETHER = 16_384  # tokens that are read together where there is no cache
+SHORT = 255  # tokens: episodes up to this length are padded to the longest of them
 SNAPSHOTS = 4  # of an episode: the earliest, which others may start from, and the latest
 WHOLE = 1 << 40
 Stepping = tuple[Span, list[int]]
@@ -142,6 +143,7 @@ class GeneralRunner:
     def __init__(self, reader: GeneralReader, store: GeneralStore) -> None:
         self.reader, self.store = reader, store
         # Who cannot continue after cached tokens reads a first prompt at once.
+        self._stepped: list[Resident] = []
         self.chunk = CHUNK if reader.ways.continues and reader.turns_at is None else WHOLE
 
     def run(self, spans: Sequence[Span]) -> list[list[tuple[int, float]]]:
@@ -182,12 +184,17 @@ class GeneralRunner:
 
     def _read_cached(self, spans: Sequence[Span]) -> dict[int, Tensor]:
         """The hidden state of each span's last token."""
+        now = {id(span.resident) for span in spans}
+        for resident in self._stepped:
+            if id(resident) not in now and resident.place is not None:
+                self.store.alone(resident)  # or it would hold on to the caches of all it was stepped with
         hidden: dict[int, Tensor] = {}
         left = [(span, self._read_alone(span, hidden)) for span in spans]
         while stepping := [(span, tokens) for span, tokens in left if tokens]:
             for group in self._groups(stepping):
                 step = self._step([span for span, _ in group], [tokens.pop(0) for _, tokens in group])
                 hidden.update((id(span), last_D) for (span, _), last_D in zip(group, step, strict=True))
+        self._stepped = [span.resident for span in spans]
         return hidden
 
     def _read_alone(self, span: Span, hidden: dict[int, Tensor]) -> list[int]:
@@ -224,11 +231,12 @@ class GeneralRunner:
     def _groups(self, stepping: list[Stepping]) -> list[list[Stepping]]:
         """Who can be stepped together."""
         together = self.reader.ways.together
-        if together == "padded":
-            return [stepping]
         groups: dict[int, list[Stepping]] = {}
         for number, (span, tokens) in enumerate(stepping):
-            key = number if together == "alone" else len(span.resident.ids)
+            length = len(span.resident.ids)
+            # Padding at most doubles what is stored.
+            padded = max(length, SHORT).bit_length()
+            key = {"alone": number, "equal": length, "padded": padded}[together]
             groups.setdefault(key, []).append((span, tokens))
         return list(groups.values())
 

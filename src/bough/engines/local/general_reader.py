@@ -24,7 +24,7 @@ from bough.trees.layers import length_matters
 log = logging.getLogger(__name__)
 
 CACHE_NAMES = ("past_key_values", "cache_params", "state")  # as forward functions take their cache
-STEPS = 5  # tokens that are read one by one
+STEPS = 3  # tokens that are read one by one
 KEEPING_ALL = {
     "DynamicSlidingWindowLayer": "DynamicLayer",
     "LinearAttentionAndSlidingWindowAttentionLayer": "LinearAttentionAndFullAttentionLayer",

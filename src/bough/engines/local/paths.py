@@ -66,6 +66,7 @@ class PathOptions:
 class Path:
     """How tokens are computed. `budget` is in the store's own measure, `longest` the most tokens of an episode."""
 
+    name: Literal["pages", "rows", "ragged", "general"]
     reader: Reader
     store: Store
     runner: SpanRunner
@@ -137,7 +138,7 @@ def _pages(policy: Policy, options: PathOptions) -> Path | None:
     num_pages = min(budget // PAGE, max(usual, -(-longest // PAGE)))
     store = PagesStore(reader, num_pages=num_pages, length=longest)
     runner = FusedRunner(decoder, store, max_running=options.max_running, graphs=options.graphs)
-    return Path(reader, store, runner, num_pages, longest, decoder)
+    return Path("pages", reader, store, runner, num_pages, longest, decoder)
 
 
 def _rows(policy: Policy, options: PathOptions) -> Path:
@@ -148,7 +149,7 @@ def _rows(policy: Policy, options: PathOptions) -> Path:
     if num_rows < 1:
         raise InputError(f"max_tokens is {budget}; one episode of max_length {longest} does not fit")
     store = RowsStore(reader, num_rows=num_rows, length=longest)
-    return Path(reader, store, RowsRunner(reader, store, graphs=options.graphs), num_rows, longest)
+    return Path("rows", reader, store, RowsRunner(reader, store, graphs=options.graphs), num_rows, longest)
 
 
 def _ragged(policy: Policy, options: PathOptions) -> Path:
@@ -160,7 +161,7 @@ def _ragged(policy: Policy, options: PathOptions) -> Path:
     longest = min(reader.context, options.max_length or reader.context, budget // block * block)
     if longest < 2:
         raise InputError(f"max_tokens is {budget}; fewer than {block} hold no episode")
-    return Path(reader, store, RaggedRunner(reader), budget, longest)
+    return Path("ragged", reader, store, RaggedRunner(reader), budget, longest)
 
 
 def _general(policy: Policy, options: PathOptions, obstacle: str | None) -> Path:
@@ -183,7 +184,7 @@ def _general(policy: Policy, options: PathOptions, obstacle: str | None) -> Path
     )
     if longest < 2:
         raise InputError(f"the free memory of {budget >> 20} MB holds no episode; it needs {store.cost(2) >> 20} MB")
-    return Path(reader, store, GeneralRunner(reader, store), budget, longest)
+    return Path("general", reader, store, GeneralRunner(reader, store), budget, longest)
 
 
 def _folds(policy: Policy, options: PathOptions) -> bool:

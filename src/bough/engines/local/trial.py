@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 TRIED = 32  # tokens, and as many more as the longest window has, if that is not longer than this:
 LONGEST_WINDOW = 256
-DRAWN = 6  # tokens
+DRAWN = 4  # tokens
 WINDOWS = ("sliding_window", "attention_chunk_size", "attention_window_size", "window_size")
 
 
