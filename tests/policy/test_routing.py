@@ -6,7 +6,7 @@ from bough.errors import InputError
 from bough.models.miniature import miniature
 from bough.policy.policy import Policy
 from bough.policy.probe import CALLS
-from bough.policy.routing import coefficient, routing
+from bough.policy.routing import Routers, coefficient, routing
 from bough.trees.pack import plain_row
 from bough.types import Call
 from tests.policy.families import make
@@ -78,6 +78,13 @@ def test_gradient_checkpointing_hears_the_same(mixture):
         mixture.eval()
     torch.testing.assert_close(found[0], found[1])
     assert found[0][1].abs().sum() > 0
+
+
+def test_routers_that_are_plain_linear_layers_are_found_by_their_place():
+    with torch.device("meta"):
+        outline = transformers.AutoModelForCausalLM.from_config(transformers.JambaConfig())
+    routers = Routers.of(outline.model)
+    assert {module.out_features for module, _ in routers.modules} == {outline.config.num_experts}
 
 
 def test_a_dense_model_has_no_routers():

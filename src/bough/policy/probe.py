@@ -102,7 +102,10 @@ def examine(policy: Computes) -> Findings:
         logits_LV[-len(reply) :].log_softmax(-1).gather(1, reply[:, None])[:, 0]
         for logits_LV, reply in zip(own, replies, strict=True)
     ]
-    errors = {"plain rows": _error(policy.logprobs(CALLS, share=False), logprobs)}
+    try:
+        errors = {"plain rows": _error(policy.logprobs(CALLS, share=False), logprobs)}
+    except Exception as error:  # the model without its head may want what the whole model gives it
+        return Findings(refusal=f"cannot be computed without its head ({_said(error)}); choose another model")
     if errors["plain rows"] > TOLERANCE:
         return Findings(refusal=UNKNOWN.format(errors["plain rows"]), errors=errors)
     errors["rows side by side"] = _error_of_rows(policy, plain_rows(CALLS, BUDGET), logprobs)

@@ -49,7 +49,7 @@ def out_of_reach(model: Any, *, all_linear: bool) -> str | None:
     if _has_towers(model, inside):
         names += _outside(model, inside)
     if all_linear:
-        names += [name for name, module in model.named_modules() if _own_linear(module)]
+        names += [name for name, module in model.named_modules() if _routes(module)]
         names += [f"{name}.out_proj" for name, module in model.named_modules() if _mamba(module)]
     patterns = sorted({re.sub(r"\\\.\d+\\\.", r"\\.\\d+\\.", re.escape(name)) for name in names})
     return rf"({'|'.join(patterns)})(\..*)?" if patterns else None
@@ -82,9 +82,9 @@ def _outside(module: nn.Module, inside: set[int], prefix: str = "") -> list[str]
     return names
 
 
-def _own_linear(module: nn.Module) -> bool:
-    """Whether a linear layer is one of the model's own, with a forward pass of its own."""
-    return isinstance(module, nn.Linear) and type(module).__module__.startswith("transformers.models.")
+def _routes(module: nn.Module) -> bool:
+    """Whether a linear layer is a router, which returns the choice of experts with the product."""
+    return isinstance(module, nn.Linear) and "Router" in type(module).__name__
 
 
 def _mamba(module: nn.Module) -> bool:

@@ -50,8 +50,9 @@ class Routers:
         modules = []
         for recorder in recorders if isinstance(recorders, list) else [recorders]:
             kind: Any = getattr(recorder, "target_class", recorder)
-            index = getattr(recorder, "index", 0)
-            modules += [(module, index) for module in decoder.modules() if isinstance(module, kind)]
+            index, place = getattr(recorder, "index", 0), getattr(recorder, "layer_name", None) or ""
+            named = [(name, module) for name, module in decoder.named_modules() if isinstance(module, kind)]
+            modules += [(module, index) for name, module in named if place in name]
         return cls(modules, top_k) if modules else None
 
     @contextmanager
