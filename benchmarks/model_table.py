@@ -10,12 +10,14 @@ process of its own with a time limit, so that one that crashes costs its row alo
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import logging
 import multiprocessing
 import os
-import sys
+import time
 import warnings
+from collections.abc import Iterable, Iterator
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
@@ -97,11 +99,11 @@ def describe(model_type: str) -> Row:
         policy = Policy(model).eval()
     except InputError as error:
         return Row(model_type, f"refused: {_reason(str(error))}")
-    found = examine(Policy(model, probe=False))
+    found = examine(policy)
     errors = [error for path, error in found.errors.items() if path != "tree" or policy.obstacle is None]
     trained = "tree" if policy.obstacle is None else f"rows: {policy.obstacle}"
     engine, engine_error = _engine(policy)
-    lora, merge, merge_error = _adapter(model_type)
+    lora, merge, merge_error = _adapter(policy.base)
     errors += [engine_error, merge_error]
     gguf = "yes" if model_type in GGUF_FAMILIES else "no"
     return Row(model_type, trained, engine, lora, merge, gguf, max(errors))
@@ -147,10 +149,10 @@ def _engine(policy: Policy) -> tuple[str, float]:
     return ("general" if path == "general" else "fast"), error
 
 
-def _adapter(model_type: str) -> tuple[str, str, float]:
+def _adapter(model: Any) -> tuple[str, str, float]:
     """Whether an adapter on all linear layers is trained, and merged without a change."""
     try:
-        model = add_actor(small(model_type), Lora(r=2))
+        model = add_actor(model, Lora(r=2))
         policy = Policy(model)
         torch.cat(policy.logprobs(CALLS)).sum().backward()
         trained = [parameter for parameter in policy.parameters() if parameter.requires_grad]
@@ -193,21 +195,42 @@ def _child(model_type: str, answers: Any) -> None:
         answers.put(describe(model_type))
 
 
-def apart(model_type: str) -> Row:
-    """The row, made in a process of its own."""
-    context = multiprocessing.get_context("fork")  # what is imported here need not be imported 180 times
-    answers = context.SimpleQueue()
-    process = context.Process(target=_child, args=(model_type, answers))
-    process.start()
-    process.join(TIMEOUT_S)
-    if process.is_alive():
-        process.kill()
-        process.join()
-        return Row(model_type, f"not tried: it took longer than {TIMEOUT_S} s")
-    if answers.empty():
-        return Row(model_type, f"not tried: the process ended with {process.exitcode}")
-    row: Row = answers.get()
-    return row
+class Trial:
+    """A model type that is tried in a process of its own."""
+
+    def __init__(self, model_type: str) -> None:
+        context = multiprocessing.get_context("fork")  # what is imported here need not be imported 180 times
+        self.model_type, self.begin = model_type, time.monotonic()
+        self.answers = context.SimpleQueue()
+        self.process = context.Process(target=_child, args=(model_type, self.answers))
+        self.process.start()
+
+    def row(self) -> Row | None:
+        """The row, None as long as it is being made."""
+        if not self.answers.empty():
+            row: Row = self.answers.get()
+            self.process.join()
+            return row
+        if self.process.is_alive() and time.monotonic() - self.begin < TIMEOUT_S:
+            return None
+        late = self.process.is_alive()
+        self.process.kill()
+        self.process.join()
+        why = f"it took longer than {TIMEOUT_S} s" if late else f"the process ended with {self.process.exitcode}"
+        return Row(self.model_type, f"not tried: {why}")
+
+
+def tried(types: Iterable[str], jobs: int) -> Iterator[Row]:
+    """The rows, in the order in which they are done; `jobs` are made at a time."""
+    waiting, running = list(types), list[Trial]()
+    while waiting or running:
+        while waiting and len(running) < jobs:
+            running.append(Trial(waiting.pop(0)))
+        for trial in list(running):
+            if row := trial.row():
+                running.remove(trial)
+                yield row
+        time.sleep(0.05)
 
 
 def page(rows: list[Row]) -> str:
@@ -226,16 +249,23 @@ def page(rows: list[Row]) -> str:
 
 
 def main() -> None:
-    import transformers  # noqa: F401  before the processes are forked
-
-    types = sys.argv[1:] or model_types()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("types", nargs="*", help="print the rows of these (default: write all to docs/models.md)")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes at a time")
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    # All that is imported on the way is imported before the processes are forked. No gradient: that needs threads.
+    policy = Policy(small("gpt2")).eval()
+    _engine(policy)
+    add_actor(policy.base, Lora(r=2))
     rows = []
-    for model_type in types:
-        rows.append(apart(model_type))
-        print(rows[-1].markdown(), end="", flush=True)
-    if not sys.argv[1:]:
+    for row in tried(arguments.types or model_types(), arguments.jobs):
+        rows.append(row)
+        print(row.markdown(), end="", flush=True)
+    if not arguments.types:
         before, _, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
         _, _, after = rest.partition(END)
+        rows.sort(key=lambda row: row.model_type)
         PAGE.write_text(f"{before}{BEGIN}{page(rows)}{END}{after}", encoding="utf-8")
 
 
