@@ -34,7 +34,7 @@ def small(model) -> Policy:
     return Policy(miniature(model), attention="sdpa", probe=False)
 
 
-@pytest.mark.parametrize("family", ["llama", "gemma2", "gpt2", "llama4", "gpt_oss", "granite"])
+@pytest.mark.parametrize("family", ["llama", "gemma2", "gpt2", "gpt_oss"])
 def test_every_path_of_a_model_that_can_branch_agrees(family):
     found = examine(small(make(family)))
     assert (found.refusal, found.obstacle, found.together) == (None, None, True)
@@ -110,7 +110,7 @@ def test_the_same_config_is_probed_once_whatever_its_weights(empty_cache, monkey
         Policy(make("llama", rms_norm_eps=1e-3))
 
 
-@pytest.mark.parametrize("damage", ["", "{", "[]", '{"colour": 1}'])
+@pytest.mark.parametrize("damage", ["{", '{"colour": 1}'])
 def test_damaged_findings_are_made_again(empty_cache, monkeypatch, damage):
     Policy(make("llama"))
     (file,) = empty_cache.iterdir()
@@ -127,6 +127,13 @@ def test_other_code_is_another_key(monkeypatch):
     assert findings._key(model, "eager") != before
     monkeypatch.setattr(findings, "_code", lambda: "other")
     assert findings._key(model, "sdpa") != before
+
+
+def test_flex_attention_is_probed_uncompiled_and_without_a_warning(empty_cache, recwarn):
+    assert Policy(make("gpt_oss"), attention="flex").obstacle is None
+    assert not [warning for warning in recwarn if "flex_attention" in str(warning.message)]
+    (file,) = empty_cache.iterdir()
+    assert json.loads(file.read_text())["errors"]["tree"] < 1e-5
 
 
 def test_the_probe_leaves_the_random_numbers_of_a_run_alone(empty_cache):

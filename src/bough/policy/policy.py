@@ -8,8 +8,9 @@ own causal attention: slower, the same numbers, other code.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Self
@@ -113,7 +114,7 @@ class Policy(nn.Module):
     def _probe(self) -> None:
         """Takes the paths that agree with the model's own forward pass; InputError if none does."""
         flex = self.tree_attention == FLEX
-        with torch.compiler.set_stance("force_eager") if flex else nullcontext():
+        with _uncompiled() if flex else nullcontext():
             found = probe_model(
                 self.base,
                 f"{self.plain_attention} {self.tree_attention}",
@@ -327,6 +328,14 @@ class Policy(nn.Module):
         ids = np.concatenate([[0], *(part.ravel() for row in rows for part in (row.tokens, row.targets_M))])
         if not 0 <= ids.min() <= ids.max() < size:
             raise InputError(f"token ids from {ids.min()} to {ids.max()}: the model's vocabulary is 0 to {size - 1}")
+
+
+@contextmanager
+def _uncompiled() -> Iterator[None]:
+    """Within it nothing is compiled: for a handful of tokens that would take a minute."""
+    with torch.compiler.set_stance("force_eager"), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="flex_attention called without torch.compile")
+        yield
 
 
 def _attentions(model: Any, wanted: Attention, device: torch.device) -> tuple[str, str]:

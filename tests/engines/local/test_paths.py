@@ -16,8 +16,8 @@ from tests.policy.families import MIXED, MIXER, SHAPE
 SAMPLING = SamplingConfig(max_new_tokens=3)
 # Sinks, shared keys, ALiBi, learned positions, keys taken apart, recurrent layers, compressed keys.
 GENERAL = [
-    "granite_swa", "mimo_v2_flash", "gemma4_shared", "bloom", "mpt", "opt", "falcon", "diffllama", "jetmoe", "mamba",
-    "falcon_h1", "nemotron_h", "minicpm3",
+    "granite_swa", "granitemoe_swa", "mimo_v2_flash", "gemma4_shared", "bloom", "mpt", "opt", "falcon", "diffllama",
+    "jetmoe", "mamba", "falcon_h1", "nemotron_h", "minicpm3",
 ]  # fmt: skip
 VISION = {"hidden_size": 32, "intermediate_size": 32, "num_heads": 2, "out_hidden_size": 64, "depth": 1}
 VISION |= {"num_hidden_layers": 1, "num_attention_heads": 2, "image_size": 28, "patch_size": 14}
