@@ -134,9 +134,7 @@ class CallBuilder:
 
     def _is_ours(self, call: Call) -> bool:
         """Whether recorded tokens are this tokenizer's; those of another model are rebuilt from the messages."""
-        ids = call.completion_ids
-        if ids and ids[-1] == self.template.end_of_turn_id:
-            ids = ids[:-1]
+        ids = self.template.without_end(call.completion_ids)
         size = len(self.template.tokenizer)
         known = all(token < size for token in call.prompt_ids) and all(token < size for token in ids)
         return known and self.template.tokenizer.decode(ids) == call.text

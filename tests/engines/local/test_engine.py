@@ -194,11 +194,6 @@ def test_stop_texts_without_a_tokenizer_are_refused(policy):
         run(engine, engine.generate("e", [5], sampling=SamplingConfig(stop=["x"]), seed=1, stop_ids=[]))
 
 
-def test_a_model_that_keeps_state_is_refused_with_what_to_do():
-    with pytest.raises(InputError, match="--engine openai"):
-        LocalEngine.of(Policy(make("mamba")).eval())
-
-
 def test_the_event_loop_is_free_while_the_model_runs(policy):
     engine = small_engine(policy)
     ticks = []

@@ -64,6 +64,19 @@ def draw(logits_BV: Tensor, wishes: SamplingParams, *, cut: bool) -> tuple[Tenso
     return token_B, chosen_B - _log_total(logits_BV, peak_B1)
 
 
+def draw_each(logits_BV: Tensor, wishes: Sequence[tuple[SamplingConfig, float]]) -> list[tuple[int, float]]:
+    """A token for each row with its log-probability. Only rows that need sorting are sorted."""
+    result: list[tuple[int, float]] = [(0, 0.0)] * len(wishes)
+    for cut in (False, True):
+        mine = [i for i, (sampling, _) in enumerate(wishes) if cuts(sampling) == cut]
+        if mine:
+            parameters = SamplingParams.of([wishes[i] for i in mine], logits_BV.device)
+            token_M, logprob_M = draw(logits_BV[mine], parameters, cut=cut)
+            for i, token, logprob in zip(mine, token_M.tolist(), logprob_M.tolist(), strict=True):
+                result[i] = (token, logprob)
+    return result
+
+
 def _log_total(logits_BV: Tensor, peak_B1: Tensor) -> Tensor:
     """The logarithm of the sum of the exponentials."""
     if logits_BV.is_cuda:

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bough.engines.local.draw import SamplingParams, cuts, draw, uniform
+from bough.engines.local.draw import draw_each, uniform
 from bough.engines.local.reader import TokenReader
 from bough.engines.local.schedule import Resident, Span
 from bough.trees.layers import Sight
@@ -46,6 +46,12 @@ class RaggedStore:
         if old is not None:
             known = len(resident.ids)
             resident.place[:, :, :, :known] = old[:, :, :, :known]
+
+    def reach(self, resident: Resident, length: int, *, soon: bool = False) -> int:  # noqa: ARG002
+        return length  # keys and values can be cut back to any token
+
+    def mark(self, resident: Resident, length: int) -> None:
+        """Nothing to prepare for."""
 
     def copy(self, source: Resident, target: Resident, begin: int, end: int) -> None:
         target.place[:, :, :, begin:end] = source.place[:, :, :, begin:end]
@@ -97,15 +103,7 @@ class RaggedRunner:
         logits_MV = self.reader.logits(hidden_TD[rows + rows[:1] * (len(rows) == 1)])
         requests = [span.request for span, _ in drawing]
         wishes = [(r.sampling, uniform(r.seed, len(r.completion_ids))) for r in requests]
-        # Only rows that need sorting are sorted; no draw depends on the other rows.
-        result: list[tuple[int, float]] = [(0, 0.0)] * len(rows)
-        for cut in (False, True):
-            mine = [i for i, request in enumerate(requests) if cuts(request.sampling) == cut]
-            if mine:
-                token_M, logprob_M = draw(logits_MV[mine], SamplingParams.of([wishes[i] for i in mine]), cut=cut)
-                for i, token, logprob in zip(mine, token_M.tolist(), logprob_M.tolist(), strict=True):
-                    result[i] = (token, logprob)
-        return result
+        return draw_each(logits_MV, wishes)  # no draw depends on the other rows
 
 
 class RaggedCache:

@@ -42,6 +42,12 @@ class RowsStore:
     def allocate(self, resident: Resident, tokens: int) -> None:  # noqa: ARG002
         resident.place, resident.capacity = heapq.heappop(self._free), 1
 
+    def reach(self, resident: Resident, length: int, *, soon: bool = False) -> int:  # noqa: ARG002
+        return length  # keys and values can be cut back to any token
+
+    def mark(self, resident: Resident, length: int) -> None:
+        """Nothing to prepare for."""
+
     def copy(self, source: Resident, target: Resident, begin: int, end: int) -> None:
         self.kv[:, :, target.place, begin:end] = self.kv[:, :, source.place, begin:end]
 

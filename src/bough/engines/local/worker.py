@@ -12,7 +12,7 @@ from typing import Protocol
 import torch
 
 from bough.engines.base import EngineError
-from bough.engines.local.reader import TokenReader
+from bough.engines.local.reader import Reader
 from bough.engines.local.request import Outcome, Request, deliver
 from bough.engines.local.schedule import Scheduler, Span
 
@@ -39,7 +39,7 @@ class EngineWorker:
     """Serves requests until it is closed. Everything but `run` may be called from any thread."""
 
     def __init__(
-        self, reader: TokenReader, scheduler: Scheduler, runner: SpanRunner, *, threads: int, patience: int
+        self, reader: Reader, scheduler: Scheduler, runner: SpanRunner, *, threads: int, patience: int
     ) -> None:
         self.reader, self.scheduler, self.runner = reader, scheduler, runner
         self.threads, self.patience = threads, patience
