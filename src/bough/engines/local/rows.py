@@ -177,7 +177,7 @@ class RowsLayer:
     def __init__(self, cache: RowsCache, keys: Tensor, values: Tensor, layer: int) -> None:
         self.cache, self.keys, self.values, self.layer = cache, keys, values, layer
 
-    def attend(self, query: Tensor, scaling: float, softcap: float | None) -> Tensor:
+    def attend(self, query: Tensor, scaling: float, softcap: float | None, sinks_H: Tensor | None) -> Tensor:
         cache, dtype = self.cache, self.cache.kv.dtype
         # A number that differs from layer to layer would be compiled for one by one.
         window, chunk = (cache.window, cache.chunk) if cache.others is None else cache.others[self.layer]
@@ -200,6 +200,7 @@ class RowsLayer:
             scaling,
             softcap or 0.0,
             cache.flash,
+            sinks_H,
         )
         return out_THD[None]
 
