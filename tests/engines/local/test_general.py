@@ -160,6 +160,38 @@ def test_a_history_that_is_rewritten_continues_from_the_last_prompt_end_that_sti
     assert_plain(hybrid, calls)
 
 
+def in_turn(engine, *asked):
+    """Calls one after the other; what each drew."""
+
+    async def one_by_one():
+        return [
+            (ids, seed, SAMPLING, await engine.generate(episode, ids, sampling=SAMPLING, seed=seed, stop_ids=[]))
+            for seed, (episode, ids) in enumerate(asked)
+        ]
+
+    (calls,) = run(engine, one_by_one())
+    return calls
+
+
+def test_snapshots_of_what_was_rewritten_are_not_used_again(hybrid):
+    engine = small_engine(hybrid, layout="general")
+    first = prompt("task", 50)
+    second = [*first, *prompt("more", 34)]
+    third = [*second[:60], *prompt("other", 40)]  # continues after the first 49; the end of the second is gone
+    assert_plain(hybrid, in_turn(engine, ("e", first), ("e", second), ("e", third), ("e", [*third[:90], 7, 8])))
+
+
+def test_an_episode_that_continues_anothers_leaves_it_as_it_was(hybrid):
+    engine = small_engine(hybrid, layout="general")
+    start = prompt("task", 50)
+    [(*_, drawn)] = in_turn(small_engine(hybrid, layout="general"), ("a", start))
+    history = [*start, *drawn.completion_ids]
+    calls = in_turn(engine, ("a", start), ("b", [*history, 5, 6, 7]), ("a", [*history, 9]))
+    # Everything but the answer's last token, which was not read before.
+    assert engine.scheduler.num_shared == len(history) - 1
+    assert_plain(hybrid, calls)
+
+
 def test_an_episode_keeps_few_snapshots_and_always_the_earliest(hybrid):
     engine = small_engine(hybrid, layout="general")
 
