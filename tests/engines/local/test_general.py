@@ -276,6 +276,21 @@ def test_rotary_frequencies_that_change_with_the_length_drop_what_was_cached_bef
         assert abs(float(expected) - logprob) < 1e-4
 
 
+@pytest.mark.parametrize("continues", [True, False])
+def test_a_prompt_that_is_read_in_chunks_or_token_by_token_leaves_the_same_snapshots(hybrid, continues):
+    engine = small_engine(hybrid, layout="general")
+    engine.reader.ways = Ways("whole", continues=continues, together="padded")
+    engine.path.runner.chunk = 30 if continues else 1 << 40
+    start = prompt("task", 84)
+    longer = [*start, *prompt("more", 40)]
+    third = [*longer[:114], *prompt("other", 20)]
+    calls = in_turn(engine, ("e", start), ("e", longer), ("e", third), ("e", [*third[:114], 7, 8]))
+    # The end of the first prompt; where the second parted from the answer; where the third parted from the second,
+    # which is also where a chunk ends.
+    assert engine.scheduler.num_kept == 83 + 84 + 114
+    assert_plain(hybrid, calls)
+
+
 @pytest.mark.parametrize("family", ["minimax", "dynamic", "rwkv", "jamba", "llama4_tuned"])
 def test_what_a_model_cannot_do_with_its_cache_is_found_by_trying(family):
     policy = Policy(decoder(family)).eval()

@@ -148,7 +148,7 @@ def _fits_fused(policy: Policy) -> bool:
         return False
     copied = sum(weight.numel() for weight in policy.decoder.parameters())
     copied *= (policy.autocast or policy.base.dtype).itemsize
-    return int(torch.cuda.mem_get_info(policy.device)[0]) >= 2 * copied
+    return bool(torch.cuda.mem_get_info(policy.device)[0] >= 2 * copied)
 
 
 def _rows(policy: Policy, options: PathOptions) -> Path:

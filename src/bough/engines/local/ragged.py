@@ -102,8 +102,8 @@ class RaggedRunner:
         rows = [row for _, row in drawing]
         logits_MV = self.reader.logits(hidden_TD[rows + rows[:1] * (len(rows) == 1)])
         requests = [span.request for span, _ in drawing]
-        wishes = [(r.sampling, uniform(r.seed, len(r.completion_ids))) for r in requests]
-        return draw_each(logits_MV, wishes)  # no draw depends on the other rows
+        params = [(r.sampling, uniform(r.seed, len(r.completion_ids))) for r in requests]
+        return draw_each(logits_MV, params)  # no draw depends on the other rows
 
 
 class RaggedCache:
