@@ -7,6 +7,7 @@ from rich.table import Table
 
 from bough.config.play import EnvCheckConfig, EnvListConfig, EnvSetupConfig
 from bough.config.yaml_file import write_value
+from bough.environments.adapters.names import ADAPTERS
 from bough.environments.base import blame
 from bough.environments.check import check_configured
 from bough.environments.listing import ListedEnvironment, describe, list_environments
@@ -20,7 +21,8 @@ def list_all(config: EnvListConfig) -> int:
         return _show(describe(config.environment), config.as_json)
     found = list_environments()
     if config.as_json:
-        console.print_json({"environments": [one.to_json() for one in found]})
+        adapters = {one.form: {"about": one.about, "problem": one.problem} for one in ADAPTERS.values()}
+        console.print_json({"environments": [one.to_json() for one in found], "adapters": adapters})
         return 0
     table = Table("environment", "what", "max turns", box=None, pad_edge=False)
     for one in found:
@@ -28,6 +30,8 @@ def list_all(config: EnvListConfig) -> int:
             table.add_row(one.name, one.summary, str(one.max_turns))
         else:
             table.add_row(one.name, escape(f"cannot be used: {one.problem}"), "")
+    for adapter in ADAPTERS.values():
+        table.add_row(adapter.form, escape(adapter.about if adapter.problem is None else adapter.problem), "")
     console.out().print(table)
     return 0
 
