@@ -110,6 +110,10 @@ class ToolCallEnvironment(Environment):
         seen = replace(ended, messages=tuple(turn.messages), action=action, error=turn.wrong, info=info)
         return await self._judged(seen)
 
+    def too_slow(self, call: ToolCall, limit_s: float) -> Exception:
+        """What is raised for a call that took longer than `limit_s`."""
+        return ToolTimeoutError(f"{call.name} took longer than {limit_s:.3g} s.")
+
     def timed_out(self) -> Observation | None:
         turn = self._turn
         if turn is None or turn.running is None:
@@ -166,7 +170,7 @@ class ToolCallEnvironment(Environment):
         except TimeoutError:
             if not clock.expired():
                 raise
-            raise ToolTimeoutError(f"{call.name} took longer than {limit_s:.3g} s.") from None
+            raise self.too_slow(call, limit_s) from None
 
 
 class MisuseError(ToolError):
