@@ -62,6 +62,13 @@ class EnvCheckConfig(ReportConfig):
     seed: int = Field(0, ge=0, description="random seed of the tasks")
 
 
+class EnvNewConfig(ReportConfig):
+    """Writes the files of a new environment: the class, its test and a recipe that trains in it."""
+
+    name: str = Field(description="name of the environment, such as shop", json_schema_extra={"positional": True})
+    output: Path = Field(Path(), description="folder in which a folder of that name is made (default: here)")
+
+
 class EnvSetupConfig(ReportConfig):
     """Installs what an environment needs besides Python packages (web: a browser)."""
 
