@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import shlex
+import sys
 import tempfile
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
@@ -126,11 +127,12 @@ def is_url(target: str) -> bool:
 
 
 def split_command(target: str) -> list[str]:
-    """The words of a command. Raises InputError where a quote is not closed."""
+    """The words of a command; `python` is the one that runs this. Raises InputError where a quote is not closed."""
     try:
-        return shlex.split(target)
+        command, *arguments = shlex.split(target)
     except ValueError as error:
         raise InputError(f"environment 'mcp:{target}': the command cannot be read: {error}") from None
+    return [sys.executable if command == "python" else command, *arguments]
 
 
 def result_text(result: CallToolResult) -> str:
