@@ -56,8 +56,8 @@ def find_listed(name: str) -> type[Environment]:
     if name not in points:
         raise InputError(
             f"there is no environment {name!r}{did_you_mean(name, points)} "
-            "(your own: module:Class or path/to/file.py:Class; "
-            f"other libraries': {', '.join(ADAPTERS[one].form for one in ADAPTERS)})"
+            "(your own: module:Class or path/to/file.py:Class); "
+            f"of other libraries: {', '.join(one.form for one in ADAPTERS.values())}"
         )
     try:
         found = points[name].load()

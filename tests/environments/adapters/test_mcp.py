@@ -117,17 +117,10 @@ def test_the_contract_is_kept(url: str):
     assert problems(find(url), [task(ASK)]) == []
 
 
-def test_a_server_that_dies_is_its_own_failure_and_stops_nothing():
-    replies = iter([call("crash"), "1.5"])
-
-    class OnceBroken(ScriptedAgent):
-        def enter(self, environment: Any, **_: Any) -> Any:
-            return ScriptedAgent(next(replies)).enter(environment, episode="", seed=0)
-
-    tally, kept = collected(find(STDIO), [task(ASK, id="a"), task(ASK, id="b")], OnceBroken(), concurrency=1)
-    assert tally.faults == {"environment": 1} and tally.lost["a#0"].startswith("the MCP server failed at crash: ")
-    assert "shop is open" in tally.lost["a#0"], "what the server wrote is part of the message"
-    assert [one.success for one in kept.values()] == [True]
+def test_a_server_that_dies_is_its_own_failure_with_its_last_words():
+    tally, kept = collected(find(STDIO), [task(ASK)], ScriptedAgent(call("crash")))
+    assert tally.faults == {"environment": 1} and not kept
+    assert tally.lost["t#0"].startswith("the MCP server failed at crash: ") and "shop is open" in tally.lost["t#0"]
 
 
 def test_a_server_that_does_not_speak_the_protocol_is_given_up():
