@@ -18,6 +18,8 @@ from bough.models.digest import model_digest
 from bough.models.gguf_config import llama3_positions
 from bough.models.gguf_file import write_gguf
 from bough.models.gguf_tokenizer import LLAMA3_RULE
+from bough.models.names import model_name
+from bough.models.weights import stamp
 from tests.models.gguf_samples import FAMILIES, NUM_ROWS, SHAPE, SPLIT_OF, make_model, make_tokenizer
 from tests.models.test_gguf_file import IDS, TEXTS, largest_difference
 
@@ -281,6 +283,16 @@ def test_a_file_of_another_kind_is_refused(name: str, tmp_path: Path):
     (tmp_path / "model.gguf").write_bytes(b"PK\x03\x04")
     with pytest.raises(InputError, match=r"model\.gguf is not a GGUF file"):
         getattr(resolve, name)(str(tmp_path / "model.gguf"))
+
+
+def test_records_know_one_file_from_another(tmp_path: Path):
+    for folder, content in (("a", b"GGUF one"), ("b", b"GGUF two")):
+        (tmp_path / folder / "models").mkdir(parents=True)
+        (tmp_path / folder / "models" / "m.gguf").write_bytes(content)
+    one, other = (str(tmp_path / folder / "models" / "m.gguf") for folder in "ab")
+    assert model_name(one).startswith("models/m.gguf@") and model_name(one) != model_name(other)
+    [[name, size, _]] = stamp(one, None)
+    assert (name, size) == ("m.gguf", 8)
 
 
 def test_every_family_of_the_exporter_is_read():
