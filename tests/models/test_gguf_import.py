@@ -253,7 +253,7 @@ def test_a_file_is_converted_once_wherever_it_is_named(cache: Path, tmp_path: Pa
     path, model, tokenizer = written(tmp_path, "qwen3")
     folder = resolve.resolve(str(path))
     assert isinstance(folder, Path) and folder.parent == cache / "models"
-    monkeypatch.setattr(gguf_import, "run_program", None)  # a second conversion would fail
+    monkeypatch.setattr(gguf_import, "run_module", None)  # a second conversion would fail
     moved = path.rename(tmp_path / "renamed.gguf")
     assert resolve.resolve(str(moved)) == folder
     assert model_digest(str(moved)) == model_digest(str(folder))
@@ -270,7 +270,7 @@ def test_a_conversion_that_is_refused_says_why_and_leaves_nothing(
             gguf_import.main(*map(Path, arguments))
         raise BoughError("it failed")
 
-    monkeypatch.setattr(gguf_import, "run_program", in_this_process)
+    monkeypatch.setattr(gguf_import, "run_module", in_this_process)
     path, *_ = written(tmp_path, "llama")
     rewrite(path, tmp_path / "other.gguf", {"tokenizer.ggml.pre": "klingon"}, {})
     with pytest.raises(InputError, match=r"other\.gguf: its tokenizer splits text by the rule 'klingon'"):

@@ -180,6 +180,29 @@ def test_hidden_packages_are_not_there(box: Box):
     assert box.do(play()).value == "(False, True, False)"
 
 
+def test_further_packages_can_be_imported_but_not_changed(box: Box, tmp_path: Path):
+    (tmp_path / "further.py").write_text("VALUE = 42")
+    tmp_path.chmod(0o755)
+    look = """
+import further
+try:
+    open(further.__file__, "w")
+    writable = True
+except OSError:
+    writable = False
+further.VALUE, writable
+"""
+
+    async def play() -> Result:
+        packages = (str(tmp_path),)
+        async with Sandbox(LIMITS, workers=1, isolation=box.sandbox.isolation, packages=packages) as sandbox:
+            return await sandbox.run(look)
+
+    assert "No module named 'further'" in (box.run(look).error or "")
+    result = box.do(play())
+    assert result.value == ("(42, True)" if box.sandbox.isolation == "none" else "(42, False)"), result.error
+
+
 def test_a_keeper_that_dies_is_a_sandbox_error_and_the_next_program_runs(box: Box):
     async def play() -> None:
         task = asyncio.create_task(box.sandbox.run("import time\ntime.sleep(60)", timeout_s=60))

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 from bough.cache import build_once
 from bough.errors import BoughError, InputError
 from bough.models.gguf_header import Header, TensorInfo, is_gguf, read_header
-from bough.models.program import run_program
 from bough.models.progress import steps
+from bough.wheels import run_module
 
 if TYPE_CHECKING:
     import numpy as np
@@ -68,7 +68,7 @@ def build(path: Path, folder: Path) -> None:
     with steps(path.name, 1) as begin:
         begin("convert the model (once)")
         try:
-            run_program("bough.models.gguf_import", str(path), str(folder), HF_HUB_OFFLINE="1")
+            run_module("bough.models.gguf_import", str(path), str(folder), HF_HUB_OFFLINE="1")
         except BoughError:
             if (refused := folder / REFUSED).exists():
                 raise InputError(f"{path}: {refused.read_text(encoding='utf-8')}") from None
