@@ -17,8 +17,6 @@ def test_attention_over_given_positions_and_known_mixers_can_branch(family):
         ("gpt_neo", "it has layers of kind local"),
         ("bloom", "its positions do not come from position ids"),
         ("phi3", "its rotary frequencies depend on the length of the row"),
-        ("doge", "it changes the attention mask that it is given"),
-        ("llama4_tuned", "the temperature of its attention follows a token's place in the row"),
     ],
 )
 def test_what_looks_along_the_row_cannot(family, obstacle):

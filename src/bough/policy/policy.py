@@ -8,8 +8,9 @@ own causal attention: slower, the same numbers, other code.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
-from contextlib import AbstractContextManager
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Self
@@ -21,8 +22,11 @@ from torch import Tensor, nn
 from bough.errors import InputError
 from bough.policy.adapters import ACTOR, Lora, adapted_layers, add_actor, has_adapter, load_actor, reference
 from bough.policy.head import Head, predict
+from bough.policy.head_check import check_head
 from bough.policy.load import base_and_adapter, load_model
-from bough.policy.probe import probe
+from bough.policy.probe import probe as probe_model
+from bough.policy.reach import decoder_of
+from bough.policy.routing import Routers, Routing, routing
 from bough.policy.shard import gather, most, shard
 from bough.trees.attend import BLOCK, block_mask, dense_mask, flex_tree_attention, sdpa_tree_attention
 from bough.trees.build import CallTokens, TokenTree
@@ -43,12 +47,19 @@ class Answers(NamedTuple):
     """What the policy says to the calls of a row, a tensor for each call.
 
     Of each answered token its log-probability and, without gradient, the entropy of the
-    distribution it came from, both float32, and whether it was the likeliest token.
+    distribution it came from, both float32, and whether it was the likeliest token. Of a
+    mixture of experts also how the row was routed.
     """
 
     logprobs: list[Tensor]
     entropies: list[Tensor]
     greedy: list[Tensor]
+    routing: Routing | None = None
+
+    def detach(self) -> Answers:
+        """The same without a gradient."""
+        logprobs, entropies, greedy = ([value.detach() for value in values] for values in self[:3])
+        return Answers(logprobs, entropies, greedy, self.routing and self.routing.detach())
 
 
 class Policy(nn.Module):
@@ -60,11 +71,13 @@ class Policy(nn.Module):
     what is trained stays float32, so that small steps are not rounded away. With `compile`,
     each layer's small operations become a few kernels: a minute once, then a step is faster.
     `device` is where it will compute, if its weights are elsewhere until they are sharded.
+    Without `probe`, nothing is compared with the model's own forward pass first.
     All its log-probabilities and entropies are of the logits divided by `temperature`.
     """
 
     sharded = False
     temperature = 1.0
+    router_coefficient = 0.0  # weight of the routers' load-balancing loss in training
 
     def __init__(
         self,
@@ -74,6 +87,7 @@ class Policy(nn.Module):
         autocast: torch.dtype | None = None,
         compile: bool = False,
         device: torch.device | None = None,
+        probe: bool = True,
     ) -> None:
         super().__init__()
         self.model = model
@@ -83,16 +97,37 @@ class Policy(nn.Module):
         self.obstacle = obstacle
         self.carries_state = bool(known_mixers(self.decoder))
         let_mixers_branch(self.decoder)
-        if obstacle:
-            log.warning("%s cannot share tokens between calls (%s): plain rows", type(self.base).__name__, obstacle)
+        self.together = not length_matters(self.decoder.config)
         self._attend_with(self.plain_attention)
-        probe(self.base, self.decoder)
+        if probe:
+            check_head(self.base, self.decoder)
+            self._probe()
         if autocast:
             # peft would lift the inputs of an adapter to the float32 of its weights, for autocast to lower them again.
             for layer in self._adapted_layers:
                 layer.cast_input_dtype_enabled = False
+        # A hook that stores what it hears does not go into compiled code.
+        self.routers = None if compile else Routers.of(self.decoder)
         if compile:
             self._compile_layers()
+
+    def _probe(self) -> None:
+        """Takes the paths that agree with the model's own forward pass; InputError if none does."""
+        flex = self.tree_attention == FLEX
+        with _uncompiled() if flex else nullcontext():
+            found = probe_model(
+                self.base,
+                f"{self.plain_attention} {self.tree_attention}",
+                lambda small: Policy(small, attention="flex" if flex else "sdpa", probe=False),
+            )
+        name = type(self.base).__name__
+        if found.refusal:
+            raise InputError(f"{name} ({self.base.config.model_type}) {found.refusal}")
+        self.obstacle = self.obstacle or found.obstacle
+        self.together = self.together and found.together
+        if self.obstacle:
+            self.sights = {}
+            log.warning("%s cannot share tokens between calls (%s): plain rows", name, self.obstacle)
 
     @classmethod
     def load(
@@ -137,9 +172,8 @@ class Policy(nn.Module):
 
     @property
     def decoder(self) -> Any:
-        """The model without its head."""
-        decoder = self.base.get_decoder()
-        return decoder if decoder is not self.base else self.base.model  # Llama 4 does not find its own
+        """The model without its head; of a vision-language model, the language model."""
+        return decoder_of(self.base)
 
     @property
     def device(self) -> torch.device:
@@ -202,7 +236,7 @@ class Policy(nn.Module):
         rows: list[TreeRow] | list[PlainRow]
         if share and self.obstacle is None:
             rows = tree_rows(calls, budget)
-        elif share and not length_matters(self.decoder.config):
+        elif share and self.together:
             rows = plain_rows(calls, budget)
         else:
             rows = [plain_row(calls, [c]) for c, call in enumerate(calls) if len(call.completion_ids)]
@@ -211,12 +245,23 @@ class Policy(nn.Module):
 
     def forward(self, row: TreeRow | PlainRow) -> Answers:
         """Compute one row."""
-        with torch.autocast(self.device.type, self.autocast, enabled=self.autocast is not None):
+        with (
+            torch.autocast(self.device.type, self.autocast, enabled=self.autocast is not None),
+            self._listening() as router_logits,
+        ):
             hidden_ID = self._read_tree(row) if isinstance(row, TreeRow) else self._read_plain(row)
             hidden_MD = hidden_ID[self._tensor(row.predictors_M)]
             predictions = predict(hidden_MD, self._tensor(row.targets_M), Head.of(self.base, self.temperature))
         index_N = self._tensor(row.index_N)
-        return Answers(*(list(torch.split_with_sizes(values_M[index_N], row.lengths)) for values_M in predictions))
+        logprobs, entropies, greedy = (
+            list(torch.split_with_sizes(values_M[index_N], row.lengths)) for values_M in predictions
+        )
+        routed = routing(router_logits, row, self.routers.top_k) if self.routers else None
+        return Answers(logprobs, entropies, greedy, routed)
+
+    def _listening(self) -> AbstractContextManager[list[Tensor]]:
+        """Collects the logits of the routers, if there are any."""
+        return self.routers.listening() if self.routers else nullcontext([])
 
     def _read_tree(self, row: TreeRow) -> Tensor:
         """Hidden states [L, D] of a tree's nodes, and of padding after them."""
@@ -283,6 +328,14 @@ class Policy(nn.Module):
         ids = np.concatenate([[0], *(part.ravel() for row in rows for part in (row.tokens, row.targets_M))])
         if not 0 <= ids.min() <= ids.max() < size:
             raise InputError(f"token ids from {ids.min()} to {ids.max()}: the model's vocabulary is 0 to {size - 1}")
+
+
+@contextmanager
+def _uncompiled() -> Iterator[None]:
+    """Within it nothing is compiled: for a handful of tokens that would take a minute."""
+    with torch.compiler.set_stance("force_eager"), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="flex_attention called without torch.compile")
+        yield
 
 
 def _attentions(model: Any, wanted: Attention, device: torch.device) -> tuple[str, str]:

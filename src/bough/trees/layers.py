@@ -10,7 +10,6 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from bough.models.limits import NOT_AS_TREE
 from bough.trees.mixers import known_mixers, unknown_convolutions
 
 # What a mask over positions can express. GPT-Neo's "local" layers look back along the row instead.
@@ -86,11 +85,9 @@ def branching_obstacle(decoder: nn.Module) -> str | None:
         return "its positions do not come from position ids"
     if length_matters(config):
         return "its rotary frequencies depend on the length of the row"
-    if getattr(config, "attn_temperature_tuning", False) and not all(getattr(config, "no_rope_layers", None) or [0]):
-        return "the temperature of its attention follows a token's place in the row"
     if not hasattr(_code(decoder), "create_causal_mask"):
         return "it makes its own attention mask"
-    return NOT_AS_TREE.get(config.model_type)
+    return None
 
 
 def _code(decoder: nn.Module) -> ModuleType:
