@@ -95,7 +95,7 @@ def test_what_was_found_out_about_a_model_is_tried_once(monkeypatch):
 
 
 def test_a_layout_that_does_not_fit_is_refused_with_the_reason():
-    with pytest.raises(InputError, match="layout='rows' does not work for this model: it has layers of kind conv"):
+    with pytest.raises(InputError, match="layout='rows' does not work for this model: its layers carry state"):
         small_engine(Policy(decoder("lfm2")).eval(), layout="rows")
     with pytest.raises(InputError, match="layout='pages' needs a CUDA device"):
         small_engine(Policy(decoder("lfm2")).eval(), layout="pages")

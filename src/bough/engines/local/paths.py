@@ -98,8 +98,8 @@ def _tried(
     policy: Policy, options: PathOptions, build: Callable[[Policy, PathOptions], Path]
 ) -> tuple[Path | None, str | None]:
     """A path, if it computes what the model does; else why it cannot."""
-    if policy.obstacle:
-        return None, policy.obstacle
+    if policy.obstacle or policy.carries_state:
+        return None, policy.obstacle or "its layers carry state along the sequence"
     known = _obstacles.setdefault(policy.base, {})
     key = f"{build.__name__} {policy.autocast}"
     if known.get(key):
@@ -119,7 +119,7 @@ def _tried(
 
 
 def _pages(policy: Policy, options: PathOptions) -> Path | None:
-    if policy.obstacle or not _fits_fused(policy):
+    if policy.obstacle or policy.carries_state or not _fits_fused(policy):
         return None
     from bough.engines.local.fused import fused
     from bough.engines.local.fused_runner import FusedRunner
