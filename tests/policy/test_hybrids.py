@@ -129,3 +129,15 @@ def test_padding_for_flex_attention_changes_nothing(family):
 def test_the_tree_computes_each_shared_token_once(policy):
     (row,) = policy.rows(EPISODE)
     assert (row.tokens.size, row.num_raw) == (17, 56)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("family", ["lfm2", "qwen3_5_text", "bamba"])
+def test_a_gpu_gives_the_same_with_whatever_kernels_it_has(family):
+    """FlexAttention, and flash-linear-attention where it is installed; its products are in TF32."""
+    wide = {"linear_key_head_dim": 32, "linear_value_head_dim": 32, "mamba_d_state": 32}
+    model = make(family, **{name: size for name, size in wide.items() if name in HYBRIDS[family][1]})
+    expected = values_and_gradient(Policy(model), EPISODE, share=False)
+    found = values_and_gradient(Policy(model.cuda()), EPISODE)
+    assert distance(found[0].cpu(), expected[0]) < 5e-3
+    assert distance(found[1].cpu(), expected[1]) < 5e-2

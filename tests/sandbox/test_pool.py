@@ -180,6 +180,29 @@ def test_hidden_packages_are_not_there(box: Box):
     assert box.do(play()).value == "(False, True, False)"
 
 
+def test_further_packages_can_be_imported_but_not_changed(box: Box, tmp_path: Path):
+    (tmp_path / "further.py").write_text("VALUE = 42")
+    tmp_path.chmod(0o755)
+    look = """
+import further
+try:
+    open(further.__file__, "w")
+    writable = True
+except OSError:
+    writable = False
+further.VALUE, writable
+"""
+
+    async def play() -> Result:
+        packages = (str(tmp_path),)
+        async with Sandbox(LIMITS, workers=1, isolation=box.sandbox.isolation, packages=packages) as sandbox:
+            return await sandbox.run(look)
+
+    assert "No module named 'further'" in (box.run(look).error or "")
+    result = box.do(play())
+    assert result.value == ("(42, True)" if box.sandbox.isolation == "none" else "(42, False)"), result.error
+
+
 def test_a_keeper_that_dies_is_a_sandbox_error_and_the_next_program_runs(box: Box):
     async def play() -> None:
         task = asyncio.create_task(box.sandbox.run("import time\ntime.sleep(60)", timeout_s=60))
@@ -279,7 +302,7 @@ def test_a_warm_up_that_fails_is_told(box: Box):
 def test_without_isolation_programs_still_run_with_their_limits():
     async def play() -> list[object]:
         async with Sandbox(
-            SandboxLimits(timeout_s=1, memory_mb=300), workers=1, isolation="none", unsafe=True
+            SandboxLimits(timeout_s=2, memory_mb=300), workers=1, isolation="none", unsafe=True
         ) as sandbox:
             daemon = "import os, time\nif os.fork() == 0:\n    os.setsid()\n    time.sleep(60)\nos.getcwd() != '/'"
             cells = [daemon, "while True:\n    pass", "bytearray(10**9)", "import os\nos.listdir()"]

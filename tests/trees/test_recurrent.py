@@ -1,5 +1,7 @@
 """A recurrence over a tree gives each node what it gets on its path alone."""
 
+import itertools
+
 import numpy as np
 import pytest
 import torch
@@ -26,7 +28,7 @@ def leaky_sum(inputs, before_S):
 def packed_leaky_sum(inputs, before_S, bounds, bounds_on_cpu):
     assert bounds.tolist() == bounds_on_cpu.tolist()
     outputs, states = [], []
-    for s, (start, stop) in enumerate(zip(bounds[:-1], bounds[1:], strict=True)):
+    for s, (start, stop) in enumerate(itertools.pairwise(bounds)):
         segment = [each[:, start:stop] for each in inputs]
         output, state = leaky_sum(segment, None if before_S is None else before_S[s : s + 1])
         outputs.append(output[0])

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import bough
+from bough.worlds.functions import benchmark, conversation
 from bough.worlds.household import environment, feedback, game, rooms
 from bough.worlds.interpreter import tool
 from bough.worlds.web import pages
@@ -23,6 +24,8 @@ def texts_of_the_worlds() -> Iterator[str]:
     yield from (name for name in things if len(name) > 8)  # short ones are ordinary words: box, bed, desk
     yield from (*pages.RELOADED, *pages.NOT_FOR_TEXT, *pages.ENOUGH, "click-button", "login-user", "miniwob")
     yield from (tool.NAME, tool.RESTARTED)
+    yield from (name for name in benchmark.SETS if "_" in name)  # the others are ordinary words: parallel, multiple
+    yield from (*benchmark.BACK_ENDS, conversation.MORE_FUNCTIONS, "bfcl")
 
 
 def known_outside(source: Path) -> set[tuple[str, str]]:

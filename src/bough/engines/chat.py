@@ -59,15 +59,23 @@ class TemplateChat:
         self._ids: list[int] = []
         self._answers = 0
 
-    async def answer(self, messages: list[Message], tools: list[dict[str, Any]]) -> Answer:
+    async def answer(
+        self,
+        messages: list[Message],
+        tools: list[dict[str, Any]],
+        *,
+        sampling: SamplingConfig | None = None,
+        seed: int | None = None,
+    ) -> Answer:
+        sampling = sampling or self.engine.sampling
         template, tokens = self.engine.template, self.engine.tokens
         text = self._prompt.prompt(messages, tools)
         prompt = self._encode(text)
         drawn = await tokens.generate(
             self.episode,
             prompt,
-            sampling=self.engine.sampling,
-            seed=mix(self.seed, self._answers),
+            sampling=sampling,
+            seed=mix(self.seed, self._answers) if seed is None else seed,
             stop_ids=template.stop_ids,
         )
         self._answers += 1
@@ -84,7 +92,7 @@ class TemplateChat:
             completion_ids=ids,
             logprobs=drawn.logprobs,
             logprobs_temperature=drawn.logprobs_temperature,
-            temperature=self.engine.sampling.temperature,
+            temperature=sampling.temperature,
             text=written,
             finish=drawn.finish,
             policy=drawn.policy or tokens.policy,

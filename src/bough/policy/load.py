@@ -11,6 +11,7 @@ from bough.calls.builder import CallBuilder
 from bough.calls.template import load_template
 from bough.disk import read_json
 from bough.errors import InputError
+from bough.models import scikit_learn
 from bough.models.context import context_length
 
 
@@ -20,6 +21,7 @@ def load_model(name: str, *, dtype: torch.dtype | None, device: torch.device, qu
     float32 on the CPU and bfloat16 on CUDA unless `dtype` says otherwise; with `quantize`
     the weights are NF4 and `dtype` is what they compute in.
     """
+    scikit_learn.import_later()
     from transformers import AutoConfig
 
     from bough.models.progress import no_bars
@@ -42,6 +44,7 @@ def load_model(name: str, *, dtype: torch.dtype | None, device: torch.device, qu
 
 def load_outline(name: str) -> Any:
     """The model `name` without its weights: which layers it has, at no cost."""
+    scikit_learn.import_later()
     from transformers import AutoConfig
 
     from bough.models.resolve import resolve

@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 from bough.sandbox.base import NoSandboxError, SandboxLimits
 from bough.sandbox.inside.launch import DEVICES
-from bough.sandbox.view import ENVIRONMENT, PROGRAM, SCRATCH, boot, covered, view
+from bough.sandbox.view import ENVIRONMENT, PROGRAM, SCRATCH, SandboxView, boot, covered, view
 
 Isolation = Literal["bubblewrap", "namespaces", "none"]
 SOURCE = str(Path(__file__).parents[2])
@@ -29,14 +29,19 @@ REFUSAL = (
 
 
 def command(
-    isolation: Isolation, limits: SandboxLimits, folder: str, warm_up: str = "", hidden: tuple[str, ...] = ()
+    isolation: Isolation,
+    limits: SandboxLimits,
+    folder: str,
+    warm_up: str = "",
+    hidden: tuple[str, ...] = (),
+    packages: tuple[str, ...] = (),
 ) -> tuple[list[str], dict[str, str]]:
     """The command to start, and its environment variables.
 
     `folder` is an empty folder to mount on or to work in. `hidden` packages are not visible
-    inside, except without isolation.
+    inside, except without isolation. `packages` are folders on the host to import from.
     """
-    shown = view()
+    shown = view().showing(packages)
     settings: dict[str, Any] = asdict(limits) | {
         "alone": isolation != "none",
         "scratch": SCRATCH[0],
@@ -54,7 +59,7 @@ def command(
         settings["remount"] = list(SCRATCH)  # bubblewrap itself can limit the bytes in a folder, but not the files
     keeper = [shown.inside(shown.python), *boot("keeper", PROGRAM), json.dumps(settings)]
     if isolation == "bubblewrap":
-        options = _bubblewrap(limits, covered(hidden), remounts=bool(settings["remount"]))
+        options = _bubblewrap(shown, limits, covered(hidden), remounts=bool(settings["remount"]))
         return [bubblewrap, *options, *keeper], {}
     plan = {
         "root": folder,
@@ -69,8 +74,7 @@ def command(
     return [shown.python, *boot("launch", SOURCE), json.dumps(plan)], {}
 
 
-def _bubblewrap(limits: SandboxLimits, hidden: list[str], *, remounts: bool) -> list[str]:
-    shown = view()
+def _bubblewrap(shown: SandboxView, limits: SandboxLimits, hidden: list[str], *, remounts: bool) -> list[str]:
     options = ["--unshare-ipc", "--unshare-pid", "--unshare-net", "--unshare-uts", "--unshare-cgroup-try"]
     # Capabilities that the keeper uses at its start and then drops: to become the user nobody, and to limit the
     # scratch folders.

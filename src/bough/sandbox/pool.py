@@ -32,8 +32,9 @@ class Sandbox:
     session whose cells would take too long for that is ended, which its next cell reports.
 
     `warm_up` is trusted code that the keeper runs in advance, such as imports, so that
-    programs start faster. `hidden` packages cannot be imported inside. `unsafe` allows
-    running without isolation where the machine offers none.
+    programs start faster. `hidden` packages cannot be imported inside; `packages` are further
+    folders to import from, read-only. `unsafe` allows running without isolation where the
+    machine offers none.
     """
 
     def __init__(
@@ -46,6 +47,7 @@ class Sandbox:
         unsafe: bool = False,
         warm_up: str = "",
         hidden: tuple[str, ...] = (),
+        packages: tuple[str, ...] = (),
     ) -> None:
         self.limits = limits or SandboxLimits()
         self.isolation = choose(unsafe=unsafe, wanted=isolation)
@@ -54,7 +56,7 @@ class Sandbox:
         memory_mb = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") >> 20
         fitting = min(memory_mb // self.limits.memory_mb, SESSIONS_PER_CORE * cores)
         self.sessions = sessions or max(LEAST_SESSIONS, fitting)
-        self.warm_up, self.hidden = warm_up, hidden
+        self.warm_up, self.hidden, self.packages = warm_up, hidden, packages
         self._idle: list[SandboxWorker] = []
         self._busy: set[SandboxWorker] = set()
         self._turns = asyncio.Semaphore(self.workers)
@@ -92,7 +94,7 @@ class Sandbox:
             worker = self._idle.pop()
             self._busy.add(worker)
         else:
-            worker = SandboxWorker(self.isolation, self.limits, self.warm_up, self.hidden)
+            worker = SandboxWorker(self.isolation, self.limits, self.warm_up, self.hidden, self.packages)
             self._busy.add(worker)
             try:
                 await worker.start()

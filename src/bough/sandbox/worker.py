@@ -28,9 +28,15 @@ class SandboxWorker:
     """One keeper. It runs one program at a time, or one session."""
 
     def __init__(
-        self, isolation: Isolation, limits: SandboxLimits, warm_up: str = "", hidden: tuple[str, ...] = ()
+        self,
+        isolation: Isolation,
+        limits: SandboxLimits,
+        warm_up: str = "",
+        hidden: tuple[str, ...] = (),
+        packages: tuple[str, ...] = (),
     ) -> None:
-        self.isolation, self.limits, self.warm_up, self.hidden = isolation, limits, warm_up, hidden
+        self.isolation, self.limits, self.warm_up = isolation, limits, warm_up
+        self.hidden, self.packages = hidden, packages
         self.clean = True
         self._overfull = False
         self._process: subprocess.Popen[bytes] | None = None
@@ -43,7 +49,9 @@ class SandboxWorker:
         """Starts the keeper and waits until it is ready."""
         # Removed at the latest when this process ends.
         self._folder = tempfile.TemporaryDirectory(prefix="bough-", ignore_cleanup_errors=True)
-        start, environment = command(self.isolation, self.limits, self._folder.name, self.warm_up, self.hidden)
+        start, environment = command(
+            self.isolation, self.limits, self._folder.name, self.warm_up, self.hidden, self.packages
+        )
         self._group = group.make(self.limits, self._own_mb())
         if self._group is not None:
             start = self._group.command(start)

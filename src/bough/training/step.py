@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bough.methods.base import Example, Loss, Method
+from bough.methods.base import Coupled, Example, Loss, Method
 from bough.metrics import Mean, add_metrics
 from bough.policy.policy import Answers, Policy
 from bough.policy.reference import Reference
@@ -90,7 +90,7 @@ class Step:
     ) -> tuple[list[Loss], list[Answers]]:
         """The losses of all groups of rows and what the policy said, with the gradient added to the parameters'."""
         order = [r for rows in groups for r in rows]
-        several = [rows for rows in groups if len(rows) > 1]
+        several = [rows for rows in groups if len(rows) > 1 or self._in_step]
         losses, slopes = self._first_pass(several, known, denominator, loss_scale)
         answers: list[Answers] = []
         for r, row in itertools.zip_longest(order, self.policy.passes([self.rows[r] for r in order])):
@@ -128,8 +128,13 @@ class Step:
         }
         losses = [self._loss(rows, leaves, known, denominator) for rows in groups]
         for loss in losses:
-            torch.autograd.backward(loss.value * loss_scale)
-        return losses, {r: [leaf.grad for leaf in of_row if leaf.grad is not None] for r, of_row in leaves.items()}
+            if loss.value.requires_grad:  # a process without parts has none
+                torch.autograd.backward(loss.value * loss_scale)
+        # A call that only measures something (KTO's mismatched ones) has no slope.
+        return losses, {
+            r: [leaf.grad if leaf.grad is not None else torch.zeros_like(leaf) for leaf in of_row]
+            for r, of_row in leaves.items()
+        }
 
     def _loss(self, rows: list[int], logprobs: Logprobs, known: Logprobs | None, denominator: float) -> Loss:
         parts, found = self._by_part(rows, logprobs)
@@ -143,8 +148,19 @@ class Step:
             grouped.setdefault(self.owner[c], []).append(by_call[c])
         return [self.parts[p] for p in grouped], list(grouped.values())
 
+    @property
+    def _in_step(self) -> bool:
+        """Whether the processes ask for the loss together, so that all must do it at the same point."""
+        coupled = isinstance(self.method, Coupled)
+        return coupled and torch.distributed.is_available() and torch.distributed.is_initialized()
+
     def _connected_rows(self) -> list[list[int]]:
-        """The rows by number, in groups such that no part has calls in two groups; groups of several come first."""
+        """The rows by number, in groups such that no part has calls in two groups; groups of several come first.
+
+        All are one group where the parts' losses depend on each other.
+        """
+        if isinstance(self.method, Coupled):
+            return [list(range(len(self.rows)))]
         group_of_part: dict[int, int] = {}
         groups: dict[int, list[int]] = {}
         for number, row in enumerate(self.rows):

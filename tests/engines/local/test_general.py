@@ -160,6 +160,38 @@ def test_a_history_that_is_rewritten_continues_from_the_last_prompt_end_that_sti
     assert_plain(hybrid, calls)
 
 
+def in_turn(engine, *asked):
+    """Calls one after the other; what each drew."""
+
+    async def one_by_one():
+        return [
+            (ids, seed, SAMPLING, await engine.generate(episode, ids, sampling=SAMPLING, seed=seed, stop_ids=[]))
+            for seed, (episode, ids) in enumerate(asked)
+        ]
+
+    (calls,) = run(engine, one_by_one())
+    return calls
+
+
+def test_snapshots_of_what_was_rewritten_are_not_used_again(hybrid):
+    engine = small_engine(hybrid, layout="general")
+    first = prompt("task", 50)
+    second = [*first, *prompt("more", 34)]
+    third = [*second[:60], *prompt("other", 40)]  # continues after the first 49; the end of the second is gone
+    assert_plain(hybrid, in_turn(engine, ("e", first), ("e", second), ("e", third), ("e", [*third[:90], 7, 8])))
+
+
+def test_an_episode_that_continues_anothers_leaves_it_as_it_was(hybrid):
+    engine = small_engine(hybrid, layout="general")
+    start = prompt("task", 50)
+    [(*_, drawn)] = in_turn(small_engine(hybrid, layout="general"), ("a", start))
+    history = [*start, *drawn.completion_ids]
+    calls = in_turn(engine, ("a", start), ("b", [*history, 5, 6, 7]), ("a", [*history, 9]))
+    # Everything but the answer's last token, which was not read before.
+    assert engine.scheduler.num_shared == len(history) - 1
+    assert_plain(hybrid, calls)
+
+
 def test_an_episode_keeps_few_snapshots_and_always_the_earliest(hybrid):
     engine = small_engine(hybrid, layout="general")
 
@@ -242,6 +274,21 @@ def test_rotary_frequencies_that_change_with_the_length_drop_what_was_cached_bef
             hidden = policy.decoder(input_ids=torch.tensor([short.prompt_ids]), use_cache=False).last_hidden_state
             expected = policy.base.lm_head(hidden[0, -1]).log_softmax(-1)[short.completion_ids[0]]
         assert abs(float(expected) - logprob) < 1e-4
+
+
+@pytest.mark.parametrize("continues", [True, False])
+def test_a_prompt_that_is_read_in_chunks_or_token_by_token_leaves_the_same_snapshots(hybrid, continues):
+    engine = small_engine(hybrid, layout="general")
+    engine.reader.ways = Ways("whole", continues=continues, together="padded")
+    engine.path.runner.chunk = 30 if continues else 1 << 40
+    start = prompt("task", 84)
+    longer = [*start, *prompt("more", 40)]
+    third = [*longer[:114], *prompt("other", 20)]
+    calls = in_turn(engine, ("e", start), ("e", longer), ("e", third), ("e", [*third[:114], 7, 8]))
+    # The end of the first prompt; where the second parted from the answer; where the third parted from the second,
+    # which is also where a chunk ends.
+    assert engine.scheduler.num_kept == 83 + 84 + 114
+    assert_plain(hybrid, calls)
 
 
 @pytest.mark.parametrize("family", ["minimax", "dynamic", "rwkv", "jamba", "llama4_tuned"])

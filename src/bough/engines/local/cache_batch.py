@@ -69,7 +69,7 @@ class CacheBatch:
         return along, states
 
     def mask(self, new: int) -> Tensor | None:
-        """Which of the tokens there are, and of `new` ones after them, are no padding; None if all are."""
+        """1 for each stored or `new` token, 0 for padding; None if there is no padding."""
         most = max(self.lengths)
         along = [tensor for layer in getattr(self.cache, "layers", ()) for tensor in _tensors(layer, ALONG)]
         if not along or min(self.lengths) == most:
@@ -155,7 +155,7 @@ def _mapped(caches: Sequence[Any], along: Change, states: Change) -> Any:
 
 
 def _changed(change: Change | None, values: list[Any]) -> Any:
-    """Layers that need no cache have none; what is no tensor is the same in all."""
+    """Tensors are combined; other values are the same in all. Layers that need no cache have no tensors."""
     tensors = [value for value in values if isinstance(value, Tensor)]
     return change(tensors) if change is not None and tensors else values[0]
 

@@ -74,7 +74,8 @@ class GeneralStore:
             apart = known < length < most and length - best >= WORTH_SHARING
             if apart and self.reader.ways.continues and len(ahead) < SNAPSHOTS:
                 place.marks.append(length)
-            lengths += [*ahead, *place.marks]
+                ahead.append(length)
+            lengths += ahead
         return max((one for one in lengths if one <= length), default=0)
 
     def copy(self, source: Resident, target: Resident, begin: int, end: int) -> None:  # noqa: ARG002
@@ -97,7 +98,7 @@ class GeneralStore:
         self.take_snapshot(resident)
 
     def mark(self, resident: Resident, length: int) -> None:
-        """A history was changed after `length` tokens; the next change may be near."""
+        """Plans a snapshot where a history was changed: the next change may come after the same tokens."""
         if self.stateful:
             resident.place.marks.append(length)
 
@@ -142,7 +143,7 @@ class GeneralRunner:
 
     def __init__(self, reader: GeneralReader, store: GeneralStore) -> None:
         self.reader, self.store = reader, store
-        # Who cannot continue after cached tokens reads a first prompt at once.
+        # A model that cannot read several tokens after cached ones reads a first prompt in one piece.
         self._stepped: list[Resident] = []
         self.chunk = CHUNK if reader.ways.continues and reader.turns_at is None else WHOLE
 
@@ -162,8 +163,8 @@ class GeneralRunner:
         if not drawing:
             return []
         requests = [span.request for span in drawing]
-        wishes = [(one.sampling, uniform(one.seed, len(one.completion_ids))) for one in requests]
-        return draw_each(self.reader.logits(torch.stack(hidden)), wishes)
+        params = [(one.sampling, uniform(one.seed, len(one.completion_ids))) for one in requests]
+        return draw_each(self.reader.logits(torch.stack(hidden)), params)
 
     def _read_whole(self, spans: list[Span]) -> dict[int, Tensor]:
         """The hidden state of each span's last token, without a cache: all tokens are read again."""
@@ -210,8 +211,12 @@ class GeneralRunner:
         elif len(tokens) > 1 and (fresh or self.reader.ways.continues):
             end = len(tokens) - span.draws  # the last one steps with the others
         else:
+            if span.draws and len(tokens) > 1:
+                place.marks.append(len(resident.ids) + len(tokens) - 1)
             return tokens
         known = len(resident.ids)
+        if known in place.marks:
+            self.store.take_snapshot(resident)
         cuts = sorted({mark - known for mark in place.marks if known < mark < known + end} if turn is None else ())
         if not self.reader.ways.continues:
             cuts = []
@@ -229,7 +234,7 @@ class GeneralRunner:
         return tokens[end:]
 
     def _groups(self, stepping: list[Stepping]) -> list[list[Stepping]]:
-        """Who can be stepped together."""
+        """Episodes that can be stepped in one batch."""
         together = self.reader.ways.together
         groups: dict[int, list[Stepping]] = {}
         for number, (span, tokens) in enumerate(stepping):

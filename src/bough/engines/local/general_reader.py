@@ -115,7 +115,7 @@ def find_ways(reader: GeneralReader) -> Ways:
         if ways is None:
             continue
         ways = trial.attempt(replace(ways, continues=True), trial.continuing) or ways
-        together = ("padded", "equal") if reader.turns_at is None else ("equal",)
+        together = ("equal",) if _needs_equal_lengths(reader) else ("padded", "equal")
         for way in together:
             run = trial.padded if way == "padded" else trial.side_by_side
             if better := trial.attempt(replace(ways, together=way), run):  # type: ignore[arg-type]
@@ -180,6 +180,15 @@ class WaysTrial:
     def _same(self, ours_QD: Tensor, own_QD: Tensor) -> bool:
         ours, own = (self.reader.logits(hidden).float().log_softmax(-1) for hidden in (ours_QD, own_QD))
         return agrees(float((ours - own).abs().mean()), self.reader)
+
+
+def _needs_equal_lengths(reader: GeneralReader) -> bool:
+    """Whether padding would matter past lengths that no trial reaches.
+
+    That is where rotary frequencies change with the longest episode of a batch, or where the temperature
+    of attention follows a token's place in the row, padding included (Llama 4).
+    """
+    return reader.turns_at is not None or bool(getattr(reader.policy.decoder.config, "attn_temperature_tuning", False))
 
 
 def _rope_types(config: Any) -> set[str]:

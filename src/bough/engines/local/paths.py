@@ -119,15 +119,16 @@ def _tried(
 
 
 def _pages(policy: Policy, options: PathOptions) -> Path | None:
-    if policy.device.type != "cuda" or find_spec("triton") is None or policy.obstacle or policy.carries_state:
-        return None
-    reader = TokenReader(policy)
-    copied = sum(weight.numel() for weight in policy.decoder.parameters()) * reader.dtype.itemsize
-    if torch.cuda.mem_get_info(reader.device)[0] < 2 * copied:  # room for the weights once more, and for episodes
+    if policy.obstacle or policy.carries_state or not _fits_fused(policy):
         return None
     from bough.engines.local.fused import fused
     from bough.engines.local.fused_runner import FusedRunner
 
+    try:
+        reader = TokenReader(policy)
+    except Exception as error:  # layers without keys and values, or with heads of several sizes
+        log.debug("pages: %s", error)
+        return None
     if not (decoder := fused(reader)):
         return None
     budget = _budget(reader, options)
@@ -139,6 +140,15 @@ def _pages(policy: Policy, options: PathOptions) -> Path | None:
     store = PagesStore(reader, num_pages=num_pages, length=longest)
     runner = FusedRunner(decoder, store, max_running=options.max_running, graphs=options.graphs)
     return Path("pages", reader, store, runner, num_pages, longest, decoder)
+
+
+def _fits_fused(policy: Policy) -> bool:
+    """Whether there is a GPU for the fused decoder, with room for the weights once more, and for episodes."""
+    if policy.device.type != "cuda" or find_spec("triton") is None:
+        return False
+    copied = sum(weight.numel() for weight in policy.decoder.parameters())
+    copied *= (policy.autocast or policy.base.dtype).itemsize
+    return bool(torch.cuda.mem_get_info(policy.device)[0] >= 2 * copied)
 
 
 def _rows(policy: Policy, options: PathOptions) -> Path:

@@ -31,8 +31,8 @@ DYNAMO: dict[str, Any] = {"allow_unspec_int_on_nn_module": True, "recompile_limi
 class KeysValues(Protocol):
     """What `Cache.update` gives to the attention in place of keys."""
 
-    def attend(self, query_BHQD: Tensor, scaling: float, softcap: float | None) -> Tensor:
-        """The outputs [B, Q, H, D] of one layer."""
+    def attend(self, query_BHQD: Tensor, scaling: float, softcap: float | None, sinks_H: Tensor | None) -> Tensor:
+        """The outputs [B, Q, H, D] of one layer. A sink takes its part of the softmax and gives nothing."""
 
 
 class Cache(Protocol):
@@ -170,6 +170,7 @@ def _attend(
     attention_mask: None,  # noqa: ARG001
     scaling: float | None = None,
     softcap: float | None = None,
+    s_aux: Tensor | None = None,
     **_: Any,
 ) -> tuple[Tensor, None]:
-    return key.attend(query, query.shape[-1] ** -0.5 if scaling is None else scaling, softcap), None
+    return key.attend(query, query.shape[-1] ** -0.5 if scaling is None else scaling, softcap, s_aux), None
