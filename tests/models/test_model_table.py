@@ -39,5 +39,10 @@ def test_the_table_knows_every_model_type():
     assert "| `a` | tree | fast | yes | yes | no | 2e-06 |\n| `b` | refused: not causal |  |  |  |  |  |\n" in text
 
 
+def test_a_row_is_read_as_it_was_written():
+    for row in (Row("a", "tree", "fast", "yes", "yes", "no", 2e-6), Row("b", "refused: not causal")):
+        assert Row.read(row.markdown().strip()) == row
+
+
 def _without_numbers(text: str) -> str:
     return re.sub(r"[\d.]+(?= nats)", "#", text)

@@ -70,8 +70,10 @@ def miniature(model: Any) -> Any:
     BoughError if none can be made that consists of the same kinds of modules.
     """
     config = model.config
-    count = config.get_text_config(decoder=True).num_hidden_layers
-    problem = "its layers are of too many kinds"
+    count = getattr(config.get_text_config(decoder=True), "num_hidden_layers", None)
+    if not isinstance(count, int):
+        raise BoughError(f"no small copy of {type(model).__name__} can be made (its config names no number of layers)")
+    problem = "it would have other kinds of layers"
     for layers in _choices(config, count):
         try:
             small = _built(type(model), _reduced(config, layers))
