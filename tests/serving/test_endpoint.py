@@ -109,7 +109,7 @@ def test_a_client_that_hangs_up_stops_its_generation_and_no_other():
     asyncio.run(play())
 
 
-def test_garbage_on_the_wire_harms_nobody():
+def test_garbage_on_the_wire_harms_no_other_client():
     async def play() -> None:
         async with served(make_recorder(FakeEngine())) as endpoint, openai_client(endpoint, "s") as ai:
             host, port = endpoint.address.removeprefix("http://").split(":")
