@@ -9,8 +9,8 @@ TABLE = PAGE.read_text(encoding="utf-8").partition(BEGIN)[2].partition(END)[0]
 LINES = [[cell.strip() for cell in line.split("|")[1:-1]] for line in TABLE.splitlines() if line.startswith("| `")]
 ROWS = {cells[0].strip("`"): cells[1:] for cells in LINES}
 FAMILIES = [
-    "llama", "gemma3_text", "gpt2", "qwen3_moe", "deepseek_v3", "lfm2", "qwen3_5_text", "mamba2", "doge", "bloom", "xlnet",
-    "recurrent_gemma",
+    "llama", "gemma3_text", "gpt2", "qwen3_moe", "deepseek_v3", "lfm2", "qwen3_5_text", "mamba2", "doge", "bloom",
+    "xlnet", "recurrent_gemma",
 ]  # fmt: skip
 
 
