@@ -110,7 +110,7 @@ def test_a_world_that_hangs_raises_or_answers_nonsense_is_broken():
 
     class Wrong(Counting):
         async def start(self) -> Any:
-            return "Hello"
+            return 5
 
     with pytest.raises(EnvironmentFailedError, match=r"step took longer than 0.01 s"):
         played("1", environment_class=Hanging, step_timeout_s=0.01)
