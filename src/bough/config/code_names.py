@@ -1,4 +1,4 @@
-"""Settings that can name code: an environment or a reward as `module:name` or `path/to/file.py:name`.
+"""Settings that can name code: an environment, a reward or an agent as `module:name` or `path/to/file.py:name`.
 
 Code may be named on the command line and in Python. A file (a recipe, a `--config` file,
 a record) may come from anyone, so reading it must never run code.
@@ -10,9 +10,10 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-SETTINGS = ("environment", "rewards", "rules")
-# The part that is written as a mapping with a `name`, or as the name alone.
+SETTINGS = ("environment", "rewards", "rules", "agent", "own_agent")
+# The part that is written as a mapping with a `name`, or as the name alone; and one that has a setting's name.
 NAMED_BY_PART = "environment"
+PARTS = (NAMED_BY_PART, "agent")
 # Settings that are mappings with any keys.
 OPEN = ("options", "rule_options")
 # Environments of installed packages, by the names those packages gave them. With a second colon
@@ -28,7 +29,7 @@ def is_code(name: str) -> bool:
 def code_in(settings: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
     """Every setting that names code: its name as it is written, its flat name, and the name of the code."""
     for key, given in settings.items():
-        if key in SETTINGS and not (key == NAMED_BY_PART and isinstance(given, Mapping)):
+        if key in SETTINGS and not (key in PARTS and isinstance(given, Mapping)):
             yield from ((key, key, name) for name in _code(given))
         elif isinstance(given, Mapping) and key not in OPEN:
             for inside, value in given.items():

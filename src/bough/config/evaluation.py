@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import AliasChoices, BeforeValidator, Field, model_validator
 
 from bough.config.base import Config
-from bough.config.environment import EnvironmentConfig
+from bough.config.environment import PlayedTasksConfig
 from bough.config.parts import Leaf, leaves
 from bough.config.problems import flag
 from bough.config.report import ReportConfig
@@ -36,7 +36,7 @@ class StatisticsConfig(Config):
     )
 
 
-class EvaluatedEnvironmentConfig(EnvironmentConfig):
+class EvaluatedEnvironmentConfig(PlayedTasksConfig):
     """Environment and tasks."""
 
     name: str = Field(
