@@ -69,7 +69,7 @@ class ToolEnvironment(ToolCallEnvironment):
     def tool_names(self) -> Sequence[str]:
         return list(self.schemas)
 
-    def use(self, call: ToolCall) -> Any:
+    def _use(self, call: ToolCall) -> Any:
         schema = self.schemas[call.name]
         try:
             arguments = schema.read(call.arguments)
