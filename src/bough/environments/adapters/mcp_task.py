@@ -5,7 +5,7 @@
     {"instructions": "Use one call.", "check": {"python": "def check(answer, calls): return len(calls) == 1"}}
     {"instructions": "Write to the customer.", "check": {"judge": "Polite, and mentions the refund."}}
 
-Several checks must all hold. `judge` is left to the reward of that name, and success is unknown until then.
+Several checks must all hold. `judge` is left to the reward of that name, and success stays unknown.
 """
 
 from __future__ import annotations
