@@ -15,8 +15,9 @@ demo: setup
 		$(BIN)/bough run demo-household; \
 	fi
 
+# Tests start Bough some hundred times: compiled modules are kept, also where the environment says otherwise.
 test: setup browser sandbox
-	$(BIN)/python -m pytest -n 2 --dist loadfile
+	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n 2 --dist loadfile
 
 # vLLM pins much of what it needs, so its tests have an environment of their own.
 test-vllm:
@@ -54,7 +55,7 @@ $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -c "import sys; sys.exit('Bough needs Python 3.11 or newer, this is ' + sys.version) if sys.version_info < (3, 11) else None"
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check torch==2.13.0
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[datasets,mlflow,web,interpreter,viewer,dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[datasets,mlflow,web,interpreter,viewer,gymnasium,mcp,openenv,textarena,dev]'
 	touch $(READY)
 
 $(DOCS): $(READY)

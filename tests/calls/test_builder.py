@@ -178,3 +178,19 @@ def test_a_reply_that_cannot_be_trained_carries_its_reason(reply: str, reason: s
     bad, good = CallBuilder(TEMPLATES["chatml"]).build([Message(role="user", content="Hi")], turns, [])
     assert bad.reason == reason and bad.call is None
     assert good.call is not None
+
+
+def test_a_turn_with_a_prompt_of_its_own_answers_that_and_no_other_turn_sees_it():
+    template = TEMPLATES["qwen3"]
+    tool = {"type": "function", "function": {"name": "look", "parameters": {"type": "object", "properties": {}}}}
+    asked = [user("One."), assistant("Well."), user("And?")]
+    start, plain = household(3)
+    aside = Turn(reply=assistant("A side remark."), prompt=asked, tools=[tool])
+    builder = CallBuilder(template)
+    alone = list(builder.build(start, plain, []))
+    found = list(builder.build(start, [plain[0], aside, *plain[1:]], []))
+    assert [built.turn for built in found] == [0, 1, 2, 3]
+    assert [built.call for built in [found[0], *found[2:]]] == [built.call for built in alone]
+    assert found[1].call is not None
+    assert found[1].call.prompt_ids == template.encode_prompt(template.prompt(asked, [tool]))
+    assert found[1].call.text == "A side remark."

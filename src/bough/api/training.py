@@ -8,14 +8,15 @@ from pathlib import Path
 from typing import Any
 
 from bough.api.inputs import (
+    AgentLike,
     EnvironmentLike,
     Rewards,
     Source,
     StrPath,
-    environment_name,
     is_path,
     records_of,
     reward_weights,
+    where_to_play,
 )
 from bough.api.models import LoadedModel, ModelLike, TemporaryFolder, TrainedModel, model_name
 from bough.api.settings import make_config, settings_of
@@ -69,12 +70,13 @@ def dpo(
     return _train("dpo", train_dpo, DPOConfig, model, records, eval_file, output_dir, settings)
 
 
-@settings_of(GRPOConfig, "train_file")
+@settings_of(GRPOConfig, "train_file", "own_agent")
 def grpo(
     model: ModelLike,
     records: Source | None = None,
     *,
     environment: EnvironmentLike | None = None,
+    agent: AgentLike | None = None,
     rewards: Rewards | None = None,
     eval_file: Source | None = None,
     output_dir: StrPath | None = None,
@@ -84,10 +86,11 @@ def grpo(
 
     `records` are groups, in memory or on file. With `environment`, a name or a class,
     instead of records the model plays there, learns from what it played and plays again;
-    give `max_steps` then. `rewards` are names or functions, as in `bough.collect`. The other
+    give `max_steps` then. With `agent`, your own function that plays a task against an address,
+    it learns from what that function asked it. `rewards` are names or functions, as in `bough.collect`. The other
     arguments are those of `bough.sft`.
     """
-    play: dict[str, Any] = {"environment": environment_name(environment)} if environment is not None else {}
+    play = where_to_play(environment, agent)
     play |= {"rewards": reward_weights(rewards)} if rewards else {}
     return _train("grpo", train_grpo, GRPOConfig, model, records, eval_file, output_dir, settings | play)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bough.errors import InputError, did_you_mean
-from bough.models import gguf_import, smollm2, tiny
+from bough.models import gguf_import, scikit_learn, smollm2, tiny
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -55,6 +55,7 @@ def check_name(name: str) -> None:
 
 def load_tokenizer(name: str) -> PreTrainedTokenizerBase:
     """The tokenizer of the model `name`. Code that comes with a model is never run."""
+    scikit_learn.import_later()
     from transformers import AutoTokenizer
 
     source = resolve(name)

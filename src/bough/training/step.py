@@ -50,10 +50,25 @@ class Step:
         self.owner = [p for p, part in enumerate(parts) for _ in part.calls]
         self.rows: Sequence[Row] = policy.rows(self.calls, share=share, budget=budget)
 
+    @property
+    def num_tokens(self) -> int:
+        """The tokens that are computed, each once; padding is none."""
+        return sum(row.tokens.size if isinstance(row, TreeRow) else row.num_raw for row in self.rows)
+
     def run(
-        self, denominator: float, reference: Reference | None, *, backward: bool, loss_scale: float = 1.0
+        self,
+        denominator: float,
+        reference: Reference | None,
+        *,
+        backward: bool,
+        loss_scale: float = 1.0,
+        all_tokens: float | None = None,
     ) -> Gradient:
-        """The step's loss and metrics; with `backward`, its gradient times `loss_scale` is added to the parameters'."""
+        """The step's loss and metrics; with `backward`, its gradient times `loss_scale` is added to the parameters'.
+
+        `all_tokens` are those of the step in all processes, if this is not the only one.
+        """
+        self.routing_scale = self.policy.router_coefficient * loss_scale / (all_tokens or self.num_tokens or 1)
         known = reference.of(self.rows, self.calls) if reference else None
         groups = self._connected_rows()
         if backward:
@@ -83,14 +98,20 @@ class Step:
             if r is None:  # a process with more rows needs this one along; it weighs nothing
                 torch.autograd.backward(torch.cat(found.logprobs).sum() * 0.0)
                 continue
+            balance = self._balance(found)
             if r in slopes:
-                torch.autograd.backward(found.logprobs, slopes[r])
+                torch.autograd.backward([*found.logprobs, *balance], [*slopes[r], *map(torch.ones_like, balance)])
             else:
                 loss = self._loss([r], {r: found.logprobs}, known, denominator)
-                torch.autograd.backward(loss.value * loss_scale)
+                torch.autograd.backward(sum(balance, loss.value * loss_scale))
                 losses.append(loss)
-            answers.append(Answers(*([value.detach() for value in values] for values in found)))
+            answers.append(found.detach())
         return losses, answers
+
+    def _balance(self, answers: Answers) -> list[Tensor]:
+        """The row's share of the load-balancing loss, weighted as it is added to the loss; nothing without experts."""
+        found = answers.routing
+        return [found.loss * (self.routing_scale * found.num_tokens)] if found and self.routing_scale else []
 
     def _first_pass(
         self, groups: list[list[int]], known: Logprobs | None, denominator: float, loss_scale: float
@@ -153,9 +174,13 @@ class Step:
 
 
 def _facts(answers: Answers) -> dict[str, Mean]:
-    """Metrics of the answered tokens that every method has."""
+    """Metrics of the answered tokens that every method has, and of the routing of all tokens."""
     count = sum(map(len, answers.greedy))
-    return {
+    facts = {
         "token_accuracy": Mean(torch.cat(answers.greedy).sum(), count),
         "token_entropy": Mean(torch.cat(answers.entropies).sum(), count),
     }
+    if routed := answers.routing:
+        facts["router_aux_loss"] = Mean(routed.loss.detach() * routed.num_tokens, routed.num_tokens)
+        facts["busiest_expert"] = Mean(routed.busiest * routed.num_tokens, routed.num_tokens)
+    return facts
