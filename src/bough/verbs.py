@@ -73,6 +73,11 @@ VERBS: dict[str, Verb] = {
         "bough.config.play:EnvCheckConfig", "bough.commands.environments:check_one",
         "  bough env check examples/guess_number.py:GuessNumber\n  bough env check web --options pages=click-button",
     ),
+    "env new": Verb(
+        "write a new environment with its test and a recipe",
+        "bough.config.play:EnvNewConfig", "bough.commands.environments:new",
+        "  bough env new shop",
+    ),
     "env setup": Verb(
         "install what an environment needs besides Python packages",
         "bough.config.play:EnvSetupConfig", "bough.commands.environments:setup",

@@ -6,6 +6,7 @@ a record) may come from anyone, so reading it must never run code.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -15,11 +16,14 @@ NAMED_BY_PART = "environment"
 PARTS = (NAMED_BY_PART, "agent")
 # Settings that are mappings with any keys.
 OPEN = ("options", "rule_options")
+# Environments of installed packages, by the names those packages gave them. With a second colon
+# gymnasium imports a module, and the other adapters run commands or contact servers.
+OF_A_PACKAGE = re.compile(r"(?:gymnasium|textarena):[^:]+")
 
 
 def is_code(name: str) -> bool:
-    """Whether the name of an environment or a reward is a module or a file to load."""
-    return ":" in name
+    """Whether the name of an environment or a reward is code to load, a command to run or a server to contact."""
+    return ":" in name and OF_A_PACKAGE.fullmatch(name) is None
 
 
 def code_in(settings: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:

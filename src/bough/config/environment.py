@@ -45,7 +45,7 @@ class EnvironmentConfig(Config):
     """Environment and tasks."""
 
     name: str = Field(
-        description="household, web, interpreter, an installed plug-in, module:Class or path/to/file.py:Class",
+        description="a name of `bough env list`, module:Class or path/to/file.py:Class",
         json_schema_extra={"flag": "environment"},
     )
     options: OptionValues = Field(

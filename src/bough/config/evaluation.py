@@ -41,7 +41,7 @@ class EvaluatedEnvironmentConfig(PlayedTasksConfig):
 
     name: str = Field(
         "",
-        description="the environment to play in: household, web, interpreter, module:Class or path/to/file.py:Class",
+        description="the environment to play in: a name of `bough env list`, module:Class or path/to/file.py:Class",
         json_schema_extra={"flag": "environment"},
     )
     split: str = Field("unseen", description="the split to draw tasks from: train, seen or unseen")
