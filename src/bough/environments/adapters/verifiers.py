@@ -14,11 +14,9 @@ import threading
 from collections.abc import Iterator
 from typing import Any, ClassVar
 
-from pydantic import Field, JsonValue
-
-from bough.config.base import Config
 from bough.digest import text_digest
 from bough.environments.adapters.verifiers_config import (
+    VerifiersSettings,
     default_harness,
     env_config,
     load_taskset,
@@ -43,24 +41,12 @@ class VerifiersTaskset(OwnAgent):
     episodes: ClassVar[EpisodeLoop | None] = None
     _making: ClassVar[threading.Lock] = threading.Lock()
 
-    class Settings(Config):
+    Settings = VerifiersSettings
+
+    class Options(VerifiersSettings):
         """The taskset, and the harness that plays it."""
 
-        taskset: dict[str, JsonValue] = Field({}, description="settings of the taskset, such as {split: test}")
-        agent: dict[str, JsonValue] = Field(
-            {},
-            description="settings of verifiers' agent, such as {harness: bash, runtime: docker}; default: the "
-            "taskset's own harness or else null (chat and the task's tools), in a process on this machine",
-        )
-        success_reward: float = Field(1.0, description="an episode with at least this reward is a success")
-        allow_local_code: bool = Field(
-            False, description="allow a harness that runs the model's code on this machine, without isolation"
-        )
-
-    class Options(Settings):
-        """The taskset, and the harness that plays it."""
-
-    settings: ClassVar[Settings] = Settings()
+    settings: ClassVar[VerifiersSettings] = VerifiersSettings()
 
     @classmethod
     def tasks(cls, options: Any, *, split: str = "train", seed: int = 0) -> Iterator[Task]:
@@ -79,7 +65,7 @@ class VerifiersTaskset(OwnAgent):
                 yield Task(id=str(one.data.id or one.data.name or one.data.idx), data=data)
 
     @classmethod
-    async def function(cls, task: Task, base_url: str, model: str) -> dict[str, Any] | None:  # type: ignore[override]
+    async def function(cls, task: Task, base_url: str, model: str) -> dict[str, Any] | None:
         """Plays a task; what verifiers says of it. Raises EnvironmentFailedError where harness or scoring failed."""
         with cls._making:
             if cls.episodes is None:

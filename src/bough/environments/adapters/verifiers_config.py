@@ -6,12 +6,13 @@ import os
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import verifiers.v1 as vf
-from pydantic import JsonValue, ValidationError
+from pydantic import Field, JsonValue, ValidationError
 from verifiers.v1.utils.loaders import taskset_class as find_taskset
 
+from bough.config.base import Config
 from bough.errors import InputError, describe_failure
 from bough.formats.base import row_error
 
@@ -22,12 +23,19 @@ NAMED = {"harness": "id", "runtime": "type"}
 OURS = ("client", "model", "sampling", "retries")
 
 
-class Choices(Protocol):
-    """The options that configure verifiers (`VerifiersTaskset.Settings`)."""
+class VerifiersSettings(Config):
+    """The taskset, and the harness that plays it."""
 
-    taskset: dict[str, JsonValue]
-    agent: dict[str, JsonValue]
-    allow_local_code: bool
+    taskset: dict[str, JsonValue] = Field({}, description="settings of the taskset, such as {split: test}")
+    agent: dict[str, JsonValue] = Field(
+        {},
+        description="settings of verifiers' agent, such as {harness: bash, runtime: docker}; default: the "
+        "taskset's own harness or else null (chat and the task's tools), in a process on this machine",
+    )
+    success_reward: float = Field(1.0, description="an episode with at least this reward is a success")
+    allow_local_code: bool = Field(
+        False, description="allow a harness that runs the model's code on this machine, without isolation"
+    )
 
 
 def taskset_class(taskset_id: str) -> Any:
@@ -43,27 +51,27 @@ def load_taskset(config: Any) -> Any:
     return vf.load_taskset(config.taskset)
 
 
-def env_config(taskset_id: str, choices: Choices) -> Any:
+def env_config(taskset_id: str, settings: VerifiersSettings) -> Any:
     """verifiers' configuration. Raises InputError where the options are wrong or cannot be combined."""
     where = f"environment 'verifiers:{taskset_id}'"
-    if _names_code(choices.taskset):
+    if _names_code(settings.taskset):
         raise InputError(f"{where}: fn in --options taskset names code; use --rewards for rewards of your own")
-    if given := [name for name in OURS if name in choices.agent]:
+    if given := [name for name in OURS if name in settings.agent]:
         raise InputError(f"{where}: --options agent cannot set {given[0]}, which is set by the run")
     seat, declared = _only_agent(taskset_id, where)
-    agent: dict[str, Any] = {"runtime": "subprocess", **choices.agent}
+    agent: dict[str, Any] = {"runtime": "subprocess", **settings.agent}
     if declared.harness is None:
         agent.setdefault("harness", default_harness(taskset_id))
     for name, key in NAMED.items():
         if isinstance(agent.get(name), str):
             agent[name] = {key: agent[name]}
     try:
-        config = vf.resolve_env_config({"taskset": {**choices.taskset, "id": taskset_id}, seat: agent})
+        config = vf.resolve_env_config({"taskset": {**settings.taskset, "id": taskset_id}, seat: agent})
     except ValidationError as error:
         raise InputError(f"{where}: {row_error(error)}") from None
     except (ImportError, AttributeError, TypeError, ValueError) as error:  # a harness that cannot be found
         raise InputError(f"{where}: {error}") from None
-    _check_agent(config, seat, where, allow_local_code=choices.allow_local_code)
+    _check_agent(config, seat, where, allow_local_code=settings.allow_local_code)
     return config
 
 
