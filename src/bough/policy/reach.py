@@ -52,7 +52,9 @@ def out_of_reach(model: Any, *, all_linear: bool) -> str | None:
         names += _outside(model, inside)
     if all_linear:
         for name, module in model.named_modules():
-            if "Router" in type(module).__name__ or type(module).__name__.endswith("GroupedLinear"):
+            kind = type(module).__name__
+            linear = any(isinstance(one, nn.Linear) for one in module.modules())
+            if linear and ("Router" in kind or "GroupedLinear" in kind):
                 names.append(name)
             elif hasattr(module, "A_log") and hasattr(module, "D"):  # Mamba
                 names += [f"{name}.{one}" for one in ("dt_proj", "out_proj") if hasattr(module, one)]
