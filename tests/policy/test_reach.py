@@ -58,6 +58,22 @@ def test_a_model_of_text_alone_is_reached_everywhere():
     assert out_of_reach(make("mamba2"), all_linear=True) == r"(backbone\.layers\.\d+\.mixer\.out_proj)(\..*)?"
 
 
+@pytest.mark.parametrize("name", ["LongcatFlashConfig", "MambaConfig"])
+def test_an_adapter_that_would_not_be_felt_is_not_made_so_merging_changes_nothing(name):
+    model = add_actor(small(name), Lora(r=2))
+    policy = Policy(model)
+    torch.cat(policy.logprobs(CALLS)).sum().backward()
+    torch.manual_seed(0)
+    for parameter_name, parameter in policy.named_parameters():
+        assert parameter.grad is not None or not parameter.requires_grad, parameter_name
+        if "lora_B" in parameter_name:
+            parameter.data.normal_(std=0.05)
+    with torch.no_grad():
+        adapted = torch.cat(policy.logprobs(CALLS))
+        merged = torch.cat(Policy(model.merge_and_unload()).logprobs(CALLS))
+    torch.testing.assert_close(merged, adapted, atol=1e-4, rtol=0)
+
+
 @pytest.mark.parametrize("name", ["Qwen3MoeConfig", "GptOssConfig", "Llama4TextConfig", "JetMoeConfig"])
 def test_experts_are_adapted_saved_and_loaded(name, tmp_path):
     policy = Policy(add_actor(small(name), Lora(r=2, experts=True)))

@@ -17,7 +17,8 @@ from bough.errors import InputError
 def decoder_of(model: Any) -> Any:
     """The transformers model `model` without its head; of a vision-language model, the language model."""
     decoder = model.get_decoder()
-    return decoder if decoder is not model else model.model  # Llama 4 does not find its own
+    # Llama 4 does not find its own, and ModernBERT calls its head so.
+    return decoder if decoder is not model and hasattr(decoder, "config") else model.base_model
 
 
 def expert_parameters(model: Any) -> list[str]:
@@ -40,8 +41,9 @@ def out_of_reach(model: Any, *, all_linear: bool) -> str | None:
     """A pattern of the names of modules that get no adapter, None where there are none.
 
     They are what surrounds the language model (a vision tower, a projector) and, of
-    `all_linear` layers, those that an adapter would break: that return more than a product
-    (the router of Llama 4), or whose weight Mamba's fused kernels read directly.
+    `all_linear` layers, those that an adapter would break or not be felt in: that compute more
+    than a product (the router of Llama 4), or whose weight is read past their forward pass, as
+    a router's (LongCat) and those of Mamba are. Merged, such an adapter would change the model.
     """
     decoder = decoder_of(model)
     names: list[str] = []
@@ -49,8 +51,13 @@ def out_of_reach(model: Any, *, all_linear: bool) -> str | None:
     if _has_towers(model, inside):
         names += _outside(model, inside)
     if all_linear:
-        names += [name for name, module in model.named_modules() if _routes(module)]
-        names += [f"{name}.out_proj" for name, module in model.named_modules() if _mamba(module)]
+        for name, module in model.named_modules():
+            kind = type(module).__name__
+            linear = any(isinstance(one, nn.Linear) for one in module.modules())
+            if linear and ("Router" in kind or "GroupedLinear" in kind):
+                names.append(name)
+            elif hasattr(module, "A_log") and hasattr(module, "D"):  # Mamba
+                names += [f"{name}.{one}" for one in ("dt_proj", "out_proj") if hasattr(module, one)]
     patterns = sorted({re.sub(r"\\\.\d+\\\.", r"\\.\\d+\\.", re.escape(name)) for name in names})
     return rf"({'|'.join(patterns)})(\..*)?" if patterns else None
 
@@ -80,15 +87,6 @@ def _outside(module: nn.Module, inside: set[int], prefix: str = "") -> list[str]
         elif name != "lm_head":
             names.append(f"{prefix}{name}")
     return names
-
-
-def _routes(module: nn.Module) -> bool:
-    """Whether a linear layer is a router, which returns the choice of experts with the product."""
-    return isinstance(module, nn.Linear) and "Router" in type(module).__name__
-
-
-def _mamba(module: nn.Module) -> bool:
-    return hasattr(module, "A_log") and hasattr(module, "D") and hasattr(module, "out_proj")
 
 
 def _below_layer(name: str) -> str:
