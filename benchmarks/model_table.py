@@ -1,7 +1,7 @@
 """The table of models in docs/models.md: what works with every causal decoder of the installed transformers.
 
     python benchmarks/model_table.py                 # all of them, and write docs/models.md (ten minutes on two cores)
-    python benchmarks/model_table.py qwen3 mamba2    # print these rows
+    python benchmarks/model_table.py qwen3 mamba2    # print these rows; --write replaces them there
 
 Each model is a miniature with random weights of its class's default config: trained as a
 tree or as rows, sampled with the local engine, given an adapter, merged. Each runs in a
@@ -15,6 +15,7 @@ import asyncio
 import logging
 import multiprocessing
 import os
+import re
 import time
 import warnings
 from collections.abc import Iterable, Iterator
@@ -75,6 +76,12 @@ class Row:
     merge: str = ""
     gguf: str = ""
     error: float | None = None
+
+    @classmethod
+    def read(cls, line: str) -> Row:
+        """The row of a line of the table."""
+        *cells, error = (cell.strip() for cell in line.split("|")[1:-1])
+        return cls(cells[0].strip("`"), *cells[1:], float(error) if error else None)
 
     def markdown(self) -> str:
         error = "" if self.error is None else f"{self.error:.0e}"
@@ -251,6 +258,7 @@ def page(rows: list[Row]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("types", nargs="*", help="print the rows of these (default: write all to docs/models.md)")
+    parser.add_argument("--write", action="store_true", help="replace the rows of these in docs/models.md")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes at a time")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
@@ -262,11 +270,17 @@ def main() -> None:
     for row in tried(arguments.types or model_types(), arguments.jobs):
         rows.append(row)
         print(row.markdown(), end="", flush=True)
-    if not arguments.types:
-        before, _, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
-        _, _, after = rest.partition(END)
-        rows.sort(key=lambda row: row.model_type)
-        PAGE.write_text(f"{before}{BEGIN}{page(rows)}{END}{after}", encoding="utf-8")
+    if arguments.write or not arguments.types:
+        write(rows, keep=bool(arguments.types))
+
+
+def write(rows: list[Row], *, keep: bool) -> None:
+    """Writes the table; with `keep`, the rows of other model types stay as they are."""
+    before, _, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
+    old, _, after = rest.partition(END)
+    table = {row.model_type: row for row in map(Row.read, re.findall(r"^\| `.*$", old, re.M)) if keep}
+    table |= {row.model_type: row for row in rows}
+    PAGE.write_text(f"{before}{BEGIN}{page([table[name] for name in sorted(table)])}{END}{after}", encoding="utf-8")
 
 
 if __name__ == "__main__":

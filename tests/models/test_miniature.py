@@ -64,5 +64,9 @@ def test_sinks_and_biases_that_start_at_zero_are_felt():
 def test_what_cannot_be_made_small_is_said():
     model = outline("LlamaConfig")
     model.config.hidden_act = "unheard_of"
-    with pytest.raises(BoughError, match="no small copy of LlamaForCausalLM can be made"):
+    with pytest.raises(BoughError, match=r"no small copy of LlamaForCausalLM can be made \(KeyError"):
+        miniature(model)
+    model = outline("GPT2Config")
+    model.config = transformers.PreTrainedConfig()
+    with pytest.raises(BoughError, match="names no number of layers"):
         miniature(model)

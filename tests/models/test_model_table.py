@@ -9,8 +9,8 @@ TABLE = PAGE.read_text(encoding="utf-8").partition(BEGIN)[2].partition(END)[0]
 LINES = [[cell.strip() for cell in line.split("|")[1:-1]] for line in TABLE.splitlines() if line.startswith("| `")]
 ROWS = {cells[0].strip("`"): cells[1:] for cells in LINES}
 FAMILIES = [
-    "llama", "gemma3_text", "gpt2", "qwen3_moe", "deepseek_v3", "lfm2", "qwen3_5_text", "mamba2", "doge", "bloom", "xlnet",
-    "recurrent_gemma",
+    "llama", "gemma3_text", "gpt2", "qwen3_moe", "deepseek_v3", "lfm2", "qwen3_5_text", "mamba2", "doge", "bloom",
+    "xlnet", "recurrent_gemma",
 ]  # fmt: skip
 
 
@@ -37,6 +37,11 @@ def test_the_table_knows_every_model_type():
     text = page(rows)
     assert "of 2 model types 1 train, 1 of them as trees, and 1 sample" in text
     assert "| `a` | tree | fast | yes | yes | no | 2e-06 |\n| `b` | refused: not causal |  |  |  |  |  |\n" in text
+
+
+def test_a_row_is_read_as_it_was_written():
+    for row in (Row("a", "tree", "fast", "yes", "yes", "no", 2e-6), Row("b", "refused: not causal")):
+        assert Row.read(row.markdown().strip()) == row
 
 
 def _without_numbers(text: str) -> str:

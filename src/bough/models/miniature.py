@@ -33,7 +33,7 @@ LARGEST = [
         (r"max_window_layers", None),
         (r"window|chunk|local_attention$|floor_scale|index_topk|block_size|rel_extent|mem_len|num_buckets", LENGTH),
         # Experts.
-        (r"topk_group|top_k_group|n_mamba_heads", 1),
+        (r"topk_group|top_k_group|n_mamba_heads|mamba_ngroups", 1),
         (r"experts_per_tok|moe_k$|moe_top_?k|top_k$|n_groups?$|o_groups|shared_experts|split_\w*parts", 2),
         (r"(num|n)_\w*experts$|zero_expert_num", 4),
         (r"(moe|expert)\w*(intermediate|hidden)_size|hc_lowrank|router_hidden_size", 32),
@@ -70,8 +70,10 @@ def miniature(model: Any) -> Any:
     BoughError if none can be made that consists of the same kinds of modules.
     """
     config = model.config
-    count = config.get_text_config(decoder=True).num_hidden_layers
-    problem = "its layers are of too many kinds"
+    count = getattr(config.get_text_config(decoder=True), "num_hidden_layers", None)
+    if not isinstance(count, int):
+        raise BoughError(f"no small copy of {type(model).__name__} can be made (its config names no number of layers)")
+    problem = "it would have other kinds of layers"
     for layers in _choices(config, count):
         try:
             small = _built(type(model), _reduced(config, layers))

@@ -9,8 +9,9 @@ stays the model's own code. A mixer that calls a function unknown here is left a
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Callable, Mapping
+from functools import cache, partial
+from importlib.util import find_spec
 from types import FunctionType, MethodType
 from typing import Any
 
@@ -66,18 +67,49 @@ def _forward(
 ) -> Any:
     if branching is None and isinstance(attention_mask, Branching):
         branching = attention_mask
-    if branching is None:
-        return type(mixer).forward(mixer, *inputs, attention_mask=attention_mask, **options)
-    return _tree_forward(branching, mixer, *inputs, **options)
+    if branching is not None:
+        return _tree_forward(branching, mixer, *inputs, **options)
+    if kernels_installed() and _on_cpu(mixer):
+        return _with_functions(mixer, _torch_forms(mixer))(mixer, *inputs, attention_mask=attention_mask, **options)
+    return type(mixer).forward(mixer, *inputs, attention_mask=attention_mask, **options)
 
 
 @torch.compiler.disable  # type: ignore[untyped-decorator]  # every tree has other levels
 def _tree_forward(branching: Branching, mixer: nn.Module, *inputs: Any, **options: Any) -> Any:
-    own: FunctionType = inspect.unwrap(type(mixer).forward)
-    forms = {name: partial(form, branching, own.__globals__.get(name)) for name, form in TREE_FORMS.items()}
-    forward = FunctionType(own.__code__, own.__globals__ | forms, own.__name__, own.__defaults__, own.__closure__)
+    functions = _torch_forms(mixer) if _on_cpu(mixer) else _own_forward(mixer).__globals__
+    forms = {name: partial(form, branching, functions.get(name)) for name, form in TREE_FORMS.items()}
+    return _with_functions(mixer, forms)(mixer, *inputs, attention_mask=None, **options)
+
+
+def _with_functions(mixer: nn.Module, functions: Mapping[str, Callable[..., Any]]) -> Callable[..., Any]:
+    """The mixer's own `forward`, calling these functions where it would call those of the same names."""
+    own = _own_forward(mixer)
+    forward = FunctionType(
+        own.__code__, {**own.__globals__, **functions}, own.__name__, own.__defaults__, own.__closure__
+    )
     forward.__kwdefaults__ = own.__kwdefaults__
-    return forward(mixer, *inputs, attention_mask=None, **options)
+    return forward
+
+
+def _torch_forms(mixer: nn.Module) -> dict[str, Callable[..., Any]]:
+    """What the mixer calls, in plain torch: an installed kernel takes its place on a CPU too, where it cannot run."""
+    own = _own_forward(mixer)
+    return {name: inspect.unwrap(own.__globals__[name]) for name in own.__code__.co_names if _is_local(own, name)}
+
+
+@cache
+def kernels_installed() -> bool:
+    """Whether transformers finds kernels that it calls instead of its own functions."""
+    return any(find_spec(package) for package in ("fla", "causal_conv1d", "mamba_ssm"))
+
+
+def _on_cpu(mixer: nn.Module) -> bool:
+    return next(mixer.parameters()).device.type == "cpu"
+
+
+def _own_forward(mixer: nn.Module) -> FunctionType:
+    own: FunctionType = inspect.unwrap(type(mixer).forward)
+    return own
 
 
 def _is_known(kind: type[nn.Module]) -> bool:
@@ -86,11 +118,11 @@ def _is_known(kind: type[nn.Module]) -> bool:
         return False
     if "attention_mask" not in inspect.signature(own).parameters:
         return False
-    called = {name for name in own.__code__.co_names if _is_local_function(own, name)}
+    called = {name for name in own.__code__.co_names if _is_local(own, name)}
     return called <= TREE_FORMS.keys() | HARMLESS
 
 
-def _is_local_function(own: FunctionType, name: str) -> bool:
+def _is_local(own: FunctionType, name: str) -> bool:
     """Whether the name, as `own` uses it, is a function of the file that `own` is in."""
     found = own.__globals__.get(name)
     return inspect.isfunction(found) and inspect.unwrap(found).__module__ == own.__module__
