@@ -1,4 +1,4 @@
-"""A taskset of three sums, with a reward that an untrained model can get, and broken relatives of it."""
+"""A taskset of three sums."""
 
 from __future__ import annotations
 
@@ -14,7 +14,14 @@ class Sum(vf.TaskData):
 class SumTask(vf.Task[Sum, vf.State, vf.TaskConfig]):
     @vf.reward(weight=1.0)
     async def correct(self, trace: vf.Trace) -> float:
+        if trace.last_reply == "raise":
+            raise UnicodeError("no such number")
         return float(trace.last_reply.strip() == str(self.data.answer))
+
+    @vf.reward(weight=0.5)
+    async def letters(self, trace: vf.Trace) -> float:
+        """Differs between the replies of a model with random weights."""
+        return sum(map(str.isalpha, trace.last_reply)) / max(len(trace.last_reply), 1)
 
     @vf.metric
     async def length(self, trace: vf.Trace) -> float:
