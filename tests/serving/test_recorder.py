@@ -82,6 +82,17 @@ def test_unused_sessions_are_closed_and_marked(monkeypatch: pytest.MonkeyPatch):
     run(play)
 
 
+def test_a_session_that_cannot_be_ended_keeps_no_other_open():
+    async def play() -> None:
+        recorder = make_recorder(FakeEngine(), timeout_s=-1.0)
+        await recorder.answer("broken", ask("one"))
+        recorder.session("broken").close("one of its calls could not be written")
+        await recorder.answer("old", ask("one"))
+        assert await recorder.sweep() == ["old"]
+
+    run(play)
+
+
 def test_floods_are_refused_and_those_before_are_answered(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(module, "MAX_IN_FLIGHT", 3)
     monkeypatch.setattr(module, "MAX_SESSIONS", 4)
