@@ -130,3 +130,17 @@ def test_without_a_model_of_its_own_only_opened_sessions_exist():
             await recorder.answer("s", ask("one"))
 
     run(play)
+
+
+def test_an_agents_session_ends_with_its_agent_only():
+    """A model whose code reaches the endpoint must not end its own episode, which would be played again."""
+
+    async def play() -> None:
+        recorder, engine = Recorder(), FakeEngine()
+        session = recorder.open("s", engine.config("s"))
+        await recorder.answer("s", ask("one"))
+        with pytest.raises(RefusedError, match="ends when its agent function returns") as caught:
+            await recorder.end("s", SessionOutcome(success=True))
+        assert caught.value.status == 403 and session.closed is None
+
+    run(play)

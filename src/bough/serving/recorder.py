@@ -96,6 +96,8 @@ class Recorder:
 
     async def end(self, name: str, outcome: SessionOutcome) -> Trajectory:
         """Closes a session into a trajectory. Requests in flight are cancelled."""
+        if self._config_of is None:
+            raise RefusedError(403, "the session ends when its agent function returns", code="session_end")
         session = self.session(name)
         if not session.calls:
             if not session.in_flight:  # it was only begun by this request
