@@ -9,6 +9,8 @@ import pytest
 import bough
 from bough.environments.base import Observation
 from bough.environments.isolated import Isolated
+from bough.environments.observations import MAX_TEXT
+from bough.environments.tool_failures import ToolError
 from bough.environments.tools import ToolEnvironment
 from bough.speech import hermes
 from bough.types import Message, Task, ToolCall
@@ -115,6 +117,17 @@ def test_json_in_a_block_is_carried_out_and_counted_as_malformed():
     assert played('```json\n{"name": "buy", "arguments": {"item": 3}}\n```')[1].error == "tool_misuse"
     tally, _ = collected(Shop, [Task(id="t")], ScriptedAgent(f"```json\n{buy.replace('3', '1')}\n```"))
     assert tally.successes == 1 and tally.errors == {"malformed": 3}
+
+
+def test_an_error_as_long_as_a_log_is_shortened_and_the_episode_kept():
+    class Verbose(Shop):
+        def build(self) -> str:
+            """Fails with its whole log."""
+            raise ToolError("x\ud800" * MAX_TEXT)
+
+    [seen] = played(call("build") + call("build"), environment_class=Verbose)[1:]
+    assert seen.error == "invalid_action" and len(seen.text) < 0.6 * MAX_TEXT
+    assert [message.content[-19:] for message in seen.messages] == ["characters left out"] * 2
 
 
 def test_a_tool_that_takes_too_long_is_told_and_the_episode_continues():

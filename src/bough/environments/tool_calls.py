@@ -34,6 +34,8 @@ from bough.types import Message, ToolCall
 
 # Of a name that is not a tool's: the agent may have written anything.
 MAX_NAME = 80
+# Characters of an error that are shown even where the results before it left no room.
+MIN_ERROR = 200
 # The share of a step's time that all calls of a reply have together; the rest is for answering.
 SHARE = 0.8
 NOT_IN_TAGS = f"\n(The call was not inside {hermes.OPEN}{hermes.CLOSE}. Write it there.)"
@@ -153,7 +155,7 @@ class ToolCallEnvironment(Environment):
                 raise MisuseError(f"there is no tool {call.name!r:.80}; the tools are {', '.join(self.tool_names)}.")
             content = await self._limited(call, turn)
         except ToolError as error:
-            content, turn.wrong = f"Error: {error}", error.word or turn.wrong
+            content, turn.wrong = _shortened(f"Error: {error}", turn.room), error.word or turn.wrong
             turn.raised += error.facts
         turn.running = None
         turn.room -= len(content)
@@ -188,5 +190,15 @@ def _text(result: Any, room: int) -> str:
     text = result if isinstance(result, str) else to_json(result, fallback=str).decode()
     if len(text) > room:
         raise ValueError(f"its result has {len(text):,} characters; at most {room:,} can be shown")
-    # Half a surrogate pair cannot be written to any file.
+    return _writable(text)
+
+
+def _shortened(text: str, room: int) -> str:
+    """A tool's error as the agent reads it. Servers put whole logs into theirs."""
+    left_out = len(text) - max(room, MIN_ERROR)
+    return _writable(text if left_out <= 0 else f"{text[:-left_out]} … {left_out:,} characters left out")
+
+
+def _writable(text: str) -> str:
+    """Half a surrogate pair cannot be written to any file."""
     return text.encode(errors="replace").decode()
