@@ -218,6 +218,15 @@ def test_a_server_that_answers_something_else_is_a_failure(tmp_path: Path, body:
     assert rubric.failed == {"judge": 1}
 
 
+def test_an_answer_that_is_compressed_is_not_unpacked(tmp_path: Path):
+    """Its size could not be limited."""
+    with judging(polite) as server:
+        server.encoding = "gzip"
+        rubric = Rubric({"judge": settings(tmp_path, server.url)})
+        assert rubric.score(episode("please")).rewards["judge"] is None
+    assert rubric.failed == {"judge": 1}
+
+
 def test_the_key_comes_from_the_environment_and_stays_out_of_messages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("JUDGE_KEY", "sk-secret-1")
     with judging(lambda _: (401, "wrong key sk-secret-1")) as server:

@@ -1,10 +1,12 @@
+import asyncio
 import json
 import sys
 import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
@@ -17,6 +19,7 @@ from tests.environments.adapters.playing import ScriptedAgent, collected, played
 
 pytest.importorskip("mcp", reason="mcp is not installed")
 uvicorn = pytest.importorskip("uvicorn", reason="uvicorn is not installed")
+from bough.environments.adapters.mcp_client import McpConnection  # noqa: E402
 from bough.environments.adapters.mcp_task import same_answer  # noqa: E402
 from tests.environments.adapters.mcp_server import shop  # noqa: E402
 
@@ -134,6 +137,21 @@ def test_a_server_that_does_not_speak_the_protocol_is_given_up():
     nonsense = find(f"mcp:{sys.executable} -c \"print('this is not JSON', flush=True); input()\"")
     with pytest.raises(EnvironmentFailedError, match="the MCP server cannot be reached: "):
         played(nonsense, task(ASK))
+
+
+def test_a_server_that_lists_tools_for_ever_is_given_up():
+    class Endless:
+        async def list_tools(self, cursor: str | None) -> Any:
+            return SimpleNamespace(tools=[], next_cursor=f"{cursor}"[:3])
+
+    async def listed() -> None:
+        connection = McpConnection("python")
+        connection._client = cast(Any, Endless())
+        connection._holder = cast(Any, asyncio.get_running_loop().create_future())
+        await connection.tools()
+
+    with pytest.raises(EnvironmentFailedError, match="does not list its tools: ValueError: it has more than 10,000"):
+        asyncio.run(listed())
 
 
 def test_a_slow_server_is_not_held_against_the_agent(url: str, monkeypatch: pytest.MonkeyPatch):

@@ -11,6 +11,7 @@ from bough.types import Task, ToolCall
 from tests.environments.adapters.playing import ScriptedAgent, collected, played, problems, some_tasks
 
 pytest.importorskip("websockets", reason="websockets is not installed")
+from bough.environments.adapters import openenv_client
 from bough.environments.adapters.openenv_client import urls
 from tests.environments.adapters.openenv_server import (
     DIES,
@@ -120,6 +121,28 @@ def test_a_server_that_fails_is_not_held_against_the_agent_and_stops_nothing(gue
     tally, kept = collected(find(guess), tasks, OnceBroken(), concurrency=1)
     assert tally.faults == {"environment": 1} and why in tally.lost[f"{tasks[0].id}#0"]
     assert [one.success for one in kept.values()] == [True]
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        "[" * 100_000,
+        '{"type": "observation", "data": {"observation": {}, "reward": 1' + "0" * 400 + "}}",
+        '{"type": "observation", "data": {"observation": {}, "reward": NaN}}',
+    ],
+    ids=["deep", "huge", "nan"],
+)
+def test_a_hostile_answer_is_the_servers_failure(answer: str):
+    server = OpenEnvServer("guess", answers=[({"type": "step", "data": {"guess": 1}}, None)])
+    server.answers = {sent: answer if received == "null" else received for sent, received in server.answers.items()}
+    with running(server) as name, pytest.raises(EnvironmentFailedError, match="answered step with"):
+        played(find(name), TASK, call("act", guess=1))
+
+
+def test_a_schema_without_an_end_is_not_read(guess: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(openenv_client, "MAX_SCHEMA", 100)
+    with pytest.raises(EnvironmentFailedError, match="does not describe its actions: ValueError: /schema is larger"):
+        played(find(guess), TASK)
 
 
 def test_a_slow_server_is_not_held_against_the_agent(guess: str):

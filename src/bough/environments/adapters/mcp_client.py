@@ -22,6 +22,8 @@ from bough.errors import InputError, exception_line
 
 # How much of what a server wrote to its standard error is shown when it fails.
 MAX_LOG = 500
+# A server can go on listing them for ever.
+MAX_TOOLS = 10_000
 # Time that a server has to end; then it is killed.
 CLOSE_S = 8.0
 
@@ -54,6 +56,7 @@ class McpConnection:
     async def tools(self) -> list[Tool]:
         found: list[Tool] = []
         cursor: str | None = None
+        pages = 0
         while True:
             try:
                 page = await self._open_client.list_tools(cursor=cursor)
@@ -61,6 +64,9 @@ class McpConnection:
                 raise self._failure("does not list its tools", error) from error
             found += page.tools
             cursor = page.next_cursor
+            pages += 1
+            if len(found) > MAX_TOOLS or pages > MAX_TOOLS:
+                raise self._failure("does not list its tools", ValueError(f"it has more than {MAX_TOOLS:,}"))
             if cursor is None:
                 return found
 
@@ -117,8 +123,9 @@ class McpConnection:
         why = str(error) if isinstance(error, MCPError) else "it ended" if error is None else exception_line(error, 500)
         written = ""
         if self._log is not None:
-            self._log.seek(0)
-            written = self._log.read()[-MAX_LOG:].strip()
+            file = self._log.fileno()
+            end = os.pread(file, 4 * MAX_LOG, max(0, os.fstat(file).st_size - 4 * MAX_LOG))
+            written = end.decode(errors="replace")[-MAX_LOG:].strip()
         return EnvironmentFailedError(f"the MCP server {what}: {why}" + (f"\n{written}" if written else ""))
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
 from contextlib import suppress
 from typing import Any
 
@@ -22,7 +23,10 @@ from bough.environments.base import EnvironmentFailedError
 from bough.errors import exception_line
 
 MAX_BYTES = 100 * 2**20
+MAX_SCHEMA = 4 * 2**20
 CONNECT_S = 10.0
+# What reading an answer raises that is not of the agreed form.
+MALFORMED = (ValueError, LookupError, TypeError, RecursionError)
 # Waits between two tries on a server whose sessions are all taken.
 FIRST_WAIT_S, MAX_WAIT_S = 0.1, 2.0
 
@@ -45,15 +49,28 @@ class OpenEnvConnection:
     async def schema(self) -> dict[str, Any]:
         """The JSON schema of the action."""
         try:
-            async with httpx2.AsyncClient(timeout=CONNECT_S) as client:
-                answer = await client.get(f"{self.http_url}/schema")
-            answer.raise_for_status()
-            action = answer.json()["action"]
-        except (httpx2.HTTPError, ValueError, LookupError, TypeError) as error:
+            async with asyncio.timeout(CONNECT_S):
+                action = json.loads(await self._get("/schema"))["action"]
+        except (httpx2.HTTPError, TimeoutError, *MALFORMED) as error:
             raise self._failure("does not describe its actions", error) from error
         if not isinstance(action, dict):
             raise self._failure("describes its actions by something that is not a schema", None)
         return action
+
+    async def _get(self, path: str) -> bytes:
+        """The content at an address. Not compressed: its size could not be limited."""
+        content = bytearray()
+        headers = {"Accept-Encoding": "identity"}
+        async with (
+            httpx2.AsyncClient(timeout=CONNECT_S, headers=headers) as client,
+            client.stream("GET", self.http_url + path) as answer,
+        ):
+            answer.raise_for_status()
+            async for piece in answer.aiter_raw():
+                content += piece
+                if len(content) > MAX_SCHEMA:
+                    raise ValueError(f"{path} is larger than {MAX_SCHEMA >> 20} MiB")
+        return bytes(content)
 
     async def first(self, kind: str, data: dict[str, Any], *, patience_s: float) -> dict[str, Any]:
         """Opens a session and sends its first request; waits where all sessions of the server are taken."""
@@ -88,9 +105,10 @@ class OpenEnvConnection:
             answer = json.loads(text)
             what, content = answer["type"], answer["data"]
             if what == "observation" and isinstance(content["observation"], dict):
+                _check_reward(content.get("reward"))
                 return dict(content)
             code, message = content["code"], str(content["message"])
-        except (ValueError, LookupError, TypeError) as error:
+        except MALFORMED as error:
             raise self._failure(f"answered {kind} with {text!r:.200}", None) from error
         if code == "CAPACITY_REACHED":
             raise _FullError(message)
@@ -110,6 +128,12 @@ class OpenEnvConnection:
     def _failure(self, what: str, error: BaseException | None) -> EnvironmentFailedError:
         why = "" if error is None else f": {exception_line(error, 300)}"
         return EnvironmentFailedError(f"the OpenEnv server at {self.http_url} {what}{why}")
+
+
+def _check_reward(reward: Any) -> None:
+    """Raises ValueError for a number that no float can be."""
+    if isinstance(reward, int | float) and not abs(reward) <= sys.float_info.max:
+        raise ValueError("the reward is not finite")
 
 
 def urls(url: str) -> tuple[str, str]:
