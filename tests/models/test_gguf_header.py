@@ -2,13 +2,14 @@
 
 import struct
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from bough.errors import InputError
 from bough.models.gguf_config import model_config
 from bough.models.gguf_file import write_gguf
-from bough.models.gguf_header import read_header
+from bough.models.gguf_header import Header, TensorInfo, read_header
 from tests.models.gguf_samples import make_model, make_tokenizer
 
 
@@ -31,8 +32,8 @@ def key(name: str, kind: int, content: bytes) -> bytes:
     return text(name) + struct.pack("<I", kind) + content
 
 
-def tensor(shape: tuple[int, ...], kind: int = 0, offset: int = 0) -> bytes:
-    return text("t") + struct.pack(f"<I{len(shape)}QIQ", len(shape), *shape, kind, offset)
+def tensor(shape: tuple[int, ...], kind: int = 0, offset: int = 0, name: str = "t") -> bytes:
+    return text(name) + struct.pack(f"<I{len(shape)}QIQ", len(shape), *shape, kind, offset)
 
 
 def test_keys_and_tensors_are_found(whole: bytes, tmp_path: Path):
@@ -64,6 +65,7 @@ def test_keys_and_tensors_are_found(whole: bytes, tmp_path: Path):
         (head(num_tensors=1) + tensor((2**40, 2**40)), "it is cut off: its tensor 't' ends at byte"),
         (head(num_tensors=1) + tensor((4,), offset=2**63), "it is cut off: its tensor 't' ends at byte"),
         (head(num_tensors=2) + tensor((1,)) * 2 + b"\0" * 99, "two of its tensors have one name"),
+        (head(num_tensors=2) + tensor((4,)) + tensor((4,), name="u", offset=12) + b"\0" * 99, "'u' overlaps another"),
     ],
 )
 def test_a_hostile_head_is_refused_with_a_sentence(content: bytes, said: str, tmp_path: Path):
@@ -87,3 +89,22 @@ def test_a_head_without_a_model_is_refused(tmp_path: Path):
     (tmp_path / "a.gguf").write_bytes(head(num_keys=1) + key("general.architecture", 8, text("llama")))
     with pytest.raises(InputError, match=r"the file does not say llama\.attention\.head_count"):
         model_config(read_header(tmp_path / "a.gguf"))
+
+
+@pytest.mark.parametrize(
+    ("family", "changed", "said"),
+    [
+        # Transformers makes a list of the kinds of all layers.
+        ("qwen3", {"block_count": 2**31}, r"qwen3\.block_count is 2,147,483,648 and the file has 1 tensors"),
+        ("gemma2", {"block_count": 2**31}, r"gemma2\.block_count is 2,147,483,648 and the file has 1 tensors"),
+        ("llama", {"attention.layer_norm_rms_epsilon": [1]}, "its settings are not those of a model: TypeError"),
+        ("llama", {"rope.freq_base": "x"}, "its settings are not those of a model: ValueError"),
+        ("llama", {"attention.head_count": 3}, "its settings are not those of a model"),
+    ],
+)
+def test_hostile_settings_are_refused_with_a_sentence(family: str, changed: dict[str, Any], said: str):
+    settings = {"attention.head_count": 4, "embedding_length": 64, "block_count": 1, "feed_forward_length": 96,
+                "context_length": 256, "attention.sliding_window": 8, **changed}  # fmt: skip
+    metadata = {"general.architecture": family} | {f"{family}.{name}": value for name, value in settings.items()}
+    with pytest.raises(InputError, match=said):
+        model_config(Header(metadata, {"token_embd.weight": TensorInfo((100, 64), 0, 0, 25600)}))

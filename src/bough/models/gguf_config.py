@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from bough.errors import InputError
+from bough.errors import InputError, exception_line
 from bough.models.gguf_header import Header
 
 if TYPE_CHECKING:
@@ -31,6 +31,15 @@ SLIDING_EVERY = {"gemma2": 2, "gemma3": 6}
 
 def model_config(header: Header) -> PretrainedConfig:
     """The configuration. Raises InputError for a model that cannot be read, with the reason."""
+    try:
+        return _model_config(header)
+    except InputError:
+        raise
+    except Exception as error:  # transformers checks settings with exceptions of its own
+        raise InputError(f"its settings are not those of a model: {exception_line(error, 300)}") from None
+
+
+def _model_config(header: Header) -> PretrainedConfig:
     import transformers
 
     family = header.architecture
@@ -40,7 +49,7 @@ def model_config(header: Header) -> PretrainedConfig:
     width = _needed(header, "embedding_length")
     settings = {
         "hidden_size": width,
-        "num_hidden_layers": _needed(header, "block_count"),
+        "num_hidden_layers": _num_layers(header),
         "intermediate_size": _needed(header, "feed_forward_length"),
         "num_attention_heads": heads,
         "num_key_value_heads": _whole(header, "attention.head_count_kv", heads),
@@ -72,7 +81,7 @@ def _own(header: Header, width: int, heads: int) -> dict[str, Any]:
         return {"use_sliding_window": False}
     if not family.startswith("gemma"):
         return {}
-    layers, every = _needed(header, "block_count"), SLIDING_EVERY[family]
+    layers, every = _num_layers(header), SLIDING_EVERY[family]
     scale = width // heads if layers == WIDEST[family] else _head_width(header, width, heads)
     own: dict[str, Any] = {
         "query_pre_attn_scalar": scale,
@@ -117,6 +126,16 @@ def llama3_positions(frequencies: list[float], theta: float, head_width: int) ->
     if len(frequencies) != len(plain) or not torch.allclose(plain / scaled, torch.tensor(frequencies), rtol=1e-3):
         raise InputError("its positions are scaled by a rule that cannot be read (rope_freqs); readable: Llama 3.1's")
     return rope
+
+
+def _num_layers(header: Header) -> int:
+    """Lists are made with an entry for each layer, so a file cannot claim more of them than it has tensors."""
+    layers = _needed(header, "block_count")
+    if layers > len(header.tensors):
+        raise InputError(
+            f"{header.architecture}.block_count is {layers:,} and the file has {len(header.tensors)} tensors"
+        )
+    return layers
 
 
 def _head_width(header: Header, width: int, heads: int) -> int:

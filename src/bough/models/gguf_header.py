@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import struct
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import IO, Any
 
@@ -74,6 +75,14 @@ def read_header(path: Path) -> Header:
         raise InputError(f"{path} cannot be read as GGUF: {said}") from None
 
 
+def _check_apart(tensors: dict[str, TensorInfo]) -> None:
+    """Raises ValueError where tensors overlap: a small file would become a model of any size."""
+    placed = sorted(tensors.items(), key=lambda one: one[1].start)
+    for (_, before), (name, info) in pairwise(placed):
+        if info.start < before.start + before.num_bytes:
+            raise ValueError(f"its tensor {name!r:.60} overlaps another")
+
+
 class _Parser:
     def __init__(self, file: IO[bytes], size: int) -> None:
         self.file, self.size = file, size
@@ -101,6 +110,7 @@ class _Parser:
             tensors[name] = self._placed(name, shape, kind, start + offset)
         if len(tensors) < len(infos):
             raise ValueError("two of its tensors have one name")
+        _check_apart(tensors)
         return Header(metadata, tensors)
 
     def _placed(self, name: str, shape: tuple[int, ...], kind: int, start: int) -> TensorInfo:

@@ -77,7 +77,7 @@ def _byte_level(header: Header) -> PreTrainedTokenizerBase:
     from transformers import PreTrainedTokenizerFast
 
     rule = header.metadata.get("tokenizer.ggml.pre", "default")
-    if rule not in RULES:
+    if not isinstance(rule, str) or rule not in RULES:
         raise InputError(f"its tokenizer splits text by the rule {rule!r:.40}; readable: {', '.join(RULES)}")
     tokens, types = _tokens(header), _types(header)
     merges = header.metadata.get("tokenizer.ggml.merges")
