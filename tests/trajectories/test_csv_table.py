@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from bough.errors import InputError
+from bough.trajectories import lines as lines_module
 from bough.trajectories.reader import Reader, read
 from bough.types import Pair, Trajectory
 
@@ -61,3 +62,16 @@ def test_bytes_that_are_not_utf8_are_told_so(tmp_path: Path):
     (tmp_path / "a.csv").write_bytes(b"prompt,completion\na,\xff\n")
     with pytest.raises(InputError, match="not UTF-8: byte 0xff"):
         list(read(tmp_path / "a.csv"))
+
+
+@pytest.mark.parametrize("row", ["a" * 2000, '"' + "a\n" * 300 + '",' + '"' + "b\n" * 300 + '"'], ids=["line", "lines"])
+@pytest.mark.parametrize("first", ["", "prompt,completion\n"])
+def test_a_row_without_an_end_is_not_read(tmp_path: Path, first: str, row: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(lines_module.lines, "__defaults__", (1000,))
+    with pytest.raises(InputError, match="a row is longer than 0 MiB"):
+        list(read(written(tmp_path, f"{first}{row}\n")))
+
+
+def test_the_limit_is_of_each_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(lines_module.lines, "__defaults__", (1000,))
+    assert len(list(read(written(tmp_path, "prompt,completion\n" + f"Hi,{'a' * 900}\n" * 20)))) == 20

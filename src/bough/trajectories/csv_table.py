@@ -30,18 +30,40 @@ def rows(file: BinaryIO, longest: int) -> Iterator[tuple[int, dict[str, Any] | R
     csv.field_size_limit(longest)
     text = io.TextIOWrapper(file, encoding="utf-8-sig", newline="")
     try:
-        first = text.readline(longest)
+        first = text.readline(longest + 1)
+        source = _Lines(first, text, longest)
         # A header of one name has no delimiter; a comma is as good as any.
-        lines = csv.reader(_chained(first, text), delimiter=max(DELIMITERS, key=first.count), strict=True)
-        yield from _parsed(lines)
+        lines = csv.reader(source, delimiter=max(DELIMITERS, key=first.count), strict=True)
+        yield from _parsed(lines, source)
     except UnicodeDecodeError as error:
         raise RowError("not_utf8", f"not UTF-8: byte {error.object[error.start]:#04x}") from None
 
 
-def _parsed(lines: Any) -> Iterator[tuple[int, dict[str, Any] | RowError]]:
+class _Lines:
+    """The lines of a file. Those of one row, whose quotes may span many, together have at most `longest` characters."""
+
+    def __init__(self, first: str, rest: io.TextIOWrapper, longest: int) -> None:
+        self._first, self._rest, self._longest = first, rest, longest
+        self.size = 0
+
+    def __iter__(self) -> Iterator[str]:
+        return self
+
+    def __next__(self) -> str:
+        line, self._first = self._first or self._rest.readline(self._longest + 1), ""
+        self.size += len(line)
+        if self.size > self._longest:
+            raise RowError("too_large", f"a row is longer than {self._longest >> 20} MiB")
+        if not line:
+            raise StopIteration
+        return line
+
+
+def _parsed(lines: Any, source: _Lines) -> Iterator[tuple[int, dict[str, Any] | RowError]]:
     names, begin = list[str](), 1
     try:
         for cells in lines:
+            source.size = 0
             if not any(cells):
                 pass
             elif not names:
@@ -53,11 +75,6 @@ def _parsed(lines: Any) -> Iterator[tuple[int, dict[str, Any] | RowError]]:
             begin = lines.line_num + 1
     except csv.Error as error:
         raise RowError("damaged", f"not CSV after line {begin - 1}: {error}") from None
-
-
-def _chained(first: str, rest: io.TextIOWrapper) -> Iterator[str]:
-    yield first
-    yield from rest
 
 
 def _names(cells: list[str]) -> list[str]:
