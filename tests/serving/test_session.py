@@ -201,6 +201,17 @@ def test_more_replies_than_allowed_are_refused():
     asyncio.run(play())
 
 
+def test_all_choices_of_requests_in_flight_count():
+    async def play() -> None:
+        session = session_on(FakeEngine(), max_calls=4)
+        answers = [session.answer(ask("one", num_choices=3)), session.answer(ask("two", num_choices=3))]
+        first, second = await asyncio.gather(*answers, return_exceptions=True)
+        assert isinstance(first, list) and isinstance(second, RefusedError) and len(session.calls) == 3
+        await session.answer(ask("three"))
+
+    asyncio.run(play())
+
+
 @pytest.mark.parametrize("error", [ContextFullError("too long"), EngineError("gone")])
 def test_why_a_model_could_not_answer_is_remembered(error: Exception):
     def fail(_: Any) -> str:

@@ -89,6 +89,7 @@ class Session:
     _idle: OrderedDict[int, ModelChat] = field(default_factory=OrderedDict)
     _tasks: set[asyncio.Task[Any]] = field(default_factory=set)
     _num_chats: int = 0
+    _asked_for: int = 0  # replies of the requests in flight
     _asked: Counter[str] = field(default_factory=Counter)
 
     @property
@@ -101,6 +102,7 @@ class Session:
         task = asyncio.current_task()
         assert task is not None
         self._tasks.add(task)
+        self._asked_for += request.num_choices
         try:
             return await self._answered(request)
         except ContextFullError:
@@ -115,6 +117,7 @@ class Session:
             raise
         finally:
             self._tasks.discard(task)
+            self._asked_for -= request.num_choices
             self.last_used = time.monotonic()
 
     def add(self, call: RecordedCall) -> None:
@@ -141,7 +144,7 @@ class Session:
                 429, f"session {self.name} has {self.in_flight} requests in flight; wait for some of them", code="busy"
             )
         limit = self.config.max_calls
-        if limit is not None and len(self.calls) + self.in_flight + request.num_choices > limit:
+        if limit is not None and len(self.calls) + self._asked_for + request.num_choices > limit:
             self.refused = "max_turns"
             raise RefusedError(400, f"session {self.name} may have at most {limit} replies", code="max_turns")
 
