@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     __version__: str
     from bough.api.checks import Checkup, check, doctor
     from bough.api.collect import collect
-    from bough.api.curate import demos, groups, pairs
+    from bough.api.curate import corrections, demos, groups, pairs
     from bough.api.data import convert, show, stats, validate, write
     from bough.api.evaluate import Compared, Evaluation, HeldOutMeasures, compare, evaluate
     from bough.api.models import LoadedModel, TrainedModel, load
@@ -52,7 +52,7 @@ bit_exact.prepare()  # before anything below loads torch
 _HOMES = {
     "bough.api.checks": ("Checkup", "check", "doctor"),
     "bough.api.collect": ("collect",),
-    "bough.api.curate": ("demos", "groups", "pairs"),
+    "bough.api.curate": ("corrections", "demos", "groups", "pairs"),
     "bough.api.data": ("convert", "show", "stats", "validate", "write"),
     "bough.api.evaluate": ("Compared", "Evaluation", "HeldOutMeasures", "compare", "evaluate"),
     "bough.api.models": ("LoadedModel", "TrainedModel", "load"),
@@ -121,6 +121,7 @@ __all__ = [
     "collect",
     "compare",
     "convert",
+    "corrections",
     "demos",
     "doctor",
     "dpo",

@@ -96,6 +96,13 @@ VERBS: dict[str, Verb] = {
         "  bough demos runs/collect -o demos.jsonl --per-task 1\n"
         "  bough demos runs/collect -o demos.jsonl --rewards outcome=1 steps=0.2 --min-reward 1.1",
     ),
+    "corrections": Verb(
+        "label the agent's own episodes with what an expert or a stronger model would have replied",
+        "bough.config.corrections:CorrectionsConfig", "bough.commands.curation:corrections",
+        "  bough corrections runs/collect --by expert --mix demos.jsonl -o corrections.jsonl\n"
+        "  bough corrections runs/collect --by Qwen/Qwen3-8B --where everywhere -o corrections.jsonl\n"
+        "  bough corrections runs/collect --by http://127.0.0.1:8000/v1 -o corrections.jsonl",
+    ),
     "pairs": Verb(
         "find preference pairs: a better and a worse continuation of the same state",
         "bough.config.curation:PairsConfig", "bough.commands.curation:pairs",

@@ -1,4 +1,4 @@
-"""`bough demos`, `bough pairs`, `bough groups`: from episodes to training data."""
+"""`bough demos`, `bough corrections`, `bough pairs`, `bough groups`: from episodes to training data."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ import time
 from functools import partial
 from typing import Any
 
-from bough.config.curation import CurationConfig, DemosConfig, GroupsConfig, PairsConfig
+from bough.config.corrections import CorrectionsConfig
+from bough.config.curation import DemosConfig, EpisodesConfig, GroupsConfig, PairsConfig
 from bough.curation.counterfactual import Cost
-from bough.curation.curate import Curated, Read, curate_demos, curate_groups, curate_pairs
+from bough.curation.curate import Curated, Read, curate_corrections, curate_demos, curate_groups, curate_pairs
 from bough.curation.output import ledger_path
 from bough.curation.source import read_filed
 from bough.terminal import console
@@ -21,6 +22,11 @@ def demos(config: DemosConfig) -> int:
     return _write(config, curate_demos(config, _read(config)), "demonstrations")
 
 
+def corrections(config: CorrectionsConfig) -> int:
+    mixed = partial(read_filed, config.mix) if config.mix else None
+    return _write(config, curate_corrections(config, _read(config), mixed, _Progress().labelled), "episodes")
+
+
 def groups(config: GroupsConfig) -> int:
     return _write(config, curate_groups(config, _read(config)), "groups")
 
@@ -29,7 +35,7 @@ def pairs(config: PairsConfig) -> int:
     return _write(config, curate_pairs(config, _read(config), _Progress().tell), "pairs")
 
 
-def _read(config: CurationConfig) -> Read:
+def _read(config: EpisodesConfig) -> Read:
     check_output(config.output, config.overwrite)
     return partial(read_filed, [config.file, *config.also], format=config.format)
 
@@ -41,12 +47,18 @@ class _Progress:
         self.said_at = time.monotonic()
 
     def tell(self, cost: Cost) -> None:
+        self._say(f"{cost.rounds} rounds, {cost.episodes} episodes, {cost.sampled_turns} replies sampled")
+
+    def labelled(self, done: int, total: int) -> None:
+        self._say(f"{done} of {total} episodes labelled")
+
+    def _say(self, line: str) -> None:
         if time.monotonic() - self.said_at >= LINE_EVERY_S:
             self.said_at = time.monotonic()
-            console.err().print(f"{cost.rounds} rounds, {cost.episodes} episodes, {cost.sampled_turns} replies sampled")
+            console.err().print(line)
 
 
-def _write(config: CurationConfig, found: Curated[Any], what: str) -> int:
+def _write(config: EpisodesConfig, found: Curated[Any], what: str) -> int:
     for name, failed in found.not_scored.items():
         line = f"{failed['failed']} of {found.num_read} have no reward {name} ({console.printable(failed['why'])})"
         console.err().print(line, style="yellow", markup=False)

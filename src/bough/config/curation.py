@@ -27,7 +27,7 @@ def _counts(value: Any) -> Any:
     return dict(str(word).split("=", 1) for word in value)
 
 
-class CurationConfig(ReportConfig):
+class EpisodesConfig(ReportConfig):
     """Input and output."""
 
     file: Path = Field(
@@ -38,6 +38,11 @@ class CurationConfig(ReportConfig):
     format: str = Field("auto", description="format of the files; `bough data formats` lists them")
     output: Path = Field(description="the file to write: .jsonl or .jsonl.zst", json_schema_extra={"short": "-o"})
     overwrite: bool = Field(False, description="replace the output file if it exists")
+
+
+class CurationConfig(EpisodesConfig):
+    """Input and output, and the reward to compare episodes by."""
+
     reward: str | None = Field(
         None, description="the reward to compare by (default: total, else the only reward, else the outcome)"
     )
