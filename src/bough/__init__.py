@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from bough.api.publish import card, merge, push
     from bough.api.recipe import RecipeRun, run
     from bough.api.records import Facts, Records
-    from bough.api.training import dpo, grpo, sft
+    from bough.api.training import distill, dpo, grpo, sft
     from bough.api.view import Viewer, export_page, view
     from bough.config.sampling import SamplingConfig
     from bough.engines.local.engine import LocalEngine
@@ -60,7 +60,7 @@ _HOMES = {
     "bough.api.publish": ("card", "merge", "push"),
     "bough.api.recipe": ("RecipeRun", "run"),
     "bough.api.records": ("Facts", "Records"),
-    "bough.api.training": ("dpo", "grpo", "sft"),
+    "bough.api.training": ("distill", "dpo", "grpo", "sft"),
     "bough.api.view": ("Viewer", "export_page", "view"),
     "bough.config.sampling": ("SamplingConfig",),
     "bough.engines.local.engine": ("LocalEngine",),
@@ -123,6 +123,7 @@ __all__ = [
     "convert",
     "corrections",
     "demos",
+    "distill",
     "doctor",
     "dpo",
     "dpo_loss",

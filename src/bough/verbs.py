@@ -131,6 +131,13 @@ VERBS: dict[str, Verb] = {
         "bough.methods.grpo:GRPOConfig", "bough.commands.train:grpo",
         "  bough grpo --train-file groups.jsonl --model runs/dpo/final --output-dir runs/grpo",
     ),
+    "distill": Verb(
+        "let a student play and learn a teacher's distribution over its tokens",
+        "bough.methods.distill:DistillConfig", "bough.commands.train:distill",
+        "  bough distill --teacher Qwen/Qwen3-4B --model Qwen/Qwen3-0.6B --environment household --max-steps 200 "
+        "--output-dir runs/distill\n"
+        "  bough distill --teacher runs/sft/final --model smollm2 --beta 0.5 --train-file runs/own/trajectories.jsonl",
+    ),
     "eval": Verb(
         "evaluate models in an environment, with intervals and paired tests, or on a held-out file",
         "bough.config.evaluation:EvalConfig", "bough.commands.evaluate:evaluate",

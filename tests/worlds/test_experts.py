@@ -6,8 +6,8 @@ from random import Random
 from typing import Any
 
 import pytest
-
 from benchmarks.experts import outcome
+
 from bough.environments.base import Environment
 from bough.environments.isolated import shut_down
 from bough.speech import hermes

@@ -45,8 +45,8 @@ def _problems(config: Config) -> Iterator[str]:
             if not Path(path).is_file():
                 yield f"{flag(name)} {path}: there is no such file"
     if _values(config, "engine") != ["openai"]:  # a server has model names of its own
-        labellers = [name for name in _values(config, "by") if not is_server(name)]
-        for name in [*_values(config, "model"), *labellers]:
+        named = [*_values(config, "by"), *_values(config, "teacher")]
+        for name in [*_values(config, "model"), *(name for name in named if not is_server(name))]:
             try:
                 if name not in BASELINES:
                     check_name(name)

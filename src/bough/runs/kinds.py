@@ -40,6 +40,9 @@ KINDS: dict[str, Kind] = {
     "sft": Kind("demonstrations", "model", "final", "output_dir", "train_file", resumes=True),
     "dpo": Kind("pairs", "model", "final", "output_dir", "train_file", resumes=True),
     "grpo": Kind("groups", "model", "final", "output_dir", "train_file", resumes=True, or_plays=True),
+    "distill": Kind(
+        "groups", "model", "final", "output_dir", "train_file", resumes=True, or_plays=True, labels="teacher"
+    ),
     "eval": Kind(None, "evaluation", "results.json", "output"),
 }
 # Settings that do not change the result of a stage.
