@@ -197,12 +197,11 @@ class Distill:
         found = torch.cat([of_part[0] for of_part in logprobs])
         if reference is None:
             return divergence_loss(found, denominator=denominator)
-        now = [of_part[0].detach() for of_part in logprobs]
-        old = [
-            part.old_logprobs[0].to(n.device) if part.old_logprobs else n for part, n in zip(parts, now, strict=True)
-        ]
+        # Where a batch has one update only, the policy is still the one that sampled.
+        pairs = zip(parts, logprobs, strict=True)
+        old = torch.cat([part.old_logprobs[0].to(now) if part.old_logprobs else now.detach() for part, (now,) in pairs])
         teacher = torch.cat([of_part[0] for of_part in reference])
-        return sampled_reverse_kl(found, torch.cat(old), teacher, denominator=denominator)
+        return sampled_reverse_kl(found, old, teacher, denominator=denominator)
 
     def _checked(self, sample: Sample, source: CallSource) -> GroupExample:
         if isinstance(sample, Pair):

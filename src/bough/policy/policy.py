@@ -50,12 +50,12 @@ class Answers(NamedTuple):
     logprobs: list[Tensor]
     entropies: list[Tensor]
     greedy: list[Tensor]
-    divergences: list[Tensor] = []
+    divergences: Sequence[Tensor] = ()
 
     @property
     def trained(self) -> list[Tensor]:
         """What the loss is a function of."""
-        return self.divergences or self.logprobs
+        return list(self.divergences) or self.logprobs
 
 
 class Policy(nn.Module):
