@@ -80,7 +80,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--output", type=Path)
     options = parser.parse_args()
-    lines = ["| beta | temperature | TRL | Bough | largest difference of a gradient, relative |", "|---|---|---|---|---|"]
+    lines = [
+        "| beta | temperature | TRL | Bough | largest difference of a gradient, relative |",
+        "|---|---|---|---|---|",
+    ]
     calls = episodes()
     for beta, heat in [(1.0, 1.0), (0.0, 1.0), (0.5, 1.0), (0.1, 0.7), (0.9, 1.5)]:
         student, other, teacher = model(1, 32), model(1, 32), model(2, 48)
@@ -90,7 +93,9 @@ def main() -> None:
         lines.append(f"| {beta:g} | {heat:g} | {expected:.6f} | {found:.6f} | {worst:.1e} |")
         assert abs(expected - found) < 1e-5 * abs(expected) and worst < 1e-4, lines[-1]
     versions = ", ".join(f"{name} {version(name)}" for name in ("trl", "transformers", "torch"))
-    text = "\n".join([f"float32 on a CPU; {versions}, Python {platform.python_version()}, {platform.machine()}", "", *lines])
+    text = "\n".join(
+        [f"float32 on a CPU; {versions}, Python {platform.python_version()}, {platform.machine()}", "", *lines]
+    )
     print(text)
     if options.output:
         options.output.write_text(text + "\n")
