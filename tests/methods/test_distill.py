@@ -75,6 +75,6 @@ def test_episodes_and_groups_are_examples_and_pairs_are_not():
     single, both = method.examples([one, Group(task=one.task, attempts=[one, two])], builder).examples
     assert [len(single.calls), len(both.calls)] == [1, 2] and len(method.parts(both)) == 2
     pair = Pair(task=one.task, start=one.start, chosen=turns[:1], rejected=turns[1:])
-    with pytest.raises(InputError, match="1 wrong_kind"):
+    with pytest.raises(InputError, match="distillation learns from trajectories or groups"):
         method.examples([pair], builder)
     assert method.amount(both) == both.num_trained == sum(len(call.completion_ids) for call in both.calls)
