@@ -21,7 +21,7 @@ from bough.api.models import LoadedModel, ModelLike, model_name
 from bough.api.records import Records
 from bough.api.settings import make_config, settings_of
 from bough.config.corrections import EXPERT, CorrectionsConfig
-from bough.config.curation import DemosConfig, EpisodesConfig, GroupsConfig, PairsConfig
+from bough.config.curation import CurationConfig, DemosConfig, GroupsConfig, PairsConfig
 from bough.curation.curate import Curated, curate_corrections, curate_demos, curate_groups, curate_pairs
 from bough.methods.examples import IN_MEMORY
 from bough.trajectories.writer import check_output
@@ -119,7 +119,7 @@ def pairs(
         return _records(found, "pairs", config, output)
 
 
-C = TypeVar("C", bound=EpisodesConfig)
+C = TypeVar("C", bound=CurationConfig)
 
 
 def _config(
@@ -142,7 +142,7 @@ def _weights(rewards: Rewards | None) -> dict[str, Any]:
     return {"rewards": reward_weights(rewards)} if rewards else {}
 
 
-def _records(found: Curated[R], what: str, config: EpisodesConfig, output: StrPath | None) -> Records[R]:
+def _records(found: Curated[R], what: str, config: CurationConfig, output: StrPath | None) -> Records[R]:
     if output is not None:
         found.write(config)
     summary = "\n".join([f"{len(found.records)} {what}", *map(str, found.ledgers)])

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from bough.config.corrections import CorrectionsConfig
-from bough.config.curation import DemosConfig, EpisodesConfig, GroupsConfig, PairsConfig
+from bough.config.curation import CurationConfig, DemosConfig, GroupsConfig, PairsConfig
 from bough.curation.counterfactual import Cost
 from bough.curation.curate import Curated, Read, curate_corrections, curate_demos, curate_groups, curate_pairs
 from bough.curation.output import ledger_path
@@ -35,7 +35,7 @@ def pairs(config: PairsConfig) -> int:
     return _write(config, curate_pairs(config, _read(config), _Progress().tell), "pairs")
 
 
-def _read(config: EpisodesConfig) -> Read:
+def _read(config: CurationConfig) -> Read:
     check_output(config.output, config.overwrite)
     return partial(read_filed, [config.file, *config.also], format=config.format)
 
@@ -58,7 +58,7 @@ class _Progress:
             console.err().print(line)
 
 
-def _write(config: EpisodesConfig, found: Curated[Any], what: str) -> int:
+def _write(config: CurationConfig, found: Curated[Any], what: str) -> int:
     for name, failed in found.not_scored.items():
         line = f"{failed['failed']} of {found.num_read} have no reward {name} ({console.printable(failed['why'])})"
         console.err().print(line, style="yellow", markup=False)

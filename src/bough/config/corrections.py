@@ -8,7 +8,7 @@ from typing import Literal
 from pydantic import Field
 
 from bough.config.base import Config
-from bough.config.curation import EpisodesConfig
+from bough.config.curation import CurationConfig
 from bough.config.rollouts import AgentConfig
 from bough.config.sampling import SamplingConfig
 
@@ -46,7 +46,7 @@ class LabellerConfig(Config):
         return AgentConfig(engine=self.engine, model=by, **common)
 
 
-class CorrectionsConfig(EpisodesConfig):
+class CorrectionsConfig(CurationConfig):
     """Labels every turn of the agent's own episodes with what an expert or a stronger model would have replied."""
 
     by: str = Field(

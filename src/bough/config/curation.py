@@ -15,6 +15,7 @@ from bough.config.rollouts import AgentConfig, LimitsConfig
 from bough.config.sampling import SamplingConfig
 
 Better = Literal["success", "expert", "sample"]
+REWARD = "the reward to compare by (default: total, else the only reward, else the outcome)"
 Kind = Literal["episode", "parting", "failure_mode", "right_step", "counterfactual"]
 
 
@@ -27,7 +28,7 @@ def _counts(value: Any) -> Any:
     return dict(str(word).split("=", 1) for word in value)
 
 
-class EpisodesConfig(ReportConfig):
+class CurationConfig(ReportConfig):
     """Input and output."""
 
     file: Path = Field(
@@ -40,17 +41,10 @@ class EpisodesConfig(ReportConfig):
     overwrite: bool = Field(False, description="replace the output file if it exists")
 
 
-class CurationConfig(EpisodesConfig):
-    """Input and output, and the reward to compare episodes by."""
-
-    reward: str | None = Field(
-        None, description="the reward to compare by (default: total, else the only reward, else the outcome)"
-    )
-
-
 class DemosConfig(CurationConfig):
     """Selects the episodes worth imitating."""
 
+    reward: str | None = Field(None, description=REWARD)
     rewards: RewardWeights = Field({}, description=REWARDS)
     reward_timeout_s: float = Field(60, gt=0, description=REWARD_TIMEOUT)
     min_reward: float | None = Field(None, description="keep episodes with at least this reward")
@@ -130,6 +124,7 @@ class CounterfactualConfig(Config):
 class PairsConfig(CurationConfig):
     """Finds preference pairs in episodes: a better and a worse continuation from the same state."""
 
+    reward: str | None = Field(None, description=REWARD)
     kinds: list[Kind] = Field(
         ["episode"],
         description="episode: a success against a failure; parting: the round where a failure diverged from a success; "
@@ -152,6 +147,7 @@ class PairsConfig(CurationConfig):
 class GroupsConfig(CurationConfig):
     """Groups the attempts at each task, for GRPO."""
 
+    reward: str | None = Field(None, description=REWARD)
     rewards: RewardWeights = Field({}, description=REWARDS)
     reward_timeout_s: float = Field(60, gt=0, description=REWARD_TIMEOUT)
     size: int | None = Field(None, ge=2, description="attempts per group; the rest forms another group or is dropped")

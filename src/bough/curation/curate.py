@@ -12,7 +12,7 @@ from typing import Any, Generic, TypeVar
 
 from bough import event_loop
 from bough.config.corrections import CorrectionsConfig
-from bough.config.curation import DemosConfig, EpisodesConfig, GroupsConfig, PairsConfig
+from bough.config.curation import CurationConfig, DemosConfig, GroupsConfig, PairsConfig
 from bough.curation.correction_work import CorrectionWork
 from bough.curation.counterfactual import Cost
 from bough.curation.demonstrations import demonstrations
@@ -46,7 +46,7 @@ class Curated(Generic[R]):
     def not_scored(self) -> dict[str, dict[str, Any]]:
         return dict(self.report.get("not_scored", {}))
 
-    def write(self, config: EpisodesConfig) -> int:
+    def write(self, config: CurationConfig) -> int:
         """Writes the records and their ledgers; returns the number of records. InputError if there is none."""
         sources = [str(path) for path in (config.file, *config.also)]
         count = write_out(config.output, self.records, self.ledgers, sources=sources, **self.report)
