@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/ready
 DOCS := $(VENV)/docs-ready
 
-.PHONY: demo test test-vllm browser sandbox check docs wheel format setup lock clean
+.PHONY: demo test test-vllm test-verifiers browser sandbox check docs wheel format setup lock clean
 
 demo: setup
 	@if $(BIN)/bough env setup web; then \
@@ -15,13 +15,19 @@ demo: setup
 		$(BIN)/bough run demo-household; \
 	fi
 
+# Tests start Bough some hundred times: compiled modules are kept, also where the environment says otherwise.
 test: setup browser sandbox
-	$(BIN)/python -m pytest -n 2 --dist loadfile
+	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n 2 --dist loadfile
 
 # vLLM pins much of what it needs, so its tests have an environment of their own.
 test-vllm:
 	PYTHON="$(PYTHON)" bash tests/engines/vllm_environment/setup.sh .venv-vllm
 	VLLM_CPU_KVCACHE_SPACE=1 .venv-vllm/bin/python -m pytest tests/engines/vllm_environment
+
+# verifiers pins packages of ours to other versions.
+test-verifiers:
+	PYTHON="$(PYTHON)" bash tests/environments/verifiers_environment/setup.sh .venv-verifiers
+	.venv-verifiers/bin/python -m pytest tests/environments/verifiers_environment
 
 # Tests that need a browser or bubblewrap are skipped where these are missing and cannot be installed; the last lines
 # of the tests say so.
@@ -54,7 +60,7 @@ $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -c "import sys; sys.exit('Bough needs Python 3.11 or newer, this is ' + sys.version) if sys.version_info < (3, 11) else None"
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check torch==2.13.0
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[datasets,mlflow,web,interpreter,viewer,dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[datasets,mlflow,web,interpreter,viewer,gymnasium,mcp,openenv,textarena,dev]'
 	touch $(READY)
 
 $(DOCS): $(READY)

@@ -26,27 +26,46 @@ if find_spec("hypothesis") is not None:  # vLLM's environment has no need of it
     settings.register_profile("bough", deadline=None, suppress_health_check=[HealthCheck.too_slow])
     settings.load_profile("bough")
 
-# They take long though their tests are few. They start first, so that none is left over for one process at the end.
+# All files that take eight seconds or more, the longest first: a process that is done gets the next one, so that no
+# long file is left over for one process at the end.
 SLOWEST = (
     "training/test_processes.py",
-    "training/test_resume.py",
     "training/test_train.py",
     "online/test_online.py",
-    "docs/test_guides.py",
-    "docs/test_tutorials.py",
-    "runs/test_kills.py",
+    "training/test_resume.py",
+    "online/test_streaming.py",
+    "viewer/test_pages.py",
+    "worlds/web/test_page.py",
+    "worlds/web/test_environment.py",
     "sandbox/test_as_ordinary_user.py",
-    "models/test_tiny.py",
+    "docs/test_guides.py",
+    "runs/test_kills.py",
+    "viewer/test_hostile_folders.py",
+    "docs/test_tutorials.py",
     "test_model_text.py",
+    "worlds/interpreter/test_environment.py",
+    "worlds/interpreter/test_cheats.py",
+    "models/test_tiny.py",
+    "rollouts/test_misbehaving.py",
+    "test_wheel.py",
+    "runs/test_run.py",
+    "test_conftest.py",
     "curation/test_counterfactual.py",
+    "sandbox/test_limits.py",
+    "models/test_smollm2.py",
+    "test_macos.py",
+    "engines/local/test_fused.py",
+    "evaluation/test_gate.py",
+    "viewer/test_tokens.py",
+    "methods/test_preparation.py",
     "commands/test_collect.py",
     "trajectories/test_writer.py",
-    "api/test_stranger.py",
-    "viewer/test_hostile_folders.py",
-    "test_macos.py",
-    "test_readme.py",
-    "models/test_smollm2.py",
-    "engines/local/test_reader.py",
+    "engines/test_transformers_serve.py",
+    "sandbox/test_escapes.py",
+    "sandbox/test_pool.py",
+    "training/test_run.py",
+    "test_examples.py",
+    "policy/test_policy.py",
 )
 ALONE = f"""
 import os

@@ -11,8 +11,9 @@ FLOORS = [
     "bit_exact", "event_loop", "given", "errors", "digest", "disk", "paths", "cache", "types", "ledger", "metrics",
     "wheels",
     "config", "rundir", "formats", "trajectories", "terminal", "speech", "sandbox", "environments", "worlds", "models",
-    "calls", "trees", "policy", "rewards", "methods", "tracking", "training", "engines", "rollouts", "curation",
-    "online", "train", "evaluation", "recipes", "verbs", "runs", "cards", "viewer", "api", "commands", "cli",
+    "calls", "trees", "policy", "rewards", "methods", "tracking", "training", "engines", "serving", "rollouts",
+    "curation", "online", "train", "evaluation", "recipes", "verbs", "runs", "cards", "viewer", "api", "commands",
+    "cli",
 ]  # fmt: skip
 FLOOR = {name: number for number, name in enumerate(FLOORS)}
 

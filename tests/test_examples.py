@@ -1,15 +1,19 @@
 """The loops in examples/ learn, and stay short enough to be read."""
 
 import runpy
+from pathlib import Path
 
 import pytest
 
+from bough.methods.grpo import GRPOConfig
+from bough.train import grpo
+from bough.training.metrics_file import MetricsFile
 from tests.blocks import ROOT
 
 EXAMPLES = ROOT / "examples"
 
 
-@pytest.mark.parametrize(("name", "longest"), [("grpo_loop.py", 150), ("dpo_loop.py", 100)])
+@pytest.mark.parametrize(("name", "longest"), [("grpo_loop.py", 150), ("dpo_loop.py", 100), ("openai_agent.py", 30)])
 def test_it_is_short(name: str, longest: int):
     assert len((EXAMPLES / name).read_text().splitlines()) <= longest
 
@@ -22,3 +26,16 @@ def test_the_grpo_loop_raises_the_reward():
 def test_the_dpo_loop_learns_the_preferences():
     accuracies = runpy.run_path(str(EXAMPLES / "dpo_loop.py"))["main"]("tiny")
     assert accuracies[-1] > 0.9 > accuracies[0], accuracies
+
+
+def test_an_agent_on_the_openai_client_gets_better(tmp_path: Path):
+    config = GRPOConfig(
+        model="tiny", agent=f"{EXAMPLES / 'openai_agent.py'}:play", output_dir=tmp_path, max_steps=6, batch_size=3,
+        group_size=8, max_new_tokens=6, temperature=0.4, learning_rate=2e-2, lr_scheduler="constant", warmup_ratio=0.0,
+        logging_steps=1, watch=False, eval_every=5, eval_tasks=8, eval_temperature=0.4,
+    )  # fmt: skip
+    grpo(config)
+    lines = list(MetricsFile.read(tmp_path / "metrics.jsonl"))
+    before, after = (line["eval_success"] for line in lines if "eval_success" in line)
+    assert after >= before + 0.3, [line["reward"] for line in lines]
+    assert lines[-1]["reward"] > 1.3 * lines[0]["reward"], [line["reward"] for line in lines]

@@ -16,6 +16,7 @@ pytestmark = pytest.mark.skipif(shutil.which("make") is None, reason="make is no
 STAND_IN = """#!/bin/sh
 echo "$(basename "$0") $*"
 case "$*" in {failing}) exit 1;; esac
+case "$*" in *pytest*) echo "bytecode: ${{PYTHONDONTWRITEBYTECODE:-kept}}";; esac
 """
 
 
@@ -32,6 +33,7 @@ def make(tmp_path: Path):
         for name in ("ready", "docs-ready"):
             (tmp_path / name).touch()  # newer than what it depends on
         environment = {name: value for name, value in os.environ.items() if not name.startswith("MAKE")}
+        environment["PYTHONDONTWRITEBYTECODE"] = "1"
         command = ["make", "--silent", target, f"VENV={tmp_path}"]
         done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=60)
         return done.returncode, done.stdout.splitlines()
@@ -58,6 +60,7 @@ def test_the_tests_run_with_a_browser_and_bubblewrap_or_without(make, failing):
     status, lines = make("test", failing=failing)
     assert status == 0
     assert lines[:2] == ["bough env setup web", "bough env setup interpreter"] and "-m pytest" in lines[2]
+    assert lines[3] == "bytecode: kept"
 
 
 def test_the_site_is_built_strictly(make):

@@ -26,7 +26,9 @@ if TYPE_CHECKING:
     from bough.api.play import play
     from bough.api.publish import card, merge, push
     from bough.api.recipe import RecipeRun, run
+    from bough.api.recorded import recorded
     from bough.api.records import Facts, Records
+    from bough.api.serve import RecordingServer, serve
     from bough.api.training import distill, dpo, grpo, sft
     from bough.api.view import Viewer, export_page, view
     from bough.config.sampling import SamplingConfig
@@ -59,7 +61,9 @@ _HOMES = {
     "bough.api.play": ("play",),
     "bough.api.publish": ("card", "merge", "push"),
     "bough.api.recipe": ("RecipeRun", "run"),
+    "bough.api.recorded": ("recorded",),
     "bough.api.records": ("Facts", "Records"),
+    "bough.api.serve": ("RecordingServer", "serve"),
     "bough.api.training": ("distill", "dpo", "grpo", "sft"),
     "bough.api.view": ("Viewer", "export_page", "view"),
     "bough.config.sampling": ("SamplingConfig",),
@@ -104,6 +108,7 @@ __all__ = [
     "Policy",
     "Reader",
     "RecipeRun",
+    "RecordingServer",
     "Records",
     "SamplingConfig",
     "Sides",
@@ -141,7 +146,9 @@ __all__ = [
     "play",
     "push",
     "read",
+    "recorded",
     "run",
+    "serve",
     "sft",
     "sft_loss",
     "show",

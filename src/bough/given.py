@@ -1,8 +1,8 @@
-"""Environment classes and reward functions that a Python program handed in, by the name that settings use for them.
+"""Environments, rewards and agents that a Python program handed in, by the names that settings use for them.
 
 Settings are text: they end up in YAML files and records. A class or a function given to
 the Python API is kept here under its name, for as long as the process lives, and the
-registries of environments and rewards look here first. Giving another one of the same
+registries look here first. Giving another one of the same
 name replaces it, as running a notebook cell again does.
 """
 
@@ -13,3 +13,4 @@ from typing import Any
 
 ENVIRONMENTS: dict[str, type[Any]] = {}
 REWARDS: dict[str, Callable[..., Any]] = {}
+AGENTS: dict[str, Callable[..., Any]] = {}

@@ -6,6 +6,7 @@ from bough.methods.base import Data
 from bough.methods.distill import DistillConfig
 from bough.methods.dpo import DPO, DPOConfig
 from bough.methods.grpo import GRPO, GRPOConfig
+from bough.methods.kto import KTO
 from bough.methods.sft import SFT, SFTConfig
 from bough.training.run import Trained, train
 
@@ -16,8 +17,8 @@ def sft(config: SFTConfig, data: Data | None = None, held_out: Data | None = Non
 
 
 def dpo(config: DPOConfig, data: Data | None = None, held_out: Data | None = None) -> Trained:
-    """Preference optimisation on pairs: those of the settings' files, or the data given here."""
-    return train(config, DPO(config), data, held_out)
+    """Preference optimisation on pairs, or with KTO on single trajectories: of the settings' files, or given here."""
+    return train(config, KTO(config) if config.loss_type == "kto" else DPO(config), data, held_out)
 
 
 def grpo(config: GRPOConfig, data: Data | None = None, held_out: Data | None = None) -> Trained:

@@ -104,6 +104,10 @@ class Turn(Record):
     a reply that could not be acted on. `trained` is False for replies given as context.
     `correction` is what should have been replied instead: SFT trains on it, and the reply
     that was given stays what later turns follow.
+
+    `prompt` is set where the reply answers other messages than the conversation so far, as a
+    sub-agent or an agent with a rewritten history does; `tools` are those it was offered, where
+    they are not the trajectory's. Such a turn is not part of the conversation.
     """
 
     reply: Message
@@ -115,6 +119,8 @@ class Turn(Record):
     progress: FiniteFloat | None = None
     error: str | None = None
     trained: bool = True
+    prompt: list[Message] | None = None
+    tools: list[dict[str, JsonValue]] | None = None
 
     @model_validator(mode="after")
     def _the_agent_replies_and_the_world_observes(self) -> Self:
@@ -174,8 +180,9 @@ class Pair(Record):
 
 
 def conversation(start: list[Message], turns: list[Turn]) -> list[Message]:
-    """The messages of `start` followed by those of `turns`."""
-    return [*start, *chain.from_iterable([turn.reply, *turn.observation] for turn in turns)]
+    """The messages of `start` followed by those of `turns`, without the turns that have a prompt of their own."""
+    spoken = ([turn.reply, *turn.observation] for turn in turns if turn.prompt is None)
+    return [*start, *chain.from_iterable(spoken)]
 
 
 def split_conversation(messages: list[Message]) -> tuple[list[Message], list[Turn]]:

@@ -73,6 +73,11 @@ VERBS: dict[str, Verb] = {
         "bough.config.play:EnvCheckConfig", "bough.commands.environments:check_one",
         "  bough env check examples/guess_number.py:GuessNumber\n  bough env check web --options pages=click-button",
     ),
+    "env new": Verb(
+        "write a new environment with its test and a recipe",
+        "bough.config.play:EnvNewConfig", "bough.commands.environments:new",
+        "  bough env new shop",
+    ),
     "env setup": Verb(
         "install what an environment needs besides Python packages",
         "bough.config.play:EnvSetupConfig", "bough.commands.environments:setup",
@@ -129,7 +134,8 @@ VERBS: dict[str, Verb] = {
     "grpo": Verb(
         "train on groups of attempts",
         "bough.methods.grpo:GRPOConfig", "bough.commands.train:grpo",
-        "  bough grpo --train-file groups.jsonl --model runs/dpo/final --output-dir runs/grpo",
+        "  bough grpo --train-file groups.jsonl --model runs/dpo/final --output-dir runs/grpo\n"
+        "  bough grpo --agent my_agent.py:play --model smollm2 --max-steps 100 --output-dir runs/grpo",
     ),
     "distill": Verb(
         "let a student play and learn a teacher's distribution over its tokens",
@@ -154,6 +160,12 @@ VERBS: dict[str, Verb] = {
         "view a run or a data file in the browser",
         "bough.config.viewer:ViewConfig", "bough.commands.view:view",
         "  bough view runs/demo\n  bough view pairs.jsonl --model smollm2\n  bough view runs/demo --export demo.html",
+    ),
+    "serve": Verb(
+        "serve a model over an OpenAI-compatible address and record every call",
+        "bough.config.serving:ServeConfig", "bough.commands.serve:serve",
+        "  bough serve --model runs/sft/final --record runs/recorded\n"
+        "  bough serve --engine openai --base-url http://127.0.0.1:9000/v1 --record runs/recorded --port 8001",
     ),
     "merge": Verb(
         "merge an adapter into its base model",

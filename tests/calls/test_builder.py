@@ -202,3 +202,19 @@ def test_a_correction_is_answered_to_the_very_tokens_that_the_agent_saw():
     assert built.call is not None and built.call.prompt_ids == [5, 6, 7]
     assert built.call.completion_ids == template.encode_answer("ACTION: look")
     assert built.call.logprobs is None
+
+
+def test_a_turn_with_a_prompt_of_its_own_answers_that_and_no_other_turn_sees_it():
+    template = TEMPLATES["qwen3"]
+    tool = {"type": "function", "function": {"name": "look", "parameters": {"type": "object", "properties": {}}}}
+    asked = [user("One."), assistant("Well."), user("And?")]
+    start, plain = household(3)
+    aside = Turn(reply=assistant("A side remark."), prompt=asked, tools=[tool])
+    builder = CallBuilder(template)
+    alone = list(builder.build(start, plain, []))
+    found = list(builder.build(start, [plain[0], aside, *plain[1:]], []))
+    assert [built.turn for built in found] == [0, 1, 2, 3]
+    assert [built.call for built in [found[0], *found[2:]]] == [built.call for built in alone]
+    assert found[1].call is not None
+    assert found[1].call.prompt_ids == template.encode_prompt(template.prompt(asked, [tool]))
+    assert found[1].call.text == "A side remark."

@@ -18,6 +18,18 @@ def test_only_names_with_a_colon_are_code():
     assert list(code_in({"rules": "c.py:Y"})) == [("rules", "rules", "c.py:Y")]
 
 
+@pytest.mark.parametrize("name", ["gymnasium:FrozenLake-v1", "textarena:GuessTheNumber-v0", "gymnasium:ALE/Pong-v5"])
+def test_environments_of_installed_packages_are_not_code(name: str):
+    assert list(code_in({"environment": name})) == []
+
+
+@pytest.mark.parametrize(
+    "name", ["gymnasium:module:ID", "mcp:rm -r x", "openenv:http://host", "mygymnasium:X", "gymnasium:", "textarena"]
+)
+def test_a_module_a_command_and_an_address_are_code(name: str):
+    assert bool(list(code_in({"environment": name}))) is (":" in name)
+
+
 def test_code_inside_a_part_is_found():
     settings = {"environment": {"name": "a.py:X", "options": {"rules": "b:c"}}, "failure_modes": {"rules": "c.py:Y"}}
     assert list(code_in(settings)) == [

@@ -177,3 +177,19 @@ def test_the_number_of_labelled_episodes_is_told():
     work = CorrectionWork(config, [counted("2"), counted("3", name="two")], Ledger("x"), lambda *at: told.append(at))
     asyncio.run(work.correct())
     assert told == [(1, 2), (2, 2)]
+
+
+def test_a_turn_with_a_prompt_of_its_own_is_labelled_by_a_model_only():
+    item = counted("1", "5", "2")
+    aside = item.trajectory.turns[0].model_copy(
+        update={"prompt": [Message(role="user", content="Aside?")], "reply": Message(role="assistant", content="Hm.")}
+    )
+    turns = [item.trajectory.turns[0], aside, *item.trajectory.turns[1:]]
+    mixed = SourcedTrajectory(item.trajectory.model_copy(update={"turns": turns}), "f", 1)
+    found = corrected(mixed)
+    assert shown(found.records[0])[:3] == [("1", None, False), ("Hm.", None, False), ("5", "2", True)]
+    assert found.ledgers[1].dropped["own_prompt"] == 1
+    engine = Engine(lambda turn: (f"answer {turn}", "stop"))
+    corrected(mixed, environment=None, by="teacher", agent=ModelAgent(engine))
+    assert [message.content for message in engine.seen[1]] == ["Aside?"]
+    assert [message.content for message in engine.seen[2]][2:] == ["1", "Yes."], "it is no part of the conversation"

@@ -1,11 +1,12 @@
-"""A program: kills an online run at random moments until it gets to its end, and checks its files after every kill.
+"""A program: kills online runs at random moments until they get to their ends, and checks their files after each kill.
 
-    python -m tests.online.killed_stream KILLS SEED FOLDER [--max-staleness 1 …]
+    python -m tests.online.killed_stream KILLS SEED STALENESS…
 
-The children are forked from a process that has loaded everything, so a kill costs no start.
-After every kill the finished episodes on disk are noted. In the end no group may be in two
-batches, and each group must have the episodes that were noted for it: a finished episode is
-never played again. Prints the number of kills, and how many of the noted episodes were learnt from.
+There is one run for each `--max-staleness`, in a folder of that name. The children are forked
+from a process that has loaded everything, so a kill costs no start. After every kill the
+finished episodes on disk are noted. In the end no group may be in two batches, and each group
+must have the episodes that were noted for it: a finished episode is never played again. Prints
+a line for each run: the number of kills, and how many of the noted episodes were learnt from.
 """
 
 import json
@@ -17,15 +18,12 @@ import time
 from pathlib import Path
 from typing import Any
 
-import torch
-
-from bough.calls.template import load_template
 from bough.cli import main
-from bough.policy.policy import Policy
+from tests.training.loaded import load_everything
 
 Episodes = dict[tuple[int, str], list[int]]  # the answered tokens of each finished episode
 COMMON = [
-    "grpo", "--model", "tiny", "--environment", "tests.online.letters:Uneven", "--max-steps", "8", "--batch-size", "2",
+    "grpo", "--model", "tiny", "--environment", "tests.online.letters:Uneven", "--max-steps", "5", "--batch-size", "2",
     "--group-size", "4", "--max-new-tokens", "8", "--learning-rate", "0.005", "--lr-scheduler", "constant",
     "--warmup-ratio", "0", "--logging-steps", "1", "--save-steps", "2", "--no-watch", "--resume",
 ]  # fmt: skip
@@ -80,18 +78,16 @@ def wait_for_episodes(folder: Path, child: int, count: int) -> None:
         seen |= finished(folder).keys() - before
 
 
-def run(kills: int, seed: int, folder: Path, arguments: list[str]) -> int:
-    torch.set_num_threads(1)
-    load_template("tiny")
-    Policy.load("tiny")
+def run(kills: int, seed: int, staleness: str) -> None:
+    folder = Path(staleness)
     rng, killed, noted = random.Random(seed), 0, Episodes()
     while True:
         child = os.fork()
         if child == 0:
-            os._exit(main([*COMMON, *arguments, "--output-dir", str(folder)]))
+            os._exit(main([*COMMON, "--max-staleness", staleness, "--output-dir", str(folder)]))
         if killed < kills:
             wait_for_episodes(folder, child, rng.randint(1, 16))
-            time.sleep(rng.uniform(0.0, 0.3))
+            time.sleep(rng.uniform(0.0, 0.05))
             os.kill(child, signal.SIGKILL)
         _, status = os.waitpid(child, 0)
         if not os.WIFSIGNALED(status):
@@ -100,10 +96,11 @@ def run(kills: int, seed: int, folder: Path, arguments: list[str]) -> int:
         noted |= finished(folder)
         check(folder, noted)
     if code := os.waitstatus_to_exitcode(status):
-        return code
-    print(killed, check(folder, noted))
-    return 0
+        sys.exit(code)
+    print(killed, check(folder, noted), flush=True)
 
 
 if __name__ == "__main__":
-    sys.exit(run(int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3]), sys.argv[4:]))
+    load_everything()
+    for max_staleness in sys.argv[3:]:
+        run(int(sys.argv[1]), int(sys.argv[2]), max_staleness)

@@ -1,4 +1,5 @@
 import json
+import re
 import shutil
 import time
 from collections import Counter
@@ -22,6 +23,7 @@ from bough.training.source import PausedError
 from bough.trajectories.reader import read
 from bough.types import Group, Trajectory
 from tests.online import letters
+from tests.rewards.judging_server import judging
 
 LETTERS = "tests.online.letters:Letters"
 
@@ -80,31 +82,46 @@ def two_threads() -> Iterator[None]:
     torch.set_num_threads(threads)
 
 
+class WholeRuns:
+    """Runs to their ends with all checkpoints, one for each number of updates and steps."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def run(self, *, updates: int = 1, max_steps: int = 4) -> Path:
+        folder = self.folder / f"{updates}-{max_steps}"
+        if not (folder / "final").exists():
+            grpo(settings(folder, save_total_limit=9, updates=updates, max_steps=max_steps))
+        return folder
+
+    def cut_after(self, folder: Path, step: int, **more: int) -> None:
+        """A run as it is after a kill after `step`, with the rollouts of later batches already on file."""
+        finished = shutil.ignore_patterns("final", "ledger.json", "report.json")
+        shutil.copytree(self.run(**more), folder, ignore=finished, dirs_exist_ok=True)
+        checkpoints = {int(path.name.rpartition("-")[2]): path for path in (folder / "checkpoints").iterdir()}
+        assert step in checkpoints
+        for later, path in checkpoints.items():
+            if later > step:
+                shutil.rmtree(path)
+
+
+@pytest.fixture(scope="module")
+def whole_runs(tmp_path_factory: pytest.TempPathFactory) -> WholeRuns:
+    return WholeRuns(tmp_path_factory.mktemp("whole"))
+
+
 @pytest.mark.bit_exact
 @pytest.mark.usefixtures("two_threads")
-@pytest.mark.parametrize(("updates", "killed_behind"), [(1, 2), (2, 1), (2, 2), (2, 3)])
-def test_a_run_that_was_cut_short_ends_in_the_same_bits(tmp_path: Path, updates: int, killed_behind: int):
-    whole = grpo(settings(tmp_path / "whole", updates=updates))
-    grpo(settings(tmp_path / "cut", updates=updates, save_total_limit=9))
-    # As if it had been killed there, with the rollouts of a later batch already on file.
-    cut = tmp_path / "cut"
-    checkpoints = {int(path.name.rpartition("-")[2]): path for path in (cut / "checkpoints").iterdir()}
-    assert killed_behind in checkpoints
-    for step, path in checkpoints.items():
-        if step > killed_behind:
-            shutil.rmtree(path)
-    resumed = grpo(settings(cut, updates=updates, resume=True))
-    weights = [(folder / "final/adapter_model.safetensors").read_bytes() for folder in (whole.weights.parent, cut)]
+@pytest.mark.parametrize(("updates", "killed_after"), [(1, 2), (2, 1), (2, 2), (2, 3)])
+def test_a_run_that_was_cut_short_ends_in_the_same_bits(
+    tmp_path: Path, whole_runs: WholeRuns, updates: int, killed_after: int
+):
+    whole = whole_runs.run(updates=updates)
+    whole_runs.cut_after(tmp_path, killed_after, updates=updates)
+    resumed = grpo(settings(tmp_path, updates=updates, resume=True))
+    weights = [(folder / "final/adapter_model.safetensors").read_bytes() for folder in (whole, tmp_path)]
     assert weights[0] == weights[1]
-    assert resumed.ledgers == whole.ledgers
-
-
-def cut_after(folder: Path, step: int, **more: Any) -> None:
-    """A run as it is after a kill after `step`, with the rollouts of later batches already on file."""
-    grpo(settings(folder, save_total_limit=9, **more))
-    for path in (folder / "checkpoints").iterdir():
-        if int(path.name.rpartition("-")[2]) > step:
-            shutil.rmtree(path)
+    assert resumed.ledgers == json.loads((whole / "ledger.json").read_text())
 
 
 def batch(folder: Path, number: int) -> list[Group]:
@@ -124,9 +141,9 @@ def replayed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 @pytest.mark.parametrize(("updates", "step"), [(1, 1), (2, 2), (2, 3)])
 def test_a_batch_on_file_is_replayed_again_if_nothing_has_changed(
-    tmp_path: Path, replayed: list[str], updates: int, step: int
+    tmp_path: Path, whole_runs: WholeRuns, replayed: list[str], updates: int, step: int
 ):
-    cut_after(tmp_path, step, updates=updates, max_steps=4 if updates == 2 else 2)
+    whole_runs.cut_after(tmp_path, step, updates=updates, max_steps=4 if updates == 2 else 2)
     replayed.clear()
     # Neither the learning rate nor a longer run changes what is on file.
     grpo(settings(tmp_path, updates=updates, max_steps=4 if updates == 2 else 2, resume=True, learning_rate=1e-4))
@@ -135,10 +152,10 @@ def test_a_batch_on_file_is_replayed_again_if_nothing_has_changed(
 
 @pytest.mark.parametrize(("updates", "step"), [(1, 1), (2, 2), (2, 3)])
 def test_a_batch_of_other_settings_is_played_again(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, updates: int, step: int
+    tmp_path: Path, whole_runs: WholeRuns, caplog: pytest.LogCaptureFixture, updates: int, step: int
 ):
     number = step // updates
-    cut_after(tmp_path, step, updates=updates, max_steps=number * updates + updates)
+    whole_runs.cut_after(tmp_path, step, updates=updates, max_steps=number * updates + updates)
     assert longest_reply(tmp_path, number) == 8
     shorter = settings(tmp_path, updates=updates, max_steps=(number + 1) * updates, resume=True, max_new_tokens=3)
     trained = grpo(shorter)
@@ -148,9 +165,9 @@ def test_a_batch_of_other_settings_is_played_again(
     assert trained.ledgers[0]["in"] == 2 * (number + 1), "the batch that was replaced does not count"
 
 
-def test_a_batch_of_other_weights_is_played_again(tmp_path: Path, replayed: list[str]):
+def test_a_batch_of_other_weights_is_played_again(tmp_path: Path, whole_runs: WholeRuns, replayed: list[str]):
     """With another learning rate the weights after the resumed step are not those that sampled the next batch."""
-    cut_after(tmp_path, 1, max_steps=3)
+    whole_runs.cut_after(tmp_path, 1, max_steps=3)
     replayed.clear()
     grpo(settings(tmp_path, max_steps=3, resume=True, learning_rate=0.1))
     assert len(replayed) == 8, "batch 1 is of the weights of the checkpoint, batch 2 is not"
@@ -158,9 +175,11 @@ def test_a_batch_of_other_weights_is_played_again(tmp_path: Path, replayed: list
 
 
 @pytest.mark.parametrize("missing", ["00001.safetensors", "00001.jsonl"])
-def test_half_of_a_batch_is_not_resumed_in_its_middle(tmp_path: Path, replayed: list[str], missing: str):
+def test_half_of_a_batch_is_not_resumed_in_its_middle(
+    tmp_path: Path, whole_runs: WholeRuns, replayed: list[str], missing: str
+):
     """Without the log-probabilities before the first update those after it would be taken for them."""
-    cut_after(tmp_path, 3, updates=2)
+    whole_runs.cut_after(tmp_path, 3, updates=2)
     (tmp_path / "rollouts" / missing).unlink()
     replayed.clear()
     grpo(settings(tmp_path, updates=2, resume=True))
@@ -168,8 +187,10 @@ def test_half_of_a_batch_is_not_resumed_in_its_middle(tmp_path: Path, replayed: 
     assert metrics(tmp_path)[3]["approx_kl"] == pytest.approx(0, abs=1e-6), "it was played with the weights of step 3"
 
 
-def test_another_batch_in_place_of_the_one_that_was_learnt_from_is_played_again(tmp_path: Path, replayed: list[str]):
-    cut_after(tmp_path, 3, updates=2)
+def test_another_batch_in_place_of_the_one_that_was_learnt_from_is_played_again(
+    tmp_path: Path, whole_runs: WholeRuns, replayed: list[str]
+):
+    whole_runs.cut_after(tmp_path, 3, updates=2)
     for path in (tmp_path / "rollouts").glob("00000.*"):
         shutil.copy(path, path.with_stem("00001"))
     replayed.clear()
@@ -399,8 +420,26 @@ def test_a_rubric_decides_what_is_compared(tmp_path: Path):
     assert line["reward"] == pytest.approx(2 * line["reward/outcome"]) and "reward/total" in line
 
 
+def test_a_judges_ranking_of_each_group_is_compared_and_its_cost_is_a_metric(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    def best_first(body: dict[str, Any]) -> str:
+        names = re.findall(r"<episode (\d+) ", body["messages"][1]["content"])
+        return json.dumps({"reason": "", "ranking": names})
+
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    (tmp_path / "rubric.md").write_text("The most e.")
+    with judging(best_first) as server:
+        judge = {"model": "m", "rubric": str(tmp_path / "rubric.md"), "base_url": server.url}
+        grpo(settings(tmp_path, max_steps=1, rewards={"judge_ranking": judge}))
+    [line] = metrics(tmp_path)
+    assert line["reward"] == line["reward/judge_ranking"] == pytest.approx(0.5)
+    assert line["judge_ranking/requests"] == len(server.bodies) > 0
+    assert line["judge_ranking/prompt_tokens"] == 100 * len(server.bodies)
+
+
 def test_a_file_or_a_world_but_not_both(tmp_path: Path):
-    with pytest.raises(InputError, match="groups come from train_file or from an environment"):
+    with pytest.raises(InputError, match="groups come from train_file, an environment or an agent"):
         GRPOConfig(output_dir=tmp_path)
     with pytest.raises(InputError, match="max_steps is required with environment"):
         grpo(settings(tmp_path, max_steps=None))

@@ -1,6 +1,7 @@
 """Whole runs that stream: with fresh weights like a loop without any concurrency, and with batches ahead."""
 
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterable
@@ -242,17 +243,28 @@ def test_episodes_that_were_finished_before_an_interrupt_are_not_played_again(
         assert files(tmp_path / "cut") == files(tmp_path / "whole")
 
 
-@pytest.mark.bit_exact
-@pytest.mark.parametrize("max_staleness", [0, 1])
-def test_kills_lose_no_finished_episode_and_use_none_twice(tmp_path: Path, max_staleness: int):
-    kills = [sys.executable, "-m", "tests.online.killed_stream", "2", "7", "killed"]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
-    command = [*kills, "--max-staleness", str(max_staleness)]
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+@pytest.fixture(scope="module")
+def killed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of runs that were killed twice, and the program's lines about them."""
+    folder = tmp_path_factory.mktemp("killed")
+    command = [sys.executable, "-m", "tests.online.killed_stream", "2", "7", "0", "1"]
+    path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+    environment = {**os.environ, "PYTHONPATH": path, "CUDA_VISIBLE_DEVICES": ""}
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
-    killed, taken_up = map(int, done.stdout.split()[-2:])
-    assert killed == 2 and taken_up > 0
-    if max_staleness == 0:
-        whole = {"max_steps": 8, "learning_rate": 5e-3, "save_steps": 2, "environment": UNEVEN}
-        grpo(settings(tmp_path / "whole", **whole))
-        assert files(tmp_path / "killed") == files(tmp_path / "whole")
+    (folder / "said.txt").write_text(done.stdout)
+    return folder
+
+
+@pytest.mark.parametrize("max_staleness", [0, 1])
+def test_kills_lose_no_finished_episode_and_use_none_twice(killed: Path, max_staleness: int):
+    said = [line for line in (killed / "said.txt").read_text().splitlines() if re.fullmatch(r"\d+ \d+", line)]
+    kills, taken_up = map(int, said[max_staleness].split())
+    assert len(said) == 2 and kills == 2 and taken_up > 0
+
+
+@pytest.mark.bit_exact
+def test_a_run_with_fresh_weights_that_is_killed_ends_in_the_same_bits(tmp_path: Path, killed: Path):
+    whole = {"max_steps": 5, "learning_rate": 5e-3, "save_steps": 2, "environment": UNEVEN}
+    grpo(settings(tmp_path, **whole))
+    assert files(killed / "0") == files(tmp_path)

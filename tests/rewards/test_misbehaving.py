@@ -54,7 +54,7 @@ def test_a_reward_that_hangs_ends_the_run_with_its_name_file_and_line(reward: Ca
     begin = time.monotonic()
     with pytest.raises(RewardTimeoutError) as caught:
         Rubric(["outcome", reward], timeout_s=0.3).score_all([trajectory(turn(), success=True)] * 3)
-    assert time.monotonic() - begin < 5
+    assert time.monotonic() - begin < 30
     text = str(caught.value)
     place = r"rewards/test_misbehaving\.py:\d+"
     assert re.match(rf"the reward {reward.__name__} took longer than 0\.3 s \(.*{place}\)", text), text
@@ -78,9 +78,10 @@ def test_each_reward_has_the_whole_time():
         time.sleep(0.2)
         return 1.0
 
-    records = [trajectory(turn(), id=str(number)) for number in range(4)]
-    scored = Rubric([slow, slower], timeout_s=0.6).score_all(records)
-    assert [one.rewards["total"] for one in scored] == [2.0] * 4
+    # All of them take 1.6 s, and each has a second to spare for a machine that is busy.
+    records = [trajectory(turn(), id=str(number)) for number in range(7)]
+    scored = Rubric([slow, slower], timeout_s=1.2).score_all(records)
+    assert [one.rewards["total"] for one in scored] == [2.0] * 7
 
 
 def test_a_time_out_of_the_rewards_own_is_an_ordinary_failure():

@@ -48,7 +48,7 @@ def test_code_that_hangs_is_interrupted(hang: Callable[[], None]):
     begin = time.monotonic()
     with pytest.raises(TimeUpError):
         watched()
-    assert 0.2 <= time.monotonic() - begin < 5
+    assert 0.2 <= time.monotonic() - begin < 30
 
 
 def test_only_the_time_since_the_last_start_counts_and_none_while_it_rests():

@@ -413,3 +413,12 @@ def test_a_stage_may_leave_out_what_would_be_mixed_in(tmp_path: Path):
     assert config["mix"] == []
     [*_, (_, config)] = Run(recipe(*stages[:3], {"corrections": {}}), tmp_path / "run").settings()
     assert config["mix"] == [str(tmp_path / "run/02-demos/demonstrations.jsonl")]
+
+
+def test_distillation_is_a_stage_that_plays(tmp_path: Path):
+    small = {"teacher": "tiny", "max_steps": 1, "batch_size": 1, "max_turns": 1, "max_new_tokens": 2, "watch": False}
+    played(tmp_path / "run", {"distill": small})
+    record = StageRecord.read(tmp_path / "run/01-distill")
+    assert record is not None and record.finished and record.inputs["teacher"] == "tiny"
+    [line] = (tmp_path / "run/01-distill/metrics.jsonl").read_text().splitlines()
+    assert abs(json.loads(line)["divergence"]) < 1e-6, "the teacher is the student itself"

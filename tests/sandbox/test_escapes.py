@@ -81,7 +81,7 @@ def test_memory_outside_of_any_process_cannot_be_had(box: Box):
 def test_an_infinite_loop_ends_with_its_time(box: Box):
     begin = time.monotonic()
     result = box.run("while True:\n    pass", timeout_s=0.5)
-    assert result.killed == "time" and result.timed_out and time.monotonic() - begin < 4
+    assert result.killed == "time" and result.timed_out and time.monotonic() - begin < 60
 
 
 def test_processor_time_is_counted(box: Box):

@@ -1,6 +1,7 @@
 """Programs that try to hold more than they may, where nobody looks."""
 
 import asyncio
+import json
 import os
 import signal
 import time
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from bough.sandbox.base import Result
+from bough.sandbox.inside.keeper import STOP_AGAIN_S
 from bough.sandbox.inside.launch import INODES
 from bough.sandbox.inside.processes import descendants
 from bough.sandbox.pool import Sandbox
@@ -55,28 +57,39 @@ def test_a_session_that_holds_too_much_between_cells_is_ended_then(box: Box):
     assert after.value == "2" and after.alive
 
 
-@pytest.mark.parametrize("who", ["thread", "process"])
-def test_nothing_runs_between_cells_and_all_goes_on_in_the_next(box: Box, who: str):
-    begin = (
-        "import os, threading, time\ndef count():\n    file = open('/tmp/count', 'ab', 0)\n    while True:\n"
-        "        file.write(b'x')\n        time.sleep(0.01)\n"
-    )
-    begin += "threading.Thread(target=count, daemon=True).start()" if who == "thread" else "os.fork() or count()"
-    wait = "\nwhile os.path.getsize('/tmp/count') < size + 3: time.sleep(0.01)\nos.path.getsize('/tmp/count')"
+COUNTING = """
+import os, threading, time
+def count(name):
+    file = open(f'/tmp/{name}', 'ab', 0)
+    while True:
+        file.write(b'x')
+        time.sleep(0.01)
+def counts():
+    return [os.path.getsize(f'/tmp/{name}') if os.path.exists(f'/tmp/{name}') else 0 for name in ('thread', 'process')]
+def wait(*begin):
+    while any(now < then + 3 for now, then in zip(counts(), begin)):
+        time.sleep(0.01)
+    return counts()
+threading.Thread(target=count, args=['thread'], daemon=True).start()
+os.fork() or count('process')
+"""
 
-    async def play() -> list[str | None]:
+
+def test_nothing_runs_between_cells_and_all_goes_on_in_the_next(box: Box):
+    async def play() -> list[list[int]]:
         async with box.sandbox.session() as session:
-            await session.run(begin + "\nsize = 0\nwhile not os.path.exists('/tmp/count'): time.sleep(0.01)")
-            before = await session.run("x = 'kept'\nsize = 0" + wait)
-            await asyncio.sleep(2.5)  # longer than the keeper waits before it stops them once more
-            first = await session.run("size = os.path.getsize('/tmp/count')")
+            assert (await session.run(COUNTING)).ok
+            before = await session.run("wait(0, 0)")
+            await asyncio.sleep(1.5 * STOP_AGAIN_S)
+            first = await session.run("kept = counts()")
             assert first.ok
-            return [before.value, (await session.run("size")).value, (await session.run(wait)).value, first.value]
+            answers = [before, await session.run("kept"), await session.run("wait(*kept)")]
+            return [json.loads(answer.value or "") for answer in answers]
 
-    before, size, later, _ = box.do(play())
-    # It counts a hundred times a second while it runs; starting and stopping takes a moment.
-    assert int(size or 0) - int(before or 0) < 100
-    assert int(later or 0) >= int(size or 0) + 3
+    for before, kept, later in zip(*box.do(play()), strict=True):
+        # It counts a hundred times a second while it runs; starting and stopping takes a moment.
+        assert kept - before < 80
+        assert later >= kept + 3
 
 
 def test_buffers_of_sockets_are_counted(box: Box):

@@ -302,7 +302,7 @@ def test_a_warm_up_that_fails_is_told(box: Box):
 def test_without_isolation_programs_still_run_with_their_limits():
     async def play() -> list[object]:
         async with Sandbox(
-            SandboxLimits(timeout_s=1, memory_mb=300), workers=1, isolation="none", unsafe=True
+            SandboxLimits(timeout_s=2, memory_mb=300), workers=1, isolation="none", unsafe=True
         ) as sandbox:
             daemon = "import os, time\nif os.fork() == 0:\n    os.setsid()\n    time.sleep(60)\nos.getcwd() != '/'"
             cells = [daemon, "while True:\n    pass", "bytearray(10**9)", "import os\nos.listdir()"]

@@ -59,3 +59,11 @@ def test_a_pair_and_a_group_show_their_sides():
     assert "reason loop, margin 0.25" in text
     attempt = Trajectory(id="a", task=Task(id="t"), start=HI, turns=[turn("a")], success=False)
     assert "attempt 2 of 2" in shown(Group(task=Task(id="t"), attempts=[attempt, attempt]))
+
+
+def test_a_branch_shows_what_it_answers():
+    aside = Turn(
+        reply=Message(role="assistant", content="A lamp."), prompt=[*HI, Message(role="user", content="Summarise.")]
+    )
+    text = shown(Trajectory(id="a", task=Task(id="t"), start=HI, turns=[aside]))
+    assert "user: Summarise.\nassistant 1 (a branch): A lamp." in text

@@ -6,6 +6,10 @@ Each line that it is sent is JSON: the command line's `arguments`, the `folder` 
 many `kills` at most, the `seed` of when, and two files for what the children print (`said`) and
 report (`reported`). It answers with the number of kills and the exit code. The children are
 forked from a process that has loaded everything, so a kill costs no start.
+
+A child is killed when it has used a random amount of CPU time, of 0 to 2 / `kills` of what the
+last run without kills took: at least half of the kills happen before a run can be complete, on
+fast and on busy machines alike.
 """
 
 import json
@@ -17,6 +21,8 @@ import sys
 import time
 from pathlib import Path
 from typing import Any, Self
+
+import psutil
 
 ROOT = Path(__file__).parents[2]
 
@@ -32,7 +38,10 @@ class KilledRuns:
         self.server = subprocess.Popen(command, env=environment, stdin=pipe, stdout=pipe, text=True)
 
     def finish(self, folder: Path, arguments: list[str], *, kills: int, seed: int) -> tuple[int, list[str]]:
-        """Runs a command to its end through this many kills at most: how many there were, and what was printed."""
+        """Runs a command to its end through this many kills at most: how many there were, and what was printed.
+
+        Run the same command with no kills first: that decides when the kills come.
+        """
         assert self.server.stdin and self.server.stdout
         self.said.unlink(missing_ok=True)
         wanted = {"arguments": arguments, "folder": str(folder), "kills": kills, "seed": seed}
@@ -50,7 +59,10 @@ class KilledRuns:
         self.server.communicate()
 
 
-def run(arguments: list[str], folder: str, kills: int, seed: int, said: str, reported: str) -> tuple[int, int]:
+def run(
+    arguments: list[str], folder: str, kills: int, seed: int, said: str, reported: str, whole_s: float
+) -> tuple[int, int, float]:
+    """The number of kills, the last child's exit code and its CPU time, where a run without kills takes `whole_s`."""
     from bough.cli import main
 
     rng, killed = random.Random(seed), 0
@@ -65,26 +77,35 @@ def run(arguments: list[str], folder: str, kills: int, seed: int, said: str, rep
             sys.stderr.flush()
             os._exit(code)
         if killed < kills:
-            time.sleep(rng.uniform(0.05, 1.5))
+            wait_for_cpu_time(child, rng.uniform(0, 2 / kills) * whole_s)
             os.kill(child, signal.SIGKILL)
-        _, status = os.waitpid(child, 0)
+        _, status, used = os.wait4(child, 0)
         if not os.WIFSIGNALED(status):
-            return killed, os.waitstatus_to_exitcode(status)
+            return killed, os.waitstatus_to_exitcode(status), used.ru_utime + used.ru_stime
         killed += 1
 
 
+def wait_for_cpu_time(child: int, seconds: float) -> None:
+    """Until the child has used this much, or ended."""
+    process = psutil.Process(child)
+    while not os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT):
+        used = process.cpu_times()
+        if used.user + used.system >= seconds:
+            return
+        time.sleep(0.005)
+
+
 def serve() -> None:
-    import torch
+    from tests.training.loaded import load_everything
 
-    from bough.calls.template import load_template
-    from bough.policy.policy import Policy
-
-    torch.set_num_threads(1)
-    load_template("tiny")
-    Policy.load("tiny")
+    load_everything()
+    whole_s = 0.0
     for line in sys.stdin:
         wanted: dict[str, Any] = json.loads(line)
-        print(*run(**wanted), flush=True)
+        killed, code, used_s = run(**wanted, whole_s=whole_s)
+        if not wanted["kills"]:
+            whole_s = used_s
+        print(killed, code, flush=True)
 
 
 if __name__ == "__main__":

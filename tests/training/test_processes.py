@@ -154,7 +154,7 @@ def test_sft_of_sharded_weights_is_that_of_one_process(tmp_path: Path, two: Pair
     ids=["an adapter", "all weights"],
 )
 def test_dpo_of_sharded_weights_is_that_of_one_process(tmp_path: Path, two: Pair, commands: Commands, more: list[str]):
-    arguments = [*commands.lora, *more, "--max-steps", "3"]
+    arguments = [*commands.lora, *more, "--max-steps", "2"]
     alone(arguments, tmp_path / "one")
     two.run([*arguments, "--shard", "--output-dir", str(tmp_path / "two")])
     assert_same(tmp_path / "one", tmp_path / "two")
@@ -223,9 +223,9 @@ def test_both_processes_stop_at_a_gradient_that_is_not_finite(
 def test_two_processes_resume_with_the_random_numbers_that_each_of_them_had(
     tmp_path: Path, two: Pair, commands: Commands
 ):
-    arguments = [*commands.lora, "--lora-dropout", "0.5", "--max-steps", "4", "--output-dir"]
+    arguments = [*commands.lora, "--lora-dropout", "0.5", "--max-steps", "3", "--output-dir"]
     two.run([*arguments, str(tmp_path / "whole")])
-    shutil.copytree(tmp_path / "whole", tmp_path / "cut", ignore=shutil.ignore_patterns("final", "step-*4"))
+    shutil.copytree(tmp_path / "whole", tmp_path / "cut", ignore=shutil.ignore_patterns("final", "step-*3"))
     assert "saved by" not in two.run([*arguments, str(tmp_path / "cut"), "--resume"])
     whole, cut = (tmp_path / name / "final" / "adapter_model.safetensors" for name in ("whole", "cut"))
     assert whole.read_bytes() == cut.read_bytes()

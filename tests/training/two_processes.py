@@ -14,11 +14,8 @@ import sys
 import time
 from typing import Any
 
-import torch
-
-from bough.calls.template import load_template
 from bough.cli import main
-from bough.policy.policy import Policy
+from tests.training.loaded import load_everything
 
 PATIENCE_S = 240  # processes that wait for one another in vain wait for ever
 
@@ -57,9 +54,7 @@ def finish(children: list[int]) -> int:
 
 
 def serve() -> None:
-    torch.set_num_threads(1)
-    load_template("tiny")
-    Policy.load("tiny")
+    load_everything()
     for line in sys.stdin:
         wanted: dict[str, Any] = json.loads(line)
         children = [start(rank, **wanted) for rank in range(2)]

@@ -24,7 +24,7 @@ ENDINGS = [".jsonl", ".jsonl.zst"]
 @pytest.mark.parametrize("ending", ENDINGS)
 @given(records=st.lists(samples, min_size=1, max_size=4))
 @settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
+    max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
 )
 def test_any_record_survives_the_disk_exactly(tmp_path: Path, ending: str, records: list[Sample]):
     path = tmp_path / f"{time.monotonic_ns()}{ending}"
@@ -107,7 +107,7 @@ def test_a_full_disk_keeps_what_was_written_and_the_batch(tmp_path: Path, monkey
 @pytest.mark.parametrize("ending", ENDINGS)
 def test_a_killed_writer_loses_no_line_that_was_reported_written(tmp_path: Path, ending: str):
     path, rng, reported = tmp_path / f"a{ending}", random.Random(7), 0
-    for _ in range(12):
+    for _ in range(6):
         before = sum(1 for _ in read(path)) if path.exists() else 0
         command = [sys.executable, "-m", "tests.trajectories.killed_writer"]
         command += [str(path), str(before), str(rng.choice([1, 3, 16]))]

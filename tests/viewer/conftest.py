@@ -14,11 +14,12 @@ import pytest
 import uvicorn
 
 from bough.cli import main
+from bough.serving.endpoint import listen
 from bough.viewer.answers import FolderAnswers
 from bough.viewer.contents import Root
 from bough.viewer.index import Index
 from bough.viewer.security import Door, door
-from bough.viewer.server import listen, make_app
+from bough.viewer.server import make_app
 from bough.worlds.web.browser import find
 from tests.viewer.run_folder import fill
 from tests.viewer.tab import Tab

@@ -6,7 +6,8 @@ from urllib.parse import quote
 import pytest
 
 from bough.errors import InputError
-from bough.viewer.server import assets, listen, script
+from bough.serving.endpoint import listen
+from bough.viewer.server import assets, script
 from tests.viewer.conftest import Server, serving
 from tests.viewer.hostile import fill_hostile
 from tests.viewer.samples import trajectory, write

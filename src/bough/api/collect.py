@@ -9,7 +9,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from bough import event_loop
-from bough.api.inputs import EnvironmentLike, Rewards, StrPath, environment_name, reward_weights
+from bough.api.inputs import AgentLike, EnvironmentLike, Rewards, StrPath, reward_weights, where_to_play
 from bough.api.models import LoadedModel, ModelLike, model_name
 from bough.api.records import Records
 from bough.api.settings import make_config, settings_of
@@ -29,11 +29,12 @@ from bough.trajectories.writer import Writer
 from bough.types import Trajectory
 
 
-@settings_of(CollectConfig)
+@settings_of(CollectConfig, "own_agent")
 def collect(
     model: ModelLike,
-    environment: EnvironmentLike,
+    environment: EnvironmentLike | None = None,
     *,
+    agent: AgentLike | None = None,
     rewards: Rewards | None = None,
     output: StrPath | None = None,
     **settings: Any,
@@ -41,7 +42,8 @@ def collect(
     """Play episodes and return them as a list of trajectories, in the order of the tasks.
 
     `model` is a name, a folder, a trained model, a model from `bough.load`, "expert" or
-    "random". `environment` is a name or an environment class. `rewards` are names or
+    "random". `environment` is a name or an environment class; or `agent` is your own function
+    that plays a task against an address (`bough.recorded` shows how). `rewards` are names or
     functions of a trajectory, a list of them or a mapping to weights; every trajectory
     gets each of them and their weighted sum, `total`, in its `rewards`. `step_timeout_s` is
     also the time limit of one reward.
@@ -55,7 +57,7 @@ def collect(
     with TemporaryDirectory(prefix="bough-") as folder:
         config = make_config(
             CollectConfig, "collect", settings,
-            model=model_name(model), environment=environment_name(environment),
+            model=model_name(model), **where_to_play(environment, agent),
             output=Path(output) if output is not None else Path(folder) / "collection",
         )  # fmt: skip
         found = play(config, loaded.agent(config.sampling) if loaded else None)
@@ -66,6 +68,7 @@ def collect(
             rubric.timeout_s = config.limits.step_timeout_s
             played = rubric.score_all(played)
             report |= {"not_scored": rubric.to_json()} if rubric.failed else {}
+            report |= {"judged": costs} if (costs := rubric.costs()) else {}
             _replace(collection.trajectories, played)
     return Records(played, summary(report), report=report, path=None if output is None else Path(output))
 

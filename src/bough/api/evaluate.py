@@ -9,7 +9,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from bough import event_loop
-from bough.api.inputs import EnvironmentLike, Source, StrPath, as_file, environment_name, is_path
+from bough.api.inputs import AgentLike, EnvironmentLike, Source, StrPath, as_file, is_path, where_to_play
 from bough.api.models import LoadedModel, ModelLike, TrainedModel, model_name
 from bough.api.records import Facts
 from bough.api.settings import make_config, settings_of
@@ -70,11 +70,12 @@ class Compared:
         )
 
 
-@settings_of(EvalConfig, "model")
+@settings_of(EvalConfig, "model", "own_agent")
 def evaluate(
     models: ModelLike | Sequence[ModelLike],
     environment: EnvironmentLike | None = None,
     *,
+    agent: AgentLike | None = None,
     eval_file: Source | None = None,
     output: StrPath | None = None,
     **settings: Any,
@@ -82,7 +83,8 @@ def evaluate(
     """Measure models in an environment, or one model on held-out records.
 
     `models` is one or a list of names, folders, trained or loaded models, "expert" or
-    "random". With `environment`, a name or a class, every model plays the same tasks with
+    "random". With `environment`, a name or a class, or `agent`, your own function, every model
+    plays the same tasks with
     the same seeds, and the result is an `Evaluation`. With `eval_file`, a path or records in
     memory, perplexity and accuracies are measured, and the result is `HeldOutMeasures`.
 
@@ -94,11 +96,11 @@ def evaluate(
     with TemporaryDirectory(prefix="bough-") as folder, as_file(eval_file) as file:
         folders = [_on_disk(model, Path(folder) / f"loaded-{number}") for number, model in enumerate(several)]
         target = Path(output) if output is not None else None
-        if environment is not None and target is None:
+        if (environment is not None or agent is not None) and target is None:
             target = Path(folder) / "evaluation"
         config = make_config(
             EvalConfig, "evaluate", settings,
-            model=folders, environment="" if environment is None else environment_name(environment),
+            model=folders, **where_to_play(environment, agent),
             eval_file=file, output=target,
         )  # fmt: skip
         if not config.environment.name:

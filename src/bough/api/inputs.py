@@ -25,6 +25,7 @@ from bough.types import Group, Pair, Trajectory
 StrPath = str | os.PathLike[str]
 Source = StrPath | Iterable[Sample | StrPath]
 EnvironmentLike = str | type[Any]
+AgentLike = str | Callable[..., Any]
 RewardLike = str | Callable[..., Any]
 Rewards = RewardLike | Sequence[RewardLike] | Mapping[Any, Any]
 
@@ -44,6 +45,23 @@ def environment_name(environment: EnvironmentLike) -> str:
         raise InputError(f"an installed environment is called {name!r} too; give your class another name = …")
     given.ENVIRONMENTS[name] = environment
     return str(name)
+
+
+def agent_name(agent: AgentLike) -> str:
+    """The name by which the settings refer to an agent function; a function is remembered under its own."""
+    if isinstance(agent, str):
+        return agent
+    if not callable(agent) or inspect.isclass(agent):
+        raise InputError(f"an agent is a function or the name of one, not a {type(agent).__name__}")
+    name = getattr(agent, "__name__", type(agent).__name__)
+    given.AGENTS[name] = agent
+    return name
+
+
+def where_to_play(environment: EnvironmentLike | None, agent: AgentLike | None) -> dict[str, Any]:
+    """The settings that name an environment, or an agent function in its place."""
+    named = {} if environment is None else {"environment": environment_name(environment)}
+    return named if agent is None else {**named, "own_agent": agent_name(agent)}
 
 
 def reward_weights(rewards: Rewards) -> dict[str, Any]:

@@ -8,14 +8,15 @@ from pathlib import Path
 from typing import Any
 
 from bough.api.inputs import (
+    AgentLike,
     EnvironmentLike,
     Rewards,
     Source,
     StrPath,
-    environment_name,
     is_path,
     records_of,
     reward_weights,
+    where_to_play,
 )
 from bough.api.models import LoadedModel, ModelLike, TemporaryFolder, TrainedModel, model_name
 from bough.api.settings import make_config, settings_of
@@ -71,12 +72,13 @@ def dpo(
     return _train("dpo", train_dpo, DPOConfig, model, records, eval_file, output_dir, settings)
 
 
-@settings_of(GRPOConfig, "train_file")
+@settings_of(GRPOConfig, "train_file", "own_agent")
 def grpo(
     model: ModelLike,
     records: Source | None = None,
     *,
     environment: EnvironmentLike | None = None,
+    agent: AgentLike | None = None,
     rewards: Rewards | None = None,
     eval_file: Source | None = None,
     output_dir: StrPath | None = None,
@@ -86,21 +88,23 @@ def grpo(
 
     `records` are groups, in memory or on file. With `environment`, a name or a class,
     instead of records the model plays there, learns from what it played and plays again;
-    give `max_steps` then. `rewards` are names or functions, as in `bough.collect`. The other
+    give `max_steps` then. With `agent`, your own function that plays a task against an address,
+    it learns from what that function asked it. `rewards` are names or functions, as in `bough.collect`. The other
     arguments are those of `bough.sft`.
     """
-    play: dict[str, Any] = {"environment": environment_name(environment)} if environment is not None else {}
+    play = where_to_play(environment, agent)
     play |= {"rewards": reward_weights(rewards)} if rewards else {}
     return _train("grpo", train_grpo, GRPOConfig, model, records, eval_file, output_dir, settings | play)
 
 
-@settings_of(DistillConfig, "train_file")
+@settings_of(DistillConfig, "train_file", "own_agent")
 def distill(
     model: ModelLike,
     teacher: ModelLike,
     records: Source | None = None,
     *,
     environment: EnvironmentLike | None = None,
+    agent: AgentLike | None = None,
     rewards: Rewards | None = None,
     eval_file: Source | None = None,
     output_dir: StrPath | None = None,
@@ -109,11 +113,11 @@ def distill(
     """Train a student on its own episodes to answer with a teacher's distribution.
 
     `teacher` is a model with the student's tokenizer by name, folder or loaded, or the address
-    of a server. With `environment`, a name or a class, the student plays there and learns from
-    what it played; give `max_steps` then. `records` are episodes or groups instead, in memory
-    or on file. The other arguments are those of `bough.grpo`.
+    of a server. With `environment`, a name or a class, or your own `agent`, the student plays
+    there and learns from what it played; give `max_steps` then. `records` are episodes or groups
+    instead, in memory or on file. The other arguments are those of `bough.grpo`.
     """
-    play: dict[str, Any] = {"environment": environment_name(environment)} if environment is not None else {}
+    play = where_to_play(environment, agent)
     play |= {"rewards": reward_weights(rewards)} if rewards else {}
     kept = TemporaryFolder()
     from_ = teacher.save(kept.path / "teacher") if isinstance(teacher, LoadedModel) else teacher

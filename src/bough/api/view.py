@@ -29,8 +29,9 @@ class Viewer:
 
     def __init__(self, config: ViewConfig) -> None:
         answers = _answers(config)
+        from bough.serving.endpoint import listen
         from bough.viewer.security import door
-        from bough.viewer.server import listen, make_app, make_server
+        from bough.viewer.server import make_app, make_server
 
         self.path = config.path
         guarded = door(config.host, remote=config.allow_remote, token=config.token)

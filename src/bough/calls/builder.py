@@ -9,7 +9,7 @@ steps, and a turn that cannot be trained has a reason.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from bough.calls.control import plain
@@ -81,6 +81,9 @@ class CallBuilder:
             if recorded is not None and turn.correction is None:
                 yield self._within_context(self._recorded(index - len(history), recorded))
                 continue
+            if turn.prompt is not None:
+                yield self._aside(index - len(history), turn, turn.prompt, tools)
+                continue
             try:
                 text = self._answer(start, turns[first:index], turn, tools)
                 completion = self.template.encode_answer(text)
@@ -93,6 +96,12 @@ class CallBuilder:
                 continue
             call = Call(prompt_ids=prompt, completion_ids=completion, text=plain(text))
             yield self._within_context(Built(index - len(history), call, dropped_steps=first))
+
+    def _aside(self, number: int, turn: Turn, prompt: list[Message], tools: list[dict[str, Any]]) -> Built:
+        """The call of a turn with a prompt of its own."""
+        alone = turn.model_copy(update={"prompt": None})
+        [built] = self.build(prompt, [alone], tools if turn.tools is None else turn.tools)
+        return replace(built, turn=number)
 
     def _answer(self, start: list[Message], past: list[Turn], turn: Turn, tools: list[dict[str, Any]]) -> str:
         reply = turn.correction or turn.reply
@@ -134,9 +143,7 @@ class CallBuilder:
 
     def _is_ours(self, call: Call) -> bool:
         """Whether recorded tokens are this tokenizer's; those of another model are rebuilt from the messages."""
-        ids = call.completion_ids
-        if ids and ids[-1] == self.template.end_of_turn_id:
-            ids = ids[:-1]
+        ids = self.template.without_end(call.completion_ids)
         size = len(self.template.tokenizer)
         known = all(token < size for token in call.prompt_ids) and all(token < size for token in ids)
         return known and self.template.tokenizer.decode(ids) == call.text

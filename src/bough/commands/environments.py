@@ -1,15 +1,17 @@
-"""`bough env`: which environments there are, whether one keeps the contract, what it needs."""
+"""`bough env`: which environments there are, whether one keeps the contract, a new one, what one needs."""
 
 from __future__ import annotations
 
 from rich.markup import escape
 from rich.table import Table
 
-from bough.config.play import EnvCheckConfig, EnvListConfig, EnvSetupConfig
+from bough.config.play import EnvCheckConfig, EnvListConfig, EnvNewConfig, EnvSetupConfig
 from bough.config.yaml_file import write_value
+from bough.environments.adapters.names import ADAPTERS
 from bough.environments.base import blame
 from bough.environments.check import check_configured
 from bough.environments.listing import ListedEnvironment, describe, list_environments
+from bough.environments.new import new_environment
 from bough.environments.registry import find
 from bough.errors import BoughError
 from bough.terminal import console
@@ -20,7 +22,8 @@ def list_all(config: EnvListConfig) -> int:
         return _show(describe(config.environment), config.as_json)
     found = list_environments()
     if config.as_json:
-        console.print_json({"environments": [one.to_json() for one in found]})
+        adapters = {one.form: {"about": one.about, "problem": one.problem} for one in ADAPTERS.values()}
+        console.print_json({"environments": [one.to_json() for one in found], "adapters": adapters})
         return 0
     table = Table("environment", "what", "max turns", box=None, pad_edge=False)
     for one in found:
@@ -28,6 +31,8 @@ def list_all(config: EnvListConfig) -> int:
             table.add_row(one.name, one.summary, str(one.max_turns))
         else:
             table.add_row(one.name, escape(f"cannot be used: {one.problem}"), "")
+    for adapter in ADAPTERS.values():
+        table.add_row(adapter.form, escape(adapter.about if adapter.problem is None else adapter.problem), "")
     console.out().print(table)
     return 0
 
@@ -70,6 +75,20 @@ def check_one(config: EnvCheckConfig) -> int:
         out.print(f"{report.environment} breaks the contract: {problems} in {played}")
         return 2
     out.print(f"{report.environment} keeps the contract in {played}: determinism, replay, bad input, expert, close")
+    return 0
+
+
+def new(config: EnvNewConfig) -> int:
+    made = new_environment(config.name, config.output)
+    if config.as_json:
+        console.print_json({"files": list(map(str, made.files)), "commands": list(made.commands)})
+        return 0
+    out = console.out()
+    for file in made.files:
+        out.print(f"wrote {file}", markup=False, highlight=False, soft_wrap=True)
+    out.print("Check it, test it and train in it:")
+    for command in made.commands:
+        out.print(f"  {command}", markup=False, highlight=False, soft_wrap=True)
     return 0
 
 

@@ -1,4 +1,4 @@
-"""Settings that can name code: an environment or a reward as `module:name` or `path/to/file.py:name`.
+"""Settings that can name code: an environment, a reward or an agent as `module:name` or `path/to/file.py:name`.
 
 Code may be named on the command line and in Python. A file (a recipe, a `--config` file,
 a record) may come from anyone, so reading it must never run code.
@@ -6,25 +6,30 @@ a record) may come from anyone, so reading it must never run code.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-SETTINGS = ("environment", "rewards", "rules")
-# The part that is written as a mapping with a `name`, or as the name alone.
+SETTINGS = ("environment", "rewards", "rules", "agent", "own_agent")
+# The part that is written as a mapping with a `name`, or as the name alone; and one that has a setting's name.
 NAMED_BY_PART = "environment"
+PARTS = (NAMED_BY_PART, "agent")
 # Settings that are mappings with any keys.
 OPEN = ("options", "rule_options")
+# Environments of installed packages, by the names those packages gave them. With a second colon
+# gymnasium imports a module, and the other adapters run commands or contact servers.
+OF_A_PACKAGE = re.compile(r"(?:gymnasium|textarena):[^:]+")
 
 
 def is_code(name: str) -> bool:
-    """Whether the name of an environment or a reward is a module or a file to load."""
-    return ":" in name
+    """Whether the name of an environment or a reward is code to load, a command to run or a server to contact."""
+    return ":" in name and OF_A_PACKAGE.fullmatch(name) is None
 
 
 def code_in(settings: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
     """Every setting that names code: its name as it is written, its flat name, and the name of the code."""
     for key, given in settings.items():
-        if key in SETTINGS and not (key == NAMED_BY_PART and isinstance(given, Mapping)):
+        if key in SETTINGS and not (key in PARTS and isinstance(given, Mapping)):
             yield from ((key, key, name) for name in _code(given))
         elif isinstance(given, Mapping) and key not in OPEN:
             for inside, value in given.items():

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Annotated, Any, get_origin
 
 import yaml
-from pydantic import BeforeValidator, Field, JsonValue
+from pydantic import AliasChoices, BeforeValidator, Field, JsonValue, model_validator
 
 from bough.config.base import Config
 from bough.config.flags import plain_type
@@ -36,6 +36,8 @@ def _options(value: Any) -> Any:
     return {key.replace("-", "_"): one for key, one in found.items()} if isinstance(value, list) else found
 
 
+# How the name of an environment begins that stands for an agent function.
+AGENT_PREFIX = "agent:"
 OptionValues = Annotated[dict[str, JsonValue], BeforeValidator(_options)]
 
 
@@ -43,7 +45,7 @@ class EnvironmentConfig(Config):
     """Environment and tasks."""
 
     name: str = Field(
-        description="household, web, interpreter, an installed plug-in, module:Class or path/to/file.py:Class",
+        description="a name of `bough env list`, module:Class or path/to/file.py:Class",
         json_schema_extra={"flag": "environment"},
     )
     options: OptionValues = Field(
@@ -53,6 +55,35 @@ class EnvironmentConfig(Config):
     task_file: Path | None = Field(
         None, description="a JSON Lines file of tasks, instead of the environment's own tasks"
     )
+
+
+class PlayedTasksConfig(EnvironmentConfig):
+    """Environment and tasks."""
+
+    # `--agent X` is `--environment agent:X`: an agent function stands where an environment stands.
+    own_agent: str | None = Field(
+        None,
+        exclude=True,
+        validation_alias=AliasChoices("own_agent", "agent"),
+        description="your own agent, a function that plays a task against an OpenAI-compatible address: "
+        "module:function or path/to/file.py:function (instead of --environment)",
+        json_schema_extra={"renamed": True},
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _named_as_environment(cls, values: Any) -> Any:
+        if not isinstance(values, Mapping):
+            return values
+        rest = {key: value for key, value in values.items() if key not in ("own_agent", "agent")}
+        agent = values.get("own_agent", values.get("agent"))
+        if not agent:
+            return rest
+        if not isinstance(agent, str):
+            raise ValueError("agent must be the name of a function: module:function or path/to/file.py:function")
+        if rest.get("name"):
+            raise ValueError("give either environment or agent, not both")
+        return {**rest, "name": f"{AGENT_PREFIX}{agent}"}
 
 
 def make_options(options_class: type[Config], values: Mapping[str, JsonValue]) -> Config:

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import AliasChoices, BeforeValidator, Field, model_validator
 
 from bough.config.base import Config
-from bough.config.environment import EnvironmentConfig
+from bough.config.environment import PlayedTasksConfig
 from bough.config.parts import Leaf, leaves
 from bough.config.problems import flag
 from bough.config.report import ReportConfig
@@ -36,12 +36,12 @@ class StatisticsConfig(Config):
     )
 
 
-class EvaluatedEnvironmentConfig(EnvironmentConfig):
+class EvaluatedEnvironmentConfig(PlayedTasksConfig):
     """Environment and tasks."""
 
     name: str = Field(
         "",
-        description="the environment to play in: household, web, interpreter, module:Class or path/to/file.py:Class",
+        description="the environment to play in: a name of `bough env list`, module:Class or path/to/file.py:Class",
         json_schema_extra={"flag": "environment"},
     )
     split: str = Field("unseen", description="the split to draw tasks from: train, seen or unseen")

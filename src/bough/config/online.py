@@ -7,11 +7,11 @@ from pathlib import Path
 from pydantic import Field
 
 from bough.config.base import Config
-from bough.config.environment import EnvironmentConfig, OptionValues
+from bough.config.environment import OptionValues, PlayedTasksConfig
 from bough.config.sampling import SamplingConfig
 
 
-class OnlineEnvironmentConfig(EnvironmentConfig):
+class OnlineEnvironmentConfig(PlayedTasksConfig):
     """An environment to play in instead of a file."""
 
     name: str | None = Field(  # type: ignore[assignment]  # all others must have one

@@ -15,7 +15,7 @@ class PlayedEnvironmentConfig(EnvironmentConfig):
     """Environment and tasks."""
 
     name: str = Field(
-        description="household, web, interpreter, a plug-in, module:Class or path/to/file.py:Class",
+        description="a name of `bough env list`, module:Class or path/to/file.py:Class",
         json_schema_extra={"flag": "environment", "positional": True},
     )
 
@@ -52,7 +52,8 @@ class EnvCheckConfig(ReportConfig):
     """Checks an environment against the contract: determinism, replay, bad input, close."""
 
     environment: str = Field(
-        description="a name, module:Class or path/to/file.py:Class", json_schema_extra={"positional": True}
+        description="a name of `bough env list`, module:Class or path/to/file.py:Class",
+        json_schema_extra={"positional": True},
     )
     options: OptionValues = Field({}, description="options of the environment as key=value")
     task_file: Path | None = Field(
@@ -60,6 +61,13 @@ class EnvCheckConfig(ReportConfig):
     )
     tasks: int = Field(5, ge=1, description="number of tasks to check")
     seed: int = Field(0, ge=0, description="random seed of the tasks")
+
+
+class EnvNewConfig(ReportConfig):
+    """Writes the files of a new environment: the class, its test and a recipe that trains in it."""
+
+    name: str = Field(description="name of the environment, such as shop", json_schema_extra={"positional": True})
+    output: Path = Field(Path(), description="folder in which a folder of that name is made")
 
 
 class EnvSetupConfig(ReportConfig):

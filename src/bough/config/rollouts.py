@@ -8,7 +8,7 @@ from typing import Literal
 from pydantic import Field
 
 from bough.config.base import Config
-from bough.config.environment import EnvironmentConfig
+from bough.config.environment import PlayedTasksConfig
 from bough.config.report import ReportConfig
 from bough.config.sampling import SamplingConfig
 
@@ -50,7 +50,7 @@ class AgentConfig(Config):
 class CollectConfig(ReportConfig):
     """Plays episodes and records them exactly, with the token ids of every call."""
 
-    environment: EnvironmentConfig
+    environment: PlayedTasksConfig
     agent: AgentConfig = AgentConfig()
     sampling: SamplingConfig = SamplingConfig()
     limits: LimitsConfig = LimitsConfig()

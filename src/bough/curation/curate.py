@@ -112,4 +112,5 @@ def _scored(
     if not config.rewards:
         return filed, {}
     with_rewards, rubric = scored(filed, config.rewards, config.reward_timeout_s)
-    return with_rewards, {"rewards": means(with_rewards, rubric), "not_scored": rubric.to_json()}
+    report = {"rewards": means(with_rewards, rubric), "not_scored": rubric.to_json()}
+    return with_rewards, report | ({"judged": costs} if (costs := rubric.costs()) else {})

@@ -52,21 +52,24 @@ class ExpertLabeller:
         trajectory, environment_class = item.trajectory, self.environment_of(item)
         if environment_class is None:
             return _unlabelled(trajectory, [], "environment_unknown")
-        found: list[Label] = []
+        asides = {at: Label(None, reason="own_prompt") for at, turn in enumerate(trajectory.turns) if turn.prompt}
+        found: dict[int, Label] = {}
+        reason = ""
         try:
             async with aclosing(rounds(lambda task: Isolated(environment_class, task), trajectory)) as states:
                 async for at, environment in states:
                     text = await environment.expert()
                     if text is None:
-                        found.append(Label(None, reason="no_expert"))
+                        found[at] = Label(None, reason="no_expert")
                         continue
                     reply = Message(role="assistant", content=text)
-                    found.append(Label(reply, await _same_action(trajectory.turns[at].reply, reply, environment)))
+                    found[at] = Label(reply, await _same_action(trajectory.turns[at].reply, reply, environment))
         except ReplayError:
-            return _unlabelled(trajectory, found, "cannot_replay")
+            reason = "cannot_replay"
         except EnvironmentFailedError:
-            return _unlabelled(trajectory, found, "environment_failed")
-        return found
+            reason = "environment_failed"
+        found |= asides
+        return [found.get(at, Label(None, reason=reason)) for at in range(len(trajectory.turns))]
 
     async def close(self) -> None:
         return
@@ -87,7 +90,8 @@ class ModelLabeller:
         chat = self.agent.engine.open(trajectory.id, seed=self.seed)
         try:
             for at, turn in enumerate(trajectory.turns):
-                answer = await chat.answer(conversation(trajectory.start, trajectory.turns[:at]), trajectory.tools)
+                said = turn.prompt or conversation(trajectory.start, trajectory.turns[:at])
+                answer = await chat.answer(said, trajectory.tools if turn.tools is None else turn.tools)
                 if answer.finish != "stop":
                     found.append(Label(None, reason="label_cut_off"))
                 elif answer.message.empty:

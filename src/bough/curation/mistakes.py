@@ -51,8 +51,9 @@ def loop(trajectory: Trajectory, at: int, rules: MistakeRules = PLAIN) -> bool:
 
 
 def invalid_action(trajectory: Trajectory, at: int, rules: MistakeRules = PLAIN) -> bool:
-    """A reply that had no effect on the environment."""
-    return rules.without_effect(trajectory.turns[at])
+    """A reply that had no effect on the environment, or was not written as it should be."""
+    turn = trajectory.turns[at]
+    return turn.error == "malformed" or rules.without_effect(turn)
 
 
 def all_rules(rules: MistakeRules) -> dict[str, Rule]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from bough.config.curation import PairsConfig
 from bough.curation.counterfactual import Cost, Miner
@@ -55,6 +56,7 @@ class PairWork:
 
     async def _every_kind(self) -> list[Pair]:
         config, lookup = self.config, self.lookup
+        spoken = [_conversation(item) for item in self.filed]
         found: list[Pair] = []
         try:
             if "episode" in config.kinds:
@@ -62,16 +64,16 @@ class PairWork:
                 found += episode_pairs(self.filed, config.episodes, *ledgers, reward=config.reward)
             if "parting" in config.kinds:
                 ledger = self._ledger("failures, compared with successes")
-                found += round_pairs(self.filed, ledger, rules_of=lookup.rules_of)
+                found += round_pairs(spoken, ledger, rules_of=lookup.rules_of)
             if "failure_mode" in config.kinds:
-                lookup.learn(self.filed)
+                lookup.learn(spoken)
                 found += await failure_pairs(
-                    self.filed, config.failure_modes, self._ledger("mistakes"),
+                    spoken, config.failure_modes, self._ledger("mistakes"),
                     environment_of=lookup.environment_of, rules_of=lookup.rules_of, miner=self.miner,
                 )  # fmt: skip
             if "right_step" in config.kinds:
                 found += await right_steps(
-                    self.filed, config.failure_modes, self._ledger("steps of successes, against mistakes"),
+                    spoken, config.failure_modes, self._ledger("steps of successes, against mistakes"),
                     environment_of=lookup.environment_of, rules_of=lookup.rules_of, seed=config.seed,
                 )  # fmt: skip
             if "counterfactual" in config.kinds:
@@ -84,7 +86,9 @@ class PairWork:
         return found
 
     async def _counterfactual(self, ledger: Ledger) -> list[Pair]:
-        rounds = sample_rounds(self.filed, self.config.counterfactual.rounds, self.config.seed)
+        rounds = sample_rounds(
+            list(map(_conversation, self.filed)), self.config.counterfactual.rounds, self.config.seed
+        )
         by_environment: dict[type[Environment] | None, list[Round]] = {}
         for one in rounds:
             by_environment.setdefault(self.lookup.environment_of(one.item), []).append(one)
@@ -120,3 +124,11 @@ class PairWork:
     def _ledger(self, item: str) -> Ledger:
         self.ledgers.append(Ledger(item))
         return self.ledgers[-1]
+
+
+def _conversation(item: SourcedTrajectory) -> SourcedTrajectory:
+    """The episode without its branches: two replies in one round must answer the same messages."""
+    turns = [turn for turn in item.trajectory.turns if turn.prompt is None]
+    if len(turns) == len(item.trajectory.turns):
+        return item
+    return replace(item, trajectory=item.trajectory.model_copy(update={"turns": turns}))

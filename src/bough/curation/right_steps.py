@@ -63,7 +63,8 @@ def _tempting(trajectory: Trajectory, rules: MistakeRules, count: int, seed: int
     """Turns of a success, each with a wrong reply and the mistake it would be."""
     turns, rng = trajectory.turns, Random(f"{seed} {trajectory.id}")  # noqa: S311  no secret
     last = len(turns) - 1
-    sound = [at for at, turn in enumerate(turns) if at == last or not rules.without_effect(turn)]
+    well_formed = [at for at, turn in enumerate(turns) if turn.error != "malformed"]
+    sound = [at for at in well_formed if at == last or not rules.without_effect(turns[at])]
     again = [at for at in sound if at and action_of(turns[at]) != action_of(turns[at - 1])]
     for at in _drawn(again, last, count, rng):
         yield at, turns[at - 1].reply, "loop"

@@ -46,7 +46,7 @@ class StateTree:
         counted, rules = set(), self.rules_of(item)
         for at, (state, turn) in enumerate(zip(states(item.trajectory, rules), item.trajectory.turns, strict=False)):
             crossing, action = self.crossings[state], action_of(turn)
-            if success and not rules.without_effect(turn):
+            if success and turn.error is None and not rules.without_effect(turn):
                 crossing.successes.append((item, at))
             # An attempt that returns to a state and repeats its action there is still one attempt.
             if (state, action) not in counted:

@@ -36,12 +36,27 @@ class Chat(Protocol):
         """Releases the episode."""
 
 
+class ModelChat(Chat, Protocol):
+    """A chat with a model: each answer may be sampled in its own way."""
+
+    async def answer(
+        self,
+        messages: list[Message],
+        tools: list[dict[str, Any]],
+        *,
+        sampling: SamplingConfig | None = None,
+        seed: int | None = None,
+    ) -> Answer:
+        """The reply; `sampling` and `seed` replace the engine's sampling parameters and the chat's seed."""
+
+
 class Engine(Protocol):
-    """Something that replies."""
+    """Something that replies. `sampling` are its sampling parameters."""
 
     name: str
+    sampling: SamplingConfig
 
-    def open(self, episode: str, *, seed: int) -> Chat:
+    def open(self, episode: str, *, seed: int) -> ModelChat:
         """A chat for one episode; `seed` fixes its replies where the engine can do that."""
 
     async def close(self) -> None:

@@ -59,30 +59,40 @@ class TemplateChat:
         self._ids: list[int] = []
         self._answers = 0
 
-    async def answer(self, messages: list[Message], tools: list[dict[str, Any]]) -> Answer:
+    async def answer(
+        self,
+        messages: list[Message],
+        tools: list[dict[str, Any]],
+        *,
+        sampling: SamplingConfig | None = None,
+        seed: int | None = None,
+    ) -> Answer:
+        sampling = sampling or self.engine.sampling
         template, tokens = self.engine.template, self.engine.tokens
         text = self._prompt.prompt(messages, tools)
         prompt = self._encode(text)
         drawn = await tokens.generate(
             self.episode,
             prompt,
-            sampling=self.engine.sampling,
-            seed=mix(self.seed, self._answers),
-            stop_ids=[template.end_of_turn_id],
+            sampling=sampling,
+            seed=mix(self.seed, self._answers) if seed is None else seed,
+            stop_ids=template.stop_ids,
         )
         self._answers += 1
         ids = drawn.completion_ids
         ended = bool(ids) and ids[-1] == template.end_of_turn_id
-        written = template.decode(ids[:-1] if ended else ids)
+        said = template.without_end(ids)
+        written = template.decode(said)
         # As the next prompt would show it: what the model wrote is text, whichever tokens it wrote it with.
         self._text = text + template.control.escape(written, reply=True) + (template.end_of_turn if ended else "")
-        self._ids = prompt + ids
+        # Where another token ended the reply, the next prompt has the template's in its place.
+        self._ids = prompt + (ids if ended else said)
         call = Call(
             prompt_ids=[],  # ours, and long: filled in below without being checked again
             completion_ids=ids,
             logprobs=drawn.logprobs,
             logprobs_temperature=drawn.logprobs_temperature,
-            temperature=self.engine.sampling.temperature,
+            temperature=sampling.temperature,
             text=written,
             finish=drawn.finish,
             policy=drawn.policy or tokens.policy,

@@ -80,11 +80,14 @@ class OpenAIEngine:
     async def close(self) -> None:
         await self.server.close()
 
-    async def complete(self, messages: list[Message], tools: list[dict[str, Any]], seed: int) -> Answer:
+    async def complete(
+        self, messages: list[Message], tools: list[dict[str, Any]], seed: int, sampling: SamplingConfig | None = None
+    ) -> Answer:
         """One chat completion, with what the server refuses left out."""
+        sampling = sampling or self.sampling
         path = "/chat/completions"
         while True:
-            body = self._body(messages, tools, seed)
+            body = self._body(messages, tools, seed, sampling)
             try:
                 response = await self.server.post(path, body)
             except RequestRefusedError as refusal:
@@ -96,11 +99,12 @@ class OpenAIEngine:
             answer = read_answer(response, template=self.template, where=f"{self.server.url}{path}")
             if answer.call is None:
                 return answer
-            return replace(answer, call=answer.call.model_copy(update={"temperature": self.sampling.temperature}))
+            return replace(answer, call=answer.call.model_copy(update={"temperature": sampling.temperature}))
 
-    def _body(self, messages: list[Message], tools: list[dict[str, Any]], seed: int) -> dict[str, Any]:
+    def _body(
+        self, messages: list[Message], tools: list[dict[str, Any]], seed: int, sampling: SamplingConfig
+    ) -> dict[str, Any]:
         written, offered = conversation(messages, tools, self.template)
-        sampling = self.sampling
         wishes: dict[str, Any] = {
             # Some servers keep seeds in 32 bits, and not all of them without a sign.
             "seed": seed % (1 << 31),
@@ -162,8 +166,16 @@ class OpenAIChat:
         self.engine, self.seed = engine, seed
         self._answers = 0
 
-    async def answer(self, messages: list[Message], tools: list[dict[str, Any]]) -> Answer:
-        answer = await self.engine.complete(messages, tools, mix(self.seed, self._answers))
+    async def answer(
+        self,
+        messages: list[Message],
+        tools: list[dict[str, Any]],
+        *,
+        sampling: SamplingConfig | None = None,
+        seed: int | None = None,
+    ) -> Answer:
+        drawn = mix(self.seed, self._answers) if seed is None else seed
+        answer = await self.engine.complete(messages, tools, drawn, sampling)
         self._answers += 1
         return answer
 

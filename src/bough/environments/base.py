@@ -123,8 +123,8 @@ class Environment(ABC):
         self.task = task
 
     @abstractmethod
-    def start(self) -> Observation | Awaitable[Observation]:
-        """The first observation. Called once, before any step."""
+    def start(self) -> Observation | str | Awaitable[Observation | str]:
+        """The first observation, or its text alone. Called once, before any step."""
 
     @abstractmethod
     def step(self, reply: Reply) -> Observation | Awaitable[Observation]:
@@ -132,6 +132,13 @@ class Environment(ABC):
 
         Must not raise because of what the reply says.
         """
+
+    def timed_out(self) -> Observation | None:
+        """How an episode ends in which a step does not return in time; None where that is the environment's failure.
+
+        Called from another thread while `step` may still be running.
+        """
+        return None
 
     def close(self) -> Awaitable[None] | None:
         """Releases what this episode holds. May be called at any time, and twice."""
@@ -197,6 +204,10 @@ class EnvironmentFailedError(BoughError):
 
     The episode is played again from the start, and the failure is counted.
     """
+
+
+class TooSlowError(EnvironmentFailedError):
+    """A call of the environment did not return in time."""
 
 
 def blame(what: str, error: BaseException) -> EnvironmentFailedError:

@@ -17,7 +17,14 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from bough import event_loop
-from bough.environments.base import Environment, EnvironmentFailedError, Observation, blame, check_reward
+from bough.environments.base import (
+    Environment,
+    EnvironmentFailedError,
+    Observation,
+    TooSlowError,
+    blame,
+    check_reward,
+)
 from bough.environments.observations import check_observation
 from bough.environments.threads import LoopThread, take_thread
 from bough.errors import BoughError
@@ -51,7 +58,12 @@ class Isolated:
 
     async def step(self, reply: Message | str) -> Observation:
         given = Reply.of(reply)
-        return await self._observe("step", lambda environment: environment.step(given))
+        try:
+            return await self._observe("step", lambda environment: environment.step(given))
+        except TooSlowError:
+            if (ended := self._made.timed_out()) is None:
+                raise
+            return check_observation("timed_out", ended)
 
     async def expert(self) -> str | None:
         async def expert() -> str | None:
@@ -114,10 +126,12 @@ class Isolated:
         self._environment.step_timeout_s = self.step_timeout_s
 
     async def _observe(
-        self, what: str, act: Callable[[Environment], Observation | Awaitable[Observation]]
+        self, what: str, act: Callable[[Environment], Observation | str | Awaitable[Observation | str]]
     ) -> Observation:
         async def observe() -> Observation:
             given = await _result(what, act(self._made))
+            if what == "start" and isinstance(given, str):
+                given = Observation.say(given)
             if what == "start" and isinstance(given, Observation) and not given.tools:
                 given = replace(given, tools=tuple(self._made.tools))
             observation = check_observation(what, given)
@@ -172,7 +186,7 @@ async def _bounded(
         async with event_loop.time_limit(timeout_s):
             return await attributed()
     except TimeoutError as error:  # ours: one of the environment's own is a EnvironmentFailedError by now
-        raise EnvironmentFailedError(f"{what} took longer than {timeout_s:g} s") from error
+        raise TooSlowError(f"{what} took longer than {timeout_s:g} s") from error
 
 
 async def _result(what: str, given: Any) -> Any:

@@ -3,6 +3,8 @@
 household                      an entry point of an installed package, in the group "bough.environments"
 my_package.worlds:Guess        a class of an importable module
 worlds/guess.py:Guess          a class of a file
+agent:my_agent.py:play         the tasks of a user's own agent function (`own_agent`)
+gymnasium:FrozenLake-v1        another library's environment, through an adapter (`bough.environments.adapters`)
 
 Bough's own environments are entry points like those of any other package.
 """
@@ -20,7 +22,10 @@ from typing import Any
 
 from bough import given
 from bough.config.code_names import is_code
+from bough.config.environment import AGENT_PREFIX
+from bough.environments.adapters.names import ADAPTERS, adapt
 from bough.environments.base import Environment
+from bough.environments.own_agent import own_agent
 from bough.errors import InputError, describe_failure, did_you_mean
 
 GROUP = "bough.environments"
@@ -31,13 +36,20 @@ def find(name: str) -> type[Environment]:
 
     A name read from a file goes to `find_listed`: this function runs the code that the name points to.
     """
-    return _environment(_load(name), name) if is_code(name) else find_listed(name)
+    if name.startswith(AGENT_PREFIX):
+        return _own_agent(name.removeprefix(AGENT_PREFIX))
+    if not is_code(name):
+        return find_listed(name)
+    adapted = adapt(name)
+    return _environment(_load(name) if adapted is None else adapted, name)
 
 
 def find_listed(name: str) -> type[Environment]:
     """The environment that an installed package registers under that name. Files may name only these."""
     if (handed_in := given.ENVIRONMENTS.get(name)) is not None:
         return _environment(handed_in, name)
+    if not is_code(name) and (adapted := adapt(name)) is not None:
+        return _environment(adapted, name)
     points = plugged_in()
     if not points:
         raise InputError(
@@ -49,7 +61,8 @@ def find_listed(name: str) -> type[Environment]:
     if name not in points:
         raise InputError(
             f"there is no environment {name!r}{did_you_mean(name, points)} "
-            "(your own: module:Class or path/to/file.py:Class)"
+            "(your own: module:Class or path/to/file.py:Class); "
+            f"of other libraries: {', '.join(one.form for one in ADAPTERS.values())}"
         )
     try:
         found = points[name].load()
@@ -57,6 +70,15 @@ def find_listed(name: str) -> type[Environment]:
         what = f"environment {name!r} cannot be loaded: {points[name].value}"
         raise InputError(describe_failure(what, error)) from error
     return _environment(found, name)
+
+
+def _own_agent(name: str) -> type[Environment]:
+    function = given.AGENTS.get(name)
+    if function is None:
+        if not is_code(name):
+            raise InputError(f"--agent {name}: name a function as module:function or path/to/file.py:function")
+        function = _load(name)
+    return own_agent(function, _record_name(name))
 
 
 def plugged_in() -> dict[str, EntryPoint]:

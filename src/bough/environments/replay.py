@@ -52,15 +52,17 @@ async def replay(make: Callable[[Task], P], trajectory: Trajectory, turns: int |
 async def rounds(make: Callable[[Task], P], trajectory: Trajectory) -> AsyncGenerator[tuple[int, P], None]:
     """The environment before each turn of `trajectory`, with the turn's number from 0: one replay for all of them.
 
-    The caller must not step it. Raises ReplayError at the first message that differs; close the
-    iterator (`contextlib.aclosing`) to close the environment.
+    Turns with a prompt of their own are left out: the environment never saw them. The caller must
+    not step it. Raises ReplayError at the first message that differs; close the iterator
+    (`contextlib.aclosing`) to close the environment.
     """
     environment = make(trajectory.task)
     try:
         _agree(trajectory, "the start", trajectory.start, await environment.start())
-        for at, turn in enumerate(trajectory.turns):
+        acted = [(at, turn) for at, turn in enumerate(trajectory.turns) if turn.prompt is None]
+        for at, turn in acted:
             yield at, environment
-            if at + 1 == len(trajectory.turns):
+            if at == acted[-1][0]:
                 break
             observation = await environment.step(Reply.of(turn.reply))
             _agree(trajectory, f"turn {at + 1}", turn.observation, observation)

@@ -38,8 +38,9 @@ class MistakeRules:
         """Settings of the rules, given with `--rule-options`."""
 
     def without_effect(self, turn: Turn) -> bool:
-        """Whether the turn left the environment as it was."""
-        return turn.error is not None
+        """Whether the turn left the environment as it was. A malformed call may have been carried out all the same."""
+        carried_out = turn.error == "malformed" and any(message.role == "tool" for message in turn.observation)
+        return turn.error is not None and not carried_out
 
     def claims_success(self, turn: Turn) -> bool:  # noqa: ARG002
         """Whether the turn says that the task is done."""

@@ -2,7 +2,8 @@
 
 Agents write odd but valid arguments, and tools raise on them: `int("five")`, a missing key,
 a division by 0. That is the agent's failure: it reads the error, and the episode continues.
-A network or a disk that fails is not; the episode is lost and played again. A MemoryError is
+A network or a disk that fails is not; the episode is lost and played again. A time-out may
+have any cause: the agent reads it and continues, and the action counts as valid. A MemoryError is
 the agent's: `" " * n` raises it for a large n, and the agent must gain nothing by that.
 
 The same exception may be a bug of the author, which must not be hidden: it is logged with
@@ -45,12 +46,18 @@ class Raised:
 class ToolError(Exception):
     """Raised in a tool: the call cannot be carried out. The agent reads the message; the action counts as invalid."""
 
-    word = "invalid_action"
+    word: str | None = "invalid_action"
 
     @property
     def facts(self) -> list[Raised]:
         """What the author should know; nothing where the tool meant to refuse the call."""
         return []
+
+
+class ToolTimeoutError(ToolError):
+    """A tool took too long. Whose failure that is cannot be known, so it is not counted as the agent's."""
+
+    word = None
 
 
 class ToolRaisedError(ToolError):
@@ -83,12 +90,14 @@ def raised_in(info: Any) -> list[Raised]:
 
 @contextmanager
 def attributed(what: str) -> Iterator[None]:
-    """Turns what the agent's arguments make `what` raise into a ToolRaisedError."""
+    """Turns what the agent's arguments make `what` raise into a ToolRaisedError, a time-out into a ToolTimeoutError."""
     try:
         yield
     except (ToolError, BoughError):
         raise
     except (Exception, SystemExit) as error:  # argparse and programs that a tool runs exit
+        if any(isinstance(one, TimeoutError) for one in _chain(error)):
+            raise ToolTimeoutError(f"{what} raised {exception_line(error, MAX_MESSAGE)}") from error
         if isinstance(error, AbandonedError) or is_infrastructure(error):
             raise
         raised = ToolRaisedError(what, error)
@@ -101,7 +110,12 @@ class AbandonedError(SystemExit):
 
 
 def is_infrastructure(error: BaseException) -> bool:
-    """Whether an exception, or one that it was raised from, says nothing about the agent.
+    """Whether an exception, or one that it was raised from, says nothing about the agent."""
+    return any(isinstance(one, INFRASTRUCTURE) and not _names_a_path(one) for one in _chain(error))
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    """An exception, those that it was raised from, and those that they are groups of.
 
     HTTP clients wrap the system's errors in their own.
     """
@@ -109,12 +123,11 @@ def is_infrastructure(error: BaseException) -> bool:
     current: BaseException | None = error
     while current is not None and id(current) not in seen:
         seen.add(id(current))
-        if isinstance(current, BaseExceptionGroup) and any(map(is_infrastructure, current.exceptions)):
-            return True
-        if isinstance(current, INFRASTRUCTURE) and not _names_a_path(current):
-            return True
+        yield current
+        if isinstance(current, BaseExceptionGroup):
+            for one in current.exceptions:
+                yield from _chain(one)
         current = current.__cause__ or (None if current.__suppress_context__ else current.__context__)
-    return False
 
 
 def _names_a_path(error: BaseException) -> bool:

@@ -42,7 +42,10 @@ class ToolSchema:
         where = f"tool {owner.__name__}.{name}"
         text = inspect.getdoc(method)
         if not text:
-            raise TypeError(f"{where} needs a docstring: it tells the agent what the tool does")
+            raise TypeError(
+                f"{where} needs a docstring, which tells the agent what the tool does; "
+                "if it is not a tool, begin its name with an underscore"
+            )
         description, arguments = _split(text)
         described = {found: " ".join(words.split()) for found, words in DESCRIBED.findall(arguments)}
         try:

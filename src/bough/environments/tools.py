@@ -1,49 +1,47 @@
-"""Environments whose actions are tool calls: each method marked with `@tool` is a tool.
+"""Tools from plain methods: each public method of a `ToolEnvironment` is a tool.
 
     class Shop(ToolEnvironment):
-        def start(self) -> Observation:
-            return Observation.begin("You work in a shop.", "Sell one apple.")
+        def start(self) -> str:
+            self.sold = 0
+            return "Sell three apples."
 
-        @tool
         def sell(self, item: str, count: int = 1) -> str:
             \"\"\"Sells an item.
 
             Args:
                 item: What to sell.
             \"\"\"
-            self.end(success=item == "apple")
+            self.sold += count if item == "apple" else 0
             return f"Sold {count} {item}."
 
-The agent gets a JSON schema of every tool, made from its signature and docstring. Bough
-reads the calls of a reply, checks the arguments, runs the methods in order and returns their
-results as tool messages. A tool that raises: `bough.environments.tool_failures`.
+        def success(self) -> bool:
+            return self.sold == 3
+
+A method whose name begins with an underscore is not a tool, nor is one of `Environment`'s own.
+If any method is marked with `@tool`, only marked ones are tools. The agent gets a JSON schema
+of each, made from its signature and docstring. Methods may be plain functions or `async def`;
+one that waits for something should be `async def`, so that it can be stopped in time.
 """
 
 from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Awaitable, Callable
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ClassVar, TypeVar
 
 from pydantic import ValidationError
-from pydantic_core import to_json
 
-from bough.environments.base import Environment, Observation
-from bough.environments.observations import MAX_TEXT
-from bough.environments.tool_failures import RAISED, Raised, ToolError, attributed
+from bough.environments.tool_calls import MisuseError, ToolCallEnvironment
 from bough.environments.tool_schema import ToolSchema
 from bough.errors import InputError, short_path
 from bough.speech import functions, hermes
-from bough.speech.base import MalformedError
-from bough.speech.reply import Reply
-from bough.types import Message, ToolCall
+from bough.types import ToolCall
 
 F = TypeVar("F", bound=Callable[..., Any])
 MARK = "_bough_tool"
-# Of a name that is not a tool's: the agent may have written anything.
-MAX_NAME = 80
+# Methods for authors to call. One of the same name would be meant as a tool, and hide them.
+FIXED = ("call", "end")
 
 
 def tool(method: F) -> F:
@@ -52,86 +50,35 @@ def tool(method: F) -> F:
     return method
 
 
-class MisuseError(ToolError):
-    """An unknown tool, or arguments that do not fit its schema."""
-
-    word = "tool_misuse"
-
-
-class ToolEnvironment(Environment):
-    """An environment that is written as `start` and methods marked with `@tool`.
+class ToolEnvironment(ToolCallEnvironment):
+    """An environment that is written as `start` and methods, which are its tools.
 
     A reply without a tool call goes to `answer`.
     """
 
     schemas: ClassVar[dict[str, ToolSchema]] = {}
-    _end: Observation | None = None
 
     def __init_subclass__(cls, **more: Any) -> None:
         super().__init_subclass__(**more)
         names = dict.fromkeys(name for base in reversed(cls.__mro__) for name in vars(base))
         marked = [name for name in names if getattr(getattr(cls, name, None), MARK, False)]
-        if taken := [name for name in marked if hasattr(ToolEnvironment, name)]:
+        hidden = [name for name in FIXED if getattr(cls, name) is not getattr(ToolEnvironment, name)]
+        if taken := hidden + [name for name in marked if hasattr(ToolEnvironment, name)]:
             raise TypeError(f"tool {cls.__name__}.{taken[0]}: every environment has {taken[0]}; choose another name")
-        cls.schemas = {name: ToolSchema.of(cls, name) for name in marked}
+        cls.schemas = {name: ToolSchema.of(cls, name) for name in marked or _public(cls)}
         cls.tools = tuple(schema.to_json() for schema in cls.schemas.values())
 
-    def end(self, *, success: bool | None = None, reward: float | None = None, **more: Any) -> None:
-        """Ends the episode with this turn; `more` are further fields of its observation. Call it inside a tool."""
-        self._end = Observation.end(success=success, reward=reward, **more)
+    @property
+    def tool_names(self) -> Sequence[str]:
+        return list(self.schemas)
 
-    def answer(self, text: str) -> Observation | Awaitable[Observation]:  # noqa: ARG002
-        """The result of a reply without a tool call: by default it is invalid. Override it to accept an answer."""
-        return Observation.say(f"{hermes.PROMPT}\nThe tools are {', '.join(self.schemas)}.", error="malformed")
-
-    async def step(self, reply: str) -> Observation:
-        try:
-            said = Reply.of(reply).parsed
-        except MalformedError as error:
-            return Observation.say(str(error), error="malformed")
-        if not said.calls:
-            return await self._answer(said.action)
-        messages: list[Message] = []
-        wrong: str | None = None
-        raised: list[Raised] = []
-        # Limited for all calls together, so that no agent makes its observation too long to be kept.
-        room = MAX_TEXT // 2
-        for call in said.calls:
-            try:
-                content = await self._use(call, room)
-            except ToolError as error:
-                content, wrong = f"Error: {error}", error.word
-                raised += error.facts
-            room -= len(content)
-            messages.append(Message(role="tool", content=content, name=call.name[:MAX_NAME]))
-            if self._end is not None:
-                break
-        ended = self._end or Observation()
-        info = {**ended.info, RAISED: raised} if raised else ended.info
-        return replace(ended, messages=tuple(messages), action=said.action, error=wrong, info=info)
-
-    async def _answer(self, text: str) -> Observation:
-        try:
-            with attributed("answer"):
-                given = self.answer(text)
-                return await given if isinstance(given, Awaitable) else given
-        except ToolError as error:
-            return Observation.say(f"Error: {error}", error=error.word, info={RAISED: error.facts})
-
-    async def _use(self, call: ToolCall, room: int) -> str:
-        """The result of one call as text of at most `room` characters. Raises ToolError for an invalid call."""
-        schema = self.schemas.get(call.name)
-        if schema is None:
-            raise MisuseError(f"there is no tool {call.name!r:.80}; the tools are {', '.join(self.schemas)}.")
+    def _use(self, call: ToolCall) -> Any:
+        schema = self.schemas[call.name]
         try:
             arguments = schema.read(call.arguments)
         except ValidationError as error:
             raise MisuseError(schema.explain(error)) from None
-        with attributed(call.name):
-            result = getattr(self, call.name)(**arguments)
-            if inspect.isawaitable(result):
-                result = await result
-            return _text(result, room)
+        return getattr(self, call.name)(**arguments)
 
     def call(self, name: str, thought: str = "", /, **arguments: Any) -> str:
         """The reply that calls a tool, for experts: `return self.call("sell", item="apple")`.
@@ -154,14 +101,14 @@ class ToolEnvironment(Environment):
         return self.call(call.name, thought, **self.schemas[call.name].named(call.arguments))
 
 
-def _text(result: Any, room: int) -> str:
-    """What a tool returned, as the agent reads it. Raises ValueError or TypeError for what cannot be shown."""
-    if result is None:
-        return "Done."
-    if inspect.isasyncgen(result):
-        raise TypeError("the tool returned an async generator; it must return its result")
-    text = result if isinstance(result, str) else to_json(result, fallback=str).decode()
-    if len(text) > room:
-        raise ValueError(f"its result has {len(text):,} characters; at most {room:,} can be shown")
-    # Half a surrogate pair cannot be written to any file.
-    return text.encode(errors="replace").decode()
+def _public(cls: type[ToolEnvironment]) -> Iterator[str]:
+    """The methods that are tools without a mark: public ones that the author wrote, in the order of the file."""
+    seen = set[str]()
+    for base in reversed(cls.__mro__):
+        if not issubclass(base, ToolEnvironment) or base is ToolEnvironment:
+            continue
+        for name, value in vars(base).items():
+            own = inspect.isfunction(value) and not name.startswith("_") and not hasattr(ToolEnvironment, name)
+            if own and name not in seen and inspect.isfunction(getattr(cls, name)):
+                seen.add(name)
+                yield name

@@ -133,6 +133,13 @@ class Method(Protocol[E]):
         ...
 
 
+@runtime_checkable
+class Coupled(Protocol):
+    """A method whose parts' losses depend on each other: its loss is asked for once a step, with all parts."""
+
+    couples_parts: bool
+
+
 def share(total: Tensor, denominator: float) -> Tensor:
     """`total` / `denominator`, where `denominator` is the whole optimizer step's, never the micro-batch's."""
     assert 0 < denominator < math.inf, f"the denominator is {denominator}; it counts what the whole step trains"

@@ -118,7 +118,7 @@ class GRPOConfig(TrainingConfig):
     def _a_file_or_an_environment(self) -> Self:
         task_file, held_out = self.environment.task_file, self.held_out
         if (self.data.train_file is None) == (self.environment.name is None):
-            raise ValueError("groups come from train_file or from an environment: give one of them")
+            raise ValueError("groups come from train_file, an environment or an agent: give one of them")
         if self.environment.name is not None and self.optimizer.max_steps is None:
             raise ValueError("max_steps is required with environment: there is always another batch to play")
         if held_out.every and task_file is not None and held_out.task_file is None:

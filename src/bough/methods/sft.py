@@ -16,6 +16,7 @@ from pydantic import Field
 from bough.config.training import TrainingConfig
 from bough.errors import RowError
 from bough.formats.base import Sample
+from bough.formats.kto import LABEL
 from bough.methods.base import Data, Example, Examples, Loss, float_vectors, share
 from bough.methods.examples import CallSource, examples_from, head_of
 from bough.metrics import Mean
@@ -83,6 +84,8 @@ class SFT:
         if not isinstance(sample, Trajectory):
             kind = type(sample).__name__.lower()
             raise RowError("wrong_kind", f"this is a {kind}; SFT learns from trajectories (see bough demos --help)")
+        if sample.rewards.get(LABEL) == 0:
+            raise RowError("undesirable", "this reply is labelled as bad; SFT would imitate it")
         calls = source.calls(sample.start, sample.turns, sample.tools, corrections=True)
         weights = [1.0] * len(sample.turns)
         if self.config.step_weighted_loss:

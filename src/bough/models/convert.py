@@ -8,9 +8,12 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+from bough.models import scikit_learn
+
 
 def convert(gguf: Path, folder: Path) -> None:
     """Save the model (float32 safetensors) and its tokenizer, chat template included, into `folder`."""
+    scikit_learn.import_later()
     import torch
     from tokenizers.pre_tokenizers import ByteLevel, Digits, Sequence
     from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bough.cache import build_once
+from bough.models import scikit_learn
 from bough.models.progress import no_bars
 
 if TYPE_CHECKING:
@@ -81,6 +82,7 @@ def build(folder: Path, family: str = "llama") -> None:
 
 
 def _tokenizer() -> PreTrainedTokenizerFast:
+    scikit_learn.import_later()
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import PreTrainedTokenizerFast
 
@@ -105,6 +107,7 @@ def _tokenizer() -> PreTrainedTokenizerFast:
 
 
 def _config(family: str, tokenizer: PreTrainedTokenizerFast) -> PretrainedConfig:
+    scikit_learn.import_later()
     import transformers
 
     name, settings = FAMILIES[family]
@@ -119,6 +122,7 @@ def _config(family: str, tokenizer: PreTrainedTokenizerFast) -> PretrainedConfig
 
 def _model(config: PretrainedConfig) -> PreTrainedModel:
     """The model of `config` with every matrix drawn again from one seed."""
+    scikit_learn.import_later()
     import torch
     from transformers import AutoModelForCausalLM
 

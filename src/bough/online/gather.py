@@ -153,7 +153,7 @@ class Gatherer:
         calls = [call for example in examples for call in example.calls]
         if self.player.cuts:
             values["calls_off_policy"] = len(calls)
-        return Gathered(groups, examples, values | self._ages.metrics(calls))
+        return Gathered(groups, examples, values | self.player.costs() | self._ages.metrics(calls))
 
     def _start(self) -> None:
         for number in self.pace.starts():

@@ -82,6 +82,11 @@ class Player:
             watch=self.meter.episodes,
         )
 
+    def costs(self) -> dict[str, int]:
+        """What judges have cost so far, as metrics."""
+        found = self.rubric.costs() if self.rubric else {}
+        return {f"{reward}/{name}": count for reward, costs in found.items() for name, count in costs.items()}
+
     def renew(self, step: int, version: int) -> None:
         """The weights have changed."""
         self.stream.version = version

@@ -45,6 +45,13 @@ class ModelAgent:
         await self.engine.close()
 
 
+def model_engine(agent: Any) -> Engine | None:
+    """The engine of an agent that is a model, or that stands in for one; None for other agents."""
+    while not isinstance(agent, ModelAgent) and hasattr(agent, "agent"):
+        agent = agent.agent
+    return agent.engine if isinstance(agent, ModelAgent) else None
+
+
 async def make_agent(config: AgentConfig, sampling: SamplingConfig) -> Agent:
     """The agent that the settings name."""
     if config.model == ExpertAgent.name:

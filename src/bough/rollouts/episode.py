@@ -27,9 +27,11 @@ from bough.config.rollouts import LimitsConfig
 from bough.engines.base import Answer, Chat, ContextFullError, EngineError
 from bough.environments.base import Environment, EnvironmentFailedError, Observation
 from bough.environments.isolated import Isolated
+from bough.environments.own_agent import OwnAgent
 from bough.environments.tool_failures import raised_in
 from bough.formats.base import row_error
 from bough.rollouts.agents import Agent
+from bough.rollouts.own_agent import play_own
 from bough.speech.hermes import reply_text
 from bough.types import Message, Task, Trajectory, Turn
 
@@ -124,6 +126,8 @@ async def play(
     Raises EnvironmentFailedError or EngineError if environment or engine failed: that says nothing
     about the agent, and the episode may be played again.
     """
+    if issubclass(environment_class, OwnAgent):
+        return await play_own(environment_class, task, agent, id=id, seed=seed, limits=limits), []
     episode = Episode(id, task)
     environment = Isolated(environment_class, task, step_timeout_s=limits.step_timeout_s)
     chat: Chat | None = None

@@ -69,6 +69,9 @@ def _task(task: Task) -> Text:
 def _turns(turns: list[Turn]) -> Iterator[Text]:
     for number, turn in enumerate(turns, 1):
         notes = [] if turn.trained else ["not trained"]
+        if turn.prompt is not None:
+            notes.append("a branch")
+            yield from map(_message, turn.prompt[-1:])
         if turn.reward is not None:
             notes.append(f"reward {turn.reward:g}")
         if turn.call is not None:

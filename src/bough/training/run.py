@@ -45,7 +45,7 @@ log = logging.getLogger(__name__)
 # Settings that do not change what is computed.
 UNIMPORTANT = {"resume", "overwrite", "output_dir", "logging_steps", "save_steps", "save_total_limit", "report_to"}
 # Settings that say what shape the trained weights have; a checkpoint of them has fixed it.
-SHAPE = {"use_lora", "lora_r", "lora_alpha", "lora_target_modules"}
+SHAPE = {"use_lora", "lora_r", "lora_alpha", "lora_target_modules", "lora_experts"}
 
 C = TypeVar("C", bound=TrainingConfig)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import mimetypes
-import socket
 from collections.abc import AsyncIterator
 from functools import cache
 from importlib.resources import files
@@ -17,7 +16,6 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
-from bough.errors import InputError
 from bough.viewer.answers import FolderAnswers
 from bough.viewer.bundle import bundle
 from bough.viewer.records import MissingError
@@ -83,22 +81,6 @@ def assets() -> dict[str, bytes]:
 def script() -> str:
     """All modules of the page as one: one request instead of one for each."""
     return bundle({name: text.decode() for name, text in assets().items() if name.endswith(".js")}, "main.js")
-
-
-def listen(host: str, port: int) -> socket.socket:
-    """A socket that listens; port 0 takes any that is free."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listening = socket.socket(family, socket.SOCK_STREAM)
-    try:
-        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listening.bind((host, port))
-        listening.listen(128)
-    except OSError as error:
-        listening.close()
-        raise InputError(
-            f"port {port} of {host} cannot be used: {error.strerror}; choose another with --port"
-        ) from None
-    return listening
 
 
 def make_server(app: Guard) -> uvicorn.Server:

@@ -195,7 +195,7 @@ def test_mistakes_of_the_user_are_named():
 
 
 def test_episodes_on_a_browser_that_dies_raise_world_errors_and_the_next_ones_work(run):
-    """Kills Chromium four times under eight episodes at once; every failure is the world's, none is lost."""
+    """Kills Chromium three times under eight episodes at once; every failure is the world's, none is lost."""
     failures, finished = [], []
 
     async def until_done(seed):
@@ -216,9 +216,9 @@ def test_episodes_on_a_browser_that_dies_raise_world_errors_and_the_next_ones_wo
             return
 
     async def assassin():
-        for _ in range(4):
+        for _ in range(3):
             goal = len(finished) + 4
-            while len(finished) < goal and len(finished) < 24:
+            while len(finished) < goal and len(finished) < 16:
                 await asyncio.sleep(0.005)
             browser = Pool.here().browser
             if browser is not None and browser.alive:
@@ -232,17 +232,17 @@ def test_episodes_on_a_browser_that_dies_raise_world_errors_and_the_next_ones_wo
                 await until_done(seed)
 
         number = Pool.here().num_started
-        await asyncio.gather(assassin(), *(one(seed) for seed in range(24)))
+        await asyncio.gather(assassin(), *(one(seed) for seed in range(16)))
         return Pool.here().num_started - number
 
-    assert run(main()) >= 3
-    assert sorted(finished) == [(seed, True) for seed in range(24)]
+    assert run(main()) >= 2
+    assert sorted(finished) == [(seed, True) for seed in range(16)]
     assert len(failures) >= 3
 
 
 def test_a_collection_loses_no_episode_to_a_browser_that_is_killed(run):
-    """The same 24 episodes twice: undisturbed, and with Chromium killed three times under them."""
-    wanted = list(attempts(itertools.islice(Web.tasks(Options(pages=["login-user", "click-menu"])), 24), 1, 0))
+    """The same 14 episodes twice: undisturbed, and with Chromium killed twice under them."""
+    wanted = list(attempts(itertools.islice(Web.tasks(Options(pages=["login-user", "click-menu"])), 14), 1, 0))
 
     async def collected(kills):
         kept = {}
@@ -256,9 +256,9 @@ def test_a_collection_loses_no_episode_to_a_browser_that_is_killed(run):
         return tally, kept
 
     quiet, expected = run(collected(()))
-    tally, kept = run(collected((4, 10, 16)))
-    assert (quiet.successes, dict(quiet.faults)) == (24, {})
-    assert (tally.episodes, tally.successes, tally.lost) == (24, 24, {}) and 3 <= tally.faults["environment"] <= 18
+    tally, kept = run(collected((3, 8)))
+    assert (quiet.successes, dict(quiet.faults)) == (14, {})
+    assert (tally.episodes, tally.successes, tally.lost) == (14, 14, {}) and 2 <= tally.faults["environment"] <= 12
     again = [kept[name].info.get("retries", 0) for name in expected]
     assert sum(again) == tally.faults["environment"]
     for name, trajectory in expected.items():

@@ -14,14 +14,15 @@ from bough.worlds.web.pool import Pool
 async def shown(page_name, seed=0, *actions):
     """What a page shows after some actions."""
     pool = Pool.here()
-    page = await pool.take()
+    page, sound = await pool.take(), False
     try:
         view = await page.start(page_name, seed, "train")
         for action in actions:
             view = await page.act(bind(read_call(action)))
+        sound = True
         return view
     finally:
-        await pool.give_back(page, sound=False)
+        await pool.give_back(page, sound=sound)
 
 
 def test_elements_are_numbered_and_text_between_them_is_kept(run):

@@ -1,0 +1,161 @@
+"""Gymnasium's environments for language models: `gymnasium:FrozenLake-v1`.
+
+The agent reads the text that the environment renders (`ansi`), or its observation in words
+or numbers. It answers with the name of an action, or with free text where the actions are
+text. The rules come from the environment's docstring, and so do the names of the actions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, ClassVar
+
+import gymnasium
+from gymnasium.envs.registration import load_env_creator
+from gymnasium.spaces import Discrete, Space, Text, flatdim
+from pydantic import Field, JsonValue
+
+from bough.config.base import Config
+from bough.environments.adapters.gymnasium_words import GymDocument, legend_of, read_action, show
+from bough.environments.adapters.seeds import seeded_tasks
+from bough.environments.base import Environment, Observation
+from bough.errors import InputError, did_you_mean
+from bough.speech.functions import spoken
+from bough.speech.reply import Reply
+from bough.types import Task
+
+# Of an environment that sets no limit itself.
+MAX_TURNS = 100
+# A vector with more numbers than this is not something to read.
+MAX_NUMBERS = 32
+# Every step costs something here, and only the goal ends an episode.
+GOAL_ENDS = ("CliffWalkingEnv", "TaxiEnv")
+
+
+class GymnasiumEnvironment(Environment):
+    """An environment of Gymnasium with text or discrete actions."""
+
+    gym_id: ClassVar[str] = ""
+    renders_text: ClassVar[bool] = False
+
+    class Options(Config):
+        """Which tasks to make."""
+
+        arguments: dict[str, JsonValue] = Field(
+            {}, description="arguments of gymnasium.make, such as {is_slippery: false}"
+        )
+        instructions: str | None = Field(None, description="what the agent is told instead of the documented rules")
+
+    @classmethod
+    def tasks(cls, options: Any, *, split: str = "train", seed: int = 0) -> Iterator[Task]:
+        yield from seeded_tasks(split, seed, options.model_dump(exclude_defaults=True))
+
+    def __init__(self, task: Task) -> None:
+        super().__init__(task)
+        options = self.Options(**{name: task.data[name] for name in self.Options.model_fields if name in task.data})
+        mode = {"render_mode": "ansi"} if self.renders_text else {}
+        arguments: dict[str, Any] = {**mode, **options.arguments}
+        self.gym: gymnasium.Env[Any, Any] = gymnasium.make(self.gym_id, disable_env_checker=True, **arguments)
+        document = GymDocument.of(self.gym)
+        self.actions = self._action_names(document)
+        self.rendered = self.renders_text and not isinstance(self.gym.observation_space, Text)
+        if not self.rendered and _size(self.gym.observation_space) > MAX_NUMBERS:
+            raise InputError(f"{self.name}: the observations are {self.gym.observation_space}, which is not text")
+        self.returned = 0.0
+        self.rules = options.instructions or document.rules(legend_of(self.gym, rendered=self.rendered))
+
+    def start(self) -> Observation:
+        seen, _ = self.gym.reset(seed=self.task.seed)
+        return Observation.begin(f"{self.rules}\n\n{self._how()}".strip(), self._show(seen))
+
+    def step(self, reply: Reply) -> Observation:
+        action = self._read(spoken(reply).strip())
+        if action is None:
+            return Observation.say(self._how(), error="malformed")
+        seen, reward, terminated, truncated, info = self.gym.step(action)
+        said = self.actions[action - self._first] if self.actions else str(action)
+        self.returned += float(reward)
+        success = self._won(bool(terminated), float(reward), info) if terminated or truncated else None
+        return Observation.say(
+            self._show(seen),
+            reward=float(reward),
+            terminated=bool(terminated),
+            truncated=bool(truncated and not terminated),
+            success=success,
+            action=said,
+        )
+
+    def close(self) -> None:
+        self.gym.close()
+
+    def choices(self) -> Sequence[str]:
+        return self.actions
+
+    def _action_names(self, document: GymDocument) -> list[str]:
+        """The names of discrete actions; none where actions are text."""
+        space = self.gym.action_space
+        if isinstance(space, Text):
+            return []
+        if isinstance(space, Discrete):
+            return document.actions(range(int(space.start), int(space.start + space.n)))
+        raise InputError(f"{self.name}: the actions are {space}; an agent can only choose among names or write text")
+
+    @property
+    def _first(self) -> int:
+        return int(getattr(self.gym.action_space, "start", 0))
+
+    def _read(self, text: str) -> Any:
+        """The action that a reply names; None where it names none."""
+        if not self.actions:
+            return text if text and self.gym.action_space.contains(text) else None
+        index = read_action(text, self.actions)
+        return None if index is None else index + self._first
+
+    def _how(self) -> str:
+        if self.actions:
+            return f"Answer with one of these actions: {', '.join(self.actions)}."
+        space = self.gym.action_space
+        limit = f" of at most {space.max_length} characters" if isinstance(space, Text) else ""
+        return f"Answer with the text{limit} that you want to send."
+
+    def _show(self, seen: Any) -> str:
+        return show(self.gym, seen, rendered=self.rendered)
+
+    def _won(self, terminated: bool, reward: float, info: dict[str, Any]) -> bool:
+        """Gymnasium has no word for success: it is in the info, or it follows from the rewards."""
+        for name in ("is_success", "success"):
+            if name in info:
+                return bool(info[name])
+        if type(self.gym.unwrapped).__name__ in GOAL_ENDS:
+            return terminated
+        threshold = self.gym.spec.reward_threshold if self.gym.spec is not None else None
+        return terminated and reward > 0 if threshold is None else self.returned >= threshold
+
+
+def adapt(name: str) -> type[Environment]:
+    """The environment that Gymnasium has registered under this id."""
+    try:
+        spec = gymnasium.spec(name)
+    except ImportError as error:
+        raise InputError(f"environment 'gymnasium:{name}': {error}") from None
+    except gymnasium.error.Error:
+        nearest = did_you_mean(name, list(gymnasium.registry))
+        raise InputError(f"Gymnasium has no environment {name!r}{nearest}") from None
+    creator = load_env_creator(spec.entry_point) if isinstance(spec.entry_point, str) else spec.entry_point
+    more = {
+        "__module__": __name__,
+        "__doc__": f"{name} of Gymnasium.",
+        "gym_id": name,
+        "max_turns": spec.max_episode_steps or MAX_TURNS,
+        "renders_text": "ansi" in getattr(creator, "metadata", {}).get("render_modes", ()),
+    }
+    return type("GymnasiumEnvironment", (GymnasiumEnvironment,), more)
+
+
+def _size(space: Space[Any]) -> int:
+    """How many numbers or words an observation has. A Discrete counts as one, whatever its range."""
+    if isinstance(space, gymnasium.spaces.Dict):
+        return sum(map(_size, space.spaces.values()))
+    if isinstance(space, gymnasium.spaces.Tuple):
+        return sum(map(_size, space.spaces))
+    return 1 if isinstance(space, Discrete | Text) else flatdim(space)

@@ -1,0 +1,1 @@
+"""An OpenAI-compatible endpoint that records what its clients' models see and say, token for token."""

@@ -1,0 +1,257 @@
+"""One client's use of the endpoint: every call with its exact tokens, and which call it continues.
+
+Requests may come in any order and at the same time. A request continues the call whose
+conversation it repeats to the letter, and adds messages to it; it then uses that call's chat,
+if no other request does, so that what the engine computed is kept and the prompt has the very
+tokens that were sampled. Any other request (a sub-agent, a rewritten history, a second way on
+from the same point) starts a branch, with a chat of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter, OrderedDict
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from bough import event_loop
+from bough.config.sampling import SamplingConfig
+from bough.digest import derived_seed, json_digest
+from bough.engines.base import Answer, ContextFullError, EngineError, ModelChat
+from bough.serving.refusal import RefusedError
+from bough.serving.reply import extended, reply_key, shown_reply, without_stop
+from bough.serving.request import ChatRequest
+from bough.types import Call, Message
+
+# Chats that are kept for later requests: each may hold memory of the engine.
+MAX_IDLE_CHATS = 8
+# Requests of one session that are answered at the same time.
+MAX_IN_FLIGHT = 256
+
+
+@dataclass(frozen=True)
+class SessionConfig:
+    """How a session's requests are answered.
+
+    `open_chat` begins a chat by its number. With `fixed_sampling`, clients do not choose
+    how tokens are drawn; `max_calls` is how many requests are answered.
+    """
+
+    open_chat: Callable[[int], ModelChat]
+    sampling: SamplingConfig
+    seed: int = 0
+    fixed_sampling: bool = False
+    max_calls: int | None = None
+
+
+@dataclass(frozen=True)
+class RecordedCall:
+    """One reply. `messages` are those after the reply of `parent`, or all of them where there is no parent.
+
+    `conversation` is the digest of the messages and the reply as the client knows them, `shown`
+    that of its form of the reply.
+    """
+
+    number: int
+    parent: int | None
+    messages: list[Message]
+    tools: list[dict[str, Any]]
+    reply: Message
+    call: Call | None
+    num_prompt_tokens: int
+    num_completion_tokens: int
+    conversation: str
+    shown: str
+
+
+Keep = Callable[["Session", list[RecordedCall]], Awaitable[None]]
+
+
+@dataclass
+class Session:
+    """`failure` is the engine's last error, `refused` why the last request could not be answered by the model.
+
+    `keep` receives finished calls before their request is answered.
+    """
+
+    name: str
+    config: SessionConfig
+    keep: Keep | None = None
+    calls: list[RecordedCall] = field(default_factory=list)
+    closed: str | None = None
+    failure: EngineError | None = None
+    refused: str | None = None
+    last_used: float = field(default_factory=time.monotonic)
+    _by_conversation: dict[str, int] = field(default_factory=dict)
+    _written: dict[str, Message] = field(default_factory=dict)
+    _idle: OrderedDict[int, ModelChat] = field(default_factory=OrderedDict)
+    _tasks: set[asyncio.Task[Any]] = field(default_factory=set)
+    _num_chats: int = 0
+    _asked: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def in_flight(self) -> int:
+        return len(self._tasks)
+
+    async def answer(self, request: ChatRequest) -> list[tuple[Answer, Message]]:
+        """The replies to a request, each as the engine gave it and as the client sees it. They are recorded."""
+        self._admit(request)
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks.add(task)
+        try:
+            return await self._answered(request)
+        except ContextFullError:
+            self.refused = "context_full"
+            raise
+        except EngineError as error:
+            self.failure = error
+            raise
+        except asyncio.CancelledError:
+            if self.closed is not None and not task.uncancel():
+                raise RefusedError(409, self._closed_words(), code="session_closed") from None
+            raise
+        finally:
+            self._tasks.discard(task)
+            self.last_used = time.monotonic()
+
+    def add(self, call: RecordedCall) -> None:
+        """Takes a call up, now or from the journal of an earlier process."""
+        assert call.number == len(self.calls)
+        self.calls.append(call)
+        self._by_conversation[call.conversation] = call.number
+        self._written[call.shown] = call.reply
+
+    def close(self, why: str) -> None:
+        """Ends the session: requests in flight are cancelled, later ones refused."""
+        self.closed = why
+        for task in self._tasks - {event_loop.current_task()}:
+            task.cancel()
+        for chat in self._idle.values():
+            chat.close()
+        self._idle.clear()
+
+    def _admit(self, request: ChatRequest) -> None:
+        if self.closed is not None:
+            raise RefusedError(409, self._closed_words(), code="session_closed")
+        if self.in_flight >= MAX_IN_FLIGHT:
+            raise RefusedError(
+                429, f"session {self.name} has {self.in_flight} requests in flight; wait for some of them", code="busy"
+            )
+        limit = self.config.max_calls
+        if limit is not None and len(self.calls) + self.in_flight + request.num_choices > limit:
+            self.refused = "max_turns"
+            raise RefusedError(400, f"session {self.name} may have at most {limit} replies", code="max_turns")
+
+    async def _answered(self, request: ChatRequest) -> list[tuple[Answer, Message]]:
+        place = self._place(request)
+        self._asked[place.prompt] += 1
+        asked = self._asked[place.prompt] - 1
+        sampling = request.sampled(self.config.sampling, fixed=self.config.fixed_sampling)
+        chats = [self._chat(place.parent if number == 0 else None) for number in range(request.num_choices)]
+        try:
+            answers = await _all(
+                [
+                    chat.answer(
+                        place.messages, request.tools, sampling=sampling, seed=self._seed(request, place, asked, number)
+                    )
+                    for number, chat in enumerate(chats)
+                ]
+            )
+            found = self._recorded(request, place, answers, sampling)
+            if self.keep is not None:
+                await self.keep(self, [call for call, _ in found])
+        except BaseException:
+            for chat in chats:
+                chat.close()
+            raise
+        for (call, _), chat in zip(found, chats, strict=True):
+            self._set_idle(call.number, chat)
+        return [(answer, shown) for answer, (_, shown) in zip(answers, found, strict=True)]
+
+    def _recorded(
+        self, request: ChatRequest, place: _Place, answers: list[Answer], sampling: SamplingConfig
+    ) -> list[tuple[RecordedCall, Message]]:
+        found = []
+        stop = [] if request.keeps_stop else sampling.stop
+        for answer in answers:
+            number = len(self.calls)
+            # What is cut off is not part of the conversation that the client continues.
+            reply = without_stop(answer.message, stop)
+            shown = shown_reply(reply, name=f"{self.name[:40]}_{number}") if request.tools else reply
+            call = RecordedCall(
+                number=number,
+                parent=place.parent,
+                messages=place.messages if place.parent is None else place.messages[place.known :],
+                tools=request.tools,
+                reply=reply,
+                call=answer.call,
+                num_prompt_tokens=answer.num_prompt_tokens,
+                num_completion_tokens=answer.num_completion_tokens,
+                conversation=extended(place.prompt, shown),
+                shown=reply_key(shown),
+            )
+            self.add(call)
+            found.append((call, shown))
+        return found
+
+    def _place(self, request: ChatRequest) -> _Place:
+        """Where in the session's tree a request stands."""
+        digest = json_digest(request.tools, size=16)
+        messages, parent, known = list[Message](), None, 0
+        for number, message in enumerate(request.messages):
+            digest = extended(digest, message)
+            if message.role == "assistant":
+                parent, known = self._by_conversation.get(digest), number + 1
+                message = self._written.get(reply_key(message), message)
+            messages.append(message)
+        if known == len(messages):  # nothing was added to the conversation
+            parent = None
+        return _Place(messages, digest, parent, known)
+
+    def _seed(self, request: ChatRequest, place: _Place, asked: int, number: int) -> int:
+        """The same for the same request in the same session, whatever else is asked in between."""
+        if request.seed is not None:
+            return request.seed + number
+        return derived_seed(self.config.seed, f"{place.prompt} {asked} {number}")
+
+    def _chat(self, parent: int | None) -> ModelChat:
+        if parent is not None and (idle := self._idle.pop(parent, None)) is not None:
+            return idle
+        self._num_chats += 1
+        return self.config.open_chat(self._num_chats - 1)
+
+    def _set_idle(self, number: int, chat: ModelChat) -> None:
+        if self.closed is not None:
+            chat.close()
+            return
+        self._idle[number] = chat
+        while len(self._idle) > MAX_IDLE_CHATS:
+            self._idle.popitem(last=False)[1].close()
+
+    def _closed_words(self) -> str:
+        return f"session {self.name} is closed ({self.closed}); use another session name"
+
+
+@dataclass(frozen=True)
+class _Place:
+    """A request's messages as the model wrote its part of them, their digest, the call they continue and its length."""
+
+    messages: list[Message]
+    prompt: str
+    parent: int | None
+    known: int
+
+
+async def _all(answers: list[Any]) -> list[Answer]:
+    """All answers; the first failure cancels the others."""
+    if len(answers) == 1:
+        return [await answers[0]]
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(answer) for answer in answers]
+    except BaseExceptionGroup as several:
+        raise several.exceptions[0] from None
+    return [task.result() for task in tasks]

@@ -1,0 +1,165 @@
+"""`bough.serve`, `bough.recorded` and agent functions, with a real model."""
+
+import asyncio
+import json
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import openai
+import pytest
+
+import bough
+from bough.methods.grpo import GRPOConfig
+from bough.train import grpo
+from bough.training.metrics_file import MetricsFile
+from tests.serving.fake import user
+
+PLAIN = openai.DefaultHttpxClient(verify=False)
+
+
+def tasks(split: str, seed: int) -> Any:
+    for number in range(20):
+        yield {"opening": f"{split} {seed} {number}"}
+
+
+def letters(task: bough.Task, client: openai.OpenAI) -> dict[str, Any]:
+    """Two turns; the reward is the share of the letter e."""
+    messages: list[Any] = [user(str(task.data["opening"]))]
+    found = 0.0
+    for _ in range(2):
+        message = client.chat.completions.create(model="any", messages=messages).choices[0].message
+        found += (message.content or "").count("e") / 2
+        messages += [message, user("More.")]
+    return {"reward": found, "success": found > 1}
+
+
+@pytest.fixture(scope="module")
+def model() -> bough.LoadedModel:
+    return bough.load("tiny")
+
+
+def post(url: str, content: Any) -> Any:
+    with urllib.request.urlopen(urllib.request.Request(url, json.dumps(content).encode())) as response:
+        return json.load(response)
+
+
+def test_what_a_server_records_is_exact_and_every_command_reads_it(model: bough.LoadedModel, tmp_path: Path):
+    with bough.serve(model, tmp_path / "recorded", max_new_tokens=6) as server:
+        for number in range(2):
+            url = server.session(f"s{number}")
+            ai = openai.OpenAI(base_url=url, api_key="none", http_client=PLAIN)
+            messages: list[Any] = [user("Hello")]
+            for _ in range(2):
+                answer = ai.chat.completions.create(model="any", messages=messages, temperature=0.5)
+                messages += [answer.choices[0].message, user("More.")]
+            post(f"{url.removesuffix('/v1')}/end", {"success": number == 0, "task": "greet"})
+    records = [record for record in bough.read(tmp_path / "recorded") if isinstance(record, bough.Trajectory)]
+    first, second = records[0].turns[0].call, records[0].turns[1].call
+    assert first is not None and second is not None
+    whole = first.prompt_ids + first.completion_ids
+    assert second.prompt_ids[: len(whole)] == whole, "the next prompt continues with the very tokens of the reply"
+    assert first.temperature == 0.5 and len(first.logprobs or []) == len(first.completion_ids) == 6
+    assert list(bough.validate(tmp_path / "recorded")) == []
+    assert len(bough.groups(records)) == 1 and len(bough.pairs(records)) >= 1
+    assert len(model.calls(records[0])[0]) == 2
+
+
+def test_branches_are_trained_on_their_own_tokens_and_can_be_built_again(model: bough.LoadedModel, tmp_path: Path):
+    async def agent(client: Any) -> float:
+        for question in ("one", "two", "one"):
+            await client.chat.completions.create(model="any", messages=[user(question)])
+        return 1.0
+
+    async def play() -> bough.Trajectory:
+        async with bough.recorded(agent, model, max_new_tokens=4) as trajectory:
+            return trajectory
+
+    trajectory = asyncio.run(play())
+    [calls] = model.calls(trajectory)
+    assert calls == [turn.call for turn in trajectory.turns]
+    without = trajectory.model_copy(update={"turns": [t.model_copy(update={"call": None}) for t in trajectory.turns]})
+    [built] = model.calls(without)
+    assert [call.prompt_ids for call in built] == [call.prompt_ids for call in calls]
+
+
+def test_a_server_in_front_of_a_server_records_the_same_tokens(model: bough.LoadedModel, tmp_path: Path):
+    with (
+        bough.serve(model, tmp_path / "inner", max_new_tokens=5) as inner,
+        bough.serve("tiny", tmp_path / "outer", engine="openai", base_url=inner.base_url) as outer,
+    ):
+        ai = openai.OpenAI(base_url=outer.base_url, api_key="none", http_client=PLAIN)
+        ai.chat.completions.create(model="any", messages=[user("Hello")], seed=7, max_tokens=4)  # type: ignore[list-item]
+    [inside], [outside] = (list(bough.read(tmp_path / name)) for name in ("inner", "outer"))
+    assert isinstance(inside, bough.Trajectory) and isinstance(outside, bough.Trajectory)
+    one, other = inside.turns[0].call, outside.turns[0].call
+    assert one is not None and other is not None
+    assert (one.prompt_ids, one.completion_ids) == (other.prompt_ids, other.completion_ids)
+    assert one.logprobs == pytest.approx(other.logprobs) and len(one.completion_ids) == 4
+
+
+def test_a_seed_repeats_a_reply(model: bough.LoadedModel, tmp_path: Path):
+    with bough.serve(model, tmp_path, max_new_tokens=5) as server:
+        ai = openai.OpenAI(base_url=server.base_url, api_key="none", http_client=PLAIN)
+        replies = [
+            ai.chat.completions.create(model="any", messages=[user("Hi")], seed=seed).choices[0].message.content  # type: ignore[list-item]
+            for seed in (1, 1, 2)
+        ]
+    assert replies[0] == replies[1] != replies[2]
+
+
+def test_a_folder_of_another_model_is_refused(model: bough.LoadedModel, tmp_path: Path):
+    bough.serve(model, tmp_path).close()
+    with pytest.raises(bough.InputError, match="recorded with different settings"):
+        bough.serve("smollm2", tmp_path)
+
+
+def test_an_agent_is_collected_and_evaluated(model: bough.LoadedModel):
+    settings: dict[str, Any] = {"max_new_tokens": 4, "tasks": 2}
+    played = bough.collect(model, agent=letters, attempts=2, **settings)
+    assert len(played) == 4 and all(len(one.turns) == 2 for one in played)
+    again = bough.collect(model, agent=letters, attempts=2, concurrency=1, **settings)
+    assert [one.messages for one in again] == [one.messages for one in played], "the same whatever is in flight"
+    report = bough.evaluate(model, agent=letters, temperature=1.0, **settings)
+    assert isinstance(report, bough.Evaluation) and report.results.environment == "agent:letters"
+
+
+def test_an_environment_and_an_agent_are_one_too_many(model: bough.LoadedModel):
+    with pytest.raises(bough.InputError, match="give either environment or agent"):
+        bough.collect(model, "web", agent=letters)
+
+
+def test_an_agents_run_that_was_cut_short_ends_in_the_same_bits(tmp_path: Path):
+    """Episodes, batches and ledgers of agents are on disk like those of any environment."""
+
+    def config(folder: str, **more: Any) -> GRPOConfig:
+        values: dict[str, Any] = {
+            "model": "tiny", "agent": "tests.api.test_serve:letters", "output_dir": tmp_path / folder, "max_steps": 2,
+            "batch_size": 1, "group_size": 3, "max_new_tokens": 4, "learning_rate": 1e-2, "lr_scheduler": "constant",
+            "warmup_ratio": 0.0, "save_steps": 1, "logging_steps": 1, "watch": False,
+        }  # fmt: skip
+        return GRPOConfig(**{**values, **more})
+
+    whole = grpo(config("whole"))
+    grpo(config("cut", max_steps=1))
+    resumed = grpo(config("cut", resume=True))
+    assert resumed.ledgers == whole.ledgers
+    lines = [list(MetricsFile.read(tmp_path / name / "metrics.jsonl"))[-1] for name in ("whole", "cut")]
+    assert lines[0]["loss"] == lines[1]["loss"] and lines[0]["reward"] == lines[1]["reward"]
+    assert lines[0]["turns"] == 2
+
+
+def test_pairs_of_rounds_leave_branches_out():
+    def turn(reply: str, prompt: str | None = None) -> bough.Turn:
+        aside = None if prompt is None else [bough.Message(role="user", content=prompt)]
+        return bough.Turn(reply=bough.Message(role="assistant", content=reply), prompt=aside)
+
+    def episode(name: str, reply: str, success: bool) -> bough.Trajectory:
+        turns = [turn(f"a note of {name}", prompt=f"summarise {name}"), turn(reply)]
+        start = [bough.Message(role="user", content="Go.")]
+        return bough.Trajectory(id=name, task=bough.Task(id="t"), start=start, turns=turns, success=success)
+
+    played = [episode("won", "left", True), episode("lost", "right", False)]
+    [pair] = bough.pairs(played, kinds=["parting"])
+    assert (pair.chosen[0].reply.content, pair.rejected[0].reply.content) == ("left", "right")
+    assert [message.content for message in pair.start] == ["Go."]

@@ -1,0 +1,183 @@
+"""A kill loses no finished call."""
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from bough.errors import BoughError, InputError
+from bough.serving.recorder import Recorder
+from bough.serving.refusal import RefusedError
+from bough.serving.store import CALLS, TRAJECTORIES, Store, read_call, write_call
+from bough.serving.trajectory import SessionOutcome
+from bough.trajectories.reader import read
+from bough.types import Trajectory
+from tests.blocks import ROOT
+from tests.serving.fake import FakeEngine, make_recorder
+from tests.serving.test_session import ask
+from tests.serving.test_trajectory import played
+
+KILLED = """
+import asyncio, sys
+from pathlib import Path
+from bough.serving.store import Store
+from tests.serving.fake import FakeEngine, make_recorder
+from tests.serving.test_session import ask
+
+async def main():
+    recorder = make_recorder(FakeEngine(), Store(Path(sys.argv[1])))
+    [(_, first)] = await recorder.answer("open", ask("one"))
+    await recorder.answer("open", ask("one", first.content, "two"))
+    print("answered", flush=True)
+    await asyncio.sleep(60)
+
+asyncio.run(main())
+"""
+
+
+def recorded(folder: Path) -> list[Trajectory]:
+    return [record for record in read(folder / TRAJECTORIES) if isinstance(record, Trajectory)]
+
+
+def lines(folder: Path) -> list[dict[str, object]]:
+    return [json.loads(line) for line in (folder / CALLS).read_text().splitlines()]
+
+
+def test_a_killed_server_resumes_its_open_sessions(tmp_path: Path):
+    environment = {**os.environ, "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}"}
+    server = subprocess.Popen(
+        [sys.executable, "-c", KILLED, str(tmp_path)], stdout=subprocess.PIPE, text=True, env=environment
+    )
+    assert server.stdout is not None and server.stdout.readline() == "answered\n"
+    server.send_signal(signal.SIGKILL)
+    server.wait()
+    server.stdout.close()
+    with (tmp_path / CALLS).open("a") as journal:
+        journal.write('{"session": "open", "numb')  # what was being written when it was killed
+
+    async def resume() -> None:
+        recorder = make_recorder(engine := FakeEngine(), Store(tmp_path))
+        assert recorder.open_sessions == 1
+        await recorder.answer("open", ask("one", "reply 1", "two", "reply 2", "three"))
+        assert [message.content for message in engine.asked[0]["messages"]][-1] == "three"
+        await recorder.end("open", SessionOutcome(success=True))
+        await recorder.close()
+
+    asyncio.run(resume())
+    [trajectory] = recorded(tmp_path)
+    assert [m.content for m in trajectory.messages] == ["one", "reply 1", "two", "reply 2", "three", "reply 1"]
+    call = trajectory.turns[1].call
+    assert call is not None and bytes(call.prompt_ids).decode() == "user:one\nassistant:reply 1\nuser:two\n"
+    assert lines(tmp_path) == [], "nothing is open any more"
+
+
+def test_a_session_that_ended_just_before_a_kill_is_not_opened_again(tmp_path: Path):
+    async def play() -> None:
+        recorder = make_recorder(FakeEngine(), store := Store(tmp_path))
+        await recorder.answer("done", ask("one"))
+        kept = (tmp_path / CALLS).read_bytes()
+        await recorder.end("done", SessionOutcome())
+        await recorder.close()
+        (tmp_path / CALLS).write_bytes(kept)
+        del store
+        again = make_recorder(FakeEngine(), Store(tmp_path))
+        assert again.open_sessions == 0
+        with pytest.raises(RefusedError, match="session done is closed"):
+            await again.answer("done", ask("one"))
+        await again.close()
+
+    asyncio.run(play())
+    assert len(recorded(tmp_path)) == 1
+
+
+def test_a_call_is_on_the_disk_before_it_is_answered(tmp_path: Path):
+    async def play() -> None:
+        recorder = make_recorder(FakeEngine(), Store(tmp_path))
+        await recorder.answer("s", ask("one"))
+        assert [line["session"] for line in lines(tmp_path)] == ["s"]
+        await recorder.answer(None, ask("alone"))
+        assert [record.stop for record in recorded(tmp_path)] == ["no_session"]
+        assert len(lines(tmp_path)) == 1, "a single request needs no journal"
+        await recorder.close()
+
+    asyncio.run(play())
+
+
+def test_calls_are_written_from_where_they_differ_and_read_back_whole():
+    session = played(["one"], ["one", "{1}", "two"], ["aside"])
+    before = None
+    for call in session.calls:
+        row = json.loads(json.dumps(write_call(call, before)))
+        assert read_call(row, before) == call
+        before = call
+    assert write_call(session.calls[1], session.calls[0])["shared"] == len(b"user:one\n")
+
+
+def test_ended_sessions_are_removed_from_the_journal(tmp_path: Path):
+    async def play() -> None:
+        recorder = make_recorder(FakeEngine(), store := Store(tmp_path))
+        store.compact_bytes = 1
+        await recorder.answer("open", ask("one"))
+        for number in range(20):
+            await recorder.answer(f"s{number}", ask("one"))
+            await recorder.end(f"s{number}", SessionOutcome())
+        assert len(lines(tmp_path)) < 6
+        await recorder.close()
+        assert [line["session"] for line in lines(tmp_path)] == ["open"]
+        assert make_recorder(FakeEngine(), Store(tmp_path)).open_sessions == 1
+
+    asyncio.run(play())
+    assert len(recorded(tmp_path)) == 20
+
+
+def test_two_servers_do_not_share_a_folder(tmp_path: Path):
+    store = Store(tmp_path)
+    with pytest.raises(InputError, match="another process is writing it"):
+        Store(tmp_path)
+    asyncio.run(store.close())
+    asyncio.run(Store(tmp_path).close())
+
+
+def test_a_damaged_journal_is_an_error_with_its_line(tmp_path: Path):
+    (tmp_path / CALLS).write_text('{"number": 1}\n')
+    with pytest.raises(InputError, match=r"calls\.jsonl:1: not a line of a journal"):
+        make_recorder(FakeEngine(), Store(tmp_path))
+
+
+def test_what_cannot_be_written_is_not_answered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    async def play() -> None:
+        recorder: Recorder = make_recorder(FakeEngine(), store := Store(tmp_path))
+        await recorder.answer("s", ask("one"))
+
+        def full(_: object) -> dict[int, Exception]:
+            raise OSError(28, "No space left on device")
+
+        monkeypatch.setattr(store, "_write", full)
+        for name in ("s", None):
+            with pytest.raises(RefusedError, match="could not be recorded") as caught:
+                await recorder.answer(name, ask("two"))
+            assert caught.value.status == 507
+        with pytest.raises(RefusedError, match="one of its calls could not be written"):
+            await recorder.answer("s", ask("three"))
+
+    asyncio.run(play())
+
+
+def test_a_session_that_could_not_be_written_can_be_ended_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    async def play() -> None:
+        recorder = make_recorder(FakeEngine(), store := Store(tmp_path))
+        await recorder.answer("s", ask("one"))
+        with monkeypatch.context() as patched:
+            patched.setattr(store, "_write", lambda batch: {0: BoughError("the disk is full")})
+            with pytest.raises(RefusedError, match="the disk is full"):
+                await recorder.end("s", SessionOutcome(success=True))
+        await recorder.end("s", SessionOutcome(success=True))
+        await recorder.close()
+
+    asyncio.run(play())
+    assert [record.success for record in recorded(tmp_path)] == [True]

@@ -1,0 +1,24 @@
+"""What programs load before they fork children that train and play: a child then costs only what it computes."""
+
+import importlib
+
+import torch
+
+from bough.calls.template import load_template
+from bough.policy.adapters import Lora
+from bough.policy.policy import Policy
+
+MODULES = (
+    "bough.commands.train", "bough.commands.run", "bough.commands.collect", "bough.commands.evaluate",
+    "bough.commands.curation", "bough.api.collect", "bough.api.evaluate", "bough.train", "bough.online.grpo",
+    "bough.methods.preparation", "bough.curation.curate", "bough.engines.local.engine", "bough.policy.saving",
+    "bough.terminal.training", "concurrent.futures.thread",
+)  # fmt: skip
+
+
+def load_everything() -> None:
+    torch.set_num_threads(1)
+    for module in MODULES:
+        importlib.import_module(module)
+    load_template("tiny")
+    Policy.load("tiny", lora=Lora(r=1))
