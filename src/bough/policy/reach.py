@@ -54,7 +54,7 @@ def out_of_reach(model: Any, *, all_linear: bool) -> str | None:
         for name, module in model.named_modules():
             kind = type(module).__name__
             linear = any(isinstance(one, nn.Linear) for one in module.modules())
-            if linear and ("Router" in kind or "GroupedLinear" in kind):
+            if linear and ("Router" in kind or "GroupedLinear" in kind or name.endswith(".router")):
                 names.append(name)
             elif hasattr(module, "A_log") and hasattr(module, "D"):  # Mamba
                 names += [f"{name}.{one}" for one in ("dt_proj", "out_proj") if hasattr(module, one)]
