@@ -8,7 +8,6 @@ from bough.serving.refusal import RefusedError
 from bough.serving.request import MAX_CHOICES, MAX_DEPTH, MAX_MESSAGES, MAX_STOPS, read_request
 from tests.serving.fake import TOOL, body, user
 
-
 HUGE = 10**400
 DEEP = "[" * 150 + "]" * 150
 CALL = {"function": {"name": "look", "arguments": f'{{"at": {DEEP}}}'}}
