@@ -154,7 +154,7 @@ def vocabulary(model: str) -> int:
 
 
 def add_options(parser: argparse.ArgumentParser, *, rounds: list[int], batches: list[int]) -> None:
-    parser.add_argument("--model", choices=models.NAMES, default="tiny")
+    parser.add_argument("--model", choices=[*models.NAMES, *models.HYBRIDS], default="tiny")
     parser.add_argument("--rounds", type=int, nargs="+", default=rounds)
     parser.add_argument("--trl-batches", type=int, nargs="+", default=batches, help="pairs in a batch of TRL's")
     parser.add_argument("--budget", type=int, default=8192, help="tokens in a row of ours")

@@ -16,6 +16,12 @@ SHAPES = {
     "tiny": (64, 192, 2, 4, 2, 16, 512),
 }
 NAMES = ["smollm2", *SHAPES]
+# Three gated delta nets to one layer of attention, as in Qwen3.5: hidden, intermediate, layers, heads, key-value heads,
+# size of a head, vocabulary; the delta nets' key heads, value heads and size of a head.
+HYBRIDS = {
+    "qwen3.5-4b": ((2560, 9216, 32, 16, 4, 256, 248_320), (16, 32, 128)),
+    "qwen3.5-small": ((128, 256, 4, 4, 2, 32, 2048), (2, 4, 32)),
+}
 
 
 def device() -> torch.device:
@@ -53,10 +59,18 @@ def outline(name: str) -> Any:
 
 
 def _config(name: str) -> Any:
-    from transformers import Qwen3Config
+    import transformers
 
-    hidden, intermediate, layers, heads, groups, size, vocabulary = SHAPES[name]
-    return Qwen3Config(
+    shape, mixer = HYBRIDS.get(name) or (SHAPES[name], None)
+    hidden, intermediate, layers, heads, groups, size, vocabulary = shape
+    settings: dict[str, Any] = {}
+    if mixer:
+        keys, values, width = mixer
+        settings = {"linear_num_key_heads": keys, "linear_num_value_heads": values}
+        settings |= {"linear_key_head_dim": width, "linear_value_head_dim": width}
+        settings["layer_types"] = (["linear_attention"] * 3 + ["full_attention"]) * (layers // 4)
+    make = transformers.Qwen3_5TextConfig if mixer else transformers.Qwen3Config
+    return make(
         vocab_size=vocabulary,
         hidden_size=hidden,
         intermediate_size=intermediate,
@@ -70,6 +84,7 @@ def _config(name: str) -> Any:
         bos_token_id=None,
         eos_token_id=None,
         pad_token_id=0,
+        **settings,
     )
 
 

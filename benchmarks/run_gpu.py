@@ -28,6 +28,7 @@ FOUR, SMALL = "--model qwen3-4b --checkpointing", "--model qwen3-0.6b"
 # The file that a job's output goes to, about how many seconds it takes on an H200, and its command.
 JOBS: dict[str, tuple[str, int, str]] = {
     "dpo-30": ("dpo.md", 150, f"dpo.py {FOUR} --compile --rounds 30 --trl-batches 3 6"),
+    "hybrid-dpo": ("hybrid_trees.md", 240, "hybrid_trees.py --checkpointing --trl-batches 3 6"),
     "grpo": ("grpo.md", 200, f"grpo.py {FOUR} --compile --trl-batches 2 8"),
     "sft-4b": ("sft.md", 160, f"sft.py {FOUR} --compile --trl flex_attention:8192"),
     "sft-0.6b": (

@@ -27,7 +27,7 @@ def test_converting_writes_all_rows_or_none(tmp_path: Path):
         bough.convert(PAIRS, tmp_path / "groups.jsonl", to="knowlyr-grpo")
     assert [file.name for file in tmp_path.iterdir()] == ["trl.jsonl"]
     with pytest.raises(bough.InputError, match="can only be read"):
-        bough.convert(PAIRS, tmp_path / "x.jsonl", to="sharegpt")
+        bough.convert(PAIRS, tmp_path / "x.jsonl", to="alpaca")
 
 
 def test_bad_rows_are_a_list(tmp_path: Path):

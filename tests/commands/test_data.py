@@ -62,7 +62,7 @@ def test_reports_on_a_file_are_one_json_object(mixed: Path, capsys: pytest.Captu
     assert report["numbers"]["characters per reply"]["max"] == 7
     assert main(["data", "formats", "--json"]) == 0
     formats = {one["name"]: one["write"] for one in json.loads(capsys.readouterr().out)["formats"]}
-    assert formats["bough"] is True and formats["sharegpt"] is False
+    assert formats["bough"] is True and formats["alpaca"] is False
 
 
 def test_validate_of_a_good_file_exits_0(capsys: pytest.CaptureFixture[str]):
@@ -110,7 +110,7 @@ def test_convert_names_records_the_target_cannot_express(tmp_path: Path, capsys:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--to", "sharegpt", "-o", "x.jsonl"], "can only be read; writable: bough"),
+        (["--to", "alpaca", "-o", "x.jsonl"], "can only be read; writable: bough"),
         (["--to", "tlr", "-o", "x.jsonl"], "did you mean trl?"),
         (["-o", "x.txt"], "must end in .jsonl"),
         ([], "--output is required"),

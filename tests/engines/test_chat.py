@@ -102,6 +102,22 @@ def test_what_was_cut_off_is_closed_by_the_template_behind_the_very_tokens(templ
     assert prompts[1][known] == template.end_of_turn_id
 
 
+def test_every_end_of_sequence_token_of_the_model_ends_a_reply(template):
+    """The one that the template does not write is no part of the text, and in the next prompt stands the template's."""
+    other = 7
+    both = ChatTemplate(template.tokenizer, "tiny", end_ids=[other, template.end_of_turn_id])
+    said = ids_of(template, "open the door")
+    tokens = Scripted([*said, other], [*said, template.end_of_turn_id])
+    answers = converse(TemplateEngine(tokens, both, SamplingConfig()), ["Hello", "And now?"])
+    assert [stop_ids for *_, stop_ids in tokens.asked] == [[template.end_of_turn_id, other]] * 2
+    assert answers[0].call.completion_ids == [*said, other]
+    assert answers[0].call.text == answers[0].message.content == "open the door"
+    first, second = (asked[1] for asked in tokens.asked)
+    assert second[: len(first) + len(said) + 1] == [*first, *said, template.end_of_turn_id]
+    builder = CallBuilder(both, max_length=None, stride=0.5, context=None)
+    assert builder._is_ours(answers[0].call)
+
+
 def test_a_history_that_was_rewritten_is_encoded_as_it_now_reads(template):
     letters = [i for letter in "north" for i in ids_of(template, letter)]
     tokens = Scripted([*letters, template.end_of_turn_id], [template.end_of_turn_id])

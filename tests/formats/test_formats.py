@@ -84,8 +84,7 @@ def test_ultrafeedback_with_its_three_copies_is_a_trl_preference():
         {},
         {"text": "The sky is blue."},
         {"prompt": "The sky is"},
-        {"prompt": "The sky is", "completion": " green.", "label": False},
-        {"instruction": "Say hi", "output": "hi"},
+        {"instruction": "Say hi", "input": "now"},
         {"messages": None},
     ],
 )

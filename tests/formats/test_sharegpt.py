@@ -1,8 +1,8 @@
 import pytest
 
 from bough.errors import RowError
-from bough.formats.sharegpt import read
-from bough.types import Message, ToolCall
+from bough.formats.sharegpt import read, write
+from bough.types import Message, Task, ToolCall, Trajectory, Turn
 from tests.formats.samples import rows
 
 
@@ -96,3 +96,42 @@ def test_a_bad_row_says_why(row: dict, reason: str, message: str):
 def test_an_empty_reply_may_stand_where_it_is_not_trained():
     trajectory = read({"conversations": [HUMAN, {"from": "gpt", "value": "", "loss": False}, HUMAN, GPT]})
     assert [turn.trained for turn in trajectory.turns] == [False, True]
+
+
+def test_a_record_with_tools_is_written_as_llama_factory_has_it():
+    turns = [
+        Turn(
+            reply=Message(role="assistant", tool_calls=[ToolCall(name="f", arguments={"x": 1})]),
+            observation=[Message(role="tool", content="2")],
+            trained=False,
+        ),
+        Turn(reply=Message(role="assistant", content="Done."), action="done"),
+    ]
+    start = [Message(role="system", content="Be brief."), Message(role="user", content="Go")]
+    record = Trajectory(id="a", task=Task(id="t"), start=start, turns=turns, success=True)
+    assert write(record) == {
+        "conversations": [
+            {"from": "human", "value": "Go"},
+            {"from": "function_call", "value": '{"name": "f", "arguments": {"x": 1}}', "loss": False},
+            {"from": "observation", "value": "2"},
+            {"from": "gpt", "value": "Done."},
+        ],
+        "system": "Be brief.",
+        "task_id": "t",
+        "id": "a",
+        "success": True,
+    }
+
+
+def test_a_reply_of_text_and_calls_is_refused():
+    reply = Message(role="assistant", content="I look.", tool_calls=[ToolCall(name="look")])
+    start = [Message(role="user", content="Go")]
+    with pytest.raises(RowError, match="both text and tool calls"):
+        write(Trajectory(id="a", task=Task(id="t"), start=start, turns=[Turn(reply=reply)]))
+
+
+def test_a_pair_of_episodes_is_refused():
+    call, _ = map(read, rows("sharegpt_preference"))
+    longer = call.model_copy(update={"chosen": call.chosen * 2})
+    with pytest.raises(RowError, match="one reply for each side"):
+        write(longer)

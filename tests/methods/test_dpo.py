@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bough.errors import InputError
-from bough.methods.dpo import DPO, DPOConfig, LossType, Sides, dpo_loss
+from bough.methods.dpo import DPO, DPOConfig, PairLossType, Sides, dpo_loss
 from bough.metrics import add_metrics
 
 LN2 = math.log(2)
@@ -160,7 +160,7 @@ def batch_loss(pairs, loss_type, **settings):
     return dpo_loss(policy, reference, lengths, loss_type=loss_type, reasons=reasons, **settings)
 
 
-@pytest.mark.parametrize("loss_type", get_args(LossType))
+@pytest.mark.parametrize("loss_type", get_args(PairLossType))
 @settings(deadline=None, max_examples=50)
 @given(pairs=PAIRS, data=st.data())
 def test_every_loss_equals_its_naive_form_and_its_micro_batches_add_up(loss_type, pairs, data):
@@ -178,7 +178,7 @@ def test_every_loss_equals_its_naive_form_and_its_micro_batches_add_up(loss_type
         assert added[name].value == pytest.approx(mean.value, rel=1e-4, abs=1e-4)
 
 
-@pytest.mark.parametrize("loss_type", get_args(LossType))
+@pytest.mark.parametrize("loss_type", get_args(PairLossType))
 def test_gradients_are_those_of_the_formula(loss_type):
     generator = torch.Generator().manual_seed(0)
     numbers = [(-5 * torch.rand(4, generator=generator, dtype=torch.float64)).requires_grad_(i < 2) for i in range(4)]
@@ -200,7 +200,7 @@ def test_no_gradient_reaches_the_reference():
     assert reference.rejected.grad is None
 
 
-@pytest.mark.parametrize("loss_type", get_args(LossType))
+@pytest.mark.parametrize("loss_type", get_args(PairLossType))
 @pytest.mark.parametrize("sign", [1, -1])
 def test_huge_margins_stay_finite(loss_type, sign):
     h = torch.tensor([1e5 * sign], requires_grad=True)
@@ -255,7 +255,7 @@ def test_settings_that_go_together_are_taken():
 
 
 @pytest.mark.parametrize(("loss_type", "reference"), [("sigmoid", None), ("simpo", sides([-1.0], [-1.0]))])
-def test_every_loss_but_simpo_has_a_reference(loss_type: LossType, reference: Sides | None):
+def test_every_loss_but_simpo_has_a_reference(loss_type: PairLossType, reference: Sides | None):
     one = sides([-1.0], [-1.0])
     assert DPO(DPOConfig(train_file="pairs.jsonl", loss_type=loss_type)).needs_reference == (reference is None)
     with pytest.raises(AssertionError, match="has a reference"):

@@ -46,9 +46,9 @@ def test_a_folder_without_a_model_is_refused_and_what_is_missing_named(tmp_path)
 
 
 def test_a_file_is_no_model(tmp_path):
-    (tmp_path / "model.gguf").write_bytes(b"GGUF")
-    with pytest.raises(InputError, match=r"model\.gguf is a file; name the folder"):
-        resolve(str(tmp_path / "model.gguf"))
+    (tmp_path / "model.bin").write_bytes(b"GGUF")
+    with pytest.raises(InputError, match=r"model\.bin is a file; name the folder"):
+        resolve(str(tmp_path / "model.bin"))
 
 
 @pytest.mark.parametrize("name", ["Qwen/Qwen3-0.6B", "org/name_1.5"])

@@ -1,4 +1,5 @@
 import json
+import re
 import shutil
 import time
 from collections import Counter
@@ -22,6 +23,7 @@ from bough.training.source import PausedError
 from bough.trajectories.reader import read
 from bough.types import Group, Trajectory
 from tests.online import letters
+from tests.rewards.judging_server import judging
 
 LETTERS = "tests.online.letters:Letters"
 
@@ -416,6 +418,24 @@ def test_a_rubric_decides_what_is_compared(tmp_path: Path):
     grpo(settings(tmp_path, max_steps=1, rewards={"outcome": 2.0, "steps": 0.0}))
     [line] = metrics(tmp_path)
     assert line["reward"] == pytest.approx(2 * line["reward/outcome"]) and "reward/total" in line
+
+
+def test_a_judges_ranking_of_each_group_is_compared_and_its_cost_is_a_metric(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    def best_first(body: dict[str, Any]) -> str:
+        names = re.findall(r"<episode (\d+) ", body["messages"][1]["content"])
+        return json.dumps({"reason": "", "ranking": names})
+
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    (tmp_path / "rubric.md").write_text("The most e.")
+    with judging(best_first) as server:
+        judge = {"model": "m", "rubric": str(tmp_path / "rubric.md"), "base_url": server.url}
+        grpo(settings(tmp_path, max_steps=1, rewards={"judge_ranking": judge}))
+    [line] = metrics(tmp_path)
+    assert line["reward"] == line["reward/judge_ranking"] == pytest.approx(0.5)
+    assert line["judge_ranking/requests"] == len(server.bodies) > 0
+    assert line["judge_ranking/prompt_tokens"] == 100 * len(server.bodies)
 
 
 def test_a_file_or_a_world_but_not_both(tmp_path: Path):

@@ -49,12 +49,6 @@ TREES = {
 }
 PLAIN = {
     "mamba": ("MambaConfig", {"vocab_size": 200, "hidden_size": 32, "num_hidden_layers": 2, "state_size": 4}),
-    "qwen3_next": (
-        "Qwen3NextConfig",
-        SHAPE | MIXER | {"layer_types": ["linear_attention", "full_attention"], "num_experts": 2}
-        | {"num_experts_per_tok": 1, "moe_intermediate_size": 16, "shared_expert_intermediate_size": 16},
-    ),
-    "lfm2": ("Lfm2Config", SHAPE | {"layer_types": ["conv", "full_attention"]}),
     "bloom": ("BloomConfig", {"vocab_size": 200, "hidden_size": 64, "n_layer": 2, "n_head": 4}),
     "gpt_neo": (
         "GPTNeoConfig",
@@ -66,6 +60,52 @@ PLAIN = {
     "llama4_tuned": (
         "Llama4TextConfig",
         TREES["llama4"][1] | {"attn_temperature_tuning": True, "floor_scale": 2, "attn_scale": 0.5},
+    ),
+}  # fmt: skip
+LINEAR = {"layer_types": ["linear_attention", "full_attention"]}
+MOE = {"num_experts": 2, "num_experts_per_tok": 1, "moe_intermediate_size": 16}
+SHARED_MOE = MOE | {"shared_expert_intermediate_size": 16}
+MAMBA_2 = {"mamba_n_heads": 4, "mamba_d_head": 32, "mamba_d_state": 8, "mamba_n_groups": 2, "mamba_chunk_size": 4}
+# Layers that carry state: convolutions, gated delta nets, Mamba-2. Chunks are shorter than the calls.
+HYBRIDS = {
+    "lfm2": ("Lfm2Config", SHAPE | {"layer_types": ["conv", "full_attention"]}),
+    "lfm2_moe": (
+        "Lfm2MoeConfig",
+        SHAPE | MOE | {"layer_types": ["conv", "full_attention"], "num_dense_layers": 1},
+    ),
+    "qwen3_next": ("Qwen3NextConfig", SHAPE | MIXER | LINEAR | SHARED_MOE),
+    "qwen3_5_text": ("Qwen3_5TextConfig", SHAPE | MIXER | LINEAR | {"linear_num_value_heads": 4}),
+    "qwen3_5_moe_text": ("Qwen3_5MoeTextConfig", SHAPE | MIXER | LINEAR | SHARED_MOE),
+    "olmo_hybrid": ("OlmoHybridConfig", SHAPE | MIXER | LINEAR),
+    "kimi_linear": (
+        "KimiLinearConfig",
+        SHAPE | MOE | LINEAR | {"linear_head_dim": 8, "linear_num_heads": 2, "num_key_value_heads": 4}
+        | {"kv_lora_rank": 16, "qk_rope_head_dim": 8, "qk_nope_head_dim": 8, "v_head_dim": 16, "head_dim": 16}
+        | {"num_local_experts": 2},
+    ),
+    "granitemoehybrid": (
+        "GraniteMoeHybridConfig",
+        SHAPE | LINEAR | MAMBA_2 | {"num_local_experts": 2, "num_experts_per_tok": 1, "shared_intermediate_size": 32},
+    ),
+    "bamba": ("BambaConfig", SHAPE | MAMBA_2 | {"attn_layer_indices": [1]}),
+    "falcon_h1": ("FalconH1Config", SHAPE | MAMBA_2 | {"mamba_d_ssm": 128, "time_step_limit": [0.1, 0.9]}),
+    "nemotron_h": (
+        "NemotronHConfig",
+        SHAPE
+        | {"layers_block_type": ["linear_attention", "moe", "full_attention", "mlp"], "mamba_num_heads": 4}
+        | {"mamba_head_dim": 32, "ssm_state_size": 8, "n_groups": 2, "chunk_size": 4, "n_routed_experts": 2}
+        | {"moe_intermediate_size": 16, "moe_shared_expert_intermediate_size": 16, "num_experts_per_tok": 1},
+    ),
+    "zamba2": (
+        "Zamba2Config",
+        SHAPE
+        | {"layers_block_type": ["linear_attention", "hybrid"], "mamba_d_state": 8, "mamba_headdim": 32}
+        | {"n_mamba_heads": 4, "mamba_ngroups": 2, "chunk_size": 4, "num_mem_blocks": 1, "attention_head_dim": 32},
+    ),
+    "mamba2": (
+        "Mamba2Config",
+        {"vocab_size": 200, "hidden_size": 64, "num_hidden_layers": 2, "num_heads": 4, "head_dim": 32}
+        | {"state_size": 8, "n_groups": 2, "chunk_size": 4, "initializer_range": 0.1},
     ),
 }  # fmt: skip
 # Caps that `Head` does not know, far above the logits of a random model.
@@ -114,7 +154,7 @@ ENGINELESS = {
 
 
 def make(family: str, **changed: object) -> torch.nn.Module:
-    name, settings = (TREES | PLAIN | CAPPED | ENGINELESS)[family]
+    name, settings = (TREES | HYBRIDS | PLAIN | CAPPED | ENGINELESS)[family]
     if not hasattr(transformers, name):
         pytest.skip(f"this transformers has no {name}")
     if family == "doge" and Version(transformers.__version__) < Version("5.19"):

@@ -16,8 +16,10 @@ NUMBER = 3
 
 
 def test_ours_go_by_their_names():
-    assert set(REWARDS) == {"outcome", "progress", "steps", "format", "tool_call", "overlong"}
-    assert all(find(name) is reward and reward.__name__ == name for name, reward in REWARDS.items())
+    ours = {"outcome", "progress", "steps", "format", "tool_call", "overlong"}
+    assert set(REWARDS) == ours | {"judge", "judge_ranking"}
+    assert all(find(name) is reward for name, reward in REWARDS.items())
+    assert all(REWARDS[name].__name__ == name for name in ours)
 
 
 def test_a_function_of_a_module_or_of_a_file(tmp_path: Path):

@@ -78,12 +78,13 @@ class Diagnosis:
             self.tokens["trained"] += len(each.call.completion_ids)
             self.tokens["context"] += len(each.call.prompt_ids)
             self.shortened += each.dropped_steps > 0
-            self.cut_off += each.call.completion_ids[-1] != self.builder.template.end_of_turn_id
+            self.cut_off += each.call.completion_ids[-1] not in self.builder.template.stop_ids
             if (
                 previous
                 and previous.call
                 and previous.turn == each.turn - 1
                 and previous.dropped_steps == each.dropped_steps
+                and turns[previous.turn].correction is None  # the reply that follows is another one
             ):
                 self._compare(previous.call, each.call)
             previous = each

@@ -8,7 +8,7 @@ answer. What it does not support is written in a documented way instead
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
@@ -32,10 +32,11 @@ class ChatTemplate:
     """A tokenizer's chat template. Raises InputError if there is none or it has no end-of-turn token.
 
     The texts that it gives are escaped: control tokens are the template's own, and what looks
-    like one in a message or a tool is text (`bough.calls.control`).
+    like one in a message or a tool is text (`bough.calls.control`). `end_ids` are further tokens
+    that end a reply when the model writes them.
     """
 
-    def __init__(self, tokenizer: Any, name: str = "the model") -> None:
+    def __init__(self, tokenizer: Any, name: str = "the model", end_ids: Iterable[int] = ()) -> None:
         self.tokenizer = tokenizer
         self.name = name
         if not tokenizer.chat_template:
@@ -44,6 +45,8 @@ class ChatTemplate:
                 "take its instruct version, or give a Jinja file with --chat-template"
             )
         self.end_of_turn_id: int = self._find_end_of_turn()
+        # Models end some replies with another token than the template does: Llama 3 a tool call, for example.
+        self.stop_ids: list[int] = list(dict.fromkeys([self.end_of_turn_id, *end_ids]))
         self.end_of_turn: str = tokenizer.convert_ids_to_tokens(self.end_of_turn_id)
         self._added = any_of(token.content for token in tokenizer.added_tokens_decoder.values())
         self.control = ControlTokens(tokenizer, {self.end_of_turn, *self._around_turns()}, self._inside_answers())
@@ -84,6 +87,10 @@ class ChatTemplate:
                 "end_of_turn_inside", f"the text of the reply contains the end-of-turn token {self.end_of_turn}"
             )
         return [*self.control.encode(text), self.end_of_turn_id]
+
+    def without_end(self, ids: list[int]) -> list[int]:
+        """A reply's tokens without the one that ended it, if there is one."""
+        return ids[:-1] if ids and ids[-1] in self.stop_ids else ids
 
     def decode(self, ids: list[int]) -> str:
         """The text of token ids, control tokens included."""
@@ -185,6 +192,7 @@ class ChatTemplate:
 
 def load_template(model: str, jinja_file: Path | None = None) -> ChatTemplate:
     """The chat template of a model, or one from a file instead."""
+    from bough.models.end_tokens import end_token_ids
     from bough.models.resolve import load_tokenizer
 
     tokenizer = load_tokenizer(model)
@@ -194,7 +202,7 @@ def load_template(model: str, jinja_file: Path | None = None) -> ChatTemplate:
         except (OSError, ValueError) as error:
             said = getattr(error, "strerror", None) or error
             raise InputError(f"--chat-template {jinja_file}: cannot be read: {said}") from None
-    return ChatTemplate(tokenizer, model)
+    return ChatTemplate(tokenizer, model, end_token_ids(model))
 
 
 USER: Spoken = {"role": "user", "content": "Hello"}

@@ -15,8 +15,8 @@ class SourceConfig(Config):
     """Input data."""
 
     file: Path = Field(
-        description="a .jsonl (plain, .zst, .gz, .xz), .json or .parquet file, a folder of such shards, a saved "
-        "Hugging Face dataset, or one on the Hub as hf://org/name/split",
+        description="a .jsonl (plain, .zst, .gz, .xz), .json, .csv or .parquet file, a .eval log, a folder "
+        "of such shards, a saved Hugging Face dataset, or one on the Hub as hf://org/name/split",
         json_schema_extra={"positional": True},
     )
     format: str = Field("auto", description="the file's format; `bough data formats` lists them")
@@ -41,7 +41,10 @@ class ConvertConfig(ReportConfig):
     """Converts a data file to another format."""
 
     source: SourceConfig
-    to: str = Field("bough", description="the format to write: bough, trl, knowlyr-sft, knowlyr-dpo or knowlyr-grpo")
+    to: str = Field(
+        "bough",
+        description="the format to write: bough, trl, openai, sharegpt, knowlyr-sft, knowlyr-dpo or knowlyr-grpo",
+    )
     output: Path = Field(description="the file to write: .jsonl or .jsonl.zst", json_schema_extra={"short": "-o"})
     on_error: Literal["stop", "skip"] = Field(
         "stop", description="bad rows: stop lists them all and writes nothing, skip drops and counts them"

@@ -39,7 +39,8 @@ RewardWeights = Annotated[dict[str, Weight], BeforeValidator(_pairs), AfterValid
 # What help says of the settings of rewards.
 REWARDS = (
     "rewards and their weights, as outcome=1 tool_call=1 'overlong={weight: 1, max_length: 4096}': "
-    "outcome, progress, steps, format, tool_call, overlong, module:function or path/to/file.py:function "
+    "outcome, progress, steps, format, tool_call, overlong, judge, judge_ranking, module:function or "
+    "path/to/file.py:function "
     "(default: the environment's own reward)"
 )
 REWARD_TIMEOUT = "time limit of one reward of a trajectory or group, in seconds; a longer one ends the run"

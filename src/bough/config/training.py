@@ -66,8 +66,14 @@ class LoraConfig(Config):
     )
     target_modules: list[str] = Field(
         ["all-linear"],
-        description="names of the layers that get an adapter; all-linear: every linear layer but the head",
+        description="names of the layers that get an adapter; all-linear: every linear layer but the head "
+        "(of a vision-language model, those of its language model)",
         json_schema_extra={"flag": "lora_target_modules"},
+    )
+    experts: bool = Field(
+        False,
+        description="give the experts of a mixture-of-experts model an adapter too",
+        json_schema_extra={"flag": "lora_experts"},
     )
     adapter: Path | None = Field(
         None, description="an adapter to start from, such as the previous stage's; it is also the reference"
@@ -95,6 +101,12 @@ class OptimizerConfig(Config):
     )
     weight_decay: float = Field(0.01, ge=0, description="weight decay, except for norms and biases")
     max_grad_norm: float = Field(1.0, gt=0, description="clip the gradient norm to this value")
+    router_aux_loss_coef: float | None = Field(
+        None,
+        ge=0,
+        description="weight of the load-balancing loss of a mixture-of-experts model; 0 turns it off "
+        "(default: what the model's config asks for)",
+    )
     num_epochs: float = Field(3, gt=0, description="number of passes over the data")
     max_steps: int | None = Field(None, ge=1, description="stop after this many steps, whatever num_epochs says")
     batch_size: int = Field(4, ge=1, description="records per step (times gradient_accumulation_steps)")

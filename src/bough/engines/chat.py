@@ -76,15 +76,17 @@ class TemplateChat:
             prompt,
             sampling=sampling,
             seed=mix(self.seed, self._answers) if seed is None else seed,
-            stop_ids=[template.end_of_turn_id],
+            stop_ids=template.stop_ids,
         )
         self._answers += 1
         ids = drawn.completion_ids
         ended = bool(ids) and ids[-1] == template.end_of_turn_id
-        written = template.decode(ids[:-1] if ended else ids)
+        said = template.without_end(ids)
+        written = template.decode(said)
         # As the next prompt would show it: what the model wrote is text, whichever tokens it wrote it with.
         self._text = text + template.control.escape(written, reply=True) + (template.end_of_turn if ended else "")
-        self._ids = prompt + ids
+        # Where another token ended the reply, the next prompt has the template's in its place.
+        self._ids = prompt + (ids if ended else said)
         call = Call(
             prompt_ids=[],  # ours, and long: filled in below without being checked again
             completion_ids=ids,

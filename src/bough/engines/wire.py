@@ -128,8 +128,7 @@ def _read_call(response: Json, choice: Json, said: Json, finish: Finish, templat
         return None
     prompt, ids, logprobs = tokens
     if template is not None:
-        ended = bool(ids) and ids[-1] == template.end_of_turn_id
-        text = template.tokenizer.decode(ids[:-1] if ended else ids)
+        text = template.tokenizer.decode(template.without_end(ids))
     elif said.get("tool_calls") or any(said.get(key) for key in THINKING):
         # The server took the text apart; its tokens still spell the whole of it.
         ended = finish == "stop" and not isinstance(choice.get("stop_reason"), str)

@@ -7,10 +7,13 @@
 | bough | `bough` |
 | knowlyr-grpo | `trajectories` |
 | knowlyr-sft | `instruction`, and `steps` or `response` |
+| alpaca | `instruction`, `output` |
 | knowlyr-dpo | text `prompt`, `chosen` or `rejected`, and `reward_margin` or `task_id` |
 | roundwise-dpo | `messages`, `chosen` or `rejected`, no `prompt` |
 | sharegpt | `conversations` |
-| openai | `messages` with a tool call whose arguments are JSON text |
+| openai | `messages` with a tool call whose arguments are JSON text; `input` and `preferred_output` |
+| kto | `prompt`, `completion`, `label` |
+| inspect | `eval`, `sample` (the rows of an inspect_ai log) |
 | trl | any other `messages`, `prompt`/`completion`, `prompt`/`chosen`/`rejected`, `chosen`/`rejected` |
 
 One of two sides is enough to be known as a preference: a row that lacks the other must
@@ -20,7 +23,7 @@ be told so, and never be trained on as something else.
 from __future__ import annotations
 
 from bough.errors import InputError, RowError, did_you_mean
-from bough.formats import bough, knowlyr, openai, roundwise, sharegpt, trl
+from bough.formats import alpaca, bough, inspect, knowlyr, kto, openai, roundwise, sharegpt, trl
 from bough.formats.base import Format, Row
 
 FORMATS: dict[str, Format] = {
@@ -28,12 +31,24 @@ FORMATS: dict[str, Format] = {
     for format in (
         bough.FORMAT,
         *knowlyr.FORMATS,
+        alpaca.FORMAT,
         roundwise.FORMAT,
         sharegpt.FORMAT,
         openai.FORMAT,
+        kto.FORMAT,
+        inspect.FORMAT,
         trl.FORMAT,
     )
 }
+
+
+# What a row needs to be read, for a row that is none of them.
+READABLE = (
+    "no format has these. Rename the columns to one of: messages; prompt and completion; prompt, completion and label; "
+    "prompt, chosen and rejected; instruction and output; conversations; input and preferred_output "
+    f"(formats: {', '.join(FORMATS)})"
+)
+LONGEST = 200
 
 
 def detect(row: Row) -> Format:
@@ -41,8 +56,15 @@ def detect(row: Row) -> Format:
     for format in FORMATS.values():
         if format.matches(row):
             return format
-    columns = ", ".join(repr(key) for key in row) or "none"
-    raise RowError("unknown_format", f"no format has these columns: {columns:.200}; known: {', '.join(FORMATS)}")
+    raise RowError("unknown_format", f"the row has {_columns(row)}; {READABLE}")
+
+
+def _columns(row: Row) -> str:
+    listed = ", ".join(repr(key) for key in row)
+    if not listed:
+        return "no columns"
+    shown = listed if len(listed) <= LONGEST else f"{listed[: LONGEST - 1]}…"
+    return f"the column{'s' if len(row) > 1 else ''} {shown}"
 
 
 def named(name: str) -> Format:

@@ -2,7 +2,8 @@
 
 Every other format is smaller than ours. Rather than list what each has no place for,
 a writer puts down what it can and lets its own reader judge. Two things may be lost,
-and only these: the exact tokens of calls, and nulls among `info`.
+and only these: the exact tokens of calls, and nulls among `info`. Formats that other programs
+read strictly have the conversation alone; for them `same_conversation` is the judge.
 """
 
 from __future__ import annotations
@@ -12,8 +13,11 @@ from typing import Any, TypeVar
 
 from bough.errors import RowError
 from bough.formats.base import Read, Row, Sample
+from bough.types import Group, Message, Pair, Turn
 
 Kind = TypeVar("Kind", bound=Sample)
+# A message, and whether it is trained (only replies are).
+Spoken = tuple[Message, bool]
 _CALLS = {"__all__": {"call"}}
 _TURNS = {"turns": _CALLS, "chosen": _CALLS, "rejected": _CALLS}
 _LOST: Any = {**_TURNS, "attempts": {"__all__": _TURNS}}
@@ -36,6 +40,45 @@ def faithful(name: str, record: Sample, row: Row, read: Callable[[Row], Read]) -
     if place is not None:
         raise RowError("cannot_express", f"{name} cannot express {place} of this record")
     return row
+
+
+def same_conversation(name: str, record: Sample, row: Row, read: Callable[[Row], Read]) -> Row:
+    """`row`, if `read` finds the same messages, trained replies and tools in it. Ids of tool calls may differ."""
+    try:
+        again = read(row)
+    except RowError as error:
+        raise RowError("cannot_express", f"{name} cannot express this record: {error}") from None
+    place = _difference(_conversation(record), _conversation(again))
+    if place is not None:
+        raise RowError("cannot_express", f"{name} cannot express {place} of this record")
+    return row
+
+
+def context(message: Message) -> Spoken:
+    """A message that is not trained."""
+    return message, False
+
+
+def spoken(turns: list[Turn]) -> list[Spoken]:
+    """The messages of turns."""
+    return [said for turn in turns for said in ((turn.reply, turn.trained), *map(context, turn.observation))]
+
+
+def _conversation(record: Sample) -> Row:
+    assert not isinstance(record, Group)
+    if isinstance(record, Pair):
+        sides = {"chosen": spoken(record.chosen), "rejected": spoken(record.rejected)}
+        return {"start": [_said(context(one)) for one in record.start], "tools": record.tools} | {
+            side: [_said(one) for one in said] for side, said in sides.items()
+        }
+    said = [*map(context, record.start), *spoken(record.turns)]
+    return {"messages": [_said(one) for one in said], "tools": record.tools}
+
+
+def _said(one: Spoken) -> Row:
+    message, trained = one
+    ids: Any = {"tool_call_id": True, "tool_calls": {"__all__": {"id"}}}
+    return message.model_dump(exclude=ids) | {"trained": trained}
 
 
 def _comparable(record: Sample) -> Row:

@@ -136,11 +136,12 @@ def _read_content(message: Row, where: str) -> str:
     if content is None and message["role"] != "assistant":
         raise RowError("missing_field", f'{where}"content" is missing')
     if isinstance(content, list):
-        return "".join(_read_part(part, f"{where}content[{i}]") for i, part in enumerate(content))
+        return "".join(read_part(part, f"{where}content[{i}]") for i, part in enumerate(content))
     return content or ""
 
 
-def _read_part(value: Any, what: str) -> str:
+def read_part(value: Any, what: str) -> str:
+    """The text of one part of a message's content."""
     part: Row = typed(value, dict, what)
     if field(part, "type", str, f"{what} ") != "text":
         raise RowError("wrong_type", f"{what} is of type {part['type']!r:.40}; only text can be trained on")

@@ -9,7 +9,7 @@
 
 A string prompt is what the user says, a string completion what the assistant replies.
 `tools` is a list or JSON text. Unpaired preferences (a `label` beside the completion) are
-not detected: half of them are bad examples. What TRL has no column for stands in the
+`kto.py`'s: half of them are bad examples. What TRL has no column for stands in the
 columns of `columns.py` and the message keys of `messages.py`, which TRL ignores.
 """
 
@@ -29,7 +29,7 @@ def read(row: Row) -> Trajectory | Pair:
     if row.get("chosen") is not None or row.get("rejected") is not None:
         return _read_preference(row)
     if row.get("prompt") is not None or row.get("completion") is not None:
-        prompt, completion = _read_side(row, "prompt", "user"), _read_side(row, "completion", "assistant")
+        prompt, completion = read_side(row, "prompt", "user"), read_side(row, "completion", "assistant")
         start, turns = read_turns(prompt + completion, begin=len(prompt))
         return read_trajectory(row, start, turns, "prompt", "completion", "tools", tools=read_tools(row))
     start, turns = read_turns(read_messages(field(row, "messages", list), "messages"))
@@ -61,21 +61,22 @@ def matches(row: Row) -> bool:
 
 
 def _read_preference(row: Row) -> Pair:
-    chosen, rejected = _read_side(row, "chosen", "assistant"), _read_side(row, "rejected", "assistant")
+    chosen, rejected = read_side(row, "chosen", "assistant"), read_side(row, "rejected", "assistant")
     prompt = row.get("prompt")
     # Some datasets repeat the prompt as text beside two whole conversations; TRL reads the conversations.
     if prompt is None or (isinstance(prompt, str) and _is_whole(chosen) and _is_whole(rejected)):
         begin = _divergence(chosen, rejected)
         both = chosen, rejected
     else:
-        said = _read_side(row, "prompt", "user")
+        said = read_side(row, "prompt", "user")
         begin = len(said)
         both = said + chosen, said + rejected
     (start, better), (_, worse) = (read_turns(side, begin) for side in both)
     return read_pair(row, start, better, worse, "prompt", "chosen", "rejected", "tools", tools=read_tools(row))
 
 
-def _read_side(row: Row, key: str, role: Role) -> list[AnnotatedMessage]:
+def read_side(row: Row, key: str, role: Role) -> list[AnnotatedMessage]:
+    """The messages of a column: a list of them, or a text that `role` says."""
     value = field(row, key, (str, list))
     return [(Message(role=role, content=value), {})] if isinstance(value, str) else read_messages(value, key)
 

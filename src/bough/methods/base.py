@@ -126,8 +126,18 @@ class Method(Protocol[E]):
         reference: Sequence[Sequence[Tensor]] | None,
         denominator: float,
     ) -> Loss:
-        """These parts' share of the step's loss; `logprobs[p][c]` are those of part p's call c."""
+        """These parts' share of the step's loss; `logprobs[p][c]` are those of part p's call c.
+
+        Where the policy has a teacher, they are the tokens' divergences from it instead.
+        """
         ...
+
+
+@runtime_checkable
+class Coupled(Protocol):
+    """A method whose parts' losses depend on each other: its loss is asked for once a step, with all parts."""
+
+    couples_parts: bool
 
 
 def share(total: Tensor, denominator: float) -> Tensor:

@@ -10,6 +10,7 @@ A pair has two sides with the same start; a side's log-probability is the sum ov
 | ipo               | means     | (h − 1/(2β))²                                      | IPO, 2310.12036        |
 | length_normalised | means     | −log σ(βh)                                         | Tülu 3, 2411.15124     |
 | simpo             | means     | −log σ(β(c − r) − γ), no reference                 | SimPO, 2405.14734      |
+| kto               | sums      | of single replies, not of pairs: `kto.py`          | KTO, 2402.01306        |
 
 c and r are the log-probabilities of the chosen and the rejected side, summed over a side's
 tokens or averaged over them ("means"). ε is `label_smoothing`, the share of labels thought
@@ -38,7 +39,7 @@ from bough.formats.base import Sample
 from bough.methods.base import Data, Example, Examples, Loss, float_vectors, share
 from bough.methods.examples import CallSource, examples_from, head_of
 from bough.metrics import Mean
-from bough.types import Call, Pair, Turn
+from bough.types import Call, Pair, Trajectory, Turn
 
 if TYPE_CHECKING:
     import torch
@@ -46,9 +47,10 @@ if TYPE_CHECKING:
 
     from bough.calls.builder import CallBuilder
 
-LossType = Literal["sigmoid", "cdpo", "hinge", "ipo", "length_normalised", "simpo"]
+PairLossType = Literal["sigmoid", "cdpo", "hinge", "ipo", "length_normalised", "simpo"]
+LossType = Literal["sigmoid", "cdpo", "hinge", "ipo", "length_normalised", "simpo", "kto"]
 AVERAGED = frozenset({"ipo", "length_normalised", "simpo"})
-UNSMOOTHED = frozenset({"hinge", "ipo"})
+UNSMOOTHED = frozenset({"hinge", "ipo", "kto"})
 
 
 class DPOOptimizerConfig(OptimizerConfig):
@@ -62,11 +64,16 @@ class DPOConfig(TrainingConfig):
     """Direct preference optimisation: chosen becomes likelier than rejected, measured against a reference."""
 
     optimizer: DPOOptimizerConfig = DPOOptimizerConfig()
-    loss_type: LossType = Field("sigmoid", description="the preference loss; simpo needs no reference")
+    loss_type: LossType = Field(
+        "sigmoid",
+        description="the preference loss; simpo needs no reference, kto learns from single good or bad replies",
+    )
     beta: float = Field(0.1, gt=0, description="strength of the pull towards the reference")
     label_smoothing: float = Field(0.0, ge=0, lt=0.5, description="assumed share of pairs that are the wrong way round")
     nll_alpha: float = Field(0.0, ge=0, description="weight of the chosen side's negative log-likelihood")
     gamma: float = Field(0.0, ge=0, description="SimPO's target margin")
+    desirable_weight: float = Field(1.0, ge=0, description="KTO: weight of the good replies")
+    undesirable_weight: float = Field(1.0, ge=0, description="KTO: weight of the bad replies")
     precompute_reference: bool = Field(
         False, description="compute the reference's log-probabilities once before training and keep them on disk"
     )
@@ -79,6 +86,15 @@ class DPOConfig(TrainingConfig):
             raise ValueError("cdpo is DPO with label smoothing: give label_smoothing above 0, or loss_type sigmoid")
         if self.gamma and self.loss_type != "simpo":
             raise ValueError(f"gamma is SimPO's margin; the {self.loss_type} loss has none")
+        if self.loss_type == "kto" and self.nll_alpha:
+            raise ValueError("nll_alpha is not defined for the kto loss; leave it out")
+        if self.loss_type != "kto" and (self.desirable_weight, self.undesirable_weight) != (1.0, 1.0):
+            raise ValueError(
+                "desirable_weight and undesirable_weight are KTO's; "
+                f"the {self.loss_type} loss has none (give loss_type kto)"
+            )
+        if not self.desirable_weight and not self.undesirable_weight:
+            raise ValueError("desirable_weight and undesirable_weight are both 0; nothing would be learnt")
         return self
 
 
@@ -118,6 +134,7 @@ class DPO:
         denominator: float,
     ) -> Loss:
         config = self.config
+        assert config.loss_type != "kto", "KTO is a method of its own"
         return dpo_loss(
             _sides(parts, logprobs),
             _sides(parts, reference) if reference is not None else None,
@@ -135,9 +152,10 @@ class DPO:
 def _preference(sample: Sample, source: CallSource) -> Preference:
     if not isinstance(sample, Pair):
         kind = type(sample).__name__.lower()
-        raise RowError("wrong_kind", f"this is a {kind}; DPO learns from pairs (see bough pairs --help)")
+        hint = "; --loss-type kto learns from single trajectories" if isinstance(sample, Trajectory) else ""
+        raise RowError("wrong_kind", f"this is a {kind}; DPO learns from pairs (see bough pairs --help){hint}")
     sides = [(turns, source.calls(sample.start, turns, sample.tools)) for turns in (sample.chosen, sample.rejected)]
-    chosen, rejected = (_whole(turns, calls) for turns, calls in sides)
+    chosen, rejected = (whole(turns, calls) for turns, calls in sides)
     return Preference(
         calls=chosen + rejected,
         cluster=head_of(sample.start),
@@ -147,7 +165,7 @@ def _preference(sample: Sample, source: CallSource) -> Preference:
     )
 
 
-def _whole(turns: list[Turn], calls: dict[int, Call]) -> list[Call]:
+def whole(turns: list[Turn], calls: dict[int, Call]) -> list[Call]:
     """All calls of one side: half a side would be compared with a whole one."""
     if not calls or len(calls) < sum(turn.trained for turn in turns):
         raise RowError("side_incomplete", "a call of the pair cannot be trained, so its sides cannot be compared")
@@ -192,7 +210,7 @@ def dpo_loss(
     num_tokens: Sides,
     *,
     denominator: float,
-    loss_type: LossType = "sigmoid",
+    loss_type: PairLossType = "sigmoid",
     beta: float = 0.1,
     label_smoothing: float = 0.0,
     gamma: float = 0.0,
@@ -244,7 +262,7 @@ def dpo_loss(
     return Loss(share((preference_P + nll_alpha * nll_P).sum(), denominator), _per_reason(values, reasons))
 
 
-def _preference_loss(h_P: Tensor, loss_type: LossType, beta: float, label_smoothing: float, gamma: float) -> Tensor:
+def _preference_loss(h_P: Tensor, loss_type: PairLossType, beta: float, label_smoothing: float, gamma: float) -> Tensor:
     from torch.nn.functional import logsigmoid
 
     if loss_type == "ipo":

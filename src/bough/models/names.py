@@ -5,22 +5,23 @@ from __future__ import annotations
 from pathlib import Path
 
 from bough.errors import short_path
-from bough.models.digest import folder_digest
+from bough.models.digest import file_digest, folder_digest
 from bough.paths import working_directory
 
 DIGEST_LENGTH = 8
 
 
 def model_name(model: str) -> str:
-    """A model as records name it: a name as it is, a folder as `short_path` writes it.
+    """A model as records name it: a name as it is, a folder or a GGUF file as `short_path` writes it.
 
-    A folder outside the working directory also has a digest: others may end in the same two names.
+    One outside the working directory also has a digest: others may end in the same two names.
     """
     path = Path(model)
     inside = not path.is_absolute() or any(path.is_relative_to(base) for base in working_directory())
-    if inside or not path.is_dir():
+    if inside or not path.exists():
         return short_path(model)
-    return f"{short_path(model)}@{folder_digest(path)[:DIGEST_LENGTH]}"
+    digest = folder_digest(path) if path.is_dir() else file_digest(path)
+    return f"{short_path(model)}@{digest[:DIGEST_LENGTH]}"
 
 
 def agent_name(model: str, adapter: Path | None) -> str:

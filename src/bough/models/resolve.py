@@ -1,4 +1,4 @@
-"""From a model's name to what transformers loads: a built-in model, a local folder, or a hub id left as it is."""
+"""From a model's name to what transformers loads: a built-in model, a GGUF file, a local folder, or a hub id."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bough.errors import InputError, did_you_mean
-from bough.models import scikit_learn, smollm2, tiny
+from bough.models import gguf_import, scikit_learn, smollm2, tiny
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -26,25 +26,30 @@ HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 
 
 def resolve(name: str) -> Path | str:
-    """The local folder of `name`, made first if it is a built-in model, or the hub id that `name` is.
+    """The local folder of `name`, made first if it is a built-in model or a GGUF file, or the hub id that `name` is.
 
     A built-in name wins over a folder of the same name; write `./tiny` for the folder.
     """
     if name in BUILT_IN:
         return BUILT_IN[name]()
     if (path := _local(name)) is not None:
-        return path
+        return gguf_import.local_folder(path) if path.is_file() else path
     if _is_path(name):
         raise InputError(f"there is no folder {name}")
     if HUB_ID.fullmatch(name):
         return name
     hint = did_you_mean(name.lower(), BUILT_IN)
-    raise InputError(f"{name!r} is not a local folder, a hub id (org/name) or a built-in model{hint}")
+    raise InputError(f"{name!r} is not a local folder, a .gguf file, a hub id (org/name) or a built-in model{hint}")
 
 
 def check_name(name: str) -> None:
     """InputError where `name` cannot be a model's. Nothing is made, downloaded or imported for it."""
-    if name not in BUILT_IN:
+    if name in BUILT_IN:
+        return
+    path = _local(name)
+    if path is not None and path.is_file():
+        gguf_import.check_file(path)
+    elif path is None:
         resolve(name)
 
 
@@ -73,15 +78,17 @@ def _is_path(name: str) -> bool:
 
 
 def _local(name: str) -> Path | None:
-    """`name` as the path of a model's folder, None where nothing has that path."""
+    """`name` as the path of a model's folder or GGUF file, None where nothing has that path."""
     try:
         path = Path(name).expanduser()
         if not name or not path.exists():
             return None
     except (OSError, RuntimeError):  # too long, not ours to look into, or the ~ of an unknown user
         return None
+    if path.suffix == gguf_import.SUFFIX and path.is_file():
+        return path
     if not path.is_dir():
-        raise InputError(f"{name} is a file; name the folder of a model")
+        raise InputError(f"{name} is a file; name the folder of a model, or a file that ends in {gguf_import.SUFFIX}")
     if not _loadable(path):
         # The folder of a training run has its weights one level down.
         better = f"; did you mean {Path(name) / 'final'}?" if _loadable(path / "final") else ""

@@ -13,6 +13,7 @@ import torch
 
 from bough.errors import BoughError, InputError
 from bough.policy.load import load_outline
+from bough.policy.reach import expert_parameters, out_of_reach
 
 ACTOR = "actor"
 REFERENCE = "reference"
@@ -24,13 +25,14 @@ class Lora:
     """A new LoRA adapter.
 
     `targets` are names of modules, a pattern that whole names match, or "all-linear": every
-    linear layer but the head.
+    linear layer of the language model but the head. With `experts`, the experts get one too.
     """
 
     r: int = 16
     alpha: int = 32
     dropout: float = 0.0
     targets: Targets = "all-linear"
+    experts: bool = False
 
 
 def has_adapter(model: Any) -> bool:
@@ -43,9 +45,13 @@ def add_actor(model: Any, lora: Lora) -> Any:
     from peft import LoraConfig, get_peft_model
 
     targets = lora.targets if isinstance(lora.targets, str) else list(lora.targets)
+    if lora.experts and lora.dropout:
+        raise InputError("lora_experts needs lora_dropout 0: experts are adapted as weights, not by their inputs")
     config = LoraConfig(
-        r=lora.r, lora_alpha=lora.alpha, lora_dropout=lora.dropout, target_modules=targets, task_type="CAUSAL_LM"
-    )
+        r=lora.r, lora_alpha=lora.alpha, lora_dropout=lora.dropout, target_modules=targets, task_type="CAUSAL_LM",
+        exclude_modules=out_of_reach(model, all_linear=targets == "all-linear"),
+        target_parameters=expert_parameters(model) if lora.experts else None,
+    )  # fmt: skip
     try:
         return get_peft_model(model, config, adapter_name=ACTOR)
     except ValueError as error:

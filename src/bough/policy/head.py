@@ -50,11 +50,19 @@ class Head:
 
     def logits(self, hidden_MD: Tensor) -> Tensor:
         """The logits [M, V], as the model itself would return them."""
-        logits_MV: Tensor = self.layer(hidden_MD)
+        logits_MV = self.project(hidden_MD)
         if self.scale != 1.0:
             logits_MV = logits_MV * self.scale
         if self.softcap is not None:
             logits_MV = torch.tanh(logits_MV.float() / self.softcap) * self.softcap
+        return logits_MV
+
+    def project(self, hidden_MD: Tensor) -> Tensor:
+        """The output layer alone. Mamba-2 keeps its residuals in float32, which the layer may not be in."""
+        dtype = self.layer.weight.dtype
+        if dtype.is_floating_point and not torch.is_autocast_enabled(hidden_MD.device.type):
+            hidden_MD = hidden_MD.to(dtype)  # type: ignore[arg-type]
+        logits_MV: Tensor = self.layer(hidden_MD)
         return logits_MV
 
 

@@ -22,7 +22,7 @@ def load_model(name: str, *, dtype: torch.dtype | None, device: torch.device, qu
     the weights are NF4 and `dtype` is what they compute in.
     """
     scikit_learn.import_later()
-    from transformers import AutoConfig, AutoModelForCausalLM
+    from transformers import AutoConfig
 
     from bough.models.progress import no_bars
     from bough.models.resolve import resolve
@@ -34,7 +34,7 @@ def load_model(name: str, *, dtype: torch.dtype | None, device: torch.device, qu
         config = AutoConfig.from_pretrained(source, trust_remote_code=False)
         _drop_nothing(config.get_text_config())
         with no_bars():
-            model = AutoModelForCausalLM.from_pretrained(
+            model = _auto_class(config).from_pretrained(
                 source, config=config, dtype=dtype, trust_remote_code=False, **options
             )
     except (OSError, ValueError) as error:
@@ -45,14 +45,14 @@ def load_model(name: str, *, dtype: torch.dtype | None, device: torch.device, qu
 def load_outline(name: str) -> Any:
     """The model `name` without its weights: which layers it has, at no cost."""
     scikit_learn.import_later()
-    from transformers import AutoConfig, AutoModelForCausalLM
+    from transformers import AutoConfig
 
     from bough.models.resolve import resolve
 
     try:
         config = AutoConfig.from_pretrained(resolve(name), trust_remote_code=False)
         with torch.device("meta"):
-            return AutoModelForCausalLM.from_config(config, trust_remote_code=False)
+            return _auto_class(config).from_config(config, trust_remote_code=False)
     except (OSError, ValueError) as error:
         raise InputError(f"the model {name} cannot be loaded: {str(error).partition(chr(10))[0]}") from error
 
@@ -77,6 +77,15 @@ def load_call_builder(model: str, chat_template: Path | None, *, max_length: int
     base = base_and_adapter(model)[0]
     template = load_template(base, chat_template)
     return CallBuilder(template, max_length=max_length, stride=stride, context=context_length(base))
+
+
+def _auto_class(config: Any) -> Any:
+    """How transformers loads a model of this config: most vision-language models are not among its causal ones."""
+    from transformers import AutoModelForCausalLM, AutoModelForImageTextToText
+
+    causal = type(config) in AutoModelForCausalLM._model_mapping
+    pictures = type(config) in AutoModelForImageTextToText._model_mapping
+    return AutoModelForImageTextToText if pictures and not causal else AutoModelForCausalLM
 
 
 def _drop_nothing(config: Any) -> None:

@@ -8,8 +8,10 @@ own causal attention: slower, the same numbers, other code.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
-from contextlib import AbstractContextManager
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Self
@@ -20,14 +22,20 @@ from torch import Tensor, nn
 
 from bough.errors import InputError
 from bough.policy.adapters import ACTOR, Lora, adapted_layers, add_actor, has_adapter, load_actor, reference
-from bough.policy.head import Head, predict
+from bough.policy.divergence import Divergences, Teacher, diverge
+from bough.policy.head import Head, Predictions, predict
+from bough.policy.head_check import check_head
 from bough.policy.load import base_and_adapter, load_model
-from bough.policy.probe import probe
+from bough.policy.probe import probe as probe_model
+from bough.policy.reach import decoder_of
+from bough.policy.routing import Routers, Routing, routing
 from bough.policy.shard import gather, most, shard
 from bough.trees.attend import BLOCK, block_mask, dense_mask, flex_tree_attention, sdpa_tree_attention
-from bough.trees.build import CallTokens
-from bough.trees.layers import branching_obstacle, layer_sights, length_matters
+from bough.trees.build import CallTokens, TokenTree
+from bough.trees.layers import STATEFUL, branching_obstacle, layer_sights, length_matters
+from bough.trees.mixers import known_mixers, let_mixers_branch
 from bough.trees.pack import PlainRow, TreeRow, plain_row, plain_rows, tree_rows
+from bough.trees.recurrent import Branching, to_device
 from bough.types import Call
 
 log = logging.getLogger(__name__)
@@ -41,12 +49,27 @@ class Answers(NamedTuple):
     """What the policy says to the calls of a row, a tensor for each call.
 
     Of each answered token its log-probability and, without gradient, the entropy of the
-    distribution it came from, both float32, and whether it was the likeliest token.
+    distribution it came from, both float32, and whether it was the likeliest token. Of a
+    mixture of experts also how the row was routed. With a teacher, `divergences` are trained
+    instead of the log-probabilities and have the gradient.
     """
 
     logprobs: list[Tensor]
     entropies: list[Tensor]
     greedy: list[Tensor]
+    routing: Routing | None = None
+    divergences: Sequence[Tensor] = ()
+
+    @property
+    def trained(self) -> list[Tensor]:
+        """What the loss is a function of."""
+        return list(self.divergences) or self.logprobs
+
+    def detach(self) -> Answers:
+        """The same without a gradient."""
+        logprobs, entropies, greedy = ([value.detach() for value in values] for values in self[:3])
+        divergences = [value.detach() for value in self.divergences]
+        return Answers(logprobs, entropies, greedy, self.routing and self.routing.detach(), divergences)
 
 
 class Policy(nn.Module):
@@ -58,11 +81,15 @@ class Policy(nn.Module):
     what is trained stays float32, so that small steps are not rounded away. With `compile`,
     each layer's small operations become a few kernels: a minute once, then a step is faster.
     `device` is where it will compute, if its weights are elsewhere until they are sharded.
-    All its log-probabilities and entropies are of the logits divided by `temperature`.
+    Without `probe`, nothing is compared with the model's own forward pass first.
+    All its log-probabilities and entropies are of the logits divided by `temperature`. With a
+    `teacher`, answers also say how far each token's distribution is from the teacher's.
     """
 
     sharded = False
     temperature = 1.0
+    teacher: Teacher | None = None
+    router_coefficient = 0.0  # weight of the routers' load-balancing loss in training
 
     def __init__(
         self,
@@ -72,6 +99,7 @@ class Policy(nn.Module):
         autocast: torch.dtype | None = None,
         compile: bool = False,
         device: torch.device | None = None,
+        probe: bool = True,
     ) -> None:
         super().__init__()
         self.model = model
@@ -79,16 +107,39 @@ class Policy(nn.Module):
         self.plain_attention, self.tree_attention = _attentions(self.base, attention, device or self.device)
         self.sights = {} if (obstacle := branching_obstacle(self.decoder)) else layer_sights(self.decoder)
         self.obstacle = obstacle
-        if obstacle:
-            log.warning("%s cannot share tokens between calls (%s): plain rows", type(self.base).__name__, obstacle)
+        self.carries_state = bool(known_mixers(self.decoder))
+        let_mixers_branch(self.decoder)
+        self.together = not length_matters(self.decoder.config)
         self._attend_with(self.plain_attention)
-        probe(self.base, self.decoder)
+        if probe:
+            check_head(self.base, self.decoder)
+            self._probe()
         if autocast:
             # peft would lift the inputs of an adapter to the float32 of its weights, for autocast to lower them again.
             for layer in self._adapted_layers:
                 layer.cast_input_dtype_enabled = False
+        # A hook that stores what it hears does not go into compiled code.
+        self.routers = None if compile else Routers.of(self.decoder)
         if compile:
             self._compile_layers()
+
+    def _probe(self) -> None:
+        """Takes the paths that agree with the model's own forward pass; InputError if none does."""
+        flex = self.tree_attention == FLEX
+        with _uncompiled() if flex else nullcontext():
+            found = probe_model(
+                self.base,
+                f"{self.plain_attention} {self.tree_attention}",
+                lambda small: Policy(small, attention="flex" if flex else "sdpa", probe=False),
+            )
+        name = type(self.base).__name__
+        if found.refusal:
+            raise InputError(f"{name} ({self.base.config.model_type}) {found.refusal}")
+        self.obstacle = self.obstacle or found.obstacle
+        self.together = self.together and found.together
+        if self.obstacle:
+            self.sights = {}
+            log.warning("%s cannot share tokens between calls (%s): plain rows", name, self.obstacle)
 
     @classmethod
     def load(
@@ -133,9 +184,8 @@ class Policy(nn.Module):
 
     @property
     def decoder(self) -> Any:
-        """The model without its head."""
-        decoder = self.base.get_decoder()
-        return decoder if decoder is not self.base else self.base.model  # Llama 4 does not find its own
+        """The model without its head; of a vision-language model, the language model."""
+        return decoder_of(self.base)
 
     @property
     def device(self) -> torch.device:
@@ -168,11 +218,16 @@ class Policy(nn.Module):
     def logprobs(self, calls: Sequence[CallTokens], *, share: bool = True, budget: int = BUDGET) -> list[Tensor]:
         """For each call the log-probability of each answered token: float32, differentiable.
 
-        The graph of all calls is held at once; training goes row by row instead.
+        The graph of all calls is held at once; training goes row by row instead. A teacher is not asked.
         """
         result = [torch.empty(0, device=self.device)] * len(calls)
         rows = self.rows(calls, share=share, budget=budget)
-        for row, answers in zip(rows, self.answers(rows), strict=True):
+        teacher, self.teacher = self.teacher, None
+        try:
+            answered = self.answers(rows)
+        finally:
+            self.teacher = teacher
+        for row, answers in zip(rows, answered, strict=True):
             for c, logprobs in zip(row.calls, answers.logprobs, strict=True):
                 result[c] = logprobs
         return result
@@ -198,7 +253,7 @@ class Policy(nn.Module):
         rows: list[TreeRow] | list[PlainRow]
         if share and self.obstacle is None:
             rows = tree_rows(calls, budget)
-        elif share and not length_matters(self.decoder.config):
+        elif share and self.together:
             rows = plain_rows(calls, budget)
         else:
             rows = [plain_row(calls, [c]) for c, call in enumerate(calls) if len(call.completion_ids)]
@@ -207,12 +262,40 @@ class Policy(nn.Module):
 
     def forward(self, row: TreeRow | PlainRow) -> Answers:
         """Compute one row."""
-        with torch.autocast(self.device.type, self.autocast, enabled=self.autocast is not None):
-            hidden_ID = self._read_tree(row) if isinstance(row, TreeRow) else self._read_plain(row)
-            hidden_MD = hidden_ID[self._tensor(row.predictors_M)]
-            predictions = predict(hidden_MD, self._tensor(row.targets_M), Head.of(self.base, self.temperature))
+        teacher = self.teacher
+        teacher_ME = teacher.hidden(row) if teacher is not None else None
+        predictions: Predictions | Divergences
+        with self._autocasting(), self._listening() as router_logits:
+            hidden_MD, targets_M = self.predictors(row), self._tensor(row.targets_M)
+            if teacher is None or teacher_ME is None:
+                predictions = predict(hidden_MD, targets_M, self.head)
+            else:
+                other = replace(teacher.policy.head, temperature=self.temperature)
+                predictions = diverge(hidden_MD, targets_M, self.head, teacher_ME, other, teacher.beta)
         index_N = self._tensor(row.index_N)
-        return Answers(*(list(torch.split_with_sizes(values_M[index_N], row.lengths)) for values_M in predictions))
+        logprobs, entropies, greedy, *divergences = (
+            list(torch.split_with_sizes(values_M[index_N], row.lengths)) for values_M in predictions
+        )
+        routed = routing(router_logits, row, self.routers.top_k) if self.routers else None
+        return Answers(logprobs, entropies, greedy, routed, *divergences)
+
+    def _listening(self) -> AbstractContextManager[list[Tensor]]:
+        """Collects the logits of the routers, if there are any."""
+        return self.routers.listening() if self.routers else nullcontext([])
+
+    @property
+    def head(self) -> Head:
+        """The output layer, at the policy's temperature."""
+        return Head.of(self.base, self.temperature)
+
+    def predictors(self, row: TreeRow | PlainRow) -> Tensor:
+        """The hidden states [M, D] that predict the targets of a row."""
+        with self._autocasting():
+            hidden_ID = self._read_tree(row) if isinstance(row, TreeRow) else self._read_plain(row)
+            return hidden_ID[self._tensor(row.predictors_M)]
+
+    def _autocasting(self) -> AbstractContextManager[Any]:
+        return torch.autocast(self.device.type, self.autocast, enabled=self.autocast is not None)
 
     def _read_tree(self, row: TreeRow) -> Tensor:
         """Hidden states [L, D] of a tree's nodes, and of padding after them."""
@@ -225,22 +308,34 @@ class Policy(nn.Module):
         token_L[: len(tree)], position_L[: len(tree)], end_L[: len(tree)] = tree.token, tree.position, tree.end
         token, position, end = map(self._tensor, (token_L, position_L, end_L))
         dtype = self.autocast or self.base.dtype
-        masks = {
+        masks: dict[str, Any] = {
             kind: block_mask(end, position, sight) if flex else dense_mask(end, position, sight, dtype)
             for kind, sight in self.sights.items()
         }
+        if self.carries_state:
+            branching = self._branching(tree, length)
+            if not self.sights:  # a model without attention makes no masks, and hands options on to its mixers
+                return self._read(token[None], None, self.tree_attention, branching=branching)[0]
+            masks |= dict.fromkeys(STATEFUL, branching)
         mask = masks if len(masks) > 1 else next(iter(masks.values()))
         return self._read(token[None], mask, self.tree_attention, position_ids=position[None])[0]
+
+    def _branching(self, tree: TokenTree, length: int) -> Branching:
+        """The forks of a row of `length` nodes: the tree's, and one tree of padding after it."""
+        parent_L = np.arange(-1, length - 1)
+        parent_L[: len(tree)] = tree.parent
+        parent_L[len(tree) : len(tree) + 1] = -1
+        return Branching(parent_L, self.device)
 
     def _read_plain(self, row: PlainRow) -> Tensor:
         """Hidden states [B * L, D] of calls side by side. Padding comes last, where no token looks: no mask."""
         return self._read(self._tensor(row.tokens_BL), None, self.plain_attention).flatten(0, 1)
 
-    def _read(self, tokens_BL: Tensor, mask: Any, attention: str, **positions: Tensor) -> Tensor:
+    def _read(self, tokens_BL: Tensor, mask: Any, attention: str, **more: Any) -> Tensor:
         self._attend_with(attention)
         # No cache is read here, and with one transformers treats repeated positions differently.
         hidden_BLD: Tensor = self.decoder(
-            input_ids=tokens_BL, attention_mask=mask, use_cache=False, **positions
+            input_ids=tokens_BL, attention_mask=mask, use_cache=False, **more
         ).last_hidden_state
         return hidden_BLD
 
@@ -259,9 +354,7 @@ class Policy(nn.Module):
         return [module for module in self.decoder.modules() if isinstance(module, GradientCheckpointingLayer)]
 
     def _tensor(self, array: np.ndarray[Any, Any]) -> Tensor:
-        device, tensor = self.device, torch.from_numpy(array)
-        # Only from pinned memory is a copy made without waiting for what the GPU still computes.
-        return (tensor.pin_memory() if device.type == "cuda" else tensor).to(device, non_blocking=True)
+        return to_device(torch.from_numpy(array), self.device)
 
     def _check_ids(self, rows: Sequence[TreeRow | PlainRow]) -> None:
         """A GPU answers an id outside the vocabulary with an assertion that ends the process."""
@@ -269,6 +362,14 @@ class Policy(nn.Module):
         ids = np.concatenate([[0], *(part.ravel() for row in rows for part in (row.tokens, row.targets_M))])
         if not 0 <= ids.min() <= ids.max() < size:
             raise InputError(f"token ids from {ids.min()} to {ids.max()}: the model's vocabulary is 0 to {size - 1}")
+
+
+@contextmanager
+def _uncompiled() -> Iterator[None]:
+    """Within it nothing is compiled: for a handful of tokens that would take a minute."""
+    with torch.compiler.set_stance("force_eager"), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="flex_attention called without torch.compile")
+        yield
 
 
 def _attentions(model: Any, wanted: Attention, device: torch.device) -> tuple[str, str]:
@@ -280,9 +381,11 @@ def _attentions(model: Any, wanted: Attention, device: torch.device) -> tuple[st
     # SDPA leaves out the capping of scores (Gemma 2) silently.
     capped = getattr(model.config.get_text_config(), "attn_logit_softcapping", None)
     plain = "sdpa" if model._supports_sdpa and not capped else "eager"
-    if wanted == "flex" and not model._supports_flex_attn:
+    # Hybrid models call their attention through the same interface, whether or not they say so.
+    supports_flex = model._supports_flex_attn or (model._supports_sdpa and bool(known_mixers(model)))
+    if wanted == "flex" and not supports_flex:
         raise InputError(f"{type(model).__name__} does not support FlexAttention; choose attention='sdpa'")
-    flex = wanted == "flex" or (wanted == "auto" and device.type == "cuda" and model._supports_flex_attn)
+    flex = wanted == "flex" or (wanted == "auto" and device.type == "cuda" and supports_flex)
     if flex:
         return plain, FLEX
     return plain, SDPA if plain == "sdpa" and device.type == "cpu" else plain

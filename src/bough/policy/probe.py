@@ -1,75 +1,169 @@
-"""The check that every model passes before it becomes a policy: one short forward pass.
+"""The probe: what a model computes decides how it is trained, not its name.
 
-It finds models that are not causal, and heads that compute something `Head` does not know.
+On loading, each way to compute log-probabilities is compared with the model's own forward
+pass: plain rows, rows of several calls side by side, and the tree. A path that disagrees is
+not used; a model without a path that agrees is refused.
+
+The model itself may be large, quantized or in bfloat16, where a wrong mask cannot be told
+from rounding, and its windows may be thousands of tokens long. So a miniature of it is
+probed (`models/miniature.py`): the same classes and settings, in float32, with layers of
+each kind and windows of eight tokens. That takes a fraction of a second, whatever the
+model's size, and shows the same mistakes. It is computed on the CPU, FlexAttention
+uncompiled: kernels that only a GPU has are not part of the probe.
 """
 
 from __future__ import annotations
 
-from typing import Any
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Protocol
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from bough.errors import InputError
-from bough.models.limits import NOT_CAUSAL
-from bough.policy.head import Head
+from bough.errors import BoughError
+from bough.models.miniature import miniature
+from bough.policy.findings import Findings, kept
+from bough.policy.head_check import NOT_CAUSAL
+from bough.trees.build import CallTokens, input_ids
+from bough.trees.layers import length_matters
+from bough.trees.pack import PlainRow, TreeRow, plain_rows, tree_rows
+from bough.types import Call
 
-PROMPTS = [[0, 1, 2, 3], [0, 1, 2, 4]]
-LARGEST_LOGIT = 64.0  # models cap their logits at 15 to 50
-LARGEST_FACTOR = 1024.0  # so that half precision does not overflow where the head is nearly zero
+TOLERANCE = 1e-4  # nats; float32 rounds at 1e-6, and a path that is wrong is off by a hundredth or more
+BUDGET = 1024
+TAIL = 5
+UNKNOWN = (
+    "is computed in a way that Bough does not know: its log-probabilities would be off by up to {:.2g} nats, so it can "
+    "be neither trained nor sampled with the local engine; use --engine vllm or openai to sample from it"
+)
+
+
+class Computes(Protocol):
+    """As much of a policy as is probed."""
+
+    obstacle: str | None
+
+    @property
+    def base(self) -> Any: ...
+
+    def answers(self, rows: Sequence[TreeRow | PlainRow]) -> Sequence[Any]: ...
+
+    def logprobs(self, calls: Sequence[CallTokens], *, share: bool) -> list[Tensor]: ...
+
+
+def _calls() -> list[Call]:
+    """Two tasks: one episode that forks inside and at the end of its replies, and one call of another."""
+    ids = [3 + (7 * i * i + 31 * i) % 241 for i in range(100)]
+    start, ends = ids[:20], [ids[20:30], ids[30:39], ids[39:53]]
+    prompts_and_replies = [
+        (start[:12], start[12:]),
+        ([*start, *ids[53:57]], ends[0]),
+        ([*start, *ids[53:57]], ends[1]),
+        ([*start[:15], *ends[2][:6]], ends[2][6:]),
+        (ids[60:70], ids[70:82]),
+    ]
+    return [Call(prompt_ids=prompt, completion_ids=reply) for prompt, reply in prompts_and_replies]
+
+
+CALLS = _calls()
+
+
+def probe(model: Any, how: str, small_policy: Callable[[Any], Computes]) -> Findings:
+    """What was found of a transformers model; its paths are those of `small_policy`, made from a small model.
+
+    `how` names what else the paths depend on. A model of which no small copy can be made is
+    computed as it would compute itself, one call at a time.
+    """
+
+    def find() -> Findings:
+        try:
+            small = small_policy(miniature(model))
+            return examine(small)
+        except BoughError as error:
+            return Findings(obstacle=str(error), together=False)
+
+    return kept(model, how, find)
 
 
 @torch.no_grad()
-def probe(model: Any, decoder: Any) -> None:
-    """Checks a transformers model, its adapters in place, and the decoder inside it.
-
-    Raises InputError for a model that is not causal, or whose logits `Head` does not reproduce.
-
-    The two prompts differ in their last token, which must not change the hidden states before it.
-    """
-    head = Head.of(model)
-    hidden_BLD, logits_BLV = _enlarged(model, decoder, head)
-    name = f"{type(model).__name__} ({model.config.model_type})"
-    # Low precision rounds every operation between the hidden states and the logits.
-    tolerance = 1e-4 if torch.finfo(model.dtype).eps < 1e-5 else 0.02
-    if (
-        hidden_BLD is None
-        or not (head.logits(hidden_BLD).float() - logits_BLV).abs().max() <= tolerance * logits_BLV.abs().max()
-    ):
-        raise InputError(
-            f"{name} computes its logits in a way that Bough does not know: the log-probabilities would be wrong, so "
-            "it can be neither trained nor sampled with the local engine; use --engine vllm or openai to sample from it"
-        )
-    one_LD, other_LD = hidden_BLD[:, :-1].float()
-    same = (one_LD - other_LD).abs().max() <= tolerance * one_LD.abs().max()
-    if not same or decoder.config.model_type in NOT_CAUSAL:
-        raise InputError(
-            f"{name} is not a causal language model: its tokens attend to later ones, so it has no log-probabilities "
-            "of replies; choose another model"
-        )
-
-
-def _enlarged(model: Any, decoder: Any, head: Head) -> tuple[Tensor | None, Tensor]:
-    """Hidden states, scaled up on their way to the head, and the logits the model makes of them.
-
-    A cap that small logits hardly feel shows in large ones.
-    """
-    seen: list[Tensor] = []
-
-    def enlarge(_module: nn.Module, _inputs: Any, output: Any) -> Any:
-        hidden_BLD = output.last_hidden_state
-        factor = (LARGEST_LOGIT / head.layer(hidden_BLD).abs().max().float()).clamp(1, LARGEST_FACTOR)
-        output.last_hidden_state = hidden_BLD * factor.to(hidden_BLD.dtype)
-        seen.append(output.last_hidden_state)
-        return output
-
-    training = model.training
-    model.eval()
-    hook = decoder.register_forward_hook(enlarge)
+def examine(policy: Computes) -> Findings:
+    """Compares all paths of a small policy in float32 with its model's own forward pass."""
+    with _eager(policy.base):
+        try:
+            own = [_own_logits(policy.base, input_ids(call).tolist()) for call in CALLS]
+        except Exception as error:  # its sizes do not fit together, each model fails in its own way
+            raise BoughError(f"its small copy cannot be computed ({_said(error)})") from error
+        if not _causal(policy.base, own):
+            return Findings(refusal=NOT_CAUSAL)
+    replies = [torch.tensor(call.completion_ids) for call in CALLS]
+    logprobs = [
+        logits_LV[-len(reply) :].log_softmax(-1).gather(1, reply[:, None])[:, 0]
+        for logits_LV, reply in zip(own, replies, strict=True)
+    ]
     try:
-        prompts = torch.tensor(PROMPTS, device=model.get_input_embeddings().weight.device)
-        logits_BLV = model(input_ids=prompts, use_cache=False).logits.float()
+        errors = {"plain rows": _error(policy.logprobs(CALLS, share=False), logprobs)}
+    except Exception as error:  # the model without its head may want what the whole model gives it
+        return Findings(refusal=f"cannot be computed without its head ({_said(error)}); choose another model")
+    if errors["plain rows"] > TOLERANCE:
+        return Findings(refusal=UNKNOWN.format(errors["plain rows"]), errors=errors)
+    errors["rows side by side"] = _error_of_rows(policy, plain_rows(CALLS, BUDGET), logprobs)
+    obstacle = policy.obstacle or _tree_obstacle(policy, logprobs, errors)
+    return Findings(None, obstacle, errors["rows side by side"] <= TOLERANCE, errors)
+
+
+def _tree_obstacle(policy: Computes, own: list[Tensor], errors: dict[str, float]) -> str | None:
+    try:
+        errors["tree"] = _error_of_rows(policy, tree_rows(CALLS, BUDGET), own)
+    except Exception as error:  # a model that was not written for trees may fail anywhere
+        return f"it fails on a tree ({_said(error)})"
+    if errors["tree"] > TOLERANCE:
+        return f"on a tree its log-probabilities would be off by up to {errors['tree']:.2g} nats"
+    return None
+
+
+def _said(error: Exception) -> str:
+    return f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
+
+
+def _causal(model: Any, own: list[Tensor]) -> bool:
+    """Whether the logits stay the same when later tokens change, or are not there yet, as in sampling."""
+    length_dependent = length_matters(model.config.get_text_config(decoder=True))
+    for call, logits_LV in list(zip(CALLS, own, strict=True))[:2]:
+        ids = input_ids(call).tolist()
+        start = ids[:-TAIL]
+        others = [[*start, *(token % 200 + 17 for token in ids[-TAIL:])], *([] if length_dependent else [start])]
+        for other in others:
+            if not _error([_own_logits(model, other)[: len(start)]], [logits_LV[: len(start)]]) <= TOLERANCE:
+                return False
+    return True
+
+
+def _own_logits(model: Any, ids: list[int]) -> Tensor:
+    logits_LV: Tensor = model(input_ids=torch.tensor([ids]), use_cache=False).logits[0]
+    return logits_LV.float()
+
+
+@contextmanager
+def _eager(model: Any) -> Iterator[None]:
+    """Within it the model attends with the one implementation that leaves nothing out."""
+    before = model.config._attn_implementation
+    model.set_attn_implementation("eager")
+    try:
+        yield
     finally:
-        hook.remove()
-        model.train(training)
-    return (seen[0] if seen else None), logits_BLV
+        model.set_attn_implementation(before)
+
+
+def _error_of_rows(policy: Computes, rows: Sequence[TreeRow | PlainRow], own: list[Tensor]) -> float:
+    found: dict[int, Tensor] = {}
+    for row, answers in zip(rows, policy.answers(rows), strict=True):
+        found |= dict(zip(row.calls, answers.logprobs, strict=True))
+    return _error([found[c] for c in range(len(own))], own)
+
+
+def _error(found: Sequence[Tensor], own: Sequence[Tensor]) -> float:
+    """The largest difference; infinite where something is not a number."""
+    largest = float((torch.cat(list(found)) - torch.cat(list(own))).abs().max())
+    return largest if math.isfinite(largest) else math.inf

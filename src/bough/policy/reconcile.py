@@ -18,7 +18,10 @@ from bough.errors import InputError
 from bough.policy.adapters import ACTOR, Lora, Targets, add_actor
 
 # What else an adapter may be told; with any of these its weights mean something else.
-UNSUPPORTED = ("use_rslora", "use_dora", "rank_pattern", "alpha_pattern", "modules_to_save", "fan_in_fan_out")
+UNSUPPORTED = (
+    *("use_rslora", "use_dora", "rank_pattern", "alpha_pattern", "modules_to_save", "fan_in_fan_out"),
+    "target_parameters",
+)
 
 
 def read_shape(folder: Path) -> Lora:
@@ -33,12 +36,13 @@ def read_shape(folder: Path) -> Lora:
         raise InputError(f"{folder} is a {config.get('peft_type')} adapter; Bough trains LoRA adapters")
     targets = config["target_modules"]
     names = targets if isinstance(targets, str) else tuple(sorted(targets))
-    return Lora(r=config["r"], alpha=config["lora_alpha"], dropout=config["lora_dropout"], targets=names)
+    return Lora(config["r"], config["lora_alpha"], config["lora_dropout"], names, bool(config.get("target_parameters")))
 
 
 def larger(old: Lora, wanted: Lora) -> Lora:
     """The shape that an adapter of shape `old` is grown to."""
-    return Lora(max(old.r, wanted.r), wanted.alpha, wanted.dropout, _union(old.targets, wanted.targets))
+    experts = old.experts or wanted.experts
+    return Lora(max(old.r, wanted.r), wanted.alpha, wanted.dropout, _union(old.targets, wanted.targets), experts)
 
 
 def grow(model: Any, folder: Path, wanted: Lora) -> Any:

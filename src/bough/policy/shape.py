@@ -21,7 +21,7 @@ def lora(config: LoraConfig) -> Lora:
     names = config.target_modules
     # Adapters of other tools may have a pattern in place of names.
     one = len(names) == 1 and (names[0] == "all-linear" or not MODULE.fullmatch(names[0]))
-    return Lora(config.r, config.alpha, config.dropout, names[0] if one else tuple(sorted(names)))
+    return Lora(config.r, config.alpha, config.dropout, names[0] if one else tuple(sorted(names)), config.experts)
 
 
 def start_adapter(config: C) -> tuple[Path | None, C]:
@@ -52,7 +52,11 @@ def _with(config: C, values: dict[str, Any]) -> C:
 def _differences(config: TrainingConfig, shape: Lora) -> list[str]:
     """In what an adapter is not what the settings ask for; its dropout can be changed at any time."""
     wanted = lora(config.lora)
-    pairs: list[tuple[str, Any, Any]] = [("lora_r", wanted.r, shape.r), ("lora_alpha", wanted.alpha, shape.alpha)]
+    pairs: list[tuple[str, Any, Any]] = [
+        ("lora_r", wanted.r, shape.r),
+        ("lora_alpha", wanted.alpha, shape.alpha),
+        ("lora_experts", wanted.experts, shape.experts),
+    ]
     if not same_layers(base_and_adapter(config.model)[0], wanted.targets, shape.targets):
         pairs.append(("lora_target_modules", wanted.targets, shape.targets))
     return [f"{name} is {mine} here and {theirs} there" for name, mine, theirs in pairs if mine != theirs]
@@ -66,4 +70,5 @@ def _settings(shape: Lora) -> dict[str, Any]:
         "alpha": shape.alpha,
         "dropout": shape.dropout,
         "target_modules": targets,
+        "experts": shape.experts,
     }

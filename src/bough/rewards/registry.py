@@ -1,6 +1,7 @@
 """From a name to a reward function: a built-in one, or your own.
 
 outcome                        built in
+judge                          built in, asks a model; never used unless it is named
 my_package.rewards:brevity     a function of an installed module
 rewards/brevity.py:brevity     a function of a file
 """
@@ -17,6 +18,7 @@ from typing import Any
 from bough import given
 from bough.errors import InputError, describe_failure, did_you_mean
 from bough.rewards import builtin
+from bough.rewards.judge import Judge, RankingJudge
 
 RewardFunction = Callable[..., Any]
 REWARDS: dict[str, RewardFunction] = {
@@ -26,6 +28,8 @@ REWARDS: dict[str, RewardFunction] = {
     "format": builtin.format,
     "tool_call": builtin.tool_call,
     "overlong": builtin.overlong,
+    "judge": Judge,
+    "judge_ranking": RankingJudge,
 }
 
 

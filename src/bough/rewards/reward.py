@@ -26,12 +26,14 @@ from bough.errors import BoughError, InputError, describe_failure, did_you_mean,
 from bough.rewards.bounds import Bounds, bounds_of
 from bough.rewards.own_copy import own_copy
 from bough.rewards.registry import REWARDS, RewardFunction, find
+from bough.rewards.stateful import StatefulReward
 from bough.rewards.watchdog import TimeUpError, Watchdog
 from bough.types import Trajectory
 
 # Async rewards that run at the same time, such as requests to a judge.
 CONCURRENCY = 64
 TIMEOUT_S = 60.0
+GRACE_S = 10.0
 
 
 class RewardError(BoughError):
@@ -73,15 +75,23 @@ class WeightedReward:
                 [f"{key} is not a setting{did_you_mean(key, ['weight', *known])}" for key in unknown],
             )
         built_in = function in REWARDS.values()
-        return cls(name, factor, partial(function, **settings), bounds_of(function), scores_groups(function), built_in)
+        made = function(**settings) if _is_stateful(function) else partial(function, **settings)
+        return cls(name, factor, made, bounds_of(function), scores_groups(function), built_in)
+
+    def costs(self) -> dict[str, int]:
+        """What the values so far have cost, where the reward counts that."""
+        return self.function.costs() if isinstance(self.function, StatefulReward) else {}
 
     def values(
         self, arguments: Sequence[Trajectory] | Sequence[list[Trajectory]], timeout_s: float = TIMEOUT_S
     ) -> list[Any]:
         """What the function returns for each argument; a RewardError where it raised an exception.
 
-        Raises RewardTimeoutError where one takes longer than `timeout_s`.
+        Raises RewardTimeoutError where one takes longer than `timeout_s`. A reward with a time limit of its
+        own, after which its value is only absent, gets at least that long.
         """
+        if isinstance(self.function, StatefulReward):
+            timeout_s = max(timeout_s, self.function.timeout_s + GRACE_S)
         with Watchdog(timeout_s) as watchdog:
             found = [self._call(argument if self.built_in else _copied(argument), watchdog) for argument in arguments]
         waiting = [place for place, value in enumerate(found) if inspect.isawaitable(value)]
@@ -175,9 +185,14 @@ def parameters(function: RewardFunction) -> list[str]:
     return [p.name for p in inspect.signature(function).parameters.values() if p.kind is p.KEYWORD_ONLY]
 
 
+def _is_stateful(function: RewardFunction) -> bool:
+    return inspect.isclass(function) and issubclass(function, StatefulReward)
+
+
 def scores_groups(function: RewardFunction) -> bool:
     """Whether a function takes all attempts at a task, not one trajectory."""
-    first = next(iter(inspect.signature(function).parameters.values()), None)
+    called: Any = vars(function)["__call__"] if _is_stateful(function) else function
+    first = next((p for p in inspect.signature(called).parameters.values() if p.name != "self"), None)
     if first is None:
         return False
     # Annotations are text where their module has `from __future__ import annotations`.

@@ -67,6 +67,10 @@ class Rubric:
         """What could not be computed, for a report."""
         return {name: {"failed": count, "why": self.why[name]} for name, count in self.failed.most_common()}
 
+    def costs(self) -> dict[str, dict[str, int]]:
+        """What rewards that ask a model have cost: requests, tokens, answers found on disk, failures."""
+        return {part.name: costs for part in self.parts if (costs := part.costs())}
+
     def _with_total(self, trajectory: Trajectory, values: dict[str, float | None]) -> Trajectory:
         counted = [(part.weight, values[part.name]) for part in self.parts if part.weight]
         total = None if any(value is None for _, value in counted) else sum(w * (value or 0.0) for w, value in counted)

@@ -1,6 +1,6 @@
 """Hermes tool calls: `<tool_call>{"name": …, "arguments": {…}}</tool_call>` inside a reply's text.
 
-A reply may hold several calls; what stands around them is the thought. A reply without
+A reply may contain several calls; the text around them is the thought. A reply without
 a call is an answer. Tags inside `<think>` are reasoning, not calls.
 """
 

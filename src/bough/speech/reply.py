@@ -13,7 +13,7 @@ class Reply(str):
     """The text of a reply. `tool_calls` and `parsed` say what is in it.
 
     Calls that an engine delivered as data are passed on as they are; only a reply that
-    came as text is parsed. What cannot be read, or is no JSON, raises `MalformedError`.
+    came as text is parsed. What cannot be read, or is not JSON, raises `MalformedError`.
     """
 
     message: Message

@@ -13,7 +13,7 @@ from bough.errors import BoughError
 from bough.methods.base import Example, Method
 from bough.policy.policy import Policy
 from bough.policy.processes import Processes
-from bough.policy.reference import Reference
+from bough.policy.reference import ReferenceLogprobs
 from bough.training.counters import Counters
 from bough.training.step import Gradient, Step
 
@@ -27,7 +27,13 @@ class BatchGradients:
     """
 
     def __init__(
-        self, policy: Policy, method: Method[Any], reference: Reference | None, processes: Processes, *, share: bool
+        self,
+        policy: Policy,
+        method: Method[Any],
+        reference: ReferenceLogprobs | None,
+        processes: Processes,
+        *,
+        share: bool,
     ) -> None:
         self.policy, self.method, self.reference, self.processes = policy, method, reference, processes
         self.share = share
@@ -54,7 +60,9 @@ class BatchGradients:
         """
         parts, denominator = self._parts(examples)
         laid_out = laid_out or self._laid_out(parts, counters)
-        found = self._within_memory(laid_out, denominator, counters, loss_scale, forget)
+        # Only a loss over all computed tokens asks the other processes for theirs.
+        all_tokens = self.processes.sum(laid_out.num_tokens) if self.policy.router_coefficient else None
+        found = self._within_memory(laid_out, denominator, counters, loss_scale, all_tokens, forget)
         if not self.policy.sharded:
             self.processes.sum_gradients(self.policy.parameters())
         return self._summed(found)
@@ -65,10 +73,12 @@ class BatchGradients:
         denominator: float,
         counters: Counters,
         loss_scale: float,
+        all_tokens: float | None,
         forget: Callable[[], None],
     ) -> Gradient:
+        how: dict[str, Any] = {"loss_scale": loss_scale, "all_tokens": all_tokens}
         try:
-            return laid_out.run(denominator, self.reference, backward=True, loss_scale=loss_scale)
+            return laid_out.run(denominator, self.reference, backward=True, **how)
         except torch.cuda.OutOfMemoryError as error:
             if self.policy.sharded:  # the others wait in the middle of a pass, and cannot be joined there
                 raise _out_of_memory(counters) from error
@@ -79,7 +89,7 @@ class BatchGradients:
         torch.cuda.empty_cache()
         again = self._laid_out(laid_out.parts, counters)
         try:
-            return again.run(denominator, self.reference, backward=True, loss_scale=loss_scale)
+            return again.run(denominator, self.reference, backward=True, **how)
         except torch.cuda.OutOfMemoryError as error:
             raise _out_of_memory(counters) from error
 

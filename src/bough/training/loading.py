@@ -13,7 +13,9 @@ from bough.policy.adapters import add_actor, add_reference, load_actor
 from bough.policy.load import base_and_adapter, load_model
 from bough.policy.policy import Policy
 from bough.policy.processes import Processes
+from bough.policy.reach import freeze_surroundings
 from bough.policy.reconcile import grow
+from bough.policy.routing import coefficient
 from bough.policy.shape import lora
 from bough.training.checkpoint import Checkpoint
 
@@ -50,8 +52,10 @@ def load_policy(
     model = load_model(name, dtype=dtype, device=place, quantize=config.lora.qlora)
     if config.machine.gradient_checkpointing:
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
-    if actor is None:
-        model = add_actor(model, lora(config.lora)) if config.lora.enabled else model
+    if not config.lora.enabled:
+        freeze_surroundings(model)
+    elif actor is None:
+        model = add_actor(model, lora(config.lora))
     elif resumed or not config.lora.merge:
         model = load_actor(model, actor, dropout=config.lora.dropout)
     else:
@@ -62,9 +66,19 @@ def load_policy(
         model, attention=config.machine.attention, autocast=autocast, compile=config.machine.compile, device=device
     )
     policy.temperature = temperature
+    policy.router_coefficient = _router_coefficient(config, policy)
     if config.machine.shard:
         policy.shard(device)
     return policy
+
+
+def _router_coefficient(config: TrainingConfig, policy: Policy) -> float:
+    weight = coefficient(policy.decoder, config.optimizer.router_aux_loss_coef)
+    if weight and config.machine.compile:
+        raise InputError(
+            "--compile does not go with the load-balancing loss of a mixture of experts; add --router-aux-loss-coef 0"
+        )
+    return weight
 
 
 def _check_machine(config: TrainingConfig, device: torch.device) -> None:

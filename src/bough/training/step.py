@@ -5,7 +5,8 @@ one row; where a part is larger than that, its rows are computed twice: once wit
 gradient to find the loss and its slope at every log-probability, then row by row
 with it. The gradient is the same. All rows go through the reference first, then those
 that need it through the first pass, then all of them through the last: processes that
-share their weights can do that together, whatever rows each of them has.
+share their weights can do that together, whatever rows each of them has. With a teacher,
+divergences from it take the place of log-probabilities.
 """
 
 from __future__ import annotations
@@ -18,10 +19,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bough.methods.base import Example, Loss, Method
+from bough.methods.base import Coupled, Example, Loss, Method
 from bough.metrics import Mean, add_metrics
 from bough.policy.policy import Answers, Policy
-from bough.policy.reference import Reference
+from bough.policy.reference import ReferenceLogprobs
 from bough.trees.pack import PlainRow, TreeRow
 from bough.types import Call
 
@@ -50,10 +51,25 @@ class Step:
         self.owner = [p for p, part in enumerate(parts) for _ in part.calls]
         self.rows: Sequence[Row] = policy.rows(self.calls, share=share, budget=budget)
 
+    @property
+    def num_tokens(self) -> int:
+        """The tokens that are computed, each once; padding is none."""
+        return sum(row.tokens.size if isinstance(row, TreeRow) else row.num_raw for row in self.rows)
+
     def run(
-        self, denominator: float, reference: Reference | None, *, backward: bool, loss_scale: float = 1.0
+        self,
+        denominator: float,
+        reference: ReferenceLogprobs | None,
+        *,
+        backward: bool,
+        loss_scale: float = 1.0,
+        all_tokens: float | None = None,
     ) -> Gradient:
-        """The step's loss and metrics; with `backward`, its gradient times `loss_scale` is added to the parameters'."""
+        """The step's loss and metrics; with `backward`, its gradient times `loss_scale` is added to the parameters'.
+
+        `all_tokens` are those of the step in all processes, if this is not the only one.
+        """
+        self.routing_scale = self.policy.router_coefficient * loss_scale / (all_tokens or self.num_tokens or 1)
         known = reference.of(self.rows, self.calls) if reference else None
         groups = self._connected_rows()
         if backward:
@@ -61,7 +77,7 @@ class Step:
         else:
             with torch.no_grad():
                 answers = self.policy.answers(self.rows)
-                logprobs = [found.logprobs for found in answers]
+                logprobs = [found.trained for found in answers]
                 losses = [self._loss(rows, logprobs, known, denominator) for rows in groups]
         return Gradient(
             loss=float(sum(loss.value.detach() for loss in losses)),
@@ -75,22 +91,28 @@ class Step:
     ) -> tuple[list[Loss], list[Answers]]:
         """The losses of all groups of rows and what the policy said, with the gradient added to the parameters'."""
         order = [r for rows in groups for r in rows]
-        several = [rows for rows in groups if len(rows) > 1]
+        several = [rows for rows in groups if len(rows) > 1 or self._in_step]
         losses, slopes = self._first_pass(several, known, denominator, loss_scale)
         answers: list[Answers] = []
         for r, row in itertools.zip_longest(order, self.policy.passes([self.rows[r] for r in order])):
             found: Answers = self.policy(row)
             if r is None:  # a process with more rows needs this one along; it weighs nothing
-                torch.autograd.backward(torch.cat(found.logprobs).sum() * 0.0)
+                torch.autograd.backward(torch.cat(found.trained).sum() * 0.0)
                 continue
+            balance = self._balance(found)
             if r in slopes:
-                torch.autograd.backward(found.logprobs, slopes[r])
+                torch.autograd.backward([*found.trained, *balance], [*slopes[r], *map(torch.ones_like, balance)])
             else:
-                loss = self._loss([r], {r: found.logprobs}, known, denominator)
-                torch.autograd.backward(loss.value * loss_scale)
+                loss = self._loss([r], {r: found.trained}, known, denominator)
+                torch.autograd.backward(sum(balance, loss.value * loss_scale))
                 losses.append(loss)
-            answers.append(Answers(*([value.detach() for value in values] for values in found)))
+            answers.append(found.detach())
         return losses, answers
+
+    def _balance(self, answers: Answers) -> list[Tensor]:
+        """The row's share of the load-balancing loss, weighted as it is added to the loss; nothing without experts."""
+        found = answers.routing
+        return [found.loss * (self.routing_scale * found.num_tokens)] if found and self.routing_scale else []
 
     def _first_pass(
         self, groups: list[list[int]], known: Logprobs | None, denominator: float, loss_scale: float
@@ -102,13 +124,18 @@ class Step:
         with torch.no_grad(), torch.random.fork_rng(devices=devices):
             first = self.policy.answers([self.rows[r] for r in order])
         leaves = {
-            r: [logprobs.detach().requires_grad_() for logprobs in found.logprobs]
+            r: [values.detach().requires_grad_() for values in found.trained]
             for r, found in zip(order, first, strict=True)
         }
         losses = [self._loss(rows, leaves, known, denominator) for rows in groups]
         for loss in losses:
-            torch.autograd.backward(loss.value * loss_scale)
-        return losses, {r: [leaf.grad for leaf in of_row if leaf.grad is not None] for r, of_row in leaves.items()}
+            if loss.value.requires_grad:  # a process without parts has none
+                torch.autograd.backward(loss.value * loss_scale)
+        # A call that only measures something (KTO's mismatched ones) has no slope.
+        return losses, {
+            r: [leaf.grad if leaf.grad is not None else torch.zeros_like(leaf) for leaf in of_row]
+            for r, of_row in leaves.items()
+        }
 
     def _loss(self, rows: list[int], logprobs: Logprobs, known: Logprobs | None, denominator: float) -> Loss:
         parts, found = self._by_part(rows, logprobs)
@@ -122,8 +149,19 @@ class Step:
             grouped.setdefault(self.owner[c], []).append(by_call[c])
         return [self.parts[p] for p in grouped], list(grouped.values())
 
+    @property
+    def _in_step(self) -> bool:
+        """Whether the processes ask for the loss together, so that all must do it at the same point."""
+        coupled = isinstance(self.method, Coupled)
+        return coupled and torch.distributed.is_available() and torch.distributed.is_initialized()
+
     def _connected_rows(self) -> list[list[int]]:
-        """The rows by number, in groups such that no part has calls in two groups; groups of several come first."""
+        """The rows by number, in groups such that no part has calls in two groups; groups of several come first.
+
+        All are one group where the parts' losses depend on each other.
+        """
+        if isinstance(self.method, Coupled):
+            return [list(range(len(self.rows)))]
         group_of_part: dict[int, int] = {}
         groups: dict[int, list[int]] = {}
         for number, row in enumerate(self.rows):
@@ -137,9 +175,13 @@ class Step:
 
 
 def _facts(answers: Answers) -> dict[str, Mean]:
-    """Metrics of the answered tokens that every method has."""
+    """Metrics of the answered tokens that every method has, and of the routing of all tokens."""
     count = sum(map(len, answers.greedy))
-    return {
+    facts = {
         "token_accuracy": Mean(torch.cat(answers.greedy).sum(), count),
         "token_entropy": Mean(torch.cat(answers.entropies).sum(), count),
     }
+    if routed := answers.routing:
+        facts["router_aux_loss"] = Mean(routed.loss.detach() * routed.num_tokens, routed.num_tokens)
+        facts["busiest_expert"] = Mean(routed.busiest * routed.num_tokens, routed.num_tokens)
+    return facts

@@ -1,4 +1,4 @@
-"""Sources of rows: JSON Lines (plain, .zst, .gz, .xz), a JSON list, Parquet, a dataset saved or on the Hub.
+"""Sources of rows: JSON Lines (plain, .zst, .gz, .xz), a JSON list, CSV, Parquet, logs, a dataset saved or on the Hub.
 
 Every source is a stream of (number, content): for text files the content is the bytes
 of a line and the number that of the line, for tables the content is a row as a dict. Only
@@ -22,14 +22,19 @@ from typing_extensions import Buffer
 
 from bough.disk import open_file
 from bough.errors import InputError, RowError
-from bough.trajectories import json_list, xz, zstd
+from bough.trajectories import csv_table, inspect_log, json_list, xz, zstd
+from bough.trajectories.file_kind import not_data
 
-TEXT_SUFFIXES = (".jsonl", ".ndjson", ".json")
+TEXT_SUFFIXES = (".jsonl", ".ndjson", ".json", ".csv", ".tsv")
+TABLE_SUFFIXES = (".csv", ".tsv")
+LOG_SUFFIX = ".eval"
 PACKED_SUFFIXES = ("", ".zst", ".gz", ".xz")
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 Content = bytes | dict[str, Any] | RowError
 # A token takes about 26 bytes with its log-probability: a group of attempts with five million of them fits.
 MAX_LINE = 128 << 20
+# The first bytes of a file, which say what it is.
+PEEK = 1024
 # Text shrinks to a tenth or a hundredth. A file that expands to more than both limits is not a data file.
 MAX_UNPACKED, MAX_RATIO = 1 << 30, 1000
 # A row group is always unpacked as a whole.
@@ -59,7 +64,7 @@ def files(source: str | Path) -> list[Path]:
 def _shards(path: Path) -> list[Path]:
     if (collected := path / "trajectories.jsonl").is_file():
         return [collected]
-    endings = [text + packed for text in TEXT_SUFFIXES for packed in PACKED_SUFFIXES] + [".parquet"]
+    endings = [text + packed for text in TEXT_SUFFIXES for packed in PACKED_SUFFIXES] + [".parquet", LOG_SUFFIX]
     names = sorted(p.name for p in path.iterdir() if p.is_file() and not p.name.startswith("."))
     names = [name for name in names if name.endswith(tuple(endings))]
     shards = [path / name for name in names]
@@ -97,19 +102,8 @@ def _text_lines(path: Path, longest: int) -> Iterator[tuple[int, Content]]:
     number = 0
     try:
         with _open(path) as stream:
-            begin = stream.peek(64)
-            if begin.removeprefix(BYTE_ORDER_MARK).lstrip()[:1] == b"[":
-                stream.read(begin.index(b"[") + 1)
-                yield from enumerate(json_list.elements(stream, longest), 1)
-                return
-            while line := stream.readline(longest + 1):  # the line end counts here
-                number += 1
-                if len(line) > longest and not line.endswith(b"\n"):
-                    while line and not line.endswith(b"\n"):
-                        line = stream.readline(1 << 16)
-                    yield number, RowError("too_large", f"the line is longer than {longest >> 20} MiB")
-                    continue
-                yield number, line.removeprefix(BYTE_ORDER_MARK) if number == 1 else line
+            for number, content in _rows(path, stream, longest):
+                yield number, content
     except EOFError as error:
         # Our own writer leaves a torn frame when it is killed; any other archive that ends early has lost rows.
         reason = "torn" if path.suffix == ".zst" else "damaged"
@@ -117,6 +111,37 @@ def _text_lines(path: Path, longest: int) -> Iterator[tuple[int, Content]]:
     except (OSError, lzma.LZMAError, zlib.error) as error:
         said = getattr(error, "strerror", None) or error
         raise RowError("damaged", f"the file cannot be read after line {number}: {said}") from None
+
+
+def _rows(path: Path, stream: io.BufferedReader, longest: int) -> Iterator[tuple[int, Content]]:
+    """The rows of an unpacked file, by its name and its first bytes."""
+    begin = stream.peek(PEEK)[:PEEK].removeprefix(BYTE_ORDER_MARK)
+    suffixes = path.suffixes[-2:]
+    if LOG_SUFFIX in suffixes[-1:]:
+        yield from inspect_log.archive_samples(stream, longest)
+    elif any(suffix in TABLE_SUFFIXES for suffix in suffixes):
+        yield from csv_table.rows(stream, longest)
+    elif begin.lstrip()[:1] == b"[":
+        stream.read(stream.peek(PEEK).index(b"[") + 1)
+        yield from enumerate(json_list.elements(stream, longest), 1)
+    elif inspect_log.is_json_log(begin):
+        yield from inspect_log.json_samples(stream)
+    elif said := not_data(begin):
+        raise InputError(f"{path}: {said}")
+    else:
+        yield from _json_lines(stream, longest)
+
+
+def _json_lines(stream: io.BufferedReader, longest: int) -> Iterator[tuple[int, Content]]:
+    number = 0
+    while line := stream.readline(longest + 1):  # the line end counts here
+        number += 1
+        if len(line) > longest and not line.endswith(b"\n"):
+            while line and not line.endswith(b"\n"):
+                line = stream.readline(1 << 16)
+            yield number, RowError("too_large", f"the line is longer than {longest >> 20} MiB")
+            continue
+        yield number, line.removeprefix(BYTE_ORDER_MARK) if number == 1 else line
 
 
 def _open(path: Path) -> io.BufferedReader:

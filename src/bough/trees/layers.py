@@ -10,10 +10,13 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from bough.models.limits import NOT_AS_TREE
+from bough.trees.mixers import known_mixers, unknown_convolutions
 
 # What a mask over positions can express. GPT-Neo's "local" layers look back along the row instead.
 EXPRESSIBLE = {"full_attention", "sliding_attention", "chunked_attention", "global"}
+# Layers with a mixer; a hybrid layer has attention as well.
+STATEFUL = {"conv", "linear_attention", "hybrid"}
+POINTWISE = {"mlp", "moe"}  # look at no other token
 
 
 @dataclass(frozen=True)
@@ -48,7 +51,10 @@ def layer_sights(decoder: nn.Module) -> dict[str, Sight]:
         "chunked_attention": Sight(chunk=getattr(config, "attention_chunk_size", None)),
     }
     all_alike = ["full_attention" if window is None else "sliding_attention"]  # Mistral names no types
-    return {kind: sights[kind] for kind in sorted(set(getattr(config, "layer_types", None) or all_alike))}
+    kinds = set(getattr(config, "layer_types", None) or all_alike)
+    if "hybrid" in kinds:
+        kinds.add("full_attention")
+    return {kind: sights[kind] for kind in sorted(kinds - STATEFUL - POINTWISE)}
 
 
 def length_matters(config: Any) -> bool:
@@ -61,25 +67,27 @@ def length_matters(config: Any) -> bool:
 def branching_obstacle(decoder: nn.Module) -> str | None:
     """Why the decoder cannot read a tree, or None if it can.
 
-    A tree needs layers that look at other tokens through attention only, positions that
-    come from `position_ids`, and a mask that is used as it is given.
+    A tree needs layers that look at other tokens through attention or a known mixer only,
+    positions that come from `position_ids`, and a mask that is used as it is given.
     """
     config: Any = decoder.config
-    kinds = {*(getattr(config, "layer_types", None) or ()), *(getattr(config, "attention_layers", None) or ())}
-    foreign = sorted(kinds - EXPRESSIBLE)
+    layer_types = [*(getattr(config, "layer_types", None) or ()), *(getattr(config, "attention_layers", None) or ())]
+    mixers = known_mixers(decoder)
+    num_stateful = sum(kind in STATEFUL for kind in layer_types)
+    foreign = set(layer_types) - EXPRESSIBLE - POINTWISE - (STATEFUL if len(mixers) == num_stateful else set())
     if foreign:
-        return f"it has layers of kind {', '.join(foreign)}"
-    if getattr(decoder, "_is_stateful", False) or any(isinstance(module, nn.Conv1d) for module in decoder.modules()):
+        return f"it has layers of kind {', '.join(sorted(foreign))}"
+    if unknown_convolutions(decoder) or (getattr(decoder, "_is_stateful", False) and not mixers):
         return "its layers carry state along the sequence"
+    if mixers and not layer_sights(decoder):
+        return None  # without attention, a token's place is nowhere used
     if getattr(config, "alibi", False) or "position_ids" not in inspect.signature(decoder.forward).parameters:
         return "its positions do not come from position ids"
     if length_matters(config):
         return "its rotary frequencies depend on the length of the row"
-    if getattr(config, "attn_temperature_tuning", False) and not all(getattr(config, "no_rope_layers", None) or [0]):
-        return "the temperature of its attention follows a token's place in the row"
     if not hasattr(_code(decoder), "create_causal_mask"):
         return "it makes its own attention mask"
-    return NOT_AS_TREE.get(config.model_type)
+    return None
 
 
 def _code(decoder: nn.Module) -> ModuleType:

@@ -87,7 +87,9 @@ def test_another_seed_gives_another_answer(policy):
     assert len({tuple(each.completion_ids) for each in drawn}) == 4
 
 
-@pytest.mark.parametrize("family", ["llama", "qwen3", "gemma2", "gemma3", "gpt2", "mistral", "granite"])
+@pytest.mark.parametrize(
+    "family", ["llama", "qwen3", "gemma2", "gemma3", "gpt2", "mistral", "granite", "gpt_oss", "granite_swa"]
+)
 @pytest.mark.parametrize("layout", [None, "rows"])
 def test_log_probabilities_are_those_that_training_computes(family, layout):
     policy = Policy(make(family)).eval()
@@ -192,11 +194,6 @@ def test_stop_texts_without_a_tokenizer_are_refused(policy):
     engine = small_engine(policy)
     with pytest.raises(InputError, match="tokenizer"):
         run(engine, engine.generate("e", [5], sampling=SamplingConfig(stop=["x"]), seed=1, stop_ids=[]))
-
-
-def test_a_model_that_keeps_state_is_refused_with_what_to_do():
-    with pytest.raises(InputError, match="--engine openai"):
-        LocalEngine.of(Policy(make("mamba")).eval())
 
 
 def test_the_event_loop_is_free_while_the_model_runs(policy):

@@ -53,6 +53,7 @@ def policies():
     yield "llama", lambda: Policy(make("llama"))
     yield "gemma3", lambda: Policy(make("gemma3"))
     yield "gpt2", lambda: Policy(make("gpt2"))  # every head has keys of its own: one row to a matrix product
+    yield "sinks", lambda: Policy(make("granite_swa"))
     yield "lora", lambda: Policy.load("tiny", device="cpu", lora=Lora(r=4))
 
 

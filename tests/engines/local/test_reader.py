@@ -5,8 +5,6 @@ from torch._subclasses import FakeTensorMode
 
 from bough.config.sampling import SamplingConfig
 from bough.engines.local.reader import NAME, TokenReader
-from bough.errors import InputError
-from bough.models.limits import NOT_IN_ENGINE
 from bough.policy.policy import Policy
 from tests.engines.local.playing import play, prompt, run, small_engine
 from tests.policy.families import make
@@ -67,15 +65,3 @@ def test_layers_that_see_differently_far_are_not_compiled_and_that_is_said(trace
     assert "not compiled" in caplog.text
     with reader.reading():
         assert all(layer._compiled_call_impl is None for layer in reader.policy._layers())
-
-
-@pytest.mark.parametrize(
-    "family", sorted({*NOT_IN_ENGINE, "gpt_oss", "granite_swa", "granitemoe_swa", "doge", "llama4_tuned"})
-)
-def test_a_model_that_the_engine_would_get_wrong_or_break_on_is_refused_with_what_to_do(family):
-    policy = Policy(make(family)).eval()
-    kind = family.removesuffix("_tuned")
-    with pytest.raises(
-        InputError, match=rf"\({kind}\w*\) cannot run in the local engine .*--engine vllm.*--engine openai"
-    ):
-        TokenReader(policy)

@@ -16,6 +16,12 @@ class Tokens:
     def allocate(self, resident, tokens):
         resident.place, resident.capacity = object(), tokens
 
+    def reach(self, resident, length, *, soon=False):
+        return length
+
+    def mark(self, resident, length):
+        pass
+
     def copy(self, source, target, begin, end):
         self.copied.append((begin, end))
 

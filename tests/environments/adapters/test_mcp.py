@@ -98,6 +98,13 @@ def test_a_function_of_the_task_file_runs_in_the_sandbox(url: str):
         assert ended.success is success
 
 
+def test_a_state_that_does_not_hold_is_a_failure(url: str):
+    assert played(find(url), task(SELL), "Done.")[-1].success is False
+    broken = {"instructions": "?", "check": {"state": [{"tool": "stock", "arguments": {}, "equals": 0}]}}
+    with pytest.raises(EnvironmentFailedError, match="the check cannot call stock"):
+        played(find(url), task(broken), "Done.")
+
+
 def test_a_judge_leaves_success_unknown_unless_another_check_fails(url: str):
     rubric = {"instructions": "Say it.", "check": {"judge": "It is kind.", "answer": "hello"}}
     assert played(find(url), task(rubric), "hello")[-1].success is None

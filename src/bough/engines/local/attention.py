@@ -34,6 +34,7 @@ def attend_rows(
     scaling: float,
     softcap: float,
     flash: bool,
+    sinks_H: Tensor | None = None,
 ) -> Tensor:
     """The outputs [T, H, D] of one layer for T tokens of N episodes, concatenated.
 
@@ -47,9 +48,11 @@ def attend_rows(
     values[row_T, position_T] = values_TGD
     if not flash:
         sight = Sight(window=window or None, chunk=chunk or None)
-        return _one_by_one(query_THD, keys, values, position_T, row_N, end_N, start_N1, sight, scaling, softcap)
+        return _one_by_one(
+            query_THD, keys, values, position_T, row_N, end_N, start_N1, sight, scaling, softcap, sinks_H
+        )
     sees = {} if window == NONE else {"window_size_left": window - 1, "window_size_right": 0}
-    out: Tensor = torch.ops.aten._flash_attention_forward(
+    out, norm, *_ = torch.ops.aten._flash_attention_forward(
         query_THD,
         keys.flatten(0, 1),
         values.flatten(0, 1),
@@ -63,8 +66,10 @@ def attend_rows(
         scale=scaling,
         seqused_k=end_N,
         **sees,
-    )[0]
-    return out.contiguous()
+    )
+    if sinks_H is not None:
+        out = out * torch.sigmoid(norm.T - sinks_H.float())[..., None].to(out.dtype)
+    return out.contiguous()  # type: ignore[no-any-return]
 
 
 @attend_rows.register_fake
@@ -83,6 +88,7 @@ def _one_by_one(
     sight: Sight,
     scaling: float,
     softcap: float,
+    sinks_H: Tensor | None,
 ) -> Tensor:
     """For what FlashAttention cannot do, among it float32: slow, and no CUDA graph can hold it."""
     outs, starts = [], start_N1.tolist()
@@ -95,9 +101,13 @@ def _one_by_one(
         sees = key_L <= position_Q1
         if (since := sight.since(position_Q1)) is not None:
             sees &= key_L >= since
-        if softcap:
-            scores = ((query @ key.transpose(1, 2)).float() * (scaling / softcap)).tanh() * softcap
-            out = scores.masked_fill(~sees, float("-inf")).softmax(-1).to(value.dtype) @ value
+        if softcap or sinks_H is not None:
+            scores = (query @ key.transpose(1, 2)).float() * scaling
+            scores = (scores / softcap).tanh() * softcap if softcap else scores
+            scores = scores.masked_fill(~sees, float("-inf"))
+            if sinks_H is not None:
+                scores = torch.cat([scores, sinks_H.float()[:, None, None].expand(-1, scores.shape[1], 1)], -1)
+            out = scores.softmax(-1)[..., :end].to(value.dtype) @ value
         else:
             out = scaled_dot_product_attention(query[None], key[None], value[None], attn_mask=sees, scale=scaling)[0]
         outs.append(out.transpose(0, 1))

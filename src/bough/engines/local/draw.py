@@ -47,21 +47,34 @@ def cuts(sampling: SamplingConfig) -> bool:
     return sampling.temperature > 0 and (sampling.top_p < 1 or sampling.top_k > 0 or sampling.min_p > 0)
 
 
-def draw(logits_BV: Tensor, wishes: SamplingParams, *, cut: bool) -> tuple[Tensor, Tensor]:
+def draw(logits_BV: Tensor, params: SamplingParams, *, cut: bool) -> tuple[Tensor, Tensor]:
     """A token for each row, and its log-probability at the row's temperature (1 for greedy), before the cuts.
 
     With `cut` false, top-p, top-k and min-p are ignored.
     """
     # A temperature of 0 is taken care of at the end; its log-probabilities are those of temperature 1.
-    logits_BV = logits_BV.float() / wishes.temperature_B.where(wishes.temperature_B > 0, 1.0).float()[:, None]
+    logits_BV = logits_BV.float() / params.temperature_B.where(params.temperature_B > 0, 1.0).float()[:, None]
     peak_B1 = logits_BV.amax(-1, keepdim=True)
     weights_BV = (logits_BV - peak_B1).exp()
     if cut:
-        weights_BV = weights_BV * _kept(weights_BV, wishes)
-    drawn_B = _passed(weights_BV, wishes.uniform_B)
-    token_B = drawn_B.where(wishes.temperature_B > 0, logits_BV.argmax(-1))
+        weights_BV = weights_BV * _kept(weights_BV, params)
+    drawn_B = _passed(weights_BV, params.uniform_B)
+    token_B = drawn_B.where(params.temperature_B > 0, logits_BV.argmax(-1))
     chosen_B = logits_BV.gather(1, token_B[:, None])[:, 0]
     return token_B, chosen_B - _log_total(logits_BV, peak_B1)
+
+
+def draw_each(logits_BV: Tensor, params: Sequence[tuple[SamplingConfig, float]]) -> list[tuple[int, float]]:
+    """A token for each row with its log-probability. Only rows that need sorting are sorted."""
+    result: list[tuple[int, float]] = [(0, 0.0)] * len(params)
+    for cut in (False, True):
+        mine = [i for i, (sampling, _) in enumerate(params) if cuts(sampling) == cut]
+        if mine:
+            parameters = SamplingParams.of([params[i] for i in mine], logits_BV.device)
+            token_M, logprob_M = draw(logits_BV[mine], parameters, cut=cut)
+            for i, token, logprob in zip(mine, token_M.tolist(), logprob_M.tolist(), strict=True):
+                result[i] = (token, logprob)
+    return result
 
 
 def _log_total(logits_BV: Tensor, peak_B1: Tensor) -> Tensor:
@@ -99,14 +112,14 @@ def _blocks(weights_BV: Tensor) -> Tensor:
     return padded_BV.view(len(padded_BV), -1, BLOCK)
 
 
-def _kept(weights_BV: Tensor, wishes: SamplingParams) -> Tensor:
+def _kept(weights_BV: Tensor, params: SamplingParams) -> Tensor:
     """1 for the tokens that may be drawn: by min-p, then the top k, then top-p of what these hold."""
     sorted_BV, order_BV = weights_BV.sort(dim=-1, descending=True, stable=True)
     rank_V = torch.arange(weights_BV.shape[-1], device=weights_BV.device)
-    top_k_B1 = wishes.top_k_B.where(wishes.top_k_B > 0, float(weights_BV.shape[-1]))[:, None]
-    sorted_BV = sorted_BV * (rank_V < top_k_B1) * (sorted_BV >= wishes.min_p_B[:, None] * sorted_BV[:, :1])
+    top_k_B1 = params.top_k_B.where(params.top_k_B > 0, float(weights_BV.shape[-1]))[:, None]
+    sorted_BV = sorted_BV * (rank_V < top_k_B1) * (sorted_BV >= params.min_p_B[:, None] * sorted_BV[:, :1])
     sums_BV = sorted_BV.cumsum(-1, dtype=torch.float64)
     before_BV = sums_BV - sorted_BV
-    inside_BV = (before_BV < wishes.top_p_B[:, None] * sums_BV[:, -1:]) & (sorted_BV > 0)
+    inside_BV = (before_BV < params.top_p_B[:, None] * sums_BV[:, -1:]) & (sorted_BV > 0)
     kept_BV = torch.zeros_like(weights_BV)
     return kept_BV.scatter_(1, order_BV, inside_BV.to(weights_BV.dtype))

@@ -5,43 +5,28 @@
 
 On the CPU in float32 a draw is the same to the last bit whatever else is generated beside
 it, whichever way its prompt was cached and however often it is repeated; where the
-machine's matrix products cannot keep that, a warning says so. On a GPU it is the same only
-up to rounding.
+machine's matrix products cannot keep that, a warning says so. On a GPU, and for models that
+take the general path, it is the same only up to rounding.
 """
 
 from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
-from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import Any, Self
 
 import torch
 
-from bough import bit_exact
 from bough.config.sampling import SamplingConfig
 from bough.engines.base import ContextFullError, Generated
-from bough.engines.local.fold import pays
-from bough.engines.local.memory import free_bytes
-from bough.engines.local.pages import PAGE, PagesStore
-from bough.engines.local.ragged import RaggedRunner, RaggedStore
-from bough.engines.local.reader import TokenReader
+from bough.engines.local.paths import Layout, PathOptions, choose_path
 from bough.engines.local.request import Delivery, Request
-from bough.engines.local.rows import RowsRunner, RowsStore
 from bough.engines.local.schedule import Scheduler
 from bough.engines.local.stops import StopTexts
-from bough.engines.local.worker import EngineWorker, SpanRunner
+from bough.engines.local.worker import EngineWorker
 from bough.errors import InputError
 from bough.policy.policy import Policy
-
-if TYPE_CHECKING:
-    from bough.engines.local.fused import FusedDecoder
-
-Layout = Literal["rows", "pages"]
-# Tokens that an episode may have where each has a row of its own, unless told otherwise; and for how many of
-# each episode there is room in pages.
-GPU_LENGTH = 4096
 
 
 class LocalEngine:
@@ -54,9 +39,8 @@ class LocalEngine:
     are CUDA graphs. With `compile`, each layer's small operations become a few kernels: on
     a GPU that takes a minute or two once, and then a step is faster. With `fold`, a LoRA
     adapter costs no time but memory: as much again as the weights that it adapts (by default
-    so in float32, where nothing is lost by it). On a GPU, models of the usual form run in few
-    kernels over pages (`fused.py`), others by their own code with a row for each episode;
-    `layout` chooses one of the two.
+    so in float32, where nothing is lost by it). Which path computes a model follows from trying
+    (`paths.py`); `layout` asks for one: "pages", "rows" or "general".
     """
 
     def __init__(
@@ -76,41 +60,12 @@ class LocalEngine:
     ) -> None:
         self.policy = name
         self._tokenizer = tokenizer
-        reader = TokenReader(policy, compile=compile)
-        self._decoder = _fused(reader) if layout in (None, "pages") and not compile else None
-        if layout == "pages" and self._decoder is None:
-            raise InputError("layout='pages' needs a CUDA device and a model of the usual form; leave it out")
-        if self._decoder is None:  # which has adapters of its own
-            reader = TokenReader(policy, compile=compile, fold=pays(policy.model) if fold is None else fold)
-        self.reader = reader
-        budget = free_bytes(reader.device) // reader.bytes_per_token if max_tokens is None else max_tokens
-        runner: SpanRunner
-        if self._decoder:
-            from bough.engines.local.fused_runner import FusedRunner
-
-            longest, num_pages = _pages(reader, budget, max_length, max_running)
-            pages = PagesStore(reader, num_pages=num_pages, length=longest)
-            runner = FusedRunner(self._decoder, pages, max_running=max_running, graphs=graphs)
-            scheduler = Scheduler(pages, budget=num_pages, max_running=max_running)
-        elif layout == "rows" or reader.device.type == "cuda":
-            longest = min(reader.context, max_length or GPU_LENGTH)
-            num_rows = min(max_running, budget // longest - 1)  # and one for padding
-            if num_rows < 1:
-                raise InputError(f"max_tokens is {budget}; one episode of max_length {longest} does not fit")
-            rows = RowsStore(reader, num_rows=num_rows, length=longest)
-            runner = RowsRunner(reader, rows, graphs=graphs)
-            scheduler = Scheduler(rows, budget=num_rows, max_running=max_running)
-        else:
-            if reader.dtype == torch.float32:
-                bit_exact.warn_if_batches_differ()
-            ragged = RaggedStore(reader)
-            longest = min(reader.context, max_length or reader.context, budget // ragged.cost(1) * ragged.cost(1))
-            if longest < 2:
-                raise InputError(f"max_tokens is {budget}; fewer than {ragged.cost(1)} hold no episode")
-            runner = RaggedRunner(reader)
-            scheduler = Scheduler(ragged, budget=budget, max_running=max_running)
-        self.max_length, self.scheduler = longest, scheduler
-        self.worker = EngineWorker(reader, scheduler, runner, threads=threads or torch.get_num_threads(), patience=8)
+        options = PathOptions(max_tokens, max_length, max_running, graphs, compile, fold, layout)
+        self.path = choose_path(policy, options)
+        self.reader, self.max_length = self.path.reader, self.path.longest
+        self.scheduler = Scheduler(self.path.store, budget=self.path.budget, max_running=max_running)
+        threads = threads or torch.get_num_threads()
+        self.worker = EngineWorker(self.reader, self.scheduler, self.path.runner, threads=threads, patience=8)
 
     @classmethod
     def load(
@@ -175,8 +130,8 @@ class LocalEngine:
         self.policy = name
         if self.reader.fold:
             self.worker.order(self.reader.fold.renew)
-        if self._decoder:
-            self.worker.order(self._decoder.renew)
+        if self.path.decoder:
+            self.worker.order(self.path.decoder.renew)
         if keep:
             self.worker.order(self.scheduler.age)
         else:
@@ -211,24 +166,3 @@ class LocalEngine:
             )
         if any(sampling.stop) and self._tokenizer is None:
             raise InputError("stop texts need the model's tokenizer; give it as tokenizer=")
-
-
-def _pages(reader: TokenReader, budget: int, max_length: int | None, max_running: int) -> tuple[int, int]:
-    """The length of the longest episode, and the number of pages: no more than so many episodes need."""
-    longest = min(reader.context, max_length or reader.context, budget // PAGE * PAGE)
-    if longest < 2:
-        raise InputError(f"max_tokens is {budget}; fewer than {PAGE} hold no episode")
-    usual = max_running * -(-min(longest, GPU_LENGTH) // PAGE)
-    return longest, min(budget // PAGE, max(usual, -(-longest // PAGE)))
-
-
-def _fused(reader: TokenReader) -> FusedDecoder | None:
-    """The policy's decoder in few kernels, where there is a GPU for them and the model has the usual form."""
-    if reader.device.type != "cuda" or find_spec("triton") is None:
-        return None
-    copied = sum(weight.numel() for weight in reader.policy.decoder.parameters()) * reader.dtype.itemsize
-    if torch.cuda.mem_get_info(reader.device)[0] < 2 * copied:  # room for the weights once more, and for episodes
-        return None
-    from bough.engines.local.fused import fused
-
-    return fused(reader)

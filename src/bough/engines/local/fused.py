@@ -170,7 +170,7 @@ def _has_the_form(reader: TokenReader) -> bool:
 
 def _usual(layer: Any) -> bool:
     children = {name for name, _ in layer.named_children()}
-    if children != LAYER:
+    if children != LAYER or list(layer.self_attn.parameters(recurse=False)):  # such as sinks
         return False
     attention = dict(layer.self_attn.named_children())
     feed_forward = dict(layer.mlp.named_children())

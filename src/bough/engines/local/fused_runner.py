@@ -1,4 +1,4 @@
-"""Visits to the GPU: prompts are read and several tokens drawn for everybody, with one wait at the end.
+"""Visits to the GPU: prompts are read and several tokens drawn for all episodes, with one wait at the end.
 
 A visit is at most two launches. The first reads the new tokens of every episode, those of
 prompts and those last drawn alike, and draws one token for each who has all of its prompt. The

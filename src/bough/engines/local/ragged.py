@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bough.engines.local.draw import SamplingParams, cuts, draw, uniform
+from bough.engines.local.draw import draw_each, uniform
 from bough.engines.local.reader import TokenReader
 from bough.engines.local.schedule import Resident, Span
 from bough.trees.layers import Sight
@@ -46,6 +46,12 @@ class RaggedStore:
         if old is not None:
             known = len(resident.ids)
             resident.place[:, :, :, :known] = old[:, :, :, :known]
+
+    def reach(self, resident: Resident, length: int, *, soon: bool = False) -> int:  # noqa: ARG002
+        return length  # keys and values can be cut back to any token
+
+    def mark(self, resident: Resident, length: int) -> None:
+        """Nothing to prepare for."""
 
     def copy(self, source: Resident, target: Resident, begin: int, end: int) -> None:
         target.place[:, :, :, begin:end] = source.place[:, :, :, begin:end]
@@ -96,16 +102,8 @@ class RaggedRunner:
         rows = [row for _, row in drawing]
         logits_MV = self.reader.logits(hidden_TD[rows + rows[:1] * (len(rows) == 1)])
         requests = [span.request for span, _ in drawing]
-        wishes = [(r.sampling, uniform(r.seed, len(r.completion_ids))) for r in requests]
-        # Only rows that need sorting are sorted; no draw depends on the other rows.
-        result: list[tuple[int, float]] = [(0, 0.0)] * len(rows)
-        for cut in (False, True):
-            mine = [i for i, request in enumerate(requests) if cuts(request.sampling) == cut]
-            if mine:
-                token_M, logprob_M = draw(logits_MV[mine], SamplingParams.of([wishes[i] for i in mine]), cut=cut)
-                for i, token, logprob in zip(mine, token_M.tolist(), logprob_M.tolist(), strict=True):
-                    result[i] = (token, logprob)
-        return result
+        params = [(r.sampling, uniform(r.seed, len(r.completion_ids))) for r in requests]
+        return draw_each(logits_MV, params)  # no draw depends on the other rows
 
 
 class RaggedCache:
@@ -148,21 +146,29 @@ class RaggedLayer:
     def __init__(self, cache: RaggedCache, layer: int) -> None:
         self.cache, self.layer = cache, layer
 
-    def attend(self, query: Tensor, scaling: float, softcap: float | None) -> Tensor:
+    def attend(self, query: Tensor, scaling: float, softcap: float | None, sinks_H: Tensor | None) -> Tensor:
         groups = self.cache.pieces[0][3].shape[2]
+        sinks_GR = None if sinks_H is None else sinks_H.view(groups, -1).float()
         query_TGRD = query[0].transpose(0, 1).reshape(query.shape[2], groups, -1, query.shape[3])
         out_TGRD = query_TGRD.new_zeros(query_TGRD.shape)
         for begin, end, position, buffer in self.cache.pieces:
             keys, values = buffer[self.layer]
             for first in range(begin, end, QUERIES):
                 last = min(first + QUERIES, end)
-                out_TGRD[first:last] = self._look(
-                    query_TGRD[first:last].to(keys.dtype), keys, values, position + first - begin, scaling, softcap
-                )
+                query_QGRD = query_TGRD[first:last].to(keys.dtype)
+                start = position + first - begin
+                out_TGRD[first:last] = self._look(query_QGRD, keys, values, start, scaling, softcap, sinks_GR)
         return out_TGRD.flatten(1, 2)[None]
 
     def _look(
-        self, query_QGRD: Tensor, keys: Tensor, values: Tensor, start: int, scaling: float, softcap: float | None
+        self,
+        query_QGRD: Tensor,
+        keys: Tensor,
+        values: Tensor,
+        start: int,
+        scaling: float,
+        softcap: float | None,
+        sinks_GR: Tensor | None,
     ) -> Tensor:
         """Attention of Q tokens, which begin at `start`, in G groups of R heads: a row for each token and head."""
         queries, groups, repeats, size = query_QGRD.shape
@@ -172,34 +178,42 @@ class RaggedLayer:
         bias_MK = self.cache.bias(start, start + queries, self.cache.sights[self.layer], query_GMD.shape[1])
         seen = bias_MK.shape[1]
         look = attend if softcap is None else attend_capped
-        out_GMD = look(query_GMD, keys[:, :seen], values[:, :seen], bias_MK, scaling, softcap or 0.0)
-        return out_GMD[:, : repeats * queries].reshape(groups, repeats, queries, size).permute(2, 0, 1, 3)
+        out_GMD, norm_GM = look(query_GMD, keys[:, :seen], values[:, :seen], bias_MK, scaling, softcap or 0.0)
+        out_GRQD = out_GMD[:, : repeats * queries].reshape(groups, repeats, queries, size)
+        if sinks_GR is not None:
+            norm_GRQ = norm_GM[:, : repeats * queries].reshape(groups, repeats, queries)
+            # Whole vectors of the same number: what is left over after the last one would be rounded differently.
+            over_GRQD = (norm_GRQ - sinks_GR[:, :, None])[..., None].expand(-1, -1, -1, size).contiguous()
+            out_GRQD = out_GRQD * torch.sigmoid(over_GRQD).to(out_GRQD.dtype)
+        return out_GRQD.permute(2, 0, 1, 3)
 
 
 def attend(
     query_GMD: Tensor, keys_GKD: Tensor, values_GKD: Tensor, bias_MK: Tensor, scaling: float, _: float
-) -> Tensor:
-    """Attention of M rows in G groups to K keys and values, a multiple of `BLOCK`."""
-    out: Tensor = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
+) -> tuple[Tensor, Tensor]:
+    """Attention of M rows in G groups to K keys and values, a multiple of `BLOCK`; and each row's log-sum-exp."""
+    out, norm = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
         query_GMD[None],
         keys_GKD[None],
         values_GKD[None],
         attn_mask=bias_MK[None, None].to(query_GMD.dtype),
         scale=scaling,
-    )[0]
-    return out[0]
+    )
+    return out[0], norm[0]
 
 
 def attend_capped(
     query_GMD: Tensor, keys_GKD: Tensor, values_GKD: Tensor, bias_MK: Tensor, scaling: float, softcap: float
-) -> Tensor:
+) -> tuple[Tensor, Tensor]:
     """The same, block by block, with scores that `softcap` bounds."""
     groups, rows, size = query_GMD.shape
     keys_GCKD, values_GCKD = (states.reshape(groups, -1, CAPPED, size) for states in (keys_GKD, values_GKD))
     scores_GCMK = (query_GMD * scaling)[:, None] @ keys_GCKD.transpose(2, 3)
     scores_GCMK = (scores_GCMK / softcap).tanh_().mul_(softcap)
     scores_GCMK += bias_MK.view(rows, -1, CAPPED).transpose(0, 1)
-    weights_GCMK = scores_GCMK.sub_(scores_GCMK.amax((1, 3), keepdim=True)).exp_()
+    peak_G1M1 = scores_GCMK.amax((1, 3), keepdim=True)
+    weights_GCMK = scores_GCMK.sub_(peak_G1M1).exp_()
     # Running sums go from block to block in order; in what order a plain sum goes depends on the number of rows.
     total_GM1 = weights_GCMK.sum(3, keepdim=True).cumsum(1)[:, -1]
-    return (weights_GCMK @ values_GCKD).cumsum(1)[:, -1] / total_GM1
+    out_GMD = (weights_GCMK @ values_GCKD).cumsum(1)[:, -1] / total_GM1
+    return out_GMD, peak_G1M1[:, 0, :, 0] + total_GM1[..., 0].log()

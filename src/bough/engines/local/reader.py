@@ -16,14 +16,13 @@ from torch import Tensor
 
 from bough.engines.local.fold import Fold
 from bough.engines.local.one_thread import OneThread
-from bough.errors import InputError
-from bough.models.limits import NOT_IN_ENGINE
 from bough.policy.head import Head
 from bough.policy.policy import Policy
 from bough.trees.layers import Sight
 
 log = logging.getLogger(__name__)
 
+UNBOUNDED = 1 << 20  # tokens of context where the configuration sets no limit
 NAME = "bough_local"  # our attention among those of transformers
 # Layers differ in their number alone, and one form is to serve them all; 0 and 1 always get their own.
 DYNAMO: dict[str, Any] = {"allow_unspec_int_on_nn_module": True, "recompile_limit": 64}
@@ -32,8 +31,8 @@ DYNAMO: dict[str, Any] = {"allow_unspec_int_on_nn_module": True, "recompile_limi
 class KeysValues(Protocol):
     """What `Cache.update` gives to the attention in place of keys."""
 
-    def attend(self, query_BHQD: Tensor, scaling: float, softcap: float | None) -> Tensor:
-        """The outputs [B, Q, H, D] of one layer."""
+    def attend(self, query_BHQD: Tensor, scaling: float, softcap: float | None, sinks_H: Tensor | None) -> Tensor:
+        """The outputs [B, Q, H, D] of one layer. A sink takes its part of the softmax and gives nothing."""
 
 
 class Cache(Protocol):
@@ -43,28 +42,18 @@ class Cache(Protocol):
         """Stores what is new and gives back how to attend to all there is."""
 
 
-class TokenReader:
-    """Reads tokens with a policy's newest weights.
+class Reader:
+    """A policy's newest weights, ready to be read with.
 
     With `compile`, each layer's small operations become a few kernels: a minute once. With
     `fold`, an adapter is folded into a second copy of the weights: call `fold.renew` when it changed.
     """
 
     def __init__(self, policy: Policy, *, compile: bool = False, fold: bool = False) -> None:
-        from transformers import AttentionInterface
-
-        AttentionInterface.register(NAME, _attend)
         self.policy = policy
-        self._refuse()
-        config = policy.decoder.config
-        self.num_layers: int = config.num_hidden_layers
-        self.num_heads: int = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
-        self.head_size: int = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-        self.context: int = config.max_position_embeddings
+        self.context: int = getattr(policy.decoder.config, "max_position_embeddings", None) or UNBOUNDED
         self.vocabulary: int = policy.base.get_input_embeddings().weight.shape[0]
         self.dtype: torch.dtype = policy.autocast or policy.base.dtype
-        kinds = getattr(config, "layer_types", None) or [next(iter(policy.sights))] * self.num_layers
-        self.sights: list[Sight] = [policy.sights[kind] for kind in kinds]
         self._head = Head.of(policy.base)
         self._forms = self._layer_forms(compile)
         self.fold = Fold(policy.model) if fold and policy.has_adapter else None
@@ -74,8 +63,9 @@ class TokenReader:
         return self.policy.device
 
     @property
-    def bytes_per_token(self) -> int:
-        return 2 * self.num_layers * self.num_heads * self.head_size * self.dtype.itemsize
+    def attention(self) -> str:
+        """Its name among the attention functions of transformers."""
+        return self.policy.plain_attention
 
     @contextmanager
     def reading(self) -> Iterator[None]:
@@ -83,21 +73,16 @@ class TokenReader:
         base, training = self.policy.base, self.policy.training
         if training:  # layers that save memory in training throw caches away
             self.policy.eval()
-        if base.config._attn_implementation != NAME:
-            base.set_attn_implementation(NAME)
-        # oneDNN's matrix products round differently from batch to batch, and on ARM are no faster.
-        onednn, torch.backends.mkldnn.enabled = torch.backends.mkldnn.enabled, False  # type: ignore[assignment]
-        shared = self.device.type == "cpu" and torch.get_num_threads() > 1 and not self._compiled
+        if base.config._attn_implementation != self.attention:
+            base.set_attn_implementation(self.attention)
         try:
             with (
                 self.fold.inside() if self.fold else nullcontext(),
                 self._forms_in_use(),
                 torch.inference_mode(),
-                OneThread() if shared else nullcontext(),
             ):
                 yield
         finally:
-            torch.backends.mkldnn.enabled = onednn
             if training:
                 self.policy.train()
 
@@ -114,15 +99,6 @@ class TokenReader:
             for layer, form in before:
                 layer._compiled_call_impl = form
 
-    def hidden(self, tokens_BQ: Tensor, positions_BQ: Tensor, cache: Cache) -> Tensor:
-        """The hidden states [B, Q, D] of tokens whose keys and values go to `cache`."""
-        with self.precision():
-            output = self.policy.decoder(
-                input_ids=tokens_BQ, position_ids=positions_BQ, past_key_values=cache, use_cache=True
-            )
-        hidden_BQD: Tensor = output.last_hidden_state
-        return hidden_BQD
-
     def logits(self, hidden_MD: Tensor) -> Tensor:
         with self.precision():
             return self._head.logits(hidden_MD)
@@ -132,31 +108,58 @@ class TokenReader:
 
     def _layer_forms(self, compile: bool) -> list[tuple[Any, Any]]:
         """Each layer, and how it is called here: compiled, or None for as it is."""
-        self._compiled = compile and len(set(self.sights)) == 1
-        if compile and not self._compiled:
-            log.warning("layers that see differently far are not compiled for generation")
         from transformers.modeling_layers import GradientCheckpointingLayer
 
+        self._compiled = compile
         layers = [each for each in self.policy.decoder.modules() if isinstance(each, GradientCheckpointingLayer)]
         return [(each, torch.compile(each._call_impl, dynamic=True) if self._compiled else None) for each in layers]
 
-    def _refuse(self) -> None:
-        """What this engine cannot do is said at once, with what can."""
-        config = self.policy.decoder.config
-        obstacle = self.policy.obstacle
-        if self.policy.sharded:
-            obstacle = "its weights are spread over processes"
-        elif any(name.endswith(".sinks") for name, _ in self.policy.decoder.named_parameters()):
-            obstacle = "its attention has sinks"
-        elif getattr(config, "kv_lora_rank", None) or getattr(config, "num_kv_shared_layers", None):
-            obstacle = "its layers do not each keep keys and values of their own"
-        elif config.model_type in NOT_IN_ENGINE:
-            obstacle = NOT_IN_ENGINE[config.model_type]
-        if obstacle:
-            raise InputError(
-                f"{type(self.policy.base).__name__} ({config.model_type}) cannot run in the local engine ({obstacle}); "
-                "use --engine vllm, or serve it with an OpenAI-compatible server and use --engine openai"
+
+class TokenReader(Reader):
+    """Reads tokens of many episodes with our own cache and attention, where every layer keeps keys and values."""
+
+    def __init__(self, policy: Policy, *, compile: bool = False, fold: bool = False) -> None:
+        from transformers import AttentionInterface
+
+        AttentionInterface.register(NAME, _attend)
+        config = policy.decoder.config
+        self.num_layers: int = config.num_hidden_layers
+        self.num_heads: int = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
+        self.head_size: int = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+        kinds = getattr(config, "layer_types", None) or [next(iter(policy.sights))] * self.num_layers
+        self.sights: list[Sight] = [policy.sights[kind] for kind in kinds]
+        if compile and len(set(self.sights)) > 1:
+            log.warning("layers with different windows are not compiled for generation")
+            compile = False
+        super().__init__(policy, compile=compile, fold=fold)
+
+    @property
+    def attention(self) -> str:
+        return NAME
+
+    @property
+    def bytes_per_token(self) -> int:
+        return 2 * self.num_layers * self.num_heads * self.head_size * self.dtype.itemsize
+
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        # oneDNN's matrix products round differently from batch to batch, and on ARM are no faster.
+        onednn, torch.backends.mkldnn.enabled = torch.backends.mkldnn.enabled, False  # type: ignore[assignment]
+        shared = self.device.type == "cpu" and torch.get_num_threads() > 1 and not self._compiled
+        try:
+            with super().reading(), OneThread() if shared else nullcontext():
+                yield
+        finally:
+            torch.backends.mkldnn.enabled = onednn
+
+    def hidden(self, tokens_BQ: Tensor, positions_BQ: Tensor, cache: Cache) -> Tensor:
+        """The hidden states [B, Q, D] of tokens whose keys and values go to `cache`."""
+        with self.precision():
+            output = self.policy.decoder(
+                input_ids=tokens_BQ, position_ids=positions_BQ, past_key_values=cache, use_cache=True
             )
+        hidden_BQD: Tensor = output.last_hidden_state
+        return hidden_BQD
 
 
 def _attend(
@@ -167,6 +170,7 @@ def _attend(
     attention_mask: None,  # noqa: ARG001
     scaling: float | None = None,
     softcap: float | None = None,
+    s_aux: Tensor | None = None,
     **_: Any,
 ) -> tuple[Tensor, None]:
-    return key.attend(query, query.shape[-1] ** -0.5 if scaling is None else scaling, softcap), None
+    return key.attend(query, query.shape[-1] ** -0.5 if scaling is None else scaling, softcap, s_aux), None

@@ -42,6 +42,12 @@ class RowsStore:
     def allocate(self, resident: Resident, tokens: int) -> None:  # noqa: ARG002
         resident.place, resident.capacity = heapq.heappop(self._free), 1
 
+    def reach(self, resident: Resident, length: int, *, soon: bool = False) -> int:  # noqa: ARG002
+        return length  # keys and values can be cut back to any token
+
+    def mark(self, resident: Resident, length: int) -> None:
+        """Nothing to prepare for."""
+
     def copy(self, source: Resident, target: Resident, begin: int, end: int) -> None:
         self.kv[:, :, target.place, begin:end] = self.kv[:, :, source.place, begin:end]
 
@@ -93,8 +99,10 @@ class RowsRunner:
 
     def _draw(self, spans: Sequence[Span]) -> dict[int, tuple[int, float]]:
         number = rounded(len(spans))
-        columns = [[span.tokens[0], len(span.resident.ids), span.resident.place, *wish(span)] for span in spans]
-        columns += [[0, 0, self.store.num_rows, *NO_WISH]] * (number - len(spans))
+        columns = [
+            [span.tokens[0], len(span.resident.ids), span.resident.place, *sampling_numbers(span)] for span in spans
+        ]
+        columns += [[0, 0, self.store.num_rows, *NO_SAMPLING]] * (number - len(spans))
         self._inputs[:, :number] = torch.tensor(columns, dtype=torch.float64).T
         cut = any(cuts(span.request.sampling) for span in spans)
         draw_for: Callable[[int, bool], Tensor] = self._graphs or self._draw_for
@@ -129,9 +137,9 @@ class RowsRunner:
         if not drawing:
             return {}
         logits = self.reader.logits(hidden_TD[starts[1:].long() - 1][[i for i, _ in drawing]])
-        wishes = [(span.request.sampling, wish(span)[0]) for _, span in drawing]
-        cut = any(cuts(sampling) for sampling, _ in wishes)
-        token, logprob = draw(logits, SamplingParams.of(wishes, device), cut=cut)
+        params = [(span.request.sampling, sampling_numbers(span)[0]) for _, span in drawing]
+        cut = any(cuts(sampling) for sampling, _ in params)
+        token, logprob = draw(logits, SamplingParams.of(params, device), cut=cut)
         results = zip(drawing, token.tolist(), logprob.tolist(), strict=True)
         return {id(span): (chosen, value) for (_, span), chosen, value in results}
 
@@ -171,7 +179,7 @@ class RowsLayer:
     def __init__(self, cache: RowsCache, keys: Tensor, values: Tensor, layer: int) -> None:
         self.cache, self.keys, self.values, self.layer = cache, keys, values, layer
 
-    def attend(self, query: Tensor, scaling: float, softcap: float | None) -> Tensor:
+    def attend(self, query: Tensor, scaling: float, softcap: float | None, sinks_H: Tensor | None) -> Tensor:
         cache, dtype = self.cache, self.cache.kv.dtype
         # A number that differs from layer to layer would be compiled for one by one.
         window, chunk = (cache.window, cache.chunk) if cache.others is None else cache.others[self.layer]
@@ -194,14 +202,15 @@ class RowsLayer:
             scaling,
             softcap or 0.0,
             cache.flash,
+            sinks_H,
         )
         return out_THD[None]
 
 
-NO_WISH = [0.0, 1.0, 1.0, 0.0, 0.0]
+NO_SAMPLING = [0.0, 1.0, 1.0, 0.0, 0.0]
 
 
-def wish(span: Span) -> list[float]:
+def sampling_numbers(span: Span) -> list[float]:
     """How the span's next token is drawn, in the order of `SamplingParams`."""
     request, sampling = span.request, span.request.sampling
     drawn = uniform(request.seed, len(request.completion_ids))

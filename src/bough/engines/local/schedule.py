@@ -52,10 +52,19 @@ class Store(Protocol):
     """Where keys and values lie."""
 
     def cost(self, tokens: int) -> int:
-        """How much of the budget a resident of so many tokens takes."""
+        """How much of the budget a resident with this many tokens takes."""
 
     def allocate(self, resident: Resident, tokens: int) -> None:
         """Makes room for `tokens`; what `resident.ids` says is stored stays."""
+
+    def reach(self, resident: Resident, length: int, *, soon: bool = False) -> int:
+        """How many of a resident's first `length` tokens it or another can continue from.
+
+        With `soon`, once the prompt that is being read is there.
+        """
+
+    def mark(self, resident: Resident, length: int) -> None:
+        """A history that was cut back, though not to `length`, may be wanted from there again."""
 
     def copy(self, source: Resident, target: Resident, begin: int, end: int) -> None:
         """Copies what is stored of the tokens from `begin` to `end`."""
@@ -135,7 +144,8 @@ class Scheduler:
     def _enter(self, request: Request) -> bool:
         resident = self.residents.get(request.episode) or Resident(age=self._age)
         # The last token is read in any case: what comes next is drawn from what it says.
-        known = min(common_prefix(resident.ids, request.prompt_ids), len(request.prompt_ids) - 1)
+        common = min(common_prefix(resident.ids, request.prompt_ids), len(request.prompt_ids) - 1)
+        known = self.store.reach(resident, common)
         source, shared = self._longest(request, known, computed=True)
         if self.store.cost(request.most) > resident.capacity:
             if not self._make_room(request, resident, keep=source):
@@ -151,6 +161,8 @@ class Scheduler:
             resident.ids += request.prompt_ids[known:shared]
             self.num_shared += shared - known
         self.store.own(resident, len(resident.ids))
+        if len(resident.ids) < common:
+            self.store.mark(resident, common)
         self.num_prefilled += len(request.prompt_ids) - len(resident.ids)
         resident.request = request
         self.residents[request.episode] = resident
@@ -176,7 +188,7 @@ class Scheduler:
     def _is_being_computed(self, request: Request) -> bool:
         """Whether another call is just computing a prefix that this one then need not."""
         resident = self.residents.get(request.episode)
-        known = common_prefix(resident.ids, request.prompt_ids) if resident else 0
+        known = self.store.reach(resident, common_prefix(resident.ids, request.prompt_ids)) if resident else 0
         _, now = self._longest(request, known, computed=True)
         _, soon = self._longest(request, max(known, now), computed=False)
         return soon > 0
@@ -196,6 +208,7 @@ class Scheduler:
             if len(ids) <= length or ids[length] != prompt[length] or name == request.episode or one.age != self._age:
                 continue
             shared = min(common_prefix(ids, prompt), most)
+            shared = self.store.reach(one, shared, soon=not computed) if shared > length else 0
             if shared > length:
                 best, length = one, shared
                 if length == most:

@@ -12,7 +12,7 @@ from typing import Protocol
 import torch
 
 from bough.engines.base import EngineError
-from bough.engines.local.reader import TokenReader
+from bough.engines.local.reader import Reader
 from bough.engines.local.request import Outcome, Request, deliver
 from bough.engines.local.schedule import Scheduler, Span
 
@@ -25,7 +25,7 @@ GATHER_S = 0.003  # episodes that were answered together come back together, if 
 class SpanRunner(Protocol):
     """Computes spans, of prompts at most `chunk` tokens at once.
 
-    One that does not mix reads prompts by themselves, and better many at once.
+    One that does not mix reads prompts separately from draws, preferably many together.
     """
 
     mixes: bool
@@ -39,7 +39,7 @@ class EngineWorker:
     """Serves requests until it is closed. Everything but `run` may be called from any thread."""
 
     def __init__(
-        self, reader: TokenReader, scheduler: Scheduler, runner: SpanRunner, *, threads: int, patience: int
+        self, reader: Reader, scheduler: Scheduler, runner: SpanRunner, *, threads: int, patience: int
     ) -> None:
         self.reader, self.scheduler, self.runner = reader, scheduler, runner
         self.threads, self.patience = threads, patience
@@ -127,8 +127,8 @@ class EngineWorker:
         return not self._paused and (bool(self._orders) or self.scheduler.busy)
 
     def _resting(self) -> bool:
-        nobody_serves = self._thread is None or self._closed
-        return not self._at_work and (nobody_serves or not self._orders)
+        idle = self._thread is None or self._closed
+        return not self._at_work and (idle or not self._orders)
 
     def _work(self) -> bool:
         """One step, if there is anything to do."""
@@ -139,7 +139,7 @@ class EngineWorker:
                 return False
             self.scheduler.admit()
             self._step(self._choose(self.scheduler.spans(self.runner.chunk)))
-        except Exception as error:  # whatever broke, those who wait must hear of it
+        except Exception as error:  # whatever broke, pending calls must be told
             log.exception("the local engine failed in a step; every episode is recomputed")
             self._give_up(EngineError(f"the local engine broke: {type(error).__name__}: {error}"))
         return True

@@ -1,0 +1,281 @@
+"""Sampling from any decoder that transformers can generate with, by the model's own code and cache.
+
+Slower than the paths with our own cache, and exact: for models with recurrent or convolutional
+layers, attention sinks, compressed keys, positions of their own kind. A prompt is read by itself,
+then all who draw are stepped in one batch. An episode's cache stays with it between turns. Where
+layers carry state, snapshots are taken at the ends of prompts and answers and where prompts of
+different episodes part, and a changed history continues from the longest that still fits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from bough.engines.local.cache_batch import CacheBatch, Snapshot
+from bough.engines.local.draw import draw_each, uniform
+from bough.engines.local.general_reader import GeneralReader
+from bough.engines.local.schedule import WORTH_SHARING, Resident, Span
+
+CHUNK = 2048  # tokens of prompts between two draws
+TOGETHER = 16_384  # tokens that are read together where there is no cache
+SHORT = 255  # tokens: episodes up to this length are padded to the longest of them
+SNAPSHOTS = 4  # of an episode: the earliest, which others may start from, and the latest
+WHOLE = 1 << 40
+Stepping = tuple[Span, list[int]]
+
+
+@dataclass(eq=False)
+class Place:
+    """Where an episode's cache is: a row of a batch. `marks` are lengths at which a snapshot will be taken."""
+
+    batch: CacheBatch | None = None
+    row: int = 0
+    snapshots: list[Snapshot] = field(default_factory=list)
+    marks: list[int] = field(default_factory=list)
+
+
+class GeneralStore:
+    """Caches by episode. Costs are in bytes, measured on a few tokens."""
+
+    def __init__(self, reader: GeneralReader) -> None:
+        self.reader = reader
+        self.stateful = False
+        self.bytes_per_token, self.bytes_of_states = 1, 0
+        if reader.ways.cache != "none":
+            with reader.reading():
+                _, batch = reader.read(torch.zeros(1, 16, dtype=torch.long, device=reader.device))
+            self.stateful = not batch.croppable
+            along, self.bytes_of_states = batch.num_bytes
+            self.bytes_per_token = max(along // 16, 1)
+
+    def cost(self, tokens: int) -> int:
+        return tokens * self.bytes_per_token + (1 + SNAPSHOTS) * self.bytes_of_states
+
+    def allocate(self, resident: Resident, tokens: int) -> None:
+        resident.place, resident.capacity = resident.place or Place(), self.cost(tokens)
+
+    def reach(self, resident: Resident, length: int, *, soon: bool = False) -> int:
+        """How many of the first `length` tokens can be continued from."""
+        known, turn = len(resident.ids), self.reader.turns_at
+        if not length or self.reader.ways.cache == "none" or (turn is not None and known > turn >= length):
+            return 0
+        if not self.stateful or (length == known and not soon):
+            return length
+        place: Place = resident.place
+        lengths = [snapshot.length for snapshot in place.snapshots]
+        if soon and resident.request is not None:
+            most = len(resident.request.prompt_ids) - 1
+            ahead = [mark for mark in [*place.marks, most] if mark > known]
+            best = max((one for one in [*lengths, *ahead] if one <= length), default=0)
+            apart = known < length < most and length - best >= WORTH_SHARING
+            if apart and self.reader.ways.continues and len(ahead) < SNAPSHOTS:
+                place.marks.append(length)
+                ahead.append(length)
+            lengths += ahead
+        return max((one for one in lengths if one <= length), default=0)
+
+    def copy(self, source: Resident, target: Resident, begin: int, end: int) -> None:  # noqa: ARG002
+        """Gives the target the source's first `end` tokens, all of them: they have the same start."""
+        target.place.batch, target.place.row = self._cut(source, end), 0
+        target.place.snapshots = [one for one in source.place.snapshots if one.length <= end]
+
+    def own(self, resident: Resident, begin: int) -> None:
+        """Cuts the cache back to the first `begin` tokens."""
+        place: Place = resident.place
+        place.marks = []
+        if self.reader.ways.cache == "none" or place.batch is None:
+            return
+        if begin == 0:
+            place.batch, place.snapshots = None, []
+            return
+        if begin < place.batch.lengths[place.row]:
+            place.batch, place.row = self._cut(resident, begin), 0
+        place.snapshots = [one for one in place.snapshots if one.length <= begin]
+        self.take_snapshot(resident)
+
+    def mark(self, resident: Resident, length: int) -> None:
+        """Plans a snapshot where a history was changed: the next change may come after the same tokens."""
+        if self.stateful:
+            resident.place.marks.append(length)
+
+    def take_snapshot(self, resident: Resident) -> None:
+        """Keeps the way back to where the episode is now."""
+        place: Place = resident.place
+        if not self.stateful or place.batch is None:
+            return
+        length = place.batch.lengths[place.row]
+        if any(one.length == length for one in place.snapshots):
+            return
+        place.snapshots.append(self.alone(resident).snapshot())
+        place.snapshots.sort(key=lambda one: one.length)
+        if len(place.snapshots) > SNAPSHOTS:
+            del place.snapshots[1]
+
+    def alone(self, resident: Resident) -> CacheBatch:
+        """The episode's cache in a batch of its own."""
+        place: Place = resident.place
+        assert place.batch is not None
+        if len(place.batch.lengths) > 1:
+            place.batch, place.row = place.batch.selected([place.row]), 0
+        return place.batch
+
+    def free(self, resident: Resident) -> None:
+        resident.place, resident.capacity = None, 0
+
+    def _cut(self, resident: Resident, length: int) -> CacheBatch:
+        batch = self.alone(resident)
+        if length == batch.lengths[0]:
+            return batch.copy()
+        if not self.stateful:
+            return batch.cropped(length)
+        snapshot = next(one for one in resident.place.snapshots if one.length == length)
+        return batch.cropped(length, snapshot)
+
+
+class GeneralRunner:
+    """Reads each new prompt by itself and steps all others together."""
+
+    mixes = True
+
+    def __init__(self, reader: GeneralReader, store: GeneralStore) -> None:
+        self.reader, self.store = reader, store
+        # A model that cannot read several tokens after cached ones reads a first prompt in one piece.
+        self._stepped: list[Resident] = []
+        self.chunk = CHUNK if reader.ways.continues and reader.turns_at is None else WHOLE
+
+    def run(self, spans: Sequence[Span]) -> list[list[tuple[int, float]]]:
+        """Computes the spans; for each that draws, the token and its log-probability."""
+        if self.reader.ways.cache == "none":
+            hidden = self._read_whole([span for span in spans if span.draws])
+            for span in spans:
+                span.resident.ids.extend(span.tokens)
+        else:
+            hidden = self._read_cached(spans)
+        drawing = [span for span in spans if span.draws]
+        drawn = iter(self._draw([hidden[id(span)] for span in drawing], drawing))
+        return [[next(drawn)] if span.draws else [] for span in spans]
+
+    def _draw(self, hidden: list[Tensor], drawing: list[Span]) -> list[tuple[int, float]]:
+        if not drawing:
+            return []
+        requests = [span.request for span in drawing]
+        params = [(one.sampling, uniform(one.seed, len(one.completion_ids))) for one in requests]
+        return draw_each(self.reader.logits(torch.stack(hidden)), params)
+
+    def _read_whole(self, spans: list[Span]) -> dict[int, Tensor]:
+        """The hidden state of each span's last token, without a cache: all tokens are read again."""
+        hidden: dict[int, Tensor] = {}
+        together = TOGETHER if self.reader.ways.together == "padded" else 0
+        group: list[Span] = []
+        for number, span in enumerate(spans):
+            group.append(span)
+            longest = max(len(one.resident.ids) + len(one.tokens) for one in group)
+            if number < len(spans) - 1 and longest * (len(group) + 1) <= together:
+                continue
+            episodes = [[*one.resident.ids, *one.tokens] for one in group]
+            states_BQD = self.reader.read_whole(episodes)
+            for one, tokens, states_QD in zip(group, episodes, states_BQD, strict=True):
+                hidden[id(one)] = states_QD[len(tokens) - 1]
+            group = []
+        return hidden
+
+    def _read_cached(self, spans: Sequence[Span]) -> dict[int, Tensor]:
+        """The hidden state of each span's last token."""
+        now = {id(span.resident) for span in spans}
+        for resident in self._stepped:
+            if id(resident) not in now and resident.place is not None:
+                self.store.alone(resident)  # or it would hold on to the caches of all it was stepped with
+        hidden: dict[int, Tensor] = {}
+        left = [(span, self._read_alone(span, hidden)) for span in spans]
+        while stepping := [(span, tokens) for span, tokens in left if tokens]:
+            for group in self._groups(stepping):
+                step = self._step([span for span, _ in group], [tokens.pop(0) for _, tokens in group])
+                hidden.update((id(span), last_D) for (span, _), last_D in zip(group, step, strict=True))
+        self._stepped = [span.resident for span in spans]
+        return hidden
+
+    def _read_alone(self, span: Span, hidden: dict[int, Tensor]) -> list[int]:
+        """Reads what is better read by itself; what remains is to be stepped."""
+        resident, tokens, place = span.resident, list(span.tokens), span.resident.place
+        turn = self.reader.turns_at
+        if turn is not None and 0 < len(resident.ids) <= turn < len(resident.ids) + len(tokens):
+            tokens = resident.ids + tokens
+            resident.ids, place.batch, place.snapshots = [], None, []
+        fresh = not resident.ids
+        if fresh and (len(tokens) == 1 or turn is not None or not span.draws):
+            end = len(tokens)
+        elif len(tokens) > 1 and (fresh or self.reader.ways.continues):
+            end = len(tokens) - span.draws  # the last one steps with the others
+        else:
+            if span.draws and len(tokens) > 1:
+                place.marks.append(len(resident.ids) + len(tokens) - 1)
+            return tokens
+        known = len(resident.ids)
+        if known in place.marks:
+            self.store.take_snapshot(resident)
+        cuts = sorted({mark - known for mark in place.marks if known < mark < known + end} if turn is None else ())
+        if not self.reader.ways.continues:
+            cuts = []
+        for begin, stop in zip([0, *cuts], [*cuts, end], strict=True):
+            if begin:
+                self.store.take_snapshot(resident)
+            batch = self.store.alone(resident) if resident.ids else None
+            piece = torch.tensor([tokens[begin:stop]], device=self.reader.device)
+            states, place.batch = self.reader.read(piece, batch)
+            place.row = 0
+            resident.ids.extend(tokens[begin:stop])
+            hidden[id(span)] = states[0, -1]
+        if span.draws:
+            self.store.take_snapshot(resident)
+        return tokens[end:]
+
+    def _groups(self, stepping: list[Stepping]) -> list[list[Stepping]]:
+        """Episodes that can be stepped in one batch."""
+        together = self.reader.ways.together
+        groups: dict[int, list[Stepping]] = {}
+        for number, (span, tokens) in enumerate(stepping):
+            length = len(span.resident.ids)
+            # Padding at most doubles what is stored.
+            padded = max(length, SHORT).bit_length()
+            key = {"alone": number, "equal": length, "padded": padded}[together]
+            groups.setdefault(key, []).append((span, tokens))
+        return list(groups.values())
+
+    def _step(self, spans: list[Span], tokens: list[int]) -> Tensor:
+        """The hidden states [B, D] of one more token for each."""
+        for span in spans:
+            if len(span.resident.ids) in span.resident.place.marks:
+                self.store.take_snapshot(span.resident)
+        batch = self._gather([span.resident for span in spans])
+        rows = [span.resident.place.row for span in spans]
+        token_B1 = torch.zeros(len(rows), 1, dtype=torch.long)
+        token_B1[rows, 0] = torch.tensor(tokens)
+        hidden_BQD, after = self.reader.read(token_B1.to(self.reader.device), batch)
+        for span, token in zip(spans, tokens, strict=True):
+            span.resident.place.batch = after
+            span.resident.ids.append(token)
+        return hidden_BQD[rows, 0]
+
+    def _gather(self, residents: list[Resident]) -> CacheBatch:
+        """One batch of exactly these episodes: the one that they share already, or a new one."""
+        parts: dict[int, list[Resident]] = {}
+        for resident in residents:
+            parts.setdefault(id(resident.place.batch), []).append(resident)
+        batches: list[CacheBatch] = []
+        row = 0
+        for members in parts.values():
+            batch: CacheBatch = members[0].place.batch
+            if len(members) < len(batch.lengths):
+                members.sort(key=lambda one: one.place.row)
+                batch = batch.selected([one.place.row for one in members])
+                for number, one in enumerate(members):
+                    one.place.row = number
+            for one in members:
+                one.place.row += row
+            row += len(batch.lengths)
+            batches.append(batch)
+        return CacheBatch.joined(batches)

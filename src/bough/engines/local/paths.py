@@ -1,0 +1,208 @@
+"""Which of the engine's ways of computing a policy gets: the fastest that gives the policy's own log-probabilities.
+
+| path | where | what it needs |
+|---|---|---|
+| pages | a GPU | layers of the usual form, in few kernels over paged keys and values |
+| rows | a GPU | attention layers that each keep keys and values of one size |
+| ragged | a CPU | the same |
+| general | both | anything that transformers can generate with |
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Literal
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import nn
+
+from bough import bit_exact
+from bough.engines.local.fold import pays
+from bough.engines.local.general import GeneralRunner, GeneralStore
+from bough.engines.local.general_reader import GeneralReader, Ways
+from bough.engines.local.memory import free_bytes
+from bough.engines.local.pages import PAGE, PagesStore
+from bough.engines.local.ragged import RaggedRunner, RaggedStore
+from bough.engines.local.reader import Reader, TokenReader
+from bough.engines.local.rows import RowsRunner, RowsStore
+from bough.engines.local.schedule import Store
+from bough.engines.local.trial import agrees, difference
+from bough.engines.local.worker import SpanRunner
+from bough.errors import InputError
+from bough.policy.policy import Policy
+
+if TYPE_CHECKING:
+    from bough.engines.local.fused import FusedDecoder
+
+log = logging.getLogger(__name__)
+
+Layout = Literal["rows", "pages", "general"]
+# Tokens that an episode may have where each has a row of its own, unless told otherwise; and for how many of
+# each episode there is room in pages.
+GPU_LENGTH = 4096
+# What was found out about a model by trying: None if our own cache computes what it does, else why not; and its ways.
+_obstacles: WeakKeyDictionary[nn.Module, dict[str, str | None]] = WeakKeyDictionary()
+_ways: WeakKeyDictionary[nn.Module, Ways] = WeakKeyDictionary()
+
+
+@dataclass(frozen=True)
+class PathOptions:
+    """What the engine was asked for; `LocalEngine` says what each means."""
+
+    max_tokens: int | None
+    max_length: int | None
+    max_running: int
+    graphs: bool
+    compile: bool
+    fold: bool | None
+    layout: Layout | None
+
+
+@dataclass(frozen=True)
+class Path:
+    """How tokens are computed. `budget` is in the store's own measure, `longest` the most tokens of an episode."""
+
+    name: Literal["pages", "rows", "ragged", "general"]
+    reader: Reader
+    store: Store
+    runner: SpanRunner
+    budget: int
+    longest: int
+    decoder: FusedDecoder | None = None
+
+
+def choose_path(policy: Policy, options: PathOptions) -> Path:
+    """The first path that works. Where a layout is asked for, it is that one or an error."""
+    if policy.sharded:
+        raise InputError("a policy whose weights are spread over processes cannot be sampled with the local engine")
+    if options.layout in (None, "pages") and not options.compile and (path := _pages(policy, options)):
+        return path
+    if options.layout == "pages":
+        raise InputError("layout='pages' needs a CUDA device and a model of the usual form; leave it out")
+    obstacle = None
+    if options.layout != "general":
+        rows = options.layout == "rows" or policy.device.type == "cuda"
+        path, obstacle = _tried(policy, options, _rows if rows else _ragged)
+        if path:
+            return path
+        if options.layout == "rows":
+            raise InputError(f"layout='rows' does not work for this model: {obstacle}; leave it out")
+    return _general(policy, options, obstacle)
+
+
+def _tried(
+    policy: Policy, options: PathOptions, build: Callable[[Policy, PathOptions], Path]
+) -> tuple[Path | None, str | None]:
+    """A path, if it computes what the model does; else why it cannot."""
+    if policy.obstacle or policy.carries_state:
+        return None, policy.obstacle or "its layers carry state along the sequence"
+    known = _obstacles.setdefault(policy.base, {})
+    key = f"{build.__name__} {policy.autocast}"
+    if known.get(key):
+        return None, known[key]
+    try:
+        path = build(policy, options)
+        if key not in known:
+            apart = difference(path.reader, path.store, path.runner)
+            differs = f"with our own cache its log-probabilities would be wrong by {apart:.2g}"
+            known[key] = None if agrees(apart, path.reader) else differs
+    except InputError:  # of the options, not of the model
+        raise
+    except Exception as error:  # whatever a model's code does with a cache that is not transformers'
+        log.debug("the local engine's own cache", exc_info=True)
+        known[key] = f"it does not work with our own cache: {type(error).__name__}: {str(error).partition(chr(10))[0]}"
+    return (None, known[key]) if known[key] else (path, None)
+
+
+def _pages(policy: Policy, options: PathOptions) -> Path | None:
+    if policy.obstacle or policy.carries_state or not _fits_fused(policy):
+        return None
+    from bough.engines.local.fused import fused
+    from bough.engines.local.fused_runner import FusedRunner
+
+    try:
+        reader = TokenReader(policy)
+    except Exception as error:  # layers without keys and values, or with heads of several sizes
+        log.debug("pages: %s", error)
+        return None
+    if not (decoder := fused(reader)):
+        return None
+    budget = _budget(reader, options)
+    longest = min(reader.context, options.max_length or reader.context, budget // PAGE * PAGE)
+    if longest < 2:
+        raise InputError(f"max_tokens is {budget}; fewer than {PAGE} hold no episode")
+    usual = options.max_running * -(-min(longest, GPU_LENGTH) // PAGE)
+    num_pages = min(budget // PAGE, max(usual, -(-longest // PAGE)))
+    store = PagesStore(reader, num_pages=num_pages, length=longest)
+    runner = FusedRunner(decoder, store, max_running=options.max_running, graphs=options.graphs)
+    return Path("pages", reader, store, runner, num_pages, longest, decoder)
+
+
+def _fits_fused(policy: Policy) -> bool:
+    """Whether there is a GPU for the fused decoder, with room for the weights once more, and for episodes."""
+    if policy.device.type != "cuda" or find_spec("triton") is None:
+        return False
+    copied = sum(weight.numel() for weight in policy.decoder.parameters())
+    copied *= (policy.autocast or policy.base.dtype).itemsize
+    return bool(torch.cuda.mem_get_info(policy.device)[0] >= 2 * copied)
+
+
+def _rows(policy: Policy, options: PathOptions) -> Path:
+    reader = TokenReader(policy, compile=options.compile, fold=_folds(policy, options))
+    budget = _budget(reader, options)
+    longest = min(reader.context, options.max_length or GPU_LENGTH)
+    num_rows = min(options.max_running, budget // longest - 1)  # and one for padding
+    if num_rows < 1:
+        raise InputError(f"max_tokens is {budget}; one episode of max_length {longest} does not fit")
+    store = RowsStore(reader, num_rows=num_rows, length=longest)
+    return Path("rows", reader, store, RowsRunner(reader, store, graphs=options.graphs), num_rows, longest)
+
+
+def _ragged(policy: Policy, options: PathOptions) -> Path:
+    reader = TokenReader(policy, compile=options.compile, fold=_folds(policy, options))
+    if reader.dtype == torch.float32:
+        bit_exact.warn_if_batches_differ()
+    budget, store = _budget(reader, options), RaggedStore(reader)
+    block = store.cost(1)
+    longest = min(reader.context, options.max_length or reader.context, budget // block * block)
+    if longest < 2:
+        raise InputError(f"max_tokens is {budget}; fewer than {block} hold no episode")
+    return Path("ragged", reader, store, RaggedRunner(reader), budget, longest)
+
+
+def _general(policy: Policy, options: PathOptions, obstacle: str | None) -> Path:
+    reader = GeneralReader(policy, fold=_folds(policy, options), ways=_ways.get(policy.base))
+    _ways[policy.base] = reader.ways
+    name = f"{type(policy.base).__name__} ({policy.decoder.config.model_type})"
+    if obstacle:
+        how = "with its own cache" if reader.ways.cache != "none" else "without a cache, reading all for every token"
+        log.warning("%s is sampled by its own code %s, slower than usual: %s", name, how, obstacle)
+    if options.compile:
+        log.warning("%s is not compiled for generation", name)
+    store = GeneralStore(reader)
+    if options.max_tokens is None:
+        budget = free_bytes(reader.device) // 2  # joining episodes in one batch copies what they have
+    else:
+        # What is asked for in tokens is not spent on states.
+        budget = store.cost(options.max_tokens) + options.max_running * store.cost(0)
+    longest = min(
+        reader.context, options.max_length or reader.context, (budget - store.cost(0)) // store.bytes_per_token
+    )
+    if longest < 2:
+        raise InputError(f"the free memory of {budget >> 20} MB holds no episode; it needs {store.cost(2) >> 20} MB")
+    return Path("general", reader, store, GeneralRunner(reader, store), budget, longest)
+
+
+def _folds(policy: Policy, options: PathOptions) -> bool:
+    return pays(policy.model) if options.fold is None else options.fold
+
+
+def _budget(reader: TokenReader, options: PathOptions) -> int:
+    """Tokens of all episodes together."""
+    if options.max_tokens is not None:
+        return options.max_tokens
+    return free_bytes(reader.device) // reader.bytes_per_token

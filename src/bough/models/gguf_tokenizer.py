@@ -1,0 +1,173 @@
+"""The tokenizer of a GGUF file: tokens and merges from the file, the rule of splitting by its name.
+
+llama.cpp has the rules in its code and composes no characters (NFC); the models' own tokenizers do where they
+were trained so, and so does what is made here.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any, TypeGuard
+
+from bough.errors import InputError
+from bough.models.gguf_header import Header
+from bough.models.gguf_vocabulary import BYTES_ONLY, SPLITS
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+NORMAL, CONTROL, USER_DEFINED, UNUSED = 1, 3, 4, 5
+LLAMA3_RULE = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}"
+    r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+LLAMA3_SPLIT = [
+    {"type": "Split", "pattern": {"Regex": LLAMA3_RULE}, "behavior": "Isolated", "invert": False},
+    BYTES_ONLY,
+]
+# llama.cpp's names of the rules; "default" is what old files have that were made before there were names.
+RULES: dict[str, list[dict[str, Any]]] = {
+    **SPLITS,
+    "default": SPLITS["gpt-2"],
+    "deepseek-r1-qwen": SPLITS["qwen2"],
+    "llama-bpe": LLAMA3_SPLIT,
+    "llama3": LLAMA3_SPLIT,
+    "llama-v3": LLAMA3_SPLIT,
+}
+COMPOSED = ("qwen2", "deepseek-r1-qwen")
+# A merge is not needed where a whole word is a token, in the tokenizers of Llama 3.
+WHOLE_WORDS = ("llama-bpe", "llama3", "llama-v3")
+# Control tokens that end a reply by their name, as in llama.cpp.
+ENDS = (
+    "<|eot_id|>", "<|im_end|>", "<|end|>", "<end_of_turn>", "<|endoftext|>", "</s>", "<|eom_id|>", "<EOT>",
+    "<|end_of_text|>", "<eos>",
+)  # fmt: skip
+
+
+def load_gguf_tokenizer(header: Header, folder: str, file: str, context: int) -> PreTrainedTokenizerBase:
+    """The tokenizer of the file `file` in `folder`, whose head is `header`."""
+    kind = header.metadata.get("tokenizer.ggml.model")
+    if kind == "gpt2":
+        tokenizer = _byte_level(header)
+    elif kind == "llama":
+        tokenizer = _sentence_piece(header, folder, file)
+    else:
+        raise InputError(f"its tokenizer is of the kind {kind!r:.40}; readable: gpt2 (byte-level BPE), llama")
+    for name, key in (("bos", "bos"), ("eos", "eos"), ("pad", "padding"), ("unk", "unknown")):
+        token_id = header.metadata.get(f"tokenizer.ggml.{key}_token_id")
+        token = _tokens(header)[token_id] if _is_id(token_id, header) else None
+        setattr(tokenizer, f"{name}_token", token)
+    if tokenizer.pad_token is None:
+        tokenizer.pad_token = tokenizer.eos_token
+    template = header.metadata.get("tokenizer.chat_template")
+    tokenizer.chat_template = template if isinstance(template, str) else None
+    tokenizer.model_max_length = context
+    return tokenizer
+
+
+def ends(header: Header) -> list[int]:
+    """All tokens that end a reply: those that the file names, and control tokens known to."""
+    named = [header.metadata.get(f"tokenizer.ggml.{name}_token_id") for name in ("eos", "eot", "eom")]
+    by_name = [i for i, token in enumerate(_tokens(header)) if token in ENDS and _types(header)[i] == CONTROL]
+    return list(dict.fromkeys(i for i in [*named, *by_name] if _is_id(i, header)))
+
+
+def _byte_level(header: Header) -> PreTrainedTokenizerBase:
+    from tokenizers import Tokenizer
+    from transformers import PreTrainedTokenizerFast
+
+    rule = header.metadata.get("tokenizer.ggml.pre", "default")
+    if rule not in RULES:
+        raise InputError(f"its tokenizer splits text by the rule {rule!r:.40}; readable: {', '.join(RULES)}")
+    tokens, types = _tokens(header), _types(header)
+    merges = header.metadata.get("tokenizer.ggml.merges")
+    if not isinstance(merges, list):
+        raise InputError("its tokenizer has no merges")
+    added = [
+        {"id": i, "content": token, "single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
+        | {"special": types[i] == CONTROL}
+        for i, token in enumerate(tokens)
+        if types[i] in (CONTROL, USER_DEFINED)
+    ]
+    described = {
+        "version": "1.0",
+        "truncation": None,
+        "padding": None,
+        "added_tokens": added,
+        "normalizer": {"type": "NFC"} if rule in COMPOSED else None,
+        "pre_tokenizer": {"type": "Sequence", "pretokenizers": [_complete(step) for step in RULES[rule]]},
+        "post_processor": _beginning(header),
+        "decoder": {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True},
+        "model": {
+            "type": "BPE",
+            "dropout": None,
+            "unk_token": None,
+            "continuing_subword_prefix": None,
+            "end_of_word_suffix": None,
+            "fuse_unk": False,
+            "byte_fallback": False,
+            "ignore_merges": rule in WHOLE_WORDS,
+            # Rows without a token are named [PAD7] and unused; they are not text.
+            "vocab": {token: i for i, token in enumerate(tokens) if types[i] != UNUSED},
+            "merges": merges,
+        },
+    }
+    try:
+        backend = Tokenizer.from_str(json.dumps(described))
+    except Exception as error:  # tokenizers raises plain exceptions, for instance for a merge of unknown tokens
+        raise InputError(f"its tokenizer is inconsistent: {error}") from None
+    return PreTrainedTokenizerFast(tokenizer_object=backend)
+
+
+def _complete(step: dict[str, Any]) -> dict[str, Any]:
+    return step | ({"trim_offsets": True} if step["type"] == "ByteLevel" else {})
+
+
+def _beginning(header: Header) -> dict[str, Any] | None:
+    """What puts the first token before a text, where the model was trained with one."""
+    bos = header.metadata.get("tokenizer.ggml.bos_token_id")
+    if not header.metadata.get("tokenizer.ggml.add_bos_token") or not _is_id(bos, header):
+        return None
+    token = _tokens(header)[bos]
+    begin = {"SpecialToken": {"id": token, "type_id": 0}}
+    first, second = ({"Sequence": {"id": name, "type_id": i}} for i, name in enumerate("AB"))
+    return {
+        "type": "TemplateProcessing",
+        "single": [begin, first],
+        "pair": [begin, first, begin, second],
+        "special_tokens": {token: {"id": token, "ids": [bos], "tokens": [token]}},
+    }
+
+
+def _sentence_piece(header: Header, folder: str, file: str) -> PreTrainedTokenizerBase:
+    """Gemma's and Llama 2's, whose merges transformers recovers from the order of the tokens or their scores."""
+    from transformers import AutoTokenizer
+
+    _tokens(header)
+    try:
+        tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
+            folder, gguf_file=file, local_files_only=True, trust_remote_code=False
+        )
+    except Exception as error:
+        raise InputError(f"its tokenizer cannot be read: {str(error).partition(chr(10))[0]}") from None
+    return tokenizer
+
+
+def _tokens(header: Header) -> list[str]:
+    tokens = header.metadata.get("tokenizer.ggml.tokens")
+    if not isinstance(tokens, list) or not tokens or not all(isinstance(token, str) for token in tokens):
+        raise InputError("the file contains no tokenizer")
+    return tokens
+
+
+def _types(header: Header) -> list[int]:
+    tokens, types = _tokens(header), header.metadata.get("tokenizer.ggml.token_type")
+    if types is None:
+        return [NORMAL] * len(tokens)
+    if not isinstance(types, list) or len(types) != len(tokens):
+        raise InputError("its tokenizer has not one type for each token")
+    return types
+
+
+def _is_id(value: Any, header: Header) -> TypeGuard[int]:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < len(_tokens(header))

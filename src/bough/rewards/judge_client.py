@@ -1,0 +1,157 @@
+"""A judge's connection: an OpenAI-compatible server, answers kept on disk, and a count of what they cost.
+
+An answer is kept under a digest of the whole request, and only after it was understood: what failed is
+asked again next time. The key comes from the environment, goes into one header, and nowhere else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import ipaddress
+import json
+import os
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+from urllib.parse import urlsplit
+
+from bough.cache import cache_folder
+from bough.disk import read_json, write_json
+from bough.errors import BoughError, InputError
+
+T = TypeVar("T")
+UNREACHABLE = 0  # in place of a status
+PASSING = {UNREACHABLE, 408, 409, 425, 429, 500, 502, 503, 504, 529}
+FIRST_WAIT_S, LONGEST_WAIT_S = 0.5, 20.0
+MAX_BODY = 1 << 20
+WORDS = 200  # of a server's explanation, in characters
+
+
+class JudgeError(BoughError):
+    """The judge gave no usable answer; what it was asked about stays without a score."""
+
+
+class JudgeClient:
+    """Asks one model at `base_url`. `key_variable` names the environment variable with the key, if it needs one."""
+
+    def __init__(self, base_url: str, model: str, key_variable: str, *, timeout_s: float, retries: int) -> None:
+        self.url = f"{_checked(base_url)}/chat/completions"
+        self.model, self.timeout_s, self.retries = model, timeout_s, retries
+        self.used: Counter[str] = Counter()
+        self.sleep = asyncio.sleep
+        self._key = os.environ.get(key_variable, "").strip()
+        if self._key and urlsplit(self.url).scheme == "http" and not _is_loopback(urlsplit(self.url).hostname or ""):
+            raise InputError(f"the judge's address is not https; the key in {key_variable} would be sent unencrypted")
+
+    async def ask(self, messages: list[dict[str, str]], read: Callable[[str], T]) -> T:
+        """What `read` makes of the answer, from the disk where it was given before.
+
+        Raises JudgeError where there is no answer in time, or `read` raises ValueError for it.
+        """
+        body = {
+            "model": self.model,
+            "messages": messages,
+            "temperature": 0,
+            "response_format": {"type": "json_object"},
+        }
+        kept = _place(self.url, body)
+        try:
+            found = read(read_json(kept)["answer"])
+            self.used["cached"] += 1
+            return found
+        except (OSError, ValueError, KeyError, TypeError):
+            pass  # not asked before, or the file is damaged
+        try:
+            async with asyncio.timeout(self.timeout_s):
+                answer = await self._answer(body)
+            found = read(answer)
+        except TimeoutError:
+            self.used["failed"] += 1
+            raise JudgeError(f"{self.url} gave no answer within {self.timeout_s:g} s") from None
+        except ValueError as error:
+            self.used["failed"] += 1
+            raise JudgeError(f"the judge's answer cannot be used: {error}") from None
+        except JudgeError:
+            self.used["failed"] += 1
+            raise
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        write_json(kept, {"answer": answer})
+        return found
+
+    async def _answer(self, body: dict[str, Any]) -> str:
+        for attempt in range(self.retries + 1):
+            status, content, after_s = await self._post(body)
+            if status == 200:
+                return self._text(content)
+            said = self._scrubbed(content)
+            if status not in PASSING or attempt == self.retries:
+                answered = "cannot be reached" if status == UNREACHABLE else f"answered {status}"
+                raise JudgeError(f"{self.url} {answered}: {said}")
+            await self.sleep(min(LONGEST_WAIT_S, max(after_s, FIRST_WAIT_S * 2**attempt)))
+        raise AssertionError("the last attempt returns or raises")
+
+    async def _post(self, body: dict[str, Any]) -> tuple[int, bytes, float]:
+        """Status, content, and the wait in seconds that the server asks for."""
+        import httpx2
+
+        self.used["requests"] += 1
+        headers = {"Authorization": f"Bearer {self._key}"} if self._key else {}
+        # A client for each request: rewards run on event loops that end with them. Redirects are not followed.
+        try:
+            async with (
+                httpx2.AsyncClient(timeout=self.timeout_s, headers=headers) as client,
+                client.stream("POST", self.url, json=body) as response,
+            ):
+                content = bytearray()
+                async for piece in response.aiter_bytes():
+                    content += piece
+                    if len(content) > MAX_BODY:
+                        raise JudgeError(f"{self.url} answered more than {MAX_BODY >> 20} MiB")
+                return response.status_code, bytes(content), _seconds(response.headers.get("retry-after"))
+        except (httpx2.HTTPError, httpx2.InvalidURL) as error:
+            return UNREACHABLE, (str(error) or type(error).__name__).encode(), 0.0
+
+    def _text(self, content: bytes) -> str:
+        try:
+            answer = json.loads(content)
+            for name in ("prompt_tokens", "completion_tokens"):
+                count = (answer.get("usage") or {}).get(name)
+                self.used[name] += count if isinstance(count, int) else 0
+            text = answer["choices"][0]["message"]["content"]
+        except (ValueError, KeyError, IndexError, TypeError, AttributeError, RecursionError):
+            raise JudgeError(f"{self.url} answered something that is not a chat completion") from None
+        if not isinstance(text, str):
+            raise JudgeError(f"{self.url} answered without a text")
+        return text
+
+    def _scrubbed(self, content: bytes) -> str:
+        said = content.decode(errors="replace")
+        return (said.replace(self._key, "[key]") if self._key else said)[:WORDS]
+
+
+def _checked(url: str) -> str:
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname or parts.username or parts.password:
+        raise InputError(f"the judge's base_url is {url!r:.80}; it must be an address such as http://localhost:8000/v1")
+    return url.rstrip("/")
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _place(url: str, body: dict[str, Any]) -> Path:
+    name = hashlib.sha256(json.dumps([url, body], sort_keys=True).encode()).hexdigest()
+    return cache_folder() / "judge" / name[:2] / f"{name}.json"
+
+
+def _seconds(after: str | None) -> float:
+    try:
+        return max(0.0, float(after or 0))
+    except ValueError:  # a date; our own waits do
+        return 0.0

@@ -1,0 +1,108 @@
+"""Which path a model takes, found by trying; and that it gives the log-probabilities of training."""
+
+import pytest
+import torch
+import transformers
+
+from bough.config.sampling import SamplingConfig
+from bough.engines.local import ragged
+from bough.errors import InputError
+from bough.policy.policy import Policy
+from tests.engines.local.decoders import decoder
+from tests.engines.local.playing import play, prompt, run, small_engine
+from tests.engines.local.test_general import scored
+from tests.policy.families import MIXED, MIXER, SHAPE
+
+SAMPLING = SamplingConfig(max_new_tokens=3)
+# Heads of several sizes, shared keys, ALiBi, learned positions, keys taken apart, recurrent layers, compressed keys.
+GENERAL = [
+    "mimo_v2_flash", "gemma4_shared", "bloom", "mpt", "opt", "falcon", "diffllama", "jetmoe", "mamba",
+    "falcon_h1", "nemotron_h", "minicpm3",
+]  # fmt: skip
+VISION = {"hidden_size": 32, "intermediate_size": 32, "num_heads": 2, "out_hidden_size": 64, "depth": 1}
+VISION |= {"num_hidden_layers": 1, "num_attention_heads": 2, "image_size": 28, "patch_size": 14}
+IMAGES = {"image_token_id": 198, "video_token_id": 197, "vision_start_token_id": 196}
+SECTIONS = {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [2, 3, 3]}}
+SEEING = {
+    "qwen2_5_vl": (
+        "Qwen2_5_VLConfig",
+        IMAGES | {"text_config": SHAPE | SECTIONS, "vision_config": VISION | {"fullatt_block_indexes": [0]}},
+    ),
+    "gemma3": (
+        "Gemma3Config",
+        {"text_config": SHAPE | MIXED | {"query_pre_attn_scalar": 16}, "vision_config": VISION}
+        | {"image_token_index": 198, "mm_tokens_per_image": 4},
+    ),
+    "qwen3_5": (
+        "Qwen3_5Config",
+        IMAGES | {"vision_config": VISION}
+        | {"text_config": SHAPE | MIXER | {"layer_types": ["linear_attention", "full_attention"]}},
+    ),
+}  # fmt: skip
+
+
+def played(policy, **options):
+    """Two episodes of two turns; the engine and all calls."""
+    engine = small_engine(policy, max_length=120, **options)
+    calls = run(engine, *(play(engine, f"{i}", 2, SAMPLING, prompt("system", 33)) for i in range(2)))
+    return engine, [call for each in calls for call in each]
+
+
+@pytest.mark.parametrize("family", GENERAL)
+def test_a_model_of_any_kind_samples_what_training_computes(family, caplog):
+    policy = Policy(decoder(family)).eval()
+    engine, calls = played(policy)
+    assert engine.path.name == "general"
+    assert scored(policy, calls) < 1e-4
+    said = [record.getMessage() for record in caplog.records if record.name == "bough.engines.local.paths"]
+    assert len(said) == 1 and f"{type(policy.base).__name__} (" in said[0] and "slower than usual: " in said[0]
+
+
+@pytest.mark.parametrize("family", ["llama", "gemma2", "gemma3", "gpt2", "llama4", "gpt_oss"])
+def test_a_model_that_our_own_cache_computes_keeps_it(family, caplog):
+    assert small_engine(Policy(decoder(family)).eval()).path.name == "ragged"
+    assert "slower" not in caplog.text
+
+
+@pytest.mark.parametrize(("family", "path"), [("qwen2_5_vl", "ragged"), ("gemma3", "ragged"), ("qwen3_5", "general")])
+def test_the_text_side_of_a_model_that_sees_samples(family, path):
+    name, settings = SEEING[family]
+    torch.manual_seed(0)
+    config = getattr(transformers, name)(**settings)
+    policy = Policy(transformers.AutoModelForImageTextToText.from_config(config)).eval()
+    engine, calls = played(policy)
+    assert engine.path.name == path
+    assert scored(policy, calls) < 1e-4
+
+
+def test_a_path_that_would_be_wrong_is_not_taken_and_that_is_said_with_numbers(monkeypatch, caplog):
+    attend = ragged.attend
+    monkeypatch.setattr(ragged, "attend", lambda *inputs: attend(*inputs[:4], 1.5 * inputs[4], inputs[5]))
+    policy = Policy(decoder("llama")).eval()
+    engine, calls = played(policy)
+    assert engine.path.name == "general"
+    assert "its log-probabilities would be wrong by" in caplog.text
+    assert scored(policy, calls) < 1e-4
+
+
+def test_what_was_found_out_about_a_model_is_tried_once(monkeypatch):
+    policy = Policy(decoder("llama")).eval()
+    tries = []
+    monkeypatch.setattr("bough.engines.local.paths.difference", lambda *_: tries.append(1) or 0.0)
+    for _ in range(3):
+        small_engine(policy)
+    assert len(tries) == 1
+
+
+def test_a_layout_that_does_not_fit_is_refused_with_the_reason():
+    with pytest.raises(InputError, match="layout='rows' does not work for this model: its layers carry state"):
+        small_engine(Policy(decoder("lfm2")).eval(), layout="rows")
+    with pytest.raises(InputError, match="layout='pages' needs a CUDA device"):
+        small_engine(Policy(decoder("lfm2")).eval(), layout="pages")
+
+
+def test_a_sharded_policy_is_refused():
+    policy = Policy(decoder("llama")).eval()
+    policy.sharded = True
+    with pytest.raises(InputError, match="spread over processes"):
+        small_engine(policy)

@@ -1,0 +1,36 @@
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from bough.calls.template import load_template
+from bough.models.end_tokens import end_token_ids
+from bough.models.resolve import resolve
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    for name in ("tokenizer.json", "tokenizer_config.json", "config.json", "chat_template.jinja"):
+        if (source := Path(resolve("tiny")) / name).exists():
+            shutil.copy(source, tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize(("named", "expected"), [(2, [2]), ([2, 9, 7], [2, 9, 7])])
+def test_the_generation_config_names_one_or_more(folder: Path, named: object, expected: list[int]):
+    (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": named}))
+    assert end_token_ids(str(folder)) == expected
+    assert load_template(str(folder)).stop_ids == expected
+
+
+def test_without_one_the_model_config_does(folder: Path):
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"eos_token_id": [4, 5]}))
+    assert end_token_ids(str(folder)) == [4, 5]
+
+
+def test_a_tokenizer_alone_names_none(folder: Path):
+    (folder / "config.json").unlink()
+    assert end_token_ids(str(folder)) == []
+    assert load_template(str(folder)).stop_ids == [2]

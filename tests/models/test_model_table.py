@@ -1,0 +1,48 @@
+"""A dozen rows of the table in docs/models.md against what the code does now."""
+
+import re
+
+import pytest
+from benchmarks.model_table import BEGIN, END, PAGE, Row, describe, model_types, page
+
+TABLE = PAGE.read_text(encoding="utf-8").partition(BEGIN)[2].partition(END)[0]
+LINES = [[cell.strip() for cell in line.split("|")[1:-1]] for line in TABLE.splitlines() if line.startswith("| `")]
+ROWS = {cells[0].strip("`"): cells[1:] for cells in LINES}
+FAMILIES = [
+    "llama", "gemma3_text", "gpt2", "qwen3_moe", "deepseek_v3", "lfm2", "qwen3_5_text", "mamba2", "doge", "bloom",
+    "xlnet", "recurrent_gemma",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("model_type", FAMILIES)
+def test_a_row_of_the_table_is_what_the_code_does(model_type):
+    written, found = ROWS[model_type], describe(model_type)
+    paths = [found.trained, found.engine, found.lora, found.merge, found.gguf]
+    # How far a wrong path is off depends on the last digits.
+    assert [_without_numbers(one) for one in paths] == [_without_numbers(cell) for cell in written[:-1]]
+    assert found.error is None if written[-1] == "" else found.error < 1e-4
+
+
+def test_no_row_is_silently_wrong_and_most_work():
+    assert len(ROWS) > 150
+    errors = {name: float(cells[-1]) for name, cells in ROWS.items() if cells[-1]}
+    assert [name for name, error in errors.items() if not error < 1e-4] == []
+    assert sum(ROWS[name][1] in ("fast", "general") for name in errors) >= 100
+    assert not [name for name, cells in ROWS.items() if "the process ended" in cells[0]]
+
+
+def test_the_table_knows_every_model_type():
+    assert {"llama", "qwen2_5_vl"} <= set(model_types())
+    rows = [Row("a", "tree", "fast", "yes", "yes", "no", 2e-6), Row("b", "refused: not causal")]
+    text = page(rows)
+    assert "of 2 model types 1 train, 1 of them as trees, and 1 sample" in text
+    assert "| `a` | tree | fast | yes | yes | no | 2e-06 |\n| `b` | refused: not causal |  |  |  |  |  |\n" in text
+
+
+def test_a_row_is_read_as_it_was_written():
+    for row in (Row("a", "tree", "fast", "yes", "yes", "no", 2e-6), Row("b", "refused: not causal")):
+        assert Row.read(row.markdown().strip()) == row
+
+
+def _without_numbers(text: str) -> str:
+    return re.sub(r"[\d.]+(?= nats)", "#", text)

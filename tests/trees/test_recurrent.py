@@ -1,0 +1,117 @@
+"""A recurrence over a tree gives each node what it gets on its path alone."""
+
+import itertools
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+
+from bough.trees.convolution import tree_convolution
+from bough.trees.recurrent import Branching
+from tests.trees.test_segments import PARENTS, parents, trees
+
+CPU = torch.device("cpu")
+
+
+def leaky_sum(inputs, before_S):
+    """state = decay * state + x. A decay of 1 and an x of 0 keep a state; both are written so that 0 pads."""
+    x_SN, forget_SN = inputs
+    state_S = x_SN.new_zeros(len(x_SN)) if before_S is None else before_S
+    outputs = []
+    for x_S, forget_S in zip(x_SN.unbind(1), forget_SN.unbind(1), strict=True):
+        state_S = (1 - forget_S) * state_S + x_S
+        outputs.append(state_S)
+    return torch.stack(outputs, 1), state_S
+
+
+def packed_leaky_sum(inputs, before_S, bounds, bounds_on_cpu):
+    assert bounds.tolist() == bounds_on_cpu.tolist()
+    outputs, states = [], []
+    for s, (start, stop) in enumerate(itertools.pairwise(bounds)):
+        segment = [each[:, start:stop] for each in inputs]
+        output, state = leaky_sum(segment, None if before_S is None else before_S[s : s + 1])
+        outputs.append(output[0])
+        states.append(state)
+    return torch.cat(outputs)[None], torch.cat(states)
+
+
+def by_path(parent_L, x_L, forget_L):
+    states = []
+    for node, parent in enumerate(parent_L):
+        before = states[parent] if parent >= 0 else 0.0
+        states.append((1 - forget_L[node]) * before + x_L[node])
+    return torch.stack(states)
+
+
+@settings(max_examples=50, deadline=None)
+@given(parents() | trees())
+def test_states_and_gradients_are_those_of_each_path(parent_L):
+    inputs = torch.rand(2, len(parent_L), generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    weights = torch.arange(1.0, len(parent_L) + 1)
+    expected_of = inputs.clone().requires_grad_()
+    expected = by_path(parent_L, *expected_of)
+    (expected * weights).sum().backward()
+    branching = Branching(parent_L, CPU)
+    for run, step in ((branching.scan, leaky_sum), (branching.packed_scan, packed_leaky_sum)):
+        found_of = inputs.clone().requires_grad_()
+        found = run(list(found_of), step)
+        (found * weights).sum().backward()
+        torch.testing.assert_close(found, expected)
+        torch.testing.assert_close(found_of.grad, expected_of.grad)
+
+
+def test_segments_of_very_different_length_are_not_padded_to_the_longest():
+    parent_L = np.arange(-1, 130)
+    parent_L[[1, 2, 3]] = 0  # after the root: 1, 2, and a segment of 128 nodes
+    level = Branching(parent_L, CPU).levels[1]
+    assert [(batch.num_segments, batch.longest) for batch in level.batches] == [(1, 128), (2, 1)]
+
+
+def test_every_batch_of_a_level_starts_from_its_own_parents():
+    #  0 ─┬─ 1 … 8       10 ─┬─ 11
+    #     └─ 9               └─ 12
+    parent_L = np.array([-1, *range(8), 0, -1, 10, 10])
+    branching = Branching(parent_L, CPU)
+    assert [batch.num_segments for batch in branching.levels[1].batches] == [1, 3]
+    x_L = torch.ones(13)
+    x_L[10] = 5
+    found = branching.scan([x_L, torch.zeros(13)], leaky_sum)
+    assert found.tolist() == [1, *range(2, 10), 2, 5, 6, 6]
+
+
+def convolve(hidden_states, weight, bias=None, activation=None):
+    """As transformers computes it."""
+    size = weight.shape[1]
+    out = torch.nn.functional.conv1d(hidden_states, weight[:, None], bias, padding=size - 1, groups=len(weight))
+    return torch.tanh(out[..., : hidden_states.shape[-1]]) if activation == "tanh" else out
+
+
+@settings(max_examples=50, deadline=None)
+@given(parents() | trees())
+def test_a_convolution_reads_ancestors(parent_L):
+    generator = torch.Generator().manual_seed(0)
+    x_CL, weight, bias = (torch.randn(*size, generator=generator) for size in ((2, len(parent_L)), (2, 3), (2,)))
+    found = tree_convolution(Branching(parent_L, CPU), convolve, x_CL[None], weight, bias, activation="tanh")[0]
+    for node in range(len(parent_L)):
+        path, ancestor = [], node
+        while ancestor >= 0:
+            path.insert(0, ancestor)
+            ancestor = parent_L[ancestor]
+        expected = convolve(x_CL[None, :, path], weight, bias, activation="tanh")[0, :, -1]
+        torch.testing.assert_close(found[:, node], expected)
+
+
+@pytest.mark.parametrize("size", [1, 4])
+def test_a_row_without_forks_is_the_rows_own_convolution(size):
+    x, weight = torch.randn(1, 2, 9), torch.randn(2, size)
+    found = tree_convolution(Branching(np.arange(-1, 8), CPU), convolve, x, weight)
+    assert torch.equal(found, convolve(x, weight))
+
+
+def test_no_state_crosses_from_one_tree_to_the_next():
+    inputs = torch.zeros(2, len(PARENTS), requires_grad=True)
+    found = Branching(PARENTS, CPU).scan([inputs[0] + 1, inputs[1]], leaky_sum)
+    assert found.tolist() == [1, 2, 3, 4, 5, 5, 6, 3, 1, 2]
+    found[8:].sum().backward()
+    assert inputs.grad[0].tolist() == [0] * 8 + [2, 1]
