@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/ready
 DOCS := $(VENV)/docs-ready
 
-.PHONY: demo test test-vllm browser sandbox check docs wheel format setup lock clean
+.PHONY: demo test test-vllm test-verifiers browser sandbox check docs wheel format setup lock clean
 
 demo: setup
 	@if $(BIN)/bough env setup web; then \
@@ -23,6 +23,11 @@ test: setup browser sandbox
 test-vllm:
 	PYTHON="$(PYTHON)" bash tests/engines/vllm_environment/setup.sh .venv-vllm
 	VLLM_CPU_KVCACHE_SPACE=1 .venv-vllm/bin/python -m pytest tests/engines/vllm_environment
+
+# verifiers pins packages of ours to other versions.
+test-verifiers:
+	PYTHON="$(PYTHON)" bash tests/environments/verifiers_environment/setup.sh .venv-verifiers
+	.venv-verifiers/bin/python -m pytest tests/environments/verifiers_environment
 
 # Tests that need a browser or bubblewrap are skipped where these are missing and cannot be installed; the last lines
 # of the tests say so.

@@ -153,6 +153,18 @@ def test_a_public_method_without_a_description_is_refused_with_what_to_do():
                 return item
 
 
+def test_a_tool_cannot_hide_what_authors_call():
+    with pytest.raises(TypeError, match=r"tool Phone\.call: every environment has call; choose another name"):
+
+        class Phone(ToolEnvironment):
+            def start(self) -> str:
+                return "Hello."
+
+            def call(self, number: str) -> str:  # type: ignore[override]
+                """Calls a number."""
+                return number
+
+
 def test_marked_methods_are_the_only_tools():
     class Marked(ToolEnvironment):
         def start(self) -> str:

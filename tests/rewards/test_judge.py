@@ -63,6 +63,16 @@ def test_scores_are_rewards_from_0_to_1_and_their_cost_is_counted(tmp_path: Path
     assert "Politeness counts." in said and "outcome" not in said  # the judge has its own opinion
 
 
+def test_a_task_adds_to_the_rubric(tmp_path: Path):
+    task = Task(id="haiku", data={"instructions": "?", "check": {"judge": "It has three lines."}})
+    with judging(polite) as server:
+        rubric = Rubric({"judge": settings(tmp_path, server.url)})
+        rubric.score_all([episode("please").model_copy(update={"task": task}), episode("please")])
+    both, one = sorted((body["messages"][1]["content"] for body in server.bodies), key=len, reverse=True)
+    assert "Politeness counts.\n\nFor this task:\nIt has three lines.\n</rubric>" in both
+    assert "<rubric>\nPoliteness counts.\n</rubric>" in one
+
+
 def test_an_answer_is_asked_for_once_and_kept_by_content(tmp_path: Path):
     with judging(polite) as server:
         where = settings(tmp_path, server.url)

@@ -110,7 +110,7 @@ def test_a_world_that_hangs_raises_or_answers_nonsense_is_broken():
 
     class Wrong(Counting):
         async def start(self) -> Any:
-            return "Hello"
+            return 5
 
     with pytest.raises(EnvironmentFailedError, match=r"step took longer than 0.01 s"):
         played("1", environment_class=Hanging, step_timeout_s=0.01)
@@ -118,7 +118,7 @@ def test_a_world_that_hangs_raises_or_answers_nonsense_is_broken():
         played("1", environment_class=Raising)
     with pytest.raises(EnvironmentFailedError, match="start must end with something for the agent"):
         played("1", environment_class=Silent)
-    with pytest.raises(EnvironmentFailedError, match="start returned a str"):
+    with pytest.raises(EnvironmentFailedError, match="start returned a int"):
         played("1", environment_class=Wrong)
 
 

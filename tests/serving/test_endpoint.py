@@ -14,6 +14,7 @@ import openai
 import pytest
 
 from bough.errors import InputError
+from bough.serving import app
 from bough.serving.access import LOOPBACK_NAMES, Access
 from bough.serving.app import make_app
 from bough.serving.endpoint import Endpoint, listen
@@ -86,18 +87,25 @@ def test_an_agent_in_plain_python():
     asyncio.run(play())
 
 
-def test_a_client_that_hangs_up_stops_its_generation_and_no_other():
+@pytest.mark.parametrize("begun", [False, True])
+def test_a_client_that_hangs_up_stops_its_generation_and_no_other(begun: bool, monkeypatch: pytest.MonkeyPatch):
+    """Before its stream has begun, or after."""
+    if begun:
+        monkeypatch.setattr(app, "KEEP_ALIVE_S", 0.001)
+
     async def play() -> None:
         recorder = make_recorder(engine := FakeEngine(gate=asyncio.Event()))
         async with served(recorder) as endpoint, openai_client(endpoint, "stays") as ai:
             staying = asyncio.create_task(ai.chat.completions.create(model="m", messages=[user("Hi")]))  # type: ignore[list-item]
             host, port = endpoint.address.removeprefix("http://").split(":")
-            _, writer = await asyncio.open_connection(host, int(port))
+            reader, writer = await asyncio.open_connection(host, int(port))
             data = json.dumps(body(user("Hi"), stream=True)).encode()
             head = f"POST /s/gone/v1/chat/completions HTTP/1.1\r\nhost: {host}\r\ncontent-length: {len(data)}\r\n\r\n"
             writer.write(head.encode() + data)
             while len(engine.asked) < 2:
                 await asyncio.sleep(0.001)
+            if begun:
+                await reader.readuntil(b": waiting")
             writer.close()
             while not engine.cancelled:
                 await asyncio.sleep(0.001)
@@ -109,7 +117,7 @@ def test_a_client_that_hangs_up_stops_its_generation_and_no_other():
     asyncio.run(play())
 
 
-def test_garbage_on_the_wire_harms_nobody():
+def test_garbage_on_the_wire_harms_no_other_client():
     async def play() -> None:
         async with served(make_recorder(FakeEngine())) as endpoint, openai_client(endpoint, "s") as ai:
             host, port = endpoint.address.removeprefix("http://").split(":")

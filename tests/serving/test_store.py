@@ -48,7 +48,7 @@ def lines(folder: Path) -> list[dict[str, object]]:
     return [json.loads(line) for line in (folder / CALLS).read_text().splitlines()]
 
 
-def test_a_killed_server_goes_on_with_its_open_sessions(tmp_path: Path):
+def test_a_killed_server_resumes_its_open_sessions(tmp_path: Path):
     environment = {**os.environ, "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}"}
     server = subprocess.Popen(
         [sys.executable, "-c", KILLED, str(tmp_path)], stdout=subprocess.PIPE, text=True, env=environment
@@ -118,7 +118,7 @@ def test_calls_are_written_from_where_they_differ_and_read_back_whole():
     assert write_call(session.calls[1], session.calls[0])["shared"] == len(b"user:one\n")
 
 
-def test_the_journal_is_rid_of_ended_sessions(tmp_path: Path):
+def test_ended_sessions_are_removed_from_the_journal(tmp_path: Path):
     async def play() -> None:
         recorder = make_recorder(FakeEngine(), store := Store(tmp_path))
         store.compact_bytes = 1

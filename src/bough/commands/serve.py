@@ -1,4 +1,4 @@
-"""`bough serve`: a model behind an OpenAI-compatible address that records every call."""
+"""`bough serve`: serve a model over an OpenAI-compatible address and record every call."""
 
 from __future__ import annotations
 

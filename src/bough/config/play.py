@@ -67,7 +67,7 @@ class EnvNewConfig(ReportConfig):
     """Writes the files of a new environment: the class, its test and a recipe that trains in it."""
 
     name: str = Field(description="name of the environment, such as shop", json_schema_extra={"positional": True})
-    output: Path = Field(Path(), description="folder in which a folder of that name is made (default: here)")
+    output: Path = Field(Path(), description="folder in which a folder of that name is made")
 
 
 class EnvSetupConfig(ReportConfig):

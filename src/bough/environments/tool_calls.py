@@ -52,7 +52,7 @@ class _Turn:
 
 
 class ToolCallEnvironment(Environment):
-    """An environment that is written as `start`, `tool_names` and `use`. A reply without a call goes to `answer`."""
+    """An environment that is written as `start`, `tool_names` and `_use`. A reply without a call goes to `answer`."""
 
     # Time limit of one call, where it is less than what a step allows.
     tool_timeout_s: ClassVar[float | None] = None
@@ -65,7 +65,7 @@ class ToolCallEnvironment(Environment):
         """The tools that exist."""
 
     @abstractmethod
-    def use(self, call: ToolCall) -> Any:
+    def _use(self, call: ToolCall) -> Any:
         """The result of a call of a tool that exists, or an awaitable of it.
 
         Raises ToolError for a call that cannot be carried out.
@@ -110,7 +110,7 @@ class ToolCallEnvironment(Environment):
         seen = replace(ended, messages=tuple(turn.messages), action=action, error=turn.wrong, info=info)
         return await self._judged(seen)
 
-    def too_slow(self, call: ToolCall, limit_s: float) -> Exception:
+    def _too_slow(self, call: ToolCall, limit_s: float) -> Exception:
         """What is raised for a call that took longer than `limit_s`."""
         return ToolTimeoutError(f"{call.name} took longer than {limit_s:.3g} s.")
 
@@ -165,12 +165,12 @@ class ToolCallEnvironment(Environment):
         try:
             async with asyncio.timeout(limit_s) as clock:
                 with attributed(call.name):
-                    result = self.use(call)
+                    result = self._use(call)
                     return _text(await result if inspect.isawaitable(result) else result, turn.room)
         except TimeoutError:
             if not clock.expired():
                 raise
-            raise self.too_slow(call, limit_s) from None
+            raise self._too_slow(call, limit_s) from None
 
 
 class MisuseError(ToolError):

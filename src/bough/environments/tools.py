@@ -40,6 +40,8 @@ from bough.types import ToolCall
 
 F = TypeVar("F", bound=Callable[..., Any])
 MARK = "_bough_tool"
+# Methods for authors to call. One of the same name would be meant as a tool, and hide them.
+FIXED = ("call", "end")
 
 
 def tool(method: F) -> F:
@@ -60,7 +62,8 @@ class ToolEnvironment(ToolCallEnvironment):
         super().__init_subclass__(**more)
         names = dict.fromkeys(name for base in reversed(cls.__mro__) for name in vars(base))
         marked = [name for name in names if getattr(getattr(cls, name, None), MARK, False)]
-        if taken := [name for name in marked if hasattr(ToolEnvironment, name)]:
+        hidden = [name for name in FIXED if getattr(cls, name) is not getattr(ToolEnvironment, name)]
+        if taken := hidden + [name for name in marked if hasattr(ToolEnvironment, name)]:
             raise TypeError(f"tool {cls.__name__}.{taken[0]}: every environment has {taken[0]}; choose another name")
         cls.schemas = {name: ToolSchema.of(cls, name) for name in marked or _public(cls)}
         cls.tools = tuple(schema.to_json() for schema in cls.schemas.values())
@@ -69,7 +72,7 @@ class ToolEnvironment(ToolCallEnvironment):
     def tool_names(self) -> Sequence[str]:
         return list(self.schemas)
 
-    def use(self, call: ToolCall) -> Any:
+    def _use(self, call: ToolCall) -> Any:
         schema = self.schemas[call.name]
         try:
             arguments = schema.read(call.arguments)

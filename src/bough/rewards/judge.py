@@ -22,7 +22,7 @@ from bough.errors import InputError
 from bough.rewards.bounds import bounded
 from bough.rewards.judge_client import JudgeClient
 from bough.rewards.stateful import StatefulReward
-from bough.types import Message, Trajectory
+from bough.types import Message, Task, Trajectory
 
 KEY = "OPENAI_API_KEY"
 LOW, HIGH = 0.0, 10.0
@@ -65,15 +65,16 @@ class _Judge(StatefulReward):
     def costs(self) -> dict[str, int]:
         return dict(self.client.used)
 
-    def _messages(self, answer: str, episodes: dict[str, str]) -> list[dict[str, str]]:
+    def _messages(self, task: Task, answer: str, episodes: dict[str, str]) -> list[dict[str, str]]:
         """The request. The markers have a digest of the episodes in them, which no episode can contain."""
-        mark = hashlib.sha256(json.dumps([self.rubric, episodes]).encode()).hexdigest()[:16]
+        rubric = "\n\n".join(filter(None, [self.rubric, task_rubric(task)]))
+        mark = hashlib.sha256(json.dumps([rubric, episodes]).encode()).hexdigest()[:16]
         shown = "\n".join(
             f"<episode {name} {mark}>\n{episode}\n</episode {name} {mark}>" for name, episode in episodes.items()
         )
         return [
             {"role": "system", "content": TASK + answer},
-            {"role": "user", "content": f"<rubric>\n{self.rubric}\n</rubric>\n\n{shown}\n\n{answer}"},
+            {"role": "user", "content": f"<rubric>\n{rubric}\n</rubric>\n\n{shown}\n\n{answer}"},
         ]
 
 
@@ -82,7 +83,8 @@ class Judge(_Judge):
     """A score for each trajectory."""
 
     async def __call__(self, trajectory: Trajectory) -> float:
-        return await self.client.ask(self._messages(SCORE, {"1": transcript(trajectory)}), read_score)
+        request = self._messages(trajectory.task, SCORE, {"1": transcript(trajectory)})
+        return await self.client.ask(request, read_score)
 
 
 @bounded(0.0, 1.0)
@@ -97,9 +99,17 @@ class RankingJudge(_Judge):
         # Judges prefer the first or the last: the order is drawn from the contents, the same every time.
         random.Random(hashlib.sha256("".join(different).encode()).hexdigest()).shuffle(different)  # noqa: S311
         names = {str(i): text for i, text in enumerate(different, 1)}
-        ranking = await self.client.ask(self._messages(RANKING, names), lambda answer: read_ranking(answer, set(names)))
+        request = self._messages(attempts[0].task, RANKING, names)
+        ranking = await self.client.ask(request, lambda answer: read_ranking(answer, set(names)))
         place = {names[name]: 1 - i / (len(ranking) - 1) for i, name in enumerate(ranking)}
         return [place[text] for text in texts]
+
+
+def task_rubric(task: Task) -> str:
+    """What a task adds to the rubric: `{"check": {"judge": …}}` in its data, as tasks for MCP servers have it."""
+    check = task.data.get("check")
+    said = check.get("judge") if isinstance(check, dict) else None
+    return f"For this task:\n{said[:MAX_RUBRIC]}" if isinstance(said, str) else ""
 
 
 def transcript(trajectory: Trajectory) -> str:

@@ -1,7 +1,7 @@
 """One episode of a user's own agent function, against an endpoint in this process that records it.
 
 Every episode is a session with an address of its own, which cannot be guessed. The agent's code
-is not the model: if it raises, returns something that is no result, or makes no request for
+is not the model: if it raises, returns an invalid result, or makes no request for
 `step_timeout_s`, the episode is played again, like one whose environment failed. If the model
 could not be asked any more (its context was full, the episode had `max_turns` replies) and the
 agent raises then, the episode ends as a failure with that stop reason.
@@ -181,7 +181,7 @@ def _openai_client(url: str, *, is_async: bool) -> Any:
 
 
 def read_result(name: str, result: Any, refused: str | None = None) -> SessionOutcome:
-    """What an agent function returned, as an outcome. What is no result is an EnvironmentFailedError."""
+    """What an agent function returned, as an outcome. An invalid result is an EnvironmentFailedError."""
     stop = refused or "done"
     if result is None:
         return SessionOutcome(None, {"outcome": None}, stop)

@@ -16,7 +16,7 @@ BODY_TIMEOUT_S = 60.0
 
 
 class ClientGoneError(Exception):
-    """The client has hung up: there is no one to answer."""
+    """The client has closed its connection."""
 
 
 def json_answer(value: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
@@ -49,9 +49,9 @@ async def read_body(request: Request) -> bytes:
 
 
 async def finished(request: Request, work: asyncio.Future[Any], patience_s: float | None = None) -> bool:
-    """Waits for `work`, at most so long; whether it is done. The body must have been read.
+    """Waits for `work`, at most `patience_s`; returns whether it is done. The body must have been read.
 
-    If the client hangs up meanwhile, `work` is cancelled and ClientGoneError raised.
+    If the client hangs up before that, `work` is cancelled and ClientGoneError raised.
     """
     gone = asyncio.ensure_future(_gone(request))
     try:

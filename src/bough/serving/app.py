@@ -13,6 +13,7 @@ import asyncio
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -42,46 +43,49 @@ TokenTexts = Callable[[list[int]], list[str]]
 
 def make_app(recorder: Recorder, access: Access, *, model: str, token_texts: TokenTexts | None = None) -> Guard:
     """The application. `model` is the name in its answers; the name in a request is not compared with it."""
-
-    def completion(asked: ChatRequest, replies: Replies) -> Completion:
-        choices = [
-            Choice(
-                answer,
-                shown,
-                token_texts(answer.call.completion_ids) if token_texts and asked.logprobs and answer.call else None,
-                _stop_text(asked, answer.message),
-            )
-            for answer, shown in replies
+    api = Api(recorder, model, token_texts)
+    routes = [Route("/health", _guarded(api.health)), Route("/s/{session}/end", _guarded(api.end), methods=["POST"])]
+    for prefix in ("", "/s/{session}"):
+        routes += [
+            Route(f"{prefix}/v1/chat/completions", _guarded(api.complete), methods=["POST"]),
+            Route(f"{prefix}/v1/models", _guarded(api.models)),
+            Route(f"{prefix}/v1/models/{{model:path}}", _guarded(api.models)),
         ]
-        return Completion(f"chatcmpl-{secrets.token_hex(12)}", model, asked, choices)
 
-    async def complete(request: Request) -> Response:
+    @asynccontextmanager
+    async def lifespan(_: Starlette) -> AsyncIterator[None]:
+        recorder.start()
+        yield
+        await recorder.close()
+
+    errors = {404: _unknown_address, 405: _wrong_method}
+    return Guard(Starlette(routes=routes, lifespan=lifespan, exception_handlers=errors), access)
+
+
+@dataclass(frozen=True)
+class Api:
+    """What each address answers."""
+
+    recorder: Recorder
+    model: str
+    token_texts: TokenTexts | None = None
+
+    async def complete(self, request: Request) -> Response:
         asked = read_request(await read_body(request))
         session = request.path_params.get("session") or request.headers.get(SESSION)
-        replies = asyncio.ensure_future(recorder.answer(session, asked))
+        replies = asyncio.ensure_future(self.recorder.answer(session, asked))
         # What fails soon has a status of its own; a stream that takes longer begins without its content.
-        if await finished(request, replies, KEEP_ALIVE_S if asked.stream else None) and not asked.stream:
-            return json_answer(completion(asked, replies.result()).to_json())
-        if replies.done():
+        if await finished(request, replies, KEEP_ALIVE_S if asked.stream else None):
             replies.result()
+        if not asked.stream:
+            return json_answer(self._completion(asked, replies.result()).to_json())
+        events = self._events(asked, replies)
+        return StreamingResponse(events, media_type="text/event-stream", headers={"cache-control": "no-cache"})
 
-        async def events() -> AsyncIterator[bytes]:
-            try:
-                while not (await asyncio.wait([replies], timeout=KEEP_ALIVE_S))[0]:
-                    yield WAITING
-                for one in completion(asked, replies.result()).events():
-                    yield one
-            except Exception as error:
-                yield event(refusal_of(error).to_json())
-            finally:
-                replies.cancel()
-
-        return StreamingResponse(events(), media_type="text/event-stream", headers={"cache-control": "no-cache"})
-
-    async def end(request: Request) -> Response:
+    async def end(self, request: Request) -> Response:
         body = await read_body(request)
         outcome = read_outcome(read_object(body) if body.strip() else {})
-        trajectory = await recorder.end(request.path_params["session"], outcome)
+        trajectory = await self.recorder.end(request.path_params["session"], outcome)
         return json_answer(
             {
                 "id": trajectory.id,
@@ -92,31 +96,40 @@ def make_app(recorder: Recorder, access: Access, *, model: str, token_texts: Tok
             }
         )
 
-    async def models(request: Request) -> Response:
+    async def models(self, request: Request) -> Response:
         name = request.path_params.get("model")
-        if name not in (None, model):
-            raise RefusedError(404, f"there is no model {name:.100}; this server has {model}", code="model_not_found")
-        return json_answer(models_json([model]) if name is None else model_json(model))
+        if name not in (None, self.model):
+            words = f"there is no model {name:.100}; this server has {self.model}"
+            raise RefusedError(404, words, code="model_not_found")
+        return json_answer(models_json([self.model]) if name is None else model_json(self.model))
 
-    async def health(_: Request) -> Response:
+    async def health(self, _: Request) -> Response:
+        recorder = self.recorder
         return json_answer({"status": "ok", "open_sessions": recorder.open_sessions, "in_flight": recorder.in_flight})
 
-    @asynccontextmanager
-    async def lifespan(_: Starlette) -> AsyncIterator[None]:
-        recorder.start()
-        yield
-        await recorder.close()
+    async def _events(self, asked: ChatRequest, replies: asyncio.Future[Replies]) -> AsyncIterator[bytes]:
+        try:
+            while not (await asyncio.wait([replies], timeout=KEEP_ALIVE_S))[0]:
+                yield WAITING
+            for one in self._completion(asked, replies.result()).events():
+                yield one
+        except Exception as error:
+            yield event(refusal_of(error).to_json())
+        finally:
+            replies.cancel()
 
-    routes = [Route("/health", _guarded(health))]
-    for prefix in ("", "/s/{session}"):
-        routes += [
-            Route(f"{prefix}/v1/chat/completions", _guarded(complete), methods=["POST"]),
-            Route(f"{prefix}/v1/models", _guarded(models)),
-            Route(f"{prefix}/v1/models/{{model:path}}", _guarded(models)),
+    def _completion(self, asked: ChatRequest, replies: Replies) -> Completion:
+        texts = self.token_texts if asked.logprobs else None
+        choices = [
+            Choice(
+                answer,
+                shown,
+                texts(answer.call.completion_ids) if texts and answer.call else None,
+                _stop_text(asked, answer.message),
+            )
+            for answer, shown in replies
         ]
-    routes.append(Route("/s/{session}/end", _guarded(end), methods=["POST"]))
-    errors = {404: _unknown_address, 405: _wrong_method}
-    return Guard(Starlette(routes=routes, lifespan=lifespan, exception_handlers=errors), access)
+        return Completion(f"chatcmpl-{secrets.token_hex(12)}", self.model, asked, choices)
 
 
 def _stop_text(request: ChatRequest, reply: Message) -> str | None:

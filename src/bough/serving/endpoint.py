@@ -1,4 +1,4 @@
-"""The endpoint over HTTP: a listening socket and the server behind it, on the caller's event loop."""
+"""The endpoint over HTTP: a listening socket and its server, on the caller's event loop."""
 
 from __future__ import annotations
 

@@ -178,7 +178,7 @@ class Session:
         stop = [] if request.keeps_stop else sampling.stop
         for answer in answers:
             number = len(self.calls)
-            # What is cut off is not part of the conversation that the client goes on with.
+            # What is cut off is not part of the conversation that the client continues.
             reply = without_stop(answer.message, stop)
             shown = shown_reply(reply, name=f"{self.name[:40]}_{number}") if request.tools else reply
             call = RecordedCall(

@@ -4,7 +4,7 @@
     FOLDER/calls.jsonl            one call per line, of sessions that are still open
 
 A call is on the disk before its request is answered, so a kill loses no finished call; the next
-server in the folder goes on with the open sessions. Many lines are written together, with one
+server in the folder resumes the open sessions. Many lines are written together, with one
 sync for all. Lines of sessions that have ended are removed from time to time.
 """
 
@@ -39,7 +39,7 @@ def _as_it_is(row: Any) -> Row:
 
 
 def _unread(row: Row) -> Trajectory:
-    raise RowError("unknown_format", f"a journal's line is no record: {list(row)[:3]}")
+    raise RowError("unknown_format", f"a line of the journal is not a record: {list(row)[:3]}")
 
 
 JOURNAL = Format("calls", "calls of open sessions", lambda row: "session" in row, _unread, _as_it_is)

@@ -40,7 +40,7 @@ def test_a_class_is_made_once():
 
 
 def test_a_command_and_an_address_are_not_found_for_files():
-    for name in ("mcp:serve-shop", "openenv:http://127.0.0.1:9"):
+    for name in ("mcp:serve-shop", "openenv:http://127.0.0.1:9", "verifiers:words"):
         with pytest.raises(InputError, match="there is no environment"):
             find_listed(name)
         assert CollectConfig.load(None, {"environment": name, "output": "x"}).environment.name == name

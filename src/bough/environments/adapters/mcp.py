@@ -63,7 +63,7 @@ class McpEnvironment(RemoteToolEnvironment):
         rules = "\n\n".join(filter(None, [self.connection.instructions, finish]))
         return Observation.begin(rules, self.asked.instructions, tools=self.tools)
 
-    async def use(self, call: ToolCall) -> str:
+    async def _use(self, call: ToolCall) -> str:
         result = await self._opened.call(call.name, call.arguments)
         text = result_text(result)
         self.calls.append({"name": call.name, "arguments": call.arguments, "result": text, "error": result.is_error})

@@ -5,7 +5,7 @@
     {"instructions": "Use one call.", "check": {"python": "def check(answer, calls): return len(calls) == 1"}}
     {"instructions": "Write to the customer.", "check": {"judge": "Polite, and mentions the refund."}}
 
-Several checks must all hold. `judge` is left to the reward of that name, and success is unknown until then.
+Several checks must all hold. `judge` is left to the reward of that name, and success stays unknown.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from __future__ import annotations
 import ast
 import json
 import os
-import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -31,8 +30,6 @@ from bough.types import Task
 # Only the user can allow running without isolation; a task cannot.
 CONSENT = "BOUGH_UNSAFE_NO_SANDBOX"
 LIMITS = SandboxLimits(timeout_s=10.0, memory_mb=512)
-# Quotes, emphasis, a currency and a full stop around an answer.
-AROUND = re.compile(r"^[^\w-]+|[^\w%]+$")
 
 
 class StateCheck(Config):
@@ -108,12 +105,22 @@ class McpTask(Config):
 def same_answer(reply: str, expected: JsonValue) -> bool:
     """Whether the last line of a reply is the expected answer: the same number, or the same words in any case."""
     lines = [line for line in reply.splitlines() if line.strip()]
-    said = AROUND.sub("", lines[-1]) if lines else ""
-    wanted = AROUND.sub("", expected) if isinstance(expected, str) else json.dumps(expected)
+    said = _bare(lines[-1]) if lines else ""
+    wanted = _bare(expected) if isinstance(expected, str) else json.dumps(expected)
     try:
         return float(said.replace(",", "")) == float(wanted.replace(",", ""))
     except ValueError:
         return bool(said) and " ".join(said.split()).casefold() == " ".join(wanted.split()).casefold()
+
+
+def _bare(text: str) -> str:
+    """A text without the quotes, emphasis, currency and full stop around it. Linear in its length."""
+    start, end = 0, len(text)
+    while start < end and not (text[start].isalnum() or text[start] in "_-"):
+        start += 1
+    while end > start and not (text[end - 1].isalnum() or text[end - 1] in "_%"):
+        end -= 1
+    return text[start:end]
 
 
 async def _holds(state: StateCheck, connection: McpConnection) -> bool:

@@ -1,4 +1,5 @@
-"""The names of adapters: `gymnasium:ID`, `textarena:GAME`, `mcp:COMMAND or URL`, `openenv:URL`."""
+"""The names of adapters: `gymnasium:ID`, `textarena:GAME`, `mcp:COMMAND or URL`, `openenv:URL`,
+`verifiers:TASKSET`."""
 
 from __future__ import annotations
 
@@ -58,6 +59,13 @@ ADAPTERS = {
         "bough.environments.adapters.textarena",
         "textarena",
         "textarena",
+    ),
+    "verifiers": Adapter(
+        "verifiers:TASKSET",
+        "Tasksets of verifiers, played by one of its harnesses.",
+        "bough.environments.adapters.verifiers",
+        "verifiers",
+        "verifiers",
     ),
 }
 

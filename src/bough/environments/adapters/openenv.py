@@ -79,7 +79,7 @@ class OpenEnvEnvironment(RemoteToolEnvironment):
             return await self._send_text(spoken(reply).strip())
         return replace(await super().step(reply), reward=self.reward)
 
-    async def use(self, call: ToolCall) -> str:
+    async def _use(self, call: ToolCall) -> str:
         action: dict[str, Any] = call.arguments
         if self.has_tools:
             action = {"type": "call_tool", "tool_name": call.name, "arguments": call.arguments}

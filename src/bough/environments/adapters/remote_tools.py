@@ -25,7 +25,7 @@ class RemoteToolEnvironment(ToolCallEnvironment):
     def tool_names(self) -> Sequence[str]:
         return [tool["function"]["name"] for tool in self.tools]
 
-    def too_slow(self, call: ToolCall, limit_s: float) -> Exception:
+    def _too_slow(self, call: ToolCall, limit_s: float) -> Exception:
         return EnvironmentFailedError(f"the server took longer than {limit_s:.3g} s to answer {call.name}")
 
     def timed_out(self) -> Observation | None:
