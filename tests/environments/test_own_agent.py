@@ -74,7 +74,7 @@ def test_a_function_that_was_handed_in_is_found_by_its_name(monkeypatch: pytest.
 @pytest.mark.parametrize(
     ("function", "words"),
     [
-        (7, "is a int; it must be a function"),
+        (7, "is of type int; it must be a function"),
         (OwnAgent, "it must be a function"),
         (lambda task, browser, base_url: None, "needs 'browser', which it is not given"),
         (lambda task: None, "takes neither base_url nor client"),

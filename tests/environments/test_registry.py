@@ -62,7 +62,7 @@ def test_an_entry_point(monkeypatch: pytest.MonkeyPatch):
         ("no/such/file.py:X", "no/such/file.py: there is no such file"),
         ("no.such.module:X", "cannot be loaded: no.such.module raised ModuleNotFoundError"),
         ("tests.environments.worlds:Count", "has no 'Count'; did you mean Counting?"),
-        ("tests.environments.worlds:itertools", "is a module; it must be a class"),
+        ("tests.environments.worlds:itertools", "is of type module; it must be a class"),
         ("bough.types:Task", "has no method start and no step"),
     ],
 )

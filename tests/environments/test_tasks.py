@@ -126,7 +126,7 @@ def test_the_embedded_arithmetic_does_not_end_where_a_problem_comes_twice(seed: 
 @pytest.mark.parametrize(
     ("given", "complaint"),
     [
-        ("x", "tasks gave a str; it must give tasks"),
+        ("x", "tasks yielded a value of type str; it must yield bough.Task objects"),
         (Task(id="\ud800"), "tasks raised PydanticSerializationError"),
         (ValueError("no file"), r"tasks raised ValueError: no file \(.*test_tasks.py:\d+\)"),
     ],
