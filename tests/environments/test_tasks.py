@@ -143,6 +143,11 @@ def test_tasks_that_cannot_be_made_are_the_environments_fault(given: Any, compla
         next(tasks_of(Wrong, options={}))
 
 
+def test_a_misspelt_option_is_reported_with_the_environments_name():
+    with pytest.raises(InputError, match=r"--options of interpreter has 1 problem:\n.* is not a setting"):
+        next(tasks_of(Interpreter, options={"no_such_option": 1}))
+
+
 def test_tasks_may_be_an_async_generator_or_a_coroutine():
     class Generated(Counting):
         @classmethod
