@@ -32,6 +32,7 @@ from bough.errors import BoughError, InputError
 from bough.models.gguf_file import FAMILIES as GGUF_FAMILIES
 from bough.models.miniature import miniature
 from bough.policy.adapters import Lora, add_actor
+from bough.policy.merge import merged
 from bough.policy.policy import Policy
 from bough.policy.probe import CALLS, examine
 from bough.types import Call
@@ -173,10 +174,10 @@ def _adapter(model: Any) -> tuple[str, str, float]:
     try:
         with torch.no_grad():
             adapted = torch.cat(policy.logprobs(CALLS))
-            merged = torch.cat(Policy(model.merge_and_unload()).logprobs(CALLS))
+            whole = torch.cat(Policy(merged(model)).logprobs(CALLS))
     except Exception as error:
         return lora, f"no: {_said(error)}", 0.0
-    return lora, "yes", float((adapted - merged).abs().max())
+    return lora, "yes", float((adapted - whole).abs().max())
 
 
 def _said(error: Exception) -> str:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     __version__: str
     from bough.api.checks import Checkup, check, doctor
     from bough.api.collect import collect
-    from bough.api.curate import demos, groups, pairs
+    from bough.api.curate import corrections, demos, groups, pairs
     from bough.api.data import convert, show, stats, validate, write
     from bough.api.evaluate import Compared, Evaluation, HeldOutMeasures, compare, evaluate
     from bough.api.models import LoadedModel, TrainedModel, load
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from bough.api.recorded import recorded
     from bough.api.records import Facts, Records
     from bough.api.serve import RecordingServer, serve
-    from bough.api.training import dpo, grpo, sft
+    from bough.api.training import distill, dpo, grpo, sft
     from bough.api.view import Viewer, export_page, view
     from bough.config.sampling import SamplingConfig
     from bough.engines.local.engine import LocalEngine
@@ -54,7 +54,7 @@ bit_exact.prepare()  # before anything below loads torch
 _HOMES = {
     "bough.api.checks": ("Checkup", "check", "doctor"),
     "bough.api.collect": ("collect",),
-    "bough.api.curate": ("demos", "groups", "pairs"),
+    "bough.api.curate": ("corrections", "demos", "groups", "pairs"),
     "bough.api.data": ("convert", "show", "stats", "validate", "write"),
     "bough.api.evaluate": ("Compared", "Evaluation", "HeldOutMeasures", "compare", "evaluate"),
     "bough.api.models": ("LoadedModel", "TrainedModel", "load"),
@@ -64,7 +64,7 @@ _HOMES = {
     "bough.api.recorded": ("recorded",),
     "bough.api.records": ("Facts", "Records"),
     "bough.api.serve": ("RecordingServer", "serve"),
-    "bough.api.training": ("dpo", "grpo", "sft"),
+    "bough.api.training": ("distill", "dpo", "grpo", "sft"),
     "bough.api.view": ("Viewer", "export_page", "view"),
     "bough.config.sampling": ("SamplingConfig",),
     "bough.engines.local.engine": ("LocalEngine",),
@@ -126,7 +126,9 @@ __all__ = [
     "collect",
     "compare",
     "convert",
+    "corrections",
     "demos",
+    "distill",
     "doctor",
     "dpo",
     "dpo_loss",

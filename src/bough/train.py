@@ -1,8 +1,9 @@
-"""SFT, DPO and GRPO by their settings, on data or, for GRPO, in an environment."""
+"""Every method by its settings: on data or, for GRPO and distillation, in an environment."""
 
 from __future__ import annotations
 
 from bough.methods.base import Data
+from bough.methods.distill import DistillConfig
 from bough.methods.dpo import DPO, DPOConfig
 from bough.methods.grpo import GRPO, GRPOConfig
 from bough.methods.kto import KTO
@@ -27,3 +28,10 @@ def grpo(config: GRPOConfig, data: Data | None = None, held_out: Data | None = N
 
         return train_online(config)
     return train(config, GRPO(config), data, held_out)
+
+
+def distill(config: DistillConfig, data: Data | None = None, held_out: Data | None = None) -> Trained:
+    """Distillation from a teacher on episodes: given here, on file, or played in the settings' environment."""
+    from bough.online.distill import distill as train_student
+
+    return train_student(config, data, held_out)

@@ -102,6 +102,8 @@ class Turn(Record):
 
     `progress` is how much of the task was done then, 0 to 1. `error` is a short word for
     a reply that could not be acted on. `trained` is False for replies given as context.
+    `correction` is what should have been replied instead: SFT trains on it, and the reply
+    that was given stays what later turns follow.
 
     `prompt` is set where the reply answers other messages than the conversation so far, as a
     sub-agent or an agent with a rewritten history does; `tools` are those it was offered, where
@@ -109,6 +111,7 @@ class Turn(Record):
     """
 
     reply: Message
+    correction: Message | None = None
     call: Call | None = None
     action: str | None = None
     observation: list[Message] = []
@@ -123,6 +126,8 @@ class Turn(Record):
     def _the_agent_replies_and_the_world_observes(self) -> Self:
         if self.reply.role != "assistant":
             raise ValueError(f"a turn's reply is the assistant's, not the {self.reply.role}'s")
+        if self.correction is not None and self.correction.role != "assistant":
+            raise ValueError(f"a turn's correction is the assistant's, not the {self.correction.role}'s")
         if any(message.role == "assistant" for message in self.observation):
             raise ValueError("an observation holds no assistant message; that would be the next turn's reply")
         return self

@@ -101,6 +101,13 @@ VERBS: dict[str, Verb] = {
         "  bough demos runs/collect -o demos.jsonl --per-task 1\n"
         "  bough demos runs/collect -o demos.jsonl --rewards outcome=1 steps=0.2 --min-reward 1.1",
     ),
+    "corrections": Verb(
+        "label the agent's own episodes with what an expert or a stronger model would have replied",
+        "bough.config.corrections:CorrectionsConfig", "bough.commands.curation:corrections",
+        "  bough corrections runs/collect --by expert --mix demos.jsonl -o corrections.jsonl\n"
+        "  bough corrections runs/collect --by Qwen/Qwen3-8B --where everywhere -o corrections.jsonl\n"
+        "  bough corrections runs/collect --by http://127.0.0.1:8000/v1 -o corrections.jsonl",
+    ),
     "pairs": Verb(
         "find preference pairs: a better and a worse continuation of the same state",
         "bough.config.curation:PairsConfig", "bough.commands.curation:pairs",
@@ -129,6 +136,13 @@ VERBS: dict[str, Verb] = {
         "bough.methods.grpo:GRPOConfig", "bough.commands.train:grpo",
         "  bough grpo --train-file groups.jsonl --model runs/dpo/final --output-dir runs/grpo\n"
         "  bough grpo --agent my_agent.py:play --model smollm2 --max-steps 100 --output-dir runs/grpo",
+    ),
+    "distill": Verb(
+        "let a student play and learn a teacher's distribution over its tokens",
+        "bough.methods.distill:DistillConfig", "bough.commands.train:distill",
+        "  bough distill --teacher Qwen/Qwen3-4B --model Qwen/Qwen3-0.6B --environment household --max-steps 200 "
+        "--output-dir runs/distill\n"
+        "  bough distill --teacher runs/sft/final --model smollm2 --beta 0.5 --train-file runs/own/trajectories.jsonl",
     ),
     "eval": Verb(
         "evaluate models in an environment, with intervals and paired tests, or on a held-out file",

@@ -57,3 +57,22 @@ def test_nothing_found_is_an_empty_list_that_says_why():
 def test_pairs_have_a_kind_of_their_own(played: list[bough.Trajectory]):
     with pytest.raises(bough.InputError, match="there is no trajectory"):
         bough.groups(bough.pairs(played))
+
+
+def test_corrections_by_the_expert_are_trained_on(played: list[bough.Trajectory], tmp_path: Path):
+    expert = bough.collect("expert", WriteLetter, tasks=2)
+    found = bough.corrections(played, environment=WriteLetter, mix=expert, output=tmp_path / "corrections.jsonl")
+    assert list(bough.read(tmp_path / "corrections.jsonl")) == list(found)
+    own, added = found[: -len(expert)], found[-len(expert) :]
+    assert list(added) == list(expert)
+    for record in own:
+        assert record.turns[0].correction is not None
+        assert record.turns[0].correction.content == record.task.data["letter"]
+    trained = bough.sft("tiny", own, max_steps=1, batch_size=2, max_length=256)
+    assert trained.report["tokens_trained"] == 2 * 2  # the letter and the end of the turn
+
+
+def test_a_loaded_model_labels_with_its_own_weights(played: list[bough.Trajectory]):
+    teacher = bough.load("tiny")
+    found = bough.corrections(played[:2], by=teacher, environment=WriteLetter, where="everywhere", max_new_tokens=2)
+    assert found.report["labels"]["same action"] + found.report["labels"]["other action"] <= 2

@@ -5,6 +5,7 @@ import gc
 from pathlib import Path
 
 import pytest
+import torch
 
 import bough
 from tests.api.letters import WriteLetter, length
@@ -83,3 +84,14 @@ def test_settings_that_contradict_each_other_are_named():
 def test_records_of_the_wrong_kind_are_refused(expert: list[bough.Trajectory]):
     with pytest.raises(bough.InputError, match="records"):
         bough.dpo("tiny", expert, **SHORT)
+
+
+def test_a_student_learns_from_recorded_episodes_what_a_loaded_teacher_would_say():
+    played = bough.collect("tiny", WriteLetter, tasks=2, attempts=2, max_new_tokens=6)
+    teacher = bough.load("tiny", lora=bough.Lora(r=4), seed=3)
+    with torch.no_grad():
+        for weights in teacher.policy.parameters():
+            if weights.requires_grad:
+                weights += 0.1
+    trained = bough.distill("tiny", teacher, played, beta=0.5, max_steps=1, batch_size=4)
+    assert trained.metrics[0]["divergence"] > 0 and trained.ledgers[0]["kept"] == 4

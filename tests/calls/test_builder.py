@@ -180,6 +180,30 @@ def test_a_reply_that_cannot_be_trained_carries_its_reason(reply: str, reason: s
     assert good.call is not None
 
 
+def test_a_correction_is_trained_and_the_reply_stays_the_history(family: str, template: ChatTemplate):
+    start, turns = household(3)
+    turns[1] = turns[1].model_copy(update={"correction": assistant("THOUGHT: Better.\nACTION: look")})
+    built = list(CallBuilder(template).build(start, turns, []))
+    plain = list(CallBuilder(template).build(*household(3), []))
+    assert built[1].call is not None and plain[1].call is not None
+    text = template.tokenizer.decode(built[1].call.completion_ids)
+    assert text == "THOUGHT: Better.\nACTION: look" + END_OF_TURN[family]
+    assert built[1].call.prompt_ids == plain[1].call.prompt_ids and built[2] == plain[2]
+
+
+def test_a_correction_is_answered_to_the_very_tokens_that_the_agent_saw():
+    template = TEMPLATES[FAMILIES[0]]
+    start, turns = household(1)
+    [own] = CallBuilder(template).build(start, turns, [])
+    assert own.call is not None
+    seen = Call(prompt_ids=[5, 6, 7], completion_ids=own.call.completion_ids, text=own.call.text, finish="stop")
+    turns[0] = turns[0].model_copy(update={"call": seen, "correction": assistant("ACTION: look")})
+    [built] = CallBuilder(template).build(start, turns, [])
+    assert built.call is not None and built.call.prompt_ids == [5, 6, 7]
+    assert built.call.completion_ids == template.encode_answer("ACTION: look")
+    assert built.call.logprobs is None
+
+
 def test_a_turn_with_a_prompt_of_its_own_answers_that_and_no_other_turn_sees_it():
     template = TEMPLATES["qwen3"]
     tool = {"type": "function", "function": {"name": "look", "parameters": {"type": "object", "properties": {}}}}

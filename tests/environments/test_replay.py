@@ -1,9 +1,10 @@
 import asyncio
+from contextlib import aclosing
 
 import pytest
 
 from bough.environments.base import Environment
-from bough.environments.replay import ReplayError, replay
+from bough.environments.replay import ReplayError, replay, rounds
 from bough.types import Message, Task, Trajectory, Turn
 from tests.environments.worlds import Counting, Forgetful
 
@@ -59,3 +60,38 @@ def test_a_failed_replay_closes_its_environment():
     with pytest.raises(ReplayError):
         back(recorded(("9", "Yes.")), environment_class=Kept)
     assert [world.closed for world in worlds] == [1]
+
+
+def walked(trajectory: Trajectory, until: int = 9) -> tuple[list[tuple[int, int]], list[Counting]]:
+    """The rounds with how far the world had counted by then, and the worlds that were made."""
+    made: list[Counting] = []
+
+    def make(task: Task) -> Counting:
+        made.append(Counting(task))
+        return made[-1]
+
+    async def walk() -> list[tuple[int, int]]:
+        found = []
+        async with aclosing(rounds(make, trajectory)) as states:
+            async for at, world in states:
+                found.append((at, world.said))
+                if at == until:
+                    break
+        return found
+
+    return asyncio.run(walk()), made
+
+
+def test_one_replay_passes_through_every_round():
+    trajectory = recorded(("1", "Yes."), ("x", "A number, please."), ("2", "Yes."), ("3", "Done."))
+    found, [world] = walked(trajectory)
+    assert found == [(0, 0), (1, 1), (2, 1), (3, 2)] and world.closed == 1
+    found, [world] = walked(trajectory, until=1)
+    assert found == [(0, 0), (1, 1)] and world.closed == 1
+
+
+def test_a_walk_stops_where_the_episode_differs_or_ends():
+    with pytest.raises(ReplayError, match="turn 1 differs"):
+        walked(recorded(("1", "No."), ("2", "Yes.")))
+    with pytest.raises(ReplayError, match="ends after turn 3; more were recorded"):
+        walked(recorded(("1", "Yes."), ("2", "Yes."), ("3", "Done."), ("4", "Yes.")))

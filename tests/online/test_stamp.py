@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from bough.config.parts import leaves
+from bough.methods.distill import DistillConfig
 from bough.methods.grpo import GRPOConfig
 from bough.online.stamp import FREE, HASHED_WHOLE, Stamp, Stamper, settings_digest, weights_digest
 
@@ -90,7 +91,7 @@ def test_settings_that_decide_only_what_is_learnt_do_not(change: dict[str, Any])
 
 
 def test_free_settings_are_settings():
-    assert leaves(GRPOConfig).keys() >= FREE
+    assert (leaves(GRPOConfig) | leaves(DistillConfig)).keys() >= FREE
 
 
 def test_of_a_file_what_is_in_it_counts(tmp_path: Path):

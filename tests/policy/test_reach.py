@@ -6,6 +6,7 @@ from bough.errors import InputError
 from bough.models.miniature import miniature
 from bough.models.resolve import load_tokenizer
 from bough.policy.adapters import Lora, add_actor, load_actor
+from bough.policy.merge import merged
 from bough.policy.policy import Policy
 from bough.policy.probe import CALLS
 from bough.policy.reach import expert_parameters, freeze_surroundings, out_of_reach
@@ -58,7 +59,7 @@ def test_a_model_of_text_alone_is_reached_everywhere():
     assert out_of_reach(make("mamba2"), all_linear=True) == r"(backbone\.layers\.\d+\.mixer\.out_proj)(\..*)?"
 
 
-@pytest.mark.parametrize("name", ["LongcatFlashConfig", "MambaConfig"])
+@pytest.mark.parametrize("name", ["LongcatFlashConfig", "MambaConfig", "JambaConfig"])
 def test_an_adapter_that_would_not_be_felt_is_not_made_so_merging_changes_nothing(name):
     model = add_actor(small(name), Lora(r=2))
     policy = Policy(model)
@@ -70,8 +71,13 @@ def test_an_adapter_that_would_not_be_felt_is_not_made_so_merging_changes_nothin
             parameter.data.normal_(std=0.05)
     with torch.no_grad():
         adapted = torch.cat(policy.logprobs(CALLS))
-        merged = torch.cat(Policy(model.merge_and_unload()).logprobs(CALLS))
-    torch.testing.assert_close(merged, adapted, atol=1e-4, rtol=0)
+        whole = torch.cat(Policy(merged(model)).logprobs(CALLS))
+    torch.testing.assert_close(whole, adapted, atol=1e-4, rtol=0)
+
+
+def test_an_adapter_of_weights_that_layers_share_is_not_merged():
+    with pytest.raises(InputError, match="ZambaForCausalLM uses some weights in several layers"):
+        merged(add_actor(small("ZambaConfig"), Lora(r=2)))
 
 
 @pytest.mark.parametrize("name", ["Qwen3MoeConfig", "GptOssConfig", "Llama4TextConfig", "JetMoeConfig"])

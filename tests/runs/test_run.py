@@ -389,3 +389,36 @@ def test_a_run_is_reported_to_mlflow_where_it_is_installed_unless_the_settings_s
     assert Run.configured(RunConfig(recipe="demo-household", report_to=["none"])).report_to == []
     chosen = Run.configured(RunConfig(recipe="demo-household", report_to=["wandb"], output_dir=Path("x")))
     assert chosen.report_to == ["wandb"] and chosen.folder == Path("x")
+
+
+def test_corrections_of_every_round_are_added_to_the_data_so_far(tmp_path: Path):
+    rounds = {"repeat": {"rounds": 2, "stages": [
+        {"collect": {"model": "random", "tasks": 2, "name": "own"}}, {"corrections": {}},
+    ]}}  # fmt: skip
+    played(tmp_path / "run", COLLECT, {"demos": {}}, rounds)
+    first, second = (
+        [json.loads(line)["info"]["rule"] for line in (tmp_path / "run" / name).read_text().splitlines()]
+        for name in ("04-corrections/corrections.jsonl", "06-corrections-round-2/corrections.jsonl")
+    )
+    assert first.count("demonstration") == second.count("demonstration") == 3
+    assert 0 < first.count("correction") < second.count("correction") <= 4
+    record = StageRecord.read(tmp_path / "run/06-corrections-round-2")
+    assert record is not None and record.inputs["by"] == "expert"
+    assert record.inputs["mix"] == StageRecord.read(tmp_path / "run/04-corrections").outputs["demonstrations"]  # type: ignore[union-attr]
+
+
+def test_a_stage_may_leave_out_what_would_be_mixed_in(tmp_path: Path):
+    stages = [COLLECT, {"demos": {}}, {"collect": {"model": "random", "tasks": 2}}, {"corrections": {"mix": []}}]
+    [*_, (_, config)] = Run(recipe(*stages), tmp_path / "run").settings()
+    assert config["mix"] == []
+    [*_, (_, config)] = Run(recipe(*stages[:3], {"corrections": {}}), tmp_path / "run").settings()
+    assert config["mix"] == [str(tmp_path / "run/02-demos/demonstrations.jsonl")]
+
+
+def test_distillation_is_a_stage_that_plays(tmp_path: Path):
+    small = {"teacher": "tiny", "max_steps": 1, "batch_size": 1, "max_turns": 1, "max_new_tokens": 2, "watch": False}
+    played(tmp_path / "run", {"distill": small})
+    record = StageRecord.read(tmp_path / "run/01-distill")
+    assert record is not None and record.finished and record.inputs["teacher"] == "tiny"
+    [line] = (tmp_path / "run/01-distill/metrics.jsonl").read_text().splitlines()
+    assert abs(json.loads(line)["divergence"]) < 1e-6, "the teacher is the student itself"

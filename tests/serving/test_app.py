@@ -205,7 +205,15 @@ def test_an_address_that_others_can_reach_needs_a_key(monkeypatch: pytest.Monkey
 
 @pytest.mark.parametrize(
     ("headers", "status"),
-    [({"host": "evil.example"}, 421), ({"sec-fetch-site": "cross-site"}, 403), ({"host": "localhost:8000"}, 200)],
+    [
+        ({"host": "evil.example"}, 421),
+        ({"sec-fetch-site": "cross-site"}, 403),
+        ({"origin": "https://evil.example"}, 403),
+        ({"origin": "null"}, 403),
+        ({"origin": "http://[", "host": "localhost"}, 403),
+        ({"origin": "http://127.0.0.1"}, 200),
+        ({"host": "localhost:8000"}, 200),
+    ],
 )
 def test_web_pages_of_others_may_not_use_it(headers: dict[str, str], status: int):
     assert post(FakeEngine(), CHAT, body(user("x")), headers).status_code == status

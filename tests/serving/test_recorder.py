@@ -82,6 +82,17 @@ def test_unused_sessions_are_closed_and_marked(monkeypatch: pytest.MonkeyPatch):
     run(play)
 
 
+def test_a_session_that_cannot_be_ended_keeps_no_other_open():
+    async def play() -> None:
+        recorder = make_recorder(FakeEngine(), timeout_s=-1.0)
+        await recorder.answer("broken", ask("one"))
+        recorder.session("broken").close("one of its calls could not be written")
+        await recorder.answer("old", ask("one"))
+        assert await recorder.sweep() == ["old"]
+
+    run(play)
+
+
 def test_floods_are_refused_and_those_before_are_answered(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(module, "MAX_IN_FLIGHT", 3)
     monkeypatch.setattr(module, "MAX_SESSIONS", 4)
@@ -117,5 +128,19 @@ def test_without_a_model_of_its_own_only_opened_sessions_exist():
         recorder.drop(session)
         with pytest.raises(RefusedError, match="there is no session s"):
             await recorder.answer("s", ask("one"))
+
+    run(play)
+
+
+def test_an_agents_session_ends_with_its_agent_only():
+    """A model whose code reaches the endpoint must not end its own episode, which would be played again."""
+
+    async def play() -> None:
+        recorder, engine = Recorder(), FakeEngine()
+        session = recorder.open("s", engine.config("s"))
+        await recorder.answer("s", ask("one"))
+        with pytest.raises(RefusedError, match="ends when its agent function returns") as caught:
+            await recorder.end("s", SessionOutcome(success=True))
+        assert caught.value.status == 403 and session.closed is None
 
     run(play)

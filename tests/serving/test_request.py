@@ -5,8 +5,12 @@ import pytest
 
 from bough.config.sampling import SamplingConfig
 from bough.serving.refusal import RefusedError
-from bough.serving.request import MAX_CHOICES, read_request
+from bough.serving.request import MAX_CHOICES, MAX_DEPTH, MAX_MESSAGES, MAX_STOPS, read_request
 from tests.serving.fake import TOOL, body, user
+
+HUGE = 10**400
+DEEP = "[" * 150 + "]" * 150
+CALL = {"function": {"name": "look", "arguments": f'{{"at": {DEEP}}}'}}
 
 
 def read(**more: Any) -> Any:
@@ -49,7 +53,7 @@ def test_with_fixed_sampling_a_client_can_only_shorten_and_stop_replies():
     [
         ({"n": 0}, "n", f"n is 0; it must be from 1 to {MAX_CHOICES}"),
         ({"n": 1.5}, "n", "n must be a whole number"),
-        ({"temperature": -1}, "temperature", "temperature is -1; it must be at least 0"),
+        ({"temperature": -1}, "temperature", "temperature is -1; it must be from 0 to 100"),
         ({"temperature": "hot"}, "temperature", "temperature must be a number"),
         ({"max_tokens": True}, "max_tokens", "max_tokens must be a whole number"),
         ({"stop": 7}, "stop", "stop must be text or a list of texts"),
@@ -58,6 +62,15 @@ def test_with_fixed_sampling_a_client_can_only_shorten_and_stop_replies():
         ({"tools": [{"type": "function"}]}, "tools", "tools[0] has no function with a name"),
         ({"response_format": {"type": "json_object"}}, "response_format", "response_format is not supported"),
         ({"frequency_penalty": 0.5}, "frequency_penalty", "frequency_penalty is not supported"),
+        ({"temperature": HUGE}, "temperature", "it must be from 0 to 100"),
+        ({"top_k": HUGE}, "top_k", "to 2147483647"),
+        ({"max_tokens": HUGE}, "max_tokens", "from 1 to 2147483647"),
+        ({"max_completion_tokens": HUGE}, "max_completion_tokens", "from 1 to 2147483647"),
+        ({"stop": ["x"] * (MAX_STOPS + 1)}, "stop", "at most 64 texts"),
+        ({"stop": "x" * 10_000}, "stop", "at most 1,000 characters"),
+        ({"tools": [{**TOOL, "more": json.loads(DEEP)}]}, "tools", f"nested deeper than {MAX_DEPTH} levels"),
+        ({"messages": [{"role": "assistant", "tool_calls": [CALL]}]}, "messages", "a tool call is nested deeper"),
+        ({"messages": [user("x")] * (MAX_MESSAGES + 1)}, "messages", "at most 16,384 are read"),
         ({"messages": []}, "messages", "at least one message"),
         ({"messages": [{"role": "robot", "content": "x"}]}, "messages", "messages[0]"),
         ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "messages", "only text"),
@@ -68,6 +81,15 @@ def test_what_cannot_be_done_is_refused_by_name(more: dict[str, Any], param: str
         read(**more)
     assert (caught.value.status, caught.value.param) == (400, param)
     assert words in str(caught.value)
+
+
+def test_a_temperature_that_no_float32_can_be_divided_by_means_the_most_likely_token():
+    assert read(temperature=1e-40).sampling == {"temperature": 0.0}
+    assert read_request(b'{"messages": [{"role": "user", "content": ""}], "temperature": 0.01}').sampling == {
+        "temperature": 0.01
+    }
+    with pytest.raises(RefusedError, match="temperature is inf"):
+        read_request(b'{"messages": [{"role": "user", "content": ""}], "temperature": 1e400}')
 
 
 @pytest.mark.parametrize("given", [b"", b"{", b"[]", b"\xff\xfe", b'{"messages": NaN}', b"[" * 100_000])

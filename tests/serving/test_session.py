@@ -124,6 +124,18 @@ def test_a_reply_with_tool_calls_goes_back_to_the_model_as_it_wrote_it():
     asyncio.run(play())
 
 
+def test_the_ids_of_tool_calls_do_not_tell_the_session_s_name():
+    """They are part of later prompts; a model that knows its address could use the endpoint itself."""
+
+    async def play() -> None:
+        session = session_on(FakeEngine(say=lambda _: LOOK))
+        session.name = "5ec7e7"
+        ids = [(await session.answer(ask("one", tools=[TOOL])))[0][1].tool_calls[0].id for _ in range(2)]
+        assert len(set(ids)) == 2 and not any(session.name in str(one) for one in ids)
+
+    asyncio.run(play())
+
+
 def test_a_stop_text_is_cut_off_and_stays_away_from_the_history():
     async def play() -> None:
         session = session_on(engine := FakeEngine(say=lambda _: "an answer END"))

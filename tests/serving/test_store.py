@@ -181,3 +181,65 @@ def test_a_session_that_could_not_be_written_can_be_ended_again(tmp_path: Path, 
 
     asyncio.run(play())
     assert [record.success for record in recorded(tmp_path)] == [True]
+
+
+def test_what_a_full_disk_refused_is_not_written_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """The client has read that it failed, and ends the session again."""
+
+    def full(file: int, data: bytes) -> None:
+        raise OSError(28, "No space left on device")
+
+    async def play() -> None:
+        recorder = make_recorder(FakeEngine(), Store(tmp_path))
+        await recorder.answer("s", ask("one"))
+        await recorder.answer("t", ask("one"))
+        with monkeypatch.context() as patched:
+            patched.setattr("bough.trajectories.writer._write_all", full)
+            with pytest.raises(RefusedError, match="No space left"):
+                await recorder.end("s", SessionOutcome(success=True))
+            with pytest.raises(RefusedError, match="No space left"):
+                await recorder.answer("t", ask("two"))
+        await recorder.end("s", SessionOutcome(success=True))
+        await recorder.close()
+
+    asyncio.run(play())
+    assert [record.id for record in recorded(tmp_path)] == ["s"]
+    assert [line["session"] for line in lines(tmp_path)] == ["t"]
+
+
+def test_a_journal_that_cannot_be_compacted_stops_no_request(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    async def play() -> None:
+        recorder = make_recorder(FakeEngine(), store := Store(tmp_path))
+        store.compact_bytes = 1
+
+        def full(_: set[str]) -> None:
+            raise OSError(28, "No space left on device")
+
+        monkeypatch.setattr(store, "_compact", full)
+        async with asyncio.timeout(20):
+            await asyncio.gather(*(recorder.answer(f"s{number}", ask("one")) for number in range(3)))
+            await recorder.answer("later", ask("one"))
+        await recorder.close()
+
+    asyncio.run(play())
+    assert len(lines(tmp_path)) == 4
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [{"parent": 0}, {"parent": "x"}, {"messages": 7}, {"tokens": [1]}, {"tokens": ["a", 2]}, {"digests": [1, 2]},
+     {"shared": -3}, {"shared": 9}, {"call": {"prompt_ids": "x"}}, {"reply": {"role": "robot"}}, {"tools": "x"}],
+)  # fmt: skip
+def test_a_damaged_call_in_the_journal_is_named(tmp_path: Path, damage: dict[str, object]):
+    row = {"session": "s", **write_call(played(["one"]).calls[0], None), **damage}
+    (tmp_path / CALLS).write_text(json.dumps(row) + "\n")
+    with pytest.raises(InputError, match=r"calls\.jsonl: call 0 of session s is damaged"):
+        make_recorder(FakeEngine(), Store(tmp_path))
+
+
+def test_calls_after_one_that_could_not_be_written_are_left_out(tmp_path: Path):
+    [first, second, third] = played(["one"], ["two"], ["three"]).calls
+    rows = [{"session": "s", **write_call(call, None)} for call in (first, third)]
+    (tmp_path / CALLS).write_text("".join(json.dumps(row) + "\n" for row in rows))
+    found = Store(tmp_path).open_sessions()
+    assert [call.number for call in found["s"]] == [0] and second.number == 1

@@ -107,3 +107,9 @@ def test_a_wrong_outcome_is_refused(row: dict[str, Any]):
     with pytest.raises(RefusedError) as caught:
         read_outcome(row)
     assert caught.value.status == 400
+
+
+@pytest.mark.parametrize("reward", [pytest.param(10**400, id="huge"), float("inf"), True, "1"])
+def test_a_reward_that_is_not_a_finite_number_is_refused(reward: Any):
+    with pytest.raises(RefusedError, match="reward must be a finite number"):
+        read_outcome({"reward": reward})

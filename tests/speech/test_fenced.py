@@ -43,6 +43,8 @@ def test_several_calls_keep_their_order():
         '{"name": ["buy"]}',
         f"```json\n{TEXT}\n```\n```json\nnot JSON\n```",
         "[" * 100_000,
+        "```" + " " * 1_000_000,
+        "```json" + "\t" * 1_000_000,
         f"[{','.join([TEXT] * 101)}]",
         f"```python\n{TEXT}\n```",
     ],

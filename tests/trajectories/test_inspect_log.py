@@ -3,6 +3,7 @@
 import json
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -69,6 +70,39 @@ def test_a_log_that_is_cut_off_is_told_so(tmp_path: Path, name: str, content: by
     (tmp_path / name).write_bytes(content)
     with pytest.raises(InputError, match=said):
         list(read(tmp_path / name))
+
+
+@pytest.mark.parametrize("method", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
+def test_methods_that_python_unpacks_at_once_are_not_unpacked(tmp_path: Path, method: int):
+    """A few kilobytes of bzip2 stand for gigabytes."""
+    path = repacked(tmp_path, header=b"{}")
+    with zipfile.ZipFile(path, "a", method) as archive:
+        archive.writestr("samples/a_epoch_1.json", b" " * 1000)
+    with pytest.raises(InputError, match="is not one that inspect_ai writes"):
+        list(read(path))
+
+
+def test_an_archive_of_many_samples_that_are_little_data_is_a_bomb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(lines_module, "MAX_UNPACKED", 50_000)
+    monkeypatch.setattr(lines_module, "MAX_RATIO", 2)
+    samples = {f"samples__{number}_epoch_1": b" " * 20_000 for number in range(5)}
+    reader = Reader(repacked(tmp_path, header=b"{}", **samples), on_error="skip")
+    assert list(reader) == [] and reader.skipped == {"damaged": 3}, "two samples, then the file as a whole"
+
+
+def test_the_table_of_contents_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """For each sample it would take a minute for a few thousand of them."""
+    opened = []
+
+    class Counted(zipfile.ZipFile):
+        def __init__(self, *given: Any, **more: Any) -> None:
+            opened.append(given)
+            super().__init__(*given, **more)
+
+    path = repacked(tmp_path, header=b"{}", samples__a_epoch_1=b"{}", samples__b_epoch_1=b"{}")
+    monkeypatch.setattr(zipfile, "ZipFile", Counted)
+    list(Reader(path, on_error="skip"))
+    assert len(opened) == 1
 
 
 def test_another_archive_is_no_log(tmp_path: Path):

@@ -12,8 +12,9 @@ from bough.api.settings import make_config, settings_of
 from bough.calls.diagnosis import Diagnosis, Finding, diagnose
 from bough.config.doctor import DoctorConfig
 from bough.config.play import EnvCheckConfig
-from bough.environments.check import CheckReport, check_configured
+from bough.environments.check import CheckReport
 from bough.policy.load import load_call_builder
+from bough.rollouts.check import check_configured
 
 
 class Checkup:

@@ -1,4 +1,4 @@
-"""`bough.demos`, `bough.pairs`, `bough.groups`: from episodes to what is trained on."""
+"""`bough.demos`, `bough.corrections`, `bough.pairs`, `bough.groups`: from episodes to what is trained on."""
 
 from __future__ import annotations
 
@@ -17,11 +17,12 @@ from bough.api.inputs import (
     reward_weights,
     trajectories_of,
 )
-from bough.api.models import ModelLike, model_name
+from bough.api.models import LoadedModel, ModelLike, model_name
 from bough.api.records import Records
 from bough.api.settings import make_config, settings_of
+from bough.config.corrections import EXPERT, CorrectionsConfig
 from bough.config.curation import CurationConfig, DemosConfig, GroupsConfig, PairsConfig
-from bough.curation.curate import Curated, curate_demos, curate_groups, curate_pairs
+from bough.curation.curate import Curated, curate_corrections, curate_demos, curate_groups, curate_pairs
 from bough.methods.examples import IN_MEMORY
 from bough.trajectories.writer import check_output
 from bough.types import Group, Pair, Trajectory
@@ -48,6 +49,33 @@ def demos(
         config = _config(DemosConfig, "demos", records, output, folder, settings, _weights(rewards))
         found = curate_demos(config, partial(trajectories_of, [records, also], format=config.format))
         return _records(found, "demonstrations", config, output)
+
+
+@settings_of(CorrectionsConfig, "file")
+def corrections(
+    records: Source,
+    *,
+    by: ModelLike = EXPERT,
+    also: Source = (),
+    mix: Source | None = None,
+    environment: EnvironmentLike | None = None,
+    output: StrPath | None = None,
+    **settings: Any,
+) -> Records[Trajectory]:
+    """Label every turn of the agent's own episodes with what should have been replied there.
+
+    `records` and `also` are as in `bough.demos`. `by` is "expert" (the environment's own), a
+    model by name, folder or loaded, or the address of a server. `mix` are demonstrations or
+    earlier corrections, added as they are. `environment`, a name or a class, is where the
+    episodes are replayed. `bough.sft` trains on the result.
+    """
+    place = {"environment": None if environment is None else environment_name(environment), "by": model_name(by)}
+    with TemporaryDirectory(prefix="bough-") as folder:
+        config = _config(CorrectionsConfig, "corrections", records, output, folder, settings, place)
+        agent = by.agent(config.sampling) if isinstance(by, LoadedModel) else None
+        read = partial(trajectories_of, [records, also], format=config.format)
+        mixed = None if mix is None else partial(trajectories_of, [mix])
+        return _records(curate_corrections(config, read, mixed, agent=agent), "episodes", config, output)
 
 
 @settings_of(GroupsConfig, "file")

@@ -1,4 +1,4 @@
-"""`bough.sft`, `bough.dpo`, `bough.grpo`: train a model on records, or in an environment."""
+"""`bough.sft`, `bough.dpo`, `bough.grpo`, `bough.distill`: train a model on records, or in an environment."""
 
 from __future__ import annotations
 
@@ -21,11 +21,13 @@ from bough.api.inputs import (
 from bough.api.models import LoadedModel, ModelLike, TemporaryFolder, TrainedModel, model_name
 from bough.api.settings import make_config, settings_of
 from bough.config.training import TrainingConfig
+from bough.methods.distill import DistillConfig
 from bough.methods.dpo import DPOConfig
 from bough.methods.examples import IN_MEMORY
 from bough.methods.grpo import GRPOConfig
 from bough.methods.sft import SFTConfig
 from bough.rundir import RunDir
+from bough.train import distill as train_distill
 from bough.train import dpo as train_dpo
 from bough.train import grpo as train_grpo
 from bough.train import sft as train_sft
@@ -93,6 +95,36 @@ def grpo(
     play = where_to_play(environment, agent)
     play |= {"rewards": reward_weights(rewards)} if rewards else {}
     return _train("grpo", train_grpo, GRPOConfig, model, records, eval_file, output_dir, settings | play)
+
+
+@settings_of(DistillConfig, "train_file", "own_agent")
+def distill(
+    model: ModelLike,
+    teacher: ModelLike,
+    records: Source | None = None,
+    *,
+    environment: EnvironmentLike | None = None,
+    agent: AgentLike | None = None,
+    rewards: Rewards | None = None,
+    eval_file: Source | None = None,
+    output_dir: StrPath | None = None,
+    **settings: Any,
+) -> TrainedModel:
+    """Train a student on its own episodes to answer with a teacher's distribution.
+
+    `teacher` is a model with the student's tokenizer by name, folder or loaded, or the address
+    of a server. With `environment`, a name or a class, or your own `agent`, the student plays
+    there and learns from what it played; give `max_steps` then. `records` are episodes or groups
+    instead, in memory or on file. The other arguments are those of `bough.grpo`.
+    """
+    play = where_to_play(environment, agent)
+    play |= {"rewards": reward_weights(rewards)} if rewards else {}
+    kept = TemporaryFolder()
+    from_ = teacher.save(kept.path / "teacher") if isinstance(teacher, LoadedModel) else teacher
+    play |= {"teacher": model_name(from_)}
+    trained = _train("distill", train_distill, DistillConfig, model, records, eval_file, output_dir, settings | play)
+    del kept  # the weights of a loaded teacher are no longer needed
+    return trained
 
 
 def _train(

@@ -67,7 +67,8 @@ class CallBuilder:
     def build(self, start: list[Message], turns: list[Turn], tools: list[dict[str, Any]]) -> Iterator[Built]:
         """One `Built` for each of `turns` that is to be trained, in order.
 
-        Replies inside `start` are steps too: they are context, and may be dropped.
+        Replies inside `start` are steps too: they are context, and may be dropped. Where a turn
+        has a correction, its call answers with that; the prompts after it have the reply itself.
         """
         start, history = split_conversation(start)
         turns = history + turns
@@ -76,8 +77,9 @@ class CallBuilder:
             turn = turns[index]
             if not turn.trained:
                 continue
-            if turn.call is not None and self._is_ours(turn.call):
-                yield self._within_context(self._recorded(index - len(history), turn.call))
+            recorded = turn.call if turn.call is not None and self._is_ours(turn.call) else None
+            if recorded is not None and turn.correction is None:
+                yield self._within_context(self._recorded(index - len(history), recorded))
                 continue
             if turn.prompt is not None:
                 yield self._aside(index - len(history), turn, turn.prompt, tools)
@@ -85,7 +87,10 @@ class CallBuilder:
             try:
                 text = self._answer(start, turns[first:index], turn, tools)
                 completion = self.template.encode_answer(text)
-                first, prompt = self._prompt(start, turns, first, index, tools, len(completion))
+                if recorded is not None and self._fits(recorded.prompt_ids, completion):
+                    prompt = recorded.prompt_ids
+                else:
+                    first, prompt = self._prompt(start, turns, first, index, tools, len(completion))
             except RowError as error:
                 yield Built(index - len(history), None, error.reason, str(error))
                 continue
@@ -99,9 +104,13 @@ class CallBuilder:
         return replace(built, turn=number)
 
     def _answer(self, start: list[Message], past: list[Turn], turn: Turn, tools: list[dict[str, Any]]) -> str:
-        if turn.reply.empty:
+        reply = turn.correction or turn.reply
+        if reply.empty:
             raise RowError("empty_completion", "the reply is empty")
-        return self.template.answer(conversation(start, past), turn.reply, tools)
+        return self.template.answer(conversation(start, past), reply, tools)
+
+    def _fits(self, prompt: list[int], completion: list[int]) -> bool:
+        return self.max_length is None or len(prompt) + len(completion) <= self.max_length
 
     def _prompt(
         self, start: list[Message], turns: list[Turn], first: int, index: int, tools: list[dict[str, Any]], answer: int

@@ -84,6 +84,7 @@ class Diagnosis:
                 and previous.call
                 and previous.turn == each.turn - 1
                 and previous.dropped_steps == each.dropped_steps
+                and turns[previous.turn].correction is None  # the reply that follows is another one
             ):
                 self._compare(previous.call, each.call)
             previous = each

@@ -19,6 +19,7 @@ from bough.config.rollouts import CollectConfig
 from bough.config.yaml_file import YamlFile
 from bough.curation.output import ledger_path
 from bough.errors import InputError
+from bough.methods.distill import DistillConfig
 from bough.methods.dpo import DPOConfig
 from bough.methods.grpo import GRPOConfig
 from bough.methods.sft import SFTConfig
@@ -35,6 +36,7 @@ VERBS: dict[str, tuple[str, type[Config]]] = {
     "sft": ("step_weighted_loss", SFTConfig),
     "dpo": ("loss_type", DPOConfig),
     "grpo": ("clip_low", GRPOConfig),
+    "distill": ("teacher", DistillConfig),
 }
 HUB_DATA = "hf:"
 # A larger file is not read again only to count its rows.

@@ -1,4 +1,4 @@
-"""`bough demos`, `bough pairs`, `bough groups`: from episodes to training data."""
+"""`bough demos`, `bough corrections`, `bough pairs`, `bough groups`: from episodes to training data."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ import time
 from functools import partial
 from typing import Any
 
+from bough.config.corrections import CorrectionsConfig
 from bough.config.curation import CurationConfig, DemosConfig, GroupsConfig, PairsConfig
 from bough.curation.counterfactual import Cost
-from bough.curation.curate import Curated, Read, curate_demos, curate_groups, curate_pairs
+from bough.curation.curate import Curated, Read, curate_corrections, curate_demos, curate_groups, curate_pairs
 from bough.curation.output import ledger_path
 from bough.curation.source import read_filed
 from bough.terminal import console
@@ -19,6 +20,11 @@ LINE_EVERY_S = 10.0
 
 def demos(config: DemosConfig) -> int:
     return _write(config, curate_demos(config, _read(config)), "demonstrations")
+
+
+def corrections(config: CorrectionsConfig) -> int:
+    mixed = partial(read_filed, config.mix) if config.mix else None
+    return _write(config, curate_corrections(config, _read(config), mixed, _Progress().labelled), "episodes")
 
 
 def groups(config: GroupsConfig) -> int:
@@ -41,9 +47,15 @@ class _Progress:
         self.said_at = time.monotonic()
 
     def tell(self, cost: Cost) -> None:
+        self._say(f"{cost.rounds} rounds, {cost.episodes} episodes, {cost.sampled_turns} replies sampled")
+
+    def labelled(self, done: int, total: int) -> None:
+        self._say(f"{done} of {total} episodes labelled")
+
+    def _say(self, line: str) -> None:
         if time.monotonic() - self.said_at >= LINE_EVERY_S:
             self.said_at = time.monotonic()
-            console.err().print(f"{cost.rounds} rounds, {cost.episodes} episodes, {cost.sampled_turns} replies sampled")
+            console.err().print(line)
 
 
 def _write(config: CurationConfig, found: Curated[Any], what: str) -> int:

@@ -9,11 +9,11 @@ from bough.config.play import EnvCheckConfig, EnvListConfig, EnvNewConfig, EnvSe
 from bough.config.yaml_file import write_value
 from bough.environments.adapters.names import ADAPTERS
 from bough.environments.base import blame
-from bough.environments.check import check_configured
 from bough.environments.listing import ListedEnvironment, describe, list_environments
 from bough.environments.new import new_environment
 from bough.environments.registry import find
 from bough.errors import BoughError
+from bough.rollouts.check import check_configured
 from bough.terminal import console
 
 
@@ -74,7 +74,7 @@ def check_one(config: EnvCheckConfig) -> int:
         problems = "1 problem" if count == 1 else f"{count} problems"
         out.print(f"{report.environment} breaks the contract: {problems} in {played}")
         return 2
-    out.print(f"{report.environment} keeps the contract in {played}: determinism, replay, bad input, expert, close")
+    out.print(f"{report.environment} keeps the contract in {played}: {report.checked}")
     return 0
 
 

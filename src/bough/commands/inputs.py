@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from bough.config.base import Config
+from bough.config.corrections import is_server
 from bough.config.evaluation import BASELINES
 from bough.config.parts import leaves
 from bough.config.problems import flag
@@ -19,7 +20,7 @@ from bough.models.resolve import check_name
 from bough.trajectories.lines import files
 
 # Settings that name data files or folders, and those that name a single file.
-DATA = ("file", "train_file", "eval_file", "also")
+DATA = ("file", "train_file", "eval_file", "also", "mix")
 SINGLE_FILES = ("task_file", "eval_task_file", "chat_template")
 
 
@@ -44,7 +45,8 @@ def _problems(config: Config) -> Iterator[str]:
             if not Path(path).is_file():
                 yield f"{flag(name)} {path}: there is no such file"
     if _values(config, "engine") != ["openai"]:  # a server has model names of its own
-        for name in _values(config, "model"):
+        named = [*_values(config, "by"), *_values(config, "teacher")]
+        for name in [*_values(config, "model"), *(name for name in named if not is_server(name))]:
             try:
                 if name not in BASELINES:
                     check_name(name)

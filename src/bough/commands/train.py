@@ -1,4 +1,4 @@
-"""`bough sft`, `bough dpo` and `bough grpo`."""
+"""`bough sft`, `bough dpo`, `bough grpo` and `bough distill`."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 
 from bough import train
 from bough.config.report import ReportConfig
+from bough.methods.distill import DistillConfig
 from bough.methods.dpo import DPOConfig
 from bough.methods.grpo import GRPOConfig
 from bough.methods.sft import SFTConfig
@@ -38,6 +39,10 @@ def dpo(config: DPOConfig) -> int:
 
 def grpo(config: GRPOConfig) -> int:
     return _report(config, train.grpo(config))
+
+
+def distill(config: DistillConfig) -> int:
+    return _report(config, train.distill(config))
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from bough.config.rollouts import AgentConfig, LimitsConfig
 from bough.config.sampling import SamplingConfig
 
 Better = Literal["success", "expert", "sample"]
+REWARD = "the reward to compare by (default: total, else the only reward, else the outcome)"
 Kind = Literal["episode", "parting", "failure_mode", "right_step", "counterfactual"]
 
 
@@ -38,14 +39,12 @@ class CurationConfig(ReportConfig):
     format: str = Field("auto", description="format of the files; `bough data formats` lists them")
     output: Path = Field(description="the file to write: .jsonl or .jsonl.zst", json_schema_extra={"short": "-o"})
     overwrite: bool = Field(False, description="replace the output file if it exists")
-    reward: str | None = Field(
-        None, description="the reward to compare by (default: total, else the only reward, else the outcome)"
-    )
 
 
 class DemosConfig(CurationConfig):
     """Selects the episodes worth imitating."""
 
+    reward: str | None = Field(None, description=REWARD)
     rewards: RewardWeights = Field({}, description=REWARDS)
     reward_timeout_s: float = Field(60, gt=0, description=REWARD_TIMEOUT)
     min_reward: float | None = Field(None, description="keep episodes with at least this reward")
@@ -125,6 +124,7 @@ class CounterfactualConfig(Config):
 class PairsConfig(CurationConfig):
     """Finds preference pairs in episodes: a better and a worse continuation from the same state."""
 
+    reward: str | None = Field(None, description=REWARD)
     kinds: list[Kind] = Field(
         ["episode"],
         description="episode: a success against a failure; parting: the round where a failure diverged from a success; "
@@ -147,6 +147,7 @@ class PairsConfig(CurationConfig):
 class GroupsConfig(CurationConfig):
     """Groups the attempts at each task, for GRPO."""
 
+    reward: str | None = Field(None, description=REWARD)
     rewards: RewardWeights = Field({}, description=REWARDS)
     reward_timeout_s: float = Field(60, gt=0, description=REWARD_TIMEOUT)
     size: int | None = Field(None, ge=2, description="attempts per group; the rest forms another group or is dropped")

@@ -1,4 +1,4 @@
-"""Demonstrations, groups and pairs by the settings of their commands: read, score, select, count.
+"""Demonstrations, corrections, groups and pairs by the settings of their commands: read, score, select, count.
 
 `read` returns the trajectories, from files or from memory; what it cannot use it drops in the ledger it is given.
 """
@@ -11,7 +11,9 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 from bough import event_loop
+from bough.config.corrections import CorrectionsConfig
 from bough.config.curation import CurationConfig, DemosConfig, GroupsConfig, PairsConfig
+from bough.curation.correction_work import CorrectionWork
 from bough.curation.counterfactual import Cost
 from bough.curation.demonstrations import demonstrations
 from bough.curation.groups import groups
@@ -20,6 +22,7 @@ from bough.curation.pair_work import PairWork
 from bough.curation.scoring import means, scored
 from bough.curation.source import SourcedTrajectory
 from bough.ledger import Ledger
+from bough.rollouts.agents import ModelAgent
 from bough.types import Group, Pair, Trajectory
 
 R = TypeVar("R", Trajectory, Pair, Group)
@@ -56,6 +59,27 @@ def curate_demos(config: DemosConfig, read: Read) -> Curated[Trajectory]:
     ledger = Ledger("trajectories")
     filed, report = _scored(read(ledger), config)
     return Curated(demonstrations(filed, config, ledger), [ledger], len(filed), report)
+
+
+def curate_corrections(
+    config: CorrectionsConfig,
+    read: Read,
+    read_mixed: Read | None = None,
+    tell: Callable[[int, int], None] | None = None,
+    agent: ModelAgent | None = None,
+) -> Curated[Trajectory]:
+    """The agent's own episodes with corrections, and what `read_mixed` returns as it is.
+
+    `tell` gets the number of episodes labelled so far and of all. `agent` labels instead of what the settings name.
+    """
+    ledger = Ledger("episodes")
+    work = CorrectionWork(config, read(ledger), ledger, tell)
+    found = event_loop.run(work.correct(agent))
+    mixed = Ledger("mixed episodes")
+    if read_mixed is not None:
+        found += work.mix(found, read_mixed(mixed), mixed)
+    ledgers = [ledger, work.turns, *([mixed] if read_mixed is not None else [])]
+    return Curated(found, ledgers, work.num_read, {"labels": dict(work.labels)})
 
 
 def curate_groups(config: GroupsConfig, read: Read) -> Curated[Group]:

@@ -57,7 +57,11 @@ def _fit(trajectory: Trajectory, config: DemosConfig) -> tuple[Trajectory, str |
         if config.errors == "drop":
             return trajectory, "has_errors"
         if config.errors == "context":
-            turns = [turn.model_copy(update={"trained": turn.trained and not turn.error}) for turn in trajectory.turns]
+            # The error is of the reply; a correction of it is worth training on.
+            turns = [
+                turn.model_copy(update={"trained": turn.trained and (not turn.error or turn.correction is not None)})
+                for turn in trajectory.turns
+            ]
             trajectory = trajectory.model_copy(update={"turns": turns})
     return trajectory, None if any(turn.trained for turn in trajectory.turns) else "nothing_to_train"
 

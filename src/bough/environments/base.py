@@ -22,6 +22,7 @@ from typing import Any, ClassVar, Self
 from bough.config.base import Config
 from bough.environments.rules import MistakeRules
 from bough.errors import BoughError, RewardRangeError, describe_failure
+from bough.speech.base import MalformedError
 from bough.speech.reply import Reply
 from bough.types import Message, Task
 
@@ -164,6 +165,16 @@ class Environment(ABC):
     def say(self, action: str, thought: str = "") -> str:  # noqa: ARG002
         """The reply that takes `action`, in the form that `step` understands."""
         return action
+
+    def action_in(self, reply: Reply) -> str | None:
+        """The action that `step` would take from a reply, None if there is none: replies are compared by it.
+
+        By default the tool calls of the reply, or all that it says besides its reasoning.
+        """
+        try:
+            return reply.parsed.action
+        except MalformedError:
+            return None
 
     def expert(self) -> str | Awaitable[str | None] | None:
         """The reply of an agent that solves the task, at this point of the episode; None if there is no expert."""

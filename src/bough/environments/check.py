@@ -55,6 +55,7 @@ class CheckReport:
     environment: str
     num_tasks: int
     found: dict[str, list[str]] = field(default_factory=dict)
+    checked: str = "determinism, replay, bad input, expert, close"
 
     @property
     def problems(self) -> list[str]:

@@ -80,6 +80,14 @@ class Isolated:
 
         return await self._call("choices", choices)
 
+    async def action_in(self, reply: Message | str) -> str | None:
+        given = Reply.of(reply)
+
+        async def action_in() -> str | None:
+            return self._made.action_in(given)
+
+        return await self._call("action_in", action_in)
+
     async def say(self, action: str) -> str:
         async def say() -> str:
             return self._made.say(action)

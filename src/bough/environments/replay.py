@@ -1,8 +1,8 @@
-"""Restores an environment to turn t of a trajectory: replays its replies and checks that nothing differs."""
+"""Restores an environment to the states of a trajectory: replays its replies and checks that nothing differs."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from typing import Protocol, TypeVar
 
 from bough.environments.base import Observation
@@ -47,6 +47,29 @@ async def replay(make: Callable[[Task], P], trajectory: Trajectory, turns: int |
         await environment.close()
         raise
     return environment
+
+
+async def rounds(make: Callable[[Task], P], trajectory: Trajectory) -> AsyncGenerator[tuple[int, P], None]:
+    """The environment before each turn of `trajectory`, with the turn's number from 0: one replay for all of them.
+
+    Turns with a prompt of their own are left out: the environment never saw them. The caller must
+    not step it. Raises ReplayError at the first message that differs; close the iterator
+    (`contextlib.aclosing`) to close the environment.
+    """
+    environment = make(trajectory.task)
+    try:
+        _agree(trajectory, "the start", trajectory.start, await environment.start())
+        acted = [(at, turn) for at, turn in enumerate(trajectory.turns) if turn.prompt is None]
+        for at, turn in acted:
+            yield at, environment
+            if at == acted[-1][0]:
+                break
+            observation = await environment.step(Reply.of(turn.reply))
+            _agree(trajectory, f"turn {at + 1}", turn.observation, observation)
+            if observation.done:
+                raise ReplayError(f"{trajectory.id}: the episode ends after turn {at + 1}; more were recorded")
+    finally:
+        await environment.close()
 
 
 def _agree(trajectory: Trajectory, where: str, recorded: Sequence[Message], observation: Observation) -> None:

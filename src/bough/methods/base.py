@@ -126,7 +126,10 @@ class Method(Protocol[E]):
         reference: Sequence[Sequence[Tensor]] | None,
         denominator: float,
     ) -> Loss:
-        """These parts' share of the step's loss; `logprobs[p][c]` are those of part p's call c."""
+        """These parts' share of the step's loss; `logprobs[p][c]` are those of part p's call c.
+
+        Where the policy has a teacher, they are the tokens' divergences from it instead.
+        """
         ...
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
+from bough.errors import RowError
 from bough.ledger import Ledger
 from bough.types import Call, Message, Turn
 
@@ -18,8 +19,15 @@ class CallSource:
     def __init__(self, builder: CallBuilder, ledger: Ledger) -> None:
         self.builder, self.ledger = builder, ledger
 
-    def calls(self, start: list[Message], turns: list[Turn], tools: list[dict[str, Any]]) -> dict[int, Call]:
-        """The calls of the trained turns, by turn; those that cannot be trained are dropped with their reason."""
+    def calls(
+        self, start: list[Message], turns: list[Turn], tools: list[dict[str, Any]], *, corrections: bool = False
+    ) -> dict[int, Call]:
+        """The calls of the trained turns, by turn; those that cannot be trained are dropped with their reason.
+
+        Without `corrections`, what was sampled is what is trained: a turn that has one raises RowError.
+        """
+        if not corrections and any(turn.correction for turn in turns):
+            raise RowError("has_corrections", "this episode has corrections; only SFT learns from them")
         found = {}
         for built in self.builder.build(start, turns, tools):
             if built.call is None:

@@ -21,7 +21,7 @@ from bough.methods.base import Data, Example, Examples, Loss, float_vectors, sha
 from bough.methods.examples import CallSource, examples_from, head_of
 from bough.metrics import Mean
 from bough.rewards.score import score
-from bough.types import Trajectory
+from bough.types import Trajectory, Turn
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -86,10 +86,10 @@ class SFT:
             raise RowError("wrong_kind", f"this is a {kind}; SFT learns from trajectories (see bough demos --help)")
         if sample.rewards.get(LABEL) == 0:
             raise RowError("undesirable", "this reply is labelled as bad; SFT would imitate it")
-        calls = source.calls(sample.start, sample.turns, sample.tools)
+        calls = source.calls(sample.start, sample.turns, sample.tools, corrections=True)
         weights = [1.0] * len(sample.turns)
         if self.config.step_weighted_loss:
-            weights = step_weights([turn.reward for turn in sample.turns])
+            weights = step_weights([step_reward(turn) for turn in sample.turns])
         trained = {t: call for t, call in calls.items() if weights[t] > 0}
         if not trained:
             raise RowError("nothing_to_train", "no reply of this trajectory can be trained")
@@ -117,6 +117,11 @@ def sft_loss(logprobs_N: Tensor, weights_N: Tensor, *, denominator: float) -> Lo
         "weight": Mean(weights_N.detach().sum(), len(weights_N)),
     }
     return Loss(share(-(weights_N * logprobs_N).sum(), denominator), metrics)
+
+
+def step_reward(turn: Turn) -> float | None:
+    """The reward of what the turn trains: a correction was not tried, so it has none."""
+    return None if turn.correction is not None else turn.reward
 
 
 def step_weights(rewards: Sequence[float | None]) -> list[float]:

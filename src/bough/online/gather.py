@@ -14,8 +14,9 @@ from typing import Any
 from bough.calls.builder import CallBuilder
 from bough.errors import RowError
 from bough.ledger import Ledger
+from bough.methods.distill import Distill, DistillConfig, OnlineConfig
 from bough.methods.examples import CallSource, count_calls
-from bough.methods.grpo import GRPO, GroupExample, GRPOConfig
+from bough.methods.grpo import GRPO, GroupExample
 from bough.online.batch_metrics import batch_metrics
 from bough.online.episode_files import EpisodeFiles
 from bough.online.pace import Pace
@@ -85,12 +86,16 @@ class Gathered:
 class Gatherer:
     """Starts tasks and gathers what comes of them."""
 
-    def __init__(self, config: GRPOConfig, player: Player, builder: CallBuilder, files: EpisodeFiles) -> None:
+    def __init__(self, config: OnlineConfig, player: Player, builder: CallBuilder, files: EpisodeFiles) -> None:
         self.config, self.player, self.files = config, player, files
         rollouts = config.rollouts
         size = config.optimizer.batch_size * config.optimizer.gradient_accumulation_steps
         self.pace: Pace[Outcome] = Pace(size, int(size * rollouts.resample), rollouts.max_staleness)
-        self.method = GRPO(config.model_copy(update={"reward": player.reward}))
+        self.method: GRPO | Distill
+        if isinstance(config, DistillConfig):
+            self.method = Distill(config)
+        else:
+            self.method = GRPO(config.model_copy(update={"reward": player.reward}))
         self.groups, self.calls, self.episodes = Ledger("groups"), Ledger("calls"), Ledger("episodes")
         self._builder = builder
         self._plays: dict[int, _Play] = {}

@@ -19,7 +19,7 @@ from bough.environments.registry import find
 from bough.environments.tasks import configured, tasks_of
 from bough.errors import BoughError, InputError
 from bough.event_loop import BackgroundLoop
-from bough.methods.grpo import GRPOConfig
+from bough.methods.distill import OnlineConfig
 from bough.online.episode_files import EpisodeFiles
 from bough.online.meter import Meter, MeteredEngine
 from bough.online.stream import EpisodeStream, StreamConfig
@@ -46,7 +46,7 @@ class Player:
     otherwise. With `max_staleness` 0, nothing may be in flight then; else what is in flight waits.
     """
 
-    def __init__(self, config: GRPOConfig, policy: Policy, template: ChatTemplate, files: EpisodeFiles) -> None:
+    def __init__(self, config: OnlineConfig, policy: Policy, template: ChatTemplate, files: EpisodeFiles) -> None:
         assert config.environment.name is not None
         self.config, self.meter = config, Meter()
         self.environment_class = configured(find(config.environment.name), config.environment.options)

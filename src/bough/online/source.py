@@ -24,8 +24,9 @@ from bough.calls.builder import CallBuilder
 from bough.calls.template import ChatTemplate
 from bough.errors import BoughError, RowError
 from bough.ledger import Ledger
+from bough.methods.distill import OnlineConfig
 from bough.methods.examples import CallSource
-from bough.methods.grpo import GroupExample, GRPOConfig
+from bough.methods.grpo import GroupExample
 from bough.online.batch_file import BatchFile, remove_drafts
 from bough.online.batch_metrics import distances
 from bough.online.episode_files import EpisodeFiles
@@ -52,7 +53,7 @@ class OnlineSource:
     attempts each; `Pace` says which.
     """
 
-    def __init__(self, config: GRPOConfig, policy: Policy, template: ChatTemplate, run: RunDir) -> None:
+    def __init__(self, config: OnlineConfig, policy: Policy, template: ChatTemplate, run: RunDir) -> None:
         assert config.optimizer.max_steps is not None  # the settings require it
         self._stamper = Stamper(config, policy.model)
         self._files = EpisodeFiles(run.episodes, self._stamper.settings)

@@ -18,7 +18,7 @@ from bough.config.online import WatchConfig
 from bough.config.parts import leaves
 from bough.config.training import CheckpointsConfig, MachineConfig, OptimizerConfig, TrackingConfig
 from bough.digest import text_digest
-from bough.methods.grpo import GRPOConfig
+from bough.methods.distill import OnlineConfig
 
 # Settings that decide how a batch is trained on, but not what is in it.
 FREE = {
@@ -29,6 +29,7 @@ FREE = {
     *("adapter", "merge_lora", "lora_dropout"),  # the weights are compared themselves
     *("updates", "passes", "concurrency", "retries"),
     *("clip_low", "clip_high", "dual_clip", "kl_coef", "importance_cap", "averaging", "constant_length"),
+    *("teacher", "server_model", "key_variable", "beta"),
 }
 INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}  # by the bytes of a weight
 BLOCK = 1024  # weights that are added up together
@@ -50,7 +51,7 @@ class Stamp(NamedTuple):
 class Stamper:
     """Stamps for the batches of one run. Weights that are not trained are read once."""
 
-    def __init__(self, config: GRPOConfig, model: nn.Module) -> None:
+    def __init__(self, config: OnlineConfig, model: nn.Module) -> None:
         self._model = model
         self.settings = settings_digest(config)
         self._frozen = weights_digest((n, w) for n, w in model.named_parameters() if not w.requires_grad)
@@ -61,10 +62,10 @@ class Stamper:
         return Stamp(self.settings, _hash((self._frozen + trained).encode()))
 
 
-def settings_digest(config: GRPOConfig) -> str:
+def settings_digest(config: OnlineConfig) -> str:
     """A digest of the settings that matter for a batch; of a file that they name, what is in it."""
     values = {name: value for name, value in config.flat_dump().items() if name not in FREE}
-    settings = leaves(GRPOConfig)
+    settings = leaves(type(config))
     files = {name: path for name in values if isinstance(path := settings[name].of(config), Path) and path.is_file()}
     values |= {name: _hash(path.read_bytes()) for name, path in files.items()}
     return _hash(json.dumps(values, sort_keys=True).encode())

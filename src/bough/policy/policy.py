@@ -11,6 +11,7 @@ import logging
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Self
@@ -21,7 +22,8 @@ from torch import Tensor, nn
 
 from bough.errors import InputError
 from bough.policy.adapters import ACTOR, Lora, adapted_layers, add_actor, has_adapter, load_actor, reference
-from bough.policy.head import Head, predict
+from bough.policy.divergence import Divergences, Teacher, diverge
+from bough.policy.head import Head, Predictions, predict
 from bough.policy.head_check import check_head
 from bough.policy.load import base_and_adapter, load_model
 from bough.policy.probe import probe as probe_model
@@ -48,18 +50,26 @@ class Answers(NamedTuple):
 
     Of each answered token its log-probability and, without gradient, the entropy of the
     distribution it came from, both float32, and whether it was the likeliest token. Of a
-    mixture of experts also how the row was routed.
+    mixture of experts also how the row was routed. With a teacher, `divergences` are trained
+    instead of the log-probabilities and have the gradient.
     """
 
     logprobs: list[Tensor]
     entropies: list[Tensor]
     greedy: list[Tensor]
     routing: Routing | None = None
+    divergences: Sequence[Tensor] = ()
+
+    @property
+    def trained(self) -> list[Tensor]:
+        """What the loss is a function of."""
+        return list(self.divergences) or self.logprobs
 
     def detach(self) -> Answers:
         """The same without a gradient."""
         logprobs, entropies, greedy = ([value.detach() for value in values] for values in self[:3])
-        return Answers(logprobs, entropies, greedy, self.routing and self.routing.detach())
+        divergences = [value.detach() for value in self.divergences]
+        return Answers(logprobs, entropies, greedy, self.routing and self.routing.detach(), divergences)
 
 
 class Policy(nn.Module):
@@ -72,11 +82,13 @@ class Policy(nn.Module):
     each layer's small operations become a few kernels: a minute once, then a step is faster.
     `device` is where it will compute, if its weights are elsewhere until they are sharded.
     Without `probe`, nothing is compared with the model's own forward pass first.
-    All its log-probabilities and entropies are of the logits divided by `temperature`.
+    All its log-probabilities and entropies are of the logits divided by `temperature`. With a
+    `teacher`, answers also say how far each token's distribution is from the teacher's.
     """
 
     sharded = False
     temperature = 1.0
+    teacher: Teacher | None = None
     router_coefficient = 0.0  # weight of the routers' load-balancing loss in training
 
     def __init__(
@@ -206,11 +218,16 @@ class Policy(nn.Module):
     def logprobs(self, calls: Sequence[CallTokens], *, share: bool = True, budget: int = BUDGET) -> list[Tensor]:
         """For each call the log-probability of each answered token: float32, differentiable.
 
-        The graph of all calls is held at once; training goes row by row instead.
+        The graph of all calls is held at once; training goes row by row instead. A teacher is not asked.
         """
         result = [torch.empty(0, device=self.device)] * len(calls)
         rows = self.rows(calls, share=share, budget=budget)
-        for row, answers in zip(rows, self.answers(rows), strict=True):
+        teacher, self.teacher = self.teacher, None
+        try:
+            answered = self.answers(rows)
+        finally:
+            self.teacher = teacher
+        for row, answers in zip(rows, answered, strict=True):
             for c, logprobs in zip(row.calls, answers.logprobs, strict=True):
                 result[c] = logprobs
         return result
@@ -245,23 +262,40 @@ class Policy(nn.Module):
 
     def forward(self, row: TreeRow | PlainRow) -> Answers:
         """Compute one row."""
-        with (
-            torch.autocast(self.device.type, self.autocast, enabled=self.autocast is not None),
-            self._listening() as router_logits,
-        ):
-            hidden_ID = self._read_tree(row) if isinstance(row, TreeRow) else self._read_plain(row)
-            hidden_MD = hidden_ID[self._tensor(row.predictors_M)]
-            predictions = predict(hidden_MD, self._tensor(row.targets_M), Head.of(self.base, self.temperature))
+        teacher = self.teacher
+        teacher_ME = teacher.hidden(row) if teacher is not None else None
+        predictions: Predictions | Divergences
+        with self._autocasting(), self._listening() as router_logits:
+            hidden_MD, targets_M = self.predictors(row), self._tensor(row.targets_M)
+            if teacher is None or teacher_ME is None:
+                predictions = predict(hidden_MD, targets_M, self.head)
+            else:
+                other = replace(teacher.policy.head, temperature=self.temperature)
+                predictions = diverge(hidden_MD, targets_M, self.head, teacher_ME, other, teacher.beta)
         index_N = self._tensor(row.index_N)
-        logprobs, entropies, greedy = (
+        logprobs, entropies, greedy, *divergences = (
             list(torch.split_with_sizes(values_M[index_N], row.lengths)) for values_M in predictions
         )
         routed = routing(router_logits, row, self.routers.top_k) if self.routers else None
-        return Answers(logprobs, entropies, greedy, routed)
+        return Answers(logprobs, entropies, greedy, routed, *divergences)
 
     def _listening(self) -> AbstractContextManager[list[Tensor]]:
         """Collects the logits of the routers, if there are any."""
         return self.routers.listening() if self.routers else nullcontext([])
+
+    @property
+    def head(self) -> Head:
+        """The output layer, at the policy's temperature."""
+        return Head.of(self.base, self.temperature)
+
+    def predictors(self, row: TreeRow | PlainRow) -> Tensor:
+        """The hidden states [M, D] that predict the targets of a row."""
+        with self._autocasting():
+            hidden_ID = self._read_tree(row) if isinstance(row, TreeRow) else self._read_plain(row)
+            return hidden_ID[self._tensor(row.predictors_M)]
+
+    def _autocasting(self) -> AbstractContextManager[Any]:
+        return torch.autocast(self.device.type, self.autocast, enabled=self.autocast is not None)
 
     def _read_tree(self, row: TreeRow) -> Tensor:
         """Hidden states [L, D] of a tree's nodes, and of padding after them."""

@@ -16,9 +16,9 @@ from bough.errors import InputError
 
 def decoder_of(model: Any) -> Any:
     """The transformers model `model` without its head; of a vision-language model, the language model."""
-    decoder = model.get_decoder()
     # Llama 4 does not find its own, and ModernBERT calls its head so.
-    return decoder if decoder is not model and hasattr(decoder, "config") else model.base_model
+    found = (model.get_decoder(), model.base_model, getattr(model, "model", None))
+    return next(one for one in found if one is not model and hasattr(one, "config"))
 
 
 def expert_parameters(model: Any) -> list[str]:
@@ -54,7 +54,7 @@ def out_of_reach(model: Any, *, all_linear: bool) -> str | None:
         for name, module in model.named_modules():
             kind = type(module).__name__
             linear = any(isinstance(one, nn.Linear) for one in module.modules())
-            if linear and ("Router" in kind or "GroupedLinear" in kind):
+            if linear and ("Router" in kind or "GroupedLinear" in kind or name.endswith(".router")):
                 names.append(name)
             elif hasattr(module, "A_log") and hasattr(module, "D"):  # Mamba
                 names += [f"{name}.{one}" for one in ("dt_proj", "out_proj") if hasattr(module, one)]

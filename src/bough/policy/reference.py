@@ -7,6 +7,7 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -21,6 +22,13 @@ from bough.trees.pack import PlainRow, TreeRow
 from bough.types import Call
 
 log = logging.getLogger(__name__)
+
+
+class ReferenceLogprobs(Protocol):
+    """Gives log-probabilities that the policy's are compared with."""
+
+    def of(self, rows: Sequence[TreeRow | PlainRow], calls: Sequence[Call]) -> list[list[Tensor]]:
+        """For each row one tensor for each of its calls, in the row's order, without gradient."""
 
 
 class Reference:

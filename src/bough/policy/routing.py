@@ -52,7 +52,7 @@ class Routers:
             kind: Any = getattr(recorder, "target_class", recorder)
             index, place = getattr(recorder, "index", 0), getattr(recorder, "layer_name", None) or ""
             named = [(name, module) for name, module in decoder.named_modules() if isinstance(module, kind)]
-            modules += [(module, index) for name, module in named if place in name]
+            modules += [(module, index) for name, module in named if place in name and ".lora_" not in name]
         return cls(modules, top_k) if modules else None
 
     @contextmanager

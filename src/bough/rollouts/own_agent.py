@@ -206,7 +206,7 @@ def _read_mapping(name: str, result: Mapping[Any, Any], stop: str) -> SessionOut
 def _number(name: str, what: str, value: Any) -> float:
     try:
         number = float(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         number = math.nan
     if isinstance(value, str) or not math.isfinite(number):
         raise EnvironmentFailedError(

@@ -12,7 +12,9 @@ class Kind:
     `reads` is the kind of data that its setting `file` takes, `writes` the kind of data it
     writes to `artefact` inside its folder. The setting `output` is that folder, or the
     artefact itself if the command writes a single file (`one_file`). A command that plays
-    episodes if it has no file (`or_plays`) gets the environment only then.
+    episodes if it has no file (`or_plays`) gets the environment only then. The setting `adds`
+    takes the newest data of the kind that the command writes, to be added to its output; `labels` is
+    the setting that names another model to learn from.
     """
 
     reads: str | None
@@ -23,16 +25,24 @@ class Kind:
     one_file: bool = False
     resumes: bool = False
     or_plays: bool = False
+    adds: str = ""
+    labels: str = ""
 
 
 KINDS: dict[str, Kind] = {
     "collect": Kind(None, "trajectories", "trajectories.jsonl", "output"),
     "demos": Kind("trajectories", "demonstrations", "demonstrations.jsonl", "output", "file", one_file=True),
+    "corrections": Kind(
+        "trajectories", "demonstrations", "corrections.jsonl", "output", "file", one_file=True, adds="mix", labels="by"
+    ),
     "pairs": Kind("trajectories", "pairs", "pairs.jsonl", "output", "file", one_file=True),
     "groups": Kind("trajectories", "groups", "groups.jsonl", "output", "file", one_file=True),
     "sft": Kind("demonstrations", "model", "final", "output_dir", "train_file", resumes=True),
     "dpo": Kind("pairs", "model", "final", "output_dir", "train_file", resumes=True),
     "grpo": Kind("groups", "model", "final", "output_dir", "train_file", resumes=True, or_plays=True),
+    "distill": Kind(
+        "groups", "model", "final", "output_dir", "train_file", resumes=True, or_plays=True, labels="teacher"
+    ),
     "eval": Kind(None, "evaluation", "results.json", "output"),
 }
 # Settings that do not change the result of a stage.

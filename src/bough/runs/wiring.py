@@ -61,6 +61,8 @@ class Wiring:
                 values[kind.file] = sources[0]
                 for name in ("environment", "options") if kind.or_plays else ():
                     values.pop(name, None)
+        if kind.adds and kind.adds not in own and kind.writes in artifacts.newest:
+            values[kind.adds] = [artifacts.newest[kind.writes]]
         return config(**values)
 
     def add(self, stage: Planned, artifacts: Artifacts) -> None:
@@ -93,7 +95,7 @@ def input_digests(kind: Kind, config: Config) -> dict[str, str]:
     """Every input by its setting, as a digest of its content."""
     values = config.flat_dump()
     inputs = {}
-    for name in filter(None, ("model", "adapter", "task_file", "eval_file", kind.file, "also")):
+    for name in filter(None, ("model", "adapter", "task_file", "eval_file", kind.file, "also", kind.adds, kind.labels)):
         value = values.get(name)
         if isinstance(value, list) and value:
             inputs[name] = ",".join(content(Path(str(one))) for one in value)

@@ -96,6 +96,8 @@ class Recorder:
 
     async def end(self, name: str, outcome: SessionOutcome) -> Trajectory:
         """Closes a session into a trajectory. Requests in flight are cancelled."""
+        if self._config_of is None:
+            raise RefusedError(403, "the session ends when its agent function returns", code="session_end")
         session = self.session(name)
         if not session.calls:
             if not session.in_flight:  # it was only begun by this request
@@ -146,7 +148,9 @@ class Recorder:
         """Closes the sessions that were not used for the time limit; their names."""
         assert self.timeout_s is not None
         limit = time.monotonic() - self.timeout_s
-        old = [one for one in self._sessions.values() if not one.in_flight and one.last_used < limit]
+        unused = [one for one in self._sessions.values() if not one.in_flight and one.last_used < limit]
+        # One that is closed is just ending, or has a call that could not be written: it cannot be ended here.
+        old = [one for one in unused if one.closed is None]
         for session in old:
             if session.calls:
                 await self.end(session.name, SessionOutcome(stop=TIMED_OUT))

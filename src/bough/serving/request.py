@@ -13,13 +13,22 @@ from typing import Any
 from pydantic_core import from_json
 
 from bough.config.sampling import SamplingConfig
-from bough.errors import RowError
+from bough.errors import RowError, short_repr
 from bough.formats.messages import read_message, read_tools
 from bough.serving.refusal import RefusedError
 from bough.types import Message
 
 # Choices of one request.
 MAX_CHOICES = 32
+# Limits on what one request may cost everyone else: all requests share an event loop and the engine's batches.
+MAX_MESSAGES = 1 << 14
+MAX_STOPS, MAX_STOP = 64, 1000
+MAX_TEMPERATURE = 100.0
+# Below this, dividing by the temperature overflows float32; the most likely token is drawn.
+MIN_TEMPERATURE = 1e-4
+LARGEST_WHOLE = (1 << 31) - 1
+# Records wrap tool calls in further levels and must be readable: JSON is read to a depth of 200.
+MAX_DEPTH = 100
 # Seeds are taken modulo this: every engine accepts them then.
 SEEDS = 1 << 56
 # What changes replies and no engine here can do, with the values that ask for nothing.
@@ -106,10 +115,15 @@ def _messages(row: dict[str, Any]) -> list[Message]:
     given = row.get("messages")
     if not isinstance(given, list) or not given:
         raise RefusedError(400, "messages must be a list with at least one message", param="messages")
+    if len(given) > MAX_MESSAGES:
+        raise RefusedError(400, f"messages has {len(given):,}; at most {MAX_MESSAGES:,} are read", param="messages")
     try:
-        return [read_message(one, f"messages[{number}]") for number, one in enumerate(given)]
+        messages = [read_message(one, f"messages[{number}]") for number, one in enumerate(given)]
     except (RowError, ValueError) as error:
         raise RefusedError(400, str(error), param="messages") from None
+    if any(_too_deep(call.arguments) for message in messages for call in message.tool_calls):
+        raise RefusedError(400, f"a tool call is nested deeper than {MAX_DEPTH} levels", param="messages")
+    return messages
 
 
 def _tools(row: dict[str, Any]) -> list[dict[str, Any]]:
@@ -121,6 +135,8 @@ def _tools(row: dict[str, Any]) -> list[dict[str, Any]]:
         function = tool.get("function")
         if not isinstance(function, dict) or not isinstance(function.get("name"), str):
             raise RefusedError(400, f"tools[{number}] has no function with a name", param="tools")
+        if _too_deep(tool):
+            raise RefusedError(400, f"tools[{number}] is nested deeper than {MAX_DEPTH} levels", param="tools")
     choice = row.get("tool_choice")
     if choice not in (None, "auto", "none"):
         raise RefusedError(
@@ -130,21 +146,26 @@ def _tools(row: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _sampling(row: dict[str, Any]) -> dict[str, Any]:
-    longest = _number(row, "max_completion_tokens", int, 1)
+    longest = _number(row, "max_completion_tokens", int, 1, LARGEST_WHOLE)
     stop = row.get("stop")
     stops = [stop] if isinstance(stop, str) else [] if stop is None else stop
     if not isinstance(stops, list) or not all(isinstance(text, str) for text in stops):
         raise RefusedError(400, "stop must be text or a list of texts", param="stop")
+    if len(stops) > MAX_STOPS or any(len(text) > MAX_STOP for text in stops):
+        limits = f"at most {MAX_STOPS} texts of at most {MAX_STOP:,} characters"
+        raise RefusedError(400, f"stop must be {limits}", param="stop")
     given = {
-        "temperature": _number(row, "temperature", float, 0),
+        "temperature": _number(row, "temperature", float, 0, MAX_TEMPERATURE),
         "top_p": _number(row, "top_p", float, 0, 1),
-        "top_k": _number(row, "top_k", int),
+        "top_k": _number(row, "top_k", int, -LARGEST_WHOLE, LARGEST_WHOLE),
         "min_p": _number(row, "min_p", float, 0, 1),
-        "max_new_tokens": _number(row, "max_tokens", int, 1) if longest is None else longest,
+        "max_new_tokens": _number(row, "max_tokens", int, 1, LARGEST_WHOLE) if longest is None else longest,
         "stop": [text for text in stops if text] or None,
     }
     if given["top_p"] == 0:
         given["top_p"] = None  # asks for the most likely token, as does temperature 0
+        given["temperature"] = 0.0
+    if given["temperature"] is not None and given["temperature"] < MIN_TEMPERATURE:
         given["temperature"] = 0.0
     if given["top_k"] is not None and given["top_k"] < 0:
         given["top_k"] = 0
@@ -160,9 +181,16 @@ def _number(
     if isinstance(value, bool) or not isinstance(value, int if kind is int else int | float):
         raise RefusedError(400, f"{name} must be a {'whole ' if kind is int else ''}number", param=name)
     if not low <= value <= high:
-        limits = f"at least {low:g}" if high == math.inf else f"from {low:g} to {high:g}"
-        raise RefusedError(400, f"{name} is {value}; it must be {limits}", param=name)
+        limits = f"at least {low:.10g}" if high == math.inf else f"from {low:.10g} to {high:.10g}"
+        raise RefusedError(400, f"{name} is {short_repr(value)}; it must be {limits}", param=name)
     return kind(value)
+
+
+def _too_deep(value: Any, depth: int = MAX_DEPTH) -> bool:
+    if not isinstance(value, dict | list):
+        return False
+    inside = value.values() if isinstance(value, dict) else value
+    return depth == 0 or any(_too_deep(one, depth - 1) for one in inside)
 
 
 def _flag(row: dict[str, Any], name: str) -> bool:

@@ -18,7 +18,7 @@ from typing import Any
 
 from bough import event_loop
 from bough.config.sampling import SamplingConfig
-from bough.digest import derived_seed, json_digest
+from bough.digest import derived_seed, json_digest, text_digest
 from bough.engines.base import Answer, ContextFullError, EngineError, ModelChat
 from bough.serving.refusal import RefusedError
 from bough.serving.reply import extended, reply_key, shown_reply, without_stop
@@ -180,7 +180,9 @@ class Session:
             number = len(self.calls)
             # What is cut off is not part of the conversation that the client continues.
             reply = without_stop(answer.message, stop)
-            shown = shown_reply(reply, name=f"{self.name[:40]}_{number}") if request.tools else reply
+            # Not the session's own name: the ids come back in prompts, and the model must not learn its address.
+            unique = f"{text_digest(self.name, size=8)}_{number}"
+            shown = shown_reply(reply, name=unique) if request.tools else reply
             call = RecordedCall(
                 number=number,
                 parent=place.parent,

@@ -11,12 +11,13 @@ sync for all. Lines of sessions that have ended are removed from time to time.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
+from pydantic import TypeAdapter, ValidationError
 from pydantic_core import from_json
 
 from bough.disk import replacing
@@ -26,12 +27,14 @@ from bough.formats.bough import common_prefix
 from bough.serving.session import RecordedCall
 from bough.trajectories.reader import Reader
 from bough.trajectories.writer import Writer
-from bough.types import Call, Message, Trajectory
+from bough.types import Call, Trajectory
 
 TRAJECTORIES, CALLS = "trajectories.jsonl", "calls.jsonl"
 # The journal is rewritten when it has grown to this, and then to twice what was left.
 COMPACT_BYTES = 64 << 20
 Row = dict[str, Any]
+RECORDED = TypeAdapter(RecordedCall)
+log = logging.getLogger(__name__)
 
 
 def _as_it_is(row: Any) -> Row:
@@ -66,12 +69,17 @@ class Store:
     def open_sessions(self) -> dict[str, list[RecordedCall]]:
         """The calls of the sessions that an earlier process has left open."""
         found: dict[str, list[RecordedCall]] = {}
-        for row in _rows(self.folder / CALLS):
-            if row["session"] in self.ended:
-                continue
+        for row in _rows(path := self.folder / CALLS):
             calls = found.setdefault(row["session"], [])
-            calls.append(read_call(row, calls[-1] if calls else None))
-        return found
+            # After a call that could not be written, what refers to it cannot be used.
+            if row["session"] in self.ended or row.get("number") != len(calls):
+                continue
+            try:
+                calls.append(read_call(row, calls[-1] if calls else None))
+            except (ValueError, LookupError, TypeError, AttributeError) as error:
+                where = f"{path}: call {len(calls)} of session {row['session']:.128}"
+                raise InputError(f"{where} is damaged: {error}; move the file away") from None
+        return {session: calls for session, calls in found.items() if calls}
 
     async def add_calls(self, session: str, calls: Iterable[RecordedCall], before: RecordedCall | None) -> None:
         """Writes finished calls to the disk; `before` is the session's call before the first of them."""
@@ -94,7 +102,7 @@ class Store:
             await self._flushing
         self._disk.shutdown()
         if (self.folder / CALLS).stat().st_size:
-            self._compact(self.ended)
+            self._try_compact(self.ended)
         self._trajectories.close()
         self._journal.close()
 
@@ -122,7 +130,7 @@ class Store:
                     else:
                         done.set_result(None)
                 if self._has_grown:
-                    await loop.run_in_executor(self._disk, self._compact, set(self.ended))
+                    await loop.run_in_executor(self._disk, self._try_compact, set(self.ended))
         finally:
             self._flushing = None
 
@@ -131,20 +139,33 @@ class Store:
         failed: dict[int, Exception] = {}
         for number, what in enumerate(batch):
             try:
-                if isinstance(what, Trajectory):
-                    self._trajectories.write(what)
-                else:
-                    self._journal.write(what)  # type: ignore[arg-type]  # the journal's format takes rows
+                self._writer_of(what).write(what)  # type: ignore[arg-type]  # the journal's format takes rows
             except RowError as error:
                 failed[number] = BoughError(f"it cannot be recorded: {error}")
         for writer in (self._journal, self._trajectories):
-            writer.flush()
+            try:
+                writer.flush()
+            except (BoughError, OSError) as error:
+                # Its clients read that it failed and may try again; written later, it would be recorded twice.
+                writer.discard()
+                failed |= {number: error for number, what in enumerate(batch) if self._writer_of(what) is writer}
         return failed
+
+    def _writer_of(self, what: Row | Trajectory) -> Writer:
+        return self._trajectories if isinstance(what, Trajectory) else self._journal
 
     @property
     def _has_grown(self) -> bool:
         size = (self.folder / CALLS).stat().st_size
         return size > self._kept_bytes and size >= max(self.compact_bytes, 2 * self._kept_bytes)
+
+    def _try_compact(self, ended: set[str]) -> None:
+        """Compacts the journal. Where that fails, as on a full disk, it stays as it is and grows on."""
+        try:
+            self._compact(ended)
+        except (BoughError, OSError, ValueError) as error:
+            log.warning("%s could not be compacted: %s", self.folder / CALLS, error)
+            self._kept_bytes = (self.folder / CALLS).stat().st_size
 
     def _compact(self, ended: set[str]) -> None:
         """Removes the calls of ended sessions from the journal."""
@@ -189,19 +210,15 @@ def read_call(row: Row, before: RecordedCall | None) -> RecordedCall:
     call = None
     if "call" in row:
         call = Call.model_validate(row["call"])
+        if not 0 <= row["shared"] <= len(_sequence(before)):
+            raise ValueError(f"it shares {row['shared']} tokens with the call before it")
         call.prompt_ids[:0] = _sequence(before)[: row["shared"]]
-    return RecordedCall(
-        number=row["number"],
-        parent=row["parent"],
-        messages=[Message.model_validate(message) for message in row["messages"]],
-        tools=row["tools"],
-        reply=Message.model_validate(row["reply"]),
-        call=call,
-        num_prompt_tokens=row["tokens"][0],
-        num_completion_tokens=row["tokens"][1],
-        conversation=row["digests"][0],
-        shown=row["digests"][1],
-    )
+    if row["parent"] is not None and not 0 <= row["parent"] < row["number"]:
+        raise ValueError(f"it continues call {row['parent']}")
+    values = {name: row[name] for name in ("number", "parent", "messages", "tools", "reply")}
+    values |= zip(("num_prompt_tokens", "num_completion_tokens"), row["tokens"], strict=True)
+    values |= zip(("conversation", "shown"), row["digests"], strict=True)
+    return RECORDED.validate_python({**values, "call": call})
 
 
 def _sequence(call: RecordedCall | None) -> list[int]:

@@ -45,9 +45,13 @@ def read_outcome(row: Mapping[str, Any]) -> SessionOutcome:
 def _rewards(success: bool | None, reward: Any) -> dict[str, float | None]:
     if reward is None:
         return {"outcome": None if success is None else float(success)}
-    if isinstance(reward, bool) or not isinstance(reward, int | float) or not math.isfinite(reward):
+    try:
+        number = float(reward) if isinstance(reward, int | float) and not isinstance(reward, bool) else math.nan
+    except OverflowError:
+        number = math.inf
+    if not math.isfinite(number):
         raise RefusedError(400, "reward must be a finite number", param="reward")
-    return {"outcome": float(reward)}
+    return {"outcome": number}
 
 
 def _task(given: Any) -> Task | None:

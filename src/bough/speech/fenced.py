@@ -16,7 +16,7 @@ from bough.speech.base import MAX_CALLS, MalformedError
 from bough.speech.hermes import check_call
 from bough.types import ToolCall
 
-BLOCK = re.compile(r"```[ \t]*(?:json|tool_call|tool_code)?[ \t]*\n(.*?)```", re.DOTALL | re.IGNORECASE)
+BLOCK = re.compile(r"```[ \t]*(?:(?:json|tool_call|tool_code)[ \t]*)?\n(.*?)```", re.DOTALL | re.IGNORECASE)
 DECODER = json.JSONDecoder(strict=False)
 
 

@@ -76,7 +76,11 @@ def _turns(turns: list[Turn]) -> Iterator[Text]:
             notes.append(f"reward {turn.reward:g}")
         if turn.call is not None:
             notes.append(f"{len(turn.call.prompt_ids)} + {len(turn.call.completion_ids)} tokens")
+        if turn.correction is not None:
+            notes.append("corrected below")
         yield _message(turn.reply, note=f" {number}" + (f" ({', '.join(notes)})" if notes else ""))
+        if turn.correction is not None:
+            yield _message(turn.correction, note=f" {number}, corrected")
         if turn.error:
             yield Text(printable(f"  error: {turn.error}"), "red")
         yield from map(_message, turn.observation)

@@ -13,7 +13,7 @@ from bough.errors import BoughError
 from bough.methods.base import Example, Method
 from bough.policy.policy import Policy
 from bough.policy.processes import Processes
-from bough.policy.reference import Reference
+from bough.policy.reference import ReferenceLogprobs
 from bough.training.counters import Counters
 from bough.training.step import Gradient, Step
 
@@ -27,7 +27,13 @@ class BatchGradients:
     """
 
     def __init__(
-        self, policy: Policy, method: Method[Any], reference: Reference | None, processes: Processes, *, share: bool
+        self,
+        policy: Policy,
+        method: Method[Any],
+        reference: ReferenceLogprobs | None,
+        processes: Processes,
+        *,
+        share: bool,
     ) -> None:
         self.policy, self.method, self.reference, self.processes = policy, method, reference, processes
         self.share = share

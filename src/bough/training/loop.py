@@ -23,7 +23,7 @@ from bough.methods.base import Example, Method
 from bough.metrics import Mean
 from bough.policy.policy import Policy
 from bough.policy.processes import Processes
-from bough.policy.reference import Reference
+from bough.policy.reference import Reference, ReferenceLogprobs
 from bough.rundir import RunDir
 from bough.training import checkpoint
 from bough.training.checkpoint_writer import CheckpointWriter, snapshot
@@ -59,12 +59,14 @@ class Trainer:
         held_out: Sequence[Example] = (),
         processes: Processes | None = None,
         report: Callable[[Values], None] = lambda _: None,
+        reference: ReferenceLogprobs | None = None,
     ) -> None:
         self.policy, self.method, self.source, self.held_out = policy, method, source, held_out
         self.config, self.run, self.save, self.report = config, run, save, report
         self.processes = processes or Processes()
         self.reference = Reference(policy) if method.needs_reference else None
-        self.gradients = BatchGradients(policy, method, self.reference, self.processes, share=config.machine.share)
+        known = reference or self.reference
+        self.gradients = BatchGradients(policy, method, known, self.processes, share=config.machine.share)
         self.updater = Updater(policy, config)
         self.optimizer, self.scaler = self.updater.optimizer, self.updater.scaler
         self.writer = CheckpointWriter()

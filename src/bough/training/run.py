@@ -27,6 +27,7 @@ from bough.paths import candidates
 from bough.policy.load import load_call_builder
 from bough.policy.policy import Policy
 from bough.policy.processes import Processes
+from bough.policy.reference import ReferenceLogprobs
 from bough.policy.saving import save_policy
 from bough.policy.shape import start_adapter
 from bough.rundir import RunDir
@@ -142,8 +143,12 @@ class Run(Generic[C]):
         *,
         held_out: Sequence[Example] = (),
         ledgers: Sequence[Ledger] = (),
+        reference: ReferenceLogprobs | None = None,
     ) -> Iterator[Trainer]:
-        """The training loop, with progress and trackers open around it. `ledgers` are shown before the first step."""
+        """The training loop, with progress and trackers open around it. `ledgers` are shown before the first step.
+
+        `reference` stands in for the policy's own, such as a teacher on a server.
+        """
         first, config = self.processes.first, self.config
         names = config.tracking.report_to if first else []
         settings = self.folder.recorded(config.flat_dump())
@@ -159,7 +164,7 @@ class Run(Generic[C]):
 
             trainer = Trainer(
                 policy, method, source, config, self.folder, partial(save_policy, policy, self.template.tokenizer),
-                held_out=held_out, processes=self.processes, report=report,
+                held_out=held_out, processes=self.processes, report=report, reference=reference,
             )  # fmt: skip
             if first:
                 progress.begin(len(source), *ledgers)

@@ -5,7 +5,8 @@ one row; where a part is larger than that, its rows are computed twice: once wit
 gradient to find the loss and its slope at every log-probability, then row by row
 with it. The gradient is the same. All rows go through the reference first, then those
 that need it through the first pass, then all of them through the last: processes that
-share their weights can do that together, whatever rows each of them has.
+share their weights can do that together, whatever rows each of them has. With a teacher,
+divergences from it take the place of log-probabilities.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from torch import Tensor
 from bough.methods.base import Coupled, Example, Loss, Method
 from bough.metrics import Mean, add_metrics
 from bough.policy.policy import Answers, Policy
-from bough.policy.reference import Reference
+from bough.policy.reference import ReferenceLogprobs
 from bough.trees.pack import PlainRow, TreeRow
 from bough.types import Call
 
@@ -58,7 +59,7 @@ class Step:
     def run(
         self,
         denominator: float,
-        reference: Reference | None,
+        reference: ReferenceLogprobs | None,
         *,
         backward: bool,
         loss_scale: float = 1.0,
@@ -76,7 +77,7 @@ class Step:
         else:
             with torch.no_grad():
                 answers = self.policy.answers(self.rows)
-                logprobs = [found.logprobs for found in answers]
+                logprobs = [found.trained for found in answers]
                 losses = [self._loss(rows, logprobs, known, denominator) for rows in groups]
         return Gradient(
             loss=float(sum(loss.value.detach() for loss in losses)),
@@ -96,13 +97,13 @@ class Step:
         for r, row in itertools.zip_longest(order, self.policy.passes([self.rows[r] for r in order])):
             found: Answers = self.policy(row)
             if r is None:  # a process with more rows needs this one along; it weighs nothing
-                torch.autograd.backward(torch.cat(found.logprobs).sum() * 0.0)
+                torch.autograd.backward(torch.cat(found.trained).sum() * 0.0)
                 continue
             balance = self._balance(found)
             if r in slopes:
-                torch.autograd.backward([*found.logprobs, *balance], [*slopes[r], *map(torch.ones_like, balance)])
+                torch.autograd.backward([*found.trained, *balance], [*slopes[r], *map(torch.ones_like, balance)])
             else:
-                loss = self._loss([r], {r: found.logprobs}, known, denominator)
+                loss = self._loss([r], {r: found.trained}, known, denominator)
                 torch.autograd.backward(sum(balance, loss.value * loss_scale))
                 losses.append(loss)
             answers.append(found.detach())
@@ -123,7 +124,7 @@ class Step:
         with torch.no_grad(), torch.random.fork_rng(devices=devices):
             first = self.policy.answers([self.rows[r] for r in order])
         leaves = {
-            r: [logprobs.detach().requires_grad_() for logprobs in found.logprobs]
+            r: [values.detach().requires_grad_() for values in found.trained]
             for r, found in zip(order, first, strict=True)
         }
         losses = [self._loss(rows, leaves, known, denominator) for rows in groups]

@@ -11,6 +11,7 @@ import re
 import zipfile
 import zlib
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import IO, Any
 
 from pydantic_core import from_json
@@ -22,6 +23,8 @@ from bough.trajectories import zstd
 # What inspect's other readers know as a log.
 HEADER, START, SAMPLES = "header.json", "_journal/start.json", "samples/"
 ZSTANDARD = 93  # the number of the method in ZIP; Python's zipfile does not know it before 3.14
+# What Python's zipfile unpacks step by step. It unpacks bzip2 and LZMA at once, however large the result.
+PYTHON_UNPACKS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 # The fixed part of the head of each entry, before its name.
 LOCAL_HEADER = 30
 MAX_JSON_LOG = 1 << 30
@@ -50,8 +53,11 @@ def json_samples(file: IO[bytes]) -> Iterator[Sample]:
         yield number, {"eval": log.get("eval") or {}, "sample": sample}
 
 
-def archive_samples(file: IO[bytes], longest: int) -> Iterator[Sample]:
-    """The samples of a .eval file, in the order in which they were written."""
+def archive_samples(file: IO[bytes], longest: int, most: int) -> Iterator[Sample]:
+    """The samples of a .eval file, in the order in which they were written.
+
+    None is larger than `longest` bytes, all together not larger than `most`.
+    """
     try:
         archive = zipfile.ZipFile(file)
     except zipfile.BadZipFile:
@@ -62,42 +68,58 @@ def archive_samples(file: IO[bytes], longest: int) -> Iterator[Sample]:
     if head is None:
         listed = ", ".join(list(entries)[:3]) or "nothing"
         raise RowError("damaged", f"not an inspect_ai log: the archive contains {listed:.120}, not {HEADER}")
-    begin = _parsed(file, head, longest)
+    entry_reader = _Entries(archive, file, longest, most)
+    begin = entry_reader.parsed(head)
     evaluated = begin.get("eval") if isinstance(begin, dict) else begin
     for number, entry in enumerate(samples, 1):
-        found = _parsed(file, entry, longest)
+        found = entry_reader.parsed(entry)
         if isinstance(found, RowError):
             yield number, found
         else:
             yield number, {"eval": evaluated if isinstance(evaluated, dict) else {}, "sample": found}
 
 
-def _parsed(file: IO[bytes], entry: zipfile.ZipInfo, longest: int) -> Any:
-    try:
-        text = _unpacked(file, entry, longest)
-        if len(text) > longest:
-            return RowError("too_large", f"{entry.filename} is larger than {longest >> 20} MiB")
-        return from_json(text)
-    except (OSError, EOFError, ValueError, zlib.error, NotImplementedError, RuntimeError, zipfile.BadZipFile) as error:
-        return RowError("damaged", f"{entry.filename} cannot be read: {error}")
+@dataclass
+class _Entries:
+    """The contents of an archive, within limits: its own sizes may be wrong, and its entries may overlap."""
 
+    archive: zipfile.ZipFile
+    file: IO[bytes]
+    longest: int
+    left: int
 
-def _unpacked(file: IO[bytes], entry: zipfile.ZipInfo, longest: int) -> bytes:
-    """The content of an entry, at most one byte more than `longest`: an archive's own sizes may be wrong."""
-    if entry.compress_type != ZSTANDARD:
-        with zipfile.ZipFile(file) as archive, archive.open(entry) as content:
-            return content.read(longest + 1)
-    file.seek(entry.header_offset)
-    head = file.read(LOCAL_HEADER)
-    if len(head) < LOCAL_HEADER or head[:4] != b"PK\x03\x04":
-        raise OSError("its header is absent")
-    file.seek(int.from_bytes(head[26:28], "little") + int.from_bytes(head[28:30], "little"), 1)
-    text = bytearray()
-    for piece, _ in zstd.unpack(io.BufferedReader(_Piece(file, entry.compress_size))):
-        text += piece
-        if len(text) > longest:
-            break
-    return bytes(text)
+    def parsed(self, entry: zipfile.ZipInfo) -> Any:
+        """The JSON value of an entry, or what is wrong with it. Raises RowError for an archive that is a bomb."""
+        try:
+            text = self._unpacked(entry)
+            self.left -= len(text)
+            if self.left >= 0 and len(text) <= self.longest:
+                return from_json(text)
+        except (OSError, EOFError, ValueError, zlib.error, NotImplementedError, RuntimeError, zipfile.BadZipFile) as e:
+            return RowError("damaged", f"{entry.filename} cannot be read: {e}")
+        if self.left < 0:
+            raise RowError("damaged", "it unpacks to far more than its size; it is not a data file")
+        return RowError("too_large", f"{entry.filename} is larger than {self.longest >> 20} MiB")
+
+    def _unpacked(self, entry: zipfile.ZipInfo) -> bytes:
+        """The content of an entry, at most one byte more than `longest`."""
+        if entry.compress_type in PYTHON_UNPACKS:
+            with self.archive.open(entry) as content:
+                return content.read(self.longest + 1)
+        if entry.compress_type != ZSTANDARD:
+            raise NotImplementedError(f"compression method {entry.compress_type} is not one that inspect_ai writes")
+        file = self.file
+        file.seek(entry.header_offset)
+        head = file.read(LOCAL_HEADER)
+        if len(head) < LOCAL_HEADER or head[:4] != b"PK\x03\x04":
+            raise OSError("its header is absent")
+        file.seek(int.from_bytes(head[26:28], "little") + int.from_bytes(head[28:30], "little"), 1)
+        text = bytearray()
+        for piece, _ in zstd.unpack(io.BufferedReader(_Piece(file, entry.compress_size))):
+            text += piece
+            if len(text) > self.longest:
+                break
+        return bytes(text)
 
 
 class _Piece(io.RawIOBase):

@@ -118,7 +118,7 @@ def _rows(path: Path, stream: io.BufferedReader, longest: int) -> Iterator[tuple
     begin = stream.peek(PEEK)[:PEEK].removeprefix(BYTE_ORDER_MARK)
     suffixes = path.suffixes[-2:]
     if LOG_SUFFIX in suffixes[-1:]:
-        yield from inspect_log.archive_samples(stream, longest)
+        yield from inspect_log.archive_samples(stream, longest, _most_unpacked(stream))
     elif any(suffix in TABLE_SUFFIXES for suffix in suffixes):
         yield from csv_table.rows(stream, longest)
     elif begin.lstrip()[:1] == b"[":
@@ -151,6 +151,10 @@ def _open(path: Path) -> io.BufferedReader:
     return io.BufferedReader(_Unpacked(file, path.suffix), 1 << 16)
 
 
+def _most_unpacked(file: io.BufferedReader) -> int:
+    return max(MAX_UNPACKED, MAX_RATIO * os.fstat(file.fileno()).st_size)
+
+
 class _Unpacked(io.RawIOBase):
     """The unpacked content of `file`, up to a limit that depends on its size."""
 
@@ -159,7 +163,7 @@ class _Unpacked(io.RawIOBase):
         self._raw: Any = gzip.GzipFile(fileobj=file) if suffix == ".gz" else None
         if self._raw is None:
             self._raw = zstd.ZstdStream(file) if suffix == ".zst" else xz.XzStream(file)
-        self._left = max(MAX_UNPACKED, MAX_RATIO * os.fstat(file.fileno()).st_size)
+        self._left = _most_unpacked(file)
 
     def readable(self) -> bool:
         return True

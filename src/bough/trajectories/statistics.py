@@ -61,6 +61,8 @@ class Statistics:
     def _add_turns(self, turns: list[Turn]) -> None:
         for turn in turns:
             self.turns["trained" if turn.trained else "context only"] += 1
+            if turn.correction is not None:
+                self.turns["corrected"] += 1
             self.numbers["characters per reply"].append(len(turn.reply.content))
             if turn.reward is not None:
                 self.numbers["reward per turn"].append(turn.reward)

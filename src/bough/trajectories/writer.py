@@ -73,6 +73,10 @@ class Writer:
             self._buffer.clear()
         self._flushed_at = time.monotonic()
 
+    def discard(self) -> None:
+        """Forgets the records that are not on the disk yet."""
+        self._buffer.clear()
+
     def close(self) -> None:
         if self._file >= 0:
             try:

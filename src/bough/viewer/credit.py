@@ -38,9 +38,9 @@ def trajectory_credit(index: Index, file: str, record: Trajectory) -> Credit:
         return Credit(nothing, nothing)
     weights = [1.0 if turn.trained else 0.0 for turn in record.turns]
     if settings.get("step_weighted_loss"):
-        from bough.methods.sft import step_weights
+        from bough.methods.sft import step_reward, step_weights
 
-        given = step_weights([turn.reward for turn in record.turns])
+        given = step_weights([step_reward(turn) for turn in record.turns])
         weights = [weight * one for weight, one in zip(weights, given, strict=True)]
     return Credit([*weights], nothing, f"weights as {stage} used them")
 

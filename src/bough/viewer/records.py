@@ -136,9 +136,10 @@ def _pair(record: Pair) -> dict[str, Any]:
 
 
 def _turn(turn: Turn) -> dict[str, Any]:
-    shown = turn.model_dump(mode="json", exclude={"call", "reply", "observation"}, exclude_defaults=True)
+    shown = turn.model_dump(mode="json", exclude={"call", "reply", "correction", "observation"}, exclude_defaults=True)
     return shown | {
         "reply": _message(turn.reply, turn.action),
+        **({"correction": _message(turn.correction)} if turn.correction is not None else {}),
         "observation": [_message(message) for message in turn.observation],
         "label": label(turn),
         "trained": turn.trained,

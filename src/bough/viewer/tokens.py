@@ -23,7 +23,8 @@ def tokens(index: Index, models: Models, at: str, turn: int, attempt: int | None
     if not 0 <= turn < len(record.turns):
         raise MissingError("the trajectory has no such turn")
     model = models.of(place(at)[0], record)
-    call, source = record.turns[turn].call, "recorded"
+    # A corrected turn trains on its correction, not on the recorded reply.
+    call, source = None if record.turns[turn].correction else record.turns[turn].call, "recorded"
     if call is None:
         call, source = model.call(record, turn), f"rendered with the template of {model.name}"
     if call is None:

@@ -154,6 +154,20 @@ def test_splits_share_no_task_and_a_seed_fixes_the_order():
         list(tasks_of(found, options={}, split="test"))
 
 
+def test_the_same_task_at_another_place_is_in_the_same_split(monkeypatch: pytest.MonkeyPatch):
+    class Doubled(stand_in.Words):
+        def __iter__(self) -> Iterator[stand_in.Task]:
+            yield from (
+                stand_in.Task(stand_in.Data(idx=number, prompt=f"Say {number // 2}."))
+                for number in range(self.config.size)
+            )
+
+    monkeypatch.setitem(stand_in.TASKSETS, "words", Doubled)
+    unseen = tasks_of(find("verifiers:words"), options={"taskset": {"size": 100}}, split="unseen")
+    prompts = [task.data["prompt"] for task in unseen]
+    assert prompts and all(prompts.count(one) == 2 for one in prompts)
+
+
 @pytest.mark.parametrize(
     ("taskset", "options", "said"),
     [
@@ -201,6 +215,8 @@ def test_a_cancelled_episode_is_cancelled_on_the_loop_of_the_episodes():
                 here.call_soon_threadsafe(begun.set)
                 await asyncio.Event().wait()
             finally:
+                for _ in range(10_000):  # ending a process takes a while
+                    await asyncio.sleep(0)
                 ended.append("harness ended")
 
         first, second = (asyncio.ensure_future(loop.run(episode())) for _ in range(2))
@@ -208,7 +224,7 @@ def test_a_cancelled_episode_is_cancelled_on_the_loop_of_the_episodes():
         first.cancel()
         await asyncio.wait([first])
         await loop.close()
-        await asyncio.wait([second])
+        await asyncio.wait([second], timeout=30)
         return ended
 
     assert asyncio.run(run()) == ["harness ended"] * 2

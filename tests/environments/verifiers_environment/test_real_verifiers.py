@@ -32,14 +32,17 @@ pytestmark = [
 
 @pytest.fixture(autouse=True, scope="module")
 def _importable() -> Iterator[None]:
-    """The taskset and the harness of this folder, as an installed package has them."""
+    """The modules of this folder, as if they were installed; tool servers are processes of their own."""
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(Path(__file__).parent)
+        patch.setenv("PYTHONPATH", str(Path(__file__).parent))
         yield
 
 
-def played(say: Callable[[list[Message]], str], number: int = 0, **options: Any) -> Trajectory:
-    environment_class = configured(find("verifiers:addition"), options)
+def played(
+    say: Callable[[list[Message]], str], number: int = 0, taskset_name: str = "addition", **options: Any
+) -> Trajectory:
+    environment_class = configured(find(f"verifiers:{taskset_name}"), options)
 
     async def run() -> Trajectory:
         task = sorted(tasks_of(environment_class, options=options, split="all"), key=lambda one: one.id)[number]
@@ -63,6 +66,19 @@ def test_the_harness_plays_and_verifiers_rewards():
 
     wrong = played(lambda _: "four", number=1)
     assert wrong.success is False and wrong.rewards["outcome"] == 0.5 and wrong.rewards["letters"] == 1.0
+
+
+def test_tools_of_a_task_are_called_and_all_turns_are_recorded():
+    def say(messages: list[Message]) -> str:
+        if messages[-1].role == "tool":
+            return messages[-1].content.strip()
+        return '<tool_call>\n{"name": "dice_read", "arguments": {"which": "red"}}\n</tool_call>'
+
+    trajectory = played(say, taskset_name="dice")
+    assert [tool["function"]["name"] for tool in trajectory.tools] == ["dice_read"]  # type: ignore[index, call-overload]
+    assert len(trajectory.turns) == 2 and trajectory.turns[0].prompt is None
+    assert [message.content for message in trajectory.turns[0].observation] == ["5"]
+    assert trajectory.success is True and trajectory.rewards["outcome"] == 1.0
 
 
 @pytest.mark.parametrize("asks_first", [False, True])

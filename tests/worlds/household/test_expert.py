@@ -148,3 +148,11 @@ def test_a_thought_speaks_only_of_what_was_seen_or_named_at_the_start():
 def test_every_official_game_is_solved_within_35_turns(official_games: dict[str, Game]):
     turns = [len(solve(game, Memory)) for game in official_games.values()]
     assert len(turns) == 140 and max(turns) <= 35
+
+
+def test_two_things_in_two_places_come_together():
+    """Neither is nearer for good: the choice must not change while the expert walks from one to the other."""
+    shelves = (*RECEPTACLES, Receptacle("shelf 2", "shelf", 7))
+    apart = (replace(THINGS[0], place=2, inside=(5,)), replace(THINGS[1], place=7, inside=(7,)), *THINGS[2:])
+    way = commands(flat(kind="pick_two_obj_and_place", receptacles=shelves, things=apart), Omniscience)
+    assert way == ["go to shelf 2", "take apple 1 from shelf 2", "go to shelf 1", "move apple 1 to shelf 1"]

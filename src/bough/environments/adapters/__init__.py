@@ -1,4 +1,4 @@
-"""Environments of other libraries: OpenEnv servers, MCP servers, TextArena games and Gymnasium environments.
+"""Environments of other libraries: OpenEnv and MCP servers, TextArena games, Gymnasium, tasksets of verifiers.
 
 Whatever goes wrong on their side is an `EnvironmentFailedError`: the episode is played again
 and nothing is held against the agent.

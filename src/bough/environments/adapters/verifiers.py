@@ -41,12 +41,13 @@ class VerifiersTaskset(OwnAgent):
     episodes: ClassVar[EpisodeLoop | None] = None
     _making: ClassVar[threading.Lock] = threading.Lock()
 
-    Settings = VerifiersSettings
-
-    class Options(VerifiersSettings):
+    class Settings(VerifiersSettings):
         """The taskset, and the harness that plays it."""
 
-    settings: ClassVar[VerifiersSettings] = VerifiersSettings()
+    class Options(Settings):
+        """The taskset, and the harness that plays it."""
+
+    settings: ClassVar[Settings] = Settings()
 
     @classmethod
     def tasks(cls, options: Any, *, split: str = "train", seed: int = 0) -> Iterator[Task]:

@@ -29,27 +29,37 @@ class EpisodeLoop:
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
+        self._episodes: set[asyncio.Task[Any]] = set()
         self._thread = threading.Thread(target=self._loop.run_forever, name="bough-verifiers", daemon=True)
         self._thread.start()
 
     async def run(self, work: Coroutine[Any, Any, T]) -> T:
         """What `work` returns or raises on that loop; cancelled with its caller."""
-        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self._loop))
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(self._tracked(work), self._loop))
 
     async def close(self) -> None:
         """Cancels what is still running, waits for it, and ends the thread."""
-        await self.run(_end_others())
+        await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(self._end_episodes(), self._loop))
         self._loop.call_soon_threadsafe(self._loop.stop)
         await asyncio.to_thread(self._thread.join, GRACE_S)
         if not self._thread.is_alive():
             self._loop.close()
 
+    async def _tracked(self, work: Coroutine[Any, Any, T]) -> T:
+        task = asyncio.current_task()
+        assert task is not None
+        self._episodes.add(task)
+        try:
+            return await work
+        finally:
+            self._episodes.discard(task)
 
-async def _end_others() -> None:
-    if left := asyncio.all_tasks() - {asyncio.current_task()}:
-        for task in left:
-            task.cancel()
-        await asyncio.wait(left, timeout=GRACE_S)
+    async def _end_episodes(self) -> None:
+        if left := set(self._episodes):
+            for task in left:
+                if not task.cancelling():  # a second time would interrupt how it ends its processes
+                    task.cancel()
+            await asyncio.wait(left, timeout=GRACE_S)
 
 
 async def play_episode(config: Any, data: Mapping[str, Any], base_url: str, model: str) -> Any:

@@ -97,6 +97,7 @@ function card(found, i, where) {
   return h("li", { class: "turn", tabindex: "-1" },
     h("div", { class: "turn-head" }, h("span", { class: "turn-number" }, count(i + 1)), turnFacts(turn)),
     reply(turn),
+    turn.correction ? h("div", { class: "correction" }, h("div", { class: "who" }, "corrected to"), reply({ reply: turn.correction })) : null,
     observation(turn),
     pictures(found, where, i + 1),
     exact,

@@ -19,6 +19,7 @@ from bough.environments.rules import MistakeRules
 from bough.errors import InputError
 from bough.speech import lines
 from bough.speech.base import MalformedError
+from bough.speech.reply import Reply
 from bough.types import Task
 from bough.worlds.household import feedback, games
 from bough.worlds.household.engine import GameEngine
@@ -147,6 +148,12 @@ class Household(Environment):
 
     def say(self, action: str, thought: str = "") -> str:
         return lines.write(action, thought)
+
+    def action_in(self, reply: Reply) -> str | None:
+        try:
+            return lines.parse(reply).action
+        except MalformedError:
+            return None
 
     async def expert(self) -> str | None:
         if self.claim and self.engine.won and not self.ended:

@@ -150,7 +150,9 @@ class Expert:
 
         def trouble(i: int) -> tuple[int, bool, bool, int]:
             there = len(goals.placed(self.world, i)) if i in self.memory.seen else 0
-            return -there, not self.world.accessible(i), not self._at(i), self._number(i)
+            if there:  # the same choice from everywhere: with one thing in each of two, it must not change on the way
+                return -there, False, False, self._number(i)
+            return 0, not self.world.accessible(i), not self._at(i), self._number(i)
 
         return min(fitting, key=trouble, default=None)
 

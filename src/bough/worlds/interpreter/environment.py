@@ -87,6 +87,7 @@ class Interpreter(Environment):
         self.limits = SandboxLimits(timeout_s=self.settings.timeout_s, cpu_s=600.0, memory_mb=self.settings.memory_mb)
         self._session: Session | None = None
         self._calls = 0
+        self._answer_seen = False
 
     async def start(self) -> Observation:
         kind = "math" if self.problem["kind"] == "arithmetic" else self.problem["kind"]
@@ -140,10 +141,14 @@ class Interpreter(Environment):
         return hermes.write(action, thought)
 
     async def expert(self) -> str | None:
-        """Runs the code, then answers, where the code is known: for the problems that come with Bough."""
+        """Runs the code, then answers, where the code is known: for the problems that come with Bough.
+
+        After an agent's own calls it runs the code too, unless one of them printed the answer:
+        what is answered must be on the page.
+        """
         if self.problem["kind"] != "arithmetic":
             return None
-        if not self._calls:
+        if not self._answer_seen:
             call = ToolCall(name=tool.NAME, arguments={"code": self.problem["code"]})
             return self.say(hermes.call_text(call), "I compute it.")
         return self.say(f"The answer is \\boxed{{{self.problem['answer']}}}.")
@@ -157,6 +162,7 @@ class Interpreter(Environment):
                 self._calls += 1
                 content, why = await self._run(str(call.arguments["code"]), clock)
                 killed += [why] if why else []
+                self._answer_seen |= str(self.problem.get("answer", "")) in content.split()
             else:
                 wrong = content = wrong_now
             messages.append(Message(role="tool", content=content, name=call.name))

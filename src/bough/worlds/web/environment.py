@@ -20,6 +20,7 @@ from bough.environments.base import Environment, Observation
 from bough.errors import InputError, did_you_mean
 from bough.speech import commands, functions
 from bough.speech.base import MalformedError
+from bough.speech.reply import Reply
 from bough.types import Task, ToolCall
 from bough.worlds.web import rules
 from bough.worlds.web.actions import SIGNATURES, Action, UnknownActionError, bind
@@ -173,6 +174,12 @@ class Web(Environment):
 
     def say(self, action: str, thought: str = "") -> str:
         return str(self.speech.write(action, thought))
+
+    def action_in(self, reply: Reply) -> str | None:
+        try:
+            return str(self.speech.parse(reply).action)
+        except MalformedError:
+            return None
 
     async def expert(self) -> str | None:
         if self.view is None or self.view.done:

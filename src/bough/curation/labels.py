@@ -1,0 +1,149 @@
+"""Labels: what an expert or a stronger model would have replied at each turn of a recorded episode.
+
+The expert is asked in the states that the episode went through, restored by one replay. A
+model is asked about the recorded conversation, so it needs no environment.
+"""
+
+from __future__ import annotations
+
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Protocol
+
+from bough.curation.lookup import EnvironmentOf
+from bough.curation.source import SourcedTrajectory
+from bough.engines.base import ContextFullError, EngineError
+from bough.environments.base import EnvironmentFailedError
+from bough.environments.isolated import Isolated
+from bough.environments.replay import ReplayError, rounds
+from bough.errors import BoughError
+from bough.rollouts.agents import ModelAgent
+from bough.speech.base import MalformedError
+from bough.speech.reply import Reply
+from bough.types import Message, Trajectory, conversation
+
+
+@dataclass(frozen=True)
+class Label:
+    """The reply for one turn, and whether it takes the agent's own action; without a reply, the reason why."""
+
+    reply: Message | None
+    same_action: bool = False
+    reason: str = ""
+
+
+class Labeller(Protocol):
+    """Labels whole episodes."""
+
+    async def labels(self, item: SourcedTrajectory) -> list[Label]:
+        """One label for each turn."""
+
+    async def close(self) -> None:
+        """Releases what the labeller holds."""
+
+
+@dataclass(frozen=True)
+class ExpertLabeller:
+    """The expert of each episode's environment."""
+
+    environment_of: EnvironmentOf
+
+    async def labels(self, item: SourcedTrajectory) -> list[Label]:
+        trajectory, environment_class = item.trajectory, self.environment_of(item)
+        if environment_class is None:
+            return _unlabelled(trajectory, [], "environment_unknown")
+        asides = {at: Label(None, reason="own_prompt") for at, turn in enumerate(trajectory.turns) if turn.prompt}
+        found: dict[int, Label] = {}
+        reason = ""
+        try:
+            async with aclosing(rounds(lambda task: Isolated(environment_class, task), trajectory)) as states:
+                async for at, environment in states:
+                    text = await environment.expert()
+                    if text is None:
+                        found[at] = Label(None, reason="no_expert")
+                        continue
+                    reply = Message(role="assistant", content=text)
+                    found[at] = Label(reply, await _same_action(trajectory.turns[at].reply, reply, environment))
+        except ReplayError:
+            reason = "cannot_replay"
+        except EnvironmentFailedError:
+            reason = "environment_failed"
+        found |= asides
+        return [found.get(at, Label(None, reason=reason)) for at in range(len(trajectory.turns))]
+
+    async def close(self) -> None:
+        return
+
+
+@dataclass(frozen=True)
+class ModelLabeller:
+    """A model, in this process or on a server."""
+
+    agent: ModelAgent
+    environment_of: EnvironmentOf
+    seed: int
+
+    async def labels(self, item: SourcedTrajectory) -> list[Label]:
+        trajectory = item.trajectory
+        found: list[Label] = []
+        environment = await self._made(item)
+        chat = self.agent.engine.open(trajectory.id, seed=self.seed)
+        try:
+            for at, turn in enumerate(trajectory.turns):
+                said = turn.prompt or conversation(trajectory.start, trajectory.turns[:at])
+                answer = await chat.answer(said, trajectory.tools if turn.tools is None else turn.tools)
+                if answer.finish != "stop":
+                    found.append(Label(None, reason="label_cut_off"))
+                elif answer.message.empty:
+                    found.append(Label(None, reason="label_empty"))
+                else:
+                    found.append(Label(answer.message, await _same_action(turn.reply, answer.message, environment)))
+        except ContextFullError:
+            return _unlabelled(trajectory, found, "context_full")
+        except EngineError:
+            return _unlabelled(trajectory, found, "engine_failed")
+        finally:
+            chat.close()
+            if environment is not None:
+                await environment.close()
+        return found
+
+    async def _made(self, item: SourcedTrajectory) -> Isolated | None:
+        """The episode's environment, created but not started: it knows how to read a reply."""
+        environment_class = self.environment_of(item)
+        if environment_class is None:
+            return None
+        environment = Isolated(environment_class, item.trajectory.task)
+        try:
+            await environment.make()
+        except BoughError:  # replies are then compared without it
+            await environment.close()
+            return None
+        return environment
+
+    async def close(self) -> None:
+        await self.agent.close()
+
+
+async def _same_action(own: Message, other: Message, environment: Isolated | None) -> bool:
+    """Whether two replies take the same action: what is said around it does not count."""
+    left, right = Reply.of(own), Reply.of(other)
+    if left.strip() == right.strip():
+        return True
+    if environment is None:
+        actions = [_action(reply) for reply in (left, right)]
+    else:
+        actions = [await environment.action_in(reply) for reply in (left, right)]
+    return actions[0] is not None and actions[0] == actions[1]
+
+
+def _action(reply: Reply) -> str | None:
+    try:
+        return reply.parsed.action
+    except MalformedError:
+        return None
+
+
+def _unlabelled(trajectory: Trajectory, found: list[Label], reason: str) -> list[Label]:
+    """The labels so far, and the reason why the other turns have none."""
+    return found + [Label(None, reason=reason)] * (len(trajectory.turns) - len(found))

@@ -1,0 +1,236 @@
+"""Distillation: the student learns a teacher's distribution on the tokens that the student itself sampled.
+
+Each answered token has a divergence from the teacher; the loss is its mean. Where the teacher
+is a server, only the log-probabilities of the sampled tokens are known, and the reverse KL is
+estimated from those.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
+
+from pydantic import Field, model_validator
+
+from bough.config.corrections import is_server
+from bough.config.online import (
+    HeldOutTasksConfig,
+    OnlineEnvironmentConfig,
+    OnlineSamplingConfig,
+    RolloutsConfig,
+    WatchConfig,
+)
+from bough.config.rewards import REWARD_TIMEOUT, RewardWeights
+from bough.config.rollouts import LimitsConfig
+from bough.config.training import OF_FILES, OptimizerConfig, TrainingConfig, TrainingDataConfig, learning_rate_field
+from bough.errors import RowError
+from bough.formats.base import Sample
+from bough.methods.base import Data, Examples, Loss, float_vectors, share
+from bough.methods.examples import CallSource, examples_from, head_of
+from bough.methods.grpo import GroupExample, GRPOConfig
+from bough.metrics import Mean
+from bough.types import Call, Group, Pair, Trajectory
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from bough.calls.builder import CallBuilder
+
+
+class DistillDataConfig(TrainingDataConfig):
+    """Training data."""
+
+    train_file: Path | None = Field(  # type: ignore[assignment]  # the others must have one
+        None, description="episodes of the student, or groups of them; or give --environment to sample them"
+    )
+
+
+class DistillOptimizerConfig(OptimizerConfig):
+    """Optimizer and number of steps."""
+
+    learning_rate: float = learning_rate_field(lora=1e-4, full=1e-5)
+    num_epochs: float = Field(1, gt=0, description="number of passes over the data")
+
+
+class DistillRolloutsConfig(RolloutsConfig):
+    """Episodes of the student, and how often each is trained on."""
+
+    group_size: int = Field(1, ge=1, description="attempts at each task; batch_size is the number of tasks per batch")
+    updates: int = Field(1, ge=1, description="optimizer steps per batch: mini-batches")
+    passes: int = Field(1, ge=1, description="passes over each batch")
+    resample: float = Field(
+        2.0, ge=1, description="limit on the tasks tried to fill a batch if episodes are lost, in batch sizes"
+    )
+
+
+class DistillConfig(TrainingConfig):
+    """On-policy distillation: the student plays, and learns a teacher's distribution over each token it sampled."""
+
+    teacher: str = Field(
+        description="the model to learn from, with the student's tokenizer; or the address of a server that returns "
+        "log-probabilities of a prompt, such as vLLM"
+    )
+    beta: float = Field(
+        1.0,
+        ge=0,
+        le=1,
+        description="the divergence: 1 reverse KL, 0 forward KL, between them generalised Jensen-Shannon (GKD)",
+    )
+    server_model: str = Field("", description="name of the model on the server (default: the only one it has)")
+    key_variable: str = Field(
+        "OPENAI_API_KEY", description="the environment variable that contains the API key; the key is never stored"
+    )
+    data: DistillDataConfig = DistillDataConfig()
+    optimizer: DistillOptimizerConfig = DistillOptimizerConfig()
+    environment: OnlineEnvironmentConfig = OnlineEnvironmentConfig()
+    rollouts: DistillRolloutsConfig = DistillRolloutsConfig()
+    held_out: HeldOutTasksConfig = HeldOutTasksConfig()
+    watch: WatchConfig = WatchConfig()
+    sampling: OnlineSamplingConfig = OnlineSamplingConfig()
+    limits: LimitsConfig = LimitsConfig()
+    rewards: RewardWeights = Field({}, description="rewards to record beside the loss, as name=weight")
+    reward_timeout_s: float = Field(60, gt=0, description=REWARD_TIMEOUT)
+
+    @property
+    def reward(self) -> None:
+        """No reward is learnt from."""
+        return
+
+    @property
+    def teacher_is_server(self) -> bool:
+        return is_server(self.teacher)
+
+    def _in_vain(self) -> str | None:
+        if self.environment.name is None:
+            return super()._in_vain()
+        given = self._given(name for name in OF_FILES if name != "precompute_reference")
+        if given:
+            return f"{', '.join(given)} does not go with environment: it is for data on file"
+        return None
+
+    @model_validator(mode="after")
+    def _a_file_or_an_environment(self) -> Self:
+        task_file, held_out = self.environment.task_file, self.held_out
+        if (self.data.train_file is None) == (self.environment.name is None):
+            raise ValueError("episodes come from train_file, an environment or an agent: give one of them")
+        if self.environment.name is not None and self.optimizer.max_steps is None:
+            raise ValueError("max_steps is required with environment: there is always another batch to play")
+        if held_out.every and task_file is not None and held_out.task_file is None:
+            raise ValueError("eval_every with task_file needs eval_task_file: held-out tasks must not be trained on")
+        if held_out.task_file is not None and held_out.task_file == task_file:
+            raise ValueError("eval_task_file is task_file: held-out tasks must not be trained on")
+        return self
+
+    @model_validator(mode="after")
+    def _what_a_server_can_tell(self) -> Self:
+        if not self.teacher_is_server:
+            return self
+        if self.beta != 1:
+            raise ValueError(
+                f"beta is {self.beta:g}: a server gives the log-probabilities of the sampled tokens only, from which "
+                "the reverse KL is estimated (beta 1); a teacher in this process has whole distributions"
+            )
+        if self.sampling.temperature != 1:
+            raise ValueError(
+                f"temperature is {self.sampling.temperature:g}: a server gives log-probabilities at temperature 1, "
+                "and the student must sample at the same"
+            )
+        return self
+
+
+# The settings of every method that samples while it trains.
+OnlineConfig = GRPOConfig | DistillConfig
+
+
+class Distill:
+    """The mean divergence per token; every call is a part of its own.
+
+    With a local teacher the policy computes the divergences, and the loss gets them in place of
+    log-probabilities. With a server, its log-probabilities are the reference.
+    """
+
+    needs_reference = False
+    precompute_reference = False
+
+    def __init__(self, config: DistillConfig) -> None:
+        self.config = config
+        self.temperature = config.sampling.temperature
+
+    def examples(self, data: Data, builder: CallBuilder) -> Examples[GroupExample]:
+        return examples_from(data, self.config, builder, self._checked, GroupExample, score="reward")
+
+    def example(self, group: Group, source: CallSource) -> GroupExample:
+        """All calls of the attempts. Raises RowError where none can be trained."""
+        calls: list[Call] = []
+        for attempt in group.attempts:
+            calls += source.calls(attempt.start, attempt.turns, attempt.tools).values()
+        if not calls:
+            raise RowError("nothing_to_train", "no reply of this record can be trained")
+        return GroupExample(
+            calls=calls,
+            cluster=head_of(group.attempts[0].start),
+            advantages=(0.0,) * len(calls),
+            weights=(1.0,) * len(calls),
+            denominator=float(sum(len(call.completion_ids) for call in calls)),
+        )
+
+    def parts(self, example: GroupExample) -> list[GroupExample]:
+        return [
+            replace(example, calls=[c], advantages=(0.0,), weights=(1.0,), old_logprobs=example.old_logprobs[i : i + 1])
+            for i, c in enumerate(example.calls)
+        ]
+
+    def amount(self, example: GroupExample) -> float:
+        return example.denominator
+
+    def loss(
+        self,
+        parts: Sequence[GroupExample],
+        logprobs: Sequence[Sequence[Tensor]],
+        reference: Sequence[Sequence[Tensor]] | None,
+        denominator: float,
+    ) -> Loss:
+        import torch
+
+        found = torch.cat([of_part[0] for of_part in logprobs])
+        if reference is None:
+            return divergence_loss(found, denominator=denominator)
+        # Where a batch has one update only, the policy is still the one that sampled.
+        pairs = zip(parts, logprobs, strict=True)
+        old = torch.cat([part.old_logprobs[0].to(now) if part.old_logprobs else now.detach() for part, (now,) in pairs])
+        teacher = torch.cat([of_part[0] for of_part in reference])
+        return sampled_reverse_kl(found, old, teacher, denominator=denominator)
+
+    def _checked(self, sample: Sample, source: CallSource) -> GroupExample:
+        if isinstance(sample, Pair):
+            raise RowError("wrong_kind", "this is a pair; distillation learns from trajectories or groups")
+        attempts = [sample] if isinstance(sample, Trajectory) else sample.attempts
+        return self.example(Group(task=sample.task, attempts=attempts), source)
+
+
+def divergence_loss(divergences_N: Tensor, *, denominator: float) -> Loss:
+    """Σ D / `denominator`, over the N answered tokens of a micro-batch: TRL's GKD loss on the same tokens.
+
+    `denominator` counts the tokens of the whole optimizer step. Metric: `divergence`, in nats per token.
+    """
+    (divergences_N,) = float_vectors(divergences_N)
+    metrics = {"divergence": Mean(divergences_N.detach().sum(), len(divergences_N))}
+    return Loss(share(divergences_N.sum(), denominator), metrics)
+
+
+def sampled_reverse_kl(
+    logprobs_N: Tensor, old_logprobs_N: Tensor, teacher_logprobs_N: Tensor, *, denominator: float
+) -> Loss:
+    """Σ (π / π_old) · (log π − log π_teacher) / `denominator`, the difference without gradient.
+
+    The student sampled the tokens, so the mean of the difference estimates the reverse KL of each token's
+    distribution, and the gradient of this loss that KL's gradient: the score of the sampled token times the
+    difference. It is unbiased and noisy: one sample for a sum over the vocabulary. `old_logprobs_N` are those
+    before the first update on these tokens. Metric: `divergence`, the estimate in nats per token.
+    """
+    logprobs_N, old_N, teacher_N = float_vectors(logprobs_N, old_logprobs_N, teacher_logprobs_N)
+    gaps_N = (logprobs_N - teacher_N).detach()
+    metrics = {"divergence": Mean(gaps_N.sum(), len(gaps_N))}
+    return Loss(share(((logprobs_N - old_N.detach()).exp() * gaps_N).sum(), denominator), metrics)

@@ -1,0 +1,195 @@
+"""Corrections: labels by an expert or a model on the agent's own path."""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from bough.config.corrections import CorrectionsConfig
+from bough.config.rollouts import LimitsConfig
+from bough.curation.correction_work import DIFFERENT, SAME, CorrectionWork
+from bough.curation.curate import Curated, curate_corrections
+from bough.curation.source import SourcedTrajectory
+from bough.engines.base import Answer, ContextFullError
+from bough.errors import InputError
+from bough.ledger import Ledger
+from bough.rollouts.agents import ModelAgent
+from bough.rollouts.episode import play
+from bough.types import Call, Message, Task, Trajectory
+from bough.worlds.household.environment import Household
+from tests.curation.records import episode
+from tests.environments.worlds import Counting
+from tests.rollouts.players import Script
+from tests.worlds.household.flat import flat
+
+COUNTING = "tests.environments.worlds:Counting"
+LIMITS = LimitsConfig(max_turns=4, max_errors=0, max_repeats=0)
+
+
+def counted(*replies: str, goal: int = 3, name: str = "one") -> SourcedTrajectory:
+    task = Task(id=f"to {goal}", data={"goal": goal})
+    return SourcedTrajectory(
+        asyncio.run(play(Counting, task, Script(list(replies)), id=name, seed=0, limits=LIMITS))[0], "f", 1
+    )
+
+
+def corrected(
+    *items: SourcedTrajectory,
+    mixed: list[SourcedTrajectory] | None = None,
+    agent: ModelAgent | None = None,
+    **settings: Any,
+) -> Curated[Trajectory]:
+    given = {"environment": COUNTING} | settings
+    config = CorrectionsConfig(file="f", output="o.jsonl", **given)
+    read_mixed = None if mixed is None else lambda _: mixed
+    return curate_corrections(config, lambda _: list(items), read_mixed, agent=agent)
+
+
+def shown(record: Trajectory) -> list[tuple[str, str | None, bool]]:
+    return [
+        (turn.reply.content, turn.correction.content if turn.correction else None, turn.trained)
+        for turn in record.turns
+    ]
+
+
+class Engine:
+    """Says what a function makes of the number of the answer."""
+
+    name = "teacher"
+
+    def __init__(self, answer: Callable[[int], tuple[str, Any]]) -> None:
+        self.answer_to, self.seen = answer, list[list[Message]]()
+
+    def open(self, episode: str, *, seed: int) -> "Chat":
+        return Chat(self)
+
+    async def close(self) -> None:
+        return
+
+
+@dataclass
+class Chat:
+    engine: Engine
+
+    async def answer(self, messages: list[Message], tools: list[dict[str, Any]]) -> Answer:
+        self.engine.seen.append(messages)
+        text, finish = self.engine.answer_to(len(self.engine.seen))
+        return Answer(Message(role="assistant", content=text), None, finish)
+
+    def close(self) -> None:
+        return
+
+
+def test_the_expert_labels_the_states_the_agent_got_into():
+    found = corrected(counted("1", "5", "x", "2"))
+    [record] = found.records
+    assert shown(record) == [("1", None, False), ("5", "2", True), ("x", "2", True), ("2", None, False)]
+    assert record.turns[1].observation[0].content == "No.", "the agent's own path stays as it was"
+    assert found.report["labels"] == {SAME: 2, DIFFERENT: 2}
+    assert found.ledgers[1].kept == 2 and found.ledgers[1].dropped == {"same_action": 2}
+    assert record.info["rule"] == "correction" and record.info["by"] == "expert"
+
+
+def test_everywhere_trains_agreement_too_with_the_tokens_on_record():
+    item = counted("1", "5")
+    [record] = corrected(item, where="everywhere").records
+    assert [trained for _, _, trained in shown(record)] == [True] * len(item.trajectory.turns)
+    assert record.turns[0].correction is None and record.turns[0].call == item.trajectory.turns[0].call
+
+
+def test_a_reply_that_was_cut_off_is_corrected_even_if_its_text_is_right():
+    item = counted("1", "5")
+    call = Call(prompt_ids=[1], completion_ids=[2], text="1", finish="length")
+    turns = [item.trajectory.turns[0].model_copy(update={"call": call}), *item.trajectory.turns[1:]]
+    cut = SourcedTrajectory(item.trajectory.model_copy(update={"turns": turns}), "f", 1)
+    [record] = corrected(cut, where="everywhere").records
+    assert record.turns[0].correction is not None
+
+
+def test_the_same_action_for_another_reason_is_not_a_difference():
+    task = Task(id="a", data={"game": flat().to_data()})
+    script = Script(["THOUGHT: Why not.\nACTION: go to countertop 1", "ACTION: go to fridge 1"])
+    played = asyncio.run(play(Household, task, script, id="one", seed=0, limits=LimitsConfig(max_turns=2)))[0]
+    found = corrected(SourcedTrajectory(played, "f", 1), environment="household")
+    assert found.report["labels"] == {SAME: 1, DIFFERENT: 1}
+    [record] = found.records
+    assert record.turns[0].correction is None and record.turns[1].correction is not None
+
+
+def test_an_agent_that_is_always_right_has_nothing_to_correct():
+    found = corrected(counted("1", "2", "3"), counted("2", name="two"))
+    assert [record.id for record in found.records] == ["two"]
+    assert found.ledgers[0].dropped == {"nothing_to_correct": 1}
+
+
+def test_what_does_not_replay_is_labelled_up_to_there():
+    item = counted("1", "5", "2", "9")
+    turns = list(item.trajectory.turns)
+    turns[1] = turns[1].model_copy(update={"observation": [Message(role="user", content="Perhaps.")]})
+    found = corrected(SourcedTrajectory(item.trajectory.model_copy(update={"turns": turns}), "f", 1))
+    assert shown(found.records[0]) == [("1", None, False), ("5", "2", True), ("2", None, False), ("9", None, False)]
+    assert found.ledgers[1].dropped == {"same_action": 1, "cannot_replay": 2}
+
+
+def test_an_environment_that_is_not_known_is_counted():
+    found = corrected(episode("a", "go"), environment=None)
+    assert found.records == [] and found.ledgers[1].dropped == {"environment_unknown": 1}
+
+
+def test_a_model_labels_the_recorded_conversation_without_an_environment():
+    engine = Engine(lambda turn: [("look", "stop"), ("<think>Hm.</think>go", "stop")][turn - 1])
+    found = corrected(episode("a", "go", "go"), environment=None, by="teacher", agent=ModelAgent(engine))
+    assert shown(found.records[0]) == [("go", "look", True), ("go", None, False)], "reasoning is no difference"
+    assert [message.content for message in engine.seen[1]] == ["Rules.", "Go.", "go", "ok"], "the agent's own reply"
+
+
+def test_labels_that_cannot_be_trained_are_counted():
+    def answer(turn: int) -> tuple[str, str]:
+        if turn == 3:
+            raise ContextFullError("full")
+        return [("go on and", "length"), (" ", "stop")][turn - 1]
+
+    found = corrected(episode("a", *["x"] * 4), environment=None, by="teacher", agent=ModelAgent(Engine(answer)))
+    assert found.ledgers[1].dropped == {"label_cut_off": 1, "label_empty": 1, "context_full": 2}
+    assert found.ledgers[0].dropped == {"no_correction": 1}
+
+
+def test_random_actions_are_no_labels():
+    with pytest.raises(InputError, match="--by random: it cannot label"):
+        corrected(counted("2"), by="random")
+
+
+@pytest.mark.parametrize(("share", "count"), [(None, 9), (0.5, 2), (0.8, 8), (0.99, 9)])
+def test_demonstrations_are_mixed_in_up_to_their_share(share: float | None, count: int):
+    expert = [counted("1", "2", "3", name=f"expert {number}") for number in range(9)]
+    found = corrected(counted("2"), counted("3", name="two"), mixed=expert, mix_share=share)
+    assert len(found.records) == 2 + count and found.ledgers[2].kept == count
+    assert all(turn.trained for record in found.records[2:] for turn in record.turns)
+    again = corrected(counted("2"), counted("3", name="two"), mixed=expert, mix_share=share)
+    assert found.records == again.records, "the sample depends on the seed alone"
+
+
+def test_the_number_of_labelled_episodes_is_told():
+    told: list[tuple[int, int]] = []
+    config = CorrectionsConfig(file="f", output="o.jsonl", environment=COUNTING)
+    work = CorrectionWork(config, [counted("2"), counted("3", name="two")], Ledger("x"), lambda *at: told.append(at))
+    asyncio.run(work.correct())
+    assert told == [(1, 2), (2, 2)]
+
+
+def test_a_turn_with_a_prompt_of_its_own_is_labelled_by_a_model_only():
+    item = counted("1", "5", "2")
+    aside = item.trajectory.turns[0].model_copy(
+        update={"prompt": [Message(role="user", content="Aside?")], "reply": Message(role="assistant", content="Hm.")}
+    )
+    turns = [item.trajectory.turns[0], aside, *item.trajectory.turns[1:]]
+    mixed = SourcedTrajectory(item.trajectory.model_copy(update={"turns": turns}), "f", 1)
+    found = corrected(mixed)
+    assert shown(found.records[0])[:3] == [("1", None, False), ("Hm.", None, False), ("5", "2", True)]
+    assert found.ledgers[1].dropped["own_prompt"] == 1
+    engine = Engine(lambda turn: (f"answer {turn}", "stop"))
+    corrected(mixed, environment=None, by="teacher", agent=ModelAgent(engine))
+    assert [message.content for message in engine.seen[1]] == ["Aside?"]
+    assert [message.content for message in engine.seen[2]][2:] == ["1", "Yes."], "it is no part of the conversation"

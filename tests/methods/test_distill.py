@@ -1,0 +1,80 @@
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from bough.calls.builder import CallBuilder
+from bough.calls.template import load_template
+from bough.errors import InputError
+from bough.methods.distill import Distill, DistillConfig, divergence_loss, sampled_reverse_kl
+from bough.types import Group, Message, Pair, Task, Trajectory, Turn
+
+
+def config(**more: Any) -> DistillConfig:
+    return DistillConfig(**{"model": "tiny", "teacher": "tiny", "train_file": Path("x")} | more)
+
+
+def test_the_loss_is_the_mean_over_the_whole_steps_tokens():
+    divergences = torch.tensor([1.0, 0.5, 0.0], requires_grad=True)
+    loss, metrics = divergence_loss(divergences, denominator=6)
+    loss.backward()
+    assert loss.item() == 0.25 and divergences.grad.tolist() == pytest.approx([1 / 6] * 3)
+    assert metrics["divergence"].value == 0.5
+
+
+def test_the_estimate_from_sampled_tokens_is_unbiased():
+    """Weighted with their probabilities, the gradients of all tokens are the gradient of the reverse KL."""
+    torch.manual_seed(0)
+    logits, teacher = torch.randn(5, requires_grad=True), torch.log_softmax(torch.randn(5), -1)
+    student = torch.log_softmax(logits, -1)
+    (exact,) = torch.autograd.grad((student.exp() * (student - teacher)).sum(), logits)
+    estimate, value = torch.zeros(5), 0.0
+    for token, chance in enumerate(student.exp().tolist()):
+        now = torch.log_softmax(logits, -1)[token : token + 1]
+        loss, metrics = sampled_reverse_kl(now, now.detach(), teacher[token : token + 1], denominator=1)
+        (slope,) = torch.autograd.grad(loss, logits)
+        estimate += chance * slope
+        value += chance * metrics["divergence"].value
+    assert torch.allclose(estimate, exact, atol=1e-6)
+    assert value == pytest.approx((student.exp() * (student - teacher)).sum().item(), rel=1e-5)
+
+
+def test_after_an_update_the_estimate_is_weighted_by_the_ratio():
+    now = torch.tensor([-1.0, -2.0], requires_grad=True)
+    loss, _ = sampled_reverse_kl(now, torch.tensor([-1.0, -3.0]), torch.tensor([-2.0, -2.5]), denominator=2)
+    loss.backward()
+    e = torch.e
+    assert loss.item() == pytest.approx((1.0 + e * 0.5) / 2) and now.grad.tolist() == pytest.approx([0.5, e * 0.25])
+
+
+@pytest.mark.parametrize(
+    ("given", "problem"),
+    [
+        ({"train_file": None}, "give one of them"),
+        ({"environment": "household"}, "give one of them"),
+        ({"environment": "household", "train_file": None}, "max_steps is required"),
+        ({"environment": "x", "train_file": None, "max_steps": 1, "curriculum": True}, "it is for data on file"),
+        ({"environment": "x", "train_file": None, "max_steps": 1, "eval_every": 1, "task_file": "t"}, "eval_task_file"),
+        ({"teacher": "http://127.0.0.1:1/v1", "beta": 0.5}, "beta is 0.5: a server gives the log-probabilities"),
+        ({"teacher": "http://127.0.0.1:1/v1", "temperature": 0.7}, "temperature is 0.7: a server"),
+        ({"beta": 1.1}, "beta"),
+    ],
+)
+def test_settings_that_contradict_each_other_are_named(given: dict[str, Any], problem: str):
+    with pytest.raises(InputError) as error:
+        config(**given)
+    assert problem in " ".join(error.value.problems)
+
+
+def test_episodes_and_groups_are_examples_and_pairs_are_not():
+    turns = [Turn(reply=Message(role="assistant", content="yes")), Turn(reply=Message(role="assistant", content="no"))]
+    one = Trajectory(id="a", task=Task(id="t"), start=[Message(role="user", content="Go.")], turns=turns[:1])
+    two = one.model_copy(update={"id": "b", "turns": turns[1:]})
+    method, builder = Distill(config()), CallBuilder(load_template("tiny"))
+    single, both = method.examples([one, Group(task=one.task, attempts=[one, two])], builder).examples
+    assert [len(single.calls), len(both.calls)] == [1, 2] and len(method.parts(both)) == 2
+    pair = Pair(task=one.task, start=one.start, chosen=turns[:1], rejected=turns[1:])
+    with pytest.raises(InputError, match="distillation learns from trajectories or groups"):
+        method.examples([pair], builder)
+    assert method.amount(both) == both.num_trained == sum(len(call.completion_ids) for call in both.calls)

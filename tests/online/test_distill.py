@@ -1,0 +1,144 @@
+"""Distillation in an environment: from a teacher in this process, and from a server."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from bough.calls.template import load_template
+from bough.errors import InputError
+from bough.methods.distill import DistillConfig
+from bough.online import teacher_server
+from bough.online.teacher_server import TeacherServer
+from bough.policy.policy import Policy
+from bough.policy.saving import save_policy
+from bough.train import distill
+from bough.training.metrics_file import MetricsFile
+from bough.types import Call
+from tests.engines.stand_in import Json, Reply, StandIn, serving
+
+LETTERS = "tests.online.letters:Letters"
+
+
+@pytest.fixture(scope="module")
+def teacher(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The tiny model, with another opinion."""
+    policy, folder = Policy.load("tiny"), tmp_path_factory.mktemp("teacher")
+    torch.manual_seed(5)
+    with torch.no_grad():
+        for weights in policy.parameters():
+            weights += 0.3 * weights.std() * torch.randn_like(weights) if weights.dim() > 1 else 0
+    save_policy(policy, load_template("tiny").tokenizer, folder)
+    return folder
+
+
+def trained(folder: Path, teacher: str | Path, **more: Any) -> list[dict[str, Any]]:
+    values: dict[str, Any] = {
+        "model": "tiny", "teacher": str(teacher), "environment": LETTERS, "output_dir": folder, "max_steps": 3,
+        "batch_size": 4, "max_new_tokens": 8, "learning_rate": 1e-2, "lr_scheduler": "constant", "warmup_ratio": 0.0,
+        "watch": False,
+    }  # fmt: skip
+    distill(DistillConfig(**values | more))
+    return list(MetricsFile.read(folder / "metrics.jsonl"))
+
+
+def test_the_student_comes_nearer_to_its_teacher(tmp_path: Path, teacher: Path):
+    lines = trained(tmp_path, teacher, max_steps=5)
+    found = [line["divergence"] for line in lines]
+    assert found[-1] < 0.8 * found[0] and found[0] > 0.05, found
+    assert all(line["loss"] == pytest.approx(line["divergence"], rel=1e-5) for line in lines)
+    assert lines[0]["reward"] > 0 and all(line["logprob_gap_max"] < 1e-4 for line in lines)
+
+
+def test_another_tokenizer_is_refused_with_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    other = load_template("tiny").tokenizer.__class__.from_pretrained(load_template("tiny").tokenizer.name_or_path)
+    other.add_tokens(["zebra"])
+    real = load_template("tiny")
+
+    def load(name: str, *more: Any) -> Any:
+        return type("Template", (), {"tokenizer": other})() if name == "far" else real
+
+    monkeypatch.setattr("bough.online.distill.load_template", load)
+    with pytest.raises(
+        InputError, match=r"far has another tokenizer than tiny: the token 'zebra' is \d+ there and missi"
+    ):
+        trained(tmp_path, "far")
+
+
+class Serves:
+    """Answers as vLLM does: the prompt's tokens with their log-probabilities, and one token more."""
+
+    def __init__(self, teacher: Path) -> None:
+        self.policy, self.tokenizer = Policy.load(str(teacher)).eval(), load_template("tiny").tokenizer
+
+    def __call__(self, body: Json) -> Reply:
+        ids = body["prompt"]
+        assert body["echo"] and body["max_tokens"] == 1
+        with torch.no_grad():
+            [values] = self.policy.logprobs([Call(prompt_ids=ids[:1], completion_ids=ids[1:])])
+        logprobs = {
+            "tokens": [self.tokenizer.decode([id]) for id in ids] + ["!"],
+            "token_logprobs": [None, *values.tolist(), -1.0],
+        }
+        return Reply({"choices": [{"text": "", "logprobs": logprobs}]})
+
+
+@pytest.fixture
+def server(teacher: Path) -> Iterator[StandIn]:
+    with serving(Serves(teacher)) as found:
+        yield found
+
+
+def test_a_server_scores_the_sampled_tokens(tmp_path: Path, server: StandIn, teacher: Path, caplog: Any):
+    lines = trained(tmp_path / "far", server.url, max_steps=1)
+    assert "reverse KL is estimated" in caplog.text.replace("\n", " ")
+    records = (json.loads(line) for line in (tmp_path / "far/rollouts/00000.jsonl").read_text().splitlines())
+    calls = [
+        Call(prompt_ids=call["prompt_ids"], completion_ids=call["completion_ids"], logprobs=call["logprobs"])
+        for record in records for attempt in record["attempts"] for turn in attempt["turns"] if (call := turn["call"])
+    ]  # fmt: skip
+    with torch.no_grad():
+        theirs = torch.cat(Policy.load(str(teacher)).eval().logprobs(calls))
+    own = torch.tensor([value for call in calls for value in call.logprobs or ()])
+    assert lines[0]["divergence"] == pytest.approx((own - theirs).mean().item(), abs=1e-4)
+    assert len(server.asked) == 1 + len(calls) and lines[0]["grad_norm"] > 0
+
+
+def checked(server: StandIn, **more: Any) -> None:
+    tokenizer = load_template("tiny").tokenizer
+    scorer = TeacherServer(server.url, more.get("model", ""), tokenizer, "NO_KEY", torch.device("cpu"))
+    try:
+        scorer.check()
+    finally:
+        scorer.close()
+
+
+def test_a_server_that_cannot_teach_is_refused(server: StandIn):
+    checked(server)
+    answer = server.answer
+
+    def changed(field: str, change: Any) -> Any:
+        def reply(body: Json) -> Reply:
+            found = answer(body).body
+            logprobs = found["choices"][0]["logprobs"]
+            logprobs[field] = change(logprobs[field])
+            return Reply(found)
+
+        return reply
+
+    server.answer = changed("tokens", lambda tokens: [token.upper() for token in tokens])
+    with pytest.raises(InputError, match="it has another tokenizer"):
+        checked(server)
+    server.answer = changed("token_logprobs", lambda values: [None] * len(values))
+    with pytest.raises(InputError, match="no log-probabilities of the prompt"):
+        checked(server)
+    server.answer = lambda _: Reply({"choices": [{"text": "Hello"}]})
+    with pytest.raises(InputError, match="must echo a prompt of token ids"):
+        checked(server)
+    server.models = Reply({"data": [{"id": "a"}, {"id": "b"}]})
+    with pytest.raises(InputError, match="2 models; choose with --server-model"):
+        checked(server)
+    assert teacher_server.PROBE.isascii() is False, "texts beyond ASCII are probed too"
