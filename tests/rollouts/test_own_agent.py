@@ -96,7 +96,9 @@ def test_an_exception_in_the_agent_says_where_and_is_not_the_models_failure():
         played(agent)
 
 
-@pytest.mark.parametrize("result", ["yes", float("nan"), [1], {"success": 1}, {"reward": "much"}, pytest.param(10**400, id="huge"), object()])
+@pytest.mark.parametrize(
+    "result", ["yes", float("nan"), [1], {"success": 1}, {"reward": "much"}, pytest.param(10**400, id="huge"), object()]
+)
 def test_a_result_that_is_none_is_the_agents_fault(result: Any):
     with pytest.raises(EnvironmentFailedError, match="returned"):
         read_result("mine", result)
