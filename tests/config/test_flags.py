@@ -6,6 +6,8 @@ from pydantic import AliasChoices, Field
 
 from bough.config import flags
 from bough.config.base import Config
+from bough.config.rollouts import CollectConfig
+from bough.config.serving import ServeConfig
 from bough.errors import InputError
 
 
@@ -88,3 +90,22 @@ def test_an_unknown_flag_says_where_the_flags_are_listed():
     with pytest.raises(InputError) as error:
         parse("a.jsonl", "--limit", "three")
     assert "lists the flags" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--agnt", "mine.py:play"], "--agnt is not a setting; did you mean --agent?"),
+        ([], "--environment or --agent is required"),
+        (["--agent", "mine.py:play", "--environment", "web"], "give either environment or agent, not both"),
+    ],
+)
+def test_an_agent_may_be_given_instead_of_an_environment(words: list[str], said: str):
+    with pytest.raises(InputError) as error:
+        flags.parse(CollectConfig, flags.build(CollectConfig, "bough collect"), ["--output", "x", *words])
+    assert said in error.value.problems
+
+
+def test_help_names_what_may_be_given_instead_and_is_not_indented():
+    assert "--environment … | --agent … --output … [flags]" in flags.build(CollectConfig, "bough collect").format_help()
+    assert "\nA session is the path" in flags.build(ServeConfig, "bough serve").format_help()

@@ -64,6 +64,14 @@ def test_a_function_without_tasks_says_where_to_put_them():
         list(tasks_of(own_agent(play, "play"), options={}))
 
 
+def test_tasks_of_another_type_are_refused_with_what_is_allowed():
+    def play(task: Task, base_url: str) -> None: ...
+
+    play.tasks = lambda: [1]  # type: ignore[attr-defined]
+    with pytest.raises(EnvironmentFailedError, match=r"of type int; it must yield mappings or bough\.Task objects"):
+        list(tasks_of(own_agent(play, "play"), options={}))
+
+
 def test_a_function_that_was_handed_in_is_found_by_its_name(monkeypatch: pytest.MonkeyPatch):
     def mine(client: Any) -> None: ...
 
@@ -74,7 +82,7 @@ def test_a_function_that_was_handed_in_is_found_by_its_name(monkeypatch: pytest.
 @pytest.mark.parametrize(
     ("function", "words"),
     [
-        (7, "is a int; it must be a function"),
+        (7, "is of type int; it must be a function"),
         (OwnAgent, "it must be a function"),
         (lambda task, browser, base_url: None, "needs 'browser', which it is not given"),
         (lambda task: None, "takes neither base_url nor client"),

@@ -62,8 +62,10 @@ def test_an_entry_point(monkeypatch: pytest.MonkeyPatch):
         ("no/such/file.py:X", "no/such/file.py: there is no such file"),
         ("no.such.module:X", "cannot be loaded: no.such.module raised ModuleNotFoundError"),
         ("tests.environments.worlds:Count", "has no 'Count'; did you mean Counting?"),
-        ("tests.environments.worlds:itertools", "is a module; it must be a class"),
+        ("tests.environments.worlds:itertools", "is of type module; it must be a class"),
         ("bough.types:Task", "has no method start and no step"),
+        ("gymnasim:FrozenLake-v1", "there is no module 'gymnasim'; did you mean gymnasium:FrozenLake-v1?"),
+        ("agent:tests.environments.test_registry:test_a_fle", "--agent tests.environments.test_registry:test_a_fle: "),
     ],
 )
 def test_what_cannot_be_found_is_said_with_what_was_tried(name: str, complaint: str):

@@ -126,7 +126,7 @@ def test_the_embedded_arithmetic_does_not_end_where_a_problem_comes_twice(seed: 
 @pytest.mark.parametrize(
     ("given", "complaint"),
     [
-        ("x", "tasks gave a str; it must give tasks"),
+        ("x", "tasks yielded a value of type str; it must yield bough.Task objects"),
         (Task(id="\ud800"), "tasks raised PydanticSerializationError"),
         (ValueError("no file"), r"tasks raised ValueError: no file \(.*test_tasks.py:\d+\)"),
     ],
@@ -141,6 +141,11 @@ def test_tasks_that_cannot_be_made_are_the_environments_fault(given: Any, compla
 
     with pytest.raises(EnvironmentFailedError, match=complaint):
         next(tasks_of(Wrong, options={}))
+
+
+def test_a_misspelt_option_is_reported_with_the_environments_name():
+    with pytest.raises(InputError, match=r"--options of interpreter has 1 problem:\n.* is not a setting"):
+        next(tasks_of(Interpreter, options={"no_such_option": 1}))
 
 
 def test_tasks_may_be_an_async_generator_or_a_coroutine():

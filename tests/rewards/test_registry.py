@@ -36,7 +36,7 @@ def test_a_function_of_a_module_or_of_a_file(tmp_path: Path):
         ("nowhere.at_all:f", "cannot be loaded: nowhere.at_all raised ModuleNotFoundError"),
         ("missing.py:f", "there is no file missing.py"),
         (f"{__name__}:alwys", "has no 'alwys'; did you mean always?"),
-        (f"{__name__}:NUMBER", "is a int; it must be a function"),
+        (f"{__name__}:NUMBER", "is of type int; it must be a function"),
     ],
 )
 def test_what_is_not_there_is_named(name: str, said: str):

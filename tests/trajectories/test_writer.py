@@ -132,3 +132,9 @@ def test_a_bad_name_or_a_file_that_exists_is_refused_before_any_work(tmp_path: P
     with pytest.raises(InputError, match="exists"):
         check_output(tmp_path / "pairs.jsonl", overwrite=False)
     check_output(tmp_path / "pairs.jsonl", overwrite=True)
+
+
+def test_a_file_in_place_of_the_folder_is_named(tmp_path: Path):
+    (tmp_path / "taken").write_text("")
+    with pytest.raises(InputError, match="taken: this is a file; give a folder"):
+        Writer(tmp_path / "taken" / "trajectories.jsonl")

@@ -60,6 +60,10 @@ class EnvironmentConfig(Config):
 class PlayedTasksConfig(EnvironmentConfig):
     """Environment and tasks."""
 
+    name: str = Field(
+        description="a name of `bough env list`, module:Class or path/to/file.py:Class",
+        json_schema_extra={"flag": "environment", "or": "agent"},
+    )
     # `--agent X` is `--environment agent:X`: an agent function stands where an environment stands.
     own_agent: str | None = Field(
         None,

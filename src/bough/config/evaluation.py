@@ -118,7 +118,7 @@ class EvalConfig(ReportConfig):
         if played == (self.held_out.file is not None):
             what = "both are" if played else "neither is"
             raise ValueError(
-                f"give either --environment (to play) or --eval-file (to measure likelihoods); {what} given"
+                f"give either --environment or --agent (to play) or --eval-file (to measure likelihoods); {what} given"
             )
         use, other = ("--environment", "--eval-file") if played else ("--eval-file", "--environment")
         strays = [flag(leaf.flat) for leaf in leaves(type(self)).values() if self._is_stray(leaf)]

@@ -17,7 +17,7 @@ from pydantic.fields import FieldInfo
 
 from bough.config.base import Config
 from bough.config.parts import Leaf, leaves, other_names
-from bough.config.problems import flag, is_positional
+from bough.config.problems import flag, is_positional, other_than
 from bough.errors import InputError
 
 # What a flag's value is called in help.
@@ -36,7 +36,7 @@ def build(config: type[Config], prog: str, examples: str = "") -> Parser:
     parser = Parser(
         prog=prog,
         usage=_usage(config, prog),
-        description=config.__doc__,
+        description=inspect.getdoc(config),
         epilog=examples and f"examples:\n{examples}",
         allow_abbrev=False,
         argument_default=argparse.SUPPRESS,
@@ -79,7 +79,7 @@ def _usage(config: type[Config], prog: str) -> str:
     """Short: all flags are explained below it."""
     words = [name.upper() for name, leaf in leaves(config).items() if is_positional(leaf.info)]
     required = [
-        f"{flag(name)} …"
+        f"{flag(name)} …{other_than(leaf.info, ' | ', ' …')}"
         for name, leaf in leaves(config).items()
         if leaf.info.is_required() and not is_positional(leaf.info)
     ]
@@ -128,7 +128,7 @@ def _help(leaf: Leaf) -> str:
         return argparse.SUPPRESS
     text, default = (leaf.info.description or "").replace("%", "%%"), leaf.default
     if leaf.info.is_required():
-        return f"{text} (required)"
+        return f"{text} (required{other_than(leaf.info, ', or ')})"
     shown = " ".join(map(str, default)) if isinstance(default, list) else str(default).replace("%", "%%")
     return text if default in (None, "", [], {}) else f"{text} (default: {shown})"
 

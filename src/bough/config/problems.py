@@ -8,7 +8,7 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
-from bough.config.parts import Leaf, leaves, parts, spelling
+from bough.config.parts import Leaf, leaves, other_names, parts, spelling
 from bough.errors import InputError, did_you_mean
 
 RULES = {
@@ -30,6 +30,12 @@ def flag(name: str) -> str:
 def is_positional(info: FieldInfo) -> bool:
     """Whether the field is a positional argument of the command line."""
     return isinstance(info.json_schema_extra, dict) and bool(info.json_schema_extra.get("positional"))
+
+
+def other_than(info: FieldInfo, before: str, after: str = "", spell: Callable[[str], str] = flag) -> str:
+    """The setting that may be given instead of this required one, with the text around it; "" if there is none."""
+    other = info.json_schema_extra.get("or") if isinstance(info.json_schema_extra, dict) else None
+    return f"{before}{spell(str(other))}{after}" if other else ""
 
 
 def listed(source: str, problems: list[str]) -> InputError:
@@ -81,18 +87,27 @@ def _sentence(config: type[BaseModel], leaf: Leaf | None, key: str, finding: Any
     if kind == "extra_forbidden":
         return _unknown(config, finding["loc"], key, spell)
     if kind == "missing":
-        return f"{leaf.flat.upper() if leaf and is_positional(leaf.info) else key} is required"
+        if leaf and is_positional(leaf.info):
+            return f"{leaf.flat.upper()} is required"
+        return f"{key}{other_than(leaf.info, ' or ', spell=spell) if leaf else ''} is required"
     if kind == "literal_error":
         return f"{key} is {given!r}; choose one of {context['expected'].replace(' or ', ', ')}"
     if kind in ("value_error", "assertion_error"):
         message = str(finding["msg"].removeprefix("Value error, ").removeprefix("Assertion failed, "))
         # What is said of a command or a part as a whole names its settings itself.
-        return f"{key} is {given!r}; {message}" if key and key not in parts(config) else message
+        of_part = leaf is None and finding["loc"] and finding["loc"][0] in parts(config)
+        return message if of_part or not key else f"{key} is {given!r}; {message}"
     rule = RULES.get(kind.removesuffix("_parsing").removesuffix("_type").removesuffix("_from_float"))
     if rule is None:
         message = finding["msg"].removeprefix("Input should ")
         rule = f"it should {message}" if message != finding["msg"] else message
     return f"{key} is {given!r}; {rule}"
+
+
+def _on_command_line(leaf: Leaf) -> str:
+    """The name that the setting's flag has."""
+    renamed = isinstance(leaf.info.json_schema_extra, dict) and leaf.info.json_schema_extra.get("renamed")
+    return next(name for name in other_names(leaf.info) if name != leaf.flat) if renamed else leaf.flat
 
 
 def _unknown(config: type[BaseModel], where: tuple[int | str, ...], key: str, spell: Callable[[str], str]) -> str:
@@ -106,5 +121,5 @@ def _unknown(config: type[BaseModel], where: tuple[int | str, ...], key: str, sp
         return f"{key} and {known.nested} are the same setting; remove one of them"
     if known is not None:  # a part alone has no flat names
         return f"{key} is not a setting; did you mean {known.nested}?"
-    names = [*leaves(config), *(parts(config) if spell is str else ())]
+    names = [*leaves(config), *parts(config)] if spell is str else map(_on_command_line, leaves(config).values())
     return f"{key} is not a setting{did_you_mean(key, dict.fromkeys(map(spell, names)))}"

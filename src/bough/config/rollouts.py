@@ -37,7 +37,9 @@ class AgentConfig(Config):
     model: str = Field("smollm2", description="a model (as in `bough sft`), expert or random")
     adapter: Path | None = Field(None, description="a LoRA adapter on top of the model")
     engine: Literal["local", "openai", "vllm"] = Field(
-        "local", description="local: in this process; openai: any OpenAI-compatible server; vllm: vLLM in this process"
+        "local",
+        description="local: in this process; openai: any OpenAI-compatible server; "
+        "vllm: vLLM, in this process or on the server at --base-url",
     )
     base_url: str | None = Field(None, description="address of the server, such as http://127.0.0.1:8000/v1")
     key_variable: str = Field(

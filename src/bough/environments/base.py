@@ -150,7 +150,7 @@ class Environment(ABC):
 
         `options` is an instance of the class's own `Options`.
         """
-        raise NoTasksError(f"{cls.__name__} makes no tasks of its own; give them with --task-file")
+        raise NoTasksError(f"{cls.name or cls.__name__} makes no tasks of its own; give them with --task-file")
 
     @classmethod
     def mistake_rules(cls) -> MistakeRules:

@@ -65,7 +65,7 @@ class OwnAgent(Environment):
 def own_agent(function: Any, name: str) -> type[OwnAgent]:
     """The class of an agent function. Raises InputError where it cannot be called as one."""
     if not callable(function) or inspect.isclass(function):
-        raise InputError(f"--agent {name} is a {type(function).__name__}; it must be a function")
+        raise InputError(f"--agent {name} is of type {type(function).__name__}; it must be a function")
     parameters = inspect.signature(function).parameters.values()
     takes_all = any(one.kind is one.VAR_KEYWORD for one in parameters)
     named = {one.name for one in parameters if one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)}
@@ -91,8 +91,14 @@ def _tasks_of(function: Callable[..., Any]) -> Callable[..., Any] | None:
 
 def _as_task(given: Any) -> Task:
     """A task as it is; a mapping as a task with that data, named by it."""
-    task: Task = Task(id=json_digest(given, size=8), data=given) if isinstance(given, dict) else given
-    return task
+    if isinstance(given, dict):
+        return Task(id=json_digest(given, size=8), data=given)
+    if not isinstance(given, Task):
+        kind = type(given).__name__
+        raise EnvironmentFailedError(
+            f"tasks yielded a value of type {kind}; it must yield mappings or bough.Task objects"
+        )
+    return given
 
 
 async def _as_tasks_async(made: AsyncIterator[Any]) -> AsyncIterator[Task]:

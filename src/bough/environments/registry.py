@@ -13,6 +13,8 @@ from __future__ import annotations
 
 import inspect
 import sys
+from collections.abc import Callable
+from difflib import get_close_matches
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from importlib.util import module_from_spec, spec_from_file_location
@@ -41,7 +43,9 @@ def find(name: str) -> type[Environment]:
     if not is_code(name):
         return find_listed(name)
     adapted = adapt(name)
-    return _environment(_load(name) if adapted is None else adapted, name)
+    if adapted is None:
+        adapted = _load(name, f"environment {name!r}", lambda value: inspect.isclass(value) and hasattr(value, "step"))
+    return _environment(adapted, name)
 
 
 def find_listed(name: str) -> type[Environment]:
@@ -77,7 +81,7 @@ def _own_agent(name: str) -> type[Environment]:
     if function is None:
         if not is_code(name):
             raise InputError(f"--agent {name}: name a function as module:function or path/to/file.py:function")
-        function = _load(name)
+        function = _load(name, f"--agent {name}", inspect.isfunction)
     return own_agent(function, _record_name(name))
 
 
@@ -87,18 +91,24 @@ def plugged_in() -> dict[str, EntryPoint]:
     return {point.name: point for point in points}
 
 
-def _load(name: str) -> Any:
+def _load(name: str, shown: str, fits: Callable[[Any], bool]) -> Any:
+    """What `name` points to. An error starts with `shown`, and suggests what `fits` in the same module."""
     # The last colon separates module and class; a Windows drive has one in front.
     place, _, attribute = name.rpartition(":")
     try:
         module = _module_of_file(Path(place)) if place.endswith(".py") else import_module(place)
     except InputError:
         raise
+    except ModuleNotFoundError as error:
+        scheme, _, rest = name.partition(":")
+        if error.name == scheme and (close := get_close_matches(scheme, ADAPTERS, n=1)):
+            raise InputError(f"{shown}: there is no module {scheme!r}; did you mean {close[0]}:{rest}?") from error
+        raise InputError(describe_failure(f"{shown} cannot be loaded: {place}", error)) from error
     except (Exception, SystemExit) as error:  # a user's module may raise anything, and a script may exit
-        raise InputError(describe_failure(f"environment {name!r} cannot be loaded: {place}", error)) from error
+        raise InputError(describe_failure(f"{shown} cannot be loaded: {place}", error)) from error
     if not hasattr(module, attribute):
-        classes = [key for key, value in vars(module).items() if inspect.isclass(value) and hasattr(value, "step")]
-        raise InputError(f"environment {name!r}: {place} has no {attribute!r}{did_you_mean(attribute, classes)}")
+        fitting = [key for key, value in vars(module).items() if fits(value) and not key.startswith("_")]
+        raise InputError(f"{shown}: {place} has no {attribute!r}{did_you_mean(attribute, fitting)}")
     return getattr(module, attribute)
 
 
@@ -123,7 +133,7 @@ def _module_of_file(given: Path) -> ModuleType:
 
 def _environment(found: Any, name: str) -> type[Environment]:
     if not inspect.isclass(found):
-        raise InputError(f"environment {name!r} is a {type(found).__name__}; it must be a class")
+        raise InputError(f"environment {name!r} is of type {type(found).__name__}; it must be a class")
     if missing := [method for method in ("start", "step") if not callable(getattr(found, method, None))]:
         raise InputError(f"environment {name!r} has no method {' and no '.join(missing)}")
     if not issubclass(found, Environment):

@@ -15,6 +15,7 @@ from pydantic_core import to_json
 
 from bough.config.base import Config
 from bough.config.environment import make_options
+from bough.config.problems import listed
 from bough.digest import text_digest
 from bough.environments.base import Environment, EnvironmentFailedError, Tasks, blame
 from bough.environments.task_file import read_tasks
@@ -32,11 +33,20 @@ def configured(environment_class: type[Environment], options: Mapping[str, JsonV
     if not values:
         return environment_class
     more = {
-        "settings": make_options(environment_class.Settings, values),
+        "settings": _options(environment_class, environment_class.Settings, values),
         "__module__": environment_class.__module__,
         "__doc__": environment_class.__doc__,
     }
     return type(environment_class.__name__, (environment_class,), more)
+
+
+def _options(
+    environment_class: type[Environment], options_class: type[Config], values: Mapping[str, JsonValue]
+) -> Config:
+    try:
+        return make_options(options_class, values)
+    except InputError as error:
+        raise listed(f"--options of {environment_class.name}", error.problems) from error
 
 
 def tasks_of(
@@ -56,7 +66,8 @@ def tasks_of(
         yield from read_tasks(task_file, environment_class.name)
         return
     for task in _distinct(
-        _made(environment_class, make_options(environment_class.Options, options), split, seed), environment_class.name
+        _made(environment_class, _options(environment_class, environment_class.Options, options), split, seed),
+        environment_class.name,
     ):
         yield task if task.environment else task.model_copy(update={"environment": environment_class.name})
 
@@ -66,7 +77,9 @@ def _made(environment_class: type[Environment], options: Config, split: str, see
     try:
         for task in _iterated(environment_class.tasks(options, split=split, seed=seed)):
             if not isinstance(task, Task):
-                raise EnvironmentFailedError(f"tasks gave a {type(task).__name__}; it must give tasks")
+                raise EnvironmentFailedError(
+                    f"tasks yielded a value of type {type(task).__name__}; it must yield bough.Task objects"
+                )
             to_json(task)  # Python accepts half a surrogate pair as text, a file does not
             yield task
     except BoughError:

@@ -50,7 +50,7 @@ def find(name: str) -> RewardFunction:
         functions = [key for key, value in found.items() if inspect.isfunction(value)]
         raise InputError(f"reward {name!r}: {place} has no {attribute!r}{did_you_mean(attribute, functions)}")
     if not callable(found[attribute]):
-        raise InputError(f"reward {name!r} is a {type(found[attribute]).__name__}; it must be a function")
+        raise InputError(f"reward {name!r} is of type {type(found[attribute]).__name__}; it must be a function")
     function: RewardFunction = found[attribute]
     return function
 

@@ -123,6 +123,8 @@ def _open_locked(path: Path) -> int:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+    except (FileExistsError, NotADirectoryError):
+        raise InputError(f"{path.parent}: this is a file; give a folder") from None
     except (OSError, ValueError) as error:
         said = getattr(error, "strerror", None) or error
         raise InputError(f"{path}: cannot be opened for writing: {said}") from None
