@@ -144,9 +144,7 @@ def test_the_gradient_of_long_units_is_the_same_in_any_rows():
             torch.nn.init.normal_(parameter, std=0.1)
     kto = method()
     calls = [Call(prompt_ids=list(range(5, 15 + 4 * i)), completion_ids=[40 + i, 2]) for i in range(3)]
-    shifted = [
-        [Call(prompt_ids=[n + 60 for n in c.prompt_ids], completion_ids=[99, 2]) for c in side] for side in calls
-    ]
+    shifted = [Call(prompt_ids=[n + 60 for n in c.prompt_ids], completion_ids=[99, 2]) for c in calls]
     examples = Mismatched(
         [Judged(calls, cluster="a", num_chosen=3), Judged(shifted, cluster="b", num_rejected=3)], None
     )
