@@ -92,4 +92,4 @@ def test_lost_episodes_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[s
 
 def test_eval_needs_to_know_what_for(capsys: pytest.CaptureFixture[str]):
     assert main(["eval", "--model", "tiny"]) == 2
-    assert "give either --environment (to play) or --eval-file" in capsys.readouterr().err
+    assert "give either --environment or --agent (to play) or --eval-file" in capsys.readouterr().err

@@ -1,6 +1,7 @@
 import itertools
 import json
 import pickle
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from bough.errors import InputError
+from bough.trajectories.file_kind import not_data
 from bough.trajectories.reader import Problem, Reader, raw_rows, read
 from bough.types import Trajectory
 
@@ -106,8 +108,18 @@ def test_what_cannot_be_read_at_all_is_said_plainly(tmp_path: Path):
 def test_arbitrary_bytes_never_break_the_reader(tmp_path: Path, rows: list[bytes]):
     path = write(tmp_path / "fuzz.jsonl", b"\n".join(rows))
     reader = Reader(path, on_error="skip")
+    if (problem := not_data(path.read_bytes())) is not None:
+        with pytest.raises(InputError, match=re.escape(problem)):
+            list(reader)
+        return
     good = sum(1 for _ in reader)
     assert good + reader.skipped.total() == reader.rows
+
+
+def test_zeros_that_a_crash_left_cost_only_their_rows(tmp_path: Path):
+    path = write(tmp_path / "crashed.jsonl", line(GOOD) + b"\0" * 100 + b"\n" + line(GOOD))
+    reader = Reader(path, on_error="skip")
+    assert sum(1 for _ in reader) == 2 and reader.rows == 3
 
 
 PEAK = r"""

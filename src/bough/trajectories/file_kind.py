@@ -36,6 +36,7 @@ def not_data(begin: bytes) -> str | None:
     for magic, kind in KINDS.items():
         if begin.startswith(magic):
             return f"the file is {kind}. {READABLE}"
-    if b"\0" in begin[:1024]:
+    first_line = begin[:1024].partition(b"\n")[0]
+    if b"\0" in first_line and not first_line.startswith((b"{", b"[")):  # a damaged row is only that row
         return f"the file is binary data of an unknown kind. {READABLE}"
     return None
