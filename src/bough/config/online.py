@@ -110,3 +110,21 @@ class WatchConfig(Config):
         description="pause when the divergence from the start policy exceeds this, in nats per token",
         json_schema_extra={"flag": "watch_kl"},
     )
+
+
+def check_origin(
+    what: str,
+    train_file: Path | None,
+    environment: OnlineEnvironmentConfig,
+    held_out: HeldOutTasksConfig,
+    max_steps: int | None,
+) -> None:
+    """Raises ValueError unless training data come either from a file or from playing, apart from held-out tasks."""
+    if (train_file is None) == (environment.name is None):
+        raise ValueError(f"{what} come from train_file, an environment or an agent: give one of them")
+    if environment.name is not None and max_steps is None:
+        raise ValueError("max_steps is required with environment: there is always another batch to play")
+    if held_out.every and environment.task_file is not None and held_out.task_file is None:
+        raise ValueError("eval_every with task_file needs eval_task_file: held-out tasks must not be trained on")
+    if held_out.task_file is not None and held_out.task_file == environment.task_file:
+        raise ValueError("eval_task_file is task_file: held-out tasks must not be trained on")

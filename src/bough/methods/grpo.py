@@ -19,6 +19,7 @@ from bough.config.online import (
     OnlineSamplingConfig,
     RolloutsConfig,
     WatchConfig,
+    check_origin,
 )
 from bough.config.rewards import REWARD_TIMEOUT, REWARDS, RewardWeights
 from bough.config.rollouts import LimitsConfig
@@ -116,15 +117,7 @@ class GRPOConfig(TrainingConfig):
 
     @model_validator(mode="after")
     def _a_file_or_an_environment(self) -> Self:
-        task_file, held_out = self.environment.task_file, self.held_out
-        if (self.data.train_file is None) == (self.environment.name is None):
-            raise ValueError("groups come from train_file, an environment or an agent: give one of them")
-        if self.environment.name is not None and self.optimizer.max_steps is None:
-            raise ValueError("max_steps is required with environment: there is always another batch to play")
-        if held_out.every and task_file is not None and held_out.task_file is None:
-            raise ValueError("eval_every with task_file needs eval_task_file: held-out tasks must not be trained on")
-        if held_out.task_file is not None and held_out.task_file == task_file:
-            raise ValueError("eval_task_file is task_file: held-out tasks must not be trained on")
+        check_origin("groups", self.data.train_file, self.environment, self.held_out, self.optimizer.max_steps)
         return self
 
     @model_validator(mode="after")
