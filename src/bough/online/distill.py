@@ -39,10 +39,11 @@ def distill(config: DistillConfig, data: Data | None = None, held_out: Data | No
             raise InputError("--environment plays in one process only; leave out accelerate launch")
         run.begin()
         policy = run.load_policy(reference=True, temperature=config.sampling.temperature)
+        method = Distill(config)
         with (
             taught(policy, run) as server,
-            closing(OnlineSource(config, policy, run.template, run.folder)) as source,
-            run.trainer(policy, Distill(config), source, reference=server) as trainer,
+            closing(OnlineSource(config, method, policy, run.template, run.folder)) as source,
+            run.trainer(policy, method, source, reference=server) as trainer,
         ):
             counters = trainer.train(run.resumed)
         ledgers = [ledger.to_json() for ledger in source.ledgers]

@@ -14,7 +14,7 @@ from typing import Any
 from bough.calls.builder import CallBuilder
 from bough.errors import RowError
 from bough.ledger import Ledger
-from bough.methods.distill import Distill, DistillConfig, OnlineConfig
+from bough.methods.distill import Distill, OnlineConfig
 from bough.methods.examples import CallSource, count_calls
 from bough.methods.grpo import GRPO, GroupExample
 from bough.online.batch_metrics import batch_metrics
@@ -86,16 +86,18 @@ class Gathered:
 class Gatherer:
     """Starts tasks and gathers what comes of them."""
 
-    def __init__(self, config: OnlineConfig, player: Player, builder: CallBuilder, files: EpisodeFiles) -> None:
-        self.config, self.player, self.files = config, player, files
+    def __init__(
+        self,
+        config: OnlineConfig,
+        method: GRPO | Distill,
+        player: Player,
+        builder: CallBuilder,
+        files: EpisodeFiles,
+    ) -> None:
+        self.config, self.method, self.player, self.files = config, method, player, files
         rollouts = config.rollouts
         size = config.optimizer.batch_size * config.optimizer.gradient_accumulation_steps
         self.pace: Pace[Outcome] = Pace(size, int(size * rollouts.resample), rollouts.max_staleness)
-        self.method: GRPO | Distill
-        if isinstance(config, DistillConfig):
-            self.method = Distill(config)
-        else:
-            self.method = GRPO(config.model_copy(update={"reward": player.reward}))
         self.groups, self.calls, self.episodes = Ledger("groups"), Ledger("calls"), Ledger("episodes")
         self._builder = builder
         self._plays: dict[int, _Play] = {}

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from bough.errors import InputError
 from bough.methods.grpo import GRPO, GroupExample, GRPOConfig
+from bough.online.player import learnt_reward
 from bough.online.source import OnlineSource
 from bough.training.run import Trained, opened
 
@@ -22,7 +23,7 @@ class OnlineGRPO(GRPO):
     """GRPO on groups that the policy in training has just sampled; a reference is only needed for a divergence."""
 
     def __init__(self, config: GRPOConfig) -> None:
-        super().__init__(config)
+        super().__init__(config.model_copy(update={"reward": learnt_reward(config)}))
         self.needs_reference = config.kl_coef > 0
 
     def old_logprobs(
@@ -50,7 +51,7 @@ def train_online(config: GRPOConfig) -> Trained:
         policy = run.load_policy(reference=True, temperature=config.sampling.temperature)
         method = OnlineGRPO(config)
         with (
-            closing(OnlineSource(config, policy, run.template, run.folder)) as source,
+            closing(OnlineSource(config, method, policy, run.template, run.folder)) as source,
             run.trainer(policy, method, source) as trainer,
         ):
             counters = trainer.train(run.resumed)

@@ -51,7 +51,7 @@ class Player:
         self.config, self.meter = config, Meter()
         self.environment_class = configured(find(config.environment.name), config.environment.options)
         self.rubric = Rubric(config.rewards, timeout_s=config.reward_timeout_s) if config.rewards else None
-        self.reward = config.reward or ("total" if self.rubric else None)
+        self.reward = learnt_reward(config)
         self.cuts = cuts(config.sampling)
         if self.cuts:
             log.warning(
@@ -154,3 +154,8 @@ class Player:
     def _all_tasks(self, split: str, file: Path | None) -> Iterator[Task]:
         options, seed = self.config.environment.options, self.config.seed
         return tasks_of(self.environment_class, options=options, split=split, task_file=file, seed=seed)
+
+
+def learnt_reward(config: OnlineConfig) -> str | None:
+    """The reward that is learnt from; None for the outcome."""
+    return config.reward or ("total" if config.rewards else None)

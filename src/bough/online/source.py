@@ -24,9 +24,9 @@ from bough.calls.builder import CallBuilder
 from bough.calls.template import ChatTemplate
 from bough.errors import BoughError, RowError
 from bough.ledger import Ledger
-from bough.methods.distill import OnlineConfig
+from bough.methods.distill import Distill, OnlineConfig
 from bough.methods.examples import CallSource
-from bough.methods.grpo import GroupExample
+from bough.methods.grpo import GRPO, GroupExample
 from bough.online.batch_file import BatchFile, remove_drafts
 from bough.online.batch_metrics import distances
 from bough.online.episode_files import EpisodeFiles
@@ -53,13 +53,15 @@ class OnlineSource:
     attempts each; `Pace` says which.
     """
 
-    def __init__(self, config: OnlineConfig, policy: Policy, template: ChatTemplate, run: RunDir) -> None:
+    def __init__(
+        self, config: OnlineConfig, method: GRPO | Distill, policy: Policy, template: ChatTemplate, run: RunDir
+    ) -> None:
         assert config.optimizer.max_steps is not None  # the settings require it
         self._stamper = Stamper(config, policy.model)
         self._files = EpisodeFiles(run.episodes, self._stamper.settings)
         self._builder = CallBuilder(template, max_length=config.calls.max_length, stride=config.calls.stride)
         self.player = Player(config, policy, template, self._files)
-        self.gatherer = Gatherer(config, self.player, self._builder, self._files)
+        self.gatherer = Gatherer(config, method, self.player, self._builder, self._files)
         self.config, self.policy, self.num_steps = config, policy, config.optimizer.max_steps
         self._watch = Watch(config.watch)
         self._folder = run.rollouts
