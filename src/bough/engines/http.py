@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import email.utils
-import ipaddress
 import json
 import logging
 import os
@@ -23,6 +22,7 @@ from urllib.parse import SplitResult, urlsplit
 
 from bough.engines.base import EngineError
 from bough.errors import InputError
+from bough.loopback import is_loopback
 
 if TYPE_CHECKING:
     from httpx2 import AsyncClient, Response
@@ -73,7 +73,7 @@ class Server:
         self._client: AsyncClient | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         parts = urlsplit(self.url)
-        self._loopback = _is_loopback(parts.hostname or "")
+        self._loopback = is_loopback(parts.hostname or "")
         if self._key and parts.scheme == "http" and not self._loopback:
             log.warning(
                 "The key in %s is sent unencrypted to %s: the address is not https.", key_variable, parts.netloc
@@ -207,13 +207,6 @@ def _split(url: str) -> SplitResult:
     except ValueError as error:
         raise InputError(f"{url!r} is not a server address: {error}") from None
     return parts
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def _key(variable: str) -> str:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import ipaddress
 import json
 import os
 from collections import Counter
@@ -20,6 +19,7 @@ from urllib.parse import urlsplit
 from bough.cache import cache_folder
 from bough.disk import read_json, write_json
 from bough.errors import BoughError, InputError
+from bough.loopback import is_loopback
 
 T = TypeVar("T")
 UNREACHABLE = 0  # in place of a status
@@ -42,7 +42,7 @@ class JudgeClient:
         self.used: Counter[str] = Counter()
         self.sleep = asyncio.sleep
         self._key = os.environ.get(key_variable, "").strip()
-        if self._key and urlsplit(self.url).scheme == "http" and not _is_loopback(urlsplit(self.url).hostname or ""):
+        if self._key and urlsplit(self.url).scheme == "http" and not is_loopback(urlsplit(self.url).hostname or ""):
             raise InputError(f"the judge's address is not https; the key in {key_variable} would be sent unencrypted")
 
     async def ask(self, messages: list[dict[str, str]], read: Callable[[str], T]) -> T:
@@ -137,13 +137,6 @@ def _checked(url: str) -> str:
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.username or parts.password:
         raise InputError(f"the judge's base_url is {url!r:.80}; it must be an address such as http://localhost:8000/v1")
     return url.rstrip("/")
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def _place(url: str, body: dict[str, Any]) -> Path:

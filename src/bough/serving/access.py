@@ -8,7 +8,6 @@ needs a key, sent as `Authorization: Bearer KEY`.
 from __future__ import annotations
 
 import hmac
-import ipaddress
 import os
 from dataclasses import dataclass
 
@@ -16,6 +15,7 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from bough.errors import InputError
+from bough.loopback import is_loopback
 from bough.serving.answer import refused
 from bough.serving.refusal import RefusedError
 
@@ -78,13 +78,6 @@ class Guard:
             return
         refusal = self.access.refusal(scope) if scope["type"] == "http" else None
         await (refused(refusal) if refusal else self.app)(scope, receive, send)
-
-
-def is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def _without_port(host: str) -> str:
