@@ -19,8 +19,9 @@ from bough.errors import InputError
 from bough.formats.base import Sample
 from bough.ledger import Ledger
 from bough.policy.adapters import add_reference
+from bough.policy.answers import Answers
 from bough.policy.load import load_call_builder
-from bough.policy.policy import Answers, Policy
+from bough.policy.policy import Policy
 from bough.terminal import console
 from bough.training.origin import start_of
 from bough.trajectories.reader import Reader

@@ -14,7 +14,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Self
+from typing import Any, Literal, Self
 
 import numpy as np
 import torch
@@ -22,13 +22,14 @@ from torch import Tensor, nn
 
 from bough.errors import InputError
 from bough.policy.adapters import ACTOR, Lora, adapted_layers, add_actor, has_adapter, load_actor, reference
+from bough.policy.answers import Answers
 from bough.policy.divergence import Divergences, Teacher, diverge
 from bough.policy.head import Head, Predictions, predict
 from bough.policy.head_check import check_head
 from bough.policy.load import base_and_adapter, load_model
 from bough.policy.probe import probe as probe_model
 from bough.policy.reach import decoder_of
-from bough.policy.routing import Routers, Routing, routing
+from bough.policy.routing import Routers, routing
 from bough.policy.shard import gather, most, shard
 from bough.trees.attend import BLOCK, block_mask, dense_mask, flex_tree_attention, sdpa_tree_attention
 from bough.trees.build import CallTokens, TokenTree
@@ -43,33 +44,6 @@ log = logging.getLogger(__name__)
 Attention = Literal["auto", "flex", "sdpa"]
 FLEX, SDPA = "bough_flex", "bough_sdpa"  # our names for them among the attention functions of transformers
 BUDGET = 8192
-
-
-class Answers(NamedTuple):
-    """What the policy says to the calls of a row, a tensor for each call.
-
-    Of each answered token its log-probability and, without gradient, the entropy of the
-    distribution it came from, both float32, and whether it was the likeliest token. Of a
-    mixture of experts also how the row was routed. With a teacher, `divergences` are trained
-    instead of the log-probabilities and have the gradient.
-    """
-
-    logprobs: list[Tensor]
-    entropies: list[Tensor]
-    greedy: list[Tensor]
-    routing: Routing | None = None
-    divergences: Sequence[Tensor] = ()
-
-    @property
-    def trained(self) -> list[Tensor]:
-        """What the loss is a function of."""
-        return list(self.divergences) or self.logprobs
-
-    def detach(self) -> Answers:
-        """The same without a gradient."""
-        logprobs, entropies, greedy = ([value.detach() for value in values] for values in self[:3])
-        divergences = [value.detach() for value in self.divergences]
-        return Answers(logprobs, entropies, greedy, self.routing and self.routing.detach(), divergences)
 
 
 class Policy(nn.Module):

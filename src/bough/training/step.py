@@ -21,7 +21,8 @@ from torch import Tensor
 
 from bough.methods.base import Coupled, Example, Loss, Method
 from bough.metrics import Mean, add_metrics
-from bough.policy.policy import Answers, Policy
+from bough.policy.answers import Answers
+from bough.policy.policy import Policy
 from bough.policy.reference import ReferenceLogprobs
 from bough.trees.pack import PlainRow, TreeRow
 from bough.types import Call
