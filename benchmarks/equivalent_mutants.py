@@ -19,6 +19,12 @@ EQUIVALENT = {
     "past_FKC = hidden_states[0].T[ancestors_FK.clamp(min=(-1))] * (ancestors_FK >= 0)[..., None]": (
         "what is read for a missing ancestor is multiplied by 0"
     ),
+    "past_FKC = hidden_states[0].T[(ancestors_FK)] * (ancestors_FK >= 0)[..., None]": (
+        "what is read for a missing ancestor is multiplied by 0"
+    ),
+    (
+        'above = np.where(has_parent_L[starts], np.searchsorted(starts, parent_L[starts], "right") - 1, -(2))'
+    ): "any negative number says that there is no parent",
     "inputs = [each[(-1)] for each in (query, key, value, g, beta)]": ONE_ROW,
     "return branching.scan([each[(-1)] for each in (hidden_states, dt, B, C)], step)[None]": ONE_ROW,
     "output_1LHP = branching.packed_scan([each[(-1)] for each in (q, k, v, decay_1LH)], step)[None]": ONE_ROW,
