@@ -7,7 +7,34 @@ from benchmarks.mutants import Mutant
 NUMBER = "a number of another type, the same value"
 ONE_ROW = "there is one row, so the first is the last"
 UNREAD = "every entry is written before it is read"
+PROMOTED = "the other side is in float32, and so is the result"
+MASK = "a mask has the same mean"
+ON_CPU = "a CPU has nothing to move or to wait for"
 EQUIVALENT = {
+    '"clip_high_fraction": (too_high_N),': MASK,
+    '"clip_low_fraction": (too_low_N),': MASK,
+    '"dual_clip_fraction": (too_far_N),': MASK,
+    '"importance_capped_fraction": (mismatch_N > math.log(cap)),': MASK,
+    '"accuracy": Mean.over((side_U * (gain_U - kl) > 0), every_U),': MASK,
+    "gains_U = ((other_U) - other_reference_U.float()).detach()": PROMOTED,
+    "gains_U = (other_U.float() - (other_reference_U)).detach()": PROMOTED,
+    "total = torch.stack([gains_U.sum(), gains_U.new_tensor((len(gains_U)))])": NUMBER,
+    "return ((example.num_chosen > 0) + (example.num_rejected > 0))": NUMBER,
+    "before_first = next((i for i in range(last, -(2), -1) if clusters[i] != clusters[0]), None)": (
+        "-1 is the last one again"
+    ),
+    "before_first = next((i for i in range(last, -(0), -1) if clusters[i] != clusters[0]), None)": (
+        "the first does not differ from itself"
+    ),
+    "decay_1LH = (A_H) * dt_1LH.float()": PROMOTED,
+    "decay_1LH = A_H.float() * (dt_1LH)": PROMOTED,
+    "return (zip(*(torch.split_with_sizes(each_L, sizes) for each_L in ordered), strict=True))": "it is read once",
+    "for i in range((0), len(lengths) + 1):": "the first segment is not shorter than itself",
+    "return None if (states is None and self.parents_S is None) else states[self.parents_S]": (
+        "both are None at the roots and nowhere else"
+    ),
+    "return (torch.from_numpy(array))": ON_CPU,
+    'return (tensor.pin_memory() if device.type == "cuda" else tensor).to(device, non_blocking=(False))': ON_CPU,
     "return Aggregation([1 / max(length, 1) for length in lengths], (num_sequences))": NUMBER,
     "cut = np.zeros(num_calls + (2), np.int64)": "one more entry that is not read",
     "for j in range((2), num_calls + 1):": "the first call alone costs 0 and is cut at 0, as the zeros say",

@@ -19,10 +19,11 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 
 from benchmarks.equivalent_mutants import reason
-from benchmarks.mutants import mutants
+from benchmarks.mutants import Mutant, mutants
 from benchmarks.mutation_trials import ROOT, Trial, copies_of_repository, run_trials
 
 HYBRIDS = [
@@ -34,7 +35,7 @@ MODULES = {
     "methods/advantages": ["tests/methods/test_advantages.py"],
     "methods/averaging": ["tests/methods/test_averaging.py", "tests/methods/test_grpo_examples.py"],
     "methods/base": ["tests/methods/test_base.py"],
-    "methods/distill": ["tests/methods/test_distill.py"],
+    "methods/distill": ["tests/methods/test_distill.py", "tests/online/test_distill.py"],
     "methods/dpo": ["tests/methods/test_dpo.py"],
     "methods/grpo": ["tests/methods/test_grpo.py", "tests/methods/test_grpo_examples.py"],
     "methods/kto": ["tests/methods/test_kto.py"],
@@ -70,14 +71,15 @@ PRELOADED = (
 FATES = ("killed", "timed out", "survived", "equivalent", "not tried")
 
 
-def known_mutants(module: str) -> list[Trial]:
-    source = (ROOT / "src" / "bough" / f"{module}.py").read_text(encoding="utf-8")
-    return [Trial(module, MODULES[module], mutant) for mutant in mutants(source)]
+@cache
+def known_mutants(module: str) -> list[Mutant]:
+    return mutants((ROOT / "src" / "bough" / f"{module}.py").read_text(encoding="utf-8"))
 
 
 def sample(module: str, count: int, seed: int) -> list[Trial]:
     known = known_mutants(module)
-    return random.Random(f"{seed} {module}").sample(known, min(count, len(known)))
+    chosen = random.Random(f"{seed} {module}").sample(known, min(count, len(known)))
+    return [Trial(module, MODULES[module], mutant) for mutant in chosen]
 
 
 def measure(modules: list[str], copies: list[Path], end: float) -> dict[str, float]:
