@@ -36,6 +36,9 @@ EQUIVALENT = {
     "return (torch.from_numpy(array))": ON_CPU,
     'return (tensor.pin_memory() if device.type == "cuda" else tensor).to(device, non_blocking=(False))': ON_CPU,
     "return Aggregation([1 / max(length, 1) for length in lengths], (num_sequences))": NUMBER,
+    "return Aggregation([1.0] * len(lengths), (sum(lengths)))": NUMBER,
+    "return Aggregation([1 / constant_length] * len(lengths), (num_sequences))": NUMBER,
+    "shape = tensors[(-1)].shape": "all have the same shape, or it is an error",
     "cut = np.zeros(num_calls + (2), np.int64)": "one more entry that is not read",
     "for j in range((2), num_calls + 1):": "the first call alone costs 0 and is cut at 0, as the zeros say",
     (

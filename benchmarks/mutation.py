@@ -32,9 +32,9 @@ HYBRIDS = [
 ]
 # The tests that must notice a mistake in each module, the fastest first.
 MODULES = {
-    "methods/advantages": ["tests/methods/test_advantages.py"],
+    "methods/advantages": ["tests/methods/test_advantages.py", "tests/methods/test_grpo_examples.py"],
     "methods/averaging": ["tests/methods/test_averaging.py", "tests/methods/test_grpo_examples.py"],
-    "methods/base": ["tests/methods/test_base.py"],
+    "methods/base": [f"tests/methods/test_{name}.py" for name in ("base", "examples", "example_store")],
     "methods/distill": ["tests/methods/test_distill.py", "tests/online/test_distill.py"],
     "methods/dpo": ["tests/methods/test_dpo.py"],
     "methods/grpo": ["tests/methods/test_grpo.py", "tests/methods/test_grpo_examples.py"],
