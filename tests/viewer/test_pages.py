@@ -437,7 +437,7 @@ def test_a_record_of_megabytes_does_not_stall_the_page(tmp_path: Path, tab: Tab,
     async def read(address: str) -> None:
         begun = time.monotonic()
         await tab.goto(f"{address}#/trajectory?at=a.jsonl%3A1")
-        assert time.monotonic() - begun < 15
+        assert time.monotonic() - begun < 60
         assert await tab.evaluate("document.querySelectorAll('.turns .turn').length") == 60
         text = await tab.text(".turns .turn")
         assert "more characters" in text and len(text) < 10_000
