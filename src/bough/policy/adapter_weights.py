@@ -73,7 +73,7 @@ class AdapterWeights:
     def of_tensors(cls, tensors: Mapping[str, Tensor], config: Mapping[str, Any]) -> Self:
         """An adapter from named tensors and the configuration that peft saves with them."""
         if str(config.get("peft_type")).rpartition(".")[2] != "LORA":
-            raise InputError(f"a {config.get('peft_type')} adapter; adapters by name are LoRA adapters")
+            raise InputError(f"an adapter of type {config.get('peft_type')}; adapters by name are LoRA adapters")
         if odd := [variant for variant in VARIANTS if config.get(variant)]:
             raise InputError(f"an adapter with {', '.join(odd)}; adapters by name are plain LoRA")
         sides: dict[str, dict[str, Tensor]] = {}

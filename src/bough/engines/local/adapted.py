@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from bough.engines.local.adapter_plan import AdaptedLayer, Plan
 from bough.engines.local.adapter_targets import linear_sizes, targets
 from bough.engines.local.fold import Fold
-from bough.engines.local.stack import Slots, Stack
+from bough.engines.local.stack import RANKS, Slots, Stack
 from bough.errors import InputError
 from bough.policy.adapter_weights import AdapterWeights, LoraPair
 from bough.policy.adapters import adapted_layers
@@ -94,7 +94,13 @@ class AdaptedLayers:
             elif pair is None:
                 layer.pairs.pop(name, None)
             else:
-                layer.pairs[name] = LoraPair(*(one.to(self.policy.device, self.dtype) for one in pair))
+                layer.pairs[name] = self._padded(pair)
+
+    def _padded(self, pair: LoraPair) -> LoraPair:
+        """With a rank that is a multiple of 8: products with odd numbers of columns are left to other code."""
+        down_RI, up_OR = (one.to(self.policy.device, self.dtype) for one in pair)
+        more = -len(down_RI) % RANKS
+        return LoraPair(nn.functional.pad(down_RI, (0, 0, 0, more)), nn.functional.pad(up_OR, (0, more)))
 
     def _empty_stack(self, module: Any) -> Stack:
         sizes = linear_sizes(module)
