@@ -66,7 +66,7 @@ class Stack:
         self._down_SRI = torch.zeros(0, 0, width, dtype=dtype, device=device)
         self._up_SRO = torch.zeros(0, 0, sum(sizes), dtype=dtype, device=device)
 
-    @torch.no_grad()
+    @torch.inference_mode()  # as the tensors are made in it, and no others may be changed outside of it
     def put(self, slot: int, capacity: int, pairs: Sequence[LoraPair | None]) -> bool:
         """Replaces the adapter in a slot; a layer without a pair has none. True if the tensors are new ones."""
         rank = sum(len(pair.down_RI) for pair in pairs if pair is not None)
