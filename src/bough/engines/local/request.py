@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from bough.config.sampling import SamplingConfig
@@ -20,9 +20,10 @@ class Request:
     """A call. `limit` is how many tokens prompt and answer may have together.
 
     `deliver` receives the outcome, once; `given_up` is set by a caller who no longer waits.
+    `adapter` names the adapter it is computed with; the policy as it is has the empty name.
     """
 
-    episode: str
+    episode: Hashable
     prompt_ids: list[int]
     sampling: SamplingConfig
     seed: int
@@ -33,6 +34,7 @@ class Request:
     completion_ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     given_up: bool = False
+    adapter: str = ""
     _uniforms: list[float] = field(default_factory=list)
 
     @property
