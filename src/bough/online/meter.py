@@ -13,11 +13,12 @@ from bough.engines.base import Generated, TokenEngine
 class Meter:
     """Adds up time and tokens between two laps. May be used from any thread.
 
-    Time counts as sampling while the engine has a request and the policy is not in training.
+    Time counts as sampling while the engine has a request; unless sampling overlaps with
+    training, not while the policy trains. Time in which both happen counts as both, and as overlap.
     """
 
-    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
-        self._clock, self._lock = clock, threading.Lock()
+    def __init__(self, clock: Callable[[], float] = time.perf_counter, *, overlaps: bool = False) -> None:
+        self._clock, self._lock, self._overlaps = clock, threading.Lock(), overlaps
         self._requests = self._episodes = 0
         self._in_training = False
         self._since = clock()
@@ -57,14 +58,15 @@ class Meter:
                 "sampled_tokens_per_s": self._tokens / seconds,
                 "sampling_share": self._sampling / seconds,
                 "training_share": self._training / seconds,
-                "idle_share": max(0.0, 1 - (self._sampling + self._training) / seconds),
+                "overlap_share": self._overlap / seconds,
+                "idle_share": max(0.0, 1 - (self._sampling + self._training - self._overlap) / seconds),
                 "episodes_in_flight": self._episode_seconds / seconds,
             }
             self._reset()
             return values
 
     def _reset(self) -> None:
-        self._seconds = self._sampling = self._training = self._episode_seconds = 0.0
+        self._seconds = self._sampling = self._training = self._overlap = self._episode_seconds = 0.0
         self._tokens = 0
 
     def _advance(self) -> None:
@@ -72,10 +74,10 @@ class Meter:
         passed, self._since = now - self._since, now
         self._seconds += passed
         self._episode_seconds += passed * self._episodes
-        if self._in_training:
-            self._training += passed
-        elif self._requests:
-            self._sampling += passed
+        samples = self._requests > 0 and (self._overlaps or not self._in_training)
+        self._sampling += passed * samples
+        self._training += passed * self._in_training
+        self._overlap += passed * (samples and self._in_training)
 
 
 class MeteredEngine:

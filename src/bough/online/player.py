@@ -24,6 +24,7 @@ from bough.online.episode_files import EpisodeFiles
 from bough.online.meter import Meter, MeteredEngine
 from bough.online.stream import EpisodeStream, StreamConfig
 from bough.policy.policy import Policy
+from bough.policy.twin import uses_dropout
 from bough.rewards.rubric import Rubric
 from bough.rollouts.agents import ModelAgent
 from bough.rollouts.collect import Attempt, attempts, collect
@@ -42,13 +43,17 @@ class LostError(BoughError):
 class Player:
     """The sampler over the policy in training.
 
-    It samples between `renew`, after the weights have changed, and `pause`, before they are used
-    otherwise. With `max_staleness` 0, nothing may be in flight then; else what is in flight waits.
+    With `max_staleness` 0 it reads the very weights that are trained: it samples between `renew`,
+    after they have changed, and `pause`, before they are used otherwise, and nothing is in flight
+    then. With more it has a copy of them and samples all the time.
     """
 
     def __init__(self, config: OnlineConfig, policy: Policy, template: ChatTemplate, files: EpisodeFiles) -> None:
         assert config.environment.name is not None
-        self.config, self.meter = config, Meter()
+        self.config = config
+        self._ahead = config.rollouts.max_staleness > 0
+        overlaps = self._ahead and not _collides(policy)
+        self.meter = Meter(overlaps=overlaps)
         self.environment_class = configured(find(config.environment.name), config.environment.options)
         self.rubric = Rubric(config.rewards, timeout_s=config.reward_timeout_s) if config.rewards else None
         self.reward = learnt_reward(config)
@@ -65,7 +70,13 @@ class Player:
             tokenizer=template.tokenizer,
             max_length=config.calls.max_length,
             max_running=config.rollouts.concurrency,
+            apart=overlaps,
         )
+        if self._tokens.twin and not policy.has_adapter:
+            log.warning(
+                "The sampler keeps its own copy of all weights (%.2f GB), so that it samples while the policy trains.",
+                self._tokens.twin.num_bytes / 1e9,
+            )
         metered = MeteredEngine(self._tokens, self.meter)
         self._agents = {
             temperature: ModelAgent(
@@ -89,17 +100,20 @@ class Player:
 
     def renew(self, step: int, version: int) -> None:
         """The weights have changed."""
+        if self._ahead:
+            self._tokens.pause()  # between two of its steps
         self.stream.version = version
-        keep = self.config.rollouts.max_staleness > 0
-        self._tokens.renew(f"step-{step}", keep=keep)
-        if keep:
+        self._tokens.renew(f"step-{step}", keep=self._ahead)
+        if self._ahead:
             self._tokens.resume()
         else:
             self._tokens.rest()
 
     def pause(self) -> None:
         """Waits until the policy is free for other uses."""
-        if self.config.rollouts.max_staleness > 0:
+        if self._tokens.twin:
+            return
+        if self._ahead:
             self._tokens.pause()
         else:
             self._tokens.rest()
@@ -154,6 +168,17 @@ class Player:
     def _all_tasks(self, split: str, file: Path | None) -> Iterator[Task]:
         options, seed = self.config.environment.options, self.config.seed
         return tasks_of(self.environment_class, options=options, split=split, task_file=file, seed=seed)
+
+
+def _collides(policy: Policy) -> bool:
+    """Whether sampler and trainer cannot compute at the same time. Said once if so."""
+    if policy.device.type != "cuda" or not uses_dropout(policy):
+        return False
+    log.warning(
+        "The sampler waits while the policy trains: dropout cannot be drawn while CUDA graphs are recorded. "
+        "--lora-dropout 0 samples and trains at the same time."
+    )
+    return True
 
 
 def learnt_reward(config: OnlineConfig) -> str | None:
