@@ -8,13 +8,15 @@ what it then says, and merely shares less with the one before.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from bough.calls.encoder import Encoder
 from bough.calls.growing import Prompts
 from bough.calls.template import ChatTemplate
 from bough.config.sampling import SamplingConfig
-from bough.engines.base import Answer, TokenEngine
+from bough.engines.base import Answer, StreamingTokenEngine, TokenEngine
+from bough.engines.incremental import IncrementalText
 from bough.types import Call, Message
 
 if TYPE_CHECKING:
@@ -66,18 +68,17 @@ class TemplateChat:
         *,
         sampling: SamplingConfig | None = None,
         seed: int | None = None,
+        on_text: Callable[[str], None] | None = None,
     ) -> Answer:
         sampling = sampling or self.engine.sampling
         template, tokens = self.engine.template, self.engine.tokens
         text = self._prompt.prompt(messages, tools)
         prompt = self._encode(text)
-        drawn = await tokens.generate(
-            self.episode,
-            prompt,
-            sampling=sampling,
-            seed=mix(self.seed, self._answers) if seed is None else seed,
-            stop_ids=template.stop_ids,
-        )
+        seed = mix(self.seed, self._answers) if seed is None else seed
+        asked: dict[str, Any] = {"sampling": sampling, "seed": seed, "stop_ids": template.stop_ids}
+        if on_text is not None and isinstance(tokens, StreamingTokenEngine) and tokens.streams:
+            asked["on_tokens"] = IncrementalText(template, on_text).add
+        drawn = await tokens.generate(self.episode, prompt, **asked)
         self._answers += 1
         ids = drawn.completion_ids
         ended = bool(ids) and ids[-1] == template.end_of_turn_id

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -173,6 +173,7 @@ class OpenAIChat:
         *,
         sampling: SamplingConfig | None = None,
         seed: int | None = None,
+        on_text: Callable[[str], None] | None = None,  # noqa: ARG002  the server's reply comes whole
     ) -> Answer:
         drawn = mix(self.seed, self._answers) if seed is None else seed
         answer = await self.engine.complete(messages, tools, drawn, sampling)

@@ -17,6 +17,11 @@ from bough.speech.hermes import check_call
 from bough.types import ToolCall
 
 BLOCK = re.compile(r"```[ \t]*(?:(?:json|tool_call|tool_code)[ \t]*)?\n(.*?)```", re.DOTALL | re.IGNORECASE)
+# A block that is not complete.
+PARTIAL = re.compile(
+    r"```[ \t]*(?:\w{0,9}[ \t]*|(?:(?:json|tool_call|tool_code)[ \t]*)?\n.*)", re.DOTALL | re.IGNORECASE
+)
+FENCE, THOUGHT = "```", "</think>"
 DECODER = json.JSONDecoder(strict=False)
 
 
@@ -31,6 +36,30 @@ def read_calls(text: str, names: Collection[str]) -> tuple[ToolCall, ...]:
                 return ()
             found.append(call)
     return tuple(found)
+
+
+def split(text: str, names: Collection[str]) -> tuple[str, tuple[ToolCall, ...]]:
+    """The text without its calls, and the calls of tools in `names`. What stands in `<think>` makes none."""
+    thinking, ended, spoken = text.rpartition(THOUGHT)
+    calls = () if "<think>" in spoken else read_calls(spoken.strip(), names)
+    if not calls:
+        return text, ()
+    return (thinking + ended + (BLOCK.sub("", spoken) if BLOCK.search(spoken) else "")).rstrip(), calls
+
+
+def first_undecided(text: str, names: Collection[str]) -> int:
+    """Where calls may begin in a text that is not complete: what stands before it stays, whatever follows."""
+    at = text.rfind(THOUGHT) + len(THOUGHT) if THOUGHT in text else 0
+    if text[at:].lstrip()[:1] in ("", "{", "["):
+        return at
+    while (at := text.find(FENCE, at)) >= 0:
+        if (block := BLOCK.match(text, at)) is not None:
+            # One block that is not a call, and nothing in the text is.
+            return at if read_calls(block[0], names) else len(text)
+        if PARTIAL.fullmatch(text, at):
+            return at
+        at += 1
+    return len(text.rstrip("`"))
 
 
 def _values(text: str) -> list[Any]:

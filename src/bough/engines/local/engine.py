@@ -12,6 +12,7 @@ take the general path, it is the same only up to rounding.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
@@ -21,7 +22,7 @@ import torch
 from bough.config.sampling import SamplingConfig
 from bough.engines.base import ContextFullError, Generated
 from bough.engines.local.paths import Layout, PathOptions, choose_path
-from bough.engines.local.request import Delivery, Request
+from bough.engines.local.request import Delivery, Request, on_loop
 from bough.engines.local.schedule import Scheduler
 from bough.engines.local.stops import StopTexts
 from bough.engines.local.worker import EngineWorker
@@ -42,6 +43,8 @@ class LocalEngine:
     so in float32, where nothing is lost by it). Which path computes a model follows from trying
     (`paths.py`); `layout` asks for one: "pages", "rows" or "general".
     """
+
+    streams = True
 
     def __init__(
         self,
@@ -94,7 +97,14 @@ class LocalEngine:
         return cls(policy, **options)
 
     async def generate(
-        self, episode: str, prompt_ids: list[int], *, sampling: SamplingConfig, seed: int, stop_ids: list[int]
+        self,
+        episode: str,
+        prompt_ids: list[int],
+        *,
+        sampling: SamplingConfig,
+        seed: int,
+        stop_ids: list[int],
+        on_tokens: Callable[[list[int]], None] | None = None,
     ) -> Generated:
         self._check(prompt_ids, sampling)
         loop = asyncio.get_running_loop()
@@ -108,6 +118,7 @@ class LocalEngine:
             StopTexts(sampling.stop, self._tokenizer),
             self.max_length,
             deliver=Delivery(future, loop),
+            on_tokens=None if on_tokens is None else on_loop(loop, on_tokens),
         )
         first = self.policy
         self.worker.submit(request)
