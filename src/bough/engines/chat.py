@@ -13,10 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 from bough.calls.encoder import Encoder
 from bough.calls.growing import Prompts
+from bough.calls.reply import read_reply
 from bough.calls.template import ChatTemplate
 from bough.config.sampling import SamplingConfig
 from bough.engines.base import Answer, StreamingTokenEngine, TokenEngine
 from bough.engines.incremental import IncrementalText
+from bough.speech.marks import BeforeMark
 from bough.types import Call, Message
 
 if TYPE_CHECKING:
@@ -77,7 +79,9 @@ class TemplateChat:
         seed = mix(self.seed, self._answers) if seed is None else seed
         asked: dict[str, Any] = {"sampling": sampling, "seed": seed, "stop_ids": template.stop_ids}
         if on_text is not None and isinstance(tokens, StreamingTokenEngine) and tokens.streams:
-            asked["on_tokens"] = IncrementalText(template, on_text).add
+            form = template.call_form if tools else None
+            shown = on_text if form is None else BeforeMark(form.mark, on_text).add
+            asked["on_tokens"] = IncrementalText(template, shown).add
         drawn = await tokens.generate(self.episode, prompt, **asked)
         self._answers += 1
         ids = drawn.completion_ids
@@ -99,7 +103,10 @@ class TemplateChat:
             policy=drawn.policy or tokens.policy,
         )
         call.prompt_ids.extend(prompt)
-        return Answer(Message(role="assistant", content=written), call, drawn.finish, len(prompt), len(ids))
+        reply = Message(role="assistant", content=written)
+        if tools:
+            reply = read_reply(template, written, place=len(prompt))
+        return Answer(reply, call, drawn.finish, len(prompt), len(ids))
 
     def close(self) -> None:
         self.engine.tokens.release(self.episode)
