@@ -73,8 +73,12 @@ class Api:
     token_texts: TokenTexts | None = None
 
     async def complete(self, request: Request) -> Response:
-        asked = read_request(await read_body(request))
         session = request.path_params.get("session") or request.headers.get(SESSION)
+        try:
+            asked = read_request(await read_body(request))
+        except RefusedError as refusal:
+            self.recorder.refuse(session, refusal)
+            raise
         if not asked.stream:
             replies = asyncio.ensure_future(self.recorder.answer(session, asked))
             await finished(request, replies)

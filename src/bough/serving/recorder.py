@@ -99,6 +99,11 @@ class Recorder:
         finally:
             self.in_flight -= 1
 
+    def refuse(self, name: str | None, refusal: RefusedError) -> None:
+        """Notes that a request of a session could not be read."""
+        if name is not None and (session := self._sessions.get(name)) is not None:
+            session.refusal = str(refusal)
+
     async def end(self, name: str, outcome: SessionOutcome) -> Trajectory:
         """Closes a session into a trajectory. Requests in flight are cancelled."""
         if self._config_of is None:

@@ -21,6 +21,7 @@ from bough import event_loop
 from bough.config.sampling import SamplingConfig
 from bough.digest import derived_seed, json_digest, text_digest
 from bough.engines.base import Answer, ContextFullError, EngineError, ModelChat
+from bough.errors import InputError, RowError
 from bough.serving.refusal import RefusedError
 from bough.serving.reply import extended, is_malformed, reply_key, shown_reply, without_stop
 from bough.serving.request import ChatRequest
@@ -76,8 +77,10 @@ Keep = Callable[["Session", list[RecordedCall]], Awaitable[None]]
 
 @dataclass
 class Session:
-    """`failure` is the engine's last error, `refused` why the last request could not be answered by the model.
+    """`failure` is the engine's last error, `refused` why the model could not answer the last request.
 
+    `refused` is the stop reason of an episode that ends for it; `refusal` says in a sentence why the
+    last refused request, of whatever kind, was not answered.
     `keep` receives finished calls before their request is answered.
     """
 
@@ -88,6 +91,7 @@ class Session:
     closed: str | None = None
     failure: EngineError | None = None
     refused: str | None = None
+    refusal: str | None = None
     last_used: float = field(default_factory=time.monotonic)
     _by_conversation: dict[str, int] = field(default_factory=dict)
     _written: dict[str, Message] = field(default_factory=dict)
@@ -113,8 +117,11 @@ class Session:
         self._asked_for += request.num_choices
         try:
             return await self._answered(request, on_text)
-        except ContextFullError:
-            self.refused = "context_full"
+        except ContextFullError as error:
+            self.refused, self.refusal = "context_full", str(error)
+            raise
+        except (InputError, RowError) as error:
+            self.refusal = str(error)
             raise
         except EngineError as error:
             self.failure = error
@@ -153,7 +160,7 @@ class Session:
             )
         limit = self.config.max_calls
         if limit is not None and len(self.calls) + self._asked_for + request.num_choices > limit:
-            self.refused = "max_turns"
+            self.refused, self.refusal = "max_turns", f"an episode may have at most {limit} replies"
             raise RefusedError(400, f"session {self.name} may have at most {limit} replies", code="max_turns")
 
     async def _answered(self, request: ChatRequest, on_text: OnText | None) -> list[tuple[Answer, Message]]:
