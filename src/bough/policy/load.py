@@ -13,6 +13,7 @@ from bough.disk import read_json
 from bough.errors import InputError
 from bough.models import scikit_learn
 from bough.models.context import context_length
+from bough.models.hub import check_hub
 
 
 def load_model(name: str, *, dtype: torch.dtype | None, device: torch.device, quantize: bool) -> Any:
@@ -30,6 +31,7 @@ def load_model(name: str, *, dtype: torch.dtype | None, device: torch.device, qu
     dtype = dtype or (torch.bfloat16 if device.type == "cuda" else torch.float32)
     options = _quantized(dtype, device) if quantize else {}
     source = resolve(name)
+    check_hub(source)
     try:
         config = AutoConfig.from_pretrained(source, trust_remote_code=False)
         _drop_nothing(config.get_text_config())
@@ -49,8 +51,10 @@ def load_outline(name: str) -> Any:
 
     from bough.models.resolve import resolve
 
+    source = resolve(name)
+    check_hub(source)
     try:
-        config = AutoConfig.from_pretrained(resolve(name), trust_remote_code=False)
+        config = AutoConfig.from_pretrained(source, trust_remote_code=False)
         with torch.device("meta"):
             return _auto_class(config).from_config(config, trust_remote_code=False)
     except (OSError, ValueError) as error:
