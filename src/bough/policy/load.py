@@ -13,6 +13,7 @@ from bough.disk import read_json
 from bough.errors import InputError
 from bough.models import scikit_learn
 from bough.models.context import context_length
+from bough.models.gguf_source import FOLDER as GGUF_FOLDER
 from bough.models.hub import check_hub
 
 
@@ -73,6 +74,11 @@ def base_and_adapter(name: str) -> tuple[str, Path | None]:
     base = settings.get("base_model_name_or_path") if isinstance(settings, dict) else None
     if not base or not isinstance(base, str):
         raise InputError(f"{folder}/adapter_config.json does not say which model it is for; name that and the adapter")
+    if GGUF_FOLDER.fullmatch(Path(base).name) and not Path(base).is_dir():
+        raise InputError(
+            f"the base model of {folder} was made of a GGUF file, in a folder of the cache that is gone; "
+            f"name the file and the adapter: --model FILE.gguf --adapter {folder}"
+        )
     return base, folder
 
 
