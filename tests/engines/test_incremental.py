@@ -42,3 +42,9 @@ def test_the_pieces_of_any_tokens_are_a_beginning_of_their_text(ids: list[int], 
 def test_a_whole_text_comes_whole(text: str):
     ids = TEMPLATE.tokenizer(text, add_special_tokens=False)["input_ids"]
     assert "".join(pieces(ids, [1] * len(ids))) == text
+
+
+def test_bytes_that_never_become_a_character_are_given_up():
+    [half] = TEMPLATE.tokenizer.convert_tokens_to_ids(["Ã"])  # the first byte of a character of two
+    assert TEMPLATE.decode([half]) == "\ufffd"
+    assert pieces([half] * 5000, [1] * 5000) == []

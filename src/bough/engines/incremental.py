@@ -8,6 +8,8 @@ from bough.calls.template import ChatTemplate
 
 # What a tokenizer writes for bytes that are not, or not yet, a character.
 UNFINISHED = "\ufffd"
+# Tokens without a complete character, after which no more text is passed on.
+MAX_PENDING = 64
 
 
 class IncrementalText:
@@ -24,7 +26,8 @@ class IncrementalText:
 
     def add(self, ids: list[int]) -> None:
         self._new += [token for token in ids if token not in self._template.stop_ids]
-        if not self._new:
+        # A character has at most four bytes: what is not one by then never becomes one, and is not decoded for ever.
+        if not self._new or len(self._new) > MAX_PENDING:
             return
         known = self._template.decode(self._before)
         text = self._template.decode(self._before + self._new)

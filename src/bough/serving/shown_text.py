@@ -13,7 +13,7 @@ class ShownText:
 
     def __init__(self, stop: Sequence[str], tool_names: Collection[str]) -> None:
         self._marks = [*stop, hermes.OPEN] if tool_names else list(stop)
-        self._tool_names = tool_names
+        self._undecided = fenced.Undecided(tool_names) if tool_names else None
         self._text = ""
         self._num_shown = 0
 
@@ -24,10 +24,10 @@ class ShownText:
         """
         self._text += text
         end = first_mark(self._text, self._marks, self._num_shown)
-        if self._tool_names:
-            end = min(end, fenced.first_undecided(self._text, self._tool_names))
+        if self._undecided is not None:
+            end = max(self._num_shown, min(end, self._undecided.first(self._text, self._num_shown)))
             # White space before a tool call is not part of the content.
-            end = len(self._text[:end].rstrip())
+            end = self._num_shown + len(self._text[self._num_shown : end].rstrip())
         shown = self._text[self._num_shown : end]
-        self._num_shown = max(self._num_shown, end)
+        self._num_shown = end
         return shown

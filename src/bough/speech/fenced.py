@@ -17,10 +17,10 @@ from bough.speech.hermes import check_call
 from bough.types import ToolCall
 
 BLOCK = re.compile(r"```[ \t]*(?:(?:json|tool_call|tool_code)[ \t]*)?\n(.*?)```", re.DOTALL | re.IGNORECASE)
-# A block that is not complete.
-PARTIAL = re.compile(
-    r"```[ \t]*(?:\w{0,9}[ \t]*|(?:(?:json|tool_call|tool_code)[ \t]*)?\n.*)", re.DOTALL | re.IGNORECASE
-)
+OPENING = re.compile(r"```[ \t]*(?:(?:json|tool_call|tool_code)[ \t]*)?\n", re.IGNORECASE)
+# An opening that is not complete.
+INCOMPLETE = re.compile(r"```[ \t]*\w{0,9}[ \t]*")
+SPACE = re.compile(r"\s*")
 FENCE, THOUGHT = "```", "</think>"
 DECODER = json.JSONDecoder(strict=False)
 
@@ -47,19 +47,37 @@ def split(text: str, names: Collection[str]) -> tuple[str, tuple[ToolCall, ...]]
     return (thinking + ended + (BLOCK.sub("", spoken) if BLOCK.search(spoken) else "")).rstrip(), calls
 
 
-def first_undecided(text: str, names: Collection[str]) -> int:
-    """Where calls may begin in a text that is not complete: what stands before it stays, whatever follows."""
-    at = text.rfind(THOUGHT) + len(THOUGHT) if THOUGHT in text else 0
-    if text[at:].lstrip()[:1] in ("", "{", "["):
-        return at
-    while (at := text.find(FENCE, at)) >= 0:
-        if (block := BLOCK.match(text, at)) is not None:
-            # One block that is not a call, and nothing in the text is.
-            return at if read_calls(block[0], names) else len(text)
-        if PARTIAL.fullmatch(text, at):
-            return at
-        at += 1
-    return len(text.rstrip("`"))
+class Undecided:
+    """Finds where calls may begin in a text that is still being written. `names` are the tools."""
+
+    def __init__(self, names: Collection[str]) -> None:
+        self._names = names
+        # Where the reply begins after its thoughts, and the same if it is known to have no calls.
+        self._spoken, self._text_from = 0, -1
+
+    def first(self, text: str, start: int) -> int:
+        """What stands before it stays text, whatever follows. Before `start` everything was decided earlier."""
+        ended = text.rfind(THOUGHT, max(0, start - len(THOUGHT)))
+        self._spoken = max(self._spoken, ended + len(THOUGHT) if ended >= 0 else 0)
+        if self._spoken == self._text_from:
+            return len(text)
+        begin = SPACE.match(text, self._spoken).end()  # type: ignore[union-attr]  # no white space is a match, too
+        if text[begin : begin + 1] in ("", "{", "["):
+            return self._spoken
+        at = max(start, self._spoken)
+        while (at := text.find(FENCE, at)) >= 0:
+            opened = OPENING.match(text, at)
+            if opened is not None:
+                closed = text.find(FENCE, opened.end())
+                if closed < 0 or read_calls(text[at : closed + len(FENCE)], self._names):
+                    return at
+                # One block that is not a call, and nothing in the text is.
+                self._text_from = self._spoken
+                return len(text)
+            if INCOMPLETE.fullmatch(text, at):
+                return at
+            at += 1
+        return len(text) - (2 if text.endswith("``") else text.endswith("`"))
 
 
 def _values(text: str) -> list[Any]:
