@@ -3,7 +3,7 @@
 The tokens a model wrote stay as they are: where the template shows an earlier reply to
 the letter, the next prompt continues with the exact ids that were sampled, however a
 tokenizer would split that text. Where the template rewrites history, the prompt is
-what it then says, and merely shares less with the one before.
+what it then says, and shares less with the one before.
 """
 
 from __future__ import annotations

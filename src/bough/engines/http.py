@@ -1,4 +1,4 @@
-"""A server that answers JSON: one address, one key, patience and a limit on requests at once.
+"""A server that answers JSON: one address, one key, time limits, retries and a limit on concurrent requests.
 
 What may pass by itself (a busy or restarting server, a broken connection, an answer cut
 short) is tried again, with growing waits. What will not pass is an error in the server's
@@ -34,7 +34,7 @@ MAX_BODY = 64 << 20
 
 @dataclass(frozen=True, kw_only=True)
 class ServerLimits(RetryLimits):
-    """How much is asked of a server at once, and how long it is waited for.
+    """How many requests a server gets at a time, and how long it is waited for.
 
     `timeout_s` bounds one request from start to end.
     """
