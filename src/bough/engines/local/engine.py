@@ -12,7 +12,7 @@ take the general path, it is the same only up to rounding.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
@@ -22,7 +22,7 @@ import torch
 from bough.config.sampling import SamplingConfig
 from bough.engines.base import ContextFullError, Generated
 from bough.engines.local.paths import Layout, PathOptions, choose_path
-from bough.engines.local.request import Delivery, Request
+from bough.engines.local.request import Delivery, Request, on_loop
 from bough.engines.local.schedule import Scheduler
 from bough.engines.local.stops import StopTexts
 from bough.engines.local.worker import EngineWorker
@@ -47,6 +47,8 @@ class LocalEngine:
     keeps a copy of the trained weights and on a GPU computes on a stream of its own: it samples
     while `policy` trains, with the weights of the last `renew`.
     """
+
+    streams = True
 
     def __init__(
         self,
@@ -112,6 +114,7 @@ class LocalEngine:
         seed: int,
         stop_ids: list[int],
         adapter: str = "",
+        on_tokens: Callable[[list[int]], None] | None = None,
     ) -> Generated:
         """Draws an answer with the adapter of this name, or by default with the policy as it is."""
         self._check(prompt_ids, sampling)
@@ -128,6 +131,7 @@ class LocalEngine:
             self.max_length,
             deliver=Delivery(future, loop),
             adapter=adapter,
+            on_tokens=None if on_tokens is None else on_loop(loop, on_tokens),
         )
         first = self.policy
         self.worker.submit(request)
