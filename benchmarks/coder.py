@@ -106,12 +106,9 @@ class Experiment:
         shown: list[Trajectory] = []
         with self.report.stage("experts play") as found:
             for environment, settings in self.play.items():
+                limits = {name: value for name, value in settings.items() if name != "max_new_tokens"}
                 played = bough.collect(
-                    "expert",
-                    environment,
-                    tasks=self.options.demonstrations,
-                    concurrency=64,
-                    **without_sampling(settings),
+                    "expert", environment, tasks=self.options.demonstrations, concurrency=64, **limits
                 )
                 kept = bough.demos(played)
                 found.append(f"{environment}: {len(kept)} demonstrations of {len(played)} episodes")
