@@ -9,6 +9,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from bough.trees.mixers import let_mixers_branch
+
 # hidden, intermediate, layers, heads, key-value heads, size of a head, vocabulary
 SHAPES = {
     "qwen3-4b": (2560, 9728, 36, 32, 8, 128, 151_936),
@@ -47,6 +49,9 @@ def build(name: str, *, full: bool = False, checkpointing: bool = False) -> Any:
         with device():
             model = AutoModelForCausalLM.from_config(_config(name), dtype=dtype)
     model.config.use_cache = False
+    if name in HYBRIDS:
+        # For TRL too: on a Hopper GPU with Triton before 3.7.1, the kernel that transformers calls cannot be trained.
+        let_mixers_branch(model)
     if checkpointing:
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
     return model.train()

@@ -1,4 +1,4 @@
-"""Load a language model to be trained: where it lies, in which precision, on which device."""
+"""Load a language model to be trained: from which folder, in which precision, on which device."""
 
 from __future__ import annotations
 
