@@ -208,3 +208,5 @@ class VLLMEngine:
         delete_folders(self._adapters.take_all())
         if engine is not None:
             engine.shutdown()
+            # Its destructor does the same again, and prints a traceback if that is when the process ends.
+            engine.shutdown = lambda timeout=None: None  # noqa: ARG005

@@ -59,7 +59,8 @@ def engine_arguments(
     }
     if taken := sorted(options.keys() & fixed.keys()):
         raise InputError(f"vLLM's {', '.join(taken)} is set by Bough itself; leave it out")
-    return {"enable_prefix_caching": True, "disable_log_stats": True} | ours | options | fixed
+    quiet = {"disable_log_stats": True, "use_tqdm_on_load": False}
+    return {"enable_prefix_caching": True} | quiet | ours | options | fixed
 
 
 def room_for(rank: int) -> int:
