@@ -1,5 +1,6 @@
 """Shared by all tests: Bough is imported before torch, no deadlines, interrupts work, the last lines list the skips."""
 
+import gc
 import os
 import signal
 import subprocess
@@ -108,6 +109,17 @@ def pytest_configure(config: pytest.Config) -> None:
     # A shell starts background jobs with SIGINT ignored, and so would be the programs that tests interrupt.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """What is loaded and collected stays until the end: walking through it again and again would find no garbage."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
