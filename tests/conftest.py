@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from bough import bit_exact
+from tests import warm
 
 # Processes that run tests beside each other share the cores. More threads than cores spin while they wait.
 PROCESSES = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
@@ -109,6 +110,8 @@ def pytest_configure(config: pytest.Config) -> None:
     # A shell starts background jobs with SIGINT ignored, and so would be the programs that tests interrupt.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    if not hasattr(config, "workerinput"):  # the process that starts the workers, or runs all tests itself
+        config.add_cleanup(warm.start_server())
 
 
 @pytest.hookimpl(wrapper=True)

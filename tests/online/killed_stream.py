@@ -1,9 +1,9 @@
 """A program: kills online runs at random moments until they get to their ends, and checks their files after each kill.
 
-    python -m tests.online.killed_stream KILLS SEED STALENESS…
+    Warm("tests.online.killed_stream", KILLS, SEED, STALENESS…)
 
 There is one run for each `--max-staleness`, in a folder of that name. The children are forked
-from a process that has loaded everything, so a kill costs no start. After every kill the
+from a warm process, so a kill costs no start. After every kill the
 finished episodes on disk are noted. In the end no group may be in two batches, and each group
 must have the episodes that were noted for it: a finished episode is never played again. Prints
 a line for each run: the number of kills, and how many of the noted episodes were learnt from.
@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any
 
 from bough.cli import main
-from tests.training.loaded import load_everything
 
 Episodes = dict[tuple[int, str], list[int]]  # the answered tokens of each finished episode
 COMMON = [
@@ -101,6 +100,5 @@ def run(kills: int, seed: int, staleness: str) -> None:
 
 
 if __name__ == "__main__":
-    load_everything()
     for max_staleness in sys.argv[3:]:
         run(int(sys.argv[1]), int(sys.argv[2]), max_staleness)
