@@ -8,6 +8,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterator
 from functools import cache
+from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -20,6 +21,9 @@ from tests import warm
 PROCESSES = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
 if PROCESSES > 1:
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // PROCESSES)))
+
+# Installed versions do not change while tests run, and each run of a built-in model asks for ten of them.
+metadata.version = cache(metadata.version)
 
 if find_spec("hypothesis") is not None:  # vLLM's environment has no need of it
     from hypothesis import HealthCheck, settings

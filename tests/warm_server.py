@@ -72,6 +72,9 @@ def become(
     for number, stream in enumerate(streams):
         os.dup2(stream, number)
         os.close(stream)
+    # The server's own are of another kind, such as files that can be sought in.
+    sys.stdin, sys.stdout = os.fdopen(0, closefd=False), os.fdopen(1, "w", closefd=False)
+    sys.stderr = os.fdopen(2, "w", buffering=1, errors="backslashreplace", closefd=False)
     os.chdir(folder)
     os.environ.clear()
     os.environ.update(environment)

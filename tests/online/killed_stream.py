@@ -22,7 +22,7 @@ from bough.cli import main
 
 Episodes = dict[tuple[int, str], list[int]]  # the answered tokens of each finished episode
 COMMON = [
-    "grpo", "--model", "tiny", "--environment", "tests.online.letters:Uneven", "--max-steps", "5", "--batch-size", "2",
+    "grpo", "--model", "tiny", "--environment", "tests.online.letters:Uneven", "--max-steps", "3", "--batch-size", "2",
     "--group-size", "4", "--max-new-tokens", "8", "--learning-rate", "0.005", "--lr-scheduler", "constant",
     "--warmup-ratio", "0", "--logging-steps", "1", "--save-steps", "2", "--no-watch", "--resume",
 ]  # fmt: skip
@@ -85,7 +85,7 @@ def run(kills: int, seed: int, staleness: str) -> None:
         if child == 0:
             os._exit(main([*COMMON, "--max-staleness", staleness, "--output-dir", str(folder)]))
         if killed < kills:
-            wait_for_episodes(folder, child, rng.randint(1, 16))
+            wait_for_episodes(folder, child, rng.randint(1, 8))
             time.sleep(rng.uniform(0.0, 0.05))
             os.kill(child, signal.SIGKILL)
         _, status = os.waitpid(child, 0)

@@ -260,6 +260,6 @@ def test_kills_lose_no_finished_episode_and_use_none_twice(killed: Path, max_sta
 
 @pytest.mark.bit_exact
 def test_a_run_with_fresh_weights_that_is_killed_ends_in_the_same_bits(tmp_path: Path, killed: Path):
-    whole = {"max_steps": 5, "learning_rate": 5e-3, "save_steps": 2, "environment": UNEVEN}
+    whole = {"max_steps": 3, "learning_rate": 5e-3, "save_steps": 2, "environment": UNEVEN}
     grpo(settings(tmp_path, **whole))
     assert files(killed / "0") == files(tmp_path)
