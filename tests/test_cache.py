@@ -1,12 +1,13 @@
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from bough.cache import build_once, cache_folder
+from bough.cache import build_once, cache_folder, keep_compiled_code
 from bough.errors import BoughError
 
 # A program that builds "thing" slowly, says when it is half done, and notes each build in a file.
@@ -121,3 +122,30 @@ def test_a_cache_that_cannot_be_written_is_a_sentence_with_a_way_out(monkeypatch
     monkeypatch.setenv("BOUGH_CACHE", str(tmp_path / "file" / "cache"))
     with pytest.raises(BoughError, match=r"cannot be made .* let BOUGH_CACHE name another folder"):
         build_once("models/thing", write_both)
+
+
+VARIABLES = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
+
+
+def test_compiled_code_is_kept_in_the_cache_unless_the_user_has_chosen_a_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("BOUGH_CACHE", str(tmp_path))
+    monkeypatch.setenv(VARIABLES[0], "/chosen")
+    monkeypatch.setenv(VARIABLES[1], "")
+    monkeypatch.delenv(VARIABLES[1])
+    keep_compiled_code()
+    assert os.environ[VARIABLES[0]] == "/chosen"
+    assert Path(os.environ[VARIABLES[1]]) == tmp_path / "compiled" / "triton" and not (tmp_path / "inductor").exists()
+    assert (tmp_path / "compiled" / "triton").is_dir()
+
+
+def test_a_cache_that_cannot_be_written_leaves_compiled_code_where_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("BOUGH_CACHE", str(tmp_path / "file"))
+    for variable in VARIABLES:
+        monkeypatch.delenv(variable, raising=False)
+    keep_compiled_code()
+    assert not {*VARIABLES} & {*os.environ}

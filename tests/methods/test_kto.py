@@ -122,7 +122,7 @@ def test_loss_and_gradient_are_trls_however_the_units_fall_into_rows(budget: int
     found = step.run(4.0, known, backward=True)
     norm = torch.stack([p.grad.norm() for p in policy.parameters() if p.grad is not None]).norm()
     ours = {name: found.metrics[name].value for name in TRL if name in found.metrics}
-    assert ours | {"loss": found.loss, "gradient": float(norm)} == pytest.approx(TRL, abs=1e-5)
+    assert ours | {"loss": found.loss, "gradient": float(norm)} == pytest.approx(TRL, rel=1e-5, abs=1e-5)
 
 
 def test_a_mismatched_call_is_a_prompt_with_the_answer_of_the_record_before():
@@ -225,7 +225,7 @@ def test_success_says_which_side_a_trajectory_is_on():
     source: Any = NoCalls()
     good, bad = _judged(trajectory(True), source), _judged(trajectory(False), source)
     assert (good.num_chosen, good.num_rejected, bad.num_chosen, bad.num_rejected) == (1, 0, 0, 1)
-    with pytest.raises(RowError, match="neither success nor failure") as error:
+    with pytest.raises(RowError, match=r"needs a label or a success, and the row has neither$") as error:
         _judged(trajectory(None), source)
     assert error.value.reason == "no_label"
     with pytest.raises(RowError, match="KTO learns from trajectories"):
@@ -281,3 +281,13 @@ def test_sft_does_not_imitate_what_is_labelled_as_bad(tmp_path: Path):
     assert main(["sft", *arguments, "--max-steps", "1"]) == 0
     rows = (tmp_path / "run" / "ledger.json").read_text()
     assert '"undesirable": 1' in rows
+
+
+def test_a_misspelt_label_is_found_among_the_columns(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    data = tmp_path / "thumbs.csv"
+    data.write_text("prompt,completion,lable,user\nq,a,true,x\nq,b,false,y\n")
+    arguments = ["--train-file", str(data), "--model", "tiny", "--output-dir", str(tmp_path / "run")]
+    assert main(["dpo", *arguments, "--loss-type", "kto"]) == 2
+    said = capsys.readouterr().err
+    assert "2 rows in, 0 kept, 2 dropped (2 no_label)" in said
+    assert "its other columns are 'lable', 'user'; rename 'lable' to 'label'" in said
