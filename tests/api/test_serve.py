@@ -69,6 +69,25 @@ def test_what_a_server_records_is_exact_and_every_command_reads_it(model: bough.
     assert len(model.calls(records[0])[0]) == 2
 
 
+def test_a_stream_is_what_was_sampled_and_the_record_is_exact(model: bough.LoadedModel, tmp_path: Path):
+    with bough.serve(model, tmp_path / "recorded", max_new_tokens=12) as server:
+        ai = openai.OpenAI(base_url=server.session("s"), api_key="none", http_client=PLAIN)
+        messages: list[Any] = [user("Hello")]
+        for seed in (1, 2):
+            chunks = list(ai.chat.completions.create(model="any", messages=messages, stream=True, seed=seed))
+            pieces = [chunk.choices[0].delta.content for chunk in chunks if chunk.choices[0].delta.content]
+            assert len(pieces) > 1 and chunks[-1].choices[0].finish_reason == "length"
+            messages += [{"role": "assistant", "content": "".join(pieces)}, user("More.")]
+        post(f"{server.session('s').removesuffix('/v1')}/end", {})
+    [record] = [record for record in bough.read(tmp_path / "recorded") if isinstance(record, bough.Trajectory)]
+    assert [turn.prompt for turn in record.turns] == [None, None], "what was streamed is recognised"
+    assert [turn.reply.content for turn in record.turns] == [messages[1]["content"], messages[3]["content"]]
+    first, second = record.turns[0].call, record.turns[1].call
+    assert first is not None and second is not None
+    whole = first.prompt_ids + first.completion_ids
+    assert second.prompt_ids[: len(whole)] == whole
+
+
 def test_branches_are_trained_on_their_own_tokens_and_can_be_built_again(model: bough.LoadedModel, tmp_path: Path):
     async def agent(client: Any) -> float:
         for question in ("one", "two", "one"):

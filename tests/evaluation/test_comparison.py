@@ -1,5 +1,6 @@
 import itertools
 import re
+from dataclasses import replace
 
 import pytest
 
@@ -25,6 +26,11 @@ def test_one_attempt_a_task_is_mcnemars_test():
     assert found.success.mean == pytest.approx(8 / 22)
     assert found.success.p == found.adjusted_p == pytest.approx(stats.binomtest(2, 12).pvalue) and found.significant
     assert found.success.interval is not None and 8 / 22 in found.success.interval and found.success.interval.low > 0
+
+
+def test_a_p_value_of_alpha_is_not_significant():
+    [found] = compare([A, B])
+    assert found.alpha == 0.05 and not replace(found, adjusted_p=0.05).significant
 
 
 def test_the_other_way_round_is_the_same_with_another_sign():
