@@ -10,7 +10,6 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-import openai
 import pytest
 
 from bough.errors import InputError
@@ -24,7 +23,10 @@ from bough.serving.store import TRAJECTORIES, Store
 from bough.serving.trajectory import SessionOutcome
 from bough.trajectories.reader import read
 from bough.types import Trajectory
+from tests.later import Later
 from tests.serving.fake import LOOK, TOOL, FakeChat, FakeEngine, body, make_recorder, post_to, user
+
+openai = Later("openai")
 
 
 @asynccontextmanager
@@ -37,7 +39,7 @@ async def served(recorder: Recorder) -> AsyncIterator[Endpoint]:
         await endpoint.close()
 
 
-def openai_client(endpoint: Endpoint, session: str) -> openai.AsyncOpenAI:
+def openai_client(endpoint: Endpoint, session: str) -> Any:
     plain = openai.DefaultAsyncHttpxClient(verify=False)
     return openai.AsyncOpenAI(base_url=endpoint.base_url(session), api_key="none", max_retries=0, http_client=plain)
 
