@@ -153,6 +153,21 @@ def test_a_template_that_rewrites_history_is_named_once(caplog: pytest.LogCaptur
     ]
 
 
+@pytest.mark.parametrize("name", ["qwen3", "earlier qwen3"])
+@pytest.mark.parametrize("result", [Message(role="tool", content="7"), user("<tool_response>\n7\n</tool_response>")])
+def test_thoughts_stay_while_tool_results_follow_a_question(name: str, result: Message):
+    """Replies after the last question keep their thoughts, so these prompts are rendered whole."""
+    prompts = Prompts(TEMPLATES[name])
+    prompts.unchecked = 0
+    growing, messages = prompts.begin(), [user("Hi")]
+    said = []
+    for i, observation in enumerate([user("And?"), user("Then?"), result, result, user("And?"), result, user("Then?")]):
+        messages += [assistant(f"<think>\n{i}\n</think>\n\nok {i}"), observation]
+        said.append(growing.prompt(messages, []))
+        assert said[-1] == TEMPLATES[name].prompt(messages, [])
+    assert [text.count("<think>") for text in said] == [0, 0, 1, 2, 0, 1, 0]
+
+
 def test_a_hint_goes_when_its_message_is_no_longer_the_newest():
     growing = Prompts(TEMPLATES["chatml"]).begin()
     messages = [user("Start.")]
