@@ -21,7 +21,8 @@ def build(folder):
     print("half done", flush=True)
     with Path(sys.argv[1]).open("a") as notes:
         notes.write("built\\n")
-    time.sleep(float(sys.argv[2]))
+    while not Path(sys.argv[2]).exists():
+        time.sleep(0.01)
     (folder / "whole").write_text("whole")
 
 build_once("models/thing", build)
@@ -43,8 +44,9 @@ def names_in(folder: Path) -> set[str]:
     return {path.name for path in folder.iterdir()}
 
 
-def start_slow_builder(notes: Path, seconds: float) -> subprocess.Popen[str]:
-    command = [sys.executable, "-c", SLOW_BUILDER, str(notes), str(seconds)]
+def start_slow_builder(notes: Path, until: Path) -> subprocess.Popen[str]:
+    """A process that notes that it builds, and ends when the file `until` is there."""
+    command = [sys.executable, "-c", SLOW_BUILDER, str(notes), str(until)]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
@@ -90,7 +92,7 @@ def test_a_build_that_fails_leaves_nothing_and_may_be_tried_again(cache):
 
 
 def test_a_killed_builder_leaves_no_half_folder_and_its_draft_is_swept_away(cache, tmp_path):
-    with start_slow_builder(tmp_path / "notes", seconds=60) as builder:
+    with start_slow_builder(tmp_path / "notes", tmp_path / "never") as builder:
         assert builder.stdout is not None and builder.stdout.readline() == "half done\n"
         builder.kill()
     left = names_in(cache / "models")
@@ -100,13 +102,17 @@ def test_a_killed_builder_leaves_no_half_folder_and_its_draft_is_swept_away(cach
 
 
 def test_of_two_processes_that_ask_at_once_one_builds_and_the_other_waits_for_it(cache, tmp_path):
-    with start_slow_builder(tmp_path / "notes", seconds=1) as first:
+    told = tmp_path / "told"
+    with start_slow_builder(tmp_path / "notes", told) as first:
         assert first.stdout is not None and first.stdout.readline() == "half done\n"
-        with start_slow_builder(tmp_path / "notes", seconds=1) as second:
-            _, said = second.communicate(timeout=30)
-        first.communicate(timeout=30)
+        with start_slow_builder(tmp_path / "notes", told) as second:
+            assert second.stderr is not None
+            while "Waiting for another process that is making thing." not in second.stderr.readline():
+                assert second.poll() is None, "it does not wait"
+            told.touch()
+            second.communicate()
+        first.communicate()
     assert (first.returncode, second.returncode) == (0, 0)
-    assert "Waiting for another process that is making thing." in said
     assert (tmp_path / "notes").read_text() == "built\n"
     assert names_in(cache / "models" / "thing") == {"half", "whole"}
 

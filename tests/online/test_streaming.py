@@ -1,9 +1,6 @@
 """Whole runs that stream: with fresh weights like a loop without any concurrency, and with batches ahead."""
 
-import os
 import re
-import subprocess
-import sys
 from collections.abc import Iterable
 from itertools import count, pairwise
 from pathlib import Path
@@ -26,8 +23,8 @@ from bough.trajectories.reader import read
 from bough.types import Call, Group, Trajectory
 from tests.online import letters
 from tests.online.test_online import batch, metrics, settings
+from tests.warm import Warm
 
-ROOT = Path(__file__).parents[2]
 UNEVEN = "tests.online.letters:Uneven"
 CLOCK = ("seconds", "_per_s", "_share", "episodes_in_flight")
 
@@ -271,12 +268,10 @@ def test_episodes_that_were_finished_before_an_interrupt_are_not_played_again(
 def killed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of runs that were killed twice, and the program's lines about them."""
     folder = tmp_path_factory.mktemp("killed")
-    command = [sys.executable, "-m", "tests.online.killed_stream", "2", "7", "0", "1"]
-    path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
-    environment = {**os.environ, "PYTHONPATH": path, "CUDA_VISIBLE_DEVICES": ""}
-    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[-2000:]
-    (folder / "said.txt").write_text(done.stdout)
+    with (folder / "errors.txt").open("wb") as errors:
+        program = Warm("tests.online.killed_stream", "2", "7", "0", "1", folder=folder, errors=errors)
+        (folder / "said.txt").write_text(program.communicate())
+    assert program.wait() == 0, (folder / "errors.txt").read_text()[-2000:]
     return folder
 
 
@@ -289,6 +284,6 @@ def test_kills_lose_no_finished_episode_and_use_none_twice(killed: Path, max_sta
 
 @pytest.mark.bit_exact
 def test_a_run_with_fresh_weights_that_is_killed_ends_in_the_same_bits(tmp_path: Path, killed: Path):
-    whole = {"max_steps": 5, "learning_rate": 5e-3, "save_steps": 2, "environment": UNEVEN}
+    whole = {"max_steps": 3, "learning_rate": 5e-3, "save_steps": 2, "environment": UNEVEN}
     grpo(settings(tmp_path, **whole))
     assert files(killed / "0") == files(tmp_path)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from typing import Any
 
-from bough.config.sampling import SamplingConfig
-from bough.engines.base import Generated, TokenEngine
+from bough.engines.base import Generated, StreamingTokenEngine, TokenEngine
 
 
 class Meter:
@@ -90,13 +90,15 @@ class MeteredEngine:
     def policy(self) -> str:
         return self._engine.policy
 
-    async def generate(
-        self, episode: str, prompt_ids: list[int], *, sampling: SamplingConfig, seed: int, stop_ids: list[int]
-    ) -> Generated:
+    @property
+    def streams(self) -> bool:
+        return isinstance(self._engine, StreamingTokenEngine) and self._engine.streams
+
+    async def generate(self, episode: str, prompt_ids: list[int], **asked: Any) -> Generated:
         self._meter.request()
         num_tokens = 0
         try:
-            drawn = await self._engine.generate(episode, prompt_ids, sampling=sampling, seed=seed, stop_ids=stop_ids)
+            drawn = await self._engine.generate(episode, prompt_ids, **asked)
             num_tokens = len(drawn.completion_ids)
             return drawn
         finally:

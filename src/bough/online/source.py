@@ -22,6 +22,7 @@ from torch import Tensor
 
 from bough.calls.builder import CallBuilder
 from bough.calls.template import ChatTemplate
+from bough.engines.base import EngineError
 from bough.errors import BoughError, RowError
 from bough.ledger import Ledger
 from bough.methods.distill import Distill, OnlineConfig
@@ -42,6 +43,12 @@ from bough.types import Call
 
 log = logging.getLogger(__name__)
 
+# What stops a run, and what it means for the batch.
+PROBLEMS: dict[type[BoughError], str] = {
+    LostError: "has nothing to learn from",
+    RewardTimeoutError: "cannot be scored",
+    EngineError: "cannot be sampled",
+}
 # What a batch's file has besides its metrics.
 NOT_METRICS = ("stamp", "ledgers", "tasks_unfinished")
 
@@ -117,8 +124,8 @@ class OnlineSource:
         self._number, stamp = number, self._stamper.stamp()
         try:
             examples = self._on_file(file, stamp, update) or self._played(file, stamp, step)
-        except (LostError, RewardTimeoutError) as error:
-            problem = "has nothing to learn from" if isinstance(error, LostError) else "cannot be scored"
+        except (LostError, RewardTimeoutError, EngineError) as error:
+            problem = next(words for known, words in PROBLEMS.items() if isinstance(error, known))
             message = f"batch {number} {problem}: {error}"
             if step == 0:
                 raise BoughError(message) from error

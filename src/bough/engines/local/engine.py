@@ -12,6 +12,7 @@ take the general path, it is the same only up to rounding.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Hashable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
@@ -21,11 +22,12 @@ import torch
 from bough.config.sampling import SamplingConfig
 from bough.engines.base import ContextFullError, Generated
 from bough.engines.local.paths import Layout, PathOptions, choose_path
-from bough.engines.local.request import Delivery, Request
+from bough.engines.local.request import Delivery, Request, on_loop
 from bough.engines.local.schedule import Scheduler
 from bough.engines.local.stops import StopTexts
 from bough.engines.local.worker import EngineWorker
 from bough.errors import InputError
+from bough.policy.adapter_weights import AdapterWeights
 from bough.policy.policy import Policy
 from bough.policy.twin import Twin
 
@@ -45,6 +47,8 @@ class LocalEngine:
     keeps a copy of the trained weights and on a GPU computes on a stream of its own: it samples
     while `policy` trains, with the weights of the last `renew`.
     """
+
+    streams = True
 
     def __init__(
         self,
@@ -69,6 +73,7 @@ class LocalEngine:
         self.path = choose_path(self.twin.policy if self.twin else policy, options)
         self.reader, self.max_length = self.path.reader, self.path.longest
         self.scheduler = Scheduler(self.path.store, budget=self.path.budget, max_running=max_running)
+        self._adapters: set[str] = set()
         threads = threads or torch.get_num_threads()
         self.worker = EngineWorker(
             self.reader, self.scheduler, self.path.runner, threads=threads, patience=8, stream=_stream(policy, apart)
@@ -101,13 +106,23 @@ class LocalEngine:
         return cls(policy, **options)
 
     async def generate(
-        self, episode: str, prompt_ids: list[int], *, sampling: SamplingConfig, seed: int, stop_ids: list[int]
+        self,
+        episode: str,
+        prompt_ids: list[int],
+        *,
+        sampling: SamplingConfig,
+        seed: int,
+        stop_ids: list[int],
+        adapter: str = "",
+        on_tokens: Callable[[list[int]], None] | None = None,
     ) -> Generated:
+        """Draws an answer with the adapter of this name, or by default with the policy as it is."""
         self._check(prompt_ids, sampling)
+        self._check_set(adapter)
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Generated] = loop.create_future()
         request = Request(
-            episode,
+            _key(episode, adapter),
             list(prompt_ids),
             sampling,
             seed,
@@ -115,17 +130,44 @@ class LocalEngine:
             StopTexts(sampling.stop, self._tokenizer),
             self.max_length,
             deliver=Delivery(future, loop),
+            adapter=adapter,
+            on_tokens=None if on_tokens is None else on_loop(loop, on_tokens),
         )
         first = self.policy
         self.worker.submit(request)
         try:
             drawn = await future
-            return replace(drawn, policy=first if first == self.policy else f"{first}..{self.policy}")
+            policy = first if first == self.policy else f"{first}..{self.policy}"
+            return replace(drawn, policy=f"{policy}+{adapter}" if adapter else policy)
         finally:
             request.given_up = not future.done() or future.cancelled()
 
-    def release(self, episode: str) -> None:
-        self.worker.drop(episode)
+    def release(self, episode: str, *, adapter: str = "") -> None:
+        self.worker.drop(_key(episode, adapter))
+
+    def set_adapter(self, name: str, weights: AdapterWeights) -> None:
+        """Adds an adapter that episodes can ask for, or replaces the one of this name.
+
+        It is used in place of the policy's own adapter, if that has one. What was computed with an
+        adapter that is replaced is forgotten; its pending answers are cancelled, so let them finish first.
+        """
+        if not name:
+            raise InputError("an adapter needs a name; the empty one stands for the policy as it is")
+        if self.reader.compiled:
+            raise InputError("layers that are compiled take no adapters by name; leave compile out")
+        self.path.adapters.check(weights)
+        self.worker.drop_all(name)
+        self.worker.order(lambda: self.path.adapters.set(name, weights))
+        self._adapters.add(name)
+
+    def remove_adapter(self, name: str) -> None:
+        """Forgets an adapter and what was computed with it. Pending answers are cancelled."""
+        if not name:
+            raise InputError("an adapter needs a name; the empty one stands for the policy as it is")
+        self._check_set(name)
+        self._adapters.remove(name)
+        self.worker.drop_all(name)
+        self.worker.order(lambda: self.path.adapters.remove(name))
 
     def renew(self, name: str, *, keep: bool = False) -> None:
         """The policy's weights have changed: what was computed with the old ones is forgotten.
@@ -162,6 +204,11 @@ class LocalEngine:
     async def close(self) -> None:
         await asyncio.to_thread(self.worker.close)
 
+    def _check_set(self, adapter: str) -> None:
+        if adapter and adapter not in self._adapters:
+            known = ", ".join(map(repr, sorted(self._adapters))) or "none"
+            raise InputError(f"the engine has no adapter {adapter!r}; set are: {known}")
+
     def _check(self, prompt_ids: list[int], sampling: SamplingConfig) -> None:
         if not prompt_ids:
             raise InputError("the prompt is empty; a model needs at least one token to continue from")
@@ -176,6 +223,11 @@ class LocalEngine:
             )
         if any(sampling.stop) and self._tokenizer is None:
             raise InputError("stop texts need the model's tokenizer; give it as tokenizer=")
+
+
+def _key(episode: str, adapter: str) -> Hashable:
+    """Episodes of different adapters may have the same name."""
+    return (adapter, episode) if adapter else episode
 
 
 def _stream(policy: Policy, apart: bool) -> torch.cuda.Stream | None:

@@ -27,6 +27,10 @@ class Graphs:
         """Records a shape; the step is computed for it a few times, with all its effects."""
         self._recorded[shape] = self._record(shape)
 
+    def forget(self) -> None:
+        """Drops what was recorded: the step has changed."""
+        self._recorded, self._pool = {}, None
+
     def __call__(self, *shape: Any) -> Tensor:
         if shape not in self._recorded:
             self.record(*shape)

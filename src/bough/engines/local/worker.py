@@ -6,7 +6,7 @@ import logging
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Protocol
 
 import torch
@@ -75,13 +75,18 @@ class EngineWorker:
             self._orders.append(do)
             self._wake.notify_all()
 
-    def drop(self, episode: str) -> None:
+    def drop(self, episode: Hashable) -> None:
         self.order(lambda: self._drop(episode))
 
-    def drop_all(self) -> None:
+    def drop_all(self, adapter: str | None = None) -> None:
+        """Drops every episode, or those of one adapter."""
+
         def drop() -> None:
-            for episode in {*self.scheduler.residents, *(request.episode for request in self.scheduler.waiting)}:
-                self._drop(episode)
+            known = [(one.adapter, episode) for episode, one in self.scheduler.residents.items()]
+            known += [(request.adapter, request.episode) for request in self.scheduler.waiting]
+            for name, episode in dict.fromkeys(known):
+                if adapter is None or adapter == name:
+                    self._drop(episode)
 
         self.order(drop)
 
@@ -202,7 +207,7 @@ class EngineWorker:
                 complete.append((request.deliver, generated))
         deliver(complete)
 
-    def _drop(self, episode: str) -> None:
+    def _drop(self, episode: Hashable) -> None:
         resident = self.scheduler.residents.get(episode)
         under_way = [resident.request] if resident and resident.request else []
         under_way += [request for request in self.scheduler.waiting if request.episode == episode]
