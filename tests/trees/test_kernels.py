@@ -4,12 +4,14 @@ import importlib.util
 import itertools
 import math
 
+import numpy as np
 import pytest
 import torch
 
 from bough.policy.policy import Policy
 from bough.trees import delta_net, kernels, mamba2, mixers
 from bough.trees.kernels import DELTA_RULE, KIMI_DELTA_RULE, LINEAR_ATTENTION, fla_kernel, with_gates_per_channel
+from bough.trees.recurrent import Branching
 from tests.policy.families import make
 from tests.policy.test_policy import EPISODE, distance, values_and_gradient
 
@@ -105,6 +107,31 @@ def test_kernels_with_a_gate_per_head_are_replaced_where_they_are_refused(refuse
         assert (fla_kernel(name, torch.zeros(1)) is kernel) == (not refused or name == KIMI_DELTA_RULE)
     used = [KIMI_DELTA_RULE, "gla.chunk_gla"] if refused else [DELTA_RULE, LINEAR_ATTENTION]
     assert imported == [*used, KIMI_DELTA_RULE]
+
+
+@pytest.mark.parametrize(("length", "chunk"), [(1, 1), (3, 4), (4, 4), (5, 8), (70, 64)])
+def test_short_segments_are_computed_in_short_chunks(length, chunk):
+    branching = Branching(np.arange(-1, length - 1), torch.device("cpu"))
+    asked = []
+
+    def rule(q, k, v, *, g, beta, initial_state, **options):
+        asked.append((initial_state, options))
+        return v, v[:, 0]
+
+    def scan(x, dt, A, b, c, **options):
+        asked.append((dt, options))
+        return x, x[:, 0]
+
+    x, gate = torch.rand(1, length, 2, 3), torch.rand(1, length, 2)
+    found, _ = delta_net.tree_delta_rule(branching, rule, x, x, x, gate, gate)
+    assert torch.equal(found, x)
+    options = {"output_final_state": True, "use_qk_l2norm_in_kernel": False, "chunk_size": chunk}
+    assert asked.pop() == (None, options)
+    found = mamba2.tree_scan(branching, scan, x, gate - 0.5, torch.ones(2), x, x, chunk_size=64)
+    assert torch.equal(found, x)
+    dt, options = asked.pop()
+    assert torch.equal(dt, (gate - 0.5).clamp(min=0)), "time steps are given, and at least 0"
+    assert options == {"chunk_size": chunk, "D": None, "initial_states": None, "return_final_states": True}
 
 
 def test_a_cpu_and_a_missing_package_have_no_kernel(monkeypatch):

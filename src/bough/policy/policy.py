@@ -20,6 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from bough.cache import keep_compiled_code
 from bough.errors import InputError
 from bough.policy.adapters import ACTOR, Lora, adapted_layers, add_actor, has_adapter, load_actor, reference
 from bough.policy.answers import Answers
@@ -78,6 +79,8 @@ class Policy(nn.Module):
         super().__init__()
         self.model = model
         self.autocast = autocast
+        if compile or (device or self.device).type == "cuda":
+            keep_compiled_code()
         self.plain_attention, self.tree_attention = _attentions(self.base, attention, device or self.device)
         self.sights = {} if (obstacle := branching_obstacle(self.decoder)) else layer_sights(self.decoder)
         self.obstacle = obstacle
