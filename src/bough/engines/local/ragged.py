@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -113,21 +113,30 @@ class RaggedCache:
     """The spans of one pass, as a model's cache."""
 
     def __init__(self, spans: Sequence[Span], sights: Sequence[Sight]) -> None:
-        self.pieces: list[tuple[int, int, int, Tensor]] = []
+        self.pieces: list[Piece] = []
         self.num_tokens = 0
         for span in spans:
             begin, self.num_tokens = self.num_tokens, self.num_tokens + len(span.tokens)
-            self.pieces.append((begin, self.num_tokens, len(span.resident.ids), span.resident.place))
+            self.pieces.append(Piece(begin, self.num_tokens, len(span.resident.ids), span.resident.place))
         self.sights = sights
         self.step = STEP if short_blocks() else BLOCK
+        self._new = self._places_of_new()
         self._bias: dict[tuple[int, int, Sight, int], Tensor] = {}
+
+    def _places_of_new(self) -> list[tuple[Tensor, ...]]:
+        """Where each piece's new keys and values [G, Q, D] go, for each layer."""
+        places = [
+            piece.buffer[:, states, :, piece.position : piece.position + piece.end - piece.begin].unbind(0)
+            for states in (0, 1)
+            for piece in self.pieces
+        ]
+        return list(zip(*places, strict=True))
 
     def update(self, keys: Tensor, values: Tensor, layer: int, *_: Any) -> tuple[RaggedLayer, None]:
         """Puts the new keys and values [1, G, T, D] where they belong."""
-        for begin, end, position, buffer in self.pieces:
-            place = buffer[layer, :, :, position : position + end - begin]
-            place[0] = keys[0, :, begin:end]
-            place[1] = values[0, :, begin:end]
+        sizes = [piece.end - piece.begin for piece in self.pieces]
+        new = [part for states in (keys, values) for part in states[0, :, : self.num_tokens].split(sizes, 1)]
+        torch._foreach_copy_(self._new[layer], new)
         return RaggedLayer(self, layer), None
 
     def bias(self, begin: int, end: int, sight: Sight, rows: int, step: int) -> Tensor:
@@ -144,25 +153,45 @@ class RaggedCache:
         return self._bias[begin, end, sight, rows]
 
 
+class Piece(NamedTuple):
+    """A span's tokens in a pass, from `begin` to `end`; the first has this position in its episode."""
+
+    begin: int
+    end: int
+    position: int
+    buffer: Tensor
+
+
 class RaggedLayer:
     """One layer's keys and values of all spans."""
 
     def __init__(self, cache: RaggedCache, layer: int) -> None:
-        self.cache, self.layer = cache, layer
+        self.cache, self.layer, self.sight = cache, layer, cache.sights[layer]
 
     def attend(self, query: Tensor, scaling: float, softcap: float | None, sinks_H: Tensor | None) -> Tensor:
-        groups = self.cache.pieces[0][3].shape[2]
+        groups = self.cache.pieces[0].buffer.shape[2]
         sinks_GR = None if sinks_H is None else sinks_H.view(groups, -1).float()
         query_TGRD = query[0].transpose(0, 1).reshape(query.shape[2], groups, -1, query.shape[3])
-        out_TGRD = query_TGRD.new_zeros(query_TGRD.shape)
+        query_TGRD = query_TGRD.to(self.cache.pieces[0].buffer.dtype)
+        plain = softcap is None and sinks_H is None and query_TGRD.shape[2] % ROWS != 1
+        outs = []
         for begin, end, position, buffer in self.cache.pieces:
-            keys, values = buffer[self.layer]
+            keys, values = buffer[self.layer].unbind(0)
+            if end - begin == 1 and plain:
+                outs.append(self._look_from_one(query_TGRD[begin], keys, values, position, scaling))
+                continue
             for first in range(begin, end, QUERIES):
-                last = min(first + QUERIES, end)
-                query_QGRD = query_TGRD[first:last].to(keys.dtype)
-                start = position + first - begin
-                out_TGRD[first:last] = self._look(query_QGRD, keys, values, start, scaling, softcap, sinks_GR)
-        return out_TGRD.flatten(1, 2)[None]
+                query_QGRD, start = query_TGRD[first : min(first + QUERIES, end)], position + first - begin
+                outs.append(self._look(query_QGRD, keys, values, start, scaling, softcap, sinks_GR))
+        if (padding := len(query_TGRD) - self.cache.num_tokens) > 0:
+            outs.append(query_TGRD.new_zeros(padding, *query_TGRD.shape[1:]))
+        return torch.cat(outs).flatten(1, 2)[None]
+
+    def _look_from_one(self, query_GRD: Tensor, keys: Tensor, values: Tensor, start: int, scaling: float) -> Tensor:
+        """The same as `_look`, for a single token: nothing has to be brought into order."""
+        bias_RK = self.cache.bias(start, start + 1, self.sight, query_GRD.shape[1], self.cache.step)
+        seen = bias_RK.shape[1]
+        return attend(query_GRD, keys[:, :seen], values[:, :seen], bias_RK, scaling, 0.0)[0][None]
 
     def _look(
         self,
@@ -180,8 +209,7 @@ class RaggedLayer:
         if query_GMD.shape[1] % ROWS == 1:  # the kernel would be left with a single row
             query_GMD = torch.cat([query_GMD, query_GMD[:, :1]], dim=1)
         look, step = (attend, self.cache.step) if softcap is None else (attend_capped, CAPPED)
-        sight = self.cache.sights[self.layer]
-        bias_MK = self.cache.bias(start, start + queries, sight, query_GMD.shape[1], step)
+        bias_MK = self.cache.bias(start, start + queries, self.sight, query_GMD.shape[1], step)
         seen = bias_MK.shape[1]
         out_GMD, norm_GM = look(query_GMD, keys[:, :seen], values[:, :seen], bias_MK, scaling, softcap or 0.0)
         out_GRQD = out_GMD[:, : repeats * queries].reshape(groups, repeats, queries, size)
