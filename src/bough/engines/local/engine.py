@@ -128,8 +128,7 @@ class LocalEngine:
         Change the weights only while the engine rests or is paused.
         """
         self.policy = name
-        if self.reader.fold:
-            self.worker.order(self.reader.fold.renew)
+        self.worker.order(self.reader.renew)
         if self.path.decoder:
             self.worker.order(self.path.decoder.renew)
         if keep:
