@@ -95,7 +95,8 @@ def _large(weight: Tensor) -> bool:
 
 
 def _available() -> bool:
-    return torch.backends.mkldnn.is_acl_available() and hasattr(torch.ops.mkldnn, "_reorder_linear_weight")
+    library: bool = torch.backends.mkldnn.is_acl_available()  # type: ignore[no-untyped-call]
+    return library and hasattr(torch.ops.mkldnn, "_reorder_linear_weight")
 
 
 def _pack(weight_OI: Tensor) -> Tensor:

@@ -144,7 +144,7 @@ class RaggedCache:
     def update(self, keys: Tensor, values: Tensor, layer: int, *_: Any) -> tuple[RaggedLayer, None]:
         """Puts the new keys and values [1, G, T, D] where they belong."""
         sizes = [piece.end - piece.begin for piece in self.pieces]
-        new = [part for states in (keys, values) for part in states[0, :, : self.num_tokens].split(sizes, 1)]
+        new = [part for states in (keys, values) for part in states[0, :, : self.num_tokens].split_with_sizes(sizes, 1)]
         torch._foreach_copy_(self._new[layer], new)
         return RaggedLayer(self, layer), None
 
