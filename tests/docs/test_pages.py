@@ -20,7 +20,10 @@ PAGES = {
     for path in sorted(DOCS.rglob("*.md"))
     if path.name != "example-card.md"
 }
-OTHER_PROGRAMS = {"--enable-lora", "--lora-modules", "--num_processes", "--nproc-per-node"}
+OTHER_PROGRAMS = {
+    *("--num_processes", "--nproc-per-node", "--ipc", "--shm-size"),
+    *("--enable-lora", "--lora-modules", "--max-lora-rank", "--logprobs-mode", "--gpu-memory-utilization"),
+}
 
 
 @pytest.mark.parametrize("name", [name for name in PAGES if "/" not in name])

@@ -10,8 +10,10 @@ from pathlib import Path
 import pytest
 
 from bough.config.sampling import SamplingConfig
+from bough.engines.adapters import adapter_rank
 from bough.engines.base import ContextFullError
-from bough.engines.vllm import VLLMEngine, _arguments, _room_for, adapter_rank, drawing, finish_of
+from bough.engines.vllm import VLLMEngine
+from bough.engines.vllm_arguments import engine_arguments, finish_of, room_for, sampling_arguments
 from bough.errors import InputError
 
 
@@ -22,7 +24,7 @@ def adapter(folder: Path, settings: object) -> Path:
 
 def test_sampling_is_said_in_full():
     sampling = SamplingConfig(temperature=0.5, top_k=3, max_new_tokens=7, stop=["END"])
-    assert drawing(sampling, 11, [2, 5], room=100) == {
+    assert sampling_arguments(sampling, 11, [2, 5], room=100) == {
         "temperature": 0.5,
         "top_p": 1.0,
         "top_k": 3,
@@ -42,10 +44,10 @@ def test_sampling_is_said_in_full():
 
 def test_an_answer_ends_where_the_context_does():
     sampling = SamplingConfig(max_new_tokens=7)
-    assert drawing(sampling, 1, [], room=3)["max_tokens"] == 3
+    assert sampling_arguments(sampling, 1, [], room=3)["max_tokens"] == 3
     for room in (0, -5):
         with pytest.raises(ContextFullError):
-            drawing(sampling, 1, [], room=room)
+            sampling_arguments(sampling, 1, [], room=room)
 
 
 def test_the_rank_of_an_adapter_is_its_largest(tmp_path):
@@ -58,21 +60,23 @@ def test_the_rank_of_an_adapter_is_its_largest(tmp_path):
         adapter_rank(tmp_path / "none")
 
 
-def test_ranks_are_rounded_up_to_what_vllm_has_room_for():
-    assert [_room_for(rank) for rank in (0, 1, 8, 9, 64, 300, 513)] == [0, 8, 8, 16, 64, 320, 513]
+def test_ranks_are_rounded_up_to_what_vllm_hasroom_for():
+    assert [room_for(rank) for rank in (0, 1, 8, 9, 64, 300, 513)] == [0, 8, 8, 16, 64, 320, 513]
 
 
 def test_log_probabilities_and_sampling_are_the_models_own_whatever_the_options():
-    arguments = _arguments("tiny", 16, {"max_model_len": 99, "enable_prefix_caching": False, "max_loras": 5})
+    arguments = engine_arguments(
+        "tiny", 16, "raw_logprobs", {"max_model_len": 99, "enable_prefix_caching": False, "max_loras": 5}
+    )
     assert arguments["logprobs_mode"] == "raw_logprobs"
     assert arguments["generation_config"] == "vllm"
     assert arguments["trust_remote_code"] is False
     assert (arguments["enable_lora"], arguments["max_lora_rank"], arguments["max_loras"]) == (True, 16, 5)
     assert (arguments["max_model_len"], arguments["enable_prefix_caching"]) == (99, False)
-    assert "enable_lora" not in _arguments("tiny", 0, {})
+    assert "enable_lora" not in engine_arguments("tiny", 0, "raw_logprobs", {})
     for ours in ("model", "logprobs_mode", "trust_remote_code"):
         with pytest.raises(InputError, match=f"vLLM's {ours} is set by Bough itself"):
-            _arguments("tiny", 0, {ours: True})
+            engine_arguments("tiny", 0, "raw_logprobs", {ours: True})
 
 
 def test_ways_to_finish():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import pytest
 from bough.config.sampling import SamplingConfig
 from bough.engines.base import ContextFullError, EngineError, Generated
 from bough.engines.http import ServerLimits
+from bough.engines.vllm_arguments import LogprobsMode
 from bough.engines.vllm_server import VLLMServerEngine
 from bough.errors import InputError
 from tests.engines.stand_in import Json, Reply, StandIn, serving
@@ -56,7 +58,7 @@ async def draw(engine: VLLMServerEngine, prompt: tuple[int, ...] = (7, 8), **sam
 def test_tokens_go_in_and_tokens_come_out():
     with serving(completion) as server:
         drawn = use(server.url, lambda engine: draw(engine, temperature=0.5))
-    assert drawn == Generated([20, 21, 2], [-0.5, -0.25, -0.125], "stop")
+    assert drawn == Generated([20, 21, 2], [-0.5, -0.25, -0.125], "stop", "tiny")
     body = server.asked[-1]
     assert server.paths[-1] == "/v1/completions"
     assert (body["model"], body["prompt"], body["return_token_ids"], body["logprobs"]) == ("tiny", [7, 8], True, 0)
@@ -128,27 +130,100 @@ def orders(server: StandIn) -> list[str]:
     return [path for path in server.paths if "lora" in path]
 
 
-def test_a_new_adapter_answers_from_then_on_and_the_last_but_one_is_let_go(tmp_path):
-    folders = [adapter(tmp_path / name) for name in "abcd"]
+def test_a_new_adapter_answers_from_then_on_and_the_one_before_is_unloaded(tmp_path):
+    folders = [adapter(tmp_path / name) for name in "abc"]
 
-    async def act(engine: VLLMServerEngine) -> list[str]:
+    async def act(engine: VLLMServerEngine) -> list[str | None]:
         policies = []
         for folder in folders:
-            await engine.load_adapter(folder, f"policy-{folder.name}")
-            await draw(engine)
-            policies.append(engine.policy)
+            await engine.load_adapter(folder, f"policy-{folder.name}", temporary=folder.name == "a")
+            policies.append((await draw(engine)).policy)
         return policies
 
     with serving(loading) as server:
-        assert use(server.url, act) == ["policy-a", "policy-b", "policy-c", "policy-d"]
+        assert use(server.url, act) == ["policy-a", "policy-b", "policy-c"]
     load, unload = "/v1/load_lora_adapter", "/v1/unload_lora_adapter"
-    assert orders(server) == [load, load, load, unload, load, unload]
+    assert orders(server) == [load, load, unload, load, unload, unload]  # the last one when the engine is closed
     loads = [body for body in server.asked if "lora_path" in body]
     names = [body["lora_name"] for body in loads]
     assert [body["lora_path"] for body in loads] == [str(folder) for folder in folders]
     assert [body["model"] for body in server.asked if body.get("prompt") == [7, 8]] == names
-    assert len(set(names)) == 4 and all(name.startswith(f"policy-{k}-") for name, k in zip(names, "abcd", strict=True))
-    assert [body["lora_name"] for body in server.asked if body.keys() == {"lora_name"}] == names[:2]
+    assert len(set(names)) == 3 and all(name.startswith(f"policy-{k}-") for name, k in zip(names, "abc", strict=True))
+    assert [body["lora_name"] for body in server.asked if body.keys() == {"lora_name"}] == names
+    assert [folder.exists() for folder in folders] == [False, True, True]
+
+
+def test_an_answer_in_flight_keeps_its_adapter_and_its_version(tmp_path):
+    folders = [adapter(tmp_path / name) for name in "abc"]
+    asked, swapped = threading.Event(), threading.Event()
+
+    def slow(body: Json) -> Reply:
+        if body.get("prompt") == [9]:
+            asked.set()
+            assert swapped.wait(30)
+        return loading(body)
+
+    async def act(engine: VLLMServerEngine) -> tuple[str | None, list[str], list[str]]:
+        await engine.renew(folders[0], "step-0")
+        in_flight = asyncio.create_task(draw(engine, (9,)))
+        await asyncio.to_thread(asked.wait, 30)
+        await engine.renew(folders[1], "step-1")
+        during = orders(server)
+        swapped.set()
+        drawn = await in_flight
+        await engine.renew(folders[2], "step-2")
+        return drawn.policy, during, orders(server)
+
+    load, unload = "/v1/load_lora_adapter", "/v1/unload_lora_adapter"
+    with serving(slow) as server:
+        policy, during, after = use(server.url, act)
+    assert policy == "step-0"
+    assert during == [load, load], "the adapter of an answer in flight stays"
+    assert after == [load, load, load, unload, unload]
+    (model,) = [body["model"] for body in server.asked if body.get("prompt") == [9]]
+    assert model.startswith("step-0-")
+
+
+def test_a_swap_that_fails_is_an_error_and_the_old_adapter_is_not_forgotten(tmp_path):
+    folders = [adapter(tmp_path / name) for name in "ab"]
+    refusal = Reply({"error": {"message": "no room for the adapter"}}, 400)
+
+    def full(body: Json) -> Reply:
+        return refusal if "step-1" in body.get("lora_name", "") and "lora_path" in body else loading(body)
+
+    async def act(engine: VLLMServerEngine) -> str | None:
+        await engine.renew(folders[0], "step-0")
+        with pytest.raises(EngineError, match="no room for the adapter"):
+            await engine.renew(folders[1], "step-1")
+        return (await draw(engine)).policy
+
+    with serving(full) as server:
+        assert use(server.url, act) == "step-0", "what is sampled all the same says which weights sampled it"
+
+
+def test_adapters_that_are_left_on_a_server_do_not_hide_its_model():
+    models = [{"id": "tiny", "max_model_len": 64, "parent": None}, {"id": "old", "max_model_len": 64, "parent": "tiny"}]
+    with serving(completion, models=Reply({"data": models})) as server:
+        assert use(server.url, draw).policy == "tiny"
+
+
+def test_log_probabilities_at_the_sampling_temperature():
+    def processed(body: Json) -> Reply:
+        return completion(body, logprobs={"token_logprobs": [0.0 if body["top_k"] == 1 else -0.5] * 3})
+
+    async def act(url: str, mode: LogprobsMode, **sampling: Any) -> Generated:
+        engine = await VLLMServerEngine.load(url, logprobs_mode=mode, limits=ServerLimits(retries=0))
+        try:
+            return await draw(engine, **sampling)
+        finally:
+            await engine.close()
+
+    with serving(processed) as server:
+        assert asyncio.run(act(server.url, "processed_logprobs", temperature=0.7)).logprobs_temperature == 0.7
+        with pytest.raises(InputError, match="top_p, top_k or min_p"):
+            asyncio.run(act(server.url, "processed_logprobs", temperature=0.7, top_k=3))
+    with serving(completion) as server, pytest.raises(InputError, match="--logprobs-mode processed_logprobs"):
+        asyncio.run(act(server.url, "processed_logprobs"))
 
 
 def test_the_same_folder_again_gets_another_name(tmp_path):

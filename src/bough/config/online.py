@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from bough.config.base import Config
 from bough.config.environment import OptionValues, PlayedTasksConfig
@@ -30,6 +31,51 @@ class OnlineSamplingConfig(SamplingConfig):
     temperature: float = Field(
         1.0, gt=0, description="sampling temperature; the loss uses log-probabilities at this temperature too"
     )
+
+
+class SamplerConfig(Config):
+    """The engine that samples while the policy trains."""
+
+    engine: Literal["local", "vllm"] = Field(
+        "local",
+        description="local: samples from the weights in training; "
+        "vllm: vLLM, in this process or on the server at --base-url, with new weights for every batch",
+    )
+    base_url: str | None = Field(
+        None, description="address of a vLLM server that takes adapters, such as http://127.0.0.1:8000/v1"
+    )
+    key_variable: str = Field(
+        "OPENAI_API_KEY", description="the environment variable that contains the API key; the key is never stored"
+    )
+    options: OptionValues = Field(
+        {},
+        description="engine arguments of vLLM in this process as key=value, such as gpu_memory_utilization=0.5",
+        json_schema_extra={"flag": "engine_options"},
+    )
+
+    @model_validator(mode="after")
+    def _of_vllm(self) -> Self:
+        if self.engine != "vllm" and (self.base_url is not None or self.options):
+            given = "base_url" if self.base_url is not None else "engine_options"
+            raise ValueError(f"{given} needs engine vllm")
+        if self.base_url is not None and self.options:
+            raise ValueError("engine_options are for vLLM in this process; a server has its own, leave out one of them")
+        return self
+
+    def problem(self, sampling: SamplingConfig, *, lora: bool, qlora: bool) -> str | None:
+        """Why the engine cannot sample for this training."""
+        if self.engine != "vllm":
+            return None
+        if self.base_url is not None and not lora:
+            return "engine vllm with base_url needs use_lora: a server takes new adapters, but no other weights"
+        if qlora:
+            return "engine vllm does not go with qlora: it would sample from weights that are not quantised"
+        if sampling.temperature != 1 and (sampling.top_p < 1 or sampling.top_k or sampling.min_p):
+            return (
+                f"temperature is {sampling.temperature:g}: with top_p, top_k or min_p, vLLM gives log-probabilities "
+                "only at temperature 1; use one or the other, or engine local"
+            )
+        return None
 
 
 class RolloutsConfig(Config):

@@ -10,42 +10,54 @@ must see the same disk.
 
 from __future__ import annotations
 
-import uuid
+import logging
 from pathlib import Path
 from typing import Any
 
 from bough.config.sampling import SamplingConfig
+from bough.engines.adapters import Adapter, LoadedAdapters, adapter_rank, delete_folders
 from bough.engines.base import ContextFullError, EngineError, Generated
 from bough.engines.http import RequestRefusedError, Server, ServerLimits
 from bough.engines.openai import choose_model, context_is_full, list_models
-from bough.engines.vllm import adapter_rank, drawing, finish_of
+from bough.engines.vllm_arguments import LogprobsMode, finish_of, logprobs_temperature, sampling_arguments
 from bough.engines.wire import LogprobError, read_choice, read_tokens
 from bough.errors import InputError
+
+log = logging.getLogger(__name__)
 
 
 class VLLMServerEngine:
     """A model on a running vLLM server. `context` is how many tokens prompt and answer may have together."""
 
-    def __init__(self, server: Server, model: str, context: int) -> None:
+    def __init__(
+        self, server: Server, model: str, context: int, *, logprobs_mode: LogprobsMode = "raw_logprobs"
+    ) -> None:
         self.server, self.policy = server, model
-        self._served, self._context = model, context
-        self._adapters: list[str] = []
+        self._model, self._context, self._logprobs_mode = model, context, logprobs_mode
+        self._adapters = LoadedAdapters()
 
     @classmethod
     async def load(
-        cls, url: str, model: str = "", *, key_variable: str = "OPENAI_API_KEY", limits: ServerLimits | None = None
+        cls,
+        url: str,
+        model: str = "",
+        *,
+        key_variable: str = "OPENAI_API_KEY",
+        limits: ServerLimits | None = None,
+        logprobs_mode: LogprobsMode = "raw_logprobs",
     ) -> VLLMServerEngine:
-        """Finds the server's model, the only one if none is named.
+        """Finds the server's model, the only one that is not an adapter if none is named.
 
-        Raises InputError for a server that is not vLLM, or whose log-probabilities are not the model's own.
+        Raises InputError for a server that is not vLLM, or that gives other log-probabilities than `logprobs_mode`.
         """
         server = Server(url, key_variable=key_variable, limits=limits)
         known = await list_models(server)
-        model = choose_model(model, known, server.url)
+        models = [name for name, entry in known.items() if not entry.get("parent")]
+        model = choose_model(model, known if model else models, server.url)
         context = known.get(model, {}).get("max_model_len")
         if not isinstance(context, int):
             raise InputError(f"the server at {server.url} is not vLLM: it does not report its context length")
-        engine = cls(server, model, context)
+        engine = cls(server, model, context, logprobs_mode=logprobs_mode)
         await engine._check_logprobs()
         return engine
 
@@ -58,43 +70,64 @@ class VLLMServerEngine:
         seed: int,
         stop_ids: list[int],
     ) -> Generated:
-        asked = drawing(sampling, seed, stop_ids, self._context - len(prompt_ids))
-        prompt, ids, logprobs, finish = await self._complete(prompt_ids, asked)
+        temperature = logprobs_temperature(self._logprobs_mode, sampling)
+        asked = sampling_arguments(sampling, seed, stop_ids, self._context - len(prompt_ids))
+        policy = self.policy  # another adapter may be loaded before the answer comes
+        with self._adapters.using() as adapter:
+            prompt, ids, logprobs, finish = await self._complete(prompt_ids, asked, adapter)
         if prompt != prompt_ids:
             raise EngineError(f"{self.server.url} changed the prompt: {len(prompt)} tokens, not {len(prompt_ids)}")
-        return Generated(ids, logprobs, finish_of(finish))
+        return Generated(ids, logprobs, finish_of(finish), policy, temperature)
 
-    async def load_adapter(self, folder: str | Path, policy: str | None = None) -> None:
-        """From the next answer on, the adapter in `folder` speaks; `policy` is its name in the records."""
-        adapter_rank(Path(folder))  # a folder without an adapter is said here, not by the server
-        # A new name each time: neither this server's cache nor an earlier run may stand behind it.
-        name = f"{Path(policy or folder).name}-{uuid.uuid4().hex[:8]}"
+    async def load_adapter(self, folder: str | Path, policy: str | None = None, *, temporary: bool = False) -> None:
+        """From the next answer on, samples with the adapter in `folder`; `policy` is its name in the records.
+
+        With `temporary`, the folder is deleted when no answer uses the adapter any more.
+        """
+        adapter_rank(Path(folder))  # a folder without an adapter is reported here, not by the server
+        adapter = self._adapters.new(folder, policy, temporary=temporary)
+        body = {"lora_name": adapter.name, "lora_path": str(adapter.folder)}
         try:
-            await self._order("/load_lora_adapter", {"lora_name": name, "lora_path": str(Path(folder).absolute())})
+            await self._order("/load_lora_adapter", body)
         except RequestRefusedError as refusal:
-            if refusal.status != 404:
+            if refusal.status != 404 or "adapter" in refusal.words.lower():
                 raise EngineError(f"the server cannot load the adapter {folder}: {refusal.words}") from None
             raise InputError(
                 f"the server at {self.server.url} takes no adapters; "
                 "start it with VLLM_ALLOW_RUNTIME_LORA_UPDATING=1 and --enable-lora --max-loras 2"
             ) from None
-        self._served, self.policy = name, policy or str(folder)
-        self._adapters.append(name)
-        # The previous adapter may still be in use by pending answers; the one before it is not.
-        for old in self._adapters[:-2]:
-            await self._order("/unload_lora_adapter", {"lora_name": old})
-        del self._adapters[:-2]
+        self._adapters.loaded(adapter)
+        self.policy = adapter.policy
+        await self._unload(self._adapters.take_unused())
+
+    async def pause(self) -> None:
+        """Nothing to wait for: the server has its own weights and its own machine."""
+
+    async def renew(self, folder: Path, policy: str) -> None:
+        """From the next answer on, samples with the adapter in `folder`, which the engine takes over and deletes."""
+        await self.load_adapter(folder, policy, temporary=True)
 
     def release(self, episode: str) -> None:
         """Nothing is kept per episode: the server evicts its own prefix cache."""
 
     async def close(self) -> None:
+        """Unloads the adapters that were loaded for this engine."""
+        await self._unload(self._adapters.take_all())
         await self.server.close()
 
+    async def _unload(self, adapters: list[Adapter]) -> None:
+        for old in adapters:
+            try:
+                await self._order("/unload_lora_adapter", {"lora_name": old.name})
+            except EngineError as error:  # it is not sampled from again, and only takes some memory
+                log.warning("The adapter %s stays loaded: %s", old.name, error)
+        delete_folders(adapters)
+
     async def _complete(
-        self, prompt_ids: list[int], asked: dict[str, Any]
+        self, prompt_ids: list[int], asked: dict[str, Any], adapter: Adapter | None = None
     ) -> tuple[list[int], list[int], list[float], str | None]:
-        body = {"model": self._served, "prompt": prompt_ids, "logprobs": 0, "return_token_ids": True} | asked
+        model = adapter.name if adapter else self._model
+        body = {"model": model, "prompt": prompt_ids, "logprobs": 0, "return_token_ids": True} | asked
         try:
             response = await self.server.post("/completions", body)
         except RequestRefusedError as refusal:
@@ -111,20 +144,27 @@ class VLLMServerEngine:
         return *tokens[:2], tokens[2], choice.get("finish_reason")
 
     async def _check_logprobs(self) -> None:
-        """The model's own log-probabilities of the likeliest tokens are the same however those were drawn."""
+        """InputError unless the server gives the log-probabilities that are recorded.
+
+        The model's own of the likeliest tokens are the same however those were drawn. Of what is
+        sampled from, the only token that top-k leaves has probability 1.
+        """
         plain = SamplingConfig(temperature=0, max_new_tokens=4)
         cut = SamplingConfig(temperature=2, top_k=1, max_new_tokens=4)
+        raw = self._logprobs_mode == "raw_logprobs"
         try:
-            draws = [(await self._complete([1, 2, 3], drawing(sampling, 0, [], 4)))[2] for sampling in (plain, cut)]
-            same = all(abs(a - b) <= 0.01 for a, b in zip(*draws, strict=False))
+            arguments = [sampling_arguments(sampling, 0, [], 4) for sampling in (plain, cut)]
+            ours, theirs = [(await self._complete([1, 2, 3], one))[2] for one in arguments]
+            same = all(abs(a - b) <= 0.01 for a, b in zip(ours if raw else [0.0] * 4, theirs, strict=False))
         except LogprobError:  # logits, perhaps
             same = False
         if not same:
+            wanted = "the model's own" if raw else "those at the sampling temperature"
             raise InputError(
-                f"the server at {self.server.url} gives other log-probabilities than the model's own; "
-                "start it with --logprobs-mode raw_logprobs"
+                f"the server at {self.server.url} gives other log-probabilities than {wanted}; "
+                f"start it with --logprobs-mode {self._logprobs_mode}"
             )
 
     async def _order(self, path: str, body: dict[str, Any]) -> None:
-        """A request that is answered in words, not in JSON."""
+        """A request that is answered with text, not with JSON."""
         await self.server.post(path, body, json_answer=False)

@@ -20,6 +20,7 @@ from bough.config.online import (
     OnlineEnvironmentConfig,
     OnlineSamplingConfig,
     RolloutsConfig,
+    SamplerConfig,
     WatchConfig,
     check_origin,
 )
@@ -98,6 +99,11 @@ class DistillConfig(TrainingConfig):
     def reward(self) -> None:
         """No reward is learnt from."""
         return
+
+    @property
+    def sampler(self) -> SamplerConfig:
+        """The local engine: the student samples from the weights in training."""
+        return SamplerConfig()
 
     @property
     def teacher_is_server(self) -> bool:

@@ -18,6 +18,7 @@ from bough.config.online import (
     OnlineEnvironmentConfig,
     OnlineSamplingConfig,
     RolloutsConfig,
+    SamplerConfig,
     WatchConfig,
     check_origin,
 )
@@ -71,6 +72,7 @@ class GRPOConfig(TrainingConfig):
     optimizer: GRPOOptimizerConfig = GRPOOptimizerConfig()
     environment: OnlineEnvironmentConfig = OnlineEnvironmentConfig()
     rollouts: RolloutsConfig = RolloutsConfig()
+    sampler: SamplerConfig = SamplerConfig()
     held_out: HeldOutTasksConfig = HeldOutTasksConfig()
     watch: WatchConfig = WatchConfig()
     sampling: OnlineSamplingConfig = OnlineSamplingConfig()
@@ -107,13 +109,13 @@ class GRPOConfig(TrainingConfig):
 
     def _in_vain(self) -> str | None:
         if self.environment.name is None:
-            return super()._in_vain()
+            return "engine vllm needs environment" if self.sampler.engine == "vllm" else super()._in_vain()
         given = self._given(OF_FILES)
         if given:
             return f"{', '.join(given)} does not go with environment: it is for data on file"
         if not self.lora.enabled and self.watch.kl != WatchConfig().kl:
             return "watch_kl needs use_lora: without an adapter no start policy is kept to measure a divergence from"
-        return None
+        return self.sampler.problem(self.sampling, lora=self.lora.enabled, qlora=self.lora.qlora)
 
     @model_validator(mode="after")
     def _a_file_or_an_environment(self) -> Self:

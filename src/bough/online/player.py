@@ -13,7 +13,6 @@ from typing import Any
 from bough.calls.template import ChatTemplate
 from bough.engines.chat import TemplateEngine
 from bough.engines.local.draw import cuts
-from bough.engines.local.engine import LocalEngine
 from bough.environments.isolated import shut_down
 from bough.environments.registry import find
 from bough.environments.tasks import configured, tasks_of
@@ -22,6 +21,7 @@ from bough.event_loop import BackgroundLoop
 from bough.methods.distill import OnlineConfig
 from bough.online.episode_files import EpisodeFiles
 from bough.online.meter import Meter, MeteredEngine
+from bough.online.sampler import open_sampler
 from bough.online.stream import EpisodeStream, StreamConfig
 from bough.policy.policy import Policy
 from bough.rewards.rubric import Rubric
@@ -40,15 +40,14 @@ class LostError(BoughError):
 
 
 class Player:
-    """The sampler over the policy in training.
+    """Plays episodes with what samples from the policy in training (`Sampler`).
 
-    It samples between `renew`, after the weights have changed, and `pause`, before they are used
-    otherwise. With `max_staleness` 0, nothing may be in flight then; else what is in flight waits.
+    With `max_staleness` 0 nothing is in flight between `pause` and `renew`.
     """
 
     def __init__(self, config: OnlineConfig, policy: Policy, template: ChatTemplate, files: EpisodeFiles) -> None:
         assert config.environment.name is not None
-        self.config, self.meter = config, Meter()
+        self.config = config
         self.environment_class = configured(find(config.environment.name), config.environment.options)
         self.rubric = Rubric(config.rewards, timeout_s=config.reward_timeout_s) if config.rewards else None
         self.reward = learnt_reward(config)
@@ -60,20 +59,16 @@ class Player:
             )
         self._tasks = self._all_tasks(config.environment.split, config.environment.task_file)
         self._known: list[Task] = []
-        self._tokens = LocalEngine.of(
-            policy,
-            tokenizer=template.tokenizer,
-            max_length=config.calls.max_length,
-            max_running=config.rollouts.concurrency,
-        )
-        metered = MeteredEngine(self._tokens, self.meter)
+        self._loop = BackgroundLoop()
+        self._sampler = open_sampler(config, policy, template, self._loop)
+        self.meter = Meter(overlaps=self._sampler.overlaps)
+        metered = MeteredEngine(self._sampler.tokens, self.meter)
         self._agents = {
             temperature: ModelAgent(
                 TemplateEngine(metered, template, config.sampling.model_copy(update={"temperature": temperature}))
             )
             for temperature in {config.sampling.temperature, config.held_out.temperature}
         }
-        self._loop = BackgroundLoop()
         self.stream = EpisodeStream(
             StreamConfig(self.environment_class, config.limits, config.rollouts.concurrency, config.rollouts.retries),
             self._agents[config.sampling.temperature],
@@ -88,26 +83,18 @@ class Player:
         return {f"{reward}/{name}": count for reward, costs in found.items() for name, count in costs.items()}
 
     def renew(self, step: int, version: int) -> None:
-        """The weights have changed."""
-        self.stream.version = version
-        keep = self.config.rollouts.max_staleness > 0
-        self._tokens.renew(f"step-{step}", keep=keep)
-        if keep:
-            self._tokens.resume()
-        else:
-            self._tokens.rest()
+        """The weights have changed. Raises EngineError if the sampler cannot get them."""
+        self._sampler.renew(f"step-{step}")
+        self.stream.version = version  # after it: an episode that begins meanwhile never counts as newer than it is
 
     def pause(self) -> None:
         """Waits until the policy is free for other uses."""
-        if self.config.rollouts.max_staleness > 0:
-            self._tokens.pause()
-        else:
-            self._tokens.rest()
+        self._sampler.pause()
 
     def close(self) -> None:
         """Closes the sampler and the environment."""
         self.stream.close()
-        self._loop.run(self._tokens.close())
+        self._loop.run(self._sampler.close())
         self._loop.run(shut_down(self.environment_class))
         self._loop.close()
 

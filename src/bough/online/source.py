@@ -4,9 +4,9 @@ Each batch is written to a file before it is trained on, and each episode when i
 run that was killed resumes with exactly the episodes it had. What was sampled with other
 settings or weights than the run resumes with is played again.
 
-The sampler reads the weights that are trained; nothing is loaded or copied between them.
-With `max_staleness` 0 nothing is in flight while the policy trains. With more, later batches
-are: their episodes keep what was computed for them, and wait while the policy is in use.
+With `max_staleness` 0 the sampler reads the weights that are trained, and nothing is in flight
+while the policy trains. With more it has a copy of them and plays later batches meanwhile; it
+gets the new weights when the next batch is gathered, and what is in flight continues with them.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from torch import Tensor
 
 from bough.calls.builder import CallBuilder
 from bough.calls.template import ChatTemplate
+from bough.engines.base import EngineError
 from bough.errors import BoughError, RowError
 from bough.ledger import Ledger
 from bough.methods.distill import Distill, OnlineConfig
@@ -42,6 +43,12 @@ from bough.types import Call
 
 log = logging.getLogger(__name__)
 
+# What stops a run, and what it means for the batch.
+PROBLEMS: dict[type[BoughError], str] = {
+    LostError: "has nothing to learn from",
+    RewardTimeoutError: "cannot be scored",
+    EngineError: "cannot be sampled",
+}
 # What a batch's file has besides its metrics.
 NOT_METRICS = ("stamp", "ledgers", "tasks_unfinished")
 
@@ -117,8 +124,8 @@ class OnlineSource:
         self._number, stamp = number, self._stamper.stamp()
         try:
             examples = self._on_file(file, stamp, update) or self._played(file, stamp, step)
-        except (LostError, RewardTimeoutError) as error:
-            problem = "has nothing to learn from" if isinstance(error, LostError) else "cannot be scored"
+        except (LostError, RewardTimeoutError, EngineError) as error:
+            problem = next(words for known, words in PROBLEMS.items() if isinstance(error, known))
             message = f"batch {number} {problem}: {error}"
             if step == 0:
                 raise BoughError(message) from error

@@ -20,7 +20,12 @@ def save_policy(policy: Policy, tokenizer: Any, folder: Path, weights: dict[str,
 
     `weights` are `policy.weights()`, which all processes of a sharded policy ask for together.
     """
-    weights = policy.weights() if weights is None else weights
+    save_weights(policy, folder, policy.weights() if weights is None else weights)
+    tokenizer.save_pretrained(folder)
+
+
+def save_weights(policy: Policy, folder: Path, weights: dict[str, Tensor]) -> None:
+    """Writes the actor, or all weights where there is no adapter, with their config."""
     folder.mkdir(parents=True, exist_ok=True)
     if policy.has_adapter:
         policy.model.save_pretrained(folder, selected_adapters=[ACTOR], state_dict=weights)
@@ -33,7 +38,6 @@ def save_policy(policy: Policy, tokenizer: Any, folder: Path, weights: dict[str,
     else:
         with no_bars():
             policy.model.save_pretrained(folder, state_dict=weights)
-    tokenizer.save_pretrained(folder)
 
 
 def _in_order(file: Path) -> None:

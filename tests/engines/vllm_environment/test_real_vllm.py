@@ -65,6 +65,11 @@ async def draw(engine: VLLMEngine, prompt: list[int], *, seed: int = 1, stop_ids
     return await engine.generate("episode", prompt, sampling=sampling, seed=seed, stop_ids=list(stop_ids))
 
 
+def forget_adapters(engine: VLLMEngine) -> None:
+    engine._adapters.take_all()
+    engine.policy = "smollm2"
+
+
 def difference(policy: Policy, prompt: list[int], drawn: Generated) -> float:
     with torch.no_grad():
         (logprobs,) = policy.logprobs([Call(prompt_ids=prompt, completion_ids=drawn.completion_ids)])
@@ -163,7 +168,7 @@ def test_a_new_adapter_speaks_from_the_next_answer_on(loop, engine, prompt, tmp_
         loop.run(engine.load_adapter(tmp_path / "two", "actor"))
         second = loop.run(draw(engine, prompt, temperature=0))
     finally:
-        engine._lora, engine.policy = None, "smollm2"
+        forget_adapters(engine)
     assert difference(one, prompt, first) < TOLERANCE
     assert difference(two, prompt, second) < TOLERANCE
     assert len({tuple(drawn.completion_ids) for drawn in (base, first, second)}) == 3
@@ -183,7 +188,7 @@ def test_an_answer_under_way_ends_with_the_adapter_it_began_with(loop, engine, p
     try:
         old, new = loop.run(swap())
     finally:
-        engine._lora, engine.policy = None, "smollm2"
+        forget_adapters(engine)
     assert difference(one, prompt, old) < TOLERANCE
     assert difference(two, prompt, new) < TOLERANCE
 

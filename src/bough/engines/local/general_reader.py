@@ -37,9 +37,9 @@ class Ways:
     """How a model can be read.
 
     `cache` is "whole" for transformers' own with all keys and values kept, even outside of
-    windows, so that it can be cut back; "own" for what the model makes itself; "none" where every
-    token takes reading the whole episode again. `continues`: several tokens can be read at once after
-    cached ones. `together`: who can be read in one batch: "padded" (episodes of any length),
+    windows, so that it can be cut back; "own" for what the model makes itself; "none" where the
+    whole episode is read again for every token. `continues`: several tokens can be read in one pass after
+    cached ones. `together`: what can be read in one batch: "padded" (episodes of any length),
     "equal" (of the same length), "alone".
     """
 
@@ -61,7 +61,7 @@ class GeneralReader(Reader):
         parameters = inspect.signature(policy.decoder.forward).parameters
         self._cache_name = next((name for name in CACHE_NAMES if name in parameters), None)
         self._takes_positions = "position_ids" in parameters
-        # Where the rotary frequencies change with the length: what was cached before that is worth nothing afterwards.
+        # Length at which the rotary frequencies change; what was cached before that cannot be used after it.
         self.turns_at: int | None = _turns_at(policy.decoder.config)
         self.ways = ways or Ways()
         if ways is None:
@@ -205,7 +205,7 @@ def _stretches(config: Any) -> bool:
 
 
 def _turns_at(config: Any) -> int | None:
-    """The length after which the rotary frequencies are others, if there is one."""
+    """The length after which other rotary frequencies apply, if there is one."""
     if not length_matters(config) or _stretches(config):
         return None
     rope = config.rope_parameters

@@ -76,11 +76,10 @@ class Reader:
     @contextmanager
     def reading(self) -> Iterator[None]:
         """Within it the model is ready to be read; afterwards it is as it was."""
-        base, training = self.policy.base, self.policy.training
+        training = self.policy.training
         if training:  # layers that save memory in training throw caches away
             self.policy.eval()
-        if base.config._attn_implementation != self.attention:
-            base.set_attn_implementation(self.attention)
+        self.policy.attend_with(self.attention)
         try:
             with (
                 self.fold.inside() if self.fold else nullcontext(),

@@ -36,13 +36,23 @@ class SpanRunner(Protocol):
 
 
 class EngineWorker:
-    """Serves requests until it is closed. Everything but `run` may be called from any thread."""
+    """Serves requests until it is closed. Everything but `run` may be called from any thread.
+
+    On a GPU it computes on `stream`, by default the same as everything else.
+    """
 
     def __init__(
-        self, reader: Reader, scheduler: Scheduler, runner: SpanRunner, *, threads: int, patience: int
+        self,
+        reader: Reader,
+        scheduler: Scheduler,
+        runner: SpanRunner,
+        *,
+        threads: int,
+        patience: int,
+        stream: torch.cuda.Stream | None = None,
     ) -> None:
         self.reader, self.scheduler, self.runner = reader, scheduler, runner
-        self.threads, self.patience = threads, patience
+        self.threads, self.patience, self.stream = threads, patience, stream
         self.num_steps = 0
         self._orders: list[Callable[[], None]] = []
         self._wake = threading.Condition()
@@ -90,9 +100,13 @@ class EngineWorker:
         with self._wake:
             self._paused = True
             self._wake.wait_for(lambda: not self._at_work)
+        if self.stream:
+            torch.cuda.current_stream(self.reader.device).wait_stream(self.stream)
 
     def resume(self) -> None:
         """Continues after a pause; first with the orders that came meanwhile."""
+        if self.stream:  # weights that were copied meanwhile must be there
+            self.stream.wait_stream(torch.cuda.current_stream(self.reader.device))
         with self._wake:
             self._paused = False
             self._wake.notify_all()
@@ -107,6 +121,15 @@ class EngineWorker:
 
     def _serve(self) -> None:
         torch.set_num_threads(self.threads)
+        if self.stream is None:
+            self._serve_all()
+            return
+        self.stream.wait_stream(torch.cuda.default_stream(self.reader.device))
+        with torch.cuda.stream(self.stream):
+            self._serve_all()
+        self.stream.synchronize()
+
+    def _serve_all(self) -> None:
         usual = sys.getswitchinterval()
         while self._wait():
             if not self.runner.mixes:

@@ -1,0 +1,151 @@
+"""vLLM as the sampler of online training: every version of the weights is handed to it.
+
+In this process, weights go through a folder in memory (`/dev/shm`), not through a disk: the adapter
+by vLLM's `add_lora`, all weights by its `reload_weights`. While the policy trains, vLLM is paused;
+on a GPU it sleeps then and its memory is free. A server keeps sampling, and gets each adapter
+through the run folder, which it must see too.
+"""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from bough.calls.template import ChatTemplate
+from bough.config.sampling import SamplingConfig
+from bough.engines.vllm import VLLMEngine
+from bough.engines.vllm_arguments import LogprobsMode
+from bough.engines.vllm_server import VLLMServerEngine
+from bough.errors import InputError
+from bough.event_loop import BackgroundLoop
+from bough.methods.distill import OnlineConfig
+from bough.online.handover import HandoverFolder
+from bough.policy.adapters import ACTOR
+from bough.policy.load import base_and_adapter
+from bough.policy.policy import Policy
+from bough.policy.saving import save_weights
+from bough.rundir import RunDir
+from bough.training.loading import precision
+from bough.types import Call, Message
+
+log = logging.getLogger(__name__)
+
+MEMORY = Path("/dev/shm")  # noqa: S108  a folder of our own is made in it
+# Of the GPU memory that is free once the policy is loaded; the rest is for kernels and fragmentation.
+GPU_SHARE = 0.9
+# Bytes that each trained weight takes from the first step on: its gradient and two moments.
+TRAINED_BYTES = 12
+# Mean difference in nats per token. Rounding gives hundredths, another model gives several.
+LARGEST_GAP = 0.5
+
+
+class VLLMSampler:
+    """Hands the policy's weights to an engine that has a copy of its own. `folder` is where they are written."""
+
+    def __init__(
+        self, engine: VLLMEngine | VLLMServerEngine, policy: Policy, loop: BackgroundLoop, folder: HandoverFolder
+    ) -> None:
+        self.tokens, self.policy = engine, policy
+        self.overlaps = isinstance(engine, VLLMServerEngine)
+        self._loop, self._folder = loop, folder
+
+    def renew(self, name: str) -> None:
+        if self.policy.device.type == "cuda":
+            torch.cuda.empty_cache()  # what training has cached is the sampler's now
+        weights = self.policy.weights()
+        if not self.policy.has_adapter and self.policy.autocast:
+            weights = {key: value.to(self.policy.autocast) for key, value in weights.items()}
+        folder = self._folder.new(name)
+        save_weights(self.policy, folder, weights)
+        self._loop.run(self.tokens.renew(folder, name))
+
+    def pause(self) -> None:
+        self._loop.run(self.tokens.pause())
+
+    async def close(self) -> None:
+        await self.tokens.close()
+        self._folder.close()
+
+    def check(self, prompt_ids: list[int], temperature: float) -> None:
+        """InputError unless the engine samples from the model in training, adapters aside."""
+        sampling = SamplingConfig(temperature=temperature, max_new_tokens=8)
+        drawn = self._loop.run(self.tokens.generate("check", prompt_ids, sampling=sampling, seed=0, stop_ids=[]))
+        with torch.no_grad():
+            (ours,) = self.policy.logprobs([Call(prompt_ids=prompt_ids, completion_ids=drawn.completion_ids)])
+        gap = float((ours.cpu() - torch.tensor(drawn.logprobs)).abs().mean())
+        if not gap <= LARGEST_GAP:
+            raise InputError(
+                f"vLLM samples from another model than the one in training: its log-probabilities differ by {gap:.2g} "
+                "nats per token on average"
+            )
+
+
+def open_vllm(config: OnlineConfig, policy: Policy, template: ChatTemplate, loop: BackgroundLoop) -> VLLMSampler:
+    """Starts vLLM, or finds the server, and checks that it samples from the policy's model."""
+    temperature = config.sampling.temperature
+    mode: LogprobsMode = "raw_logprobs" if temperature == 1 else "processed_logprobs"
+    engine: VLLMEngine | VLLMServerEngine
+    if config.sampler.base_url is not None:
+        key = config.sampler.key_variable
+        engine = loop.run(VLLMServerEngine.load(config.sampler.base_url, key_variable=key, logprobs_mode=mode))
+        folder = HandoverFolder(RunDir(config.output_dir).cache, private=False)
+    else:
+        folder = HandoverFolder(_memory(policy), private=True)
+        name = base_and_adapter(config.model)[0]
+        rank = _rank(policy)
+        log.warning("Starting vLLM; this takes a minute or two.")
+        engine = loop.run(VLLMEngine.load(name, lora_rank=rank, logprobs_mode=mode, **vllm_options(config, policy)))
+    sampler = VLLMSampler(engine, policy, loop, folder)
+    try:
+        loop.run(engine.pause())
+        training = policy.training
+        policy.eval()
+        sampler.renew("start")
+        prompt = template.encode_prompt(template.prompt([Message(role="user", content="Hello!")], []))
+        sampler.check(prompt, temperature)
+        sampler.pause()  # a run that resumes may train first
+        policy.train(training)
+    except BaseException:
+        loop.run(sampler.close())
+        raise
+    return sampler
+
+
+def vllm_options(config: OnlineConfig, policy: Policy) -> dict[str, Any]:
+    """Engine arguments for vLLM beside a policy in training; the user's own come last."""
+    dtype = precision(config, policy.device) or torch.float32
+    options: dict[str, Any] = {
+        "max_num_seqs": config.rollouts.concurrency,
+        "dtype": str(dtype).removeprefix("torch."),
+    }
+    if config.calls.max_length:
+        context = getattr(policy.base.config.get_text_config(), "max_position_embeddings", config.calls.max_length)
+        options["max_model_len"] = min(config.calls.max_length, context)
+    if policy.device.type == "cuda":
+        free, total = torch.cuda.mem_get_info(policy.device)
+        trained = sum(weight.numel() for weight in policy.parameters() if weight.requires_grad)
+        share = GPU_SHARE * (free - trained * TRAINED_BYTES) / total
+        options |= {"enable_sleep_mode": True, "gpu_memory_utilization": round(max(0.05, share), 3)}
+    return options | config.sampler.options
+
+
+def _rank(policy: Policy) -> int:
+    if not policy.has_adapter:
+        return 0
+    adapter = policy.model.peft_config[ACTOR]
+    return max(int(rank) for rank in (adapter.r, *adapter.rank_pattern.values()))
+
+
+def _memory(policy: Policy) -> Path:
+    """A folder in memory with room for two versions of the weights; else one on disk."""
+    needed = 2 * sum(weight.numel() * weight.element_size() for weight in policy.weights().values())
+    if MEMORY.is_dir() and shutil.disk_usage(MEMORY).free > needed:
+        return MEMORY
+    folder = Path(tempfile.gettempdir())
+    log.warning("New weights go to vLLM through %s: /dev/shm has no room for %.1f GB.", folder, needed / 1e9)
+    return folder

@@ -1,0 +1,208 @@
+"""In which order vLLM's engine is told to stop, take new weights and continue. vLLM itself is a stand-in that notes
+what it is told; `vllm_environment` has the real one."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+
+from bough.config.sampling import SamplingConfig
+from bough.engines.base import EngineError, Generated
+from bough.engines.vllm import VLLMEngine
+from bough.engines.vllm_arguments import LogprobsMode
+from bough.errors import InputError
+
+
+class StandIn:
+    """Notes every order. An answer whose prompt is [9] waits until it is released."""
+
+    model_config = SimpleNamespace(max_model_len=64)
+
+    def __init__(self, broken: str = "") -> None:
+        self.orders: list[str] = []
+        self.sampled_with: list[str | None] = []
+        self.broken, self.released = broken, asyncio.Event()
+
+    def note(self, order: str) -> None:
+        self.orders.append(order)
+        if self.broken and order.startswith(self.broken):
+            raise RuntimeError(f"first line\n{order} is broken")
+
+    async def generate(self, prompt: Any, params: Any, request: str, lora_request: Any) -> AsyncIterator[Any]:
+        self.sampled_with.append(lora_request and lora_request.path)
+        if prompt.prompt_token_ids == [9]:
+            await self.released.wait()
+        logprobs = [{5: SimpleNamespace(logprob=-0.5)}]
+        drawn = SimpleNamespace(token_ids=[5], logprobs=logprobs, finish_reason="length")
+        yield SimpleNamespace(num_cached_tokens=0, outputs=[drawn])
+
+    async def add_lora(self, request: Any) -> bool:
+        self.note(f"add {request.number}")
+        return True
+
+    async def remove_lora(self, number: int) -> None:
+        self.note(f"remove {number}")
+
+    async def sleep(self, level: int, mode: str) -> None:
+        self.note(f"sleep {level} {mode}")
+
+    async def wake_up(self, tags: list[str] | None = None) -> None:
+        self.note(f"wake {tags or 'all'}")
+
+    async def pause_generation(self, mode: str, clear_cache: bool) -> None:
+        self.note(f"pause {mode} {clear_cache}")
+
+    async def resume_generation(self) -> None:
+        self.note("resume")
+
+    async def collective_rpc(self, method: str, kwargs: dict[str, str]) -> None:
+        assert Path(kwargs["weights_path"]).is_dir()
+        self.note(method)
+
+    def shutdown(self) -> None:
+        self.note("shutdown")
+
+
+@pytest.fixture(autouse=True)
+def vllm(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The few names that requests are made of."""
+    names: dict[str, dict[str, Any]] = {
+        "vllm": {"SamplingParams": SimpleNamespace, "TokensPrompt": SimpleNamespace},
+        "vllm.lora": {},
+        "vllm.lora.request": {
+            "LoRARequest": lambda name, number, path: SimpleNamespace(name=name, number=number, path=path)
+        },
+        "vllm.sampling_params": {"RequestOutputKind": SimpleNamespace(FINAL_ONLY=2)},
+    }
+    for name, members in names.items():
+        module = ModuleType(name)
+        module.__dict__.update(members)
+        monkeypatch.setitem(sys.modules, name, module)
+
+
+def adapter(folder: Path, rank: int = 4) -> Path:
+    folder.mkdir()
+    (folder / "adapter_config.json").write_text(json.dumps({"r": rank}))
+    return folder
+
+
+async def draw(engine: VLLMEngine, prompt: tuple[int, ...] = (7,), **sampling: Any) -> Generated:
+    return await engine.generate("e", list(prompt), sampling=SamplingConfig(**sampling), seed=1, stop_ids=[])
+
+
+def test_an_adapter_is_added_after_waking_and_before_new_requests(tmp_path):
+    async def run() -> tuple[StandIn, list[str | None]]:
+        stand_in = StandIn()
+        engine = VLLMEngine(stand_in, "tiny", 8, sleeps=True)
+        await engine.pause()
+        waiting = asyncio.create_task(draw(engine))
+        await asyncio.sleep(0)
+        assert stand_in.sampled_with == [], "while the engine is paused, requests wait for the next weights"
+        await engine.renew(adapter(tmp_path / "one"), "step-0")
+        first = await waiting
+        in_flight = asyncio.create_task(draw(engine, (9,)))
+        await asyncio.sleep(0)
+        await engine.pause()
+        await engine.renew(adapter(tmp_path / "two"), "step-1")
+        assert (tmp_path / "one").exists(), "vLLM may have to load it again for the answer in flight"
+        stand_in.released.set()
+        second, third = await in_flight, await draw(engine)
+        await engine.pause()
+        await engine.renew(adapter(tmp_path / "three"), "step-2")
+        assert [folder.name for folder in tmp_path.iterdir()] == ["three"]
+        await engine.close()
+        return stand_in, [first.policy, second.policy, third.policy]
+
+    stand_in, policies = asyncio.run(run())
+    assert policies == ["step-0", "step-0", "step-1"]
+    assert stand_in.sampled_with == [str(tmp_path / name) for name in ("one", "one", "two")]
+    asleep = "sleep 1 keep"
+    assert stand_in.orders == [
+        *(asleep, "wake all", "add 1"),
+        *(asleep, "wake all", "add 2"),
+        *(asleep, "wake all", "add 3", "remove 1", "remove 2"),
+        "shutdown",
+    ]
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("sleeps", "orders"),
+    [
+        (True, ["sleep 2 keep", "wake ['weights']", "reload_weights", "wake all"]),
+        (False, ["pause keep True", "reload_weights", "resume"]),
+    ],
+)
+def test_all_weights_are_replaced_while_nothing_is_sampled(tmp_path, sleeps, orders):
+    async def run() -> tuple[StandIn, Generated, Generated]:
+        stand_in = StandIn()
+        engine = VLLMEngine(stand_in, "step-0", sleeps=sleeps)
+        in_flight = asyncio.create_task(draw(engine, (9,)))
+        await asyncio.sleep(0)
+        await engine.pause()
+        (tmp_path / "weights").mkdir()
+        await engine.renew(tmp_path / "weights", "step-1")
+        stand_in.released.set()
+        return stand_in, await in_flight, await draw(engine)
+
+    stand_in, mixed, new = asyncio.run(run())
+    assert stand_in.orders == orders
+    assert (mixed.policy, new.policy) == ("step-0..step-1", "step-1")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(("rank", "broken"), [(8, "add"), (8, "resume"), (0, "reload_weights"), (0, "resume")])
+def test_after_a_swap_that_fails_nothing_is_sampled(tmp_path, rank, broken):
+    async def run() -> StandIn:
+        stand_in = StandIn(broken)
+        engine = VLLMEngine(stand_in, "tiny", rank)
+        await engine.pause()
+        with pytest.raises(EngineError, match=rf": {broken}.* is broken$"):
+            await engine.renew(adapter(tmp_path / "new"), "step-1")
+        request = asyncio.create_task(draw(engine))
+        await asyncio.sleep(0)
+        assert stand_in.sampled_with == []
+        await engine.close()
+        with pytest.raises(EngineError, match="vLLM was closed"):
+            await request
+        return stand_in
+
+    assert asyncio.run(run()).orders[-1] == "shutdown"
+
+
+def test_an_adapter_that_vllm_did_not_load_is_an_error(tmp_path, monkeypatch):
+    async def refused(self: StandIn, request: Any) -> bool:
+        return False
+
+    monkeypatch.setattr(StandIn, "add_lora", refused)
+    with pytest.raises(EngineError, match="did not load"):
+        asyncio.run(VLLMEngine(StandIn(), "tiny", 8).load_adapter(adapter(tmp_path / "new")))
+
+
+@pytest.mark.parametrize(
+    ("mode", "sampling", "temperature"),
+    [
+        ("raw_logprobs", {"temperature": 0.5, "top_k": 3}, 1.0),
+        ("processed_logprobs", {"temperature": 0.5}, 0.5),
+        ("processed_logprobs", {"temperature": 0}, 1.0),  # vLLM does not divide by it
+        ("processed_logprobs", {"temperature": 0.5, "min_p": 0.1}, None),
+    ],
+)
+def test_the_temperature_of_the_log_probabilities_is_recorded(
+    mode: LogprobsMode, sampling: dict[str, Any], temperature: float | None
+):
+    async def run() -> Generated:
+        return await draw(VLLMEngine(StandIn(), "tiny", logprobs_mode=mode), **sampling)
+
+    if temperature is None:
+        with pytest.raises(InputError, match="min_p"):
+            asyncio.run(run())
+    else:
+        assert asyncio.run(run()).logprobs_temperature == temperature
