@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from bough.config.sampling import SamplingConfig
-from bough.engines.base import EngineError
+from bough.engines.base import EngineError, StreamingTokenEngine
 from bough.engines.local.adapter_engine import AdapterEngine
 from bough.errors import InputError
 from bough.policy.adapter_weights import AdapterWeights, LoraPair
@@ -206,10 +206,13 @@ def test_an_adapter_as_an_engine_of_its_own(policies):
     engine = engine_of(policies)
     red, base = AdapterEngine(engine, "red"), AdapterEngine(engine, "")
     assert (red.policy, base.policy) == ("local+red", "local")
+    assert isinstance(red, StreamingTokenEngine)
 
     async def all_of_it():
         asked = {"sampling": SAMPLING, "seed": 3, "stop_ids": []}
-        drawn = await red.generate("e", START, **asked)
+        seen: list[int] = []
+        drawn = await red.generate("e", START, on_tokens=seen.extend, **asked)
+        assert seen == drawn.completion_ids
         await red.close()
         again = await engine.generate("e", START, adapter="red", **asked)
         base.release("e")
