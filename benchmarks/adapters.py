@@ -126,7 +126,7 @@ def main() -> None:
         most = max(options.adapters)
         played = [([e // 2 % most, *start], said) for e, (start, said) in enumerate(played)]
     report = Report(
-        f"## {options.model}: {options.episodes} episodes of {options.turns} turn{"s" * (options.turns > 1)}, {options.answer} tokens each, "
+        f"## {options.model}: {options.episodes} episodes, {options.turns} × {options.answer} tokens each, "
         f"rank {options.rank}{', prefixes apart' * options.apart}\n\n{machine()}.",
         options.output,
     )

@@ -10,6 +10,7 @@ import torch
 from bough.config.sampling import SamplingConfig
 from bough.engines.base import EngineError, StreamingTokenEngine
 from bough.engines.local.adapter_engine import AdapterEngine
+from bough.engines.local.general_reader import UNCACHED
 from bough.errors import InputError
 from bough.policy.adapter_weights import AdapterWeights, LoraPair
 from bough.policy.adapters import Lora
@@ -101,10 +102,10 @@ def test_models_with_their_own_cache_and_any_kind_of_layer_take_adapters():
         assert scored(policies[name], calls) < 1e-4
 
 
-def test_models_without_a_cache_take_adapters():
-    policies = members(partial(decoder, "dynamic"), {"red": Lora(r=4), "blue": Lora(r=2)})
-    engine = engine_of(policies)
-    assert engine.reader.ways.cache == "none"
+def test_models_without_a_cache_take_adapters(policies):
+    """All tokens are read again each time, in one pass for the episodes of one adapter."""
+    engine = engine_of(policies, layout="general")
+    engine.reader.ways = UNCACHED
     names = ["blue", "", "red", "blue"]
     played = run(engine, *(play_as(engine, name, f"{i}", 1, SAMPLING, START) for i, name in enumerate(names)))
     for name, calls in zip(names, played, strict=True):
