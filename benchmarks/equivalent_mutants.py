@@ -8,14 +8,39 @@ NUMBER = "a number of another type, the same value"
 ONE_ROW = "there is one row, so the first is the last"
 UNREAD = "every entry is written before it is read"
 PROMOTED = "the other side is in float32, and so is the result"
+ONE_CALL = "every call is a part of its own, so the first is the last"
 MASK = "a mask has the same mean"
 ON_CPU = "a CPU has nothing to move or to wait for"
 EQUIVALENT = {
+    **dict.fromkeys(
+        (
+            "weights = [torch.full_like(found[(-1)], part.weights[0]) for part, found in zip(parts, "
+            "logprobs, strict=True)]",
+            "weights = [torch.full_like(found[0], part.weights[(-1)]) for part, found in zip(parts, "
+            "logprobs, strict=True)]",
+            "return sft_loss(torch.cat([found[(-1)] for found in logprobs]), torch.cat(weights), "
+            "denominator=denominator)",
+            "found = [of_part[(-1)] for of_part in logprobs]",
+            "start = torch.cat([of_part[(-1)] for of_part in reference]) if reference is not None else None",
+            "torch.cat([torch.full_like(f, part.advantages[(-1)]) for part, f in zip(parts, found, strict=True)]),",
+            "torch.cat([torch.full_like(f, part.weights[(-1)]) for part, f in zip(parts, found, strict=True)]),",
+            "sampler_logprobs_N=sampler_logprobs([part.calls[(-1)] for part in parts], old, "
+            "config.sampling.temperature),",
+            "found = torch.cat([of_part[(-1)] for of_part in logprobs])",
+            "old = torch.cat([part.old_logprobs[(-1)].to(now) if part.old_logprobs else now.detach() "
+            "for part, (now,) in pairs])",
+            "teacher = torch.cat([of_part[(-1)] for of_part in reference])",
+        ),
+        ONE_CALL,
+    ),
     '"clip_high_fraction": (too_high_N),': MASK,
     '"clip_low_fraction": (too_low_N),': MASK,
     '"dual_clip_fraction": (too_far_N),': MASK,
     '"importance_capped_fraction": (mismatch_N > math.log(cap)),': MASK,
     '"accuracy": Mean.over((side_U * (gain_U - kl) > 0), every_U),': MASK,
+    (
+        "old = torch.cat([part.old_logprobs[0].to(now) if part.old_logprobs else (now) for part, (now,) in pairs])"
+    ): "the loss detaches it again",
     "gains_U = ((other_U) - other_reference_U.float()).detach()": PROMOTED,
     "gains_U = (other_U.float() - (other_reference_U)).detach()": PROMOTED,
     "total = torch.stack([gains_U.sum(), gains_U.new_tensor((len(gains_U)))])": NUMBER,

@@ -86,6 +86,10 @@ def measure(modules: list[str], copies: list[Path], end: float) -> dict[str, flo
     """The CPU seconds of each module's tests, which must pass while nothing is changed."""
     found = {}
     for trial in run_trials([Trial(module, MODULES[module]) for module in modules], copies, end):
+        if trial.fate == "not tried":
+            sys.exit(
+                "the time limit passed before all tests had been run without a mutant; give --limit-s more seconds"
+            )
         if trial.fate != "survived":
             sys.exit(f"{trial.module} has no mutants yet, and its tests are {trial.fate}:\n{trial.output[-4000:]}")
         found[trial.module] = trial.cpu_s

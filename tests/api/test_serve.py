@@ -71,7 +71,7 @@ def test_what_a_server_records_is_exact_and_every_command_reads_it(model: bough.
 
 def test_a_stream_is_what_was_sampled_and_the_record_is_exact(model: bough.LoadedModel, tmp_path: Path):
     with bough.serve(model, tmp_path / "recorded", max_new_tokens=12) as server:
-        ai = openai.OpenAI(base_url=server.session("s"), api_key="none", http_client=PLAIN)
+        ai = client_of(server.session("s"))
         messages: list[Any] = [user("Hello")]
         for seed in (1, 2):
             chunks = list(ai.chat.completions.create(model="any", messages=messages, stream=True, seed=seed))
