@@ -1,4 +1,7 @@
-"""Online GRPO that samples with vLLM on this CPU: in this process and on a server. `make test-vllm` runs it."""
+"""Online GRPO that samples with vLLM: in this process and on a server. `make test-vllm` runs it on a CPU.
+
+Where vLLM is installed for a GPU, the same tests cover its sleep mode.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,8 @@ pytestmark = [
     pytest.mark.skipif(find_spec("vllm") is None, reason="vLLM is not installed here; make test-vllm installs it"),
     pytest.mark.timeout(900),
 ]
-TOLERANCE = 1e-3
+# float32 on both sides; a GPU rounds some products to fewer bits.
+TOLERANCE = 2e-2 if torch.cuda.is_available() else 1e-3
 CONTEXT = 256
 
 
@@ -36,7 +40,7 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def run_settings(folder: Path, model: Path, **more: Any) -> GRPOConfig:
     """Updates that change what is sampled far more than rounding does; every version's weights stay on disk."""
-    values = {"model": str(model), "engine": "vllm", "learning_rate": 2e-2, "save_total_limit": 9, "concurrency": 8}
+    values = {"model": str(model), "engine": "vllm", "learning_rate": 2e-2, "save_total_limit": 9, "bf16": False}
     return settings(folder, **values | more)
 
 
@@ -100,16 +104,9 @@ def test_an_adapter_is_handed_over_after_every_update(small: Path, tmp_path: Pat
 
 
 def test_all_weights_are_handed_over_with_batches_ahead(small: Path, tmp_path: Path):
-    config = run_settings(
-        tmp_path,
-        small,
-        use_lora=False,
-        learning_rate=5e-3,
-        max_steps=4,
-        max_staleness=1,
-        max_new_tokens=24,
-        **IN_PROCESS,
-    )
+    # Two batches fit in flight, so the second is being sampled when the first is trained on.
+    ahead = {"max_steps": 4, "max_staleness": 1, "concurrency": 16, "max_new_tokens": 24}
+    config = run_settings(tmp_path, small, use_lora=False, learning_rate=5e-3, **ahead, **IN_PROCESS)
     grpo(config)
     assert len(check_versions(config, 4)) >= 2
     lines = metrics(tmp_path)
