@@ -161,7 +161,15 @@ def play(template: ChatTemplate, wanted: list[Attempt], answers: dict[str, list[
         with Collection(config) as collection:
             agent = ModelAgent(TemplateEngine(Instant(answers), template, sampling))
             tally = asyncio.run(
-                collect(Household, agent, wanted, collection.add, limits=limits, concurrency=len(wanted), retries=0)
+                collect(
+                    Household,
+                    agent,
+                    wanted,
+                    collection.add_in_thread,
+                    limits=limits,
+                    concurrency=len(wanted),
+                    retries=0,
+                )
             )
     assert not tally.lost, tally.lost
     return tally.turns

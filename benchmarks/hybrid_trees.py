@@ -8,6 +8,10 @@ all three. Plain rows are what such models were trained in before they could rea
 of similar length side by side, padded. TRL's batch size is the fastest of those given. Before
 the clock starts all three compute loss and gradient norm of the same pairs. With --subset,
 plain rows and TRL get only some of the pairs, evenly spaced over the rounds.
+
+Where flash-linear-attention refuses the gradient of its gated delta rule (`trees/kernels.py`), all
+three use the same kernel in its place. Triton tunes the kernels in the first step, which can take
+minutes; it keeps the result on disk for the next run.
 """
 
 from __future__ import annotations

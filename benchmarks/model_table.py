@@ -43,9 +43,18 @@ TIMEOUT_S = 240
 HEAD = (
     "| model type | trained as | local engine | LoRA | merge | GGUF | largest error |\n|---|---|---|---|---|---|---|\n"
 )
+ROPE = {"rope_type": "default", "rope_theta": 1e4}
+QWEN_4 = {"indexer_n_heads": 16, "indexer_kv_heads": 1, "indexer_head_dim": 256, "indexer_budget": 8}
+QWEN_4 |= {"indexer_compress_ratio": 4}
 # Settings without which a default config cannot be computed.
 SETTINGS: dict[str, dict[str, Any]] = {
-    "cohere_compass_text": {"layer_types": ["full_attention", "sliding_attention"] * 2, "num_hidden_layers": 4},
+    "cohere_compass_text": {"layer_types": ["full_attention", "sliding_attention"] * 2, "num_hidden_layers": 4}
+    | {
+        "rope_parameters": dict.fromkeys(
+            ("full_attention", "sliding_attention"), ROPE | {"mrope_section": [22, 22, 20]}
+        )
+    },
+    "dbrx": {"attn_config": {"kv_n_heads": 8, "clip_qkv": 8, "rope_theta": 5e5}, "rope_parameters": ROPE},
     "deepseek_v2": {"num_experts_per_tok": 6},
     "dots1": {"n_routed_experts": 128, "n_shared_experts": 1, "num_experts_per_tok": 6},
     "hunyuan_v1_dense": {"head_dim": 128},
@@ -53,13 +62,15 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "lfm2_moe": {"layer_types": ["conv", "conv", "full_attention", "conv"] * 8},
     "ministral": {"head_dim": 128},
     "nemotron": {"num_key_value_heads": 8},
+    "qwen4_exp_text": QWEN_4,
+    "qwen4_exp": {"text_config": QWEN_4},
     "xlstm": {"return_last_states": False, "hidden_size": 64, "embedding_dim": 64, "num_heads": 4, "num_blocks": 2}
     | {"num_hidden_layers": 2, "chunk_size": 16, "vocab_size": 256},
     "xmod": {"default_language": "en_XX"},
 }
 # Vision-language models of which the text side is used; those that transformers lists as causal come by themselves.
 SEEING = ("llava", "mistral3", "qwen2_5_vl", "qwen2_vl", "qwen3_vl", "qwen3_vl_moe", "glm4v")
-SECTIONS = {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [16, 24, 24]}
+SECTIONS = ROPE | {"mrope_section": [16, 24, 24]}
 SETTINGS |= {name: {"text_config": {"rope_parameters": SECTIONS}} for name in ("qwen2_5_vl", "qwen2_vl")}
 SETTINGS["glm4v"] = {
     "text_config": {"rope_parameters": SECTIONS | {"mrope_section": [8, 12, 12], "partial_rotary_factor": 0.5}}
@@ -101,8 +112,10 @@ def describe(model_type: str) -> Row:
     torch.set_num_threads(1)
     try:
         model = small(model_type)
-    except Exception as error:  # a default config that does not fit together, or a package that is missing
+    except BoughError as error:
         return Row(model_type, f"not tried: {_said(error)}")
+    except Exception as error:  # a default config that does not fit together, or a package that is missing
+        return Row(model_type, f"not tried: transformers cannot build its default ({_said(error)})")
     try:
         policy = Policy(model).eval()
     except InputError as error:

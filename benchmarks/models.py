@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import zlib
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
+
+from bough.trees.mixers import let_mixers_branch
 
 # hidden, intermediate, layers, heads, key-value heads, size of a head, vocabulary
 SHAPES = {
@@ -46,6 +49,9 @@ def build(name: str, *, full: bool = False, checkpointing: bool = False) -> Any:
         with device():
             model = AutoModelForCausalLM.from_config(_config(name), dtype=dtype)
     model.config.use_cache = False
+    if name in HYBRIDS:
+        # For TRL too: on a Hopper GPU with Triton before 3.7.1, the kernel that transformers calls cannot be trained.
+        let_mixers_branch(model)
     if checkpointing:
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
     return model.train()
@@ -56,6 +62,18 @@ def outline(name: str) -> Any:
     from transformers import AutoModelForCausalLM
 
     return AutoModelForCausalLM.from_config(_config(name))
+
+
+def config_folder(name: str, folder: Path) -> tuple[Path, str]:
+    """A folder that other programs load the model from, and how vLLM calls what they find there."""
+    if name == "smollm2":
+        from bough.models.resolve import resolve
+
+        return Path(resolve(name)), "auto"
+    config = _config(name)
+    config.architectures = ["Qwen3ForCausalLM"]
+    config.save_pretrained(folder)
+    return folder, "dummy"
 
 
 def _config(name: str) -> Any:

@@ -20,12 +20,15 @@ DROPPED = {"abs", "detach", "clamp", "relu", "float", "sorted"}  # the value its
 
 @dataclass(frozen=True)
 class Mutant:
-    """One change, and the module's whole source with it. `text` is the line as it was."""
+    """One change, and the module's whole source with it.
+
+    `changed_line` is the line where the change begins, as it is then; the new expression is in parentheses.
+    """
 
     line: int
-    text: str
     old: str
     new: str
+    changed_line: str
     source: str
 
     def __str__(self) -> str:
@@ -34,12 +37,8 @@ class Mutant:
 
 def mutants(source: str) -> list[Mutant]:
     """Every change to this source that we know of, in the order of its lines."""
-    found, lines = [], source.splitlines()
-    for node, replacement in _changes(ast.parse(source)):
-        old, new = ast.get_source_segment(source, node) or "", ast.unparse(replacement)
-        text, changed = lines[node.lineno - 1].strip(), _replaced(source, node, f"({new})")
-        found.append(Mutant(node.lineno, text, " ".join(old.split()), new, changed))
-    return found
+    lines = source.encode().splitlines(keepends=True)  # positions count bytes
+    return [_mutant(lines, node, ast.unparse(replacement)) for node, replacement in _changes(ast.parse(source))]
 
 
 def _changes(tree: ast.AST) -> Iterator[tuple[ast.expr, ast.expr]]:
@@ -82,14 +81,29 @@ def _code(tree: ast.AST) -> Iterator[ast.AST]:
         if field in ("annotation", "returns", "type_params", "decorator_list", "bases"):
             continue
         for child in value if isinstance(value, list) else [value]:
+            if _is_no_computation(child):
+                continue
             if isinstance(child, ast.AST) and not isinstance(child, ast.Raise | ast.Assert | ast.JoinedStr):
                 yield child
                 yield from _code(child)
 
 
-def _replaced(source: str, node: ast.expr, text: str) -> str:
-    """The source with other text in place of a node; positions count bytes."""
-    lines = source.encode().splitlines(keepends=True)
+def _is_no_computation(node: object) -> bool:
+    """zip's `strict`, which is an assertion; imports for types; defaults and bounds of settings."""
+    match node:
+        case ast.keyword(arg="strict") | ast.If(test=ast.Name("TYPE_CHECKING")):
+            return True
+        case ast.Call(func=ast.Name(id=name)):
+            return name == "Field" or name.endswith("_field")
+    return False
+
+
+def _mutant(lines: list[bytes], node: ast.expr, new: str) -> Mutant:
     assert node.end_lineno is not None and node.end_col_offset is not None
-    before, after = lines[node.lineno - 1][: node.col_offset], lines[node.end_lineno - 1][node.end_col_offset :]
-    return b"".join([*lines[: node.lineno - 1], before, text.encode(), after, *lines[node.end_lineno :]]).decode()
+    first, last = node.lineno - 1, node.end_lineno - 1
+    before, after = lines[first][: node.col_offset], lines[last][node.end_col_offset :]
+    inside = b"".join(lines[first : last + 1])
+    old = inside[len(before) : len(inside) - len(after)].decode()
+    changed = before + f"({new})".encode() + after
+    source = b"".join([*lines[:first], changed, *lines[last + 1 :]]).decode()
+    return Mutant(node.lineno, " ".join(old.split()), new, changed.decode().strip(), source)

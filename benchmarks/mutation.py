@@ -1,223 +1,167 @@
 """How many small mistakes the tests notice: mutants of the modules whose numbers everything rests on.
 
-    python benchmarks/mutation.py --per-module 10 > benchmarks/results/mutation.md
+    python -m benchmarks.mutation --jobs 2 > benchmarks/results/mutation.md
 
 Each mutant is one change (a comparison, a sign, a constant, min for max, a dropped abs or
-detach, …) in a copy of the repository; the module's own tests run against it until the first
-failure. The sample is the same for the same seed. Children are forked from a process
-that has loaded torch and pytest, so a mutant costs a second or two.
+detach, …) in a copy of the repository; the module's tests run against it until the first
+failure. The sample is the same for the same seed.
 """
 
 from __future__ import annotations
 
 import argparse
 import importlib
+import math
 import os
 import random
-import signal
-import subprocess
 import sys
-import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from contextlib import suppress
+from functools import cache
 from pathlib import Path
 
-from mutants import Mutant, mutants
+from benchmarks.equivalent_mutants import reason
+from benchmarks.mutants import Mutant, mutants
+from benchmarks.mutation_trials import ROOT, Trial, copies_of_repository, run_trials
 
-ROOT = Path(__file__).parents[1]
-MODULES = [
-    *(f"methods/{name}" for name in ("advantages", "averaging", "base", "dpo", "grpo", "sft", "surrogate")),
-    *(f"trees/{name}" for name in ("build", "partition", "pack", "attend", "layers")),
-    *(f"evaluation/{name}" for name in ("distributions", "intervals", "paired", "gate", "sequential", "comparison")),
-    *(f"evaluation/{name}" for name in ("power", "success", "pass_at_k", "outcomes")),
+HYBRIDS = [
+    "tests/policy/test_hybrids.py::test_forks_within_one_convolution_give_the_same",
+    "tests/policy/test_hybrids.py::test_chunks_and_segments_have_different_lengths",
 ]
-# Functions that are tested as parts of what is made of them.
-TESTED_WITH = {"methods/surrogate": ["tests/methods/test_grpo.py"]}
-# What tests and package take longest to load. The package itself is loaded by each child, from its copy.
+# The tests that must notice a mistake in each module, the fastest first.
+MODULES = {
+    "methods/advantages": ["tests/methods/test_advantages.py", "tests/methods/test_grpo_examples.py"],
+    "methods/averaging": ["tests/methods/test_averaging.py", "tests/methods/test_grpo_examples.py"],
+    "methods/base": [f"tests/methods/test_{name}.py" for name in ("base", "examples", "example_store")],
+    "methods/distill": ["tests/methods/test_distill.py", "tests/online/test_distill.py"],
+    "methods/dpo": ["tests/methods/test_dpo.py"],
+    "methods/grpo": ["tests/methods/test_grpo.py", "tests/methods/test_grpo_examples.py"],
+    "methods/kto": ["tests/methods/test_kto.py"],
+    "methods/sft": ["tests/methods/test_sft.py"],
+    "methods/surrogate": [f"tests/methods/test_{name}.py" for name in ("surrogate", "grpo", "grpo_examples")],
+    "trees/build": ["tests/trees/test_build.py"],
+    "trees/partition": ["tests/trees/test_partition.py"],
+    "trees/pack": ["tests/trees/test_pack.py"],
+    "trees/attend": ["tests/trees/test_attend.py"],
+    "trees/layers": ["tests/trees/test_layers.py"],
+    "trees/segments": ["tests/trees/test_segments.py"],
+    "trees/recurrent": ["tests/trees/test_recurrent.py"],
+    "trees/convolution": ["tests/trees/test_recurrent.py"],
+    "trees/delta_net": ["tests/trees/test_kernels.py", *HYBRIDS],
+    "trees/mamba2": ["tests/trees/test_kernels.py", *HYBRIDS],
+    "evaluation/distributions": ["tests/evaluation/test_distributions.py", "tests/evaluation/test_intervals.py"],
+    "evaluation/intervals": ["tests/evaluation/test_intervals.py"],
+    "evaluation/paired": ["tests/evaluation/test_paired.py"],
+    "evaluation/gate": ["tests/evaluation/test_gate.py"],
+    "evaluation/sequential": ["tests/evaluation/test_sequential.py"],
+    "evaluation/comparison": ["tests/evaluation/test_comparison.py"],
+    "evaluation/power": ["tests/evaluation/test_power.py"],
+    "evaluation/success": ["tests/evaluation/test_success.py"],
+    "evaluation/pass_at_k": ["tests/evaluation/test_pass_at_k.py"],
+    "evaluation/outcomes": ["tests/evaluation/test_outcomes.py"],
+}
+# What tests and package take longest to load. The package itself is loaded by each test process, from its copy.
 PRELOADED = (
     "torch", "transformers", "transformers.modeling_layers", "peft", "pydantic", "rich.progress", "scipy.stats",
     "statsmodels.api", "hypothesis.strategies", "hypothesis.extra.numpy", "_hypothesis_pytestplugin", "xdist.plugin",
     "pytest_timeout", "pytest",
 )  # fmt: skip
-# Mutants that compute the same, by the line and the change, and why no test can tell them apart.
-STRICT = "both have the same length by construction"
-NUMBER = "a number of another type, the same value"
-EQUIVALENT = {
-    (
-        "return Aggregation([1 / max(length, 1) for length in lengths], float(num_sequences))",
-        "`float(num_sequences)` → `num_sequences`",
-    ): NUMBER,
-    (
-        "too_far_N = (advantages_N < 0) & (ratio_N > farthest)",
-        "`ratio_N > farthest` → `ratio_N >= farthest`",
-    ): "differs only where the ratio is the bound to the last bit; the gain is the same there",
-    ("cut = np.zeros(num_calls + 1, np.int64)", "`1` → `2`"): "one more entry that is not read",
-    (
-        "for j in range(1, num_calls + 1):",
-        "`1` → `2`",
-    ): "the first call alone costs 0 and is cut at 0, as the zeros say",
-    (
-        "predictors = [np.arange(stop - len(call.completion_ids), stop) "
-        "for stop, call in zip(stops, members, strict=True)]",
-        "`True` → `False`",
-    ): STRICT,
-    (
-        "return table.sum(-1, dtype=torch.int32), table.argsort(dim=-1, descending=True, stable=True).to(torch.int32)",
-        "`True` → `False`",
-    ): "the order of the listed blocks is free",
-    ("high = 1.0 if successes >= trials else min(1.0, centre + half)", "`1.0` → `2.0`"): (
-        "below 1 by itself unless all succeed"
-    ),
-    (
-        "return top + float(np.log(np.mean(np.exp(logs - top)))) if np.isfinite(top) else top",
-        "`float(np.log(np.mean(np.exp(logs - top))))` → `np.log(np.mean(np.exp(logs - top)))`",
-    ): NUMBER,
-    ("return [theirs - mine for mine, theirs in zip(*sides, strict=True)]", "`True` → `False`"): STRICT,
-    ("NEAR = 1e-7", "`1e-7` → `-0.9999999`"): "the ends are found more exactly",
-    ("adjusted, highest = [1.0] * len(p_values), 0.0", "`1.0` → `0.0`"): "every entry is written before it is read",
-    ("adjusted, highest = [1.0] * len(p_values), 0.0", "`1.0` → `2.0`"): "every entry is written before it is read",
-    ("adjusted, highest = [1.0] * len(p_values), 0.0", "`0.0` → `-1.0`"): "p-values are not negative",
-    ("square = max(square, difference * difference, 1e-12)", "`1e-12` → `-0.999999999999`"): (
-        "matters only for differences below a millionth"
-    ),
-    (
-        "root = by_chance * math.sqrt(square) + by_truth * math.sqrt(max(0.0, square - difference * difference))",
-        "`0.0` → `-1.0`",
-    ): "the line before has made it 0 or more",
-    (
-        "return torch.cat([p if v is None else p.new_tensor(v) for p, v in zip(pieces, values, strict=True)])",
-        "`True` → `False`",
-    ): STRICT,
-}
+FATES = ("killed", "timed out", "survived", "equivalent", "not tried")
 
 
-@dataclass
-class Result:
-    """What became of a module's mutants."""
-
-    module: str
-    known: int = 0
-    fates: Counter[str] = field(default_factory=Counter)
-    survivors: list[Mutant] = field(default_factory=list)
+@cache
+def known_mutants(module: str) -> list[Mutant]:
+    return mutants((ROOT / "src" / "bough" / f"{module}.py").read_text(encoding="utf-8"))
 
 
-def copy_repository(target: Path) -> None:
-    names = subprocess.run(
-        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
-        cwd=ROOT, check=True, capture_output=True, text=True,
-    ).stdout.split("\0")  # fmt: skip
-    for name in filter(None, names):
-        source, copy = ROOT / name, target / name
-        if source.is_file():
-            copy.parent.mkdir(parents=True, exist_ok=True)
-            copy.write_bytes(source.read_bytes())
-
-
-def run_tests(copy: Path, tests: list[str], timeout_s: float) -> str:
-    """`passed`, `failed` or `timed out`, from a child that imports the package afresh."""
-    child = os.fork()
-    if child == 0:
-        os.setpgid(0, 0)
-        quiet = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(quiet, 1)
-        os.dup2(quiet, 2)
-        os.chdir(copy)
-        sys.path[:0] = [str(copy / "src"), str(copy)]
-        os.environ["PYTHONPATH"] = f"{copy / 'src'}"
-        sys.dont_write_bytecode = True
-        import pytest
-
-        os._exit(int(pytest.main(["-x", "-q", "-p", "no:cacheprovider", "--hypothesis-seed=0", *tests])))
-    end = time.monotonic() + timeout_s
-    while time.monotonic() < end:
-        done, status = os.waitpid(child, os.WNOHANG)
-        if done:
-            return "passed" if os.waitstatus_to_exitcode(status) == 0 else "failed"
-        time.sleep(0.05)
-    os.killpg(child, signal.SIGKILL)
-    os.waitpid(child, 0)
-    return "timed out"
-
-
-def try_module(copy: Path, module: str, count: int, seed: int) -> Result:
-    source, tests = copy / "src" / "bough" / f"{module}.py", _tests_of(module)
-    original = source.read_text(encoding="utf-8")
-    known = mutants(original)
-    result = Result(module, len(known))
-    begin = time.monotonic()
-    fate = run_tests(copy, tests, 300)
-    assert fate == "passed", f"{' '.join(tests)} does not pass before anything is changed: {fate}"
-    timeout_s = 60 + 10 * (time.monotonic() - begin)  # for endless loops only: the machine may be busy
+def sample(module: str, count: int, seed: int) -> list[Trial]:
+    known = known_mutants(module)
     chosen = random.Random(f"{seed} {module}").sample(known, min(count, len(known)))
-    for mutant in sorted(chosen, key=lambda mutant: mutant.line):
-        source.write_text(mutant.source, encoding="utf-8")
-        fate = run_tests(copy, tests, timeout_s)
-        print(f"{module}:{mutant.line} {mutant} {fate}", file=sys.stderr, flush=True)
-        if fate == "passed":
-            fate = "survived" if _why(mutant) is None else "equivalent"
-            result.survivors.append(mutant)
-        result.fates[fate] += 1
-    source.write_text(original, encoding="utf-8")
-    return result
+    return [Trial(module, MODULES[module], mutant) for mutant in chosen]
 
 
-def _why(mutant: Mutant) -> str | None:
-    """Why no test can notice the mutant, if we know."""
-    return EQUIVALENT.get((mutant.text, str(mutant)))
+def measure(modules: list[str], copies: list[Path], end: float) -> dict[str, float]:
+    """The CPU seconds of each module's tests, which must pass while nothing is changed."""
+    found = {}
+    for trial in run_trials([Trial(module, MODULES[module]) for module in modules], copies, end):
+        if trial.fate == "not tried":
+            sys.exit(
+                "the time limit passed before all tests had been run without a mutant; give --limit-s more seconds"
+            )
+        if trial.fate != "survived":
+            sys.exit(f"{trial.module} has no mutants yet, and its tests are {trial.fate}:\n{trial.output[-4000:]}")
+        found[trial.module] = trial.cpu_s
+    return found
 
 
-def _tests_of(module: str) -> list[str]:
-    """The test files that begin with the module's name, such as `test_grpo_examples.py`, and those named above."""
-    folder, _, name = module.rpartition("/")
-    found = list((ROOT / "tests" / folder).glob(f"test_{name}*.py"))
-    assert found, f"{module} has no tests of its own"
-    return sorted(str(path.relative_to(ROOT)) for path in found) + TESTED_WITH.get(module, [])
+def try_mutants(trials: list[Trial], copies: list[Path], end: float) -> None:
+    for done, trial in enumerate(run_trials(trials, copies, end), 1):
+        assert trial.mutant is not None
+        if trial.fate == "survived" and reason(trial.mutant) is not None:
+            trial.fate = "equivalent"
+        place = f"{trial.module}:{trial.mutant.line}"
+        progress = f"[{done}/{len(trials)}] {place} {trial.mutant} {trial.fate}, {trial.cpu_s:.1f} s"
+        print(progress, file=sys.stderr, flush=True)
 
 
-def report(results: list[Result], count: int, seed: int) -> Iterator[str]:
-    total = sum((result.fates for result in results), Counter[str]())
-    caught = total["failed"] + total["timed out"]
-    real = total.total() - total["equivalent"]
+def report(trials: list[Trial], command: str) -> Iterator[str]:
+    total = Counter(trial.fate for trial in trials)
+    caught = total["killed"] + total["timed out"]
+    real = caught + total["survived"]
     yield "# Mutants of losses, advantages, trees and statistics"
     yield ""
     yield (
-        f"`python benchmarks/mutation.py --per-module {count} --seed {seed}`, Python {sys.version.split()[0]}: "
-        f"**{caught} of {real} mutants are killed ({caught / max(1, real):.0%})**, {total['survived']} survive; "
-        f"{total['equivalent']} more compute the same as the original."
+        f"`{command}`, Python {sys.version.split()[0]}: **{caught} of {real} mutants are killed "
+        f"({caught / max(1, real):.0%})**, {total['survived']} survive; {total['equivalent']} more compute the same as "
+        f"the original, and {total['not tried']} were not tried in the time given."
     )
     yield ""
-    yield "| module | known mutants | tried | killed | timed out | survived | equivalent |"
-    yield "|---|---|---|---|---|---|---|"
-    for result in results:
-        fates = [result.fates[fate] for fate in ("failed", "timed out", "survived", "equivalent")]
-        yield "| " + " | ".join(map(str, [f"`{result.module}`", result.known, result.fates.total(), *fates])) + " |"
-    for title, equivalent in (("Survived", False), ("Equivalent", True)):
+    yield f"| module | known mutants | {' | '.join(FATES)} |"
+    yield "|---" * (2 + len(FATES)) + "|"
+    for module in dict.fromkeys(trial.module for trial in trials):
+        fates = Counter(trial.fate for trial in trials if trial.module == module)
+        cells = [f"`{module}`", len(known_mutants(module)), *(fates[fate] for fate in FATES)]
+        yield f"| {' | '.join(map(str, cells))} |"
+    for fate in ("survived", "equivalent"):
         rows = [
-            f"| `{result.module}`:{mutant.line} | {mutant} | {_why(mutant) or ''} |"
-            for result in results
-            for mutant in result.survivors
-            if (_why(mutant) is not None) is equivalent
+            f"| `{trial.module}`:{trial.mutant.line} | {trial.mutant} | {reason(trial.mutant) or ''} |"
+            for trial in trials
+            if trial.mutant is not None and trial.fate == fate
         ]
         if rows:
-            yield from ["", f"## {title}", "", "| where | change | why |", "|---|---|---|", *rows]
+            yield from ["", f"## {fate.capitalize()}", "", "| where | change | why |", "|---|---|---|", *rows]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--per-module", type=int, default=10, help="mutants to try in each module")
-    parser.add_argument("--seed", type=int, default=0, help="which of them")
-    parser.add_argument("--modules", nargs="*", default=MODULES, help="modules, such as methods/grpo")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the sample")
+    parser.add_argument("--modules", nargs="*", default=list(MODULES), choices=MODULES, help="default: all")
+    parser.add_argument("--jobs", type=int, default=1, help="test processes at the same time")
+    parser.add_argument("--limit-s", type=float, default=math.inf, help="stop after this time, and report")
     options = parser.parse_args()
+    begin = time.monotonic()
+    end = begin + options.limit_s
     os.nice(10)
+    # Before torch loads. A GPU would be shared by all jobs, and these modules' numbers do not depend on it.
+    os.environ |= {"MKL_CBWR": "AUTO,STRICT", "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
     for name in PRELOADED:
-        importlib.import_module(name)
-    sys.modules["torch"].set_num_threads(1)
-    with tempfile.TemporaryDirectory() as folder:
-        copy_repository(Path(folder))
-        results = [try_module(Path(folder), module, options.per_module, options.seed) for module in options.modules]
-    print("\n".join(report(results, options.per_module, options.seed)))
+        with suppress(ImportError):  # tests that need it say so
+            importlib.import_module(name)
+    with copies_of_repository(options.jobs) as copies:
+        cpu_s = measure(options.modules, copies, end)
+        trials = [trial for module in options.modules for trial in sample(module, options.per_module, options.seed)]
+        for trial in trials:
+            trial.limit_s = math.ceil(20 + 5 * cpu_s[trial.module])
+        # The longest first, so that none is left over for one process at the end.
+        try_mutants(sorted(trials, key=lambda trial: -cpu_s[trial.module]), copies, end)
+    trials.sort(key=lambda trial: (options.modules.index(trial.module), trial.mutant.line if trial.mutant else 0))
+    command = f"python -m benchmarks.mutation --per-module {options.per_module} --seed {options.seed}"
+    print("\n".join(report(trials, command)))
+    used_s = sum(trial.cpu_s for trial in trials) + sum(cpu_s.values())
+    print(f"{time.monotonic() - begin:.0f} s, {used_s:.0f} s of CPU time", file=sys.stderr)
 
 
 if __name__ == "__main__":

@@ -1,10 +1,11 @@
-"""Multi-turn episodes: Bough's local engine against transformers' `generate`, which reads the history anew each turn.
+"""Multi-turn episodes: Bough's local engine against vLLM and transformers' `generate`.
 
-    python benchmarks/rollouts.py --model smollm2 --episodes 8 --turns 6            # CPU
-    python benchmarks/rollouts.py --model qwen3-0.6b --episodes 128 --turns 10      # GPU
+    python benchmarks/rollouts.py --model smollm2 --episodes 8 --turns 6                        # CPU
+    python benchmarks/rollouts.py --model qwen3-0.6b --episodes 128 --turns 10 --alone --vllm   # GPU
 
-Both play the same episodes to the end: the prompts and observations of `examples/household.jsonl`, one
-after the other, and between them answers of the same number of tokens, drawn at temperature 1.
+All play the same episodes to the end: the prompts and observations of `examples/household.jsonl`, one
+after the other, and between them answers of the same number of tokens, drawn at temperature 1 with their
+log-probabilities. `generate` reads the whole history each turn; vLLM keeps it by its prefix cache.
 Prompts are the example's own tokens with SmolLM2 and random tokens, one for four characters, with
 the other models. transformers takes all episodes of a turn as one padded batch.
 """
@@ -14,13 +15,17 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import os
 import random
+import subprocess
+import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
-from measure import failure_in, machine, now, seconds_of, table
+from measure import failure_in, machine, now, release, seconds_of, table
 
 from bough.config.sampling import SamplingConfig
 from bough.engines.local import schedule
@@ -29,9 +34,10 @@ from bough.engines.local.engine import LocalEngine
 from bough.engines.local.graphs import Graphs
 from bough.policy.policy import Policy
 from bough.types import Call
-from models import NAMES, build
+from models import NAMES, build, config_folder
 
 EXAMPLES = Path(__file__).parent.parent / "examples" / "household.jsonl"
+BYTES_PER_SECOND = 4.3e12  # of an H200's memory, as measured
 Script = tuple[list[int], list[list[int]]]  # the first prompt, and what is added to it behind each answer
 
 
@@ -162,7 +168,7 @@ class Report:
 
     def write(self) -> None:
         parts = [self.title, table(["contender", "tokens drawn", "seconds", "tokens/s", "notes"], self.rows)]
-        others = {name: rate for name, rate in self.rates.items() if name.startswith("transformers")}
+        others = {name: rate for name, rate in self.rates.items() if not name.startswith("Bough")}
         for name, rate in self.rates.items():
             if name.startswith("Bough") and others:
                 ratios = ", ".join(f"{rate / other:.1f}× {their}" for their, other in others.items())
@@ -217,6 +223,41 @@ def play_theirs(report: Report, model: Any, played: list[Script], answer: int) -
     report.measure("transformers generate", lambda: theirs(model, played, answer))
 
 
+def play_vllm(report: Report, model: str, played: list[Script], answer: int, length: int, packages: str) -> None:
+    """vLLM needs the GPU for itself, so it plays in another process, after ours has given back its memory."""
+    with tempfile.TemporaryDirectory() as folder, failure_in(problems := []):
+        weights, load_format = config_folder(model, Path(folder))
+        work = {"model": str(weights), "load_format": load_format, "scripts": played, "answer": answer}
+        (file := Path(folder) / "work.json").write_text(json.dumps(work | {"length": length}))
+        environment = os.environ | ({"PYTHONPATH": packages} if packages else {})
+        command = [sys.executable, str(Path(__file__).parent / "vllm_rollouts.py"), str(file)]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True)
+        if done.returncode:
+            raise RuntimeError("\n".join(done.stderr.splitlines()[-12:]))
+        found = json.loads(done.stdout.splitlines()[-1])
+        rate = found["tokens"] / found["seconds"]
+        report.rates[name := f"vLLM {found['version']}"] = rate
+        report.rows.append([name, found["tokens"], f"{found['seconds']:.1f}", f"{rate:.1f}", "the better of two times"])
+    report.rows.extend(["vLLM", "", "", "", reason] for reason in problems)
+    print(f"({report.rows[-1]})", flush=True)
+
+
+def limit(model: Any, played: list[Script], answer: int) -> str:
+    """What memory allows: every step reads all weights and each episode's keys and values once."""
+    config = model.config
+    size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    of_token = 2 * config.num_hidden_layers * config.num_key_value_heads * size * 2
+    weights = 2 * sum(p.numel() for p in model.parameters())
+    seconds, num_tokens = 0.0, 0
+    lengths = [len(start) for start, _ in played]
+    for t in range(len(played[0][1])):
+        kept = sum(lengths) + len(lengths) * answer / 2
+        seconds += answer * (weights + of_token * kept) / BYTES_PER_SECOND
+        num_tokens += answer * len(lengths)
+        lengths = [old + answer + len(said[t]) for old, (_, said) in zip(lengths, played, strict=True)]
+    return f"Memory at {BYTES_PER_SECOND / 1e12} TB/s would allow {num_tokens / seconds:,.0f} tokens/s."
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", choices=NAMES, default="smollm2")
@@ -227,6 +268,7 @@ def main() -> None:
     parser.add_argument("--compile", action="store_true", help="also with compiled layers")
     parser.add_argument("--rows", action="store_true", help="also with a row for each episode instead of pages")
     parser.add_argument("--alone", action="store_true", help="without transformers' generate")
+    parser.add_argument("--vllm", nargs="?", const="", metavar="PYTHONPATH", help="also vLLM, installed or found there")
     parser.add_argument("--eager", action="store_true", help="also without CUDA graphs")
     parser.add_argument("--unshared", action="store_true", help="also with no prefix shared between episodes")
     parser.add_argument("--output", type=Path, help="a Markdown file to which the result is added")
@@ -258,6 +300,12 @@ def main() -> None:
         play_theirs(report, model, played, options.answer)
     if options.compile:
         play_ours(report, "Bough, compiled", policy, played, options.answer, compile=True, **usual)
+    if options.vllm is not None:
+        longest = max(len(start) + sum(map(len, said)) + options.answer * len(said) for start, said in played)
+        report.title += f" {limit(model, played, options.answer)}"
+        model = policy = None
+        release()
+        play_vllm(report, options.model, played, options.answer, longest + 16, options.vllm)
     report.write()
 
 

@@ -3,7 +3,8 @@
 #
 #     sh benchmarks/versions.sh [VERSION...]
 #
-# Each version gets an environment of its own in .venv-versions that borrows all other packages from .venv.
+# Each version gets an environment of its own in .venv-versions. It borrows the other packages from .venv, except
+# those that this transformers needs in another version (5.17 needs huggingface-hub before 2).
 set -eu
 cd "$(dirname "$0")/.."
 versions=${*:-"5.17.0 5.22.2"}
@@ -15,7 +16,7 @@ for version in $versions; do
         .venv/bin/python -m venv "$folder"
         site=$("$folder/bin/python" -c "import sysconfig; print(sysconfig.get_path('purelib'))")
         echo "$shared" > "$site/shared.pth"
-        "$folder/bin/python" -m pip install --quiet --disable-pip-version-check --no-deps "transformers==$version"
+        "$folder/bin/python" -m pip install --quiet --disable-pip-version-check "transformers==$version"
     fi
     echo "transformers $version"
     PYTHONPATH=src "$folder/bin/python" -m pytest -q tests/models tests/trees tests/policy tests/engines/local || failed="$failed $version"

@@ -1,5 +1,6 @@
 """Shared by all tests: Bough is imported before torch, no deadlines, interrupts work, the last lines list the skips."""
 
+import gc
 import os
 import signal
 import subprocess
@@ -7,17 +8,22 @@ import sys
 from collections import Counter
 from collections.abc import Iterator
 from functools import cache
+from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
 from bough import bit_exact
+from tests import warm
 
 # Processes that run tests beside each other share the cores. More threads than cores spin while they wait.
 PROCESSES = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
 if PROCESSES > 1:
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // PROCESSES)))
+
+# Installed versions do not change while tests run, and each run of a built-in model asks for ten of them.
+metadata.version = cache(metadata.version)
 
 if find_spec("hypothesis") is not None:  # vLLM's environment has no need of it
     from hypothesis import HealthCheck, settings
@@ -27,45 +33,66 @@ if find_spec("hypothesis") is not None:  # vLLM's environment has no need of it
     settings.load_profile("bough")
 
 # All files that take eight seconds or more, the longest first: a process that is done gets the next one, so that no
-# long file is left over for one process at the end.
+# long file is left over for one process at the end. Files that compute and files that wait (sandboxes, browsers,
+# servers) alternate, so that there is always work for the cores.
 SLOWEST = (
     "training/test_processes.py",
-    "training/test_train.py",
     "online/test_online.py",
-    "training/test_resume.py",
     "online/test_streaming.py",
+    "training/test_train.py",
     "viewer/test_pages.py",
-    "worlds/web/test_page.py",
-    "worlds/web/test_environment.py",
-    "sandbox/test_as_ordinary_user.py",
     "docs/test_guides.py",
-    "runs/test_kills.py",
-    "viewer/test_hostile_folders.py",
-    "docs/test_tutorials.py",
-    "test_model_text.py",
-    "worlds/interpreter/test_environment.py",
     "worlds/interpreter/test_cheats.py",
-    "models/test_tiny.py",
-    "rollouts/test_misbehaving.py",
-    "test_wheel.py",
-    "runs/test_run.py",
-    "test_conftest.py",
-    "curation/test_counterfactual.py",
-    "sandbox/test_limits.py",
-    "models/test_smollm2.py",
-    "test_macos.py",
+    "docs/test_tutorials.py",
+    "policy/test_policy.py",
+    "worlds/interpreter/test_environment.py",
+    "training/test_resume.py",
+    "worlds/web/test_page.py",
+    "engines/local/test_engine.py",
+    "viewer/test_hostile_folders.py",
+    "runs/test_kills.py",
+    "worlds/web/test_environment.py",
     "engines/local/test_fused.py",
+    "sandbox/test_as_ordinary_user.py",
     "evaluation/test_gate.py",
-    "viewer/test_tokens.py",
-    "methods/test_preparation.py",
-    "commands/test_collect.py",
-    "trajectories/test_writer.py",
+    "rollouts/test_misbehaving.py",
+    "runs/test_run.py",
+    "test_wheel.py",
+    "test_macos.py",
+    "sandbox/test_pool.py",
+    "test_examples.py",
+    "models/test_smollm2.py",
     "engines/test_transformers_serve.py",
     "sandbox/test_escapes.py",
-    "sandbox/test_pool.py",
-    "training/test_run.py",
-    "test_examples.py",
-    "policy/test_policy.py",
+    "worlds/interpreter/test_math.py",
+    "calls/test_growing.py",
+    "sandbox/test_limits.py",
+    "policy/test_hybrids.py",
+    "viewer/test_training_page.py",
+    "docs/test_methods.py",
+    "test_bit_exact.py",
+    "engines/local/test_general.py",
+    "curation/test_counterfactual.py",
+    "test_model_text.py",
+    "evaluation/test_sequential.py",
+    "trajectories/test_writer.py",
+    "environments/adapters/test_mcp.py",
+    "evaluation/test_paired.py",
+    "evaluation/test_contest.py",
+    "commands/test_collect.py",
+    "viewer/test_tokens.py",
+    "worlds/interpreter/test_reasoning.py",
+    "training/test_loop.py",
+    "engines/local/test_pause.py",
+    "engines/local/test_reader.py",
+    "api/test_stranger.py",
+    "environments/adapters/test_openenv.py",
+    "formats/test_formats.py",
+    "policy/test_reach.py",
+    "sandbox/test_clone_under_tmp.py",
+    "test_conftest.py",
+    "worlds/functions/test_gold.py",
+    "test_readme.py",
 )
 ALONE = f"""
 import os
@@ -108,6 +135,19 @@ def pytest_configure(config: pytest.Config) -> None:
     # A shell starts background jobs with SIGINT ignored, and so would be the programs that tests interrupt.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    if not hasattr(config, "workerinput"):  # the process that starts the workers, or runs all tests itself
+        config.add_cleanup(warm.start_server())
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """What is loaded and collected stays until the end: walking through it again and again would find no garbage."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

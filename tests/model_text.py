@@ -11,7 +11,7 @@ from bough.worlds.household.locations import Locations
 from bough.worlds.household.mistakes import HouseholdRules
 from bough.worlds.interpreter.reasoning import final_answer
 
-SIZE = 250_000
+SIZE = 125_000
 PIECES = [
     "<tool_call>", "</tool_call>", "<tool_call></tool_call>", "<tool_call>{}", '<tool_call>{"name": "a"}</tool_call>\n',
     "<think>", "</think>", "<think></think>", "<answer>", "</answer>", "<answer>1", "```", "``` ", "```\n", "```py\n",

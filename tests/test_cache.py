@@ -1,12 +1,13 @@
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from bough.cache import build_once, cache_folder
+from bough.cache import build_once, cache_folder, keep_compiled_code
 from bough.errors import BoughError
 
 # A program that builds "thing" slowly, says when it is half done, and notes each build in a file.
@@ -20,7 +21,8 @@ def build(folder):
     print("half done", flush=True)
     with Path(sys.argv[1]).open("a") as notes:
         notes.write("built\\n")
-    time.sleep(float(sys.argv[2]))
+    while not Path(sys.argv[2]).exists():
+        time.sleep(0.01)
     (folder / "whole").write_text("whole")
 
 build_once("models/thing", build)
@@ -42,8 +44,9 @@ def names_in(folder: Path) -> set[str]:
     return {path.name for path in folder.iterdir()}
 
 
-def start_slow_builder(notes: Path, seconds: float) -> subprocess.Popen[str]:
-    command = [sys.executable, "-c", SLOW_BUILDER, str(notes), str(seconds)]
+def start_slow_builder(notes: Path, until: Path) -> subprocess.Popen[str]:
+    """A process that notes that it builds, and ends when the file `until` is there."""
+    command = [sys.executable, "-c", SLOW_BUILDER, str(notes), str(until)]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
@@ -89,7 +92,7 @@ def test_a_build_that_fails_leaves_nothing_and_may_be_tried_again(cache):
 
 
 def test_a_killed_builder_leaves_no_half_folder_and_its_draft_is_swept_away(cache, tmp_path):
-    with start_slow_builder(tmp_path / "notes", seconds=60) as builder:
+    with start_slow_builder(tmp_path / "notes", tmp_path / "never") as builder:
         assert builder.stdout is not None and builder.stdout.readline() == "half done\n"
         builder.kill()
     left = names_in(cache / "models")
@@ -99,13 +102,17 @@ def test_a_killed_builder_leaves_no_half_folder_and_its_draft_is_swept_away(cach
 
 
 def test_of_two_processes_that_ask_at_once_one_builds_and_the_other_waits_for_it(cache, tmp_path):
-    with start_slow_builder(tmp_path / "notes", seconds=1) as first:
+    told = tmp_path / "told"
+    with start_slow_builder(tmp_path / "notes", told) as first:
         assert first.stdout is not None and first.stdout.readline() == "half done\n"
-        with start_slow_builder(tmp_path / "notes", seconds=1) as second:
-            _, said = second.communicate(timeout=30)
-        first.communicate(timeout=30)
+        with start_slow_builder(tmp_path / "notes", told) as second:
+            assert second.stderr is not None
+            while "Waiting for another process that is making thing." not in second.stderr.readline():
+                assert second.poll() is None, "it does not wait"
+            told.touch()
+            second.communicate()
+        first.communicate()
     assert (first.returncode, second.returncode) == (0, 0)
-    assert "Waiting for another process that is making thing." in said
     assert (tmp_path / "notes").read_text() == "built\n"
     assert names_in(cache / "models" / "thing") == {"half", "whole"}
 
@@ -115,3 +122,30 @@ def test_a_cache_that_cannot_be_written_is_a_sentence_with_a_way_out(monkeypatch
     monkeypatch.setenv("BOUGH_CACHE", str(tmp_path / "file" / "cache"))
     with pytest.raises(BoughError, match=r"cannot be made .* let BOUGH_CACHE name another folder"):
         build_once("models/thing", write_both)
+
+
+VARIABLES = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
+
+
+def test_compiled_code_is_kept_in_the_cache_unless_the_user_has_chosen_a_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("BOUGH_CACHE", str(tmp_path))
+    monkeypatch.setenv(VARIABLES[0], "/chosen")
+    monkeypatch.setenv(VARIABLES[1], "")
+    monkeypatch.delenv(VARIABLES[1])
+    keep_compiled_code()
+    assert os.environ[VARIABLES[0]] == "/chosen"
+    assert Path(os.environ[VARIABLES[1]]) == tmp_path / "compiled" / "triton" and not (tmp_path / "inductor").exists()
+    assert (tmp_path / "compiled" / "triton").is_dir()
+
+
+def test_a_cache_that_cannot_be_written_leaves_compiled_code_where_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("BOUGH_CACHE", str(tmp_path / "file"))
+    for variable in VARIABLES:
+        monkeypatch.delenv(variable, raising=False)
+    keep_compiled_code()
+    assert not {*VARIABLES} & {*os.environ}

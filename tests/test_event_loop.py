@@ -68,17 +68,17 @@ def test_an_interrupt_cancels_the_work_and_lets_it_clean_up():
             loop.run_until_complete(notebook())
     finally:
         loop.close()
-    assert cleaned_up and time.monotonic() - began < 10
+    assert cleaned_up and time.monotonic() - began < 30
 
 
 def test_time_that_is_not_counted_does_not_end_the_work():
     async def waits(counted: bool) -> str:
-        async with event_loop.time_limit(0.2):
+        async with event_loop.time_limit(0.5):
             if counted:
-                await asyncio.sleep(0.4)
+                await asyncio.sleep(60)
             else:
                 with event_loop.not_counted():
-                    await asyncio.sleep(0.4)
+                    await asyncio.sleep(0.6)
             return "done"
 
     assert asyncio.run(waits(counted=False)) == "done"
@@ -92,7 +92,7 @@ def test_the_clock_goes_on_where_it_stopped_and_stands_while_any_of_several_wait
             await asyncio.sleep(seconds)
 
     async def work() -> None:
-        async with event_loop.time_limit(0.4):
+        async with event_loop.time_limit(1.0):
             await asyncio.sleep(0.2)
             await asyncio.gather(wait(0.1), wait(0.5))
             await asyncio.sleep(60)
@@ -100,7 +100,7 @@ def test_the_clock_goes_on_where_it_stopped_and_stands_while_any_of_several_wait
     begin = time.monotonic()
     with pytest.raises(TimeoutError):
         asyncio.run(work())
-    assert 0.8 < time.monotonic() - begin < 30
+    assert 1.4 < time.monotonic() - begin < 30
 
 
 def test_waiting_without_a_limit_or_after_it_is_over_is_allowed():

@@ -35,7 +35,7 @@ def make(tmp_path: Path):
         environment = {name: value for name, value in os.environ.items() if not name.startswith("MAKE")}
         environment["PYTHONDONTWRITEBYTECODE"] = "1"
         command = ["make", "--silent", target, f"VENV={tmp_path}"]
-        done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=60)
+        done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=240)
         return done.returncode, done.stdout.splitlines()
 
     return run

@@ -12,7 +12,8 @@ from bough.runs.run import Run
 from bough.verbs import VERBS, resolve
 
 FILES = sorted(Path(recipes.__file__).parent.glob("*.yaml"))
-OF_STAGES = [file for file in FILES if file.stem in shipped_recipes()]
+SHIPPED = shipped_recipes()
+OF_STAGES = [file for file in FILES if file.stem in SHIPPED]
 
 
 @pytest.mark.parametrize("file", [file for file in FILES if file not in OF_STAGES], ids=lambda file: file.stem)

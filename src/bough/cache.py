@@ -1,4 +1,7 @@
-"""Where models, browsers and prepared examples are kept: complete or not at all, built once for all processes."""
+"""Where models, browsers and prepared examples are kept: complete or not at all, built once for all processes.
+
+Kernels that torch and Triton compile are kept there too, by these libraries themselves.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import logging
 import os
 import shutil
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from bough.disk import put_in_place
@@ -19,6 +23,19 @@ def cache_folder() -> Path:
     if chosen := os.environ.get("BOUGH_CACHE"):
         return Path(chosen).expanduser().absolute()
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "bough"
+
+
+def keep_compiled_code() -> None:
+    """Has torch and Triton keep compiled code in the cache: torch's own choice is a temporary folder.
+
+    Folders that the user has chosen stay.
+    """
+    for variable, name in (("TORCHINDUCTOR_CACHE_DIR", "inductor"), ("TRITON_CACHE_DIR", "triton")):
+        folder = cache_folder() / "compiled" / name
+        if variable not in os.environ:
+            with suppress(OSError):  # a cache that cannot be written: as without us
+                folder.mkdir(parents=True, exist_ok=True)
+                os.environ[variable] = str(folder)
 
 
 def build_once(name: str, build: Callable[[Path], None]) -> Path:

@@ -6,16 +6,20 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
-import openai
 import pytest
 
 import bough
 from bough.methods.grpo import GRPOConfig
 from bough.train import grpo
 from bough.training.metrics_file import MetricsFile
+from tests.later import Later
 from tests.serving.fake import user
 
-PLAIN = openai.DefaultHttpxClient(verify=False)
+openai = Later("openai")
+
+
+def client_of(url: str) -> Any:
+    return openai.OpenAI(base_url=url, api_key="none", http_client=openai.DefaultHttpxClient(verify=False))
 
 
 def tasks(split: str, seed: int) -> Any:
@@ -23,7 +27,7 @@ def tasks(split: str, seed: int) -> Any:
         yield {"opening": f"{split} {seed} {number}"}
 
 
-def letters(task: bough.Task, client: openai.OpenAI) -> dict[str, Any]:
+def letters(task: bough.Task, client: Any) -> dict[str, Any]:
     """Two turns; the reward is the share of the letter e."""
     messages: list[Any] = [user(str(task.data["opening"]))]
     found = 0.0
@@ -48,7 +52,7 @@ def test_what_a_server_records_is_exact_and_every_command_reads_it(model: bough.
     with bough.serve(model, tmp_path / "recorded", max_new_tokens=6) as server:
         for number in range(2):
             url = server.session(f"s{number}")
-            ai = openai.OpenAI(base_url=url, api_key="none", http_client=PLAIN)
+            ai = client_of(url)
             messages: list[Any] = [user("Hello")]
             for _ in range(2):
                 answer = ai.chat.completions.create(model="any", messages=messages, temperature=0.5)
@@ -63,6 +67,25 @@ def test_what_a_server_records_is_exact_and_every_command_reads_it(model: bough.
     assert list(bough.validate(tmp_path / "recorded")) == []
     assert len(bough.groups(records)) == 1 and len(bough.pairs(records)) >= 1
     assert len(model.calls(records[0])[0]) == 2
+
+
+def test_a_stream_is_what_was_sampled_and_the_record_is_exact(model: bough.LoadedModel, tmp_path: Path):
+    with bough.serve(model, tmp_path / "recorded", max_new_tokens=12) as server:
+        ai = client_of(server.session("s"))
+        messages: list[Any] = [user("Hello")]
+        for seed in (1, 2):
+            chunks = list(ai.chat.completions.create(model="any", messages=messages, stream=True, seed=seed))
+            pieces = [chunk.choices[0].delta.content for chunk in chunks if chunk.choices[0].delta.content]
+            assert len(pieces) > 1 and chunks[-1].choices[0].finish_reason == "length"
+            messages += [{"role": "assistant", "content": "".join(pieces)}, user("More.")]
+        post(f"{server.session('s').removesuffix('/v1')}/end", {})
+    [record] = [record for record in bough.read(tmp_path / "recorded") if isinstance(record, bough.Trajectory)]
+    assert [turn.prompt for turn in record.turns] == [None, None], "what was streamed is recognised"
+    assert [turn.reply.content for turn in record.turns] == [messages[1]["content"], messages[3]["content"]]
+    first, second = record.turns[0].call, record.turns[1].call
+    assert first is not None and second is not None
+    whole = first.prompt_ids + first.completion_ids
+    assert second.prompt_ids[: len(whole)] == whole
 
 
 def test_branches_are_trained_on_their_own_tokens_and_can_be_built_again(model: bough.LoadedModel, tmp_path: Path):
@@ -88,7 +111,7 @@ def test_a_server_in_front_of_a_server_records_the_same_tokens(model: bough.Load
         bough.serve(model, tmp_path / "inner", max_new_tokens=5) as inner,
         bough.serve("tiny", tmp_path / "outer", engine="openai", base_url=inner.base_url) as outer,
     ):
-        ai = openai.OpenAI(base_url=outer.base_url, api_key="none", http_client=PLAIN)
+        ai = client_of(outer.base_url)
         ai.chat.completions.create(model="any", messages=[user("Hello")], seed=7, max_tokens=4)  # type: ignore[list-item]
     [inside], [outside] = (list(bough.read(tmp_path / name)) for name in ("inner", "outer"))
     assert isinstance(inside, bough.Trajectory) and isinstance(outside, bough.Trajectory)
@@ -100,7 +123,7 @@ def test_a_server_in_front_of_a_server_records_the_same_tokens(model: bough.Load
 
 def test_a_seed_repeats_a_reply(model: bough.LoadedModel, tmp_path: Path):
     with bough.serve(model, tmp_path, max_new_tokens=5) as server:
-        ai = openai.OpenAI(base_url=server.base_url, api_key="none", http_client=PLAIN)
+        ai = client_of(server.base_url)
         replies = [
             ai.chat.completions.create(model="any", messages=[user("Hi")], seed=seed).choices[0].message.content  # type: ignore[list-item]
             for seed in (1, 1, 2)

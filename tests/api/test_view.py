@@ -21,8 +21,8 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_folder_is_served_until_the_viewer_is_closed(run: Path):
     with bough.view(run) as viewer:
         assert viewer.address.startswith("http://127.0.0.1:") and viewer.address in repr(viewer)
-        end = time.monotonic() + 20
-        while b'"trajectory":2' not in (body := urlopen(f"{viewer.address}api/overview", timeout=10).read()):
+        end = time.monotonic() + 120
+        while b'"trajectory":2' not in (body := urlopen(f"{viewer.address}api/overview", timeout=60).read()):
             assert time.monotonic() < end, body
             time.sleep(0.1)
     with pytest.raises(URLError):

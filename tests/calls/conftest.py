@@ -1,5 +1,6 @@
 """The template families, each on a real BPE tokenizer that knows the family's special tokens."""
 
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,12 @@ def tokenizer_of(family: str) -> Any:
     return tokenizer
 
 
+@cache
+def template_of(family: str) -> ChatTemplate:
+    """Shared by all tests of a process: none may change it."""
+    return ChatTemplate(tokenizer_of(family), family)
+
+
 @pytest.fixture(scope="session", params=FAMILIES)
 def family(request: pytest.FixtureRequest) -> str:
     return str(request.param)
@@ -44,12 +51,12 @@ def family(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(scope="session")
 def templates() -> dict[str, ChatTemplate]:
-    return {family: ChatTemplate(tokenizer_of(family), family) for family in FAMILIES}
+    return {family: template_of(family) for family in FAMILIES}
 
 
 @pytest.fixture
-def template(family: str, templates: dict[str, ChatTemplate]) -> ChatTemplate:
-    return templates[family]
+def template(family: str) -> ChatTemplate:
+    return template_of(family)
 
 
 def system(text: str) -> Message:

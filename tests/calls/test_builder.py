@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 from bough.calls.builder import Built, CallBuilder
 from bough.calls.template import ChatTemplate
 from bough.types import Call, Message, Turn, conversation
-from tests.calls.conftest import END_OF_TURN, FAMILIES, assistant, household, tokenizer_of, user
+from tests.calls.conftest import END_OF_TURN, FAMILIES, assistant, household, template_of, user
 
-TEMPLATES = {family: ChatTemplate(tokenizer_of(family), family) for family in FAMILIES}
+TEMPLATES = {family: template_of(family) for family in FAMILIES}
 
 
 def test_trained_tokens_decode_to_the_reply_and_its_end_of_turn(family: str, template: ChatTemplate):

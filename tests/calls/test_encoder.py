@@ -5,9 +5,9 @@ from bough.calls.control import ControlTokens
 from bough.calls.encoder import Encoder
 from bough.calls.template import ChatTemplate
 from bough.types import conversation
-from tests.calls.conftest import FAMILIES, household, tokenizer_of
+from tests.calls.conftest import FAMILIES, household, template_of
 
-TOKENIZERS = {family: tokenizer_of(family) for family in FAMILIES}
+TOKENIZERS = {family: template_of(family).tokenizer for family in FAMILIES}
 PIECES = ["<|im_start|>", "<|im_end|>", "\n", " ", "  ", "user", "go to shelf 1", "é", "<|im_", "end|>", "\n\n", "12"]
 
 

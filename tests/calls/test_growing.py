@@ -13,13 +13,13 @@ from bough.calls.locality import Locality
 from bough.calls.template import ChatTemplate
 from bough.errors import RowError
 from bough.types import Message, ToolCall, conversation
-from tests.calls.conftest import FAMILIES, assistant, household, system, tokenizer_of, user
+from tests.calls.conftest import FAMILIES, assistant, household, system, template_of, tokenizer_of, user
 from tests.calls.test_locality import LOCAL, NOT_LOCAL
 
 SEARCH = {"type": "function", "function": {"name": "search", "description": "", "parameters": {"type": "object"}}}
 
 
-TEMPLATES = {family: ChatTemplate(tokenizer_of(family), family) for family in FAMILIES}
+TEMPLATES = {family: template_of(family) for family in FAMILIES}
 for name, source in {**LOCAL, **NOT_LOCAL}.items():
     if name != "another name for the conversation":  # which no conversation of two messages shows
         tokenizer = copy(TEMPLATES["chatml"].tokenizer)

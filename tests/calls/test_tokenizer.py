@@ -7,9 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bough.calls.tokenizer import DirectTokenizer
-from tests.calls.conftest import FAMILIES, tokenizer_of
+from tests.calls.conftest import FAMILIES, template_of, tokenizer_of
 
-TOKENIZERS = {family: tokenizer_of(family) for family in FAMILIES}
+TOKENIZERS = {family: template_of(family).tokenizer for family in FAMILIES}
 SPECIAL = [token.content for each in TOKENIZERS.values() for token in each.added_tokens_decoder.values()]
 texts = st.lists(st.one_of(st.text(max_size=8), st.sampled_from(SPECIAL), st.just("go to shelf 1"))).map("".join)
 

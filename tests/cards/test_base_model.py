@@ -3,6 +3,8 @@ from pathlib import Path
 import pytest
 
 from bough.cards.base_model import base_model
+from bough.models.gguf_header import Header
+from bough.models.gguf_source import write_source
 
 
 @pytest.mark.parametrize("name", ["smollm2", "/home/ann/.cache/bough/models/smollm2-135m-instruct-1"])
@@ -34,3 +36,14 @@ def test_a_model_for_tests_is_said_to_be_one(name: str):
 def test_what_the_user_says_it_is_wins():
     assert base_model("smollm2", "org/other").hub_id == "org/other"
     assert base_model("smollm2", "org/other").license is None
+
+
+def test_a_gguf_file_is_named_whether_it_is_given_itself_or_as_the_folder_made_of_it(tmp_path: Path):
+    folder = tmp_path / f"gguf-{'0' * 24}-1"
+    folder.mkdir()
+    assert base_model(str(folder)).name == folder.name, "made before its file was noted"
+    header = Header({"general.repo_url": "https://huggingface.co/org/small", "general.base_model.0.name": "x"}, {})
+    write_source(tmp_path / "small-q4.gguf", header, folder)
+    found = base_model(str(folder))
+    assert (found.name, found.hub_id) == ("small-q4.gguf", "org/small") and "GGUF file small-q4.gguf" in found.note
+    assert base_model(str(tmp_path / "gone.gguf")).name == "gone.gguf"

@@ -2,8 +2,6 @@ import json
 import os
 import re
 import signal
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +14,7 @@ from bough.policy.policy import Policy
 from bough.trajectories.reader import read
 from bough.types import Trajectory
 from tests.environments.worlds import Breaking, Counting
+from tests.warm import Warm
 
 COUNTING = "tests.environments.worlds:Counting"
 
@@ -95,18 +94,19 @@ class Interrupting(Counting):
         return await super().start()
 
 
+@pytest.mark.bit_exact
 def test_an_interrupted_collection_keeps_what_is_finished_and_resumes(tmp_path: Path):
     words = ["--tasks", "6", "--concurrency", "2", "--rescore", "0"]
     world = f"{__name__}:{Interrupting.__name__}"
-    command = [sys.executable, "-m", "bough", "collect", "--model", "tiny", "--environment", world, *words]
+    command = ["collect", "--model", "tiny", "--environment", world, *words]
     command += ["--max-new-tokens", "8", "--output", str(tmp_path / "out")]
     environment = {**os.environ, "INTERRUPT_AT": "train-0-3"}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=240)
-    assert (
-        done.returncode == 130
-        and "Interrupted; the same command resumes." in done.stderr
-        and "Traceback" not in done.stderr
-    ), done.stderr
+    with (tmp_path / "errors").open("wb") as errors:
+        interrupted = Warm("bough", *command, environment=environment, errors=errors)
+        interrupted.communicate()
+    assert interrupted.wait() == 130
+    said = (tmp_path / "errors").read_text()
+    assert "Interrupted; the same command resumes." in said and "Traceback" not in said, said
     # Two run at a time, so at most one of the three before it was not finished when the fourth began.
     assert 2 <= len(episodes(tmp_path / "out")) <= 3
     for name in ("out", "uninterrupted"):

@@ -66,15 +66,15 @@ def test_a_recipes_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     ]
 
 
-EXAMPLES = HELD_OUT.parent
+SAMPLES = Path(__file__).parents[1] / "samples"
 SHORT = ["--model", "tiny", "--max-steps", "2", "--batch-size", "2"]
 
 
 def test_training(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     sft, dpo, grpo = (tmp_path / name for name in ("sft", "dpo", "grpo"))
     found = report(
-        capsys, "sft", *SHORT, "--train-file", EXAMPLES / "household.jsonl",
-        "--eval-file", EXAMPLES / "household.jsonl", "--eval-steps", "1", "--output-dir", sft,
+        capsys, "sft", *SHORT, "--train-file", SAMPLES / "trl_messages.jsonl",
+        "--eval-file", SAMPLES / "trl_messages.jsonl", "--eval-steps", "1", "--output-dir", sft,
     )  # fmt: skip
     assert found["weights"] == str(sft / "final") and found["steps"] == 2
     held_out = [line["eval_loss"] for line in MetricsFile.read(sft / "metrics.jsonl") if "eval_loss" in line]
@@ -82,9 +82,9 @@ def test_training(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     assert found["best_eval_loss"] == min(held_out)
     assert found["ledgers"][0]["item"] == "rows" and found["tokens_without_sharing"] >= found["tokens_computed"]
     assert "as_json" not in (sft / "config.yaml").read_text()
-    pairs = EXAMPLES / "household-pairs.jsonl"
+    pairs = SAMPLES / "roundwise_dpo.jsonl"
     assert report(capsys, "dpo", *SHORT, "--train-file", pairs, "--output-dir", dpo)["metrics"]["accuracy"]
-    groups = Path(__file__).parents[1] / "samples" / "knowlyr_grpo.jsonl"
+    groups = SAMPLES / "knowlyr_grpo.jsonl"
     assert report(capsys, "grpo", *SHORT, "--train-file", groups, "--output-dir", grpo)["steps"] == 2
     merged = report(capsys, "merge", sft / "final", "-o", tmp_path / "merged")
     assert (merged["adapter"], merged["output"]) == (str(sft / "final"), str(tmp_path / "merged"))

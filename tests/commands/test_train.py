@@ -73,7 +73,8 @@ def test_an_online_run_says_where_its_time_went(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
     fast = {"sampling_share": 0.5, "training_share": 0.25, "idle_share": 0.25, "sampled_tokens_per_s": 4000.0}
-    slow = {"sampling_share": 0.9, "training_share": 0.05, "idle_share": 0.05, "sampled_tokens_per_s": 2000.0}
+    slow = {"sampling_share": 0.9, "training_share": 0.05, "idle_share": 0.09, "sampled_tokens_per_s": 2000.0}
+    slow["overlap_share"] = 0.04
     ages = {"staleness_mean": 0.5, "staleness_max": 1, "calls_stale": 7, "calls_off_policy": 600}
     lines = [
         batch_line(1, 1.0, episodes_in_flight=8.0, staleness_mean=0.0, staleness_max=0, **fast),
@@ -82,7 +83,7 @@ def test_an_online_run_says_where_its_time_went(
     ]
     shown = closing_lines(tmp_path, lines, monkeypatch, capsys)
     assert shown[1:5] == [
-        "80% of the time sampling, 10% training, 10% idle",
+        "80% of the time sampling, 10% training, 3% both, 13% idle",
         "2,500 tokens/s sampled over the whole run, 14 episodes in flight",
         "staleness 0.25 batches on average, 1 at most; 7 calls dropped as too old",
         "600 calls sampled with top_p, top_k or min_p: slightly off-policy",

@@ -47,10 +47,10 @@ def test_the_command_serves_until_it_is_interrupted(run: Path):
         lines = [process.stdout.readline().strip() for _ in range(2)]
         address = lines[1]
         assert address.startswith("http://127.0.0.1:") and "token" not in address
-        end = time.monotonic() + 20
-        while b'"trajectory":2' not in (body := urlopen(f"{address}api/overview", timeout=10).read()):
+        end = time.monotonic() + 120
+        while b'"trajectory":2' not in (body := urlopen(f"{address}api/overview", timeout=60).read()):
             assert time.monotonic() < end, body
             time.sleep(0.1)
     finally:
         process.terminate()
-        process.wait(20)
+        process.wait(120)

@@ -241,7 +241,7 @@ def test_the_certainty_is_how_often_it_is_right():
 
 def test_where_all_doors_are_alike_hardly_a_pair_is_made():
     """With nine tenths asked for, one in ten at most; the luckiest of three against the unluckiest are far more."""
-    count = 50
+    count = 30
     filed = truths(count, lambda rng: [0.5] * 3)
     pairs, _, _ = mined(*filed, certainty=0.9, samples=5, scouts=8, plays=5, concurrency=400)
     assert len(pairs) / count < 0.1 + 2.6 * (0.09 / count) ** 0.5

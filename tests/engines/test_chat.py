@@ -14,7 +14,7 @@ from bough.engines.chat import TemplateEngine
 from bough.errors import RowError
 from bough.models.resolve import load_tokenizer
 from bough.types import Message, Turn
-from tests.calls.conftest import FAMILIES, tokenizer_of
+from tests.calls.conftest import FAMILIES, template_of
 
 
 class Scripted:
@@ -262,7 +262,7 @@ rounds = st.one_of(
     st.lists(st.tuples(texts, st.booleans(), texts.map(lambda text: [user(text)])), min_size=2, max_size=6),
     st.lists(st.tuples(texts, st.booleans(), observations), max_size=6),
 )
-TEMPLATES = {family: ChatTemplate(tokenizer_of(family), family) for family in FAMILIES}
+TEMPLATES = {family: template_of(family) for family in FAMILIES}
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -5,6 +5,7 @@ import gzip
 import json
 import tracemalloc
 import zlib
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
@@ -44,7 +45,7 @@ def bomb() -> bytes:
 
 
 DEEP = b"[" * 100_000
-ANSWERS: dict[str, Reply] = {
+ANSWERS: dict[str, Reply | Callable[[], Reply]] = {
     "half a surrogate pair in the text": Reply(b'{"choices": [{"message": {"content": "\\ud800"}}]}'),
     "half a surrogate pair in the reasoning": Reply(b'{"choices": [{"message": {"reasoning": "\\udfff"}}]}'),
     "half a surrogate pair in the tokens": Reply(
@@ -78,8 +79,8 @@ ANSWERS: dict[str, Reply] = {
     "deep JSON": Reply(DEEP),
     "deep JSON in an error": Reply(DEEP, 400),
     "a number too long for Python": Reply(b'{"choices": ' + b"1" * 10_000 + b"}"),
-    "a gzip bomb": Reply(bomb(), headers={"content-encoding": "gzip"}),
-    "a gzip bomb as an error": Reply(bomb(), 400, headers={"content-encoding": "gzip"}),
+    "a gzip bomb": lambda: Reply(bomb(), headers={"content-encoding": "gzip"}),
+    "a gzip bomb as an error": lambda: Reply(bomb(), 400, headers={"content-encoding": "gzip"}),
     "damaged gzip": Reply(b"\x1f\x8bnonsense", headers={"content-encoding": "gzip"}),
     "an unknown encoding": Reply(b"{}", headers={"content-encoding": "zstd"}),
     "an endless body": Reply(b" " * (5 << 20)),
@@ -97,9 +98,10 @@ ANSWERS: dict[str, Reply] = {
 def test_a_hostile_answer_costs_its_own_episode_only(name: str, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(http, "MAX_BODY", 4 << 20)
     kept: dict[str, Trajectory] = {}
+    hostile = ANSWERS[name]() if callable(ANSWERS[name]) else ANSWERS[name]
 
     def answer(body: dict[str, Any]) -> Reply:
-        return ANSWERS[name] if "To 2." in str(body["messages"]) else said("1")
+        return hostile if "To 2." in str(body["messages"]) else said("1")
 
     async def play(url: str) -> Any:
         agent = ModelAgent(OpenAIEngine(url, "tiny", limits=ServerLimits(retries=1, backoff_s=0.001, timeout_s=20)))

@@ -1,8 +1,8 @@
 import itertools
 import re
+from dataclasses import replace
 
 import pytest
-from scipy.stats import binomtest
 
 from bough.errors import InputError
 from bough.evaluation.comparison import compare, matched, task_differences
@@ -10,6 +10,9 @@ from bough.evaluation.paired import better_p, difference_interval, sign_flip
 from bough.evaluation.power import outlook
 from bough.evaluation.sequential import anytime_p, difference_sequence
 from tests.evaluation.samples import binary, result
+from tests.later import Later
+
+stats = Later("scipy.stats")
 
 A = result("a", binary("1" * 10 + "0" * 10 + "1" * 2))
 B = result("b", binary("1" * 10 + "1" * 10 + "0" * 2))
@@ -21,8 +24,13 @@ def test_one_attempt_a_task_is_mcnemars_test():
     assert (found.better, found.worse, found.tasks, found.episodes, found.left_out) == (10, 2, 22, 22, 0)
     assert found.rates == (pytest.approx(12 / 22), pytest.approx(20 / 22))
     assert found.success.mean == pytest.approx(8 / 22)
-    assert found.success.p == found.adjusted_p == pytest.approx(binomtest(2, 12).pvalue) and found.significant
+    assert found.success.p == found.adjusted_p == pytest.approx(stats.binomtest(2, 12).pvalue) and found.significant
     assert found.success.interval is not None and 8 / 22 in found.success.interval and found.success.interval.low > 0
+
+
+def test_a_p_value_of_alpha_is_not_significant():
+    [found] = compare([A, B])
+    assert found.alpha == 0.05 and not replace(found, adjusted_p=0.05).significant
 
 
 def test_the_other_way_round_is_the_same_with_another_sign():
@@ -57,7 +65,7 @@ def test_a_lost_episode_counts_against_either_direction():
     """Eight better, none worse, two lost: were the lost ones failures of b that a would have solved, 8 to 2."""
     [found] = compare([result("a", binary("0" * 8 + "xx")), result("b", binary("1" * 8 + "xx"))])
     assert (found.tasks, found.lost, found.left_out, found.success.mean) == (8, 2, 0, 1.0)
-    assert found.success.p == pytest.approx(binomtest(2, 10).pvalue) and not found.significant
+    assert found.success.p == pytest.approx(stats.binomtest(2, 10).pvalue) and not found.significant
     low, high = (difference_interval([1.0] * 8 + [last] * 2) for last in (-1.0, 1.0))
     assert found.success.interval is not None and low is not None and high is not None
     assert (found.success.interval.low, found.success.interval.high) == (low.low, high.high)
@@ -112,7 +120,7 @@ def test_several_comparisons_are_corrected():
     assert [(one.first, one.second) for one in two] == [("a", "b"), ("a", "c")]
     # 6 to 0 is 1/32, doubled for being the smaller of two; 10 to 2 is 0.039 and cannot fall below that.
     assert [one.adjusted_p for one in two] == [0.0625, 0.0625] and two[0].comparisons == 2
-    assert two[0].success.p == pytest.approx(binomtest(2, 12).pvalue) and not two[0].significant
+    assert two[0].success.p == pytest.approx(stats.binomtest(2, 12).pvalue) and not two[0].significant
     three = compare([A, B, c], against="all")
     assert [(one.first, one.second) for one in three] == [("a", "b"), ("a", "c"), ("b", "c")]
     assert three[0].adjusted_p > three[0].success.p
@@ -131,7 +139,7 @@ def test_rewards_are_compared_where_they_are_known():
 def test_looking_while_playing_asks_for_a_test_that_allows_it():
     [found] = compare([A, B], sequential=True)
     differences = [0.0] * 10 + [1.0] * 10 + [-1.0] * 2
-    assert found.success.p == anytime_p(differences) > binomtest(2, 12).pvalue
+    assert found.success.p == anytime_p(differences) > stats.binomtest(2, 12).pvalue
     assert found.success.interval == difference_sequence(differences)
     assert "any stopping time" in found.test
 

@@ -1,5 +1,4 @@
 import pytest
-from scipy import stats
 
 from bough.evaluation.distributions import (
     beta_cdf,
@@ -8,6 +7,9 @@ from bough.evaluation.distributions import (
     normal_quantile,
     student_quantile,
 )
+from tests.later import Later
+
+stats = Later("scipy.stats")
 
 
 @pytest.mark.parametrize(("a", "b"), [(1, 1), (0.5, 0.5), (3, 7), (0.5, 200), (400, 600), (12.5, 0.5)])

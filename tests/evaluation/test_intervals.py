@@ -2,17 +2,19 @@ import math
 
 import numpy as np
 import pytest
-from scipy import stats
-from statsmodels.stats.proportion import proportion_confint
 
 from bough.evaluation import intervals
 from bough.evaluation.intervals import Interval, mean_interval, rate_interval, wilson
+from tests.later import Later
+
+stats = Later("scipy.stats")
+proportion = Later("statsmodels.stats.proportion")
 
 
 @pytest.mark.parametrize(("successes", "trials"), [(0, 1), (1, 1), (0, 40), (7, 40), (20, 40), (40, 40), (613, 1000)])
 @pytest.mark.parametrize("level", [0.8, 0.95, 0.99])
 def test_wilson_is_statsmodels(successes: int, trials: int, level: float):
-    low, high = proportion_confint(successes, trials, alpha=1 - level, method="wilson")
+    low, high = proportion.proportion_confint(successes, trials, alpha=1 - level, method="wilson")
     assert wilson(successes, trials, level) == pytest.approx((max(low, 0), min(high, 1)), abs=1e-12)
 
 

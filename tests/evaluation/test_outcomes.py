@@ -1,5 +1,5 @@
 from bough.environments.tasks import digest
-from bough.evaluation.outcomes import Outcome, by_task, means
+from bough.evaluation.outcomes import Lost, Outcome, by_task, means
 from bough.types import Message, Task, Trajectory, Turn
 from bough.worlds.household.locations import Locations
 from bough.worlds.household.mistakes import HouseholdRules
@@ -47,6 +47,15 @@ def test_mistakes_that_rules_see_are_counted_once_a_turn():
 def test_what_is_not_known_stays_unknown():
     found = Outcome.of(trajectory(success=None, rewards={}, id="other", info={}))
     assert found.success is None and found.reward is None and (found.attempt, found.prompt_tokens) == (0, 0)
+    assert found.completion_tokens == 0
+
+
+def test_a_lost_episode_becomes_a_row_with_either_end_and_nothing_played():
+    empty = {"attempt": 0, "turns": 0, "prompt_tokens": 0, "completion_tokens": 0}
+    for success in (True, False):
+        row = Outcome(task="t", digest="", success=success, **empty)
+        assert Lost(task="t", why="the browser died").outcome(success) == row
+    assert Lost(task="t", digest="d", attempt=2, why="").outcome(True).digest == "d"
 
 
 def test_a_page_is_a_type_and_a_task_may_have_none():

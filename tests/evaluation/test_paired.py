@@ -2,18 +2,20 @@ import itertools
 
 import numpy as np
 import pytest
-from scipy import stats
-from statsmodels.stats.contingency_tables import mcnemar
-from statsmodels.stats.multitest import multipletests
 
 from bough.evaluation import intervals, paired
 from bough.evaluation.paired import better_p, difference_interval, holm, mean_p, sign_flip
 from tests.evaluation.equal_means import Rates, all_or_nothing, other_spread, rare_losses, sure_and_unsure
+from tests.later import Later
+
+stats = Later("scipy.stats")
+contingency_tables = Later("statsmodels.stats.contingency_tables")
+multitest = Later("statsmodels.stats.multitest")
 
 
 @pytest.mark.parametrize(("first", "second"), [(0, 0), (1, 0), (0, 6), (3, 12), (12, 3), (7, 7), (40, 61)])
 def test_a_sign_flip_of_single_attempts_is_mcnemars_test_of_statsmodels(first: int, second: int):
-    theirs = mcnemar([[5, first], [second, 9]], exact=True).pvalue
+    theirs = contingency_tables.mcnemar([[5, first], [second, 9]], exact=True).pvalue
     differences = [-1.0] * first + [1.0] * second + [0.0] * 14
     assert sign_flip(differences) == pytest.approx(theirs)
     assert sign_flip(differences, one_sided=True) == pytest.approx(stats.binom.sf(second - 1, first + second, 0.5))
@@ -188,7 +190,7 @@ def test_small_gains_everywhere_do_not_rule_out_a_rare_loss():
 
 @pytest.mark.parametrize("values", [[0.01], [0.04, 0.01, 0.03], [0.5, 0.5, 0.9, 0.001], [0.02, 0.02, 0.02], [1.0, 0.6]])
 def test_holm_is_statsmodels(values: list[float]):
-    assert holm(values) == pytest.approx(multipletests(values, method="holm")[1])
+    assert holm(values) == pytest.approx(multitest.multipletests(values, method="holm")[1])
 
 
 def test_the_smallest_counts_for_all_and_none_falls_below_a_smaller_one():

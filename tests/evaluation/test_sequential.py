@@ -2,10 +2,12 @@ import itertools
 
 import numpy as np
 import pytest
-from scipy import stats
 
 from bough.evaluation.intervals import wilson
 from bough.evaluation.sequential import FIRST_LOOK, anytime_p, confidence_sequence, difference_sequence, looks
+from tests.later import Later
+
+stats = Later("scipy.stats")
 
 TIMES = (16, 25, 40, 80, 120, 200)
 

@@ -20,6 +20,7 @@ def test_advantages_are_centred_and_scaled_by_the_samples_standard_deviation():
 
 def test_without_normalising_advantages_are_only_centred():
     assert group_advantages([1.0, 0.0, 0.0, 1.0], normalise=False) == ([0.5, -0.5, -0.5, 0.5], None)
+    assert group_advantages([0.0, 0.5, 1.0], normalise=False) == ([-0.5, 0.0, 0.5], None)  # one of them average
 
 
 def test_an_unscored_attempt_is_no_zero_and_stays_out_of_the_baseline():
@@ -194,6 +195,7 @@ def test_groups_without_anything_to_compare_are_dropped():
     assert turn_advantages([[1.0, 2.0], [None], []]) == ([[None, None], [None], []], "too_few_scored")
     assert turn_advantages([[0.0, 1.0], [0.0, 1.0], [None]]) == ([[0.0, 0.0], [0.0, 0.0], [None]], "zero_variance")
     assert turn_advantages([[0.1 + 0.2], [0.3]]) == ([[0.0], [0.0]], "zero_variance")
+    assert turn_advantages([[100 + 1e-9, 0.0], [100.0, 0.0]]).dropped == "zero_variance"  # beside the largest return
 
 
 @settings(deadline=None, max_examples=50)

@@ -8,7 +8,8 @@ from bough.calls.builder import CallBuilder
 from bough.calls.template import load_template
 from bough.errors import InputError
 from bough.methods.distill import Distill, DistillConfig, divergence_loss, sampled_reverse_kl
-from bough.types import Group, Message, Pair, Task, Trajectory, Turn
+from bough.methods.grpo import GroupExample
+from bough.types import Call, Group, Message, Pair, Task, Trajectory, Turn
 
 
 def config(**more: Any) -> DistillConfig:
@@ -20,7 +21,7 @@ def test_the_loss_is_the_mean_over_the_whole_steps_tokens():
     loss, metrics = divergence_loss(divergences, denominator=6)
     loss.backward()
     assert loss.item() == 0.25 and divergences.grad.tolist() == pytest.approx([1 / 6] * 3)
-    assert metrics["divergence"].value == 0.5
+    assert metrics["divergence"].value == 0.5 and not metrics["divergence"].total.requires_grad
 
 
 def test_the_estimate_from_sampled_tokens_is_unbiased():
@@ -41,11 +42,26 @@ def test_the_estimate_from_sampled_tokens_is_unbiased():
 
 
 def test_after_an_update_the_estimate_is_weighted_by_the_ratio():
-    now = torch.tensor([-1.0, -2.0], requires_grad=True)
-    loss, _ = sampled_reverse_kl(now, torch.tensor([-1.0, -3.0]), torch.tensor([-2.0, -2.5]), denominator=2)
+    now, old = (torch.tensor(values, requires_grad=True) for values in ([-1.0, -2.0], [-1.0, -3.0]))
+    loss, _ = sampled_reverse_kl(now, old, torch.tensor([-2.0, -2.5]), denominator=2)
     loss.backward()
+    assert old.grad is None
     e = torch.e
     assert loss.item() == pytest.approx((1.0 + e * 0.5) / 2) and now.grad.tolist() == pytest.approx([0.5, e * 0.25])
+
+
+def test_the_loss_takes_divergences_of_a_local_teacher_and_the_log_probabilities_of_a_server():
+    call = Call(prompt_ids=[1], completion_ids=[2])
+    before = GroupExample([call], old_logprobs=(torch.tensor([-3.0]),))
+    parts, now = [before, GroupExample([call])], [[torch.tensor([-2.0])], [torch.tensor([-1.0], requires_grad=True)]]
+    method = Distill(config())
+    assert method.loss(parts, now, None, 4.0).value.item() == -3.0 / 4
+    teacher = [[torch.tensor([-2.5])], [torch.tensor([-2.0])]]
+    loss, metrics = method.loss(parts, now, teacher, 4.0)
+    # The first is weighted by its ratio, e; the second has not been updated yet.
+    assert loss.item() == pytest.approx((torch.e * 0.5 + 1.0) / 4) and metrics["divergence"].value == 0.75
+    loss.backward()
+    assert now[1][0].grad.tolist() == [0.25]
 
 
 @pytest.mark.parametrize(

@@ -7,11 +7,13 @@ from typing import Any
 import pytest
 import torch
 
+from bough.calls.builder import CallBuilder
+from bough.calls.template import load_template
 from bough.cli import main
 from bough.errors import InputError, RowError
 from bough.methods.base import Example
 from bough.methods.dpo import DPOConfig
-from bough.methods.kto import KTO, Judged, Mismatched, _judged, divergence, kto_loss, partners
+from bough.methods.kto import KTO, Judged, Mismatched, _judged, _sums, divergence, kto_loss, partners
 from bough.policy.adapters import Lora
 from bough.policy.policy import Policy
 from bough.policy.reference import Reference
@@ -76,11 +78,29 @@ def test_the_loss_of_two_units_by_hand():
     assert metrics["kl"].value == 0.5
 
 
+def test_by_default_both_sides_weigh_the_same_and_beta_is_a_tenth():
+    reference = torch.tensor([-5.0, -5.0], requires_grad=True)
+    loss, _ = kto_loss(
+        torch.tensor([-3.0, -4.0], requires_grad=True), reference, torch.tensor([True, False]), kl=torch.tensor(0.5),
+        denominator=1,
+    )  # fmt: skip
+    loss.backward()
+    assert loss.item() == pytest.approx(1 - sigmoid(0.1 * 1.5) + 1 - sigmoid(-0.1 * 0.5))
+    assert reference.grad is None
+
+
+def test_a_unit_is_right_if_it_is_beyond_z_on_its_own_side():
+    gains, good = torch.tensor([0.75, 0.5, -0.25, -0.25]), torch.tensor([True, True, True, False])
+    metrics = kto_loss(gains, torch.zeros(4), good, kl=torch.tensor(0.5), denominator=4).metrics
+    assert metrics["accuracy"].value == 0.5  # the first and the last; at z is not beyond it
+
+
 def test_z_is_the_mean_gain_of_mismatched_units_at_least_0_and_has_no_gradient():
     other = torch.tensor([-2.0, -4.0], requires_grad=True)
     assert divergence(other, torch.tensor([-3.0, -4.0])).item() == 0.5
     assert not divergence(other, torch.tensor([-3.0, -4.0])).requires_grad
     assert divergence(other, torch.tensor([-1.0, -4.0])).item() == 0.0
+    assert divergence(other[:1], torch.tensor([-3.0])).item() == 1.0
     assert divergence(torch.zeros(0), torch.zeros(0)).item() == 0.0
 
 
@@ -102,7 +122,7 @@ def test_loss_and_gradient_are_trls_however_the_units_fall_into_rows(budget: int
     found = step.run(4.0, known, backward=True)
     norm = torch.stack([p.grad.norm() for p in policy.parameters() if p.grad is not None]).norm()
     ours = {name: found.metrics[name].value for name in TRL if name in found.metrics}
-    assert ours | {"loss": found.loss, "gradient": float(norm)} == pytest.approx(TRL, abs=1e-5)
+    assert ours | {"loss": found.loss, "gradient": float(norm)} == pytest.approx(TRL, rel=1e-5, abs=1e-5)
 
 
 def test_a_mismatched_call_is_a_prompt_with_the_answer_of_the_record_before():
@@ -122,6 +142,8 @@ def test_a_mismatched_answer_is_cut_to_the_context():
     examples = Mismatched([judged([1, 2, 3], [4], True, "a"), judged([5], [6, 7, 8, 9], False, "b")], 5)
     assert examples[0].calls[1].completion_ids == [6, 7]
     assert [one.calls[1].completion_ids for one in examples[0:2]] == [[6, 7], [4]]
+    full = Mismatched([judged([1, 2, 3, 4, 5], [6], True, "a"), judged([5], [7, 8, 9], False, "b")], 5)
+    assert full[0].calls[1].completion_ids == [7]  # one token at least: a call without an answer has no value
 
 
 def test_a_pair_is_two_units():
@@ -132,7 +154,7 @@ def test_a_pair_is_two_units():
     good, bad = kto.parts(example)
     assert [call.completion_ids for call in good.calls] == [[2], [8]]
     assert [call.completion_ids for call in bad.calls] == [[3], [4], [8], [8]]
-    assert (kto.amount(example), kto.amount(other)) == (2.0, 1.0)
+    assert (kto.amount(example), kto.amount(other), kto.amount(judged([7], [8], False))) == (2.0, 1.0, 1.0)
     assert all(part.calls[0] in example.calls for part in (good, bad))
 
 
@@ -167,6 +189,24 @@ def test_the_gradient_of_long_units_is_the_same_in_any_rows():
 def test_a_process_without_units_has_a_loss_of_0():
     loss = method().loss([], [], None, 4.0)
     assert loss.value.item() == 0.0 and math.isnan(loss.metrics["accuracy"].value)
+    assert len(_sums([], [], own=False)) == 0  # it adds no unit to the mean over all processes
+
+
+def test_two_records_are_enough_and_mismatched_calls_are_as_long_as_the_others_may_be():
+    def said(question: str, answer: str, success: bool) -> Trajectory:
+        turn, start = Turn(reply=Message(role="assistant", content=answer)), Message(role="user", content=question)
+        return Trajectory(id=question, task=Task(id="t"), start=[start], turns=[turn], success=success)
+
+    records = [said("one two three four five six", "a", True), said("one", "one two three four five six", False)]
+    kto = method()
+    whole = kto.examples(records, CallBuilder(load_template("tiny"))).examples
+    lengths = [len(call.prompt_ids) + len(call.completion_ids) for one in whole for call in one.calls]
+    longest = max(lengths[0], lengths[2])
+    assert lengths[1] > longest  # the long question with the long answer
+    cut = kto.examples(records, CallBuilder(load_template("tiny"), max_length=longest, context=1000)).examples
+    lengths[1] = longest
+    assert [len(call.prompt_ids) + len(call.completion_ids) for one in cut for call in one.calls] == lengths
+    assert kto.temperature == 1.0  # replies of others were sampled at none that is known
 
 
 class NoCalls:
@@ -185,7 +225,7 @@ def test_success_says_which_side_a_trajectory_is_on():
     source: Any = NoCalls()
     good, bad = _judged(trajectory(True), source), _judged(trajectory(False), source)
     assert (good.num_chosen, good.num_rejected, bad.num_chosen, bad.num_rejected) == (1, 0, 0, 1)
-    with pytest.raises(RowError, match="neither success nor failure") as error:
+    with pytest.raises(RowError, match=r"needs a label or a success, and the row has neither$") as error:
         _judged(trajectory(None), source)
     assert error.value.reason == "no_label"
     with pytest.raises(RowError, match="KTO learns from trajectories"):
@@ -241,3 +281,13 @@ def test_sft_does_not_imitate_what_is_labelled_as_bad(tmp_path: Path):
     assert main(["sft", *arguments, "--max-steps", "1"]) == 0
     rows = (tmp_path / "run" / "ledger.json").read_text()
     assert '"undesirable": 1' in rows
+
+
+def test_a_misspelt_label_is_found_among_the_columns(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    data = tmp_path / "thumbs.csv"
+    data.write_text("prompt,completion,lable,user\nq,a,true,x\nq,b,false,y\n")
+    arguments = ["--train-file", str(data), "--model", "tiny", "--output-dir", str(tmp_path / "run")]
+    assert main(["dpo", *arguments, "--loss-type", "kto"]) == 2
+    said = capsys.readouterr().err
+    assert "2 rows in, 0 kept, 2 dropped (2 no_label)" in said
+    assert "its other columns are 'lable', 'user'; rename 'lable' to 'label'" in said

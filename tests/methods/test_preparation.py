@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -23,6 +22,7 @@ from bough.methods.grpo import GRPO, OF_EXAMPLES, GRPOConfig
 from bough.methods.sft import SFT, SFTConfig
 from bough.trajectories.reader import read
 from bough.types import Group, Pair, Trajectory
+from tests.warm import Warm
 
 ROOT = Path(__file__).parents[2]
 TEMPLATE = load_template("tiny")
@@ -195,10 +195,8 @@ def test_workers_end_with_a_killed_parent(tmp_path: Path):
     (tmp_path / "workers").mkdir()
     file = episodes(tmp_path)
     file.write_text("\n".join([json.dumps(json.loads(line)) for line in EPISODES * 20]) + "\n")
-    parent = subprocess.Popen(
-        [sys.executable, "-c", PROGRAM, str(file), str(tmp_path / "workers")],
-        cwd=ROOT, env=os.environ | {"BOUGH_CACHE": str(tmp_path / "cache")}, stderr=subprocess.DEVNULL,
-    )  # fmt: skip
+    environment = os.environ | {"BOUGH_CACHE": str(tmp_path / "cache")}
+    parent = Warm(None, str(file), str(tmp_path / "workers"), code=PROGRAM, environment=environment)
     deadline = time.monotonic() + 120
     while len(list((tmp_path / "workers").iterdir())) < 2:
         assert parent.poll() is None and time.monotonic() < deadline
@@ -209,6 +207,7 @@ def test_workers_end_with_a_killed_parent(tmp_path: Path):
     while any(_alive(worker) for worker in workers):
         assert time.monotonic() < deadline, "the workers outlive their parent"
         time.sleep(0.05)
+    parent.communicate()
 
 
 def _alive(process: int) -> bool:

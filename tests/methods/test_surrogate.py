@@ -1,4 +1,4 @@
-"""The estimate of a divergence that the clipped surrogate measures."""
+"""The parts of the clipped surrogate: where it clips, what it corrects for, and the divergence it measures."""
 
 import math
 
@@ -7,7 +7,56 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bough.methods.surrogate import k3
+from bough.methods.surrogate import clipped, grpo_loss, importance_weights, k3, sampler_logprobs
+from bough.types import Call
+
+CLIPS = ("clip_high_fraction", "clip_low_fraction", "dual_clip_fraction")
+
+
+def test_a_ratio_at_a_bound_is_not_clipped():
+    """With all bounds at 1, each token of an on-policy step is at one, and must keep its gradient."""
+    log_ratio = torch.zeros(2, requires_grad=True)
+    gain, metrics = clipped(log_ratio, torch.tensor([3.0, -2.0]), clip_low=0.0, clip_high=0.0, dual_clip=1.0)
+    gain.sum().backward()
+    assert log_ratio.grad.tolist() == [3.0, -2.0]
+    assert [metrics[name].tolist() for name in CLIPS] == [[0.0, 0.0]] * 3
+
+
+def test_a_token_without_an_advantage_is_not_counted_as_clipped():
+    log_ratio = torch.tensor([20.0, 0.1]).log()
+    _, metrics = clipped(log_ratio, torch.zeros(2), clip_low=0.2, clip_high=0.2, dual_clip=10.0)
+    assert [metrics[name].tolist() for name in CLIPS] == [[0.0, 0.0]] * 3
+
+
+def test_the_default_bounds_are_those_of_dapo():
+    old, advantages, weights = torch.zeros(4), torch.tensor([1.0, 1.0, -1.0, -1.0]), torch.eye(4)
+    ratios = torch.tensor([1.27, 1.3, 0.81, 0.79]).log()
+    gains = [-grpo_loss(ratios, old, advantages, weight, denominator=1).value.item() for weight in weights]
+    assert gains == pytest.approx([1.27, 1.28, -0.81, -0.8])
+
+
+def test_a_weight_at_the_cap_is_not_counted_as_capped():
+    weights, metrics = importance_weights(torch.zeros(2), torch.tensor([0.0, -1.0]), cap=1.0)
+    assert weights.tolist() == [1.0, 1.0]
+    assert metrics["importance_capped_fraction"].tolist() == [0.0, 1.0]
+
+
+def sampled(num_tokens: int, logprob: float | None, temperature: float = 0.5) -> Call:
+    logprobs = None if logprob is None else [logprob] * num_tokens
+    return Call(
+        prompt_ids=[1], completion_ids=[2] * num_tokens, logprobs=logprobs, logprobs_temperature=temperature
+    )  # fmt: skip
+
+
+def test_tokens_whose_sampled_logprobs_cannot_be_compared_are_not_corrected():
+    calls = [sampled(2, -3.0), sampled(1, None), sampled(2, -4.0, temperature=1.0)]
+    old = torch.tensor([-1.0, -1.1, -1.2, -1.3, -1.4])
+    found = sampler_logprobs(calls, old, temperature=0.5)
+    assert found.tolist() == pytest.approx([-3.0, -3.0, -1.2, -1.3, -1.4])
+
+
+def test_without_any_sampled_logprobs_there_is_no_correction():
+    assert sampler_logprobs([sampled(2, None), sampled(1, -1.0)], torch.zeros(3), temperature=1.0) is None
 
 
 def test_k3_is_exact_for_small_log_ratios_and_smooth_at_its_bound():

@@ -17,9 +17,11 @@ from bough.models import gguf_import, resolve
 from bough.models.digest import model_digest
 from bough.models.gguf_config import llama3_positions
 from bough.models.gguf_file import write_gguf
+from bough.models.gguf_source import GGUFSource, gguf_source
 from bough.models.gguf_tokenizer import LLAMA3_RULE
 from bough.models.names import model_name
 from bough.models.weights import stamp
+from bough.policy.load import base_and_adapter
 from tests.models.gguf_samples import FAMILIES, NUM_ROWS, SHAPE, SPLIT_OF, make_model, make_tokenizer
 from tests.models.test_gguf_file import IDS, TEXTS, largest_difference
 
@@ -266,10 +268,20 @@ def test_a_file_is_converted_once_wherever_it_is_named(cache: Path, tmp_path: Pa
     monkeypatch.setattr(gguf_import, "run_module", None)  # a second conversion would fail
     moved = path.rename(tmp_path / "renamed.gguf")
     assert resolve.resolve(str(moved)) == folder
+    assert gguf_source(str(folder)) == GGUFSource("model.gguf")
     assert model_digest(str(moved)) == model_digest(str(folder))
     assert resolve.load_tokenizer(str(moved))("Hi 12").input_ids == tokenizer("Hi 12").input_ids
     assert largest_difference(model, AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)) < 1e-5
     resolve.check_name(str(moved))
+
+
+def test_an_adapter_whose_converted_base_is_gone_asks_for_the_file(tmp_path: Path):
+    base = tmp_path / f"gguf-{'0' * 24}-1"
+    (tmp_path / "adapter_config.json").write_text(json.dumps({"base_model_name_or_path": str(base)}))
+    with pytest.raises(InputError, match=rf"--model FILE\.gguf --adapter {tmp_path}"):
+        base_and_adapter(str(tmp_path))
+    base.mkdir()
+    assert base_and_adapter(str(tmp_path)) == (str(base), tmp_path)
 
 
 def test_a_conversion_that_is_refused_says_why_and_leaves_nothing(

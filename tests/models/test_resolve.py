@@ -9,6 +9,7 @@ import pytest
 from bough.errors import InputError
 from bough.models import tiny
 from bough.models.resolve import BUILT_IN, load_tokenizer, resolve
+from bough.policy.load import load_outline
 
 
 def test_importing_the_package_loads_neither_torch_nor_transformers():
@@ -89,6 +90,23 @@ def test_a_hub_id_that_is_not_cached_is_a_sentence_when_offline(monkeypatch):
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     with pytest.raises(InputError, match="not in the local hub cache and the hub cannot be reached"):
         load_tokenizer("no-such-org/no-such-model")
+
+
+def test_a_hub_that_cannot_be_reached_is_tried_once(monkeypatch):
+    asked = []
+
+    class Session:
+        def head(self, url, timeout):
+            asked.append(url)
+            raise OSError("no route")
+
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
+    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://hub.invalid")
+    monkeypatch.setattr("huggingface_hub.get_session", Session)
+    for load in (load_tokenizer, load_outline, load_tokenizer):
+        with pytest.raises(InputError, match=r"not in the local hub cache and the hub \(http://hub\.invalid\)"):
+            load("no-such-org/no-such-model")
+    assert asked == ["http://hub.invalid"]
 
 
 def test_a_folder_without_a_tokenizer_is_a_sentence(tmp_path):

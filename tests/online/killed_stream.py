@@ -1,9 +1,9 @@
 """A program: kills online runs at random moments until they get to their ends, and checks their files after each kill.
 
-    python -m tests.online.killed_stream KILLS SEED STALENESS…
+    Warm("tests.online.killed_stream", KILLS, SEED, STALENESS…)
 
 There is one run for each `--max-staleness`, in a folder of that name. The children are forked
-from a process that has loaded everything, so a kill costs no start. After every kill the
+from a warm process, so a kill costs no start. After every kill the
 finished episodes on disk are noted. In the end no group may be in two batches, and each group
 must have the episodes that were noted for it: a finished episode is never played again. Prints
 a line for each run: the number of kills, and how many of the noted episodes were learnt from.
@@ -19,11 +19,10 @@ from pathlib import Path
 from typing import Any
 
 from bough.cli import main
-from tests.training.loaded import load_everything
 
 Episodes = dict[tuple[int, str], list[int]]  # the answered tokens of each finished episode
 COMMON = [
-    "grpo", "--model", "tiny", "--environment", "tests.online.letters:Uneven", "--max-steps", "5", "--batch-size", "2",
+    "grpo", "--model", "tiny", "--environment", "tests.online.letters:Uneven", "--max-steps", "3", "--batch-size", "2",
     "--group-size", "4", "--max-new-tokens", "8", "--learning-rate", "0.005", "--lr-scheduler", "constant",
     "--warmup-ratio", "0", "--logging-steps", "1", "--save-steps", "2", "--no-watch", "--resume",
 ]  # fmt: skip
@@ -86,7 +85,7 @@ def run(kills: int, seed: int, staleness: str) -> None:
         if child == 0:
             os._exit(main([*COMMON, "--max-staleness", staleness, "--output-dir", str(folder)]))
         if killed < kills:
-            wait_for_episodes(folder, child, rng.randint(1, 16))
+            wait_for_episodes(folder, child, rng.randint(1, 8))
             time.sleep(rng.uniform(0.0, 0.05))
             os.kill(child, signal.SIGKILL)
         _, status = os.waitpid(child, 0)
@@ -101,6 +100,5 @@ def run(kills: int, seed: int, staleness: str) -> None:
 
 
 if __name__ == "__main__":
-    load_everything()
     for max_staleness in sys.argv[3:]:
         run(int(sys.argv[1]), int(sys.argv[2]), max_staleness)

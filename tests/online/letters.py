@@ -170,3 +170,24 @@ class Held(Letters):
                 await asyncio.sleep(0.01)
             return Observation.say("Again.")
         return await super().step(reply)
+
+
+class Later(Letters):
+    """Tasks from the third on begin when the policy trains; the end of one of their episodes is noted."""
+
+    training = threading.Event()
+    ended = threading.Event()
+
+    @property
+    def _later(self) -> bool:
+        return int(str(self.task.data["number"])) >= 2
+
+    async def start(self) -> Observation:
+        while self._later and not self.training.is_set():
+            await asyncio.sleep(0.01)
+        return await super().start()
+
+    async def step(self, reply: str) -> Observation:
+        if self._later:
+            self.ended.set()
+        return await super().step(reply)

@@ -40,9 +40,25 @@ def test_every_second_is_sampling_training_or_idle(clock: Clock):
         "sampled_tokens_per_s": 1.6,
         "sampling_share": 0.4,
         "training_share": 0.3,
+        "overlap_share": 0.0,
         "idle_share": pytest.approx(0.3),
         "episodes_in_flight": 1.8,
     }
+
+
+def test_sampling_while_the_policy_trains_counts_as_both(clock: Clock):
+    meter = Meter(clock, overlaps=True)
+    meter.request()
+    clock.now += 2  # sampling
+    meter.training(True)
+    clock.now += 3  # both
+    meter.answer(6)
+    clock.now += 1  # training
+    meter.training(False)
+    clock.now += 4  # idle
+    values = meter.lap()
+    shares = [values[f"{what}_share"] for what in ("sampling", "training", "overlap", "idle")]
+    assert shares == [0.5, 0.4, 0.3, pytest.approx(0.4)]
 
 
 def test_a_lap_begins_where_the_last_one_ended(clock: Clock):

@@ -1,9 +1,6 @@
 """Whole runs that stream: with fresh weights like a loop without any concurrency, and with batches ahead."""
 
-import os
 import re
-import subprocess
-import sys
 from collections.abc import Iterable
 from itertools import count, pairwise
 from pathlib import Path
@@ -20,13 +17,14 @@ from bough.online.stream import EpisodeStream, Job
 from bough.policy.policy import Policy
 from bough.rundir import RunDir
 from bough.train import grpo
+from bough.training.gradients import BatchGradients
 from bough.training.source import Batch
 from bough.trajectories.reader import read
 from bough.types import Call, Group, Trajectory
 from tests.online import letters
 from tests.online.test_online import batch, metrics, settings
+from tests.warm import Warm
 
-ROOT = Path(__file__).parents[2]
 UNEVEN = "tests.online.letters:Uneven"
 CLOCK = ("seconds", "_per_s", "_share", "episodes_in_flight")
 
@@ -140,8 +138,8 @@ def test_no_group_is_in_two_batches(ahead: GRPOConfig):
 
 def test_time_is_shared_between_sampling_training_and_neither(ahead: GRPOConfig):
     for line in metrics(ahead.output_dir):
-        shares = [line[f"{what}_share"] for what in ("sampling", "training", "idle")]
-        assert sum(shares) == pytest.approx(1) and min(shares) >= 0
+        sampling, training, both, idle = (line[f"{what}_share"] for what in ("sampling", "training", "overlap", "idle"))
+        assert sampling + training - both + idle == pytest.approx(1) and min(sampling, training, both, idle) >= 0
         assert line["sampled_tokens_per_s"] > 0 and 0 < line["episodes_in_flight"] <= 6
     later = metrics(ahead.output_dir)[1:]
     assert all(line["training_share"] > 0 and line["sampling_share"] > 0 for line in later)
@@ -169,25 +167,48 @@ def test_calls_of_weights_that_are_too_old_are_dropped_and_counted(tmp_path: Pat
     assert all(line["staleness_max"] <= 1 for line in metrics(tmp_path))
 
 
-def test_nothing_is_computed_by_the_sampler_while_the_policy_trains(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_the_next_batch_is_sampled_while_the_policy_trains(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Episodes of the second batch begin when the first one trains, and the training step waits for their ends."""
+    training, ended = letters.threading.Event(), letters.threading.Event()
+    monkeypatch.setattr(letters.Later, "training", training)
+    monkeypatch.setattr(letters.Later, "ended", ended)
+    backward = BatchGradients.backward
+
+    def long(self: BatchGradients, *args: Any, **options: Any) -> Any:
+        before = [weight.detach().clone() for weight in self.policy.parameters()]
+        training.set()
+        assert ended.wait(60), "no episode of the next batch was played during the step"
+        assert all(map(torch.equal, before, self.policy.parameters())) and self.policy.training
+        return backward(self, *args, **options)
+
+    monkeypatch.setattr(BatchGradients, "backward", long)
+    config = settings(tmp_path, environment="tests.online.letters:Later", max_staleness=1, max_steps=2)
+    grpo(config)
+    second = calls_of(tmp_path, 1)
+    assert {call.policy for call in second} == {"step-0"}, "the weights before the step"
+    assert metrics(tmp_path)[1]["overlap_share"] > 0
+
+
+def test_without_staleness_nothing_is_computed_by_the_sampler_while_the_policy_trains(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     """The number of the engine's steps is the same before and after every step of the trainer."""
-    sources: list[OnlineSource] = []
     steps: list[tuple[str, int]] = []
     take = OnlineSource.batch
 
     def noted(self: OnlineSource, step: int) -> Batch | None:
-        if not sources:
-            sources.append(self)
+        assert self.player._tokens.twin is None, "the sampler reads the weights that are trained"
         steps.append(("asked", self.player._tokens.worker.num_steps))
         found = take(self, step)
         steps.append(("given", self.player._tokens.worker.num_steps))
         return found
 
     monkeypatch.setattr(OnlineSource, "batch", noted)
-    grpo(settings(tmp_path, environment=UNEVEN, max_staleness=2, max_steps=5, concurrency=6))
+    grpo(settings(tmp_path, environment=UNEVEN, max_steps=3, concurrency=6))
     trained = [(then - now) for (what, now), (_, then) in pairwise(steps) if what == "given"]
-    assert len(trained) == 4 and set(trained) == {0}
+    assert len(trained) == 2 and set(trained) == {0}
     assert sum(then - now for (what, now), (_, then) in pairwise(steps) if what == "asked") > 0
+    assert all(line["overlap_share"] == 0 for line in metrics(tmp_path))
 
 
 @pytest.mark.bit_exact
@@ -247,12 +268,10 @@ def test_episodes_that_were_finished_before_an_interrupt_are_not_played_again(
 def killed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of runs that were killed twice, and the program's lines about them."""
     folder = tmp_path_factory.mktemp("killed")
-    command = [sys.executable, "-m", "tests.online.killed_stream", "2", "7", "0", "1"]
-    path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
-    environment = {**os.environ, "PYTHONPATH": path, "CUDA_VISIBLE_DEVICES": ""}
-    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[-2000:]
-    (folder / "said.txt").write_text(done.stdout)
+    with (folder / "errors.txt").open("wb") as errors:
+        program = Warm("tests.online.killed_stream", "2", "7", "0", "1", folder=folder, errors=errors)
+        (folder / "said.txt").write_text(program.communicate())
+    assert program.wait() == 0, (folder / "errors.txt").read_text()[-2000:]
     return folder
 
 
@@ -265,6 +284,6 @@ def test_kills_lose_no_finished_episode_and_use_none_twice(killed: Path, max_sta
 
 @pytest.mark.bit_exact
 def test_a_run_with_fresh_weights_that_is_killed_ends_in_the_same_bits(tmp_path: Path, killed: Path):
-    whole = {"max_steps": 5, "learning_rate": 5e-3, "save_steps": 2, "environment": UNEVEN}
+    whole = {"max_steps": 3, "learning_rate": 5e-3, "save_steps": 2, "environment": UNEVEN}
     grpo(settings(tmp_path, **whole))
     assert files(killed / "0") == files(tmp_path)

@@ -132,12 +132,13 @@ def test_the_tree_computes_each_shared_token_once(policy):
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-@pytest.mark.parametrize("family", ["lfm2", "qwen3_5_text", "bamba"])
-def test_a_gpu_gives_the_same_with_whatever_kernels_it_has(family):
+@pytest.mark.parametrize("share", [True, False])
+@pytest.mark.parametrize("family", ["lfm2", "qwen3_5_text", "kimi_linear", "bamba"])
+def test_a_gpu_gives_the_same_with_whatever_kernels_it_has(family, share):
     """FlexAttention, and flash-linear-attention where it is installed; its products are in TF32."""
-    wide = {"linear_key_head_dim": 32, "linear_value_head_dim": 32, "mamba_d_state": 32}
+    wide = {"linear_key_head_dim": 32, "linear_value_head_dim": 32, "mamba_d_state": 32, "linear_head_dim": 32}
     model = make(family, **{name: size for name, size in wide.items() if name in HYBRIDS[family][1]})
     expected = values_and_gradient(Policy(model), EPISODE, share=False)
-    found = values_and_gradient(Policy(model.cuda()), EPISODE)
+    found = values_and_gradient(Policy(model.cuda()), EPISODE, share=share)
     assert distance(found[0].cpu(), expected[0]) < 5e-3
     assert distance(found[1].cpu(), expected[1]) < 5e-2

@@ -33,7 +33,7 @@ def one_thread():
 def values_and_gradient(policy: Policy, calls, **how) -> tuple[torch.Tensor, torch.Tensor]:
     policy.zero_grad()
     logprobs = torch.cat(policy.logprobs(calls, **how))
-    weights = torch.randn(len(logprobs), generator=torch.Generator().manual_seed(0))
+    weights = torch.randn(len(logprobs), generator=torch.Generator().manual_seed(0)).to(logprobs.device)
     (logprobs * weights).sum().backward()
     gradients = [p.grad.float().flatten() for p in policy.parameters() if p.grad is not None]
     return logprobs.detach(), torch.cat(gradients)

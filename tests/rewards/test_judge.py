@@ -136,7 +136,7 @@ def test_what_passes_is_tried_again(tmp_path: Path):
         assert isinstance(part.function, Judge)
         part.function.client.sleep = sleep  # type: ignore[assignment]
         assert part.values([episode("please")]) == [1.0]
-    assert waits == [0.5, 1.0]
+    assert 0.25 <= waits[0] <= 0.5 <= waits[1] <= 1.0
 
 
 def test_a_server_that_is_absent_or_silent_is_a_failure_not_the_end_of_the_run(tmp_path: Path):

@@ -52,13 +52,12 @@ def test_code_that_hangs_is_interrupted(hang: Callable[[], None]):
 
 
 def test_only_the_time_since_the_last_start_counts_and_none_while_it_rests():
-    with Watchdog(0.3) as watchdog:
-        for _ in range(4):
+    with Watchdog(0.8) as watchdog:
+        for _ in range(5):
             watchdog.restart()
-            time.sleep(0.15)
+            time.sleep(0.2)
         watchdog.rest()
-        time.sleep(0.6)
-    time.sleep(0.4)
+        time.sleep(0.9)
 
 
 def test_the_signal_is_as_before_and_no_thread_is_left():

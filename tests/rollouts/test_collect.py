@@ -6,8 +6,8 @@ import pytest
 
 from bough.config.evaluation import EvalConfig
 from bough.config.rollouts import CollectConfig, LimitsConfig
-from bough.environments.base import Environment
-from bough.errors import InputError
+from bough.environments.base import Environment, Observation
+from bough.errors import InputError, RowError
 from bough.rollouts.agents import ExpertAgent, RandomAgent
 from bough.rollouts.collect import AllLostError, Attempt, Tally, attempts, collect, wanted_tasks
 from bough.types import Task, Trajectory
@@ -125,3 +125,73 @@ def test_fewer_tasks_than_were_asked_for_are_told(settings: Any, tmp_path: Path,
 def test_when_all_is_lost_the_first_reason_is_told():
     error = AllLostError({"a#0": "down", "b#0": "gone"})
     assert str(error) == "all 2 episodes failed; a#0: down" and error.exit_code == 1
+
+
+def test_the_next_episode_is_played_while_the_last_one_is_written():
+    """The first write ends when the other episodes have begun; only then does its episode count."""
+    begun: list[str] = []
+    counted: list[int] = []
+    all_begun = asyncio.Event()
+
+    class Noted(Counting):
+        async def start(self) -> Observation:
+            begun.append(self.task.id)
+            if len(begun) == len(TASKS):
+                all_begun.set()
+            return await super().start()
+
+    async def write(trajectory: Trajectory, images: Any) -> None:
+        await all_begun.wait()
+
+    async def run() -> Tally:
+        async with asyncio.timeout(60):
+            return await collect(
+                Noted, ExpertAgent(), list(attempts(TASKS, 1, 0)), write,
+                limits=LimitsConfig(), concurrency=3, tell=lambda tally: counted.append(len(begun)),
+            )  # fmt: skip
+
+    assert asyncio.run(run()).episodes == 5 and min(counted) == 5
+
+
+def test_episodes_wait_for_a_disk_that_is_too_slow():
+    begun: list[str] = []
+    slow = asyncio.Event()
+
+    class Noted(Counting):
+        async def start(self) -> Observation:
+            begun.append(self.task.id)
+            return await super().start()
+
+    async def write(trajectory: Trajectory, images: Any) -> None:
+        await slow.wait()
+
+    async def run() -> Tally:
+        plays = collect(Noted, ExpertAgent(), list(attempts(TASKS, 4, 0)), write, limits=LimitsConfig(), concurrency=2)
+        playing = asyncio.ensure_future(plays)
+        while len(begun) < 4:
+            await asyncio.sleep(0.001)
+        for _ in range(200):
+            await asyncio.sleep(0)
+        assert len(begun) == 4, "two are unwritten, and two are finished and wait"
+        slow.set()
+        return await playing
+
+    assert asyncio.run(run()).episodes == 20
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_an_episode_that_cannot_be_written_is_lost_and_the_others_are_not(late: bool):
+    async def fail(trajectory: Trajectory) -> None:
+        if trajectory.id == "t1#0":
+            raise RowError("not_json", "it cannot be written as JSON")
+
+    def write(trajectory: Trajectory, images: Any) -> Any:
+        if late:
+            return fail(trajectory)
+        if trajectory.id == "t1#0":
+            raise RowError("not_json", "it cannot be written as JSON")
+        return None
+
+    tally = asyncio.run(collect(Counting, ExpertAgent(), attempts(TASKS, 1, 0), write, limits=LimitsConfig()))
+    assert tally.episodes == 4 and tally.lost == {"t1#0": "it cannot be written as JSON"}
+    assert tally.faults == {"environment": 1}

@@ -1,6 +1,8 @@
+import asyncio
 import errno
 import json
 import os
+import threading
 import tracemalloc
 from pathlib import Path
 from typing import Any
@@ -30,6 +32,33 @@ def test_what_was_added_is_on_file_at_once(tmp_path: Path):
     with Collection(config(tmp_path / "c")) as collection:
         collection.add(episode("t#0"), [])
         assert [record.id for record in list(collection)] == ["t#0"]
+
+
+def test_an_episode_is_written_off_the_event_loop_and_also_if_its_caller_is_cancelled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    may_write, threads = threading.Event(), set[str]()
+    write = Collection.add
+
+    def held(self: Collection, trajectory: Trajectory, images: Any) -> None:
+        threads.add(threading.current_thread().name)
+        may_write.wait(60)
+        write(self, trajectory, images)
+
+    async def cancelled(collection: Collection) -> None:
+        writing = [asyncio.ensure_future(collection.add_in_thread(episode(f"t#{n}"), [])) for n in range(3)]
+        await asyncio.sleep(0)
+        for one in writing:
+            one.cancel()
+        await asyncio.gather(*writing, return_exceptions=True)
+        assert not collection.finished, "the event loop went on"
+        may_write.set()
+
+    monkeypatch.setattr(Collection, "add", held)
+    with Collection(config(tmp_path)) as collection:
+        asyncio.run(cancelled(collection))
+    assert [record.id for record in list(Collection(config(tmp_path)))] == ["t#0", "t#1", "t#2"]
+    assert threading.current_thread().name not in threads
 
 
 def test_a_collection_goes_on_where_it_stopped(tmp_path: Path):

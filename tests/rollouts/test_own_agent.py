@@ -175,6 +175,25 @@ def test_an_agent_that_makes_no_request_has_a_fault():
         played(lambda base_url: True)
 
 
+def test_an_agent_whose_first_request_is_refused_is_told_why():
+    def say(_: Any) -> str:
+        raise ContextFullError("the conversation has 9000 tokens")
+
+    def agent(base_url: str) -> bool:
+        return bool(ask(base_url, user("one")))
+
+    with pytest.raises(EnvironmentFailedError, match=r"got no reply .* refused: the conversation has 9000 tokens"):
+        played(agent, FakeEngine(say=say))
+
+    def careless(base_url: str) -> bool:
+        with pytest.raises(urllib.request.HTTPError, match="400"):
+            ask(base_url, user("one"), logit_bias={"7": 1})
+        return True
+
+    with pytest.raises(EnvironmentFailedError, match="refused: logit_bias is not supported by this server"):
+        played(careless)
+
+
 @pytest.mark.parametrize("is_async", [False, True])
 def test_an_agent_that_hangs_is_given_up(is_async: bool):
     stopped = threading.Event()

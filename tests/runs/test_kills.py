@@ -9,16 +9,16 @@ name: killed
 model: tiny
 defaults: {max_new_tokens: 6}
 stages:
-  - eval: {name: before, tasks: 8, temperature: 1.0}
+  - eval: {name: before, tasks: 4, temperature: 1.0}
   - collect: {name: own-play, tasks: 6, attempts: 4}
   - demos: {min_reward: 0.2}
-  - sft: {max_steps: 4, batch_size: 4, save_steps: 1, learning_rate: 1.0e-3, logging_steps: 1}
-  - collect: {name: again, tasks: 6, attempts: 4}
+  - sft: {max_steps: 2, batch_size: 4, save_steps: 1, learning_rate: 1.0e-3, logging_steps: 1}
+  - collect: {name: again, tasks: 4, attempts: 4}
   - pairs: {kinds: [episode]}
-  - dpo: {max_steps: 4, batch_size: 2, save_steps: 1, learning_rate: 1.0e-3, logging_steps: 1}
-  - eval: {name: between, tasks: 8, temperature: 1.0, gate: {alpha: 0.05}}
-  - grpo: {max_steps: 3, batch_size: 2, group_size: 4, save_steps: 1, learning_rate: 1.0e-3, watch: false}
-  - eval: {name: after, tasks: 8, temperature: 1.0, gate: {alpha: 0.05}}
+  - dpo: {max_steps: 2, batch_size: 2, save_steps: 1, learning_rate: 1.0e-3, logging_steps: 1}
+  - eval: {name: between, tasks: 4, temperature: 1.0, gate: {alpha: 0.05}}
+  - grpo: {max_steps: 2, batch_size: 2, group_size: 4, save_steps: 1, learning_rate: 1.0e-3, watch: false}
+  - eval: {name: after, tasks: 4, temperature: 1.0, gate: {alpha: 0.05}}
 """
 
 

@@ -85,6 +85,15 @@ def test_all_problems_are_named_before_anything_runs(tmp_path: Path):
     assert not (tmp_path / "run").exists()
 
 
+def test_a_recipe_without_an_environment_says_how_it_is_given(tmp_path: Path):
+    without = Recipe(name="r", model="tiny", stages=[{"collect": {"tasks": 1}}])
+    with pytest.raises(InputError, match=r"--set defaults\.environment=NAME, your own as path/to/file\.py:Class"):
+        Run(without, tmp_path / "run").check()
+    with pytest.raises(InputError) as error:
+        Run(recipe({"collect": {"tasks": "x"}}), tmp_path / "run").check()
+    assert "--set" not in str(error.value)
+
+
 def test_a_folder_of_other_things_is_left_alone(tmp_path: Path):
     (tmp_path / "mine.txt").write_text("x")
     with pytest.raises(InputError, match="contains other files"):

@@ -9,7 +9,8 @@ from bough.sandbox.base import Result, SandboxLimits
 from bough.sandbox.isolation import _tried
 from bough.sandbox.pool import Sandbox
 
-LIMITS = SandboxLimits(timeout_s=3.0, cpu_s=30.0, memory_mb=300, processes=16, disk_mb=8, output_bytes=4096)
+# Time enough on a busy machine; a program that is meant to run out of time has a limit of its own.
+LIMITS = SandboxLimits(timeout_s=20.0, cpu_s=30.0, memory_mb=300, processes=16, disk_mb=8, output_bytes=4096)
 
 
 class Box:

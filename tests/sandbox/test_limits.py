@@ -19,11 +19,13 @@ from bough.sandbox.pool import Sandbox
 from tests.sandbox.conftest import LIMITS, Box
 
 HOARD = """
-import os, time
-def hoard(count, megabytes, wait_s=0.0):
+import os, signal, time
+def hoard(count, megabytes):
+    # Each takes its memory when it is woken after the cell.
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCONT])
     for _ in range(count):
         if os.fork() == 0:
-            time.sleep(wait_s)
+            signal.sigwait([signal.SIGCONT])
             data = bytearray(megabytes << 20)
             time.sleep(60)
             os._exit(0)
@@ -47,7 +49,7 @@ def test_a_session_that_holds_too_much_between_cells_is_ended_then(box: Box):
     async def play() -> tuple[bool, Result, Result]:
         async with box.sandbox.session() as session:
             await session.run(HOARD)
-            await session.run("hoard(6, 120, wait_s=0.3)")
+            await session.run("hoard(6, 120)")
             (worker,) = box.sandbox._busy
             return await ended(worker.pid or 0), await session.run("1"), await session.run("2")
 
@@ -80,7 +82,7 @@ def test_nothing_runs_between_cells_and_all_goes_on_in_the_next(box: Box):
         async with box.sandbox.session() as session:
             assert (await session.run(COUNTING)).ok
             before = await session.run("wait(0, 0)")
-            await asyncio.sleep(1.5 * STOP_AGAIN_S)
+            await asyncio.sleep(3 * STOP_AGAIN_S)
             first = await session.run("kept = counts()")
             assert first.ok
             answers = [before, await session.run("kept"), await session.run("wait(*kept)")]
@@ -88,7 +90,7 @@ def test_nothing_runs_between_cells_and_all_goes_on_in_the_next(box: Box):
 
     for before, kept, later in zip(*box.do(play()), strict=True):
         # It counts a hundred times a second while it runs; starting and stopping takes a moment.
-        assert kept - before < 80
+        assert kept - before < 200
         assert later >= kept + 3
 
 
@@ -245,7 +247,9 @@ def test_a_session_that_cannot_be_run_again_is_ended_for_another_and_told(box: B
         async with Sandbox(LIMITS, workers=1, sessions=1, isolation=box.sandbox.isolation) as sandbox:
             first, second = sandbox.session(), sandbox.session()
             await first.run("import time\nx = 1\ntime.sleep(0.2)")
-            results = [await second.run("2"), await first.run("x"), await first.run("'x' in globals()")]
+            other = await second.run("2")
+            monkeypatch.setattr("bough.sandbox.pool.REPLAY_S", 60)  # the second one's cell is quick on any machine
+            results = [other, await first.run("x"), await first.run("'x' in globals()")]
             await first.close()
             return [*results, await second.run("_")]
 

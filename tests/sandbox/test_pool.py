@@ -52,7 +52,7 @@ def test_a_cell_that_takes_too_long_is_interrupted_and_the_session_lives(box: Bo
     async def play() -> list[object]:
         async with box.sandbox.session() as session:
             await session.run("x = 5")
-            return [await session.run("while True:\n    pass", timeout_s=0.3), await session.run("x")]
+            return [await session.run("while True:\n    pass", timeout_s=1), await session.run("x")]
 
     slow, after = box.do(play())
     assert slow.timed_out and slow.alive and slow.killed is None and str(slow.error).endswith("KeyboardInterrupt")
@@ -65,7 +65,7 @@ def test_a_cell_that_will_not_be_interrupted_is_killed_and_the_session_begins_an
     async def play() -> list[object]:
         async with box.sandbox.session() as session:
             await session.run("x = 5")
-            return [await session.run(stubborn, timeout_s=0.3), await session.run("'x' in globals()")]
+            return [await session.run(stubborn, timeout_s=1.5), await session.run("'x' in globals()")]
 
     slow, after = box.do(play())
     assert slow.timed_out and slow.killed == "time" and not slow.alive
@@ -135,7 +135,7 @@ def write(message):
     "code",
     [
         "write({'ask': 'a'})\nwrite({'ask': 'b'})\ntime.sleep(60)",
-        "write({'ask': 'a'})\ntime.sleep(0.3)\nwrite({'ask': 'b'})\ntime.sleep(60)",
+        "write({'ask': 'a'})\ntime.sleep(0.1)\nwrite({'ask': 'b'})\ntime.sleep(60)",
         "write({'ask': ['a']})\ntime.sleep(60)",
         "os.write(251, b'\\xff' * 100)\ntime.sleep(60)",
     ],
@@ -225,7 +225,8 @@ def test_a_program_that_nobody_waits_for_any_more_is_ended(box: Box):
 
     async def play() -> int | None:
         task = asyncio.create_task(box.sandbox.run("import time\ntime.sleep(60)", timeout_s=60))
-        await asyncio.sleep(0.5)
+        while not box.sandbox._busy:
+            await asyncio.sleep(0.01)
         (worker,) = box.sandbox._busy
         pid = worker.pid
         task.cancel()
@@ -250,7 +251,7 @@ def test_closing_leaves_no_process_and_no_folder(box: Box, tmp_path: Path, monke
 
     pids = box.do(play())
     assert len(pids) == 3
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 60
     while any(Path(f"/proc/{pid}").exists() for pid in pids) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert not [pid for pid in pids if Path(f"/proc/{pid}").exists()]
@@ -302,11 +303,11 @@ def test_a_warm_up_that_fails_is_told(box: Box):
 def test_without_isolation_programs_still_run_with_their_limits():
     async def play() -> list[object]:
         async with Sandbox(
-            SandboxLimits(timeout_s=2, memory_mb=300), workers=1, isolation="none", unsafe=True
+            SandboxLimits(timeout_s=60, memory_mb=300), workers=1, isolation="none", unsafe=True
         ) as sandbox:
             daemon = "import os, time\nif os.fork() == 0:\n    os.setsid()\n    time.sleep(60)\nos.getcwd() != '/'"
             cells = [daemon, "while True:\n    pass", "bytearray(10**9)", "import os\nos.listdir()"]
-            results = [await sandbox.run(cell) for cell in cells]
+            results = [await sandbox.run(cell, timeout_s=1 if "while" in cell else None) for cell in cells]
             assert len(descendants(sandbox._idle[0].pid or 0)) == 0
             return results
 

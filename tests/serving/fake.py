@@ -29,7 +29,10 @@ def count_replies() -> Callable[[list[Message]], str]:
 
 @dataclass
 class FakeEngine:
-    """`gate`, while it is closed, holds back every reply; `asked` and `opened` say what came, unless it forgets."""
+    """`gate`, while it is closed, holds back every reply; `asked` and `opened` say what came, unless it forgets.
+
+    One that `streams` tells its replies character by character, before the gate.
+    """
 
     say: Callable[[list[Message]], str] = field(default_factory=count_replies)
     name: str = "fake"
@@ -39,7 +42,9 @@ class FakeEngine:
     opened: list[str] = field(default_factory=list)
     closed: list[str] = field(default_factory=list)
     cancelled: int = 0
+    waiting: bool = False
     forgets: bool = False
+    streams: bool = False
 
     def open(self, episode: str, *, seed: int) -> "FakeChat":
         if not self.forgets:
@@ -59,19 +64,31 @@ class FakeChat:
     episode: str
 
     async def answer(
-        self, messages: list[Message], tools: list[Any], *, sampling: SamplingConfig | None = None, seed: int = 0
+        self,
+        messages: list[Message],
+        tools: list[Any],
+        *,
+        sampling: SamplingConfig | None = None,
+        seed: int = 0,
+        on_text: Callable[[str], None] | None = None,
     ) -> Answer:
         asked = {"messages": messages, "tools": tools, "sampling": sampling, "seed": seed, "chat": self.episode}
         if not self.engine.forgets:
             self.engine.asked.append(asked)
         try:
             await asyncio.sleep(0)
+            text = self.engine.say(messages) if self.engine.streams else None
+            if text is not None and on_text is not None:
+                for character in text:
+                    on_text(character)
+                    await asyncio.sleep(0)
+            self.engine.waiting = True
             if self.engine.gate is not None:
                 await self.engine.gate.wait()
         except asyncio.CancelledError:
             self.engine.cancelled += 1
             raise
-        text = self.engine.say(messages)
+        text = self.engine.say(messages) if text is None else text
         prompt = list("".join(f"{message.role}:{message.content}\n" for message in messages).encode())
         ids = list(text.encode())
         call = Call(prompt_ids=prompt, completion_ids=ids, logprobs=[-0.5] * len(ids), text=text, finish="stop")

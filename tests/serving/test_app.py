@@ -13,6 +13,7 @@ from bough.errors import InputError
 from bough.serving import answer, app
 from bough.serving.access import Access, access
 from bough.serving.recorder import Recorder
+from bough.serving.trajectory import SessionOutcome
 from bough.types import Message
 from tests.serving.fake import LOOK, TOOL, FakeEngine, body, client, events, make_recorder, post_into, user
 
@@ -80,6 +81,70 @@ def test_a_stream_has_the_same_parts_then_the_usage_then_done():
     assert deltas[0] == {"role": "assistant", "content": ""} and deltas[1] == {"content": "I look."}
     assert deltas[2]["tool_calls"][0]["index"] == 0 and deltas[2]["tool_calls"][0]["function"]["name"] == "look"
     assert deltas[3] == {} and [chunk["choices"][0]["finish_reason"] for chunk in chunks] == [None] * 3 + ["tool_calls"]
+
+
+def stream_of(engine: FakeEngine, **asked: Any) -> tuple[list[Any], list[Any]]:
+    """The events before the reply is complete, and those after it."""
+
+    async def play() -> tuple[list[Any], list[Any]]:
+        engine.gate, parts = asyncio.Event(), list[bytes]()
+        endpoint = app.make_app(make_recorder(engine), Access(None), model="fake")
+        waiting = asyncio.create_task(post_into(parts, endpoint, CHAT, body(user("x"), stream=True, **asked)))
+        while not engine.waiting:
+            await asyncio.sleep(0)
+        for _ in range(20):  # what was told before is on its way through the application
+            await asyncio.sleep(0)
+        early = len(parts)
+        engine.gate.set()
+        await waiting
+        return tuple(events(b"".join(some).decode()) for some in (parts[:early], parts[early:]))  # type: ignore[return-value]
+
+    return asyncio.run(play())
+
+
+def contents(chunks: list[Any], choice: int = 0) -> str:
+    found = [each for chunk in chunks if chunk != "[DONE]" for each in chunk["choices"] if each["index"] == choice]
+    return "".join(each["delta"].get("content") or "" for each in found)
+
+
+def test_text_is_sent_while_it_is_sampled():
+    early, late = stream_of(FakeEngine(say=lambda _: "one two", streams=True), n=2)
+    assert contents(early, 0) == contents(early, 1) == "one two" and contents(late) == ""
+    assert early[0]["choices"][0]["delta"]["role"] == "assistant"
+    assert [chunk["choices"][0]["finish_reason"] for chunk in late[:-1]] == ["stop", "stop"] and late[-1] == "[DONE]"
+
+
+def test_stop_texts_and_tool_calls_are_never_sent_as_text():
+    early, late = stream_of(FakeEngine(say=lambda _: "one STOP", streams=True), stop="STOP")
+    assert contents(early) == "one " and contents(late) == ""
+    engine = FakeEngine(say=lambda _: f"I look.\n{LOOK}", streams=True)
+    early, late = stream_of(engine, tools=[TOOL], stream_options={"include_usage": True})
+    assert contents(early) == "I look." and contents(late) == ""
+    assert late[0]["choices"][0]["delta"]["tool_calls"][0]["function"]["name"] == "look"
+    assert late[-2]["usage"]["completion_tokens"] == len(f"I look.\n{LOOK}")
+    early, late = stream_of(FakeEngine(say=lambda _: "I <tool_call>{", streams=True), tools=[TOOL])
+    assert contents(early) == "I" and contents(late) == " <tool_call>{", "it is no call after all"
+
+
+def test_log_probabilities_are_sent_beside_their_text():
+    early, late = stream_of(FakeEngine(say=lambda _: "one", streams=True), logprobs=True)
+    assert early == [] and contents(late) == "one" and len(late[1]["choices"][0]["logprobs"]["content"]) == 3
+
+
+def test_a_call_in_a_json_block_is_understood_and_counted_as_malformed():
+    said = 'I look.\n```json\n{"name": "look", "arguments": {"at": "shelf"}}\n```'
+
+    async def play(http: httpx2.AsyncClient, recorder: Recorder) -> None:
+        answered = await http.post(f"/s/a{CHAT}", json=body(user("x"), tools=[TOOL]))
+        [choice] = answered.json()["choices"]
+        assert choice["finish_reason"] == "tool_calls" and choice["message"]["content"] == "I look."
+        result = {"role": "tool", "tool_call_id": choice["message"]["tool_calls"][0]["id"], "content": "a mug"}
+        await http.post(f"/s/a{CHAT}", json=body(user("x"), choice["message"], result, tools=[TOOL]))
+        trajectory = await recorder.end("a", SessionOutcome())
+        assert [turn.error for turn in trajectory.turns] == ["malformed", "malformed"]
+        assert [message.content for message in trajectory.messages] == ["x", said, "a mug", said]
+
+    on(FakeEngine(say=lambda _: said), play)
 
 
 def test_a_stream_without_usage_does_not_mention_it():

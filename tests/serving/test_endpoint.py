@@ -10,7 +10,6 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-import openai
 import pytest
 
 from bough.errors import InputError
@@ -24,7 +23,10 @@ from bough.serving.store import TRAJECTORIES, Store
 from bough.serving.trajectory import SessionOutcome
 from bough.trajectories.reader import read
 from bough.types import Trajectory
+from tests.later import Later
 from tests.serving.fake import LOOK, TOOL, FakeChat, FakeEngine, body, make_recorder, post_to, user
+
+openai = Later("openai")
 
 
 @asynccontextmanager
@@ -37,7 +39,7 @@ async def served(recorder: Recorder) -> AsyncIterator[Endpoint]:
         await endpoint.close()
 
 
-def openai_client(endpoint: Endpoint, session: str) -> openai.AsyncOpenAI:
+def openai_client(endpoint: Endpoint, session: str) -> Any:
     plain = openai.DefaultAsyncHttpxClient(verify=False)
     return openai.AsyncOpenAI(base_url=endpoint.base_url(session), api_key="none", max_retries=0, http_client=plain)
 
@@ -87,14 +89,16 @@ def test_an_agent_in_plain_python():
     asyncio.run(play())
 
 
-@pytest.mark.parametrize("begun", [False, True])
-def test_a_client_that_hangs_up_stops_its_generation_and_no_other(begun: bool, monkeypatch: pytest.MonkeyPatch):
-    """Before its stream has begun, or after."""
-    if begun:
+@pytest.mark.parametrize("begun", [None, b": waiting", b"reply"])
+def test_a_client_that_hangs_up_stops_its_generation_and_no_other(begun: bytes | None, monkeypatch: pytest.MonkeyPatch):
+    """Before its stream has begun, or after, with text or without."""
+    if begun == b": waiting":
         monkeypatch.setattr(app, "KEEP_ALIVE_S", 0.001)
 
     async def play() -> None:
-        recorder = make_recorder(engine := FakeEngine(gate=asyncio.Event()))
+        recorder = make_recorder(
+            engine := FakeEngine(lambda _: "reply", gate=asyncio.Event(), streams=begun == b"reply")
+        )
         async with served(recorder) as endpoint, openai_client(endpoint, "stays") as ai:
             staying = asyncio.create_task(ai.chat.completions.create(model="m", messages=[user("Hi")]))  # type: ignore[list-item]
             host, port = endpoint.address.removeprefix("http://").split(":")
@@ -105,13 +109,13 @@ def test_a_client_that_hangs_up_stops_its_generation_and_no_other(begun: bool, m
             while len(engine.asked) < 2:
                 await asyncio.sleep(0.001)
             if begun:
-                await reader.readuntil(b": waiting")
+                await reader.readuntil(begun)
             writer.close()
             while not engine.cancelled:
                 await asyncio.sleep(0.001)
             assert engine.gate is not None
             engine.gate.set()
-            assert (await staying).choices[0].message.content == "reply 1"
+            assert (await staying).choices[0].message.content == "reply"
             assert recorder.session("gone").calls == [] and recorder.in_flight == 0
 
     asyncio.run(play())

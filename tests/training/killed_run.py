@@ -1,11 +1,11 @@
 """A program: runs Bough in child processes that it kills at random, until one gets to the end.
 
-    python -m tests.training.killed_run
+    Warm("tests.training.killed_run")
 
 Each line that it is sent is JSON: the command line's `arguments`, the `folder` to run in, how
 many `kills` at most, the `seed` of when, and two files for what the children print (`said`) and
 report (`reported`). It answers with the number of kills and the exit code. The children are
-forked from a process that has loaded everything, so a kill costs no start.
+forked from a warm process, so a kill costs no start.
 
 A child is killed when it has used a random amount of CPU time, of 0 to 2 / `kills` of what the
 last run without kills took: at least half of the kills happen before a run can be complete, on
@@ -16,7 +16,6 @@ import json
 import os
 import random
 import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -24,25 +23,21 @@ from typing import Any, Self
 
 import psutil
 
-ROOT = Path(__file__).parents[2]
+from tests.warm import Warm
 
 
 class KilledRuns:
     """The program, as tests use it: `with KilledRuns(logs) as runs: runs.finish(…)`."""
 
     def __init__(self, logs: Path) -> None:
-        self.said, self.reported, pipe = logs / "stdout.txt", logs / "stderr.txt", subprocess.PIPE
-        path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
-        environment = {**os.environ, "PYTHONPATH": path, "COLUMNS": "200"}
-        command = [sys.executable, "-m", "tests.training.killed_run"]
-        self.server = subprocess.Popen(command, env=environment, stdin=pipe, stdout=pipe, text=True)
+        self.said, self.reported = logs / "stdout.txt", logs / "stderr.txt"
+        self.server = Warm("tests.training.killed_run", environment={**os.environ, "COLUMNS": "200"})
 
     def finish(self, folder: Path, arguments: list[str], *, kills: int, seed: int) -> tuple[int, list[str]]:
         """Runs a command to its end through this many kills at most: how many there were, and what was printed.
 
         Run the same command with no kills first: that decides when the kills come.
         """
-        assert self.server.stdin and self.server.stdout
         self.said.unlink(missing_ok=True)
         wanted = {"arguments": arguments, "folder": str(folder), "kills": kills, "seed": seed}
         files = {"said": str(self.said), "reported": str(self.reported)}
@@ -96,9 +91,6 @@ def wait_for_cpu_time(child: int, seconds: float) -> None:
 
 
 def serve() -> None:
-    from tests.training.loaded import load_everything
-
-    load_everything()
     whole_s = 0.0
     for line in sys.stdin:
         wanted: dict[str, Any] = json.loads(line)

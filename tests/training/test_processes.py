@@ -19,6 +19,7 @@ from safetensors.torch import load_file
 from bough.cli import main
 from bough.training.checkpoint import checkpoints
 from bough.training.metrics_file import MetricsFile
+from tests.warm import Warm
 
 ROOT = Path(__file__).parents[2]
 CPU = os.environ | {"ACCELERATE_USE_CPU": "true", "OMP_NUM_THREADS": "1"}
@@ -60,9 +61,7 @@ class Pair:
     """Two processes at a time: see two_processes.py."""
 
     def __init__(self, folder: Path) -> None:
-        self.log, command = folder / "log.txt", [sys.executable, "-m", "tests.training.two_processes"]
-        pipe = subprocess.PIPE
-        self.server = subprocess.Popen(command, cwd=ROOT, env=CPU, stdin=pipe, stdout=pipe, text=True)
+        self.log, self.server = folder / "log.txt", Warm("tests.training.two_processes", environment=CPU)
 
     def start(self, arguments: list[str]) -> list[int]:
         """Their ids."""
@@ -89,12 +88,10 @@ class Pair:
         self.server.communicate()
 
     def _send(self, line: str) -> None:
-        assert self.server.stdin
         self.server.stdin.write(line + "\n")
         self.server.stdin.flush()
 
     def _answer(self) -> str:
-        assert self.server.stdout
         return self.server.stdout.readline()
 
 

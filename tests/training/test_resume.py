@@ -15,7 +15,7 @@ from tests.training.killed_run import KilledRuns
 ROOT = Path(__file__).parents[2]
 DPO = ["dpo", "--train-file", "household-pairs.jsonl", "--learning-rate", "1e-2"]
 SFT = ["sft", "--train-file", "household.jsonl", "--curriculum", "--no-use-lora"]
-COMMON = ["--model", "tiny", "--max-steps", "12", "--save-steps", "2", "--batch-size", "2", "--token-budget", "512"]
+COMMON = ["--model", "tiny", "--max-steps", "8", "--save-steps", "2", "--batch-size", "2", "--token-budget", "512"]
 
 
 @pytest.fixture(autouse=True)
@@ -46,7 +46,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KilledRuns]:
 def test_kills_do_not_change_a_bit_of_the_result(tmp_path: Path, runs: KilledRuns, arguments: list[str], weights: str):
     command = [*arguments, *COMMON, "--resume", "--output-dir"]
     assert runs.finish(tmp_path, [*command, "whole"], kills=0, seed=11)[0] == 0
-    assert runs.finish(tmp_path, [*command, "killed"], kills=6, seed=11)[0] >= 3
+    assert runs.finish(tmp_path, [*command, "killed"], kills=4, seed=11)[0] >= 2
     whole, killed = ((tmp_path / name / "final" / weights).read_bytes() for name in ("whole", "killed"))
     assert whole == killed
     assert told(tmp_path / "whole") == told(tmp_path / "killed")

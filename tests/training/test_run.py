@@ -14,7 +14,7 @@ from bough.training.origin import start_of
 from bough.training.run import Trained, train
 from bough.trajectories.reader import read
 
-FILE = Path(__file__).parents[2] / "examples" / "household.jsonl"
+FILE = Path(__file__).parents[1] / "samples" / "trl_messages.jsonl"
 
 
 def settings(folder: Path, **more: Any) -> SFTConfig:

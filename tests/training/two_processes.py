@@ -1,10 +1,10 @@
 """A program: runs Bough in two processes, as `torchrun` does, once for every line that it is sent.
 
-    python -m tests.training.two_processes
+    Warm("tests.training.two_processes")
 
 A line is JSON: the command line's `arguments`, a free `port`, and the `log` that both
 processes write to. It answers with their ids, then with an exit code. The processes are
-forked from one that has loaded everything, so that a run costs what it computes.
+forked from a warm one, so that a run costs what it computes.
 """
 
 import json
@@ -15,7 +15,6 @@ import time
 from typing import Any
 
 from bough.cli import main
-from tests.training.loaded import load_everything
 
 PATIENCE_S = 240  # processes that wait for one another in vain wait for ever
 
@@ -54,7 +53,6 @@ def finish(children: list[int]) -> int:
 
 
 def serve() -> None:
-    load_everything()
     for line in sys.stdin:
         wanted: dict[str, Any] = json.loads(line)
         children = [start(rank, **wanted) for rank in range(2)]

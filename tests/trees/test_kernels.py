@@ -1,16 +1,24 @@
 """What flash-linear-attention's kernels are given on a GPU, with kernels of the same meaning that run on a CPU."""
 
+import importlib.util
 import itertools
 import math
 
+import numpy as np
 import pytest
 import torch
 
 from bough.policy.policy import Policy
-from bough.trees import delta_net, mamba2
-from bough.trees.kernels import fla_kernel
+from bough.trees import delta_net, kernels, mamba2, mixers
+from bough.trees.kernels import DELTA_RULE, KIMI_DELTA_RULE, LINEAR_ATTENTION, fla_kernel, with_gates_per_channel
+from bough.trees.recurrent import Branching
 from tests.policy.families import make
 from tests.policy.test_policy import EPISODE, distance, values_and_gradient
+
+NEEDS_FLA = pytest.mark.skipif(
+    not (torch.cuda.is_available() and importlib.util.find_spec("fla")),
+    reason="needs a CUDA device and flash-linear-attention",
+)
 
 
 def recurrent(q, k, v, g, beta, state):
@@ -26,45 +34,145 @@ def recurrent(q, k, v, g, beta, state):
 
 
 def kernel(
-    q, k, v, *, g, cu_seqlens, cu_seqlens_cpu, output_final_state, initial_state=None, beta=None, scale=None,
-    use_qk_l2norm_in_kernel=False,
+    q, k, v, *, g, cu_seqlens=None, cu_seqlens_cpu=None, output_final_state=False, initial_state=None, beta=None,
+    scale=None, use_qk_l2norm_in_kernel=False,
 ):  # fmt: skip
     """The arguments, shapes and results of fla's `chunk_gated_delta_rule`, `chunk_kda` and `chunk_simple_gla`."""
-    assert len(q) == 1 and output_final_state and cu_seqlens.tolist() == cu_seqlens_cpu.tolist()
     if use_qk_l2norm_in_kernel:
         q, k = (each * (each.pow(2).sum(-1, keepdim=True) + 1e-6).rsqrt() for each in (q, k))
     q = q * (1 / math.sqrt(q.shape[-1]) if scale is None else scale)
-    outputs, states = [], []
-    for s, (start, stop) in enumerate(itertools.pairwise(cu_seqlens)):
-        zero = v.new_zeros(v.shape[2], k.shape[3], v.shape[3])
-        parts = (None if each is None else each[0, start:stop] for each in (q, k, v, g, beta))
-        output, state = recurrent(*parts, zero if initial_state is None else initial_state[s])
-        outputs.append(output)
-        states.append(state)
-    return torch.cat(outputs)[None], torch.stack(states)
+    inputs = [q, k, v, g, beta]
+    if cu_seqlens is None:
+        sequences = [[None if each is None else each[row] for each in inputs] for row in range(len(q))]
+    else:
+        assert len(q) == 1 and output_final_state
+        assert cu_seqlens_cpu is None or cu_seqlens.tolist() == cu_seqlens_cpu.tolist()
+        bounds = itertools.pairwise(cu_seqlens.tolist())
+        sequences = [[None if each is None else each[0, a:b] for each in inputs] for a, b in bounds]
+    zero = v.new_zeros(v.shape[2], k.shape[3], v.shape[3])
+    found = [recurrent(*one, zero if initial_state is None else initial_state[s]) for s, one in enumerate(sequences)]
+    outputs, states = zip(*found, strict=True)
+    return torch.stack(outputs) if cu_seqlens is None else torch.cat(outputs)[None], torch.stack(states)
 
 
-@pytest.mark.parametrize(
-    ("family", "name"),
-    [
-        ("qwen3_5_text", "gated_delta_rule.chunk_gated_delta_rule"),
-        ("kimi_linear", "kda.chunk_kda"),
-        ("bamba", "simple_gla.chunk_simple_gla"),
-    ],
-)
+def kernel_per_channel(q, k, v, *, g, **options):
+    assert g.shape == k.shape
+    return kernel(q, k, v, g=g, **options)
+
+
+FAMILIES = [("qwen3_5_text", DELTA_RULE), ("kimi_linear", KIMI_DELTA_RULE), ("bamba", LINEAR_ATTENTION)]
+
+
+@pytest.mark.parametrize(("family", "name"), FAMILIES)
 def test_kernels_are_given_one_level_at_a_time_without_padding(family, name, monkeypatch):
     policy = Policy(make(family))
     expected = values_and_gradient(policy, EPISODE)
-    asked = set()
-    for module in (delta_net, mamba2):
-        monkeypatch.setattr(module, "fla_kernel", lambda name, _: asked.add(name) or kernel)
-    found = values_and_gradient(policy, EPISODE)
-    assert asked == {name}
+    offered = [kernel] if name == KIMI_DELTA_RULE else [kernel, with_gates_per_channel(kernel_per_channel)]
+    for each in offered:
+        asked = set()
+        for module in (delta_net, mamba2):
+            monkeypatch.setattr(module, "fla_kernel", lambda name, _, each=each, asked=asked: asked.add(name) or each)
+        found = values_and_gradient(policy, EPISODE)
+        assert asked == {name}
+        assert distance(found[0], expected[0]) < 5e-5
+        assert distance(found[1], expected[1]) < 5e-5
+
+
+def test_plain_rows_are_trained_with_another_kernel_where_fla_refuses_its_own(monkeypatch):
+    policy = Policy(make("qwen3_5_text"))
+    expected = values_and_gradient(policy, EPISODE, share=False)
+    monkeypatch.setattr(mixers, "kernels_installed", lambda: True)
+    monkeypatch.setattr(mixers, "_on_cpu", lambda _: False)
+    monkeypatch.setattr(mixers, "head_gates_refused", lambda: True)
+    asked = []
+    per_channel = with_gates_per_channel(kernel_per_channel)
+    monkeypatch.setattr(delta_net, "fla_kernel", lambda name, _: asked.append(name) or per_channel)
+    found = values_and_gradient(policy, EPISODE, share=False)
+    assert set(asked) == {DELTA_RULE}
     assert distance(found[0], expected[0]) < 5e-5
     assert distance(found[1], expected[1]) < 5e-5
+    asked.clear()
+    with torch.no_grad():  # only the gradient is refused
+        policy.logprobs(EPISODE, share=False)
+    assert not asked
+
+
+@pytest.mark.parametrize("refused", [False, True])
+def test_kernels_with_a_gate_per_head_are_replaced_where_they_are_refused(refused, monkeypatch):
+    monkeypatch.setattr(torch.Tensor, "is_cuda", property(lambda _: True))
+    monkeypatch.setattr(kernels, "head_gates_refused", lambda: refused)
+    imported = []
+    monkeypatch.setattr(kernels, "_imported", lambda name: imported.append(name) or kernel)
+    for name in (DELTA_RULE, LINEAR_ATTENTION, KIMI_DELTA_RULE):
+        assert (fla_kernel(name, torch.zeros(1)) is kernel) == (not refused or name == KIMI_DELTA_RULE)
+    used = [KIMI_DELTA_RULE, "gla.chunk_gla"] if refused else [DELTA_RULE, LINEAR_ATTENTION]
+    assert imported == [*used, KIMI_DELTA_RULE]
+
+
+@pytest.mark.parametrize(("length", "chunk"), [(1, 1), (3, 4), (4, 4), (5, 8), (70, 64)])
+def test_short_segments_are_computed_in_short_chunks(length, chunk):
+    branching = Branching(np.arange(-1, length - 1), torch.device("cpu"))
+    asked = []
+
+    def rule(q, k, v, *, g, beta, initial_state, **options):
+        asked.append((initial_state, options))
+        return v, v[:, 0]
+
+    def scan(x, dt, A, b, c, **options):
+        asked.append((dt, options))
+        return x, x[:, 0]
+
+    x, gate = torch.rand(1, length, 2, 3), torch.rand(1, length, 2)
+    found, _ = delta_net.tree_delta_rule(branching, rule, x, x, x, gate, gate)
+    assert torch.equal(found, x)
+    options = {"output_final_state": True, "use_qk_l2norm_in_kernel": False, "chunk_size": chunk}
+    assert asked.pop() == (None, options)
+    found = mamba2.tree_scan(branching, scan, x, gate - 0.5, torch.ones(2), x, x, chunk_size=64)
+    assert torch.equal(found, x)
+    dt, options = asked.pop()
+    assert torch.equal(dt, (gate - 0.5).clamp(min=0)), "time steps are given, and at least 0"
+    assert options == {"chunk_size": chunk, "D": None, "initial_states": None, "return_final_states": True}
 
 
 def test_a_cpu_and_a_missing_package_have_no_kernel(monkeypatch):
     assert fla_kernel("kda.chunk_kda", torch.zeros(1)) is None
     monkeypatch.setattr(torch.Tensor, "is_cuda", property(lambda _: True))
     assert fla_kernel("no_such_package.kernel", torch.zeros(1)) is None
+
+
+@NEEDS_FLA
+@pytest.mark.parametrize("name", [DELTA_RULE, KIMI_DELTA_RULE, LINEAR_ATTENTION])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_gpus_kernel_gives_outputs_states_and_gradients_of_the_recurrence(name, dtype):
+    """Segments of 1, 70 and 5 tokens, each from a state of its own; the products are in TF32 or bfloat16."""
+    generator = torch.Generator().manual_seed(0)
+    bounds = torch.tensor([0, 1, 71, 76])
+    heads, size = 2, 32
+    gate = (1, 76, heads, size) if name == KIMI_DELTA_RULE else (1, 76, heads)
+    shapes = [(1, 76, heads, size)] * 3 + [gate, (1, 76, heads), (3, heads, size, size)]
+    q, k, v, g, beta, state = (torch.randn(*shape, generator=generator) for shape in shapes)
+    q, k, v = (each.to(dtype).float() for each in (q, k, v))
+    inputs = [q, k, v, -torch.nn.functional.softplus(g), beta.sigmoid(), state]
+
+    def run(function, device):
+        leaves = [each.clone().to(device).requires_grad_() for each in inputs]
+        q, k, v, g, beta, state = leaves
+        if device == "cuda":
+            q, k, v = q.to(dtype), k.to(dtype), v.to(dtype)
+        more = {"scale": 1.0} if name == LINEAR_ATTENTION else {"beta": beta, "use_qk_l2norm_in_kernel": True}
+        found = function(
+            q, k, v, g=g, initial_state=state, output_final_state=True, cu_seqlens=bounds.to(device),
+            cu_seqlens_cpu=bounds, **more,
+        )  # fmt: skip
+        weights = torch.Generator().manual_seed(1)
+        sum((each.float() * torch.randn(each.shape, generator=weights).to(device)).sum() for each in found).backward()
+        return [
+            each.detach().float().cpu() for each in (*found, *(leaf.grad for leaf in leaves if leaf.grad is not None))
+        ]
+
+    used = fla_kernel(name, torch.zeros(1, device="cuda"))
+    assert used is not None
+    found, expected = run(used, "cuda"), run(kernel, "cpu")
+    assert len(found) == len(expected)
+    tolerance = 5e-3 if dtype == torch.float32 else 3e-2
+    assert [i for i, (a, b) in enumerate(zip(found, expected, strict=True)) if distance(a, b) > tolerance] == []

@@ -53,6 +53,21 @@ def test_a_trajectory_is_shown_without_its_token_ids(tmp_path: Path, make_index:
     assert shown["turns"][0]["reward"] == 0.25 and "data" not in shown["task"]
 
 
+def test_a_turn_outside_the_conversation_shows_what_else_it_was_asked(tmp_path: Path, make_index: Make):
+    other = [Message(role="user", content=f"question {number}") for number in range(50)]
+    begun = trajectory("a#0", ["look"])
+    again = [*begun.start, begun.turns[0].reply, other[0]]
+    turns = [begun.turns[0], turn("go", prompt=other), turn("stay", prompt=again)]
+    write(tmp_path / "run/a.jsonl", trajectory("a#0", [], turns=turns))
+    shown = show(make_index(tmp_path / "run"), "a.jsonl:1")["turns"]
+    assert "branch" not in shown[0] and "prompt" not in shown[1]
+    assert (shown[1]["branch"]["kind"], len(shown[1]["branch"]["messages"])) == ("sub_agent", 40)
+    assert shown[1]["branch"]["left_out"] == 10
+    assert shown[2]["branch"] == {
+        "kind": "branch", "turn": 0, "messages": [{"role": "user", "content": "question 0"}], "left_out": 0,
+    }  # fmt: skip
+
+
 def test_a_pair_is_parted_where_the_replies_differ(tmp_path: Path, make_index: Make):
     write(tmp_path / "run/a.jsonl", pair(["go", "take", "put"], ["go", "look"]))
     shown = show(make_index(tmp_path / "run"), "a.jsonl:1")

@@ -29,8 +29,9 @@ def test_what_is_no_tokenizer_is_said(tmp_path: Path):
 
 def test_what_takes_long_is_killed_and_the_next_question_is_answered(tmp_path: Path):
     os.mkfifo(tmp_path / "tokenizer.json")  # nobody ever writes into it
-    renderer = Renderer(answer_s=0.5)
+    renderer = Renderer()
     renderer.ask({"ask": "nothing"})
+    renderer.answer_s = 0.5
     process = renderer._process
     with pytest.raises(RenderError, match="it takes too long"):
         renderer.ask({"ask": "texts", "folder": str(tmp_path), "ids": []})

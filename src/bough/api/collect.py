@@ -114,7 +114,7 @@ async def _play_missing(
             agent = agent or await make_agent(config.agent, config.sampling)
             with EpisodesProgress(len(missing)) as bar:
                 tally = await collect_episodes(
-                    environment_class, agent, missing, collection.add,
+                    environment_class, agent, missing, collection.add_in_thread,
                     limits=config.limits, concurrency=config.concurrency, retries=config.retries,
                     tell=lambda tally: bar.tell(tally.to_json()),
                 )  # fmt: skip

@@ -20,8 +20,9 @@ from bough.calls.encoder import Encoder
 from bough.calls.tokenizer import has_common
 from bough.disk import read_small
 from bough.errors import InputError, RowError
+from bough.speech.call_form import CallForm, form_of
 from bough.speech.hermes import reply_text
-from bough.types import Message
+from bough.types import Message, ToolCall
 
 Spoken = dict[str, Any]
 MARK = "Bough4mark7"
@@ -116,6 +117,24 @@ class ChatTemplate:
             and self._expresses([USER, _calling(MARK)])
             and self._expresses([USER, _calling("f"), result])
         )
+
+    @cached_property
+    def call_form(self) -> CallForm | None:
+        """How the template writes tool calls; None if it is Hermes' way, or cannot be read."""
+        example = ToolCall(name=MARK, arguments={"x": "1"}, id="123456789")
+        reply = Message(role="assistant", tool_calls=[example])
+        try:
+            return form_of(self.answer([Message.model_validate(USER)], reply, [TOOL]), example)
+        except RowError:
+            return None
+
+    def takes(self, reply: Message) -> bool:
+        """Whether a later prompt can contain the reply."""
+        try:
+            self._render([USER, _spoken(reply)], tools=[TOOL])
+        except Exception:  # templates refuse by raising whatever they like
+            return False
+        return True
 
     @cached_property
     def opening(self) -> str:

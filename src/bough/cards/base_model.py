@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from bough.models.gguf_source import gguf_source
 from bough.models.resolve import BUILT_IN, HUB_ID
 
 # The name of a folder in the cache: the family and a digest.
@@ -43,6 +44,9 @@ def base_model(name: str, hub_id: str | None = None) -> BaseModel:
         return SMOLLM2
     if name in BUILT_IN or TINY.fullmatch(Path(name).name):
         return BaseModel(Path(name).name, note="The base model is made of random weights, for tests.")
+    if (source := gguf_source(name)) is not None:
+        note = f"Training started from the weights of the GGUF file {source.file}; the numbers below are of those."
+        return BaseModel(source.file, source.hub_id, note=note)
     if HUB_ID.fullmatch(name) and not Path(name).exists():
         return BaseModel(name, name)
     return BaseModel(Path(name).name or "a model that is not named")

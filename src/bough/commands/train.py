@@ -96,9 +96,12 @@ def _sampling(lines: list[dict[str, Any]]) -> dict[str, float]:
     seconds = sum(batch["batch_seconds"] for batch in batches)
     if not seconds:
         return {}
-    means = ("sampling_share", "training_share", "idle_share", "sampled_tokens_per_s", "episodes_in_flight")
+    means = (
+        *("sampling_share", "training_share", "overlap_share", "idle_share"),
+        *("sampled_tokens_per_s", "episodes_in_flight"),
+    )
     return {
-        **{name: sum(batch[name] * batch["batch_seconds"] for batch in batches) / seconds for name in means},
+        **{name: sum(batch.get(name, 0.0) * batch["batch_seconds"] for batch in batches) / seconds for name in means},
         "staleness_mean": fmean(batch.get("staleness_mean", 0.0) for batch in batches),
         "staleness_max": max(batch.get("staleness_max", 0) for batch in batches),
         "calls_stale": batches[-1].get("calls_stale", 0),
@@ -109,9 +112,10 @@ def _sampling(lines: list[dict[str, Any]]) -> dict[str, float]:
 def _sampling_lines(sampling: dict[str, float]) -> Iterator[str]:
     if not sampling:
         return
+    both = f"{sampling['overlap_share']:.0%} both, " if sampling["overlap_share"] else ""
     yield (
         f"{sampling['sampling_share']:.0%} of the time sampling, {sampling['training_share']:.0%} training, "
-        f"{sampling['idle_share']:.0%} idle"
+        f"{both}{sampling['idle_share']:.0%} idle"
     )
     yield (
         f"{sampling['sampled_tokens_per_s']:,.0f} tokens/s sampled over the whole run, "

@@ -7,8 +7,9 @@ makes an `Engine` of it with the model's chat template.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from bough.config.sampling import SamplingConfig
 from bough.errors import BoughError
@@ -46,8 +47,13 @@ class ModelChat(Chat, Protocol):
         *,
         sampling: SamplingConfig | None = None,
         seed: int | None = None,
+        on_text: Callable[[str], None] | None = None,
     ) -> Answer:
-        """The reply; `sampling` and `seed` replace the engine's sampling parameters and the chat's seed."""
+        """The reply; `sampling` and `seed` replace the engine's sampling parameters and the chat's seed.
+
+        `on_text` receives the reply's text piece by piece while it is sampled, where the engine can
+        do that. The pieces are a beginning of the text, not always all of it.
+        """
 
 
 class Engine(Protocol):
@@ -100,6 +106,26 @@ class TokenEngine(Protocol):
 
     async def close(self) -> None:
         """Shuts down; pending answers are cancelled."""
+
+
+@runtime_checkable
+class StreamingTokenEngine(TokenEngine, Protocol):
+    """A token engine that can pass tokens on while it draws; `streams` says whether this one does."""
+
+    @property
+    def streams(self) -> bool: ...
+
+    async def generate(
+        self,
+        episode: str,
+        prompt_ids: list[int],
+        *,
+        sampling: SamplingConfig,
+        seed: int,
+        stop_ids: list[int],
+        on_tokens: Callable[[list[int]], None] | None = None,
+    ) -> Generated:
+        """Draws an answer; `on_tokens` receives its tokens as they are drawn, on the caller's event loop."""
 
 
 class ContextFullError(BoughError):

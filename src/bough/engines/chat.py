@@ -3,18 +3,22 @@
 The tokens a model wrote stay as they are: where the template shows an earlier reply to
 the letter, the next prompt continues with the exact ids that were sampled, however a
 tokenizer would split that text. Where the template rewrites history, the prompt is
-what it then says, and merely shares less with the one before.
+what it then says, and shares less with the one before.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from bough.calls.encoder import Encoder
 from bough.calls.growing import Prompts
+from bough.calls.reply import read_reply
 from bough.calls.template import ChatTemplate
 from bough.config.sampling import SamplingConfig
-from bough.engines.base import Answer, TokenEngine
+from bough.engines.base import Answer, StreamingTokenEngine, TokenEngine
+from bough.engines.incremental import IncrementalText
+from bough.speech.marks import BeforeMark
 from bough.types import Call, Message
 
 if TYPE_CHECKING:
@@ -66,18 +70,19 @@ class TemplateChat:
         *,
         sampling: SamplingConfig | None = None,
         seed: int | None = None,
+        on_text: Callable[[str], None] | None = None,
     ) -> Answer:
         sampling = sampling or self.engine.sampling
         template, tokens = self.engine.template, self.engine.tokens
         text = self._prompt.prompt(messages, tools)
         prompt = self._encode(text)
-        drawn = await tokens.generate(
-            self.episode,
-            prompt,
-            sampling=sampling,
-            seed=mix(self.seed, self._answers) if seed is None else seed,
-            stop_ids=template.stop_ids,
-        )
+        seed = mix(self.seed, self._answers) if seed is None else seed
+        asked: dict[str, Any] = {"sampling": sampling, "seed": seed, "stop_ids": template.stop_ids}
+        if on_text is not None and isinstance(tokens, StreamingTokenEngine) and tokens.streams:
+            form = template.call_form if tools else None
+            shown = on_text if form is None else BeforeMark(form.mark, on_text).add
+            asked["on_tokens"] = IncrementalText(template, shown).add
+        drawn = await tokens.generate(self.episode, prompt, **asked)
         self._answers += 1
         ids = drawn.completion_ids
         ended = bool(ids) and ids[-1] == template.end_of_turn_id
@@ -98,7 +103,10 @@ class TemplateChat:
             policy=drawn.policy or tokens.policy,
         )
         call.prompt_ids.extend(prompt)
-        return Answer(Message(role="assistant", content=written), call, drawn.finish, len(prompt), len(ids))
+        reply = Message(role="assistant", content=written)
+        if tools:
+            reply = read_reply(template, written, place=len(prompt))
+        return Answer(reply, call, drawn.finish, len(prompt), len(ids))
 
     def close(self) -> None:
         self.engine.tokens.release(self.episode)

@@ -1,4 +1,4 @@
-"""A server that answers JSON: one address, one key, patience and a limit on requests at once.
+"""A server that answers JSON: one address, one key, time limits, retries and a limit on concurrent requests.
 
 What may pass by itself (a busy or restarting server, a broken connection, an answer cut
 short) is tried again, with growing waits. What will not pass is an error in the server's
@@ -8,12 +8,9 @@ own words. The key is read from the environment, goes into one header, and nowhe
 from __future__ import annotations
 
 import asyncio
-import email.utils
 import json
 import logging
 import os
-import random
-import time
 import zlib
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -23,33 +20,28 @@ from urllib.parse import SplitResult, urlsplit
 from bough.engines.base import EngineError
 from bough.errors import InputError
 from bough.loopback import is_loopback
+from bough.retries import PASSING, PassingError, RetryLimits, retried, retry_after_s
 
 if TYPE_CHECKING:
     from httpx2 import AsyncClient, Response
 
 log = logging.getLogger(__name__)
 
-PASSING = {408, 409, 425, 429, 500, 502, 503, 504, 529}
 WORDS = 600  # of a server's explanation, in characters
 # The largest answer that is read, unpacked. One with 100,000 tokens and their log-probabilities has 10 MB.
 MAX_BODY = 64 << 20
 
 
-@dataclass(frozen=True)
-class ServerLimits:
-    """How much is asked of a server at once, and how long it is waited for.
+@dataclass(frozen=True, kw_only=True)
+class ServerLimits(RetryLimits):
+    """How many requests a server gets at a time, and how long it is waited for.
 
-    `timeout_s` bounds one request from start to end. The n-th retry comes after about
-    `backoff_s` * 2**n seconds, later if the server says so, but never after more than
-    `longest_wait_s`.
+    `timeout_s` bounds one request from start to end.
     """
 
     concurrency: int = 64
     timeout_s: float = 600.0
     connect_timeout_s: float = 10.0
-    retries: int = 6
-    backoff_s: float = 0.5
-    longest_wait_s: float = 120.0
 
 
 class RequestRefusedError(EngineError):
@@ -83,24 +75,20 @@ class Server:
         """The JSON at `path`, asked for once."""
         try:
             return await self._once("GET", path, None)
-        except _PassingError as error:
+        except PassingError as error:
             raise EngineError(str(error)) from None
 
     async def post(self, path: str, body: dict[str, Any], *, json_answer: bool = True) -> Any:
         """The JSON, or else text, that the server answers. Raises `RequestRefusedError`, or `EngineError`."""
-        for attempt in range(self.limits.retries + 1):
-            try:
-                return await self._once("POST", path, body, json_answer)
-            except _PassingError as error:
-                left = self.limits.retries - attempt
-                wait_s = self._wait_s(attempt, error.retry_after_s)
-                if left == 0 or wait_s is None:
-                    tried = "" if attempt == 0 else f" (tried {attempt + 1} times)"
-                    raise EngineError(f"{error}{tried}") from None
-                self.retried += 1
-                log.info("%s; trying again in %.1f s, %d tries left", error, wait_s, left)
-            await self.sleep(wait_s)
-        raise AssertionError("the last attempt returns or raises")
+        try:
+            return await retried(
+                lambda: self._once("POST", path, body, json_answer),
+                self.limits,
+                sleep=self.sleep,
+                on_retry=self._count_retry,
+            )
+        except PassingError as error:
+            raise EngineError(str(error)) from None
 
     async def close(self) -> None:
         """Drops all connections."""
@@ -121,10 +109,10 @@ class Server:
             ):
                 content = await _content(response, where)
         except TimeoutError:
-            raise _PassingError(f"{where} did not answer within {self.limits.timeout_s:g} s") from None
+            raise PassingError(f"{where} did not answer within {self.limits.timeout_s:g} s") from None
         except (httpx2.HTTPError, httpx2.InvalidURL) as error:
             # Its context holds the request with its headers: not a thing to carry into a traceback.
-            raise _PassingError(f"{where} cannot be reached: {self._scrub(_reason(error))}") from None
+            raise PassingError(f"{where} cannot be reached: {self._scrub(_reason(error))}") from None
         return self._read(response, content, where, json_answer)
 
     def _read(self, response: Response, content: bytes, where: str, json_answer: bool) -> Any:
@@ -135,23 +123,18 @@ class Server:
                 return json.loads(content)
             except (ValueError, RecursionError):
                 start = self._scrub(content[:WORDS].decode(errors="replace"))[:80]
-                raise _PassingError(f"{where} answered something that is not JSON: {start!r}") from None
+                raise PassingError(f"{where} answered something that is not JSON: {start!r}") from None
         words = self._scrub(_words(response, content))[:WORDS]  # in this order: half a key is still a secret
         message = f"{where} answered {response.status_code}: {words}"
         if response.status_code in PASSING:
-            raise _PassingError(message, _retry_after_s(response.headers.get("retry-after")))
+            raise PassingError(message, retry_after_s(response.headers.get("retry-after")))
         if response.status_code in (401, 403):
             have = f"the key in {self.key_variable}" if self._key else f"no key ({self.key_variable} is not set)"
             message = f"{message}\nIt was given {have}."
         raise RequestRefusedError(message, response.status_code, words)
 
-    def _wait_s(self, attempt: int, retry_after_s: float) -> float | None:
-        """How long to wait before the next try, None if the server wants more patience than there is."""
-        if retry_after_s > self.limits.longest_wait_s:
-            return None
-        # Between half and all of it, so that many clients do not come back at the same moment.
-        wait_s = self.limits.backoff_s * float(2**attempt) * random.uniform(0.5, 1)  # noqa: S311
-        return min(max(wait_s, retry_after_s), self.limits.longest_wait_s)
+    def _count_retry(self) -> None:
+        self.retried += 1
 
     def _connected(self) -> AsyncClient:
         """The client of this event loop: connections cannot be used in another."""
@@ -175,14 +158,6 @@ class Server:
         from bough.terminal.console import printable
 
         return printable(text.replace(self._key, "***") if self._key else text)
-
-
-class _PassingError(Exception):
-    """What may be gone at the next try."""
-
-    def __init__(self, message: str, retry_after_s: float = 0.0) -> None:
-        super().__init__(message)
-        self.retry_after_s = retry_after_s
 
 
 def _checked(url: str) -> str:
@@ -230,7 +205,7 @@ async def _content(response: Response, where: str) -> bytes:
         try:
             content += piece if unpack is None else unpack.decompress(piece, MAX_BODY + 1 - len(content))
         except zlib.error as error:
-            raise _PassingError(f"{where} answered damaged {coding} data: {error}") from None
+            raise PassingError(f"{where} answered damaged {coding} data: {error}") from None
         if len(content) > MAX_BODY:
             raise EngineError(f"{where} answered more than {MAX_BODY >> 20} MiB")
     return bytes(content)
@@ -256,17 +231,3 @@ def _words(response: Response, content: bytes) -> str:
 
 def _reason(error: Exception) -> str:
     return str(error) or type(error).__name__
-
-
-def _retry_after_s(header: str | None) -> float:
-    """Seconds from now, from either form of the header."""
-    if not header:
-        return 0.0
-    try:
-        return max(0.0, float(header))
-    except ValueError:
-        pass
-    try:
-        return max(0.0, email.utils.parsedate_to_datetime(header).timestamp() - time.time())
-    except (ValueError, TypeError, OverflowError):
-        return 0.0

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -152,7 +152,7 @@ class OpenAIEngine:
                 f"the server at {self.server.url} does not take {' and '.join(sorted(unmet))} as set: {words}"
             )
         new = named & set(WISHES)
-        # Another call may have learned the same meanwhile: then this one is merely sent again.
+        # Another call may have learned the same meanwhile: then this one is only sent again.
         for key in new - self._refused:
             log.warning("The server at %s does not know %s: no %s.", self.server.url, key, WISHES[key])
         self._refused |= new
@@ -173,6 +173,7 @@ class OpenAIChat:
         *,
         sampling: SamplingConfig | None = None,
         seed: int | None = None,
+        on_text: Callable[[str], None] | None = None,  # noqa: ARG002  the server's reply comes whole
     ) -> Answer:
         drawn = mix(self.seed, self._answers) if seed is None else seed
         answer = await self.engine.complete(messages, tools, drawn, sampling)
@@ -209,7 +210,7 @@ def choose_model(wanted: str, known: Iterable[str], where: str) -> str:
         return known[0]
     if not wanted:
         raise InputError(f"{where} serves {len(known)} models; name one of them: {', '.join(known[:20])}")
-    # An empty list is no answer: some servers load what they are asked for.
+    # An empty list says nothing: some servers load what they are asked for.
     if known and wanted not in known:
         raise InputError(f"{where} does not serve {wanted!r}{did_you_mean(wanted, known[:20])}")
     return wanted

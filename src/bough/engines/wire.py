@@ -158,7 +158,7 @@ def _ending(choice: Json, said: Json, finish: Finish) -> str:
 
 def _text(said: Json) -> str:
     content = said.get("content")
-    if isinstance(content, list):  # parts; what is no text is not ours
+    if isinstance(content, list):  # parts; only text is read
         return "".join(part.get("text", "") for part in content if isinstance(part, dict))
     return content if isinstance(content, str) else ""
 
@@ -166,7 +166,7 @@ def _text(said: Json) -> str:
 def _read_tool_calls(content: str, calls: Any) -> tuple[str, list[ToolCall]]:
     """Tool calls; one whose arguments cannot be used stays text, for the environment to complain about.
 
-    The model wrote the arguments: that they are nested too deeply, or not JSON, is no fault of the server.
+    The model wrote the arguments: that they are nested too deeply, or not JSON, is not the server's fault.
     """
     read, broken = [], []  # type: list[ToolCall], list[str]
     for call in calls if isinstance(calls, list) else []:

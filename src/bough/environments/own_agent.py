@@ -6,7 +6,7 @@
     def tasks(split, seed): ...                    # in the same module, or as play.tasks; or --task-file
 
 There is no environment: the function holds the conversation, calls its tools and judges the
-result. It stands where an environment stands, so that everything that plays tasks plays these too.
+result. It takes the place of an environment, so that everything that plays tasks plays these too.
 """
 
 from __future__ import annotations

@@ -159,7 +159,7 @@ class ToolCallEnvironment(Environment):
             turn.raised += error.facts
         turn.running = None
         turn.room -= len(content)
-        turn.messages.append(Message(role="tool", content=content, name=call.name[:MAX_NAME]))
+        turn.messages.append(Message(role="tool", content=content, name=call.name[:MAX_NAME], tool_call_id=call.id))
 
     async def _limited(self, call: ToolCall, turn: _Turn) -> str:
         left_s = max(turn.deadline - time.monotonic(), 0.0)

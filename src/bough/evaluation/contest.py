@@ -143,7 +143,7 @@ async def _play(
                 if missing:
                     agent = agent or await make_agent(settings.agent, settings.sampling)
                     tally = await collect(
-                        environment_class, agent, missing, collection.add,
+                        environment_class, agent, missing, collection.add_in_thread,
                         limits=settings.limits, concurrency=settings.concurrency, retries=settings.retries,
                         tell=(lambda tally: watcher.tell(tally.to_json())) if watcher is not None else None,
                     )  # fmt: skip

@@ -46,6 +46,7 @@ class Chunk:
     """Examples of neighbouring rows in their stored form, and what came of the rows that are none.
 
     `hashed` is what the digest of the data covers, `problems` are the bad rows by file, line, reason and message.
+    `dropped` has for each reason that a row was dropped for what is said of the first one.
     """
 
     records: list[bytes] = field(default_factory=list)
@@ -56,6 +57,7 @@ class Chunk:
     calls: Ledger = field(default_factory=lambda: Ledger("calls"))
     skipped: Counter[str] = field(default_factory=Counter)
     problems: list[tuple[str, int, str, str]] = field(default_factory=list)
+    dropped: dict[str, str] = field(default_factory=dict)
     temperatures: set[float] = field(default_factory=set)
 
     def add(self, example: Example, score: float | None) -> None:

@@ -126,6 +126,7 @@ def _collect(name: str, config: TrainingConfig, chunks: Iterator[Chunk], writer:
     from bough.terminal.console import progress
 
     found, skipped, bad, hasher = Examples[Any](name), Counter[str](), Problems(), hashlib.sha256()
+    dropped: dict[str, str] = {}
     first = next(chunks, None)  # the worker processes are started before the progress bar has a thread
     with progress(f"preparing {Path(name).name}") as bar:
         for chunk in chain([first] if first else [], chunks):
@@ -134,6 +135,7 @@ def _collect(name: str, config: TrainingConfig, chunks: Iterator[Chunk], writer:
             found.calls.add(chunk.calls)
             found.temperatures |= chunk.temperatures
             skipped.update(chunk.skipped)
+            dropped = {**chunk.dropped, **dropped}
             for problem in starmap(Problem, chunk.problems):
                 if problem.reason != "torn":  # the last line of a file may have been cut off by a kill
                     bad.add(problem)
@@ -145,7 +147,7 @@ def _collect(name: str, config: TrainingConfig, chunks: Iterator[Chunk], writer:
     if config.data.on_error == "stop" and bad:
         _stop_at_bad_rows(name, bad)
     if not found.rows.kept:
-        raise InputError(f"{name}: no row can be trained on: {found.rows}; {found.calls}")
+        raise InputError(f"{name}: no row can be trained on: {found.rows}; {found.calls}", dropped.values())
     found.digest = hasher.hexdigest()
     return found
 

@@ -12,6 +12,7 @@ earlier record with another start. All units of an optimizer step, over all rows
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, overload
@@ -23,7 +24,7 @@ from bough.methods.dpo import DPOConfig, whole
 from bough.methods.examples import CallSource, examples_from, head_of
 from bough.metrics import Mean
 from bough.rewards.score import score
-from bough.types import Call, Group, Pair
+from bough.types import Call, Group, Pair, Trajectory
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -220,10 +221,20 @@ def _judged(sample: Sample, source: CallSource) -> Judged:
         chosen, rejected = (whole(turns, calls) for turns, calls in sides)
         return Judged(chosen + rejected, "", cluster, num_chosen=len(chosen), num_rejected=len(rejected))
     if sample.success is None:
-        raise RowError("no_label", "neither success nor failure is known; KTO needs one of them")
+        raise RowError("no_label", f"KTO needs a label or a success, and the row has neither{_other_columns(sample)}")
     calls = whole(sample.turns, source.calls(sample.start, sample.turns, sample.tools))
     number = {"num_chosen" if sample.success else "num_rejected": len(calls)}
     return Judged(calls, "", cluster, reward=score(sample), **number)
+
+
+def _other_columns(sample: Trajectory) -> str:
+    """The end of a message: the columns of the row that have no meaning here, of which one may be a misspelt label."""
+    if not sample.info:
+        return ""
+    near = difflib.get_close_matches("label", sample.info, n=1)
+    return f"; its other columns are {', '.join(map(repr, sample.info))}" + (
+        f"; rename {near[0]!r} to 'label'" if near else ""
+    )
 
 
 def _sums(values: Sequence[Sequence[Tensor]], counts: Sequence[int], *, own: bool) -> Tensor:

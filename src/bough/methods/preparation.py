@@ -72,6 +72,7 @@ class Preparation(Generic[E]):
                 example = self.make(sample, CallSource(self.builder, calls))
             except RowError as error:
                 chunk.rows.drop(error.reason)
+                chunk.dropped.setdefault(error.reason, f"{file}:{line}: {error}")
                 count_calls(chunk.calls, calls, 0, error.reason)
                 if error.reason == "wrong_kind":
                     chunk.problems.append((file, line, error.reason, str(error)))

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from bough.cache import build_once
 from bough.errors import BoughError, InputError
 from bough.models.gguf_header import Header, TensorInfo, is_gguf, read_header
+from bough.models.gguf_source import write_source
 from bough.models.progress import steps
 from bough.wheels import run_module
 
@@ -113,6 +114,7 @@ def convert(path: Path, folder: Path) -> None:
     )
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
+    write_source(path, header, folder)
 
 
 def fill(model: PreTrainedModel, header: Header, path: Path, dtype: torch.dtype) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from bough.errors import InputError, did_you_mean
 from bough.models import gguf_import, scikit_learn, smollm2, tiny
+from bough.models.hub import check_hub
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -59,6 +60,7 @@ def load_tokenizer(name: str) -> PreTrainedTokenizerBase:
     from transformers import AutoTokenizer
 
     source = resolve(name)
+    check_hub(source)
     try:
         # Without the explicit False, transformers asks on the terminal and waits for an answer.
         return AutoTokenizer.from_pretrained(source, trust_remote_code=False)

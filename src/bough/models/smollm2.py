@@ -26,7 +26,7 @@ RECIPE = 2  # Raise it when `convert` saves something else, so that no one is se
 
 
 def local_folder() -> Path:
-    """Where the model lies; fetched and converted on first use, with no network touched after that."""
+    """The model's folder; fetched and converted on first use, without a network after that."""
     return build_once(f"models/smollm2-135m-instruct-{RECIPE}", build)
 
 

@@ -5,19 +5,20 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from typing import Any
 
-from bough.config.sampling import SamplingConfig
-from bough.engines.base import Generated, TokenEngine
+from bough.engines.base import Generated, StreamingTokenEngine, TokenEngine
 
 
 class Meter:
     """Adds up time and tokens between two laps. May be used from any thread.
 
-    Time counts as sampling while the engine has a request and the policy is not in training.
+    Time counts as sampling while the engine has a request; unless sampling overlaps with
+    training, not while the policy trains. Time in which both happen counts as both, and as overlap.
     """
 
-    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
-        self._clock, self._lock = clock, threading.Lock()
+    def __init__(self, clock: Callable[[], float] = time.perf_counter, *, overlaps: bool = False) -> None:
+        self._clock, self._lock, self._overlaps = clock, threading.Lock(), overlaps
         self._requests = self._episodes = 0
         self._in_training = False
         self._since = clock()
@@ -57,14 +58,15 @@ class Meter:
                 "sampled_tokens_per_s": self._tokens / seconds,
                 "sampling_share": self._sampling / seconds,
                 "training_share": self._training / seconds,
-                "idle_share": max(0.0, 1 - (self._sampling + self._training) / seconds),
+                "overlap_share": self._overlap / seconds,
+                "idle_share": max(0.0, 1 - (self._sampling + self._training - self._overlap) / seconds),
                 "episodes_in_flight": self._episode_seconds / seconds,
             }
             self._reset()
             return values
 
     def _reset(self) -> None:
-        self._seconds = self._sampling = self._training = self._episode_seconds = 0.0
+        self._seconds = self._sampling = self._training = self._overlap = self._episode_seconds = 0.0
         self._tokens = 0
 
     def _advance(self) -> None:
@@ -72,10 +74,10 @@ class Meter:
         passed, self._since = now - self._since, now
         self._seconds += passed
         self._episode_seconds += passed * self._episodes
-        if self._in_training:
-            self._training += passed
-        elif self._requests:
-            self._sampling += passed
+        samples = self._requests > 0 and (self._overlaps or not self._in_training)
+        self._sampling += passed * samples
+        self._training += passed * self._in_training
+        self._overlap += passed * (samples and self._in_training)
 
 
 class MeteredEngine:
@@ -88,13 +90,15 @@ class MeteredEngine:
     def policy(self) -> str:
         return self._engine.policy
 
-    async def generate(
-        self, episode: str, prompt_ids: list[int], *, sampling: SamplingConfig, seed: int, stop_ids: list[int]
-    ) -> Generated:
+    @property
+    def streams(self) -> bool:
+        return isinstance(self._engine, StreamingTokenEngine) and self._engine.streams
+
+    async def generate(self, episode: str, prompt_ids: list[int], **asked: Any) -> Generated:
         self._meter.request()
         num_tokens = 0
         try:
-            drawn = await self._engine.generate(episode, prompt_ids, sampling=sampling, seed=seed, stop_ids=stop_ids)
+            drawn = await self._engine.generate(episode, prompt_ids, **asked)
             num_tokens = len(drawn.completion_ids)
             return drawn
         finally:

@@ -40,15 +40,14 @@ class LostError(BoughError):
 
 
 class Player:
-    """The sampler over the policy in training.
+    """Plays episodes with what samples from the policy in training (`Sampler`).
 
-    It samples between `renew`, after the weights have changed, and `pause`, before they are used
-    otherwise. With `max_staleness` 0, nothing may be in flight then; else what is in flight waits.
+    With `max_staleness` 0 nothing is in flight between `pause` and `renew`.
     """
 
     def __init__(self, config: OnlineConfig, policy: Policy, template: ChatTemplate, files: EpisodeFiles) -> None:
         assert config.environment.name is not None
-        self.config, self.meter = config, Meter()
+        self.config = config
         self.environment_class = configured(find(config.environment.name), config.environment.options)
         self.rubric = Rubric(config.rewards, timeout_s=config.reward_timeout_s) if config.rewards else None
         self.reward = learnt_reward(config)
@@ -62,6 +61,7 @@ class Player:
         self._known: list[Task] = []
         self._loop = BackgroundLoop()
         self._sampler = open_sampler(config, policy, template, self._loop)
+        self.meter = Meter(overlaps=self._sampler.overlaps)
         metered = MeteredEngine(self._sampler.tokens, self.meter)
         self._agents = {
             temperature: ModelAgent(
@@ -84,8 +84,8 @@ class Player:
 
     def renew(self, step: int, version: int) -> None:
         """The weights have changed. Raises EngineError if the sampler cannot get them."""
-        self.stream.version = version
         self._sampler.renew(f"step-{step}")
+        self.stream.version = version  # after it: an episode that begins meanwhile never counts as newer than it is
 
     def pause(self) -> None:
         """Waits until the policy is free for other uses."""

@@ -1,7 +1,8 @@
-"""What samples from the policy in training: the local engine over the same weights, or vLLM with a copy of them."""
+"""What samples from the policy in training: the local engine, or vLLM."""
 
 from __future__ import annotations
 
+import logging
 from typing import Protocol
 
 from bough.calls.template import ChatTemplate
@@ -10,10 +11,20 @@ from bough.engines.local.engine import LocalEngine
 from bough.event_loop import BackgroundLoop
 from bough.methods.distill import OnlineConfig
 from bough.policy.policy import Policy
+from bough.policy.twin import uses_dropout
+
+log = logging.getLogger(__name__)
 
 
 class Sampler(Protocol):
-    """Samples between `renew`, after the weights have changed, and `pause`, before they are used otherwise."""
+    """Samples between `renew`, after the weights have changed, and `pause`, before they are used otherwise.
+
+    One that `overlaps` has a copy of the weights and samples after `pause`, too.
+    """
+
+    @property
+    def overlaps(self) -> bool:
+        """Whether it samples while the policy trains."""
 
     @property
     def tokens(self) -> TokenEngine:
@@ -30,30 +41,41 @@ class Sampler(Protocol):
 
 
 class LocalSampler:
-    """The local engine over the very weights that are trained.
+    """The local engine.
 
-    With `keep`, answers may be in flight while the policy trains: they wait, and continue with
-    the new weights.
+    With `max_staleness` 0 it reads the very weights that are trained. With more it has a copy of
+    them, gets the new ones between two of its steps, and what is in flight continues with them.
     """
 
     def __init__(self, config: OnlineConfig, policy: Policy, template: ChatTemplate) -> None:
-        self.keep = config.rollouts.max_staleness > 0
+        self._ahead = config.rollouts.max_staleness > 0
+        self.overlaps = self._ahead and not _collides(policy)
         self.tokens = LocalEngine.of(
             policy,
             tokenizer=template.tokenizer,
             max_length=config.calls.max_length,
             max_running=config.rollouts.concurrency,
+            apart=self.overlaps,
         )
+        if self.tokens.twin and not policy.has_adapter:
+            log.warning(
+                "The sampler keeps its own copy of all weights (%.2f GB), so that it samples while the policy trains.",
+                self.tokens.twin.num_bytes / 1e9,
+            )
 
     def renew(self, name: str) -> None:
-        self.tokens.renew(name, keep=self.keep)
-        if self.keep:
+        if self._ahead:
+            self.tokens.pause()  # between two of its steps
+        self.tokens.renew(name, keep=self._ahead)
+        if self._ahead:
             self.tokens.resume()
         else:
             self.tokens.rest()
 
     def pause(self) -> None:
-        if self.keep:
+        if self.overlaps:
+            return
+        if self._ahead:
             self.tokens.pause()
         else:
             self.tokens.rest()
@@ -69,3 +91,14 @@ def open_sampler(config: OnlineConfig, policy: Policy, template: ChatTemplate, l
     from bough.online.vllm_sampler import open_vllm
 
     return open_vllm(config, policy, template, loop)
+
+
+def _collides(policy: Policy) -> bool:
+    """Whether sampler and trainer cannot compute at the same time. Said once if so."""
+    if policy.device.type != "cuda" or not uses_dropout(policy):
+        return False
+    log.warning(
+        "The sampler waits while the policy trains: dropout cannot be drawn while CUDA graphs are recorded. "
+        "--lora-dropout 0 samples and trains at the same time."
+    )
+    return True

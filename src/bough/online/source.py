@@ -4,9 +4,9 @@ Each batch is written to a file before it is trained on, and each episode when i
 run that was killed resumes with exactly the episodes it had. What was sampled with other
 settings or weights than the run resumes with is played again.
 
-The sampler reads the weights that are trained; nothing is loaded or copied between them.
-With `max_staleness` 0 nothing is in flight while the policy trains. With more, later batches
-are: their episodes keep what was computed for them, and wait while the policy is in use.
+With `max_staleness` 0 the sampler reads the weights that are trained, and nothing is in flight
+while the policy trains. With more it has a copy of them and plays later batches meanwhile; it
+gets the new weights when the next batch is gathered, and what is in flight continues with them.
 """
 
 from __future__ import annotations

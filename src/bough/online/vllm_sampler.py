@@ -51,6 +51,7 @@ class VLLMSampler:
         self, engine: VLLMEngine | VLLMServerEngine, policy: Policy, loop: BackgroundLoop, folder: HandoverFolder
     ) -> None:
         self.tokens, self.policy = engine, policy
+        self.overlaps = isinstance(engine, VLLMServerEngine)
         self._loop, self._folder = loop, folder
 
     def renew(self, name: str) -> None:

@@ -1,4 +1,4 @@
-"""Load a language model to be trained: where it lies, in which precision, on which device."""
+"""Load a language model to be trained: from which folder, in which precision, on which device."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from bough.disk import read_json
 from bough.errors import InputError
 from bough.models import scikit_learn
 from bough.models.context import context_length
+from bough.models.gguf_source import FOLDER as GGUF_FOLDER
+from bough.models.hub import check_hub
 
 
 def load_model(name: str, *, dtype: torch.dtype | None, device: torch.device, quantize: bool) -> Any:
@@ -30,6 +32,7 @@ def load_model(name: str, *, dtype: torch.dtype | None, device: torch.device, qu
     dtype = dtype or (torch.bfloat16 if device.type == "cuda" else torch.float32)
     options = _quantized(dtype, device) if quantize else {}
     source = resolve(name)
+    check_hub(source)
     try:
         config = AutoConfig.from_pretrained(source, trust_remote_code=False)
         _drop_nothing(config.get_text_config())
@@ -49,8 +52,10 @@ def load_outline(name: str) -> Any:
 
     from bough.models.resolve import resolve
 
+    source = resolve(name)
+    check_hub(source)
     try:
-        config = AutoConfig.from_pretrained(resolve(name), trust_remote_code=False)
+        config = AutoConfig.from_pretrained(source, trust_remote_code=False)
         with torch.device("meta"):
             return _auto_class(config).from_config(config, trust_remote_code=False)
     except (OSError, ValueError) as error:
@@ -69,6 +74,11 @@ def base_and_adapter(name: str) -> tuple[str, Path | None]:
     base = settings.get("base_model_name_or_path") if isinstance(settings, dict) else None
     if not base or not isinstance(base, str):
         raise InputError(f"{folder}/adapter_config.json does not say which model it is for; name that and the adapter")
+    if GGUF_FOLDER.fullmatch(Path(base).name) and not Path(base).is_dir():
+        raise InputError(
+            f"the base model of {folder} was made of a GGUF file, in a folder of the cache that is gone; "
+            f"name the file and the adapter: --model FILE.gguf --adapter {folder}"
+        )
     return base, folder
 
 

@@ -20,6 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from bough.cache import keep_compiled_code
 from bough.errors import InputError
 from bough.policy.adapters import ACTOR, Lora, adapted_layers, add_actor, has_adapter, load_actor, reference
 from bough.policy.answers import Answers
@@ -78,13 +79,15 @@ class Policy(nn.Module):
         super().__init__()
         self.model = model
         self.autocast = autocast
+        if compile or (device or self.device).type == "cuda":
+            keep_compiled_code()
         self.plain_attention, self.tree_attention = _attentions(self.base, attention, device or self.device)
         self.sights = {} if (obstacle := branching_obstacle(self.decoder)) else layer_sights(self.decoder)
         self.obstacle = obstacle
         self.carries_state = bool(known_mixers(self.decoder))
         let_mixers_branch(self.decoder)
         self.together = not length_matters(self.decoder.config)
-        self._attend_with(self.plain_attention)
+        self.attend_with(self.plain_attention)
         if probe:
             check_head(self.base, self.decoder)
             self._probe()
@@ -306,16 +309,20 @@ class Policy(nn.Module):
         return self._read(self._tensor(row.tokens_BL), None, self.plain_attention).flatten(0, 1)
 
     def _read(self, tokens_BL: Tensor, mask: Any, attention: str, **more: Any) -> Tensor:
-        self._attend_with(attention)
+        self.attend_with(attention)
         # No cache is read here, and with one transformers treats repeated positions differently.
         hidden_BLD: Tensor = self.decoder(
             input_ids=tokens_BL, attention_mask=mask, use_cache=False, **more
         ).last_hidden_state
         return hidden_BLD
 
-    def _attend_with(self, attention: str) -> None:
-        if self.base.config._attn_implementation != attention:
-            self.base.set_attn_implementation(attention)
+    def attend_with(self, attention: str) -> None:
+        """From now on the decoder uses this attention function, by its name in transformers.
+
+        A model around the decoder (one that also sees) may have another and not let it be changed.
+        """
+        if self.decoder.config._attn_implementation != attention:
+            self.decoder.set_attn_implementation(attention)
 
     def _compile_layers(self) -> None:
         """All layers of a kind share one compiled form, for rows of any length."""

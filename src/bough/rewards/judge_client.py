@@ -11,7 +11,7 @@ import hashlib
 import json
 import os
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
@@ -20,11 +20,9 @@ from bough.cache import cache_folder
 from bough.disk import read_json, write_json
 from bough.errors import BoughError, InputError
 from bough.loopback import is_loopback
+from bough.retries import PASSING, PassingError, RetryLimits, retried, retry_after_s
 
 T = TypeVar("T")
-UNREACHABLE = 0  # in place of a status
-PASSING = {UNREACHABLE, 408, 409, 425, 429, 500, 502, 503, 504, 529}
-FIRST_WAIT_S, LONGEST_WAIT_S = 0.5, 20.0
 MAX_BODY = 1 << 20
 WORDS = 200  # of a server's explanation, in characters
 
@@ -38,9 +36,10 @@ class JudgeClient:
 
     def __init__(self, base_url: str, model: str, key_variable: str, *, timeout_s: float, retries: int) -> None:
         self.url = f"{_checked(base_url)}/chat/completions"
-        self.model, self.timeout_s, self.retries = model, timeout_s, retries
+        self.model, self.timeout_s = model, timeout_s
+        self.limits = RetryLimits(retries=retries, longest_wait_s=timeout_s)
         self.used: Counter[str] = Counter()
-        self.sleep = asyncio.sleep
+        self.sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
         self._key = os.environ.get(key_variable, "").strip()
         if self._key and urlsplit(self.url).scheme == "http" and not is_loopback(urlsplit(self.url).hostname or ""):
             raise InputError(f"the judge's address is not https; the key in {key_variable} would be sent unencrypted")
@@ -81,19 +80,13 @@ class JudgeClient:
         return found
 
     async def _answer(self, body: dict[str, Any]) -> str:
-        for attempt in range(self.retries + 1):
-            status, content, after_s = await self._post(body)
-            if status == 200:
-                return self._text(content)
-            said = self._scrubbed(content)
-            if status not in PASSING or attempt == self.retries:
-                answered = "cannot be reached" if status == UNREACHABLE else f"answered {status}"
-                raise JudgeError(f"{self.url} {answered}: {said}")
-            await self.sleep(min(LONGEST_WAIT_S, max(after_s, FIRST_WAIT_S * 2**attempt)))
-        raise AssertionError("the last attempt returns or raises")
+        try:
+            return self._text(await retried(lambda: self._post(body), self.limits, sleep=self.sleep))
+        except PassingError as error:
+            raise JudgeError(str(error)) from None
 
-    async def _post(self, body: dict[str, Any]) -> tuple[int, bytes, float]:
-        """Status, content, and the wait in seconds that the server asks for."""
+    async def _post(self, body: dict[str, Any]) -> bytes:
+        """The content of the server's answer."""
         import httpx2
 
         self.used["requests"] += 1
@@ -110,9 +103,15 @@ class JudgeClient:
                     content += piece
                     if len(content) > MAX_BODY:
                         raise JudgeError(f"{self.url} answered more than {MAX_BODY >> 20} MiB")
-                return response.status_code, bytes(content), _seconds(response.headers.get("retry-after"))
         except (httpx2.HTTPError, httpx2.InvalidURL) as error:
-            return UNREACHABLE, (str(error) or type(error).__name__).encode(), 0.0
+            said = self._scrubbed((str(error) or type(error).__name__).encode())
+            raise PassingError(f"{self.url} cannot be reached: {said}") from None
+        if response.status_code == 200:
+            return bytes(content)
+        message = f"{self.url} answered {response.status_code}: {self._scrubbed(bytes(content))}"
+        if response.status_code in PASSING:
+            raise PassingError(message, retry_after_s(response.headers.get("retry-after")))
+        raise JudgeError(message)
 
     def _text(self, content: bytes) -> str:
         try:
@@ -142,10 +141,3 @@ def _checked(url: str) -> str:
 def _place(url: str, body: dict[str, Any]) -> Path:
     name = hashlib.sha256(json.dumps([url, body], sort_keys=True).encode()).hexdigest()
     return cache_folder() / "judge" / name[:2] / f"{name}.json"
-
-
-def _seconds(after: str | None) -> float:
-    try:
-        return max(0.0, float(after or 0))
-    except ValueError:  # a date; our own waits do
-        return 0.0

@@ -8,6 +8,7 @@ Any reply must lead to a result, and nonsense must not be a success.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -84,6 +85,7 @@ class _FixedChat:
         *,
         sampling: SamplingConfig | None = None,  # noqa: ARG002
         seed: int | None = None,  # noqa: ARG002
+        on_text: Callable[[str], None] | None = None,  # noqa: ARG002
     ) -> Answer:
         return Answer(Message(role="assistant", content=self.reply), None, "stop")
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -33,7 +33,7 @@ MAX_REASON = 1000
 # Episodes that are named for one error.
 MAX_NAMED = 3
 Images = list[tuple[int, bytes]]
-Finished = Callable[[Trajectory, Images], None]
+Finished = Callable[[Trajectory, Images], Awaitable[None] | None]
 
 
 @dataclass
@@ -133,32 +133,58 @@ async def collect(
 ) -> Tally:
     """Plays every attempt and passes each finished episode to `finished`, in the order in which they end.
 
+    What `finished` returns is awaited while the next episode is played; an episode counts from then on.
     The first error that is neither the environment's nor the engine's stops everything.
     """
     spare_what_is_loaded()
     tally, begun = Tally(), time.monotonic()
     put_off: list[Attempt] = []
+    unwritten = asyncio.Semaphore(concurrency)  # a slow disk must not fill the memory
 
-    async def worker(queue: Iterator[Attempt], tried: int) -> None:
+    async def written(record: Trajectory, writing: Awaitable[None] | None) -> None:
+        try:
+            if writing is not None:
+                await writing
+        except RowError as error:
+            _lose(tally, record, error)
+        else:
+            tally.add(record)
+        finally:
+            unwritten.release()
+        note()
+
+    def note() -> None:
+        tally.seconds = time.monotonic() - begun
+        if tell is not None:
+            tell(tally)
+
+    async def worker(group: asyncio.TaskGroup, queue: Iterator[Attempt], tried: int) -> None:
         for attempt in queue:
             result = await play_attempt(
                 environment_class, agent, attempt, limits, range(tried, tried + retries + 1), tally
             )
-            tally.seconds = time.monotonic() - begun
-            if result is not None and _keep(result, finished, tally):
-                tally.add(result[0])
-            elif result is None and not tried:
-                put_off.append(attempt)
-            if tell is not None:
-                tell(tally)
+            if result is None:
+                if not tried:
+                    put_off.append(attempt)
+                note()
+                continue
+            try:  # at once, so that a cancelled worker's last episode is written too
+                writing = finished(*result)
+            except RowError as error:
+                _lose(tally, result[0], error)
+                note()
+            else:
+                group.create_task(written(result[0], writing))
+                await unwritten.acquire()
 
     queue = iter(wanted)
     try:
         async with asyncio.TaskGroup() as group:
             for _ in range(concurrency):
-                group.create_task(worker(queue, 0))
+                group.create_task(worker(group, queue, 0))
         if retries:
-            await worker(iter(put_off), retries + 1)
+            async with asyncio.TaskGroup() as group:
+                group.create_task(worker(group, iter(put_off), retries + 1))
     except ExceptionGroup as several:
         raise several.exceptions[0] from None
     tally.seconds = time.monotonic() - begun
@@ -191,15 +217,10 @@ async def play_attempt(
     return None
 
 
-def _keep(result: tuple[Trajectory, Images], finished: Finished, tally: Tally) -> bool:
-    """Passes a finished episode on. One that cannot be written is lost; a retry would not help."""
-    try:
-        finished(*result)
-    except RowError as error:
-        tally.faults["environment"] += 1
-        tally.lost[result[0].id] = _reason(error)
-        return False
-    return True
+def _lose(tally: Tally, record: Trajectory, error: RowError) -> None:
+    """An episode that cannot be written is lost; a retry would not help."""
+    tally.faults["environment"] += 1
+    tally.lost[record.id] = _reason(error)
 
 
 def _reason(error: Exception) -> str:

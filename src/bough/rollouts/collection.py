@@ -15,8 +15,10 @@ written relative to OUTPUT.
 
 from __future__ import annotations
 
+import asyncio
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -69,6 +71,7 @@ class Collection:
         except OSError as error:
             raise InputError(f"--output {self.path}: cannot be used as a folder: {error.strerror}") from None
         self._writer = Writer(self.trajectories, batch_s=0.0)
+        self._disk = ThreadPoolExecutor(1, "bough-collection")  # one thread: episodes are appended to one file
         self.finished = {record.id: digest(record.task) for record in self}
 
     def __iter__(self) -> Iterator[Trajectory]:
@@ -102,6 +105,13 @@ class Collection:
         self._writer.write(trajectory)
         self._writer.flush()
         self.finished[trajectory.id] = digest(trajectory.task)
+
+    def add_in_thread(self, trajectory: Trajectory, images: list[tuple[int, bytes]]) -> Awaitable[None]:
+        """Like `add`, without the event loop waiting for the disk.
+
+        The episode is written also if what this returns is cancelled or never awaited.
+        """
+        return asyncio.shield(asyncio.wrap_future(self._disk.submit(self.add, trajectory, images)))
 
     def finish(self, order: Sequence[str]) -> None:
         """Sorts the episodes into this order: the same settings give the same file, whichever episode ended first."""
@@ -141,6 +151,7 @@ class Collection:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._disk.shutdown()
         self._writer.close()
         if error is not None and not self.finished:
             self._clear()

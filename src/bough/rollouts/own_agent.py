@@ -66,7 +66,9 @@ async def play_own(
         if session.failure is not None:  # whatever the agent made of it
             raise session.failure
         if not session.calls:
-            raise EnvironmentFailedError(f"{environment_class.name} made no request to its base_url")
+            why = f"; its last request was refused: {session.refusal}" if session.refusal else ""
+            happened = "got no reply from its base_url" if session.refusal else "made no request to its base_url"
+            raise EnvironmentFailedError(f"{environment_class.name} {happened}{why}")
         return trajectory_of(session, replace(outcome, task=task), agent=agent.name, id=id)
     finally:
         endpoint.recorder.drop(session)

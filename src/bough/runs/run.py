@@ -79,7 +79,13 @@ class Run:
             self.wiring.add(stage, artifacts)
         if problems:
             count = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
-            raise InputError(f"the recipe {self.recipe.name} has {count}:", problems)
+            raise InputError(f"the recipe {self.recipe.name} has {count}:", problems, hint=self._hint(problems))
+
+    def _hint(self, problems: list[str]) -> str:
+        """How a recipe without an environment is given one: it cannot name a user's code itself."""
+        if "environment" in self.recipe.defaults or not any("environment" in problem for problem in problems):
+            return ""
+        return "Give the environment with --set defaults.environment=NAME, your own as path/to/file.py:Class."
 
     def _shared_problems(self) -> Iterator[str]:
         """Settings under `defaults` that no command has."""

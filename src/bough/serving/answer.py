@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Coroutine
 from typing import Any
 
 from pydantic_core import to_json
@@ -48,14 +49,21 @@ async def read_body(request: Request) -> bytes:
     return bytes(body)
 
 
-async def finished(request: Request, work: asyncio.Future[Any], patience_s: float | None = None) -> bool:
-    """Waits for `work`, at most `patience_s`; returns whether it is done. The body must have been read.
+async def finished(
+    request: Request,
+    work: asyncio.Future[Any],
+    patience_s: float | None = None,
+    sooner: Coroutine[Any, Any, None] | None = None,
+) -> bool:
+    """Waits for `work`, at most `patience_s` or until `sooner`; returns whether it is done.
 
-    If the client hangs up before that, `work` is cancelled and ClientGoneError raised.
+    If the client hangs up before that, `work` is cancelled and ClientGoneError raised. The body
+    must have been read.
     """
     gone = asyncio.ensure_future(_gone(request))
+    others = {gone, *([asyncio.ensure_future(sooner)] if sooner is not None else [])}
     try:
-        await asyncio.wait({work, gone}, timeout=patience_s, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait({work, *others}, timeout=patience_s, return_when=asyncio.FIRST_COMPLETED)
         if not work.done() and gone.done():
             raise ClientGoneError
         return work.done()
@@ -64,7 +72,8 @@ async def finished(request: Request, work: asyncio.Future[Any], patience_s: floa
         await asyncio.wait([work])
         raise
     finally:
-        gone.cancel()
+        for other in others:
+            other.cancel()
 
 
 async def _gone(request: Request) -> None:

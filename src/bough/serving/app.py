@@ -23,10 +23,12 @@ from starlette.routing import Route
 from bough.engines.base import Answer
 from bough.serving.access import Access, Guard
 from bough.serving.answer import ClientGoneError, finished, json_answer, read_body, refused
+from bough.serving.event_stream import EventStream, event
+from bough.serving.live import LiveText
 from bough.serving.recorder import Recorder
 from bough.serving.refusal import RefusedError, refusal_of
 from bough.serving.request import ChatRequest, read_object, read_request
-from bough.serving.response import Choice, Completion, event, model_json, models_json
+from bough.serving.response import Choice, Completion, model_json, models_json
 from bough.serving.trajectory import read_outcome
 from bough.types import Message
 
@@ -71,15 +73,25 @@ class Api:
     token_texts: TokenTexts | None = None
 
     async def complete(self, request: Request) -> Response:
-        asked = read_request(await read_body(request))
         session = request.path_params.get("session") or request.headers.get(SESSION)
-        replies = asyncio.ensure_future(self.recorder.answer(session, asked))
-        # What fails soon has a status of its own; a stream that takes longer begins without its content.
-        if await finished(request, replies, KEEP_ALIVE_S if asked.stream else None):
-            replies.result()
+        try:
+            asked = read_request(await read_body(request))
+        except RefusedError as refusal:
+            self.recorder.refuse(session, refusal)
+            raise
         if not asked.stream:
+            replies = asyncio.ensure_future(self.recorder.answer(session, asked))
+            await finished(request, replies)
             return json_answer(self._completion(asked, replies.result()).to_json())
-        events = self._events(asked, replies)
+        live = LiveText()
+        # A token's log-probability belongs beside its text: with them a reply is sent when it is complete.
+        on_text = None if asked.logprobs else live.add
+        replies = asyncio.ensure_future(self.recorder.answer(session, asked, on_text))
+        replies.add_done_callback(live.wake)
+        # What fails before it has any content has a status of its own, unless it takes long.
+        if await finished(request, replies, KEEP_ALIVE_S, sooner=live.changed()):
+            replies.result()
+        events = self._events(asked, live, replies)
         return StreamingResponse(events, media_type="text/event-stream", headers={"cache-control": "no-cache"})
 
     async def end(self, request: Request) -> Response:
@@ -107,11 +119,19 @@ class Api:
         recorder = self.recorder
         return json_answer({"status": "ok", "open_sessions": recorder.open_sessions, "in_flight": recorder.in_flight})
 
-    async def _events(self, asked: ChatRequest, replies: asyncio.Future[Replies]) -> AsyncIterator[bytes]:
+    async def _events(
+        self, asked: ChatRequest, live: LiveText, replies: asyncio.Future[Replies]
+    ) -> AsyncIterator[bytes]:
+        stream = EventStream(_new_id(), self.model, asked)
         try:
-            while not (await asyncio.wait([replies], timeout=KEEP_ALIVE_S))[0]:
-                yield WAITING
-            for one in self._completion(asked, replies.result()).events():
+            while not replies.done():
+                try:
+                    await asyncio.wait_for(live.changed(), KEEP_ALIVE_S)
+                except TimeoutError:
+                    yield WAITING
+                for choice, text in live.take():
+                    yield stream.text(choice, text)
+            for one in stream.rest(self._completion(asked, replies.result())):
                 yield one
         except Exception as error:
             yield event(refusal_of(error).to_json())
@@ -129,7 +149,11 @@ class Api:
             )
             for answer, shown in replies
         ]
-        return Completion(f"chatcmpl-{secrets.token_hex(12)}", self.model, asked, choices)
+        return Completion(_new_id(), self.model, asked, choices)
+
+
+def _new_id() -> str:
+    return f"chatcmpl-{secrets.token_hex(12)}"
 
 
 def _stop_text(request: ChatRequest, reply: Message) -> str | None:

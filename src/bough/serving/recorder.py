@@ -13,7 +13,7 @@ from bough.engines.base import Answer
 from bough.errors import BoughError
 from bough.serving.refusal import RefusedError
 from bough.serving.request import ChatRequest
-from bough.serving.session import RecordedCall, Session, SessionConfig
+from bough.serving.session import OnText, RecordedCall, Session, SessionConfig
 from bough.serving.store import Store
 from bough.serving.trajectory import SessionOutcome, trajectory_of
 from bough.types import Message, Trajectory
@@ -82,17 +82,27 @@ class Recorder:
             raise RefusedError(404, f"there is no session {name}", code="session_unknown")
         return self.open(name, self._config_of(name))
 
-    async def answer(self, name: str | None, request: ChatRequest) -> list[tuple[Answer, Message]]:
-        """The replies to a request. One without a session is recorded as a session of its own."""
+    async def answer(
+        self, name: str | None, request: ChatRequest, on_text: OnText | None = None
+    ) -> list[tuple[Answer, Message]]:
+        """The replies to a request. One without a session is recorded as a session of its own.
+
+        `on_text` receives the beginning of each reply while it is sampled, where the engine can do that.
+        """
         if self.in_flight >= MAX_IN_FLIGHT:
             raise RefusedError(429, f"{MAX_IN_FLIGHT} requests are in flight; try again later", code="busy")
         self.in_flight += 1
         try:
             if name is None:
-                return await self._answer_alone(request)
-            return await self.session(name).answer(request)
+                return await self._answer_alone(request, on_text)
+            return await self.session(name).answer(request, on_text)
         finally:
             self.in_flight -= 1
+
+    def refuse(self, name: str | None, refusal: RefusedError) -> None:
+        """Notes that a request of a session could not be read."""
+        if name is not None and (session := self._sessions.get(name)) is not None:
+            session.refusal = str(refusal)
 
     async def end(self, name: str, outcome: SessionOutcome) -> Trajectory:
         """Closes a session into a trajectory. Requests in flight are cancelled."""
@@ -117,14 +127,14 @@ class Recorder:
             self._closed[name] = why
         return trajectory
 
-    async def _answer_alone(self, request: ChatRequest) -> list[tuple[Answer, Message]]:
+    async def _answer_alone(self, request: ChatRequest, on_text: OnText | None) -> list[tuple[Answer, Message]]:
         if self._config_of is None:
             raise RefusedError(404, "this address needs a session: /s/NAME/v1", code="session_unknown")
         name = f"request-{secrets.token_hex(8)}"
         # Nothing is kept before the trajectory itself, which is on the disk before the request is answered.
         session = Session(name, self._config_of(name))
         try:
-            replies = await session.answer(request)
+            replies = await session.answer(request, on_text)
             await self._recorded(session, SessionOutcome(stop="no_session"))
         finally:
             session.close("it was a single request")

@@ -8,10 +8,10 @@ and takes the form in which the model wrote it, so that the prompt continues wit
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from bough.digest import json_digest, text_digest
-from bough.speech import hermes
+from bough.speech import fenced, hermes
 from bough.speech.base import MalformedError
 from bough.types import Message, ToolCall
 
@@ -24,9 +24,9 @@ def without_stop(reply: Message, stop: Sequence[str]) -> Message:
     return reply.model_copy(update={"content": reply.content[: min(ends)]}) if ends else reply
 
 
-def shown_reply(reply: Message, *, name: str) -> Message:
+def shown_reply(reply: Message, *, name: str, tool_names: Collection[str]) -> Message:
     """The reply with its tool calls as data. A call that cannot be read stays text; `name` makes the ids unique."""
-    content, calls = (reply.content, list(reply.tool_calls)) if reply.tool_calls else _split(reply.content)
+    content, calls = (reply.content, list(reply.tool_calls)) if reply.tool_calls else _split(reply.content, tool_names)
     numbered = [call.model_copy(update={"id": call.id or f"call_{name}_{i}"}) for i, call in enumerate(calls)]
     return reply.model_copy(update={"content": content, "tool_calls": numbered})
 
@@ -42,12 +42,18 @@ def extended(conversation: str, message: Message) -> str:
     return text_digest(f"{conversation} {reply_key(message)}", size=16)
 
 
-def _split(text: str) -> tuple[str, list[ToolCall]]:
+def is_malformed(reply: Message, shown: Message) -> bool:
+    """Whether the model wrote calls that were understood, but not in the form that it was told to use."""
+    return bool(shown.tool_calls) and not reply.tool_calls and not hermes.parse(reply.content).calls
+
+
+def _split(text: str, tool_names: Collection[str]) -> tuple[str, list[ToolCall]]:
     try:
         calls = hermes.parse(text).calls
     except MalformedError:
         return text, []
     if not calls:
-        return text, []
+        content, understood = fenced.split(text, tool_names)
+        return content, list(understood)
     thinking, ended, spoken = text.rpartition("</think>")
-    return (thinking + ended + CALL.sub("", spoken)).strip(), list(calls)
+    return (thinking + ended + CALL.sub("", spoken)).rstrip(), list(calls)

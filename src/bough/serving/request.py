@@ -66,6 +66,14 @@ class ChatRequest:
     token_ids: bool = False
     keeps_stop: bool = False
 
+    @property
+    def tool_names(self) -> list[str]:
+        return [tool["function"]["name"] for tool in self.tools]
+
+    def hidden_stop(self, sampling: SamplingConfig) -> list[str]:
+        """The stop texts that the client does not see: its own and those of `sampling`."""
+        return [] if self.keeps_stop else [text for text in sampling.stop if text]
+
     def sampled(self, defaults: SamplingConfig, *, fixed: bool) -> SamplingConfig:
         """The sampling parameters of the reply: the request's, then `defaults`.
 

@@ -1,14 +1,11 @@
-"""Chat completions as JSON, whole or as server-sent events."""
+"""Chat completions as JSON."""
 
 from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
-
-from pydantic_core import to_json
 
 from bough.engines.base import Answer
 from bough.serving.request import ChatRequest
@@ -44,40 +41,19 @@ class Completion:
                 message["content"] = choice.shown.content
             if choice.shown.reasoning is not None:
                 message["reasoning_content"] = choice.shown.reasoning
-            if calls := _tool_calls(choice.shown):
+            if calls := tool_calls_json(choice.shown):
                 message["tool_calls"] = calls
-            written = {"index": index, "message": message, "finish_reason": _finish(choice)}
-            choices.append({**written, "logprobs": self._logprobs(choice), **self._token_ids(choice)})
-        whole = {**self._head("chat.completion"), "choices": choices, "usage": self._usage()}
+            written = {"index": index, "message": message, "finish_reason": finish_reason(choice)}
+            choices.append({**written, "logprobs": self.logprobs(choice), **self._token_ids(choice)})
+        whole = {**self._head(), "choices": choices, "usage": self.usage()}
         if self.request.token_ids and (call := self.choices[0].answer.call) is not None:
             whole["prompt_token_ids"] = call.prompt_ids
         return whole
 
-    def events(self) -> Iterator[bytes]:
-        """The same as server-sent events: for each choice its role, its content, its tool calls and its end."""
-        for index, choice in enumerate(self.choices):
-            yield self._chunk(index, {"role": "assistant", "content": ""})
-            logprobs = self._logprobs(choice)
-            if choice.shown.reasoning is not None:
-                yield self._chunk(index, {"reasoning_content": choice.shown.reasoning})
-            if choice.shown.content or logprobs:
-                yield self._chunk(index, {"content": choice.shown.content}, logprobs=logprobs)
-            if calls := _tool_calls(choice.shown):
-                yield self._chunk(index, {"tool_calls": [{"index": i, **call} for i, call in enumerate(calls)]})
-            yield self._chunk(index, {}, finish=_finish(choice))
-        if self.request.stream_usage:
-            yield event({**self._head("chat.completion.chunk"), "choices": [], "usage": self._usage()})
-        yield b"data: [DONE]\n\n"
+    def _head(self) -> Json:
+        return {"id": self.id, "object": "chat.completion", "created": int(time.time()), "model": self.model}
 
-    def _chunk(self, index: int, delta: Json, *, finish: str | None = None, logprobs: Json | None = None) -> bytes:
-        choice = {"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": finish}
-        usage = {"usage": None} if self.request.stream_usage else {}
-        return event({**self._head("chat.completion.chunk"), "choices": [choice], **usage})
-
-    def _head(self, kind: str) -> Json:
-        return {"id": self.id, "object": kind, "created": int(time.time()), "model": self.model}
-
-    def _usage(self) -> Json:
+    def usage(self) -> Json:
         prompt = self.choices[0].answer.num_prompt_tokens
         completion = sum(choice.answer.num_completion_tokens for choice in self.choices)
         return {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
@@ -89,7 +65,7 @@ class Completion:
             return {}
         return {"token_ids": call.completion_ids, "stop_reason": choice.stop_text}
 
-    def _logprobs(self, choice: Choice) -> Json | None:
+    def logprobs(self, choice: Choice) -> Json | None:
         """Each token with its log-probability; None where they were not asked for or the engine has none."""
         call = choice.answer.call
         if not self.request.logprobs or call is None or call.logprobs is None:
@@ -113,7 +89,7 @@ def model_json(name: str) -> Json:
     return {"id": name, "object": "model", "created": 0, "owned_by": "bough"}
 
 
-def _tool_calls(message: Message) -> list[Json]:
+def tool_calls_json(message: Message) -> list[Json]:
     return [
         {
             "id": call.id,
@@ -124,12 +100,7 @@ def _tool_calls(message: Message) -> list[Json]:
     ]
 
 
-def _finish(choice: Choice) -> str:
+def finish_reason(choice: Choice) -> str:
     if choice.shown.tool_calls:
         return "tool_calls"
     return "length" if choice.answer.finish == "length" else "stop"
-
-
-def event(value: Json) -> bytes:
-    """A server-sent event."""
-    return b"data: " + to_json(value) + b"\n\n"

@@ -14,15 +14,18 @@ import time
 from collections import Counter, OrderedDict
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from bough import event_loop
 from bough.config.sampling import SamplingConfig
 from bough.digest import derived_seed, json_digest, text_digest
 from bough.engines.base import Answer, ContextFullError, EngineError, ModelChat
+from bough.errors import InputError, RowError
 from bough.serving.refusal import RefusedError
-from bough.serving.reply import extended, reply_key, shown_reply, without_stop
+from bough.serving.reply import extended, is_malformed, reply_key, shown_reply, without_stop
 from bough.serving.request import ChatRequest
+from bough.serving.shown_text import ShownText
 from bough.types import Call, Message
 
 # Chats that are kept for later requests: each may hold memory of the engine.
@@ -51,7 +54,7 @@ class RecordedCall:
     """One reply. `messages` are those after the reply of `parent`, or all of them where there is no parent.
 
     `conversation` is the digest of the messages and the reply as the client knows them, `shown`
-    that of its form of the reply.
+    that of its form of the reply. `error` is that of a `Turn`.
     """
 
     number: int
@@ -64,15 +67,20 @@ class RecordedCall:
     num_completion_tokens: int
     conversation: str
     shown: str
+    error: str | None = None
 
 
+# Receives the number of a choice and new text of it.
+OnText = Callable[[int, str], None]
 Keep = Callable[["Session", list[RecordedCall]], Awaitable[None]]
 
 
 @dataclass
 class Session:
-    """`failure` is the engine's last error, `refused` why the last request could not be answered by the model.
+    """`failure` is the engine's last error, `refused` why the model could not answer the last request.
 
+    `refused` is the stop reason of an episode that ends for it; `refusal` says in a sentence why the
+    last refused request, of whatever kind, was not answered.
     `keep` receives finished calls before their request is answered.
     """
 
@@ -83,6 +91,7 @@ class Session:
     closed: str | None = None
     failure: EngineError | None = None
     refused: str | None = None
+    refusal: str | None = None
     last_used: float = field(default_factory=time.monotonic)
     _by_conversation: dict[str, int] = field(default_factory=dict)
     _written: dict[str, Message] = field(default_factory=dict)
@@ -96,17 +105,23 @@ class Session:
     def in_flight(self) -> int:
         return len(self._tasks)
 
-    async def answer(self, request: ChatRequest) -> list[tuple[Answer, Message]]:
-        """The replies to a request, each as the engine gave it and as the client sees it. They are recorded."""
+    async def answer(self, request: ChatRequest, on_text: OnText | None = None) -> list[tuple[Answer, Message]]:
+        """The replies to a request, each as the engine gave it and as the client sees it. They are recorded.
+
+        `on_text` receives the beginning of each reply while it is sampled, as the client may see it.
+        """
         self._admit(request)
         task = asyncio.current_task()
         assert task is not None
         self._tasks.add(task)
         self._asked_for += request.num_choices
         try:
-            return await self._answered(request)
-        except ContextFullError:
-            self.refused = "context_full"
+            return await self._answered(request, on_text)
+        except ContextFullError as error:
+            self.refused, self.refusal = "context_full", str(error)
+            raise
+        except (InputError, RowError) as error:
+            self.refusal = str(error)
             raise
         except EngineError as error:
             self.failure = error
@@ -145,10 +160,10 @@ class Session:
             )
         limit = self.config.max_calls
         if limit is not None and len(self.calls) + self._asked_for + request.num_choices > limit:
-            self.refused = "max_turns"
+            self.refused, self.refusal = "max_turns", f"an episode may have at most {limit} replies"
             raise RefusedError(400, f"session {self.name} may have at most {limit} replies", code="max_turns")
 
-    async def _answered(self, request: ChatRequest) -> list[tuple[Answer, Message]]:
+    async def _answered(self, request: ChatRequest, on_text: OnText | None) -> list[tuple[Answer, Message]]:
         place = self._place(request)
         self._asked[place.prompt] += 1
         asked = self._asked[place.prompt] - 1
@@ -158,7 +173,11 @@ class Session:
             answers = await _all(
                 [
                     chat.answer(
-                        place.messages, request.tools, sampling=sampling, seed=self._seed(request, place, asked, number)
+                        place.messages,
+                        request.tools,
+                        sampling=sampling,
+                        seed=self._seed(request, place, asked, number),
+                        on_text=None if on_text is None else _shown(request, sampling, partial(on_text, number)),
                     )
                     for number, chat in enumerate(chats)
                 ]
@@ -178,14 +197,14 @@ class Session:
         self, request: ChatRequest, place: _Place, answers: list[Answer], sampling: SamplingConfig
     ) -> list[tuple[RecordedCall, Message]]:
         found = []
-        stop = [] if request.keeps_stop else sampling.stop
+        stop = request.hidden_stop(sampling)
         for answer in answers:
             number = len(self.calls)
             # What is cut off is not part of the conversation that the client continues.
             reply = without_stop(answer.message, stop)
             # Not the session's own name: the ids come back in prompts, and the model must not learn its address.
             unique = f"{text_digest(self.name, size=8)}_{number}"
-            shown = shown_reply(reply, name=unique) if request.tools else reply
+            shown = shown_reply(reply, name=unique, tool_names=request.tool_names) if request.tools else reply
             call = RecordedCall(
                 number=number,
                 parent=place.parent,
@@ -197,6 +216,7 @@ class Session:
                 num_completion_tokens=answer.num_completion_tokens,
                 conversation=extended(place.prompt, shown),
                 shown=reply_key(shown),
+                error="malformed" if is_malformed(reply, shown) else None,
             )
             self.add(call)
             found.append((call, shown))
@@ -248,6 +268,17 @@ class _Place:
     prompt: str
     parent: int | None
     known: int
+
+
+def _shown(request: ChatRequest, sampling: SamplingConfig, on_text: Callable[[str], None]) -> Callable[[str], None]:
+    """What receives the text of one reply and passes on what the client may see."""
+    text = ShownText(request.hidden_stop(sampling), request.tool_names)
+
+    def receive(new: str) -> None:
+        if shown := text.add(new):
+            on_text(shown)
+
+    return receive
 
 
 async def _all(answers: list[Any]) -> list[Answer]:

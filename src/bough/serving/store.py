@@ -197,6 +197,8 @@ def write_call(call: RecordedCall, before: RecordedCall | None) -> Row:
         "tokens": [call.num_prompt_tokens, call.num_completion_tokens],
         "digests": [call.conversation, call.shown],
     }
+    if call.error is not None:
+        row["error"] = call.error
     if call.call is not None:
         shared = common_prefix(_sequence(before), call.call.prompt_ids)
         values = call.call.model_dump(exclude_defaults=True, exclude={"prompt_ids"})
@@ -218,7 +220,7 @@ def read_call(row: Row, before: RecordedCall | None) -> RecordedCall:
     values = {name: row[name] for name in ("number", "parent", "messages", "tools", "reply")}
     values |= zip(("num_prompt_tokens", "num_completion_tokens"), row["tokens"], strict=True)
     values |= zip(("conversation", "shown"), row["digests"], strict=True)
-    return RECORDED.validate_python({**values, "call": call})
+    return RECORDED.validate_python({**values, "call": call, "error": row.get("error")})
 
 
 def _sequence(call: RecordedCall | None) -> list[int]:

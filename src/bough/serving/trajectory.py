@@ -75,6 +75,7 @@ def trajectory_of(session: Session, outcome: SessionOutcome, *, agent: str, id: 
         Turn(
             reply=call.reply,
             call=call.call,
+            error=call.error,
             observation=calls[follows[call.number]].messages if call.number in follows else [],
             prompt=None if call.number in on_chain else _prompt(calls, call),
             tools=None if call.number in on_chain or call.tools == tools else list(call.tools),

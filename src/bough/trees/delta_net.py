@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-from bough.trees.kernels import fla_kernel
+from bough.trees.kernels import DELTA_RULE, KIMI_DELTA_RULE, fla_kernel
 from bough.trees.recurrent import Branching
 
 CHUNK = 64  # transformers' own default
@@ -32,7 +32,7 @@ def tree_delta_rule(
     """
     options = {"output_final_state": True, "use_qk_l2norm_in_kernel": use_qk_l2norm_in_kernel}
     inputs = [each[0] for each in (query, key, value, g, beta)]
-    kernel = fla_kernel("kda.chunk_kda" if g.dim() == key.dim() else "gated_delta_rule.chunk_gated_delta_rule", query)
+    kernel = fla_kernel(KIMI_DELTA_RULE if g.dim() == key.dim() else DELTA_RULE, query)
     if kernel is not None:
         return branching.packed_scan(inputs, _packed(kernel, options))[None], None
 
@@ -43,6 +43,30 @@ def tree_delta_rule(
         return rule(q, k, v, g=g, beta=beta, initial_state=state_S, chunk_size=chunk_size, **options)
 
     return branching.scan(inputs, step)[None], None
+
+
+def row_delta_rule(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    *,
+    g: Tensor,
+    beta: Tensor,
+    initial_state: Tensor | None = None,
+    output_final_state: bool = False,
+    use_qk_l2norm_in_kernel: bool = False,
+    cu_seqlens: Tensor | None = None,
+    **_: Any,
+) -> tuple[Tensor, Tensor | None]:
+    """The gated delta rule over plain rows on CUDA, as transformers calls it: a kernel that can be trained."""
+    kernel = fla_kernel(DELTA_RULE, query)
+    assert kernel is not None
+    output, state = kernel(
+        query, key, value, g=g, beta=beta, cu_seqlens=cu_seqlens,
+        initial_state=None if initial_state is None else initial_state.float(),
+        output_final_state=output_final_state, use_qk_l2norm_in_kernel=use_qk_l2norm_in_kernel,
+    )  # fmt: skip
+    return output, state
 
 
 def _packed(kernel: Callable[..., Any], options: dict[str, bool]) -> Callable[..., tuple[Tensor, Tensor]]:

@@ -8,8 +8,10 @@ from typing import Any
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from bough.trees.kernels import fla_kernel
+from bough.trees.kernels import LINEAR_ATTENTION, fla_kernel
 from bough.trees.recurrent import Branching
+
+SMALLEST_ON_CUDA = 16  # the shortest chunk that the kernels of mamba-ssm can multiply
 
 
 def tree_scan(
@@ -37,14 +39,15 @@ def tree_scan(
     if dt_softplus:
         dt = softplus(dt)
     dt = dt.clamp(*dt_limit)
-    kernel = fla_kernel("simple_gla.chunk_simple_gla", hidden_states)
+    kernel = fla_kernel(LINEAR_ATTENTION, hidden_states)
     if kernel is not None:
         return _with_kernel(branching, kernel, hidden_states, dt, A, B, C, D)
 
     def step(inputs: Sequence[Tensor], state_S: Tensor | None) -> tuple[Tensor, Tensor]:
         x, dt, b, c = inputs
         # A short segment would be padded to a whole chunk.
-        chunk = min(chunk_size, 1 << (x.shape[1] - 1).bit_length())
+        smallest = SMALLEST_ON_CUDA if x.is_cuda else 1
+        chunk = min(chunk_size, max(smallest, 1 << (x.shape[1] - 1).bit_length()))
         output, state = scan(
             x, dt, A, b, c, chunk_size=chunk, D=D, initial_states=state_S, return_final_states=True
         )  # fmt: skip

@@ -19,7 +19,8 @@ import torch
 from torch import nn
 
 from bough.trees.convolution import tree_convolution
-from bough.trees.delta_net import tree_delta_rule
+from bough.trees.delta_net import row_delta_rule, tree_delta_rule
+from bough.trees.kernels import head_gates_refused
 from bough.trees.mamba2 import tree_scan
 from bough.trees.recurrent import Branching
 
@@ -69,8 +70,8 @@ def _forward(
         branching = attention_mask
     if branching is not None:
         return _tree_forward(branching, mixer, *inputs, **options)
-    if kernels_installed() and _on_cpu(mixer):
-        return _with_functions(mixer, _torch_forms(mixer))(mixer, *inputs, attention_mask=attention_mask, **options)
+    if functions := _instead_of_kernels(mixer):
+        return _with_functions(mixer, functions)(mixer, *inputs, attention_mask=attention_mask, **options)
     return type(mixer).forward(mixer, *inputs, attention_mask=attention_mask, **options)
 
 
@@ -89,6 +90,17 @@ def _with_functions(mixer: nn.Module, functions: Mapping[str, Callable[..., Any]
     )
     forward.__kwdefaults__ = own.__kwdefaults__
     return forward
+
+
+def _instead_of_kernels(mixer: nn.Module) -> Mapping[str, Callable[..., Any]]:
+    """What the mixer calls without a tree in place of installed kernels that cannot do the work here."""
+    if not kernels_installed():
+        return {}
+    if _on_cpu(mixer):
+        return _torch_forms(mixer)
+    if torch.is_grad_enabled() and head_gates_refused():
+        return {"torch_chunk_gated_delta_rule": row_delta_rule}
+    return {}
 
 
 def _torch_forms(mixer: nn.Module) -> dict[str, Callable[..., Any]]:

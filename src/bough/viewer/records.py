@@ -9,6 +9,7 @@ from bough.disk import open_file
 from bough.errors import RowError
 from bough.formats.base import Sample
 from bough.types import Call, Group, Message, Pair, Trajectory, Turn
+from bough.viewer.branches import Branch, branches
 from bough.viewer.credit import Credit, group_credit, trajectory_credit
 from bough.viewer.index import Index
 from bough.viewer.queries import lines_of_task, neighbours
@@ -18,6 +19,8 @@ from bough.viewer.summaries import goal
 
 IMAGE_TYPES = {b"\x89PNG\r\n\x1a\n": "image/png", b"\xff\xd8\xff": "image/jpeg", b"RIFF": "image/webp"}
 MAX_IMAGE = 20 << 20
+# Of the prompt of a turn that is not part of the conversation.
+MAX_MESSAGES = 40
 
 
 class MissingError(Exception):
@@ -100,13 +103,16 @@ def image(index: Index, at: str, number: int, attempt: int | None = None) -> tup
 
 
 def _trajectory(record: Trajectory, credit: Credit) -> dict[str, Any]:
-    values = zip(record.turns, credit.weights, credit.advantages, strict=True)
+    values = zip(record.turns, branches(record), credit.weights, credit.advantages, strict=True)
     return {
         "id": record.id,
         "task": record.task.model_dump(mode="json", exclude={"data"}),
         "goal": goal(record.start),
         "start": [_message(message) for message in record.start],
-        "turns": [_turn(turn) | {"weight": weight, "advantage": advantage} for turn, weight, advantage in values],
+        "turns": [
+            _turn(turn) | _left(turn, branch) | {"weight": weight, "advantage": advantage}
+            for turn, branch, weight, advantage in values
+        ],
         "credit": credit.source,
         "tools": record.tools,
         "rewards": record.rewards,
@@ -136,7 +142,8 @@ def _pair(record: Pair) -> dict[str, Any]:
 
 
 def _turn(turn: Turn) -> dict[str, Any]:
-    shown = turn.model_dump(mode="json", exclude={"call", "reply", "correction", "observation"}, exclude_defaults=True)
+    hidden = {"call", "reply", "correction", "observation", "prompt"}
+    shown = turn.model_dump(mode="json", exclude=hidden, exclude_defaults=True)
     return shown | {
         "reply": _message(turn.reply, turn.action),
         **({"correction": _message(turn.correction)} if turn.correction is not None else {}),
@@ -144,6 +151,21 @@ def _turn(turn: Turn) -> dict[str, Any]:
         "label": label(turn),
         "trained": turn.trained,
         "call": _call(turn.call) if turn.call is not None else None,
+    }
+
+
+def _left(turn: Turn, branch: Branch | None) -> dict[str, Any]:
+    """How a turn leaves the conversation, with the messages of its prompt that no earlier turn shows."""
+    if branch is None or turn.prompt is None:
+        return {}
+    new = turn.prompt[branch.num_shared :]
+    return {
+        "branch": {
+            "kind": branch.kind,
+            "turn": branch.turn,
+            "messages": [_message(message) for message in new[:MAX_MESSAGES]],
+            "left_out": max(0, len(new) - MAX_MESSAGES),
+        }
     }
 
 

@@ -146,7 +146,7 @@ def test_after_the_weights_changed_the_new_ones_are_used():
 def test_too_little_memory_drops_idle_episodes():
     policy = small_policy("qwen3")
     engine = engine_of(policy, layout="pages", max_tokens=64 * 12)
-    played = run(engine, *(play(engine, f"{i}", 3, SAMPLING, prompt(f"{i}", 90)) for i in range(10)))
+    played = run(engine, *(play(engine, f"{i}", 3, SAMPLING, prompt(f"{i}", 90)) for i in range(6)))
     assert engine.scheduler.num_dropped > 0
     assert scored(policy, [call for calls in played for call in calls]) < 1e-4
 

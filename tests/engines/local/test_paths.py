@@ -33,6 +33,11 @@ SEEING = {
         {"text_config": SHAPE | MIXED | {"query_pre_attn_scalar": 16}, "vision_config": VISION}
         | {"image_token_index": 198, "mm_tokens_per_image": 4},
     ),
+    "got_ocr2": (  # the model around the decoder keeps its attention
+        "GotOcr2Config",
+        {"text_config": SHAPE | {"model_type": "qwen2"}, "image_token_index": 198}
+        | {"vision_config": {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "mlp_dim": 32}},
+    ),
     "qwen3_5": (
         "Qwen3_5Config",
         IMAGES | {"vision_config": VISION}
@@ -64,7 +69,9 @@ def test_a_model_that_our_own_cache_computes_keeps_it(family, caplog):
     assert "slower" not in caplog.text
 
 
-@pytest.mark.parametrize(("family", "path"), [("qwen2_5_vl", "ragged"), ("gemma3", "ragged"), ("qwen3_5", "general")])
+@pytest.mark.parametrize(
+    ("family", "path"), [("qwen2_5_vl", "ragged"), ("gemma3", "ragged"), ("got_ocr2", "ragged"), ("qwen3_5", "general")]
+)
 def test_the_text_side_of_a_model_that_sees_samples(family, path):
     name, settings = SEEING[family]
     torch.manual_seed(0)

@@ -11,6 +11,7 @@ import torch
 from bough.config.sampling import SamplingConfig
 from bough.engines.base import EngineError, Generated
 from bough.engines.local.engine import LocalEngine
+from bough.engines.local.schedule import Span
 from bough.event_loop import BackgroundLoop
 from bough.policy.adapters import Lora
 from bough.policy.policy import Policy
@@ -38,9 +39,23 @@ def ask(engine: LocalEngine, loop: BackgroundLoop, episode: str) -> Future[Gener
     return asyncio.run_coroutine_threadsafe(asked, loop.loop)
 
 
-def wait_for_steps(engine: LocalEngine, count: int) -> None:
-    while engine.worker.num_steps < count:
+def ask_and_pause(engine: LocalEngine, loop: BackgroundLoop, episode: str, step: int) -> Future[Generated]:
+    """Pauses at this step: the engine's thread waits there until it is asked to, however long that takes."""
+    worker = engine.worker
+    original = worker._step
+
+    def held(spans: list[Span]) -> None:
+        while worker.num_steps == step and not worker._paused:
+            time.sleep(0.001)
+        original(spans)
+
+    worker._step = held  # type: ignore[method-assign]
+    answer = ask(engine, loop, episode)
+    while worker.num_steps < step:
         time.sleep(0.001)
+    engine.pause()
+    worker._step = original  # type: ignore[method-assign]
+    return answer
 
 
 def change(policy: Policy) -> None:
@@ -62,9 +77,7 @@ def test_an_answer_continues_with_new_weights_and_other_episodes_start_afresh(lo
     after = ask(undisturbed, loop, "e").result(60)
 
     paused = engine(fold)
-    answer = ask(paused, loop, "e")
-    wait_for_steps(paused, 10)
-    paused.pause()
+    answer = ask_and_pause(paused, loop, "e", step=10)
     num_drawn = len(paused.scheduler.residents["e"].request.completion_ids)  # type: ignore[union-attr]
     assert 0 < num_drawn < 120 and paused.reader.policy.training, "the policy is as it was"
     change(paused.reader.policy)
@@ -92,9 +105,7 @@ def test_nothing_is_computed_during_a_pause_and_nothing_is_lost(loop: Background
 
 def test_an_engine_is_closed_also_while_it_is_paused(loop: BackgroundLoop):
     paused = engine(fold=True)
-    answer = ask(paused, loop, "a")
-    wait_for_steps(paused, 3)
-    paused.pause()
+    answer = ask_and_pause(paused, loop, "a", step=3)
     loop.run(paused.close())
     with pytest.raises(EngineError, match="closed"):
         answer.result(60)

@@ -4,6 +4,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -16,12 +17,15 @@ from bough.errors import InputError
 from bough.speech import hermes
 from bough.types import Task, ToolCall
 from tests.environments.adapters.playing import ScriptedAgent, collected, played, problems
+from tests.later import Later
 
-pytest.importorskip("mcp", reason="mcp is not installed")
-uvicorn = pytest.importorskip("uvicorn", reason="uvicorn is not installed")
-from bough.environments.adapters.mcp_client import McpConnection  # noqa: E402
-from bough.environments.adapters.mcp_task import same_answer  # noqa: E402
-from tests.environments.adapters.mcp_server import shop  # noqa: E402
+for package in ("mcp", "uvicorn"):
+    if find_spec(package) is None:
+        pytest.skip(f"{package} is not installed", allow_module_level=True)
+uvicorn = Later("uvicorn")
+mcp_client = Later("bough.environments.adapters.mcp_client")
+mcp_task = Later("bough.environments.adapters.mcp_task")
+mcp_server = Later("tests.environments.adapters.mcp_server")
 
 STDIO = f"mcp:{sys.executable} {Path(__file__).with_name('mcp_server.py')}"
 ASK = {"instructions": "What do three apples cost?", "check": {"answer": 1.5}}
@@ -42,7 +46,7 @@ def task(data: dict[str, Any], **more: Any) -> Task:
 @pytest.fixture(scope="module")
 def url() -> Iterator[str]:
     """A server over streamable HTTP, in this process."""
-    config = uvicorn.Config(shop().streamable_http_app(), host="127.0.0.1", port=0, log_level="error")
+    config = uvicorn.Config(mcp_server.shop().streamable_http_app(), host="127.0.0.1", port=0, log_level="error")
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
@@ -89,7 +93,7 @@ def test_an_answer_is_the_last_line_of_the_final_reply(url: str, replies: list[s
     ],
 )  # fmt: skip
 def test_answers_are_compared_as_numbers_or_words(said: str, expected: Any, same: bool):
-    assert same_answer(said, expected) is same
+    assert mcp_task.same_answer(said, expected) is same
 
 
 def test_a_function_of_the_task_file_runs_in_the_sandbox(url: str):
@@ -145,7 +149,7 @@ def test_a_server_that_lists_tools_for_ever_is_given_up():
             return SimpleNamespace(tools=[], next_cursor=f"{cursor}"[:3])
 
     async def listed() -> None:
-        connection = McpConnection("python")
+        connection = mcp_client.McpConnection("python")
         connection._client = cast(Any, Endless())
         connection._holder = cast(Any, asyncio.get_running_loop().create_future())
         await connection.tools()

@@ -3,6 +3,7 @@ import random
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from importlib.util import find_spec
 from typing import Any
 
 import pytest
@@ -13,10 +14,12 @@ from bough.environments.tasks import configured
 from bough.errors import InputError
 from bough.types import Task
 from tests.environments.adapters.playing import ScriptedAgent, collected, played, problems, some_tasks
+from tests.later import Later
 
-pytest.importorskip("textarena", reason="textarena is not installed")
-from bough.environments.adapters.opponents import legal_moves
-from bough.environments.adapters.textarena_modules import make_game
+if find_spec("textarena") is None:
+    pytest.skip("textarena is not installed", allow_module_level=True)
+opponents = Later("bough.environments.adapters.opponents")
+textarena_modules = Later("bough.environments.adapters.textarena_modules")
 
 
 def guessing() -> type[Environment]:
@@ -111,10 +114,10 @@ def test_random_opponents_and_agents_make_legal_moves_only():
 
 
 def test_legal_moves_are_what_the_game_accepts_with_any_numbers():
-    game, _ = make_game("TicTacToe-v0")
+    game, _ = textarena_modules.make_game("TicTacToe-v0")
     game.reset(num_players=2, seed=0)
     game.step("[4]")
-    found = legal_moves(game, "For example, '[4]' or [north]", random.Random(0), most=100)
+    found = opponents.legal_moves(game, "For example, '[4]' or [north]", random.Random(0), most=100)
     assert sorted(found) == [f"[{cell}]" for cell in (0, 1, 2, 3, 5, 6, 7, 8)]
 
 

@@ -21,7 +21,7 @@ def alive(pid):
         return False
 
 
-def gone(pid, within_s=15):
+def gone(pid, within_s=60):
     end = time.monotonic() + within_s
     while time.monotonic() < end:
         if not alive(pid):

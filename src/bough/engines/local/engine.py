@@ -12,6 +12,7 @@ take the general path, it is the same only up to rounding.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Hashable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
@@ -21,12 +22,14 @@ import torch
 from bough.config.sampling import SamplingConfig
 from bough.engines.base import ContextFullError, Generated
 from bough.engines.local.paths import Layout, PathOptions, choose_path
-from bough.engines.local.request import Delivery, Request
+from bough.engines.local.request import Delivery, Request, on_loop
 from bough.engines.local.schedule import Scheduler
 from bough.engines.local.stops import StopTexts
 from bough.engines.local.worker import EngineWorker
 from bough.errors import InputError
+from bough.policy.adapter_weights import AdapterWeights
 from bough.policy.policy import Policy
+from bough.policy.twin import Twin
 
 
 class LocalEngine:
@@ -40,8 +43,12 @@ class LocalEngine:
     a GPU that takes a minute or two once, and then a step is faster. With `fold`, a LoRA
     adapter costs no time but memory: as much again as the weights that it adapts (by default
     so in float32, where nothing is lost by it). Which path computes a model follows from trying
-    (`paths.py`); `layout` asks for one: "pages", "rows" or "general".
+    (`paths.py`); `layout` asks for one: "pages", "rows" or "general". With `apart`, the engine
+    keeps a copy of the trained weights and on a GPU computes on a stream of its own: it samples
+    while `policy` trains, with the weights of the last `renew`.
     """
+
+    streams = True
 
     def __init__(
         self,
@@ -57,15 +64,20 @@ class LocalEngine:
         compile: bool = False,
         fold: bool | None = None,
         layout: Layout | None = None,
+        apart: bool = False,
     ) -> None:
         self.policy = name
+        self.twin = Twin(policy) if apart else None
         self._tokenizer = tokenizer
         options = PathOptions(max_tokens, max_length, max_running, graphs, compile, fold, layout)
-        self.path = choose_path(policy, options)
+        self.path = choose_path(self.twin.policy if self.twin else policy, options)
         self.reader, self.max_length = self.path.reader, self.path.longest
         self.scheduler = Scheduler(self.path.store, budget=self.path.budget, max_running=max_running)
+        self._adapters: set[str] = set()
         threads = threads or torch.get_num_threads()
-        self.worker = EngineWorker(self.reader, self.scheduler, self.path.runner, threads=threads, patience=8)
+        self.worker = EngineWorker(
+            self.reader, self.scheduler, self.path.runner, threads=threads, patience=8, stream=_stream(policy, apart)
+        )
 
     @classmethod
     def load(
@@ -87,20 +99,30 @@ class LocalEngine:
 
     @classmethod
     def of(cls, policy: Policy, **options: Any) -> Self:
-        """An engine over the very weights of `policy`, adapters included.
+        """An engine over the very weights of `policy`, adapters included, or with `apart` over a copy.
 
-        Call `rest` before they are used otherwise and `renew` after they have changed.
+        Without `apart`, call `rest` before they are used otherwise; `renew` after they have changed.
         """
         return cls(policy, **options)
 
     async def generate(
-        self, episode: str, prompt_ids: list[int], *, sampling: SamplingConfig, seed: int, stop_ids: list[int]
+        self,
+        episode: str,
+        prompt_ids: list[int],
+        *,
+        sampling: SamplingConfig,
+        seed: int,
+        stop_ids: list[int],
+        adapter: str = "",
+        on_tokens: Callable[[list[int]], None] | None = None,
     ) -> Generated:
+        """Draws an answer with the adapter of this name, or by default with the policy as it is."""
         self._check(prompt_ids, sampling)
+        self._check_set(adapter)
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Generated] = loop.create_future()
         request = Request(
-            episode,
+            _key(episode, adapter),
             list(prompt_ids),
             sampling,
             seed,
@@ -108,26 +130,56 @@ class LocalEngine:
             StopTexts(sampling.stop, self._tokenizer),
             self.max_length,
             deliver=Delivery(future, loop),
+            adapter=adapter,
+            on_tokens=None if on_tokens is None else on_loop(loop, on_tokens),
         )
         first = self.policy
         self.worker.submit(request)
         try:
             drawn = await future
-            return replace(drawn, policy=first if first == self.policy else f"{first}..{self.policy}")
+            policy = first if first == self.policy else f"{first}..{self.policy}"
+            return replace(drawn, policy=f"{policy}+{adapter}" if adapter else policy)
         finally:
             request.given_up = not future.done() or future.cancelled()
 
-    def release(self, episode: str) -> None:
-        self.worker.drop(episode)
+    def release(self, episode: str, *, adapter: str = "") -> None:
+        self.worker.drop(_key(episode, adapter))
+
+    def set_adapter(self, name: str, weights: AdapterWeights) -> None:
+        """Adds an adapter that episodes can ask for, or replaces the one of this name.
+
+        It is used in place of the policy's own adapter, if that has one. What was computed with an
+        adapter that is replaced is forgotten; its pending answers are cancelled, so let them finish first.
+        """
+        if not name:
+            raise InputError("an adapter needs a name; the empty one stands for the policy as it is")
+        if self.reader.compiled:
+            raise InputError("layers that are compiled take no adapters by name; leave compile out")
+        self.path.adapters.check(weights)
+        self.worker.drop_all(name)
+        self.worker.order(lambda: self.path.adapters.set(name, weights))
+        self._adapters.add(name)
+
+    def remove_adapter(self, name: str) -> None:
+        """Forgets an adapter and what was computed with it. Pending answers are cancelled."""
+        if not name:
+            raise InputError("an adapter needs a name; the empty one stands for the policy as it is")
+        self._check_set(name)
+        self._adapters.remove(name)
+        self.worker.drop_all(name)
+        self.worker.order(lambda: self.path.adapters.remove(name))
 
     def renew(self, name: str, *, keep: bool = False) -> None:
         """The policy's weights have changed: what was computed with the old ones is forgotten.
 
         Pending answers are cancelled; let them finish first. With `keep`, they continue with the
         new weights and what was computed for their episodes stays, but no other episode uses it.
-        Change the weights only while the engine rests or is paused.
+        Change the weights only while the engine rests or is paused; with `apart`, it must be so
+        while this copies them.
         """
         self.policy = name
+        if self.twin:
+            self.twin.renew()
         if self.reader.fold:
             self.worker.order(self.reader.fold.renew)
         if self.path.decoder:
@@ -152,6 +204,11 @@ class LocalEngine:
     async def close(self) -> None:
         await asyncio.to_thread(self.worker.close)
 
+    def _check_set(self, adapter: str) -> None:
+        if adapter and adapter not in self._adapters:
+            known = ", ".join(map(repr, sorted(self._adapters))) or "none"
+            raise InputError(f"the engine has no adapter {adapter!r}; set are: {known}")
+
     def _check(self, prompt_ids: list[int], sampling: SamplingConfig) -> None:
         if not prompt_ids:
             raise InputError("the prompt is empty; a model needs at least one token to continue from")
@@ -166,3 +223,15 @@ class LocalEngine:
             )
         if any(sampling.stop) and self._tokenizer is None:
             raise InputError("stop texts need the model's tokenizer; give it as tokenizer=")
+
+
+def _key(episode: str, adapter: str) -> Hashable:
+    """Episodes of different adapters may have the same name."""
+    return (adapter, episode) if adapter else episode
+
+
+def _stream(policy: Policy, apart: bool) -> torch.cuda.Stream | None:
+    """A stream whose kernels go first: a sampler's are small, and what trains has many in its queue."""
+    if not apart or policy.device.type != "cuda":
+        return None
+    return torch.cuda.Stream(policy.device, priority=-1)  # type: ignore[no-untyped-call]

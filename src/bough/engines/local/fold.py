@@ -32,6 +32,10 @@ class Fold:
         for layer, own, folded in zip(self._layers, self._own, self._folded, strict=True):
             folded.copy_(own.float() + layer.get_delta_weight(ACTOR).float())
 
+    def unfolded(self, layer: Any) -> Tensor:
+        """The weight of an adapted layer without the actor."""
+        return next(own for one, own in zip(self._layers, self._own, strict=True) if one is layer)
+
     @contextmanager
     def inside(self) -> Iterator[None]:
         """Within it the layers use the folded weights and no adapter."""

@@ -12,7 +12,7 @@ attention and the whole decoder are compared with the model's own before anythin
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +22,8 @@ from torch import Tensor, nn
 from bough.engines.local import kernels
 from bough.engines.local.pages import PAGE, Tokens, block_size
 from bough.engines.local.reader import TokenReader
+from bough.engines.local.stack import Slots, Stack
+from bough.policy.adapter_weights import LoraPair
 from bough.policy.adapters import ACTOR
 from bough.trees.layers import length_matters
 
@@ -35,10 +37,14 @@ TOLERANCE = 0.05  # of the root mean square, in 16 bits; what is computed otherw
 
 
 class Joined:
-    """Linear layers of the same input as one, with the adapters they carry."""
+    """Linear layers of the same input as one, with the policy's own adapter on them.
+
+    With adapters by name, all of them are in a stack, the policy's own too.
+    """
 
     def __init__(self, layers: Sequence[nn.Module], dtype: torch.dtype) -> None:
-        self._layers = layers
+        self.layers = layers
+        self._stack: Stack | None = None
         bases = [_base(layer) for layer in layers]
         device = bases[0].weight.device
         self._sizes = [base.weight.shape[0] for base in bases]
@@ -53,10 +59,22 @@ class Joined:
         self.renew()
 
     @torch.no_grad()
+    def put(self, slot: int, capacity: int, pairs: Sequence[LoraPair | None]) -> bool:
+        """Replaces the adapter in a slot of the stack. True if that took new tensors."""
+        if self._stack is None:
+            weight_OI, first = self.weight_OI, int(self.down_RI is None)
+            self._stack = Stack(
+                self._sizes, weight_OI.shape[1], first=first, dtype=weight_OI.dtype, device=weight_OI.device
+            )
+            if first == 0:
+                self._stack.put(0, capacity, [_pair(layer) for layer in self.layers])
+        return self._stack.put(slot, capacity, pairs)
+
+    @torch.no_grad()
     def renew(self) -> None:
         """Copies the newest weights, in place: a recorded graph keeps using them."""
         row = rank = 0
-        for layer, size in zip(self._layers, self._sizes, strict=True):
+        for layer, size in zip(self.layers, self._sizes, strict=True):
             base = _base(layer)
             self.weight_OI[row : row + size] = base.weight
             if self.bias_O is not None and base.bias is not None:
@@ -67,10 +85,15 @@ class Joined:
                 self.up_RO[rank : rank + own, row : row + size] = lora.lora_B[ACTOR].weight.T * lora.scaling[ACTOR]
                 rank += own
             row += size
+        if self._stack is not None and self.down_RI is not None:
+            self._stack.put(0, 1, [_pair(layer) for layer in self.layers])
 
-    def __call__(self, x_TI: Tensor) -> Tensor:
+    def __call__(self, x_TI: Tensor, others_TS1: Tensor | None = None) -> Tensor:
+        """The outputs; `others_TS1` are the adapters that are not a token's own, where there are any by name."""
         out_TO = nn.functional.linear(x_TI, self.weight_OI, self.bias_O)
-        if self.down_RI is not None and self.up_RO is not None:
+        if others_TS1 is not None and self._stack:
+            out_TO.addmm_(*self._stack.factors(x_TI, others_TS1))
+        elif self.down_RI is not None and self.up_RO is not None:
             out_TO.addmm_(x_TI @ self.down_RI.T, self.up_RO)
         return out_TO
 
@@ -101,6 +124,7 @@ class FusedDecoder:
             self._layer(layer, sight.window) for layer, sight in zip(decoder.layers, reader.sights, strict=True)
         ]
         self.rotary = self._rotary(reader.context)
+        self.slots = Slots()
 
     def _layer(self, layer: Any, window: int | None) -> FusedLayer:
         attention, mlp = layer.self_attn, layer.mlp
@@ -124,27 +148,41 @@ class FusedDecoder:
 
     def renew(self) -> None:
         """Copies the policy's newest weights."""
-        for layer in self.layers:
-            for joined in (layer.qkv, layer.out, layer.gate_up, layer.down):
-                joined.renew()
+        for joined in self.joined():
+            joined.renew()
 
-    def attend(self, layer: FusedLayer, x_TD: Tensor, kv: Tensor, table: Tensor, tokens: Tokens, splits: int) -> Tensor:
+    def joined(self) -> Iterator[Joined]:
+        for layer in self.layers:
+            yield from (layer.qkv, layer.out, layer.gate_up, layer.down)
+
+    def attend(
+        self,
+        layer: FusedLayer,
+        x_TD: Tensor,
+        kv: Tensor,
+        table: Tensor,
+        tokens: Tokens,
+        splits: int,
+        others_TS1: Tensor | None = None,
+    ) -> Tensor:
         """The output of a layer's attention for its normed input."""
         norms = None if layer.norms is None else (layer.norms[0].weight, layer.norms[1].weight)
         eps = 0.0 if layer.norms is None else _eps(layer.norms[0])
-        query_THD = kernels.rotate_and_store(layer.qkv(x_TD), kv, table, tokens, self.rotary, norms, eps)
+        qkv_TX = layer.qkv(x_TD, others_TS1)
+        query_THD = kernels.rotate_and_store(qkv_TX, kv, table, tokens, self.rotary, norms, eps)
         seen_TX = kernels.attend(query_THD, kv, table, tokens, layer.attention.scaling, layer.window, splits)
-        return layer.out(seen_TX)
+        return layer.out(seen_TX, others_TS1)
 
     def __call__(self, token_T: Tensor, tokens: Tokens, kv: Tensor, table: Tensor, splits: int) -> Tensor:
         """The hidden states [T, D]; `kv` is [layers, 2, pages, heads, PAGE, size]."""
         residual_TD = nn.functional.embedding(token_T, self.embedding.weight)
+        others_TS1 = self.slots.others(tokens.slot_T) if self.slots and tokens.slot_T is not None else None
         x_TD: Tensor | None = None
         for number, layer in enumerate(self.layers):
             x_TD = kernels.add_norm(x_TD, residual_TD, layer.before.weight, _eps(layer.before), self.dtype)
-            x_TD = self.attend(layer, x_TD, kv[number], table, tokens, splits)
+            x_TD = self.attend(layer, x_TD, kv[number], table, tokens, splits, others_TS1)
             x_TD = kernels.add_norm(x_TD, residual_TD, layer.between.weight, _eps(layer.between), self.dtype)
-            x_TD = layer.down(kernels.gate(layer.gate_up(x_TD)))
+            x_TD = layer.down(kernels.gate(layer.gate_up(x_TD, others_TS1)), others_TS1)
         return kernels.add_norm(x_TD, residual_TD, self.norm.weight, _eps(self.norm), residual_TD.dtype)
 
 
@@ -223,7 +261,7 @@ def _agrees(decoder: FusedDecoder) -> bool:
     shape = (reader.num_layers, 2, pages, reader.num_heads, PAGE, reader.head_size)
     kv = torch.zeros(shape, dtype=reader.dtype, device=device)
     x_TD = torch.randn(length, policy.decoder.config.hidden_size, generator=generator).to(device, reader.dtype)
-    policy.base.set_attn_implementation(policy.plain_attention)
+    policy.attend_with(policy.plain_attention)
     with reader.precision():
         turned = policy.decoder.rotary_emb(x_TD[None], position_T[None].long())
         for number, layer in enumerate(decoder.layers):
@@ -264,6 +302,13 @@ def _base(layer: Any) -> Any:
 def _rank(layer: Any) -> int:
     """The rank of the actor on a layer, 0 where it has none."""
     return layer.lora_A[ACTOR].weight.shape[0] if hasattr(layer, "lora_A") and ACTOR in layer.lora_A else 0
+
+
+def _pair(layer: Any) -> LoraPair | None:
+    """The actor on a layer, None where it has none."""
+    if not _rank(layer):
+        return None
+    return LoraPair(layer.lora_A[ACTOR].weight, layer.lora_B[ACTOR].weight * layer.scaling[ACTOR])
 
 
 def _eps(norm: Any) -> float:

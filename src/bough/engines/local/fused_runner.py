@@ -26,11 +26,11 @@ DRAWS = 4  # tokens after the first in one visit
 STOPS = 8  # stop tokens that the GPU knows; more are seen afterwards
 PROMPTS = 4096  # tokens of prompts in one visit
 FEWEST = 256  # tokens that are read together: the smallest size of a recorded graph
-# Rows of the numbers that come with a visit, for each draw: token, position, row, tokens left, four sampling
-# parameters, stop tokens, then a number between 0 and 1 for each token.
-TOKEN, POSITION, ROW, LEFT, TEMPERATURE, TOP_P, TOP_K, MIN_P, STOP = range(9)
+# Rows of the numbers that come with a visit, for each draw: token, position, row, the adapter's slot, tokens left, four
+# sampling parameters, stop tokens, then a number between 0 and 1 for each token.
+TOKEN, POSITION, ROW, SLOT, LEFT, TEMPERATURE, TOP_P, TOP_K, MIN_P, STOP = range(10)
 UNIFORM = STOP + STOPS
-NOTHING = [0.0, 0.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0, *[-1.0] * STOPS, *[0.0] * (1 + DRAWS)]
+NOTHING = [0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0, *[-1.0] * STOPS, *[0.0] * (1 + DRAWS)]
 
 
 class FusedRunner:
@@ -52,6 +52,7 @@ class FusedRunner:
         self._reads = Graphs(self._read)
         self._draws = Graphs(self._draw)
         self._graphs = graphs
+        self._version = 0
 
     def prepare(self) -> None:
         """Records the graphs of all sizes, so that no visit has to: some seconds."""
@@ -60,6 +61,10 @@ class FusedRunner:
 
     def run(self, spans: Sequence[Span]) -> list[list[tuple[int, float]]]:
         """Computes the spans; for each the tokens that were drawn, with their log-probabilities."""
+        if self._version != self.decoder.slots.version:
+            self._reads.forget()
+            self._draws.forget()
+            self._version = self.decoder.slots.version
         self.store.upload()
         drawing = [span for span in spans if span.draws]
         cut = any(cuts(span.request.sampling) for span in drawing)
@@ -93,7 +98,8 @@ class FusedRunner:
 
     def _tell(self, drawing: Sequence[Span], *, reads: bool) -> None:
         """Brings to the GPU what it must know of each draw."""
-        columns = [_numbers_of(span, 0 if reads else 1) for span in drawing]
+        slots = self.decoder.slots
+        columns = [_numbers_of(span, slots[span.resident.adapter], 0 if reads else 1) for span in drawing]
         columns += [NOTHING] * (self.most - len(drawing))
         self._numbers.copy_(torch.from_numpy(np.array(columns)).T)
 
@@ -111,6 +117,7 @@ class FusedRunner:
         known = np.array([len(span.resident.ids) for span in spans])
         laid.positions[:used] = np.arange(used) + np.repeat(known - starts, sizes)
         laid.rows[:used] = np.repeat([span.resident.place.row for span in spans], sizes)
+        laid.slots[:used] = np.repeat([self.decoder.slots[span.resident.adapter] for span in spans], sizes)
         laid.first[: len(number)] = np.repeat(starts, num_blocks) + number * self.block
         laid.count[: len(number)] = np.minimum(np.repeat(sizes, num_blocks) - number * self.block, self.block)
         last = (starts + sizes - 1)[[span.draws for span in spans]]
@@ -123,8 +130,8 @@ class FusedRunner:
     def _read(self, total: int, cut: bool) -> Tensor:
         """Reads `total` tokens and draws one for each who draws."""
         sizes = Laid.sizes(total, self.block, self.most)
-        token_T, position_T, row_T, first_B, count_B, last_N = torch.split_with_sizes(self._reading[total], sizes)
-        tokens = Tokens(position_T, row_T, first_B, count_B, self.block)
+        token_T, position_T, row_T, slot_T, first_B, count_B, last_N = self._reading[total].split_with_sizes(sizes)
+        tokens = Tokens(position_T, row_T, first_B, count_B, self.block, slot_T)
         hidden_TD = self.decoder(token_T, tokens, self.store.kv, self.store.table, 1)
         self._advance(hidden_TD[last_N], 0, cut)
         return self._drawn
@@ -134,7 +141,8 @@ class FusedRunner:
         splits = splits_for(number, self.reader.num_heads, self.reader.device)
         for place in range(1, 1 + DRAWS):
             position_N, row_N = self._numbers[POSITION : ROW + 1, :number].int()
-            tokens = Tokens(position_N, row_N, self._each[:number], self._ones[:number], 1)
+            slot_N = self._numbers[SLOT, :number].int() if self.decoder.slots else None
+            tokens = Tokens(position_N, row_N, self._each[:number], self._ones[:number], 1, slot_N)
             token_N = self._numbers[TOKEN, :number].long()
             hidden_ND = self.decoder(token_N, tokens, self.store.kv, self.store.table, splits)
             self._advance(hidden_ND, place, cut)
@@ -168,19 +176,22 @@ class FusedRunner:
 
 
 class Laid:
-    """What is read in a visit, as one array: tokens, their positions and rows, blocks, and the tokens to draw after."""
+    """What is read in a visit, as one array.
+
+    Tokens, their positions, rows and adapters' slots, blocks, and the tokens to draw after.
+    """
 
     def __init__(self, total: int, block: int, most: int) -> None:
         sizes = self.sizes(total, block, most)
         self.all = np.zeros(sum(sizes), np.int32)
-        self.tokens, self.positions, self.rows, self.first, self.count, self.last = np.split(
+        self.tokens, self.positions, self.rows, self.slots, self.first, self.count, self.last = np.split(
             self.all, np.cumsum(sizes)[:-1]
         )
 
     @staticmethod
     def sizes(total: int, block: int, most: int) -> list[int]:
         blocks = total // block + most
-        return [total, total, total, blocks, blocks, most]
+        return [total, total, total, total, blocks, blocks, most]
 
 
 def rounded(needed: int) -> int:
@@ -189,7 +200,7 @@ def rounded(needed: int) -> int:
     return power * 3 // 4 if power >= 16 and needed <= power * 3 // 4 else power
 
 
-def _numbers_of(span: Span, first: int) -> list[float]:
+def _numbers_of(span: Span, slot: int, first: int) -> list[float]:
     """The numbers of one draw, whose tokens have the places from `first` on."""
     request, sampling = span.request, span.request.sampling
     done = len(request.completion_ids)
@@ -198,6 +209,7 @@ def _numbers_of(span: Span, first: int) -> list[float]:
         span.tokens[-1],
         len(span.resident.ids) + len(span.tokens) - 1,
         span.resident.place.row,
+        slot,
         request.most - len(request.prompt_ids) - done,
         sampling.temperature,
         sampling.top_p,

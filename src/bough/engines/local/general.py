@@ -171,13 +171,16 @@ class GeneralRunner:
         hidden: dict[int, Tensor] = {}
         together = TOGETHER if self.reader.ways.together == "padded" else 0
         group: list[Span] = []
-        for number, span in enumerate(spans):
+        spans = sorted(spans, key=lambda span: span.resident.adapter)
+        for span, following in zip(spans, [*spans[1:], None], strict=True):
             group.append(span)
             longest = max(len(one.resident.ids) + len(one.tokens) for one in group)
-            if number < len(spans) - 1 and longest * (len(group) + 1) <= together:
+            adapter = span.resident.adapter
+            same = following is not None and following.resident.adapter == adapter
+            if same and longest * (len(group) + 1) <= together:
                 continue
             episodes = [[*one.resident.ids, *one.tokens] for one in group]
-            states_BQD = self.reader.read_whole(episodes)
+            states_BQD = self.reader.read_whole(episodes, adapter)
             for one, tokens, states_QD in zip(group, episodes, states_BQD, strict=True):
                 hidden[id(one)] = states_QD[len(tokens) - 1]
             group = []
@@ -225,7 +228,7 @@ class GeneralRunner:
                 self.store.take_snapshot(resident)
             batch = self.store.alone(resident) if resident.ids else None
             piece = torch.tensor([tokens[begin:stop]], device=self.reader.device)
-            states, place.batch = self.reader.read(piece, batch)
+            states, place.batch = self.reader.read(piece, batch, resident.adapter)
             place.row = 0
             resident.ids.extend(tokens[begin:stop])
             hidden[id(span)] = states[0, -1]
@@ -234,15 +237,15 @@ class GeneralRunner:
         return tokens[end:]
 
     def _groups(self, stepping: list[Stepping]) -> list[list[Stepping]]:
-        """Episodes that can be stepped in one batch."""
+        """Episodes that can be stepped in one batch. A pass has one adapter: layers may rearrange its tokens."""
         together = self.reader.ways.together
-        groups: dict[int, list[Stepping]] = {}
+        groups: dict[tuple[int, str], list[Stepping]] = {}
         for number, (span, tokens) in enumerate(stepping):
             length = len(span.resident.ids)
             # Padding at most doubles what is stored.
             padded = max(length, SHORT).bit_length()
             key = {"alone": number, "equal": length, "padded": padded}[together]
-            groups.setdefault(key, []).append((span, tokens))
+            groups.setdefault((key, span.resident.adapter), []).append((span, tokens))
         return list(groups.values())
 
     def _step(self, spans: list[Span], tokens: list[int]) -> Tensor:
@@ -254,7 +257,8 @@ class GeneralRunner:
         rows = [span.resident.place.row for span in spans]
         token_B1 = torch.zeros(len(rows), 1, dtype=torch.long)
         token_B1[rows, 0] = torch.tensor(tokens)
-        hidden_BQD, after = self.reader.read(token_B1.to(self.reader.device), batch)
+        adapter = spans[0].resident.adapter
+        hidden_BQD, after = self.reader.read(token_B1.to(self.reader.device), batch, adapter)
         for span, token in zip(spans, tokens, strict=True):
             span.resident.place.batch = after
             span.resident.ids.append(token)

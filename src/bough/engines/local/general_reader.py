@@ -15,6 +15,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from bough.engines.local.adapter_plan import Segments
 from bough.engines.local.cache_batch import CacheBatch
 from bough.engines.local.reader import Reader
 from bough.engines.local.trial import agrees, trial_length, trial_tokens
@@ -36,9 +37,9 @@ class Ways:
     """How a model can be read.
 
     `cache` is "whole" for transformers' own with all keys and values kept, even outside of
-    windows, so that it can be cut back; "own" for what the model makes itself; "none" where every
-    token takes reading the whole episode again. `continues`: several tokens can be read at once after
-    cached ones. `together`: who can be read in one batch: "padded" (episodes of any length),
+    windows, so that it can be cut back; "own" for what the model makes itself; "none" where the
+    whole episode is read again for every token. `continues`: several tokens can be read in one pass after
+    cached ones. `together`: what can be read in one batch: "padded" (episodes of any length),
     "equal" (of the same length), "alone".
     """
 
@@ -51,21 +52,23 @@ UNCACHED = Ways(together="padded")
 
 
 class GeneralReader(Reader):
-    """Reads tokens after those of a `CacheBatch`."""
+    """Reads tokens after those of a `CacheBatch`; all tokens of a pass have the same adapter."""
+
+    in_order = False
 
     def __init__(self, policy: Policy, *, fold: bool = False, ways: Ways | None = None) -> None:
         super().__init__(policy, fold=fold)
         parameters = inspect.signature(policy.decoder.forward).parameters
         self._cache_name = next((name for name in CACHE_NAMES if name in parameters), None)
         self._takes_positions = "position_ids" in parameters
-        # Where the rotary frequencies change with the length: what was cached before that is worth nothing afterwards.
+        # Length at which the rotary frequencies change; what was cached before that cannot be used after it.
         self.turns_at: int | None = _turns_at(policy.decoder.config)
         self.ways = ways or Ways()
         if ways is None:
             with self.reading():
                 self.ways = find_ways(self)
 
-    def read(self, tokens_BQ: Tensor, batch: CacheBatch | None = None) -> tuple[Tensor, CacheBatch]:
+    def read(self, tokens_BQ: Tensor, batch: CacheBatch | None = None, adapter: str = "") -> tuple[Tensor, CacheBatch]:
         """The hidden states [B, Q, D] of tokens after a batch's, or after none, and the batch with them."""
         assert self._cache_name is not None
         num_rows, new = tokens_BQ.shape
@@ -76,16 +79,16 @@ class GeneralReader(Reader):
         if self._takes_positions:
             begin_B1 = torch.tensor(lengths, device=self.device)[:, None]
             options["position_ids"] = begin_B1 + torch.arange(new, device=self.device)
-        with self.precision():
+        with self.precision(), self.adapters.applied(Segments.whole(adapter)):
             output = self.policy.decoder(input_ids=tokens_BQ, use_cache=True, **options)
         cache = options[self._cache_name] or output[self._cache_name]
         return output.last_hidden_state, CacheBatch(cache, [length + new for length in lengths])
 
-    def read_whole(self, episodes: Sequence[Sequence[int]]) -> Tensor:
+    def read_whole(self, episodes: Sequence[Sequence[int]], adapter: str = "") -> Tensor:
         """The hidden states [B, Q, D] of whole episodes without a cache; padding comes last, where no token looks."""
         longest = max(map(len, episodes))
         rows = [[*tokens, *[0] * (longest - len(tokens))] for tokens in episodes]
-        with self.precision():
+        with self.precision(), self.adapters.applied(Segments.whole(adapter)):
             output = self.policy.decoder(input_ids=torch.tensor(rows, device=self.device), use_cache=False)
         hidden_BQD: Tensor = output.last_hidden_state
         return hidden_BQD
@@ -202,7 +205,7 @@ def _stretches(config: Any) -> bool:
 
 
 def _turns_at(config: Any) -> int | None:
-    """The length after which the rotary frequencies are others, if there is one."""
+    """The length after which other rotary frequencies apply, if there is one."""
     if not length_matters(config) or _stretches(config):
         return None
     rope = config.rope_parameters

@@ -121,7 +121,8 @@ class Tokens(NamedTuple):
     """T tokens: where each belongs, and the blocks of consecutive ones that attention takes together.
 
     Block b has `count_B[b]` tokens from token `first_B[b]` on, all of one episode; `size` is the
-    most that a block may have. Blocks of no tokens are padding.
+    most that a block may have. Blocks of no tokens are padding. `slot_T` says which adapter each
+    token is computed with; None: the policy as it is.
     """
 
     position_T: Tensor
@@ -129,6 +130,7 @@ class Tokens(NamedTuple):
     first_B: Tensor
     count_B: Tensor
     size: int
+    slot_T: Tensor | None = None
 
 
 def block_size(repeats: int) -> int:

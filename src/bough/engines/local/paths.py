@@ -14,7 +14,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, Protocol
 from weakref import WeakKeyDictionary
 
 import torch
@@ -33,6 +33,7 @@ from bough.engines.local.schedule import Store
 from bough.engines.local.trial import agrees, difference
 from bough.engines.local.worker import SpanRunner
 from bough.errors import InputError
+from bough.policy.adapter_weights import AdapterWeights
 from bough.policy.policy import Policy
 
 if TYPE_CHECKING:
@@ -62,6 +63,18 @@ class PathOptions:
     layout: Layout | None
 
 
+class NamedAdapters(Protocol):
+    """Adapters that episodes ask for by name. Only `check` may be called while the engine computes."""
+
+    def check(self, weights: AdapterWeights) -> None:
+        """InputError if the model cannot be computed with such an adapter."""
+
+    def set(self, name: str, weights: AdapterWeights) -> None:
+        """Adds an adapter, or replaces the one of this name."""
+
+    def remove(self, name: str) -> None: ...
+
+
 @dataclass(frozen=True)
 class Path:
     """How tokens are computed. `budget` is in the store's own measure, `longest` the most tokens of an episode."""
@@ -72,6 +85,7 @@ class Path:
     runner: SpanRunner
     budget: int
     longest: int
+    adapters: NamedAdapters
     decoder: FusedDecoder | None = None
 
 
@@ -122,6 +136,7 @@ def _pages(policy: Policy, options: PathOptions) -> Path | None:
     if policy.obstacle or policy.carries_state or not _fits_fused(policy):
         return None
     from bough.engines.local.fused import fused
+    from bough.engines.local.fused_adapters import FusedAdapters
     from bough.engines.local.fused_runner import FusedRunner
 
     try:
@@ -139,7 +154,7 @@ def _pages(policy: Policy, options: PathOptions) -> Path | None:
     num_pages = min(budget // PAGE, max(usual, -(-longest // PAGE)))
     store = PagesStore(reader, num_pages=num_pages, length=longest)
     runner = FusedRunner(decoder, store, max_running=options.max_running, graphs=options.graphs)
-    return Path("pages", reader, store, runner, num_pages, longest, decoder)
+    return Path("pages", reader, store, runner, num_pages, longest, FusedAdapters(decoder), decoder)
 
 
 def _fits_fused(policy: Policy) -> bool:
@@ -152,14 +167,15 @@ def _fits_fused(policy: Policy) -> bool:
 
 
 def _rows(policy: Policy, options: PathOptions) -> Path:
-    reader = TokenReader(policy, compile=options.compile, fold=_folds(policy, options))
+    reader = TokenReader(policy, compile=options.compile, fold=_folds(policy, options), stacked=True)
     budget = _budget(reader, options)
     longest = min(reader.context, options.max_length or GPU_LENGTH)
     num_rows = min(options.max_running, budget // longest - 1)  # and one for padding
     if num_rows < 1:
         raise InputError(f"max_tokens is {budget}; one episode of max_length {longest} does not fit")
     store = RowsStore(reader, num_rows=num_rows, length=longest)
-    return Path("rows", reader, store, RowsRunner(reader, store, graphs=options.graphs), num_rows, longest)
+    runner = RowsRunner(reader, store, graphs=options.graphs)
+    return Path("rows", reader, store, runner, num_rows, longest, reader.adapters)
 
 
 def _ragged(policy: Policy, options: PathOptions) -> Path:
@@ -171,7 +187,7 @@ def _ragged(policy: Policy, options: PathOptions) -> Path:
     longest = min(reader.context, options.max_length or reader.context, budget // block * block)
     if longest < 2:
         raise InputError(f"max_tokens is {budget}; fewer than {block} hold no episode")
-    return Path("ragged", reader, store, RaggedRunner(reader), budget, longest)
+    return Path("ragged", reader, store, RaggedRunner(reader), budget, longest, reader.adapters)
 
 
 def _general(policy: Policy, options: PathOptions, obstacle: str | None) -> Path:
@@ -194,7 +210,7 @@ def _general(policy: Policy, options: PathOptions, obstacle: str | None) -> Path
     )
     if longest < 2:
         raise InputError(f"the free memory of {budget >> 20} MB holds no episode; it needs {store.cost(2) >> 20} MB")
-    return Path("general", reader, store, GeneralRunner(reader, store), budget, longest)
+    return Path("general", reader, store, GeneralRunner(reader, store), budget, longest, reader.adapters)
 
 
 def _folds(policy: Policy, options: PathOptions) -> bool:

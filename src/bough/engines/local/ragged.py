@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from bough.engines.local.adapter_plan import Segments
 from bough.engines.local.draw import draw_each, uniform
 from bough.engines.local.reader import TokenReader
 from bough.engines.local.schedule import Resident, Span
@@ -74,23 +75,31 @@ class RaggedRunner:
 
     def run(self, spans: Sequence[Span]) -> list[list[tuple[int, float]]]:
         """Computes the spans; for each that draws, the token and its log-probability."""
-        hidden_TD = self.read(spans)
+        ordered = sorted(spans, key=lambda span: span.resident.adapter) if self.reader.adapters else spans
+        hidden_TD = self.read(ordered)
         ends = [0]
-        for span in spans:
+        for span in ordered:
             ends.append(ends[-1] + len(span.tokens))
-        drawing = [(span, end - 1) for span, end in zip(spans, ends[1:], strict=True) if span.draws]
-        drawn = iter(self._draw(hidden_TD, drawing))
-        return [[next(drawn)] if span.draws else [] for span in spans]
+        drawing = [(span, end - 1) for span, end in zip(ordered, ends[1:], strict=True) if span.draws]
+        drawn = self._draw(hidden_TD, drawing)
+        by_span = {id(span): [token] for (span, _), token in zip(drawing, drawn, strict=True)}
+        return [by_span.get(id(span), []) for span in spans]
 
     def read(self, spans: Sequence[Span]) -> Tensor:
-        """The hidden states of the spans' tokens, which their residents know from then on."""
+        """The hidden states of the spans' tokens, which their residents know from then on.
+
+        Spans with adapters are sorted by them.
+        """
         tokens = [token for span in spans for token in span.tokens]
         positions = [len(span.resident.ids) + i for span in spans for i in range(len(span.tokens))]
         padding = [0] * (len(tokens) == 1)
+        sizes = [len(span.tokens) for span in spans]
+        sizes[-1] += len(padding)
         hidden_TD = self.reader.hidden(
             torch.tensor([tokens + padding]),
             torch.tensor([positions + padding]),
             RaggedCache(spans, self.reader.sights),
+            Segments.of([span.resident.adapter for span in spans], sizes),
         )[0]
         for span in spans:
             span.resident.ids.extend(span.tokens)

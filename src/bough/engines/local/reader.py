@@ -14,6 +14,8 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from bough.engines.local.adapted import AdaptedLayers
+from bough.engines.local.adapter_plan import Plan
 from bough.engines.local.fold import Fold
 from bough.engines.local.one_thread import OneThread
 from bough.policy.head import Head
@@ -47,9 +49,12 @@ class Reader:
 
     With `compile`, each layer's small operations become a few kernels: a minute once. With
     `fold`, an adapter is folded into a second copy of the weights: call `fold.renew` when it changed.
+    `stacked` says how adapters by name are computed (`adapter_plan.py`).
     """
 
-    def __init__(self, policy: Policy, *, compile: bool = False, fold: bool = False) -> None:
+    in_order = True  # a pass reads tokens of several episodes, one after the other
+
+    def __init__(self, policy: Policy, *, compile: bool = False, fold: bool = False, stacked: bool = False) -> None:
         self.policy = policy
         self.context: int = getattr(policy.decoder.config, "max_position_embeddings", None) or UNBOUNDED
         self.vocabulary: int = policy.base.get_input_embeddings().weight.shape[0]
@@ -57,6 +62,7 @@ class Reader:
         self._head = Head.of(policy.base)
         self._forms = self._layer_forms(compile)
         self.fold = Fold(policy.model) if fold and policy.has_adapter else None
+        self.adapters = AdaptedLayers(policy, fold=self.fold, dtype=self.dtype, stacked=stacked, in_order=self.in_order)
 
     @property
     def device(self) -> torch.device:
@@ -70,11 +76,10 @@ class Reader:
     @contextmanager
     def reading(self) -> Iterator[None]:
         """Within it the model is ready to be read; afterwards it is as it was."""
-        base, training = self.policy.base, self.policy.training
+        training = self.policy.training
         if training:  # layers that save memory in training throw caches away
             self.policy.eval()
-        if base.config._attn_implementation != self.attention:
-            base.set_attn_implementation(self.attention)
+        self.policy.attend_with(self.attention)
         try:
             with (
                 self.fold.inside() if self.fold else nullcontext(),
@@ -93,7 +98,7 @@ class Reader:
         for layer, form in self._forms:
             layer._compiled_call_impl = form
         try:
-            with torch._dynamo.config.patch(DYNAMO) if self._compiled else nullcontext():
+            with torch._dynamo.config.patch(DYNAMO) if self.compiled else nullcontext():
                 yield
         finally:
             for layer, form in before:
@@ -110,15 +115,15 @@ class Reader:
         """Each layer, and how it is called here: compiled, or None for as it is."""
         from transformers.modeling_layers import GradientCheckpointingLayer
 
-        self._compiled = compile
+        self.compiled = compile
         layers = [each for each in self.policy.decoder.modules() if isinstance(each, GradientCheckpointingLayer)]
-        return [(each, torch.compile(each._call_impl, dynamic=True) if self._compiled else None) for each in layers]
+        return [(each, torch.compile(each._call_impl, dynamic=True) if self.compiled else None) for each in layers]
 
 
 class TokenReader(Reader):
     """Reads tokens of many episodes with our own cache and attention, where every layer keeps keys and values."""
 
-    def __init__(self, policy: Policy, *, compile: bool = False, fold: bool = False) -> None:
+    def __init__(self, policy: Policy, *, compile: bool = False, fold: bool = False, stacked: bool = False) -> None:
         from transformers import AttentionInterface
 
         AttentionInterface.register(NAME, _attend)
@@ -131,7 +136,7 @@ class TokenReader(Reader):
         if compile and len(set(self.sights)) > 1:
             log.warning("layers with different windows are not compiled for generation")
             compile = False
-        super().__init__(policy, compile=compile, fold=fold)
+        super().__init__(policy, compile=compile, fold=fold, stacked=stacked)
 
     @property
     def attention(self) -> str:
@@ -145,16 +150,16 @@ class TokenReader(Reader):
     def reading(self) -> Iterator[None]:
         # oneDNN's matrix products round differently from batch to batch, and on ARM are no faster.
         onednn, torch.backends.mkldnn.enabled = torch.backends.mkldnn.enabled, False  # type: ignore[assignment]
-        shared = self.device.type == "cpu" and torch.get_num_threads() > 1 and not self._compiled
+        shared = self.device.type == "cpu" and torch.get_num_threads() > 1 and not self.compiled
         try:
             with super().reading(), OneThread() if shared else nullcontext():
                 yield
         finally:
             torch.backends.mkldnn.enabled = onednn
 
-    def hidden(self, tokens_BQ: Tensor, positions_BQ: Tensor, cache: Cache) -> Tensor:
-        """The hidden states [B, Q, D] of tokens whose keys and values go to `cache`."""
-        with self.precision():
+    def hidden(self, tokens_BQ: Tensor, positions_BQ: Tensor, cache: Cache, plan: Plan | None = None) -> Tensor:
+        """The hidden states [B, Q, D] of tokens whose keys and values go to `cache`, with adapters as planned."""
+        with self.precision(), self.adapters.applied(plan):
             output = self.policy.decoder(
                 input_ids=tokens_BQ, position_ids=positions_BQ, past_key_values=cache, use_cache=True
             )

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from bough.config.sampling import SamplingConfig
@@ -19,10 +20,12 @@ Outcome = Generated | BaseException
 class Request:
     """A call. `limit` is how many tokens prompt and answer may have together.
 
-    `deliver` receives the outcome, once; `given_up` is set by a caller who no longer waits.
+    `deliver` receives the outcome, once, and `on_tokens` the tokens before it, as they are drawn;
+    `given_up` is set by a caller who no longer waits. `adapter` names the adapter it is computed
+    with; the policy as it is has the empty name.
     """
 
-    episode: str
+    episode: Hashable
     prompt_ids: list[int]
     sampling: SamplingConfig
     seed: int
@@ -30,9 +33,11 @@ class Request:
     stops: StopTexts
     limit: int
     deliver: Callable[[Outcome], None]
+    on_tokens: Callable[[list[int]], None] | None = None
     completion_ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     given_up: bool = False
+    adapter: str = ""
     _uniforms: list[float] = field(default_factory=list)
 
     @property
@@ -55,6 +60,7 @@ class Request:
     def take(self, drawn: Sequence[tuple[int, float]]) -> Generated | None:
         """Adds tokens up to the last of the answer; the answer, if it is complete."""
         finish: Finish | None = None
+        before = len(self.completion_ids)
         left = self.most - len(self.prompt_ids) - len(self.completion_ids)
         for token, logprob in drawn:
             self.completion_ids.append(token)
@@ -66,6 +72,8 @@ class Request:
             if left <= 0:
                 finish = "length"
                 break
+        if self.on_tokens is not None:
+            self.on_tokens(self.completion_ids[before:])
         if finish is None:
             return None
         temperature = self.sampling.temperature or 1.0
@@ -88,6 +96,16 @@ class Delivery:
             self.future.set_exception(outcome)
         else:
             self.future.set_result(outcome)
+
+
+def on_loop(loop: asyncio.AbstractEventLoop, receive: Callable[[list[int]], None]) -> Callable[[list[int]], None]:
+    """`receive` as the engine's thread can call it. The calls come in order, before the outcome."""
+
+    def pass_on(tokens: list[int]) -> None:
+        with suppress(RuntimeError):  # the loop was closed meanwhile
+            loop.call_soon_threadsafe(receive, tokens)
+
+    return pass_on
 
 
 def deliver(outcomes: Iterable[tuple[Callable[[Outcome], None], Outcome]]) -> None:

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from bough.engines.local.adapter_plan import Stacked
 from bough.engines.local.attention import NONE, attend_rows
 from bough.engines.local.draw import SamplingParams, cuts, draw, uniform
 from bough.engines.local.graphs import Graphs
@@ -69,10 +70,12 @@ class RowsRunner:
         self.reader, self.store = reader, store
         self.flash = flash_attends(reader)
         most = rounded(store.num_rows)
-        # For each drawn token: token, position, row and five sampling parameters; float64 is exact for all of them.
-        self._inputs = torch.zeros(8, most, dtype=torch.float64, device=reader.device)
+        # For each drawn token: token, position, row, the slot of its adapter and five sampling parameters; float64 is
+        # exact for all of them.
+        self._inputs = torch.zeros(9, most, dtype=torch.float64, device=reader.device)
         self._starts = torch.arange(most + 1, dtype=torch.int32, device=reader.device)
         self._graphs = Graphs(self._draw_for) if graphs and self.flash else None
+        self._version = 0
 
     def prepare(self) -> None:
         """Records the graphs of all numbers of episodes, so that no step has to: a few seconds."""
@@ -85,6 +88,9 @@ class RowsRunner:
 
     def run(self, spans: Sequence[Span]) -> list[list[tuple[int, float]]]:
         """Computes the spans; for each that draws, the token and its log-probability."""
+        if self._graphs and self._version != self.reader.adapters.slots.version:
+            self._graphs.forget()
+            self._version = self.reader.adapters.slots.version
         drawn: dict[int, tuple[int, float]] = {}
         singles = [span for span in spans if len(span.tokens) == 1 and span.draws]
         for batch in batches([span for span in spans if len(span.tokens) > 1 or not span.draws]):
@@ -99,10 +105,18 @@ class RowsRunner:
 
     def _draw(self, spans: Sequence[Span]) -> dict[int, tuple[int, float]]:
         number = rounded(len(spans))
+        slots = self.reader.adapters.slots
         columns = [
-            [span.tokens[0], len(span.resident.ids), span.resident.place, *sampling_numbers(span)] for span in spans
+            [
+                span.tokens[0],
+                len(span.resident.ids),
+                span.resident.place,
+                slots[span.resident.adapter],
+                *sampling_numbers(span),
+            ]
+            for span in spans
         ]
-        columns += [[0, 0, self.store.num_rows, *NO_SAMPLING]] * (number - len(spans))
+        columns += [[0, 0, self.store.num_rows, 0, *NO_SAMPLING]] * (number - len(spans))
         self._inputs[:, :number] = torch.tensor(columns, dtype=torch.float64).T
         cut = any(cuts(span.request.sampling) for span in spans)
         draw_for: Callable[[int, bool], Tensor] = self._graphs or self._draw_for
@@ -111,11 +125,15 @@ class RowsRunner:
 
     def _draw_for(self, number: int, cut: bool) -> Tensor:
         """A token for each of the first inputs: [2, number], the tokens and their log-probabilities."""
-        token, position, row = self._inputs[:3, :number].long()
+        token, position, row, slot = self._inputs[:4, :number].long()
         cache = RowsCache(self, position, row, row, position + 1, self._starts[: number + 1], 1)
-        hidden_ND = self.reader.hidden(token[None], position[None], cache)[0]
-        token_N, logprob_N = draw(self.reader.logits(hidden_ND), SamplingParams(*self._inputs[3:, :number]), cut=cut)
+        hidden_ND = self.reader.hidden(token[None], position[None], cache, self._plan(slot))[0]
+        token_N, logprob_N = draw(self.reader.logits(hidden_ND), SamplingParams(*self._inputs[4:, :number]), cut=cut)
         return torch.stack([token_N.double(), logprob_N.double()])
+
+    def _plan(self, slot_T: Tensor) -> Stacked | None:
+        adapters = self.reader.adapters
+        return Stacked(adapters.slots, slot_T) if adapters else None
 
     def _read(self, spans: Sequence[Span]) -> dict[int, tuple[int, float]]:
         """Reads tokens of any number; who then has all of a prompt draws."""
@@ -131,8 +149,10 @@ class RowsRunner:
         ends = torch.tensor(known, device=device) + size_N
         starts = torch.tensor([0, *sizes], device=device).cumsum(0).int()
         row_of_each = torch.repeat_interleave(rows, size_N, output_size=len(positions))
+        slots = [*(self.reader.adapters.slots[span.resident.adapter] for span in spans), 0]
+        slot_of_each = torch.tensor(slots, device=device).repeat_interleave(size_N, output_size=len(positions))
         cache = RowsCache(self, position, row_of_each, rows, ends, starts, max(sizes))
-        hidden_TD = self.reader.hidden(tokens[None], position[None], cache)[0]
+        hidden_TD = self.reader.hidden(tokens[None], position[None], cache, self._plan(slot_of_each))[0]
         drawing = [(i, span) for i, span in enumerate(spans) if span.draws]
         if not drawing:
             return {}

@@ -9,7 +9,7 @@ call is admitted, so that a running call is never interrupted.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -24,6 +24,7 @@ class Resident:
     """An episode's tokens whose keys and values are stored at `place`, with room for `capacity`.
 
     `age` is the scheduler's when the episode entered: since then the weights may have changed.
+    `adapter` is what its calls are computed with: keys and values of different adapters are never shared.
     """
 
     ids: list[int] = field(default_factory=list)
@@ -32,6 +33,7 @@ class Resident:
     request: Request | None = None
     idle_since: int = 0
     age: int = 0
+    adapter: str = ""
 
 
 @dataclass(frozen=True)
@@ -82,7 +84,7 @@ class Scheduler:
     def __init__(self, store: Store, *, budget: int, max_running: int) -> None:
         self.store, self.budget, self.max_running = store, budget, max_running
         self.waiting: deque[Request] = deque()
-        self.residents: dict[str, Resident] = {}
+        self.residents: dict[Hashable, Resident] = {}
         self.spent = 0
         self.num_prefilled = self.num_shared = self.num_kept = self.num_dropped = 0
         self._clock = self._age = 0
@@ -135,14 +137,14 @@ class Scheduler:
         self._clock += 1
         resident.idle_since = self._clock
 
-    def drop(self, episode: str) -> None:
+    def drop(self, episode: Hashable) -> None:
         """Forgets an episode."""
         resident = self.residents.pop(episode, None)
         if resident is not None:
             self._free(resident)
 
     def _enter(self, request: Request) -> bool:
-        resident = self.residents.get(request.episode) or Resident(age=self._age)
+        resident = self.residents.get(request.episode) or Resident(age=self._age, adapter=request.adapter)
         # The last token is read in any case: what comes next is drawn from what it says.
         common = min(common_prefix(resident.ids, request.prompt_ids), len(request.prompt_ids) - 1)
         known = self.store.reach(resident, common)
@@ -205,7 +207,9 @@ class Scheduler:
         for name, one in self.residents.items():
             ids = one.ids if computed or one.request is None else one.request.prompt_ids
             # Most are no match, and one token tells: only what goes on beyond the best so far is compared.
-            if len(ids) <= length or ids[length] != prompt[length] or name == request.episode or one.age != self._age:
+            if len(ids) <= length or ids[length] != prompt[length] or name == request.episode:
+                continue
+            if one.age != self._age or one.adapter != request.adapter:
                 continue
             shared = min(common_prefix(ids, prompt), most)
             shared = self.store.reach(one, shared, soon=not computed) if shared > length else 0

@@ -6,7 +6,7 @@ import logging
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Protocol
 
 import torch
@@ -36,13 +36,23 @@ class SpanRunner(Protocol):
 
 
 class EngineWorker:
-    """Serves requests until it is closed. Everything but `run` may be called from any thread."""
+    """Serves requests until it is closed. Everything but `run` may be called from any thread.
+
+    On a GPU it computes on `stream`, by default the same as everything else.
+    """
 
     def __init__(
-        self, reader: Reader, scheduler: Scheduler, runner: SpanRunner, *, threads: int, patience: int
+        self,
+        reader: Reader,
+        scheduler: Scheduler,
+        runner: SpanRunner,
+        *,
+        threads: int,
+        patience: int,
+        stream: torch.cuda.Stream | None = None,
     ) -> None:
         self.reader, self.scheduler, self.runner = reader, scheduler, runner
-        self.threads, self.patience = threads, patience
+        self.threads, self.patience, self.stream = threads, patience, stream
         self.num_steps = 0
         self._orders: list[Callable[[], None]] = []
         self._wake = threading.Condition()
@@ -65,13 +75,18 @@ class EngineWorker:
             self._orders.append(do)
             self._wake.notify_all()
 
-    def drop(self, episode: str) -> None:
+    def drop(self, episode: Hashable) -> None:
         self.order(lambda: self._drop(episode))
 
-    def drop_all(self) -> None:
+    def drop_all(self, adapter: str | None = None) -> None:
+        """Drops every episode, or those of one adapter."""
+
         def drop() -> None:
-            for episode in {*self.scheduler.residents, *(request.episode for request in self.scheduler.waiting)}:
-                self._drop(episode)
+            known = [(one.adapter, episode) for episode, one in self.scheduler.residents.items()]
+            known += [(request.adapter, request.episode) for request in self.scheduler.waiting]
+            for name, episode in dict.fromkeys(known):
+                if adapter is None or adapter == name:
+                    self._drop(episode)
 
         self.order(drop)
 
@@ -85,9 +100,13 @@ class EngineWorker:
         with self._wake:
             self._paused = True
             self._wake.wait_for(lambda: not self._at_work)
+        if self.stream:
+            torch.cuda.current_stream(self.reader.device).wait_stream(self.stream)
 
     def resume(self) -> None:
         """Continues after a pause; first with the orders that came meanwhile."""
+        if self.stream:  # weights that were copied meanwhile must be there
+            self.stream.wait_stream(torch.cuda.current_stream(self.reader.device))
         with self._wake:
             self._paused = False
             self._wake.notify_all()
@@ -102,6 +121,15 @@ class EngineWorker:
 
     def _serve(self) -> None:
         torch.set_num_threads(self.threads)
+        if self.stream is None:
+            self._serve_all()
+            return
+        self.stream.wait_stream(torch.cuda.default_stream(self.reader.device))
+        with torch.cuda.stream(self.stream):
+            self._serve_all()
+        self.stream.synchronize()
+
+    def _serve_all(self) -> None:
         usual = sys.getswitchinterval()
         while self._wait():
             if not self.runner.mixes:
@@ -179,7 +207,7 @@ class EngineWorker:
                 complete.append((request.deliver, generated))
         deliver(complete)
 
-    def _drop(self, episode: str) -> None:
+    def _drop(self, episode: Hashable) -> None:
         resident = self.scheduler.residents.get(episode)
         under_way = [resident.request] if resident and resident.request else []
         under_way += [request for request in self.scheduler.waiting if request.episode == episode]

@@ -2,7 +2,7 @@
 
 A taskset has tasks and rewards. A harness, a program of its own, plays a task: verifiers starts
 it, passes its requests to the episode's address, where they are answered and recorded, and
-computes the rewards. So a taskset stands where a user's own agent function stands.
+computes the rewards. So a taskset takes the place of a user's own agent function.
 """
 
 from __future__ import annotations

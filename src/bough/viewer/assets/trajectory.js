@@ -3,7 +3,7 @@ import { ask, imageSource } from "./api.js";
 import { address, h, link } from "./dom.js";
 import { agentName, count, ending, number, words } from "./format.js";
 import { chip, fact, facts, outcome } from "./marks.js";
-import { message, observation, reply, turnFacts } from "./turns.js";
+import { branchOf, message, observation, reply, turnFacts } from "./turns.js";
 import { tokensOf } from "./tokens.js";
 
 // Further turns are drawn on request.
@@ -57,6 +57,7 @@ export async function trajectoryPage(asked) {
       facts(
         Object.entries(found.rewards).map(([name, value]) => fact(`reward: ${words(name)}`, value === null ? "not scored" : number(value))),
         fact("turns", count(found.turns.length)),
+        found.turns.some((turn) => turn.branch) ? fact("of them in branches", count(found.turns.filter((turn) => turn.branch).length)) : null,
         found.info.agent ? fact("agent", agentName(found.info.agent)) : null,
         found.task.environment ? fact("environment", found.task.environment) : null,
         info.filter(([, value]) => value !== null && typeof value !== "object").slice(0, 8).map(([name, value]) => fact(words(name), typeof value === "number" ? number(value) : String(value).slice(0, 120))),
@@ -84,7 +85,7 @@ export async function trajectoryPage(asked) {
 function strip(turns, jump) {
   if (turns.length < 2) return null;
   return h("nav", { class: "strip", "aria-label": "turns" }, turns.slice(0, 400).map((turn, i) => h("button", {
-    type: "button", class: turn.error ? "error" : turn.reward > 0 ? "good" : "", "aria-label": `turn ${i + 1}${turn.error ? `, ${words(turn.error)}` : ""}`,
+    type: "button", class: `${turn.error ? "error" : turn.reward > 0 ? "good" : ""}${turn.branch ? " aside" : ""}`, "aria-label": `turn ${i + 1}${turn.branch ? ", in a branch" : ""}${turn.error ? `, ${words(turn.error)}` : ""}`,
     title: `${i + 1}${turn.label ? `: ${turn.label.slice(0, 80)}` : ""}`, on: { click: () => jump(i) },
   })));
 }
@@ -94,8 +95,9 @@ function card(found, i, where) {
   const exact = h("details", { class: "exact", on: { toggle: () => {
     if (exact.open && exact.childElementCount === 1) exact.append(tokensOf(where, i, turn));
   } } }, h("summary", {}, "exact tokens"));
-  return h("li", { class: "turn", tabindex: "-1" },
+  return h("li", { class: turn.branch ? "turn aside" : "turn", tabindex: "-1" },
     h("div", { class: "turn-head" }, h("span", { class: "turn-number" }, count(i + 1)), turnFacts(turn)),
+    branchOf(turn),
     reply(turn),
     turn.correction ? h("div", { class: "correction" }, h("div", { class: "who" }, "corrected to"), reply({ reply: turn.correction })) : null,
     observation(turn),

@@ -62,6 +62,22 @@ export function observation(turn) {
   return (turn.observation ?? []).map((one) => message(one, "seen"));
 }
 
+const BRANCHES = {
+  same_prompt: (n) => `another reply to the prompt of turn ${n}`,
+  branch: (n) => `branch after turn ${n}`,
+  rewritten_history: () => "rewritten history",
+  sub_agent: () => "separate conversation (sub-agent)",
+};
+
+// How a turn leaves the conversation, and what it was asked that no earlier turn shows.
+export function branchOf(turn) {
+  if (!turn.branch) return null;
+  const { kind, turn: from, messages, left_out } = turn.branch;
+  return h("div", { class: "branch-head" }, chip((BRANCHES[kind] ?? (() => kind))(from === null ? "" : count(from + 1)), "branch"),
+    messages.length ? h("details", {}, h("summary", {}, `its prompt: ${plural(messages.length + left_out, "message")} not shown above`),
+      messages.map((one) => message(one)), left_out ? h("p", { class: "faint" }, `and ${plural(left_out, "more message")}`) : null) : null);
+}
+
 export function turnFacts(turn) {
   return [
     turn.error ? chip(words(turn.error), "bad") : null,

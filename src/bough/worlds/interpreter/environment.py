@@ -165,7 +165,7 @@ class Interpreter(Environment):
                 self._answer_seen |= str(self.problem.get("answer", "")) in content.split()
             else:
                 wrong = content = wrong_now
-            messages.append(Message(role="tool", content=content, name=call.name))
+            messages.append(Message(role="tool", content=content, name=call.name, tool_call_id=call.id))
         error = "tool_misuse" if wrong else None
         return Observation(
             messages=tuple(messages), action=action, error=error, info={"killed": killed} if killed else {}

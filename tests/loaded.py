@@ -1,4 +1,4 @@
-"""What programs load before they fork children that train and play: a child then costs only what it computes."""
+"""What the warm server loads before it forks programs that train and play: these cost only what they compute."""
 
 import importlib
 

@@ -1,0 +1,34 @@
+"""One adapter of a local engine as an engine of its own, for chats: several of them are sampled in one batch.
+
+red = TemplateEngine(AdapterEngine(engine, "red"), template, sampling)
+"""
+
+from __future__ import annotations
+
+from bough.config.sampling import SamplingConfig
+from bough.engines.base import Generated
+from bough.engines.local.engine import LocalEngine
+
+
+class AdapterEngine:
+    """A `TokenEngine` that computes every episode with the adapter `name` of `engine`, which others use as well."""
+
+    def __init__(self, engine: LocalEngine, name: str) -> None:
+        self.engine, self.name = engine, name
+
+    @property
+    def policy(self) -> str:
+        return f"{self.engine.policy}+{self.name}" if self.name else self.engine.policy
+
+    async def generate(
+        self, episode: str, prompt_ids: list[int], *, sampling: SamplingConfig, seed: int, stop_ids: list[int]
+    ) -> Generated:
+        return await self.engine.generate(
+            episode, prompt_ids, sampling=sampling, seed=seed, stop_ids=stop_ids, adapter=self.name
+        )
+
+    def release(self, episode: str) -> None:
+        self.engine.release(episode, adapter=self.name)
+
+    async def close(self) -> None:
+        """Leaves the engine open: whoever made it closes it."""

@@ -1,0 +1,35 @@
+"""Adapters by name in the decoder of few kernels: a stack for each of its joined layers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from bough.engines.local.adapter_targets import targets
+from bough.policy.adapter_weights import AdapterWeights
+
+if TYPE_CHECKING:
+    from bough.engines.local.fused import FusedDecoder
+
+
+class FusedAdapters:
+    """The adapters of a `FusedDecoder`, whose `slots` say where each is."""
+
+    def __init__(self, decoder: FusedDecoder) -> None:
+        self.policy, self.slots = decoder.reader.policy, decoder.slots
+        names = {id(module): name for name, module in self.policy.base.named_modules()}
+        self._joined = [(joined, [names[id(layer)] for layer in joined.layers]) for joined in decoder.joined()]
+
+    def check(self, weights: AdapterWeights) -> None:
+        """InputError if the model cannot be computed with such an adapter."""
+        targets(self.policy, weights)
+
+    def set(self, name: str, weights: AdapterWeights) -> None:
+        """Adds an adapter, or replaces the one of this name."""
+        slot = self.slots.take(name)
+        for joined, names in self._joined:
+            pairs = [weights.layers.get(one) for one in names]
+            self.slots.version += joined.put(slot, self.slots.capacity, pairs)
+
+    def remove(self, name: str) -> None:
+        self.set(name, AdapterWeights({}))
+        self.slots.free(name)

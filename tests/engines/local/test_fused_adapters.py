@@ -1,0 +1,99 @@
+"""Adapters by name in the decoder of few kernels; without a GPU its kernels are those of `plain_kernels.py`."""
+
+import asyncio
+from functools import partial
+
+import pytest
+import torch
+
+from bough.config.sampling import SamplingConfig
+from bough.engines.local.engine import LocalEngine
+from bough.policy.adapter_weights import AdapterWeights
+from bough.policy.adapters import Lora
+from bough.policy.policy import Policy
+from tests.engines.local.members import LORAS, members, play_as, set_all, with_actor
+from tests.engines.local.playing import prompt, run
+from tests.engines.local.test_engine import scored
+from tests.engines.local.test_fused import DEVICE, _kernels_of_this_machine, on_cuda  # noqa: F401  used by pytest
+from tests.policy.families import make
+
+SAMPLING = SamplingConfig(max_new_tokens=5)
+START = prompt("system", 34)
+START_LONG = prompt("system", 300)
+
+
+def build(dtype: torch.dtype = torch.float32) -> torch.nn.Module:
+    return make("qwen3", max_position_embeddings=512).to(DEVICE, dtype)
+
+
+@pytest.fixture(scope="module")
+def policies() -> dict[str, Policy]:
+    return members(build)
+
+
+def engine_of(policy: Policy, **options) -> LocalEngine:
+    options = {"layout": "pages", "max_tokens": 20_000, "max_running": 24, "graphs": DEVICE == "cuda"} | options
+    return LocalEngine.of(policy, **options)
+
+
+def test_log_probabilities_are_those_of_the_episodes_adapter_alone(policies):
+    """Also beside a policy's own adapter, which then belongs to episodes without a name."""
+    policies = policies | {"": with_actor(build(), Lora(r=2, targets=("v_proj", "gate_proj")), 9)}
+    engine = engine_of(policies[""], fold=False)
+    set_all(engine, policies)
+    names = [*policies, "red"]
+    played = run(engine, *(play_as(engine, name, f"{i}", 2, SAMPLING, START) for i, name in enumerate(names)))
+    assert engine.scheduler.num_shared > 0
+    for name, calls in zip(names, played, strict=True):
+        assert scored(policies[name], calls) < 1e-4
+        assert scored(policies["grey" if name != "grey" else ""], calls) > 1e-2
+
+
+def test_adapters_come_go_and_change_while_others_are_played(policies):
+    """With recorded graphs, on CUDA: some changes fit them, others need new ones. The policy's own may change too."""
+    own = with_actor(build(), Lora(r=2), 9)
+    engine = engine_of(own, fold=False)
+
+    async def one(name, episode):
+        return await play_as(engine, name, episode, 1, SAMPLING, START)
+
+    async def all_of_it():
+        await one("", "e")
+        engine.set_adapter("a", AdapterWeights.of(policies["grey"].model))
+        calls = [(policies["grey"], await one("a", "e"))]
+        engine.rest()
+        change(own)
+        engine.renew("new")
+        engine.set_adapter("b", AdapterWeights.of(policies["red"].model))
+        for name in ("blue", "green"):
+            engine.set_adapter("a", AdapterWeights.of(policies[name].model))
+            a, b, none = await asyncio.gather(one("a", "f"), one("b", "f"), one("", "f"))
+            calls += [(policies[name], a), (policies["red"], b), (own, none)]
+        engine.remove_adapter("a")
+        calls += [(own, await one("", "h")), (policies["red"], await one("b", "h"))]
+        engine.remove_adapter("b")
+        calls.append((own, await one("", "i")))
+        return calls
+
+    for policy, calls in run(engine, all_of_it())[0]:
+        assert scored(policy, calls) < 1e-4
+
+
+def change(policy: Policy) -> None:
+    with torch.no_grad():
+        for name, weight in policy.named_parameters():
+            if "lora_B" in name:
+                weight.mul_(-3)
+
+
+@on_cuda
+@pytest.mark.parametrize("layout", ["pages", "rows", "general"])
+def test_in_16_bits_with_graphs_it_is_as_close_as_rounding_allows(layout):
+    loras = {f"{name}{i}": lora for i in range(2) for name, lora in LORAS.items()}
+    policies = members(partial(build, torch.bfloat16), loras)
+    engine = engine_of(policies[""], layout=layout, max_length=500)
+    set_all(engine, policies)
+    names = [name for name in policies for _ in range(3)]
+    played = run(engine, *(play_as(engine, name, f"{i}", 3, SAMPLING, START_LONG) for i, name in enumerate(names)))
+    for name, calls in zip(names, played, strict=True):
+        assert scored(policies[name], calls) < 0.3

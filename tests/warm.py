@@ -1,0 +1,115 @@
+"""Processes that start warm, for tests that need a process of their own but not a fresh one.
+
+Loading torch, transformers and Bough takes seven CPU-seconds. `Warm` forks a program from a
+process that has loaded them once for all tests: `pytest` starts it (see conftest.py), and it
+loads when the first program is asked for. A program sees no GPU, and variables that a package
+reads when it is imported (HF_HOME) have no effect.
+"""
+
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import IO, Self
+
+ROOT = Path(__file__).parents[1]
+ADDRESS = "BOUGH_TESTS_WARM"
+
+
+def start_server() -> Callable[[], None]:
+    """Starts the process that programs are forked from, for this process and its children; returns what ends it."""
+    folder = tempfile.TemporaryDirectory(prefix="bough-tests-")
+    address = os.environ[ADDRESS] = str(Path(folder.name) / "socket")
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(address)
+        listener.listen(64)  # from now on requests wait until it has loaded
+        command = [sys.executable, "-m", "tests.warm_server", str(listener.fileno())]
+        server = subprocess.Popen(
+            command,
+            cwd=ROOT,
+            env=environment,
+            pass_fds=[listener.fileno()],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+        )
+
+    def end() -> None:
+        server.communicate()
+        folder.cleanup()
+
+    return end
+
+
+class Warm:
+    """A forked program. Its standard input and output are pipes; its standard error goes to `errors` or nowhere."""
+
+    def __init__(
+        self,
+        module: str | None,
+        *arguments: str,
+        code: str | None = None,
+        folder: Path = ROOT,
+        environment: dict[str, str] | None = None,
+        errors: IO[bytes] | None = None,
+    ) -> None:
+        self._returncode: int | None = None
+        wanted = {
+            "module": module,
+            "code": code,
+            "arguments": arguments,
+            "folder": str(folder),
+            "environment": dict(os.environ if environment is None else environment),
+        }
+        theirs_in, ours_in = os.pipe()
+        ours_out, theirs_out = os.pipe()
+        theirs_err = os.dup(errors.fileno()) if errors else os.open(os.devnull, os.O_WRONLY)
+        self._connection = socket.socket(socket.AF_UNIX)
+        self._connection.connect(os.environ[ADDRESS])
+        socket.send_fds(self._connection, [b"."], [theirs_in, theirs_out, theirs_err])
+        self._connection.sendall(json.dumps(wanted).encode() + b"\n")
+        for theirs in (theirs_in, theirs_out, theirs_err):
+            os.close(theirs)
+        self.stdin, self.stdout = os.fdopen(ours_in, "w"), os.fdopen(ours_out)
+        self._answers = self._connection.makefile("rb", buffering=0)  # so that select sees what is left to read
+        self.pid = int(self._answers.readline())
+
+    def wait(self) -> int:
+        """The exit code; minus the signal's number where one ended it."""
+        if self._returncode is None:
+            self._returncode = int(self._answers.readline())
+            self._answers.close()
+            self._connection.close()
+        return self._returncode
+
+    def poll(self) -> int | None:
+        """The exit code, None while it runs."""
+        if self._returncode is None and not select.select([self._connection], [], [], 0)[0]:
+            return None
+        return self.wait()
+
+    def kill(self) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, signal.SIGKILL)
+
+    def communicate(self) -> str:
+        """What it prints until it ends; its standard input ends now."""
+        self.stdin.close()
+        said = "" if self.stdout.closed else self.stdout.read()
+        self.stdout.close()
+        self.wait()
+        return said
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, error: object, *_: object) -> None:
+        if error is not None:
+            self.kill()
+        self.communicate()
