@@ -168,13 +168,21 @@ def test_an_adapter_can_be_replaced_and_removed(policies, options):
 
 def test_what_waits_for_an_adapter_that_is_replaced_is_cancelled_and_nothing_else(policies):
     engine = engine_of(policies)
+    step = engine.worker._step
+
+    def pause_after_two(spans):
+        step(spans)
+        engine.worker._paused = engine.worker.num_steps == 2
+
+    engine.worker._step = pause_after_two
 
     async def all_of_it():
-        long = SamplingConfig(max_new_tokens=60)
-        pending = [asyncio.ensure_future(play_as(engine, name, name, 1, long, START)) for name in ("red", "blue")]
+        pending = [asyncio.ensure_future(play_as(engine, name, name, 1, SAMPLING, START)) for name in ("red", "blue")]
         while engine.worker.num_steps < 2:
-            await asyncio.sleep(0)
+            await asyncio.sleep(0.001)
+        engine.pause()
         engine.set_adapter("red", AdapterWeights.of(policies["green"].model))
+        engine.resume()
         with pytest.raises(EngineError, match="released before its answer was complete"):
             await pending[0]
         return await pending[1]
