@@ -59,6 +59,7 @@ def draw(rows: Sequence[SweepRow]) -> str:
     ]
     scale = ", logarithmic" if axis.log else ""
     parts.append(_text((LEFT + RIGHT) / 2, bottom + 44, f"{first}{scale}", "middle"))
+    parts.append(_text(RIGHT, bottom + 44, rows[0].evaluation, "end"))
     for number, values in enumerate(series):
         colour, shift = COLOURS[number % len(COLOURS)], DODGE * (number - (len(series) - 1) / 2)
         if others:
