@@ -41,6 +41,8 @@ def test_the_wider_of_seeds_and_tasks_counts():
     assert across_seeds(same_tasks).interval.width == pytest.approx(  # type: ignore[union-attr]
         2 * 2.093 * math.sqrt(0.25 / 20) / math.sqrt(1 + 2.093**2 / 20), rel=1e-3
     ), "20 tasks stay 20 tasks, however many seeds play them"
+    other_tasks = [run("1" * 10 + "0" * 10, seed) for seed in range(12)]
+    assert across_seeds(other_tasks).interval.width < 0.2, "tasks of one name are not one task"  # type: ignore[union-attr]
     spread = [run("1" * 20, 0), run("0" * 20, 1), run("1" * 10 + "0" * 10, 2)]
     assert across_seeds(spread).interval.width > 0.9  # type: ignore[union-attr]
 

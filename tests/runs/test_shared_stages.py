@@ -31,11 +31,12 @@ def test_a_finished_stage_is_found_and_linked_without_its_locks_and_decisions(tm
     assert shared.find("abc", "data.jsonl") == source
     (target.parent / ".01-demos.draft").mkdir(parents=True)  # killed while it was copied
     (target.parent / ".01-demos.draft/half").touch()
-    shared.copy(source, target)
+    shared.copy(source, target, name="mine", round=2)
     assert sorted(path.name for path in target.iterdir()) == ["data.jsonl", "final", "stage.json"]
     assert (target / "final/weights").samefile(source / "final/weights")
     record, before = StageRecord.read(target), StageRecord.read(source)
     assert record is not None and record.finished and (record.note, record.goes_on_with) == ("", None)
+    assert (record.name, record.round) == ("mine", 2)
     assert before is not None and before.note == "kept", "the record is the run's own"
     assert [path.name for path in target.parent.iterdir()] == ["01-demos"]
 
@@ -64,7 +65,7 @@ def test_an_entry_that_no_longer_holds_is_dropped(tmp_path: Path, damage: str):
 
 def test_a_stage_that_cannot_be_copied_is_an_error_that_names_both(tmp_path: Path):
     with pytest.raises(BoughError, match=r"b: cannot be taken from .*nowhere"):
-        SharedStages(tmp_path).copy(tmp_path / "nowhere", tmp_path / "b")
+        SharedStages(tmp_path).copy(tmp_path / "nowhere", tmp_path / "b", name="b")
 
 
 def test_a_run_takes_what_another_has_finished_and_computes_the_rest(tmp_path: Path):
@@ -77,9 +78,9 @@ def test_a_run_takes_what_another_has_finished_and_computes_the_rest(tmp_path: P
 
     play("a", 5)
     play("b", 4)
-    assert lines == ["01-collect", "02-demos", "01-collect: the same as in a", "02-demos"]
+    assert lines == ["01-collect", "02-demos", "01-collect: the same as a/01-collect", "02-demos"]
     lines.clear()
     shutil.rmtree(tmp_path / "stages")  # killed before the stage was made known
     play("a", 5)
     play("c", 5)
-    assert lines[2:] == ["01-collect: the same as in a", "02-demos: the same as in a"]
+    assert lines[2:] == ["01-collect: the same as a/01-collect", "02-demos: the same as a/02-demos"]

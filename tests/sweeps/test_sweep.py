@@ -40,7 +40,7 @@ def test_a_stage_with_the_same_settings_inputs_and_seed_is_computed_once(played:
     sweep, lines = played
     computed = [line.strip() for line in lines if line.strip() in ("01-before", "02-played", "03-demos", "04-after")]
     assert sorted(computed) == ["01-before"] * 2 + ["02-played"] * 2 + ["03-demos"] * 2 + ["04-after"] * 4
-    assert "  03-demos: the same as in after.max_turns-2-seed-1" in lines
+    assert "  03-demos: the same as after.max_turns-2-seed-1/03-demos" in lines
     one, other = (sweep.folder / f"runs/after.max_turns-{n}-seed-1/02-played/trajectories.jsonl" for n in (2, 4))
     assert one.samefile(other), "linked, not copied"
     planned = [[source is None for _, source in stages] for _, stages in sweep.plan()]
@@ -79,15 +79,13 @@ def interrupted_at(number: int) -> Callable[[str], None]:
 def test_a_sweep_that_is_stopped_again_and_again_ends_with_the_same_numbers(
     played: tuple[Sweep, list[str]], tmp_path: Path
 ):
-    interrupts = 0
-    for number in (1, 3, 5, 6, 8, 9, 11, 13):  # an earlier start has done part of the work, so each gets further
+    for number in (3, 6, 11):  # before a stage, after a run, between two runs that share
         with pytest.raises(KeyboardInterrupt):
             configured(tmp_path, TURNS).play(interrupted_at(number))
-        interrupts += 1
     lines: list[str] = []
     sweep = configured(tmp_path, TURNS)
     sweep.play(lines.append)
-    assert interrupts == 8 and "  01-before: already done" in lines
+    assert "  01-before: already done" in lines
     for name in ("results.csv", "results.md", "figure.svg"):
         assert (sweep.folder / name).read_text() == (played[0].folder / name).read_text()
     again: list[str] = []

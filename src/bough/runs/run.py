@@ -185,8 +185,8 @@ class Run:
         if source is None or self.shared is None:
             return None
         _clear(folder)
-        self.shared.copy(source, folder)
-        notify(f"{stage.folder}: the same as in {source.parent.name}")
+        self.shared.copy(source, folder, name=stage.name, round=stage.round)
+        notify(f"{stage.folder}: the same as {source.parent.name}/{source.name}")
         return _finished(folder, KINDS[stage.verb], stamp)
 
     def _work(self, stage: Planned, artifacts: Artifacts, stamp: Stamp, notify: Notify) -> StageRecord:

@@ -10,6 +10,7 @@ import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 from bough.disk import locked, put_in_place, read_json, remove, write_json
@@ -55,8 +56,8 @@ class SharedStages:
         remove(entry)  # the next process that finishes the stage writes a new one
         return None
 
-    def copy(self, source: Path, target: Path) -> None:
-        """Puts a finished stage into another run's folder, whole or not at all.
+    def copy(self, source: Path, target: Path, *, name: str, round: int = 1) -> None:
+        """Puts a finished stage into another run's folder, whole or not at all, under that run's name for it.
 
         Files become hard links where the file system has them: a finished stage is replaced, never changed.
         """
@@ -68,8 +69,8 @@ class SharedStages:
             shutil.copytree(source, draft, symlinks=True, ignore=ignored, copy_function=_link)
             record = StageRecord.read(draft)
             assert record is not None
-            record.note, record.goes_on_with = "", None  # the gate of this run decides
-            record.write(draft)
+            # The gate of the run decides what it continues with.
+            replace(record, name=name, round=round, note="", goes_on_with=None).write(draft)
             put_in_place(draft, target)
         except (OSError, shutil.Error) as error:
             raise BoughError(f"{target}: cannot be taken from {source}: {error}") from None
