@@ -133,7 +133,8 @@ def test_two_runs_at_once_need_two_folders(tmp_path: Path):
     Run(recipe(COLLECT), tmp_path / "one").play(tell)
     assert told == ["01-expert", "01-expert"]
     (tmp_path / "three").mkdir()
-    (tmp_path / "three/.lock").touch()  # killed before it had written anything
+    (tmp_path / "three/.lock").touch()  # killed before it had written anything,
+    (tmp_path / "three/.recipe.yaml.123.yaml").touch()  # or while it wrote its first file
     assert played(tmp_path / "three", COLLECT) == ["01-expert"]
 
 

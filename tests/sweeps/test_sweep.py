@@ -149,6 +149,18 @@ def test_a_recipe_needs_an_evaluation_of_its_own_model(tmp_path: Path):
         configured(tmp_path, "collect.tasks=1,2", recipe=recipe)
 
 
+def test_a_sweep_that_was_killed_while_it_wrote_its_first_files_starts(tmp_path: Path):
+    sweep = configured(tmp_path, "after.max_turns=2", seeds=1)
+    sweep.folder.mkdir()
+    (sweep.folder / ".sweep.json.123.json").touch()
+    with pytest.raises(KeyboardInterrupt):
+        sweep.play(interrupted_at(1))
+    sweep.runs[0].folder.mkdir(parents=True)
+    (sweep.runs[0].folder / ".recipe.yaml.123.yaml").touch()
+    sweep.play(lambda _: None)
+    assert sweep.failed == {}
+
+
 def test_a_folder_belongs_to_one_recipe_and_one_process(tmp_path: Path):
     sweep = configured(tmp_path, TURNS)
     sweep.folder.mkdir()

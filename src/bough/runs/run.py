@@ -11,7 +11,7 @@ from typing import Any, Self
 
 from bough.config.parts import flattened, leaves, parts
 from bough.config.run import RunConfig
-from bough.disk import locked, remove, write_atomically, write_json
+from bough.disk import is_draft, locked, remove, write_atomically, write_json
 from bough.errors import BoughError, InputError, did_you_mean
 from bough.runs.gate import judge
 from bough.runs.kinds import KINDS, Kind
@@ -249,7 +249,7 @@ class Run:
             before = read_recipe(self.folder)
             if before.name != self.recipe.name and not _only_started(self.folder, before):
                 raise InputError(f"{self.folder} contains a run of the recipe {before.name}; give another --output-dir")
-        elif any(path.name != LOCK for path in self.folder.iterdir()):
+        elif any(path.name != LOCK and not is_draft(path, FILE_NAME) for path in self.folder.iterdir()):
             raise InputError(f"{self.folder} contains other files; a run needs a folder of its own")
 
     def _remove_failed_start(self) -> None:

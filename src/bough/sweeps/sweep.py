@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from bough.config.sweep import SweepConfig
-from bough.disk import locked, read_json, write_atomically, write_json
+from bough.disk import is_draft, locked, read_json, write_atomically, write_json
 from bough.errors import BoughError, InputError, exception_line
 from bough.evaluation.results import Results
 from bough.evaluation.seeds import across_seeds, rate_of
@@ -201,7 +201,7 @@ class Sweep:
         try:
             before = read_json(self.folder / FILE_NAME)
         except FileNotFoundError:
-            if any(path.name != LOCK for path in self.folder.iterdir()):
+            if any(path.name != LOCK and not is_draft(path, FILE_NAME) for path in self.folder.iterdir()):
                 raise InputError(f"{self.folder} contains other files; a sweep needs a folder of its own") from None
             return
         except (OSError, ValueError) as error:
