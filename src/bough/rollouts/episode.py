@@ -52,6 +52,8 @@ class Episode:
     stop: str | None = None
     num_prompt_tokens: int = 0
     num_completion_tokens: int = 0
+    # The environment's name of its state now.
+    state: str | None = None
     # How often tools raised, by what raised where.
     raised: Counter[str] = field(default_factory=Counter)
 
@@ -72,6 +74,7 @@ class Episode:
                 reward=observation.reward,
                 progress=observation.progress,
                 error=observation.error,
+                state=self.state,
             )
         except ValidationError as error:
             raise EnvironmentFailedError(
@@ -85,6 +88,7 @@ class Episode:
 
     def _look(self, observation: Observation) -> None:
         self.images += [(len(self.turns), image) for image in observation.images]
+        self.state = observation.state
         self.raised.update(one.place for one in raised_in(observation.info))
         if observation.done:
             self.ended, self.success = True, observation.success
