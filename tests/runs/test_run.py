@@ -19,6 +19,8 @@ from bough.runs.record import StageRecord
 from bough.runs.run import Run
 from bough.runs.summary import summary
 from bough.tracking.recipe import RecipeTracker
+from bough.trajectories.reader import read
+from bough.types import Group
 
 COUNTING = "tests.environments.worlds:Counting"
 
@@ -44,6 +46,16 @@ def test_stages_feed_each_other(tmp_path: Path):
     assert records[1].inputs["file"] == records[0].outputs["trajectories"]  # type: ignore[union-attr]
     assert records[2].inputs["train_file"] == records[1].outputs["demonstrations"]  # type: ignore[union-attr]
     assert (tmp_path / "run/03-sft/final/adapter_model.safetensors").exists()
+
+
+@pytest.mark.parametrize("advantage", ["state", "graph"])
+def test_a_recipe_credits_steps_by_state(tmp_path: Path, advantage: str):
+    learn = {"environment": "tests.online.letters:Corridor", "advantage": advantage, "max_steps": 1, "batch_size": 1}
+    assert played(tmp_path / "run", {"grpo": {**learn, "group_size": 4, "max_new_tokens": 4}}) == ["01-grpo"]
+    [group] = read(tmp_path / "run/01-grpo/rollouts/00000.jsonl")
+    assert isinstance(group, Group)
+    assert [[turn.state for turn in attempt.turns] for attempt in group.attempts] == [["0", "1", "2"]] * 4
+    assert (tmp_path / "run/01-grpo/final/adapter_model.safetensors").exists()
 
 
 def test_what_has_not_changed_is_not_run_again_and_what_has_is(tmp_path: Path):
