@@ -154,5 +154,5 @@ class GroupsConfig(CurationConfig):
     min_size: int = Field(2, ge=1, description="drop groups with fewer scored attempts than this")
     flat: bool = Field(
         False,
-        description="also keep groups whose attempts all have the same reward; they teach only with advantage state or graph",
+        description="also keep groups whose attempts all have the same reward (for advantage state or graph)",
     )
