@@ -115,6 +115,14 @@ class GRPOConfig(TrainingConfig):
         None, gt=1, description="upper bound of the ratio where the advantage is negative (DAPO: 10)"
     )
     kl_coef: float = Field(0.0, ge=0, description="weight of the KL divergence from the reference")
+    entropy_coef: float = Field(
+        0.0, ge=0, description="weight of the entropy bonus, which keeps replies varied (such as 0.001)"
+    )
+    entropy_floor: float | None = Field(
+        None,
+        gt=0,
+        description="give the entropy bonus only to batches with less entropy than this, in nats per token",
+    )
     importance_cap: float = Field(
         2.0, gt=0, description="upper bound of the importance weight between sampler and trainer"
     )
@@ -124,7 +132,11 @@ class GRPOConfig(TrainingConfig):
     )
 
     def _in_vain(self) -> str | None:
+        if self.entropy_floor is not None and not self.entropy_coef:
+            return "entropy_floor needs entropy_coef, the weight of the bonus"
         if self.environment.name is None:
+            if self.entropy_floor is not None:
+                return "entropy_floor needs environment: the entropy is measured on batches that are played"
             return "engine vllm needs environment" if self.sampler.engine == "vllm" else super()._in_vain()
         given = self._given(OF_FILES)
         if given:
@@ -190,6 +202,7 @@ class GRPO:
         self.config = config
         self.precompute_reference = config.precompute_reference
         self.temperature = config.sampling.temperature
+        self.entropy_coef = config.entropy_coef
 
     def examples(self, data: Data, builder: CallBuilder) -> Examples[GroupExample]:
         """The groups as examples; groups that teach nothing are dropped and counted."""
@@ -281,6 +294,7 @@ class GRPO:
             clip_high=config.clip_high,
             dual_clip=config.dual_clip,
             kl_coef=config.kl_coef,
+            entropy_coef=self.entropy_coef,
             reference_logprobs_N=start if config.kl_coef else None,
             sampler_logprobs_N=sampler_logprobs([part.calls[0] for part in parts], old, config.sampling.temperature),
             importance_cap=config.importance_cap,
