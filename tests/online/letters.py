@@ -208,3 +208,22 @@ class Later(Letters):
         if self._later:
             self.ended.set()
         return await super().step(reply)
+
+
+class Far(Letters):
+    """Only the fourth turn can be rewarded, if the reply has an odd number of characters; the third reply is "go"."""
+
+    max_turns = 4
+
+    async def start(self) -> Observation:
+        self.turn = 0
+        return Observation.say(f"Task {self.task.data['number']}.", state="0")
+
+    async def step(self, reply: str) -> Observation:
+        self.turn += 1
+        if self.turn == 3 and reply != "go":
+            return Observation.end(success=False, reward=0.0)
+        if self.turn == self.max_turns:
+            won = len(reply) % 2
+            return Observation.end(success=bool(won), reward=float(won))
+        return Observation.say(f"Turn {self.turn} after {reply}.", state=str(self.turn))

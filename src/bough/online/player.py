@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from statistics import fmean
@@ -21,6 +22,7 @@ from bough.event_loop import BackgroundLoop
 from bough.methods.distill import OnlineConfig
 from bough.online.episode_files import EpisodeFiles
 from bough.online.meter import Meter, MeteredEngine
+from bough.online.resets import Resets
 from bough.online.sampler import open_sampler
 from bough.online.stream import EpisodeStream, StreamConfig
 from bough.policy.policy import Policy
@@ -59,6 +61,8 @@ class Player:
             )
         self._tasks = self._all_tasks(config.environment.split, config.environment.task_file)
         self._known: list[Task] = []
+        file, share = config.rollouts.reset_file, config.rollouts.reset_share
+        self._resets = Resets.load(file, self.environment_class, share, config.seed) if file else None
         self._loop = BackgroundLoop()
         self._sampler = open_sampler(config, policy, template, self._loop)
         self.meter = Meter(overlaps=self._sampler.overlaps)
@@ -104,8 +108,10 @@ class Player:
             self._known.append(task)
         if not self._known:
             raise InputError("no task matches these settings")
-        task = self._known[number % len(self._known)]
-        return task, list(attempts([task], self.config.rollouts.group_size, self._seed(number)))
+        replayed = self._resets.of(number) if self._resets else None
+        task = replayed.record.task if replayed else self._known[number % len(self._known)]
+        found = attempts([task], self.config.rollouts.group_size, self._seed(number))
+        return task, [replace(attempt, replayed=replayed) for attempt in found]
 
     def _seed(self, number: int) -> int:
         """The tasks of one batch size share a seed; one that comes again among them has its own."""

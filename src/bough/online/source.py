@@ -63,6 +63,8 @@ def ways_out(config: OnlineConfig) -> str:
             ways.append("--entropy-coef 0.001 from the start of training")
         if not config.rewards:
             ways.append("--rewards with a part for progress")
+    if config.rollouts.reset_file is None:
+        ways.append("--reset-file with successful episodes, to start near the goal")
     ways += [f"--group-size above {config.rollouts.group_size}", f"--resample above {config.rollouts.resample:g}"]
     return f": the attempts at each task all have the same reward. Try easier or harder tasks, {', '.join(ways)}"
 
