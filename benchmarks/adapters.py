@@ -6,6 +6,7 @@
 The same episodes as in `rollouts.py` are played with no adapter, with one that is the policy's own
 (what online training does), and with 1, 8, … adapters by name. Attempts at the same task have
 the same adapter; episodes with different adapters share no prefix, so more prompt tokens are read.
+With `--apart`, they share none with a single adapter either: what remains is the cost of computing.
 """
 
 from __future__ import annotations
@@ -113,6 +114,7 @@ def main() -> None:
     parser.add_argument("--length", type=int, default=None, help="the longest episode, in tokens")
     parser.add_argument("--adapters", type=int, nargs="+", default=[1, 8], help="numbers of adapters by name")
     parser.add_argument("--rank", type=int, default=16)
+    parser.add_argument("--apart", action="store_true", help="share prefixes with one adapter only as with the most")
     parser.add_argument("--output", type=Path, help="a Markdown file to which the result is added")
     options = parser.parse_args()
     if not torch.cuda.is_available():
@@ -120,14 +122,18 @@ def main() -> None:
     weights, own = random_adapters(options.model, max(options.adapters), options.rank)
     base = Policy(build(options.model), attention="sdpa").eval()
     played = scripts(options.model, base.base.config.vocab_size, options.episodes, options.turns)
+    if options.apart:
+        most = max(options.adapters)
+        played = [([e // 2 % most, *start], said) for e, (start, said) in enumerate(played)]
     report = Report(
-        f"## {options.model}: {options.episodes} episodes of {options.turns} turns, {options.answer} tokens each, "
-        f"rank {options.rank}\n\n{machine()}.",
+        f"## {options.model}: {options.episodes} episodes, {options.turns} × {options.answer} tokens each, "
+        f"rank {options.rank}{', prefixes apart' * options.apart}\n\n{machine()}.",
         options.output,
     )
     usual: dict[str, Any] = {"max_length": options.length}
-    measure(report, "no adapter", base, base, played, options.answer, [], **usual)
-    measure(report, "the policy's own adapter", own, own, played, options.answer, [], **usual)
+    if not options.apart:
+        measure(report, "no adapter", base, base, played, options.answer, [], **usual)
+        measure(report, "the policy's own adapter", own, own, played, options.answer, [], **usual)
     for number in options.adapters:
         name = f"{number} by name"
         measure(report, name, base, own, played, options.answer, weights[:number], **usual)

@@ -15,6 +15,7 @@ import asyncio
 import random
 import statistics
 import tempfile
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterator
@@ -22,7 +23,7 @@ from contextlib import contextmanager
 from functools import wraps
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from measure import machine, table
 
@@ -56,11 +57,12 @@ PARTS: dict[str, list[Method]] = {
 }
 
 
-class Stopwatch:
-    """CPU time of the wrapped functions, each without those that it calls."""
+class Stopwatch(threading.local):
+    """CPU time of the wrapped functions, each without those that it calls; every thread has its own clock."""
+
+    spent: ClassVar[Counter[str]] = Counter()  # of all threads: each part runs in one of them only
 
     def __init__(self) -> None:
-        self.spent: Counter[str] = Counter()
         self._running: list[str] = []
         self._since = 0
 
@@ -200,6 +202,7 @@ def main() -> None:
         turns = play(template, wanted, answers, options.turns)
         whole.append((time.process_time() - begin) / turns * 1e3)
         watch = Stopwatch()
+        Stopwatch.spent = Counter()
         with timed_parts(watch):
             begin = time.process_time()
             play(template, wanted, answers, options.turns)

@@ -5,9 +5,10 @@
 
 All play the same episodes to the end: the prompts and observations of `examples/household.jsonl`, one
 after the other, and between them answers of the same number of tokens, drawn at temperature 1 with their
-log-probabilities. `generate` reads the whole history each turn; vLLM keeps it by its prefix cache.
+log-probabilities. vLLM keeps the history by its prefix cache.
 Prompts are the example's own tokens with SmolLM2 and random tokens, one for four characters, with
-the other models. transformers takes all episodes of a turn as one padded batch.
+the other models. transformers takes all episodes of a turn as one padded batch, and reads the whole
+history in each turn, as trainers do that call `generate`; or it is given its cache of the turn before.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ from models import NAMES, build, config_folder
 
 EXAMPLES = Path(__file__).parent.parent / "examples" / "household.jsonl"
 BYTES_PER_SECOND = 4.3e12  # of an H200's memory, as measured
-Script = tuple[list[int], list[list[int]]]  # the first prompt, and what is added to it behind each answer
+Script = tuple[list[int], list[list[int]]]  # the first prompt, and what is added to it after each answer
 
 
 def scripts(model: str, vocabulary: int, episodes: int, turns: int) -> list[Script]:
@@ -93,17 +94,42 @@ def theirs(model: Any, played: list[Script], answer: int) -> int:
     histories = [list(start) for start, _ in played]
     drawn = 0
     for t in range(len(played[0][1])):
-        longest = max(map(len, histories))
-        ids = torch.tensor([[0] * (longest - len(h)) + h for h in histories], device=model.device)
-        mask = torch.tensor([[0] * (longest - len(h)) + [1] * len(h) for h in histories], device=model.device)
+        ids, mask = _padded(histories, model.device)
         out = model.generate(
             ids, attention_mask=mask, do_sample=True, temperature=1.0, top_k=0, top_p=1.0,
             min_new_tokens=answer, max_new_tokens=answer, pad_token_id=0, use_cache=True,
-        )[:, longest:].tolist()  # fmt: skip
+        )[:, ids.shape[1] :].tolist()  # fmt: skip
         drawn += sum(map(len, out))
         for history, reply, (_, observations) in zip(histories, out, played, strict=True):
             history += reply + observations[t]
     return drawn
+
+
+@torch.inference_mode()
+def theirs_with_cache(model: Any, played: list[Script], answer: int) -> int:
+    """The same, with the cache of the turn before; observations are padded to the longest, and the padding stays."""
+    from transformers import DynamicCache
+
+    cache = DynamicCache(config=model.config)
+    ids, mask = _padded([start for start, _ in played], model.device)
+    drawn = 0
+    for t in range(len(played[0][1])):
+        out = model.generate(
+            ids, attention_mask=mask, past_key_values=cache, do_sample=True, temperature=1.0, top_k=0, top_p=1.0,
+            min_new_tokens=answer, max_new_tokens=answer, pad_token_id=0,
+        )  # fmt: skip
+        drawn += out.shape[0] * (out.shape[1] - ids.shape[1])
+        said, said_mask = _padded([observations[t] for _, observations in played], model.device)
+        mask = torch.cat([mask, mask.new_ones(len(mask), out.shape[1] - ids.shape[1]), said_mask], 1)
+        ids = torch.cat([out, said], 1)
+    return drawn
+
+
+def _padded(rows: list[list[int]], device: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    """Token ids padded on the left, and their mask."""
+    longest = max(map(len, rows))
+    ids = torch.tensor([[0] * (longest - len(row)) + row for row in rows], device=device)
+    return ids, torch.tensor([[0] * (longest - len(row)) + [1] * len(row) for row in rows], device=device)
 
 
 def step_time(engine: LocalEngine) -> str:
@@ -219,8 +245,12 @@ def play_theirs(report: Report, model: Any, played: list[Script], answer: int) -
         # With oneDNN, as torch comes, matrix products on ARM may be slower: both are shown.
         torch.backends.mkldnn.enabled = False
         report.measure("transformers generate, oneDNN off", lambda: theirs(model, played, answer))
+        report.measure(
+            "transformers generate, cache kept, oneDNN off", lambda: theirs_with_cache(model, played, answer)
+        )
         torch.backends.mkldnn.enabled = True
     report.measure("transformers generate", lambda: theirs(model, played, answer))
+    report.measure("transformers generate, cache kept", lambda: theirs_with_cache(model, played, answer))
 
 
 def play_vllm(report: Report, model: str, played: list[Script], answer: int, length: int, packages: str) -> None:

@@ -87,13 +87,16 @@ def test_every_prompt_equals_the_whole_rendering(name: str, start: Any, rounds: 
         assert grown(growing, messages, tools) == whole(template, messages, tools)
 
 
-@pytest.mark.parametrize("name", ["chatml", "llama3", "gemma", "qwen2.5"])
+@pytest.mark.parametrize("name", ["chatml", "llama3", "gemma", "qwen2.5", "qwen3", "earlier qwen3"])
 def test_the_template_renders_only_what_is_new_of_its_kind(name: str):
     prompts = Prompts(TEMPLATES[name])
     rendered: list[int] = []
     whole = prompts.whole
     prompts.whole = lambda messages, tools: rendered.append(len(messages)) or whole(messages, tools)  # type: ignore[method-assign]
     start, turns = household(12)
+    if "qwen3" in name:
+        said = [assistant(f"<think>\nHm, {i}.\n</think>\n\n{turn.reply.content}") for i, turn in enumerate(turns)]
+        turns = [turn.model_copy(update={"reply": reply}) for turn, reply in zip(turns, said, strict=True)]
     expected = [TEMPLATES[name].prompt(conversation(start, turns[:i]), []) for i in range(len(turns))]
 
     def play() -> list[str]:
@@ -137,7 +140,7 @@ def test_a_gap_in_the_proof_is_found_at_the_first_use():
 
 
 def test_a_template_that_rewrites_history_is_named_once(caplog: pytest.LogCaptureFixture):
-    prompts = Prompts(TEMPLATES["qwen3"])
+    prompts = Prompts(TEMPLATES["mistral"])
     with caplog.at_level(logging.INFO, logger="bough"):
         for _ in range(2):
             growing, messages = prompts.begin(), [user("Hi")]
@@ -146,8 +149,23 @@ def test_a_template_that_rewrites_history_is_named_once(caplog: pytest.LogCaptur
                 messages += [assistant(f"<think>\n{i}\n</think>\n\nok"), user("And?")]
     said = [record.getMessage() for record in caplog.records]
     assert said == [
-        "qwen3: the chat template may rewrite earlier messages, so each turn renders the whole conversation"
+        "mistral: the chat template may rewrite earlier messages, so each turn renders the whole conversation"
     ]
+
+
+@pytest.mark.parametrize("name", ["qwen3", "earlier qwen3"])
+@pytest.mark.parametrize("result", [Message(role="tool", content="7"), user("<tool_response>\n7\n</tool_response>")])
+def test_thoughts_stay_while_tool_results_follow_a_question(name: str, result: Message):
+    """Replies after the last question keep their thoughts, so these prompts are rendered whole."""
+    prompts = Prompts(TEMPLATES[name])
+    prompts.unchecked = 0
+    growing, messages = prompts.begin(), [user("Hi")]
+    said = []
+    for i, observation in enumerate([user("And?"), user("Then?"), result, result, user("And?"), result, user("Then?")]):
+        messages += [assistant(f"<think>\n{i}\n</think>\n\nok {i}"), observation]
+        said.append(growing.prompt(messages, []))
+        assert said[-1] == TEMPLATES[name].prompt(messages, [])
+    assert [text.count("<think>") for text in said] == [0, 0, 1, 2, 0, 1, 0]
 
 
 def test_a_hint_goes_when_its_message_is_no_longer_the_newest():

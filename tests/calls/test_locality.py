@@ -13,7 +13,17 @@ def loop(body: str, *, head: str = "", tail: str = TAIL, over: str = "messages")
     return head + "{% for message in " + over + " %}" + body + "{% endfor %}" + tail
 
 
+QWEN3 = (TEMPLATES / "qwen3.jinja").read_text()
+# As Qwen published it first: thoughts are taken from the message, and users' messages are shown as they are.
+EARLIER_QWEN3 = (
+    QWEN3.replace(" and message.content is string", "")
+    .replace("'</think>' in content", "'</think>' in message.content")
+    .replace("content.split('</think>')", "message.content.split('</think>')")
+    .replace("'\\n' + content + '<|im_end|>'", "'\\n' + message.content + '<|im_end|>'")
+)
 LOCAL = {
+    "qwen3": QWEN3,
+    "earlier qwen3": EARLIER_QWEN3,
     "qwen2.5": (TEMPLATES / "qwen2.5.jinja").read_text(),
     "a variable that holds the content": loop(
         "{% set text = message['content'] | trim %}{% if loop.index0 == 0 %}{% set text = 'S: ' + text %}{% endif %}"
@@ -82,21 +92,44 @@ NOT_LOCAL = {
     "{% set messages = messages[1:] %}" + loop("{{ count() }}" + CHATML),
 }  # fmt: skip
 
+# Templates that look for the last question, but use what they find in another way.
+NOT_REDUCED = {
+    "counts up to the last question": QWEN3 + "{{ ns.last_query_index }}",
+    "remembers thoughts": QWEN3.replace("{{- '<|im_end|>\\n' }}", "{{- reasoning_content + '<|im_end|>\\n' }}"),
+    "removes thoughts from a trimmed reply": QWEN3.replace(
+        "set content = message.content %}", "set content = message.content | trim %}"
+    ),
+    "shows a reply with its thoughts": QWEN3.replace(
+        "{%- else %}\n            {{- '<|im_start|>' + message.role + '\\n' + content }}",
+        "{%- else %}\n            {{- '<|im_start|>' + message.role + '\\n' + message.content }}",
+    ),
+    "splits thoughts otherwise": QWEN3.replace(
+        "[-1].lstrip('\\n') %}\n            {%- endif", "[-1] %}\n            {%- endif"
+    ),
+    "another last question": QWEN3.replace('message.role == "user" and message', 'message.role == "tool" and message'),
+}
+
 
 @pytest.mark.parametrize("name", LOCAL)
 def test_templates_that_write_message_by_message_are_local(name: str):
     assert locality(LOCAL[name]) is not None
 
 
-@pytest.mark.parametrize("name", NOT_LOCAL)
+@pytest.mark.parametrize("name", [*NOT_LOCAL, *NOT_REDUCED])
 def test_templates_whose_text_depends_on_more_are_not(name: str):
-    assert locality(NOT_LOCAL[name]) is None
+    assert locality({**NOT_LOCAL, **NOT_REDUCED}[name]) is None
 
 
 def test_the_families():
     found = {file.stem: locality(file.read_text()) for file in TEMPLATES.glob("*.jinja")}
-    assert {name for name, proof in found.items() if proof} == {"chatml", "llama3", "llama3.1", "gemma", "qwen2.5"}
+    local = {"chatml", "llama3", "llama3.1", "gemma", "qwen2.5", "qwen3"}
+    assert {name for name, proof in found.items() if proof} == local
     assert {name for name, proof in found.items() if proof and proof.parity} == {"gemma"}
+    assert {name for name, proof in found.items() if proof and proof.drops_thoughts} == {"qwen3"}
+
+
+def test_variants_are_variants():
+    assert len({QWEN3, EARLIER_QWEN3, *NOT_REDUCED.values()}) == 2 + len(NOT_REDUCED)
 
 
 def test_what_is_no_template_is_not_local():

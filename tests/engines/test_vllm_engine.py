@@ -17,6 +17,7 @@ from bough.config.sampling import SamplingConfig
 from bough.engines.base import EngineError, Generated
 from bough.engines.vllm import VLLMEngine
 from bough.engines.vllm_arguments import LogprobsMode
+from bough.engines.vllm_worker import WeightsFromFolder
 from bough.errors import InputError
 
 
@@ -62,9 +63,9 @@ class StandIn:
     async def resume_generation(self) -> None:
         self.note("resume")
 
-    async def collective_rpc(self, method: str, kwargs: dict[str, str]) -> None:
-        assert Path(kwargs["weights_path"]).is_dir()
-        self.note(method)
+    async def collective_rpc(self, method: str, args: tuple[str]) -> None:
+        assert Path(args[0]).is_dir() and hasattr(WeightsFromFolder, method)
+        self.note("load")
 
     def shutdown(self) -> None:
         self.note("shutdown")
@@ -136,8 +137,8 @@ def test_an_adapter_is_added_after_waking_and_before_new_requests(tmp_path):
 @pytest.mark.parametrize(
     ("sleeps", "orders"),
     [
-        (True, ["sleep 2 keep", "wake ['weights']", "reload_weights", "wake all"]),
-        (False, ["pause keep True", "reload_weights", "resume"]),
+        (True, ["sleep 2 keep", "wake ['weights']", "load", "wake all"]),
+        (False, ["pause keep True", "load", "resume"]),
     ],
 )
 def test_all_weights_are_replaced_while_nothing_is_sampled(tmp_path, sleeps, orders):
@@ -158,7 +159,7 @@ def test_all_weights_are_replaced_while_nothing_is_sampled(tmp_path, sleeps, ord
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize(("rank", "broken"), [(8, "add"), (8, "resume"), (0, "reload_weights"), (0, "resume")])
+@pytest.mark.parametrize(("rank", "broken"), [(8, "add"), (8, "resume"), (0, "load"), (0, "resume")])
 def test_after_a_swap_that_fails_nothing_is_sampled(tmp_path, rank, broken):
     async def run() -> StandIn:
         stand_in = StandIn(broken)

@@ -90,6 +90,11 @@ def test_calls_as_data_and_as_text_do_the_same():
         assert observation.action == hermes.call_text(call("add", number=2))
 
 
+def test_a_result_has_the_id_of_its_call():
+    observation = played(said(ToolCall(name="reset", id="abcdefghi"), call("reset")))[1]
+    assert [message.tool_call_id for message in observation.messages] == ["abcdefghi", None]
+
+
 def test_several_calls_run_in_order_until_the_end():
     adding = call("add", number=2, times=2)
     observation = played(said(call("add", number=1), call("reset"), adding, call("add", number=1), call("reset")))[1]

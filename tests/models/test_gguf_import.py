@@ -9,7 +9,8 @@ import pytest
 import torch
 import transformers
 from gguf import MODEL_ARCH, GGUFWriter, TokenType, get_tensor_name_map
-from tokenizers import Regex, pre_tokenizers
+from packaging.version import Version
+from tokenizers import Regex, Tokenizer, models, pre_tokenizers
 from transformers import AutoModelForCausalLM
 
 from bough.errors import BoughError, InputError
@@ -176,6 +177,8 @@ def write_gemma(path: Path, family: str) -> Any:
 
 @pytest.mark.parametrize("family", GEMMAS)
 def test_gemma_is_read_with_its_windows_norms_and_ends(family: str, tmp_path: Path):
+    if Version(transformers.__version__) < Version("5.19"):
+        pytest.skip("transformers before 5.19 loses the merges of such a tokenizer; the file is refused")
     model = write_gemma(tmp_path / "model.gguf", family)
     again, read = imported(tmp_path / "model.gguf")
     assert largest_difference(model, again) < 2e-5
@@ -185,6 +188,19 @@ def test_gemma_is_read_with_its_windows_norms_and_ends(family: str, tmp_path: Pa
     assert read.apply_chat_template([{"role": "user", "content": "ab"}], tokenize=False).startswith(
         "<start_of_turn>user"
     )
+
+
+def test_a_sentence_piece_tokenizer_that_lost_its_merges_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """As transformers 5.17 reads it: every letter is a token of its own."""
+    write_gemma(tmp_path / "model.gguf", "gemma3")
+    letters = Tokenizer(models.BPE({piece: i for i, piece in enumerate(PIECES)}, [], unk_token="<unk>"))
+    broken = transformers.PreTrainedTokenizerFast(tokenizer_object=letters)
+    read = transformers.AutoTokenizer.from_pretrained
+    again = lambda *a, **k: read(*a, **k) if "gguf_file" in k else broken  # noqa: E731
+    monkeypatch.setattr(transformers.AutoTokenizer, "from_pretrained", again)
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(InputError, match="loses the merges of its tokenizer"):
+        gguf_import.convert(tmp_path / "model.gguf", tmp_path / "folder")
 
 
 def test_llama_3_splits_numbers_by_three_and_its_positions_are_scaled(tmp_path: Path):

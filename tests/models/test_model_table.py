@@ -3,7 +3,9 @@
 import re
 
 import pytest
+import transformers
 from benchmarks.model_table import BEGIN, END, PAGE, Row, describe, model_types, page
+from packaging.version import Version
 
 TABLE = PAGE.read_text(encoding="utf-8").partition(BEGIN)[2].partition(END)[0]
 LINES = [[cell.strip() for cell in line.split("|")[1:-1]] for line in TABLE.splitlines() if line.startswith("| `")]
@@ -16,6 +18,8 @@ FAMILIES = [
 
 @pytest.mark.parametrize("model_type", FAMILIES)
 def test_a_row_of_the_table_is_what_the_code_does(model_type):
+    if model_type == "doge" and Version(transformers.__version__) < Version("5.19"):
+        pytest.skip("transformers before 5.19 computes doge without a causal mask")
     written, found = ROWS[model_type], describe(model_type)
     paths = [found.trained, found.engine, found.lora, found.merge, found.gguf]
     # How far a wrong path is off depends on the last digits.
@@ -27,7 +31,9 @@ def test_no_row_is_silently_wrong_and_most_work():
     assert len(ROWS) > 150
     errors = {name: float(cells[-1]) for name, cells in ROWS.items() if cells[-1]}
     assert [name for name, error in errors.items() if not error < 1e-4] == []
-    assert sum(ROWS[name][1] in ("fast", "general") for name in errors) >= 100
+    assert len(errors) >= 100
+    assert [name for name in errors if ROWS[name][1] not in ("fast", "general")] == []
+    assert [name for name in errors if not ROWS[name][2].startswith(("yes", "partly"))] == []
     assert not [name for name, cells in ROWS.items() if "the process ended" in cells[0]]
 
 

@@ -169,23 +169,26 @@ def test_calls_of_weights_that_are_too_old_are_dropped_and_counted(tmp_path: Pat
 
 def test_the_next_batch_is_sampled_while_the_policy_trains(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Episodes of the second batch begin when the first one trains, and the training step waits for their ends."""
-    training, ended = letters.threading.Event(), letters.threading.Event()
+    training, ended = letters.threading.Event(), letters.threading.Semaphore(0)
     monkeypatch.setattr(letters.Later, "training", training)
     monkeypatch.setattr(letters.Later, "ended", ended)
     backward = BatchGradients.backward
 
     def long(self: BatchGradients, *args: Any, **options: Any) -> Any:
         before = [weight.detach().clone() for weight in self.policy.parameters()]
-        training.set()
-        assert ended.wait(60), "no episode of the next batch was played during the step"
+        if not training.is_set():
+            training.set()
+            for _ in range(2 * 3):
+                assert ended.acquire(timeout=60), "the next batch was not played during the step"
         assert all(map(torch.equal, before, self.policy.parameters())) and self.policy.training
         return backward(self, *args, **options)
 
     monkeypatch.setattr(BatchGradients, "backward", long)
-    config = settings(tmp_path, environment="tests.online.letters:Later", max_staleness=1, max_steps=2)
+    config = settings(tmp_path, environment="tests.online.letters:Later", max_staleness=1, max_steps=2, group_size=3)
     grpo(config)
-    second = calls_of(tmp_path, 1)
-    assert {call.policy for call in second} == {"step-0"}, "the weights before the step"
+    played = [group for group in batch(tmp_path, 1) if group.info["number"] in (2, 3)]
+    calls = [turn.call for group in played for attempt in group.attempts for turn in attempt.turns if turn.call]
+    assert {call.policy for call in calls} == {"step-0"}, "the weights before the step"
     assert metrics(tmp_path)[1]["overlap_share"] > 0
 
 
@@ -197,10 +200,10 @@ def test_without_staleness_nothing_is_computed_by_the_sampler_while_the_policy_t
     take = OnlineSource.batch
 
     def noted(self: OnlineSource, step: int) -> Batch | None:
-        assert self.player._tokens.twin is None, "the sampler reads the weights that are trained"
-        steps.append(("asked", self.player._tokens.worker.num_steps))
+        assert self.player._sampler.tokens.twin is None, "the sampler reads the weights that are trained"
+        steps.append(("asked", self.player._sampler.tokens.worker.num_steps))
         found = take(self, step)
-        steps.append(("given", self.player._tokens.worker.num_steps))
+        steps.append(("given", self.player._sampler.tokens.worker.num_steps))
         return found
 
     monkeypatch.setattr(OnlineSource, "batch", noted)

@@ -1,6 +1,7 @@
 import pytest
 import torch
 import transformers
+from packaging.version import Version
 
 from bough.errors import InputError
 from bough.models.miniature import miniature
@@ -19,6 +20,8 @@ def one_thread():
 
 @pytest.fixture(scope="module", params=["MixtralConfig", "Qwen3MoeConfig", "GptOssConfig", "GraniteMoeConfig"])
 def mixture(request) -> Policy:
+    if request.param == "GraniteMoeConfig" and Version(transformers.__version__) < Version("5.19"):
+        pytest.skip("transformers before 5.19 does not return the logits of GraniteMoe's routers")
     with torch.device("meta"):
         outline = transformers.AutoModelForCausalLM.from_config(getattr(transformers, request.param)())
     return Policy(miniature(outline))

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -111,7 +112,7 @@ def test_a_call_is_on_the_disk_before_it_is_answered(tmp_path: Path):
 def test_calls_are_written_from_where_they_differ_and_read_back_whole():
     session = played(["one"], ["one", "{1}", "two"], ["aside"])
     before = None
-    for call in session.calls:
+    for call in [*session.calls, replace(session.calls[0], error="malformed")]:
         row = json.loads(json.dumps(write_call(call, before)))
         assert read_call(row, before) == call
         before = call

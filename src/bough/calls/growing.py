@@ -21,6 +21,7 @@ from typing import Any
 
 from bough.calls.locality import Locality, locality
 from bough.calls.template import ChatTemplate
+from bough.calls.thoughts import is_question, without_thoughts
 from bough.errors import RowError
 from bough.formats.bough import common_prefix
 from bough.types import Message
@@ -189,15 +190,29 @@ class GrowingPrompt:
         if local is not None and local.parity and not self._alternates:
             return None
         newest = messages[known - 1]
+        drops_thoughts = local is not None and local.drops_thoughts
+        if drops_thoughts and not (is_question(newest) and is_question(messages[-1])):
+            return None
         start = self._start = self._start or self._prompts.start(messages[:first], self._tools)
-        contents = [message.content for message in turns]
-        contents[-1] += turns[-1].hint or ""
+        contents = list(self._shown(turns, old, drops_thoughts))
         rule = self._prompts.rule(start, turns, contents, old)
-        text = None if rule is None else self._applied(rule, newest, turns, contents)
+        text = None if rule is None else self._applied(rule, newest, contents)
         # Without older turns the rule comes from the whole conversation, and a comparison would say nothing.
         return self._prompts.checked(text, messages, self._tools) if text is not None and first < last else text
 
-    def _applied(self, rule: Rule, newest: Message, turns: list[Message], contents: list[str]) -> str | None:
+    def _shown(self, turns: list[Message], old: int, drops_thoughts: bool) -> Iterator[str]:
+        """The contents of `turns` as the template copies them. The first `old` only say whether they are empty."""
+        escape = self._prompts.template.control.escape
+        for number, message in enumerate(turns):
+            text = message.content
+            if number == len(turns) - 1:
+                text += message.hint or ""
+            if number >= old or drops_thoughts:
+                text = escape(text, reply=_replied(message))
+            yield without_thoughts(text) if drops_thoughts and _replied(message) else text
+
+    def _applied(self, rule: Rule, newest: Message, contents: list[str]) -> str | None:
+        """The text by a rule; `contents` are escaped."""
         escape = self._prompts.template.control.escape
         shown = now = ""
         if rule.newest is not None:
@@ -209,11 +224,7 @@ class GrowingPrompt:
             return None
         written = [self._text[: len(self._text) - len(end)], now]
         for part in rule.parts:
-            if isinstance(part, str):
-                written.append(part)
-            else:
-                reply = turns[part.number].role == "assistant"
-                written.append(part.shows(escape(contents[part.number], reply=reply)))
+            written.append(part if isinstance(part, str) else part.shows(contents[part.number]))
         return "".join(written)
 
 
@@ -254,5 +265,9 @@ def _placeholder(number: int) -> str:
     return f"{SPACE}{NAME}{number}e{SPACE}"
 
 
+def _replied(message: Message) -> bool:
+    return message.role == "assistant"
+
+
 def _replies(order: range, messages: list[Message]) -> Iterator[int]:
-    return (i for i in order if messages[i].role == "assistant")
+    return (i for i in order if _replied(messages[i]))

@@ -6,9 +6,10 @@ first or the last, and on the head's variables. Contents are only copied into th
 trimmed and copied. So a conversation that grows keeps its text up to the last old message,
 and what follows depends on the last two turns alone (`bough.calls.growing`).
 
-Whatever is not known to be harmless makes a template non-local: Qwen3's, which looks for the
-last question and drops older thoughts; Mistral's, which moves the tools to the last message;
-one that prints the number of messages or the time.
+Whatever is not known to be harmless makes a template non-local: Mistral's, which moves the
+tools to the last message; one that prints the number of messages or the time. Qwen3's, which
+drops the thoughts of older replies, is local for conversations that end with a question
+(`bough.calls.thoughts`).
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from functools import lru_cache
 from typing import Any, NoReturn
 
 from jinja2 import Environment, TemplateError, nodes
+
+from bough.calls.thoughts import reduce_template
 
 # Names whose value may differ between two renderings, or that carry state from message to message.
 IMPURE = frozenset({"strftime_now", "cycler", "joiner", "lipsum", "self", "super", "caller", "varargs", "kwargs"})
@@ -35,9 +38,13 @@ PLAIN = (
 
 @dataclass(frozen=True)
 class Locality:
-    """`parity`: the template also asks whether the index of a message is even."""
+    """`parity`: the template also asks whether the index of a message is even.
+
+    `drops_thoughts`: what is said of it holds for prompts that end with a question, and for replies without thoughts.
+    """
 
     parity: bool
+    drops_thoughts: bool = False
 
 
 @lru_cache(maxsize=64)
@@ -45,7 +52,9 @@ def locality(source: str) -> Locality | None:
     """The proof for a template; None if there is none."""
     environment = Environment(extensions=["jinja2.ext.loopcontrols"])  # noqa: S701  only parses
     try:
-        return Locality(_Proof(environment.parse(source)).parity)
+        template = environment.parse(source)
+        drops_thoughts = reduce_template(template)
+        return Locality(_Proof(template).parity, drops_thoughts)
     except (_NotLocalError, TemplateError, RecursionError):
         return None
 

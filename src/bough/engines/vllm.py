@@ -28,6 +28,7 @@ from bough.engines.vllm_arguments import (
     sampling_arguments,
     start_vllm,
 )
+from bough.engines.vllm_worker import METHOD
 from bough.errors import InputError
 
 
@@ -186,7 +187,7 @@ class VLLMEngine:
         try:
             if self._sleeps:
                 await self._engine.wake_up(tags=["weights"])
-            await self._engine.collective_rpc("reload_weights", kwargs={"weights_path": str(folder)})
+            await self._engine.collective_rpc(METHOD, args=(str(folder),))
         except Exception as error:
             raise EngineError(f"vLLM cannot load the new weights: {last_line(error)}") from error
 

@@ -7,6 +7,7 @@ import os
 from typing import Any, Literal
 
 from bough.config.sampling import SamplingConfig
+from bough.engines import vllm_worker
 from bough.engines.base import ContextFullError, EngineError
 from bough.errors import InputError
 from bough.types import Finish
@@ -56,6 +57,7 @@ def engine_arguments(
         "generation_config": "vllm",
         "logprobs_mode": logprobs_mode,
         "trust_remote_code": False,
+        "worker_extension_cls": vllm_worker.NAME,
     }
     if taken := sorted(options.keys() & fixed.keys()):
         raise InputError(f"vLLM's {', '.join(taken)} is set by Bough itself; leave it out")

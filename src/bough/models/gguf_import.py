@@ -96,7 +96,7 @@ def convert(path: Path, folder: Path) -> None:
     from transformers import AutoModelForCausalLM, GenerationConfig
 
     from bough.models.gguf_config import ROPE_FREQUENCIES, llama3_positions, model_config
-    from bough.models.gguf_tokenizer import ends, load_gguf_tokenizer
+    from bough.models.gguf_tokenizer import check_merges, ends, load_gguf_tokenizer
 
     header = read_header(path)
     config = model_config(header)
@@ -114,6 +114,7 @@ def convert(path: Path, folder: Path) -> None:
     )
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
+    check_merges(header, folder)
     write_source(path, header, folder)
 
 

@@ -7,6 +7,7 @@ were trained so, and so does what is made here.
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeGuard
 
 from bough.errors import InputError
@@ -37,6 +38,7 @@ RULES: dict[str, list[dict[str, Any]]] = {
 COMPOSED = ("qwen2", "deepseek-r1-qwen")
 # A merge is not needed where a whole word is a token, in the tokenizers of Llama 3.
 WHOLE_WORDS = ("llama-bpe", "llama3", "llama-v3")
+SAMPLE = 64  # words that a tokenizer is tried on
 # Control tokens that end a reply by their name, as in llama.cpp.
 ENDS = (
     "<|eot_id|>", "<|im_end|>", "<|end|>", "<end_of_turn>", "<|endoftext|>", "</s>", "<|eom_id|>", "<EOT>",
@@ -151,6 +153,25 @@ def _sentence_piece(header: Header, folder: str, file: str) -> PreTrainedTokeniz
     except Exception as error:
         raise InputError(f"its tokenizer cannot be read: {str(error).partition(chr(10))[0]}") from None
     return tokenizer
+
+
+def check_merges(header: Header, folder: Path) -> None:
+    """InputError where the tokenizer saved in `folder`, read again, splits the words that are tokens into letters."""
+    import transformers
+
+    types = _types(header)
+    words = [token for i, token in enumerate(_tokens(header)) if types[i] == NORMAL and _is_short_word(token)]
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+    lengths = [len(tokenizer(word, add_special_tokens=False).input_ids) for word in words[:SAMPLE]]
+    if lengths and all(length >= len(word) for word, length in zip(words, lengths, strict=False)):
+        raise InputError(
+            f"transformers {transformers.__version__} loses the merges of its tokenizer, so that words would be split "
+            "into letters; install a newer transformers"
+        )
+
+
+def _is_short_word(token: str) -> bool:
+    return 2 <= len(token) <= 4 and token.isascii() and token.isalpha()
 
 
 def _tokens(header: Header) -> list[str]:

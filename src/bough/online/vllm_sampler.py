@@ -95,11 +95,10 @@ def open_vllm(config: OnlineConfig, policy: Policy, template: ChatTemplate, loop
         engine = loop.run(VLLMServerEngine.load(config.sampler.base_url, key_variable=key, logprobs_mode=mode))
         folder = HandoverFolder(RunDir(config.output_dir).cache, private=False)
     else:
-        folder = HandoverFolder(_memory(policy), private=True)
-        name = base_and_adapter(config.model)[0]
-        rank = _rank(policy)
         log.warning("Starting vLLM; this takes a minute or two.")
+        name, rank = base_and_adapter(config.model)[0], _rank(policy)
         engine = loop.run(VLLMEngine.load(name, lora_rank=rank, logprobs_mode=mode, **vllm_options(config, policy)))
+        folder = HandoverFolder(_memory(policy), private=True)
     sampler = VLLMSampler(engine, policy, loop, folder)
     try:
         loop.run(engine.pause())
@@ -119,6 +118,9 @@ def open_vllm(config: OnlineConfig, policy: Policy, template: ChatTemplate, loop
 def vllm_options(config: OnlineConfig, policy: Policy) -> dict[str, Any]:
     """Engine arguments for vLLM beside a policy in training; the user's own come last."""
     dtype = precision(config, policy.device) or torch.float32
+    if policy.device.type == "cuda" and policy.has_adapter and dtype == torch.float32:
+        log.warning("vLLM samples in bfloat16: it has no adapters in float32 on a GPU.")
+        dtype = torch.bfloat16
     options: dict[str, Any] = {
         "max_num_seqs": config.rollouts.concurrency,
         "dtype": str(dtype).removeprefix("torch."),
@@ -127,6 +129,7 @@ def vllm_options(config: OnlineConfig, policy: Policy) -> dict[str, Any]:
         context = getattr(policy.base.config.get_text_config(), "max_position_embeddings", config.calls.max_length)
         options["max_model_len"] = min(config.calls.max_length, context)
     if policy.device.type == "cuda":
+        torch.cuda.empty_cache()
         free, total = torch.cuda.mem_get_info(policy.device)
         trained = sum(weight.numel() for weight in policy.parameters() if weight.requires_grad)
         share = GPU_SHARE * (free - trained * TRAINED_BYTES) / total

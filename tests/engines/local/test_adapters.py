@@ -8,8 +8,9 @@ import pytest
 import torch
 
 from bough.config.sampling import SamplingConfig
-from bough.engines.base import EngineError
+from bough.engines.base import EngineError, StreamingTokenEngine
 from bough.engines.local.adapter_engine import AdapterEngine
+from bough.engines.local.general_reader import UNCACHED
 from bough.errors import InputError
 from bough.policy.adapter_weights import AdapterWeights, LoraPair
 from bough.policy.adapters import Lora
@@ -46,7 +47,7 @@ def test_log_probabilities_are_those_of_the_episodes_adapter_alone(policies, opt
         policies[""] = with_actor(make("llama"), Lora(r=2, targets=("v_proj", "gate_proj")), 9)
         options = options | {"fold": "layout" not in options}
     engine = engine_of(policies, **options)
-    names = [*policies, "red"]
+    names = ["red", *policies]
     played = run(engine, *(play_as(engine, name, f"{i}", 2, SAMPLING, START) for i, name in enumerate(names)))
     assert engine.scheduler.num_shared > 0
     for name, calls in zip(names, played, strict=True):
@@ -101,10 +102,10 @@ def test_models_with_their_own_cache_and_any_kind_of_layer_take_adapters():
         assert scored(policies[name], calls) < 1e-4
 
 
-def test_models_without_a_cache_take_adapters():
-    policies = members(partial(decoder, "dynamic"), {"red": Lora(r=4), "blue": Lora(r=2)})
-    engine = engine_of(policies)
-    assert engine.reader.ways.cache == "none"
+def test_models_without_a_cache_take_adapters(policies):
+    """All tokens are read again each time, in one pass for the episodes of one adapter."""
+    engine = engine_of(policies, layout="general")
+    engine.reader.ways = UNCACHED
     names = ["blue", "", "red", "blue"]
     played = run(engine, *(play_as(engine, name, f"{i}", 1, SAMPLING, START) for i, name in enumerate(names)))
     for name, calls in zip(names, played, strict=True):
@@ -167,13 +168,21 @@ def test_an_adapter_can_be_replaced_and_removed(policies, options):
 
 def test_what_waits_for_an_adapter_that_is_replaced_is_cancelled_and_nothing_else(policies):
     engine = engine_of(policies)
+    step = engine.worker._step
+
+    def pause_after_two(spans):
+        step(spans)
+        engine.worker._paused = engine.worker.num_steps == 2
+
+    engine.worker._step = pause_after_two
 
     async def all_of_it():
-        long = SamplingConfig(max_new_tokens=60)
-        pending = [asyncio.ensure_future(play_as(engine, name, name, 1, long, START)) for name in ("red", "blue")]
+        pending = [asyncio.ensure_future(play_as(engine, name, name, 1, SAMPLING, START)) for name in ("red", "blue")]
         while engine.worker.num_steps < 2:
-            await asyncio.sleep(0)
+            await asyncio.sleep(0.001)
+        engine.pause()
         engine.set_adapter("red", AdapterWeights.of(policies["green"].model))
+        engine.resume()
         with pytest.raises(EngineError, match="released before its answer was complete"):
             await pending[0]
         return await pending[1]
@@ -206,10 +215,13 @@ def test_an_adapter_as_an_engine_of_its_own(policies):
     engine = engine_of(policies)
     red, base = AdapterEngine(engine, "red"), AdapterEngine(engine, "")
     assert (red.policy, base.policy) == ("local+red", "local")
+    assert isinstance(red, StreamingTokenEngine)
 
     async def all_of_it():
         asked = {"sampling": SAMPLING, "seed": 3, "stop_ids": []}
-        drawn = await red.generate("e", START, **asked)
+        seen: list[int] = []
+        drawn = await red.generate("e", START, on_tokens=seen.extend, **asked)
+        assert seen == drawn.completion_ids
         await red.close()
         again = await engine.generate("e", START, adapter="red", **asked)
         base.release("e")

@@ -41,7 +41,7 @@ def test_log_probabilities_are_those_of_the_episodes_adapter_alone(policies):
     policies = policies | {"": with_actor(build(), Lora(r=2, targets=("v_proj", "gate_proj")), 9)}
     engine = engine_of(policies[""], fold=False)
     set_all(engine, policies)
-    names = [*policies, "red"]
+    names = ["red", *policies]
     played = run(engine, *(play_as(engine, name, f"{i}", 2, SAMPLING, START) for i, name in enumerate(names)))
     assert engine.scheduler.num_shared > 0
     for name, calls in zip(names, played, strict=True):

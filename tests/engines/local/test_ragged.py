@@ -3,7 +3,8 @@ import random
 import pytest
 import torch
 
-from bough.engines.local.ragged import RaggedRunner, RaggedStore
+from bough.engines.local import ragged
+from bough.engines.local.ragged import BLOCK, RaggedRunner, RaggedStore, short_blocks
 from bough.engines.local.reader import TokenReader
 from bough.engines.local.schedule import Resident, Span
 from bough.policy.adapters import Lora
@@ -90,3 +91,32 @@ def test_a_buffer_that_grows_keeps_what_it_holds():
         fresh = small_engine(policy)
         (again,) = run(fresh, fresh.generate("e", ids, sampling=SAMPLING, seed=hash_of("e") + turn, stop_ids=[2]))
         assert again == drawn
+
+
+@pytest.fixture
+def _unknown():
+    short_blocks.cache_clear()
+    yield
+    short_blocks.cache_clear()
+
+
+@pytest.mark.bit_exact
+@pytest.mark.usefixtures("_unknown")
+def test_where_a_shorter_block_of_keys_is_rounded_differently_all_blocks_are_whole(monkeypatch):
+    """The two ways give the same bits, for here a short block is rounded as a whole one."""
+    reader = TokenReader(Policy.load("tiny", device="cpu").eval())
+    short = read(reader, [[(0, 300), (1, 500)], [(0, 1), (1, 40)]])
+    own, seen = ragged.attend, set()
+
+    def attend(query, keys, values, *rest):
+        out, norm = own(query, keys, values, *rest)
+        seen.add(keys.shape[1] % BLOCK)
+        return (out, norm) if keys.shape[1] % BLOCK == 0 else (out.nextafter(out + 1), norm)
+
+    monkeypatch.setattr(ragged, "attend", attend)
+    short_blocks.cache_clear()
+    assert not short_blocks()
+    seen.clear()
+    whole = read(reader, [[(0, 300), (1, 500)], [(0, 1), (1, 40)]])
+    assert seen == {0}
+    assert all(torch.equal(short[s], whole[s]) for s in short)

@@ -14,7 +14,7 @@ def make_small(folder: Path) -> Path:
     from transformers import AutoConfig, AutoModelForCausalLM
 
     config = AutoConfig.from_pretrained(resolve("tiny"))
-    config.num_attention_heads, config.num_key_value_heads, config.head_dim = 2, 2, 32
+    config.head_dim = 32
     torch.manual_seed(7)
     model = AutoModelForCausalLM.from_config(config)
     for name, weight in model.named_parameters():

@@ -204,8 +204,8 @@ def test_an_adapter_that_does_not_fit_is_refused(loop, engine, tmp_path):
 def test_an_unknown_option_is_refused_before_anything_starts(loop):
     with pytest.raises(InputError, match="vLLM has no option max_model_length"):
         loop.run(VLLMEngine.load("smollm2", max_model_length=5))
-    with pytest.raises(InputError, match="logprobs_mode is set by Bough"):
-        loop.run(VLLMEngine.load("smollm2", logprobs_mode="processed_logprobs"))
+    with pytest.raises(InputError, match="generation_config is set by Bough"):
+        loop.run(VLLMEngine.load("smollm2", generation_config="auto"))
 
 
 def test_a_broken_request_is_an_engine_error(loop, engine):

@@ -180,8 +180,7 @@ class LocalEngine:
         self.policy = name
         if self.twin:
             self.twin.renew()
-        if self.reader.fold:
-            self.worker.order(self.reader.fold.renew)
+        self.worker.order(self.reader.renew)
         if self.path.decoder:
             self.worker.order(self.path.decoder.renew)
         if keep:

@@ -3,7 +3,8 @@
 What is computed for a token is the same to the last bit whatever is computed beside it,
 and however the tokens before it were cut into pieces. For that, every matrix product
 here has a fixed depth and width, sums go over fixed blocks one after the other, and what
-comes after a token adds exact zeros. Matrix products with a single row are the one case
+comes after a token adds exact zeros. The last block is shorter where `short_blocks` finds that
+to give the same bits. Matrix products with a single row are the one case
 that BLAS treats differently, so there are always two. Functions whose rounding
 depends on how threads share the work are left to one (`one_thread.py`).
 """
@@ -11,7 +12,8 @@ depends on how threads share the work are left to one (`one_thread.py`).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from functools import cache
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -23,6 +25,7 @@ from bough.engines.local.schedule import Resident, Span
 from bough.trees.layers import Sight
 
 BLOCK = 512  # keys that torch's kernel looks at together; buffers grow by as much
+STEP = 32  # the last block has a multiple of this many keys: whole vectors on any CPU
 QUERIES = 128  # queries that are looked at together
 ROWS = 32  # rows that torch's kernel takes at once, or a multiple
 CAPPED = 128  # keys that are looked at together where scores are capped, which that kernel cannot do
@@ -119,27 +122,37 @@ class RaggedCache:
     """The spans of one pass, as a model's cache."""
 
     def __init__(self, spans: Sequence[Span], sights: Sequence[Sight]) -> None:
-        self.pieces: list[tuple[int, int, int, Tensor]] = []
+        self.pieces: list[Piece] = []
         self.num_tokens = 0
         for span in spans:
             begin, self.num_tokens = self.num_tokens, self.num_tokens + len(span.tokens)
-            self.pieces.append((begin, self.num_tokens, len(span.resident.ids), span.resident.place))
+            self.pieces.append(Piece(begin, self.num_tokens, len(span.resident.ids), span.resident.place))
         self.sights = sights
+        self.step = STEP if short_blocks() else BLOCK
+        self._new = self._places_of_new()
         self._bias: dict[tuple[int, int, Sight, int], Tensor] = {}
+
+    def _places_of_new(self) -> list[tuple[Tensor, ...]]:
+        """Where each piece's new keys and values [G, Q, D] go, for each layer."""
+        places = [
+            piece.buffer[:, states, :, piece.position : piece.position + piece.end - piece.begin].unbind(0)
+            for states in (0, 1)
+            for piece in self.pieces
+        ]
+        return list(zip(*places, strict=True))
 
     def update(self, keys: Tensor, values: Tensor, layer: int, *_: Any) -> tuple[RaggedLayer, None]:
         """Puts the new keys and values [1, G, T, D] where they belong."""
-        for begin, end, position, buffer in self.pieces:
-            place = buffer[layer, :, :, position : position + end - begin]
-            place[0] = keys[0, :, begin:end]
-            place[1] = values[0, :, begin:end]
+        sizes = [piece.end - piece.begin for piece in self.pieces]
+        new = [part for states in (keys, values) for part in states[0, :, : self.num_tokens].split_with_sizes(sizes, 1)]
+        torch._foreach_copy_(self._new[layer], new)
         return RaggedLayer(self, layer), None
 
-    def bias(self, begin: int, end: int, sight: Sight, rows: int) -> Tensor:
+    def bias(self, begin: int, end: int, sight: Sight, rows: int, step: int) -> Tensor:
         """What is added to the scores of the tokens from `begin` to `end`, over and over: 0 or -inf, [rows, keys]."""
         if (begin, end, sight, rows) not in self._bias:
             query_Q1 = torch.arange(begin, end)[:, None]
-            key_K = torch.arange(-(-end // BLOCK) * BLOCK)
+            key_K = torch.arange(-(-end // step) * step)
             sees_QK = key_K <= query_Q1
             since_Q1 = sight.since(query_Q1)
             if since_Q1 is not None:
@@ -149,25 +162,45 @@ class RaggedCache:
         return self._bias[begin, end, sight, rows]
 
 
+class Piece(NamedTuple):
+    """A span's tokens in a pass, from `begin` to `end`; the first has this position in its episode."""
+
+    begin: int
+    end: int
+    position: int
+    buffer: Tensor
+
+
 class RaggedLayer:
     """One layer's keys and values of all spans."""
 
     def __init__(self, cache: RaggedCache, layer: int) -> None:
-        self.cache, self.layer = cache, layer
+        self.cache, self.layer, self.sight = cache, layer, cache.sights[layer]
 
     def attend(self, query: Tensor, scaling: float, softcap: float | None, sinks_H: Tensor | None) -> Tensor:
-        groups = self.cache.pieces[0][3].shape[2]
+        groups = self.cache.pieces[0].buffer.shape[2]
         sinks_GR = None if sinks_H is None else sinks_H.view(groups, -1).float()
         query_TGRD = query[0].transpose(0, 1).reshape(query.shape[2], groups, -1, query.shape[3])
-        out_TGRD = query_TGRD.new_zeros(query_TGRD.shape)
+        query_TGRD = query_TGRD.to(self.cache.pieces[0].buffer.dtype)
+        plain = softcap is None and sinks_H is None and query_TGRD.shape[2] % ROWS != 1
+        outs = []
         for begin, end, position, buffer in self.cache.pieces:
-            keys, values = buffer[self.layer]
+            keys, values = buffer[self.layer].unbind(0)
+            if end - begin == 1 and plain:
+                outs.append(self._look_from_one(query_TGRD[begin], keys, values, position, scaling))
+                continue
             for first in range(begin, end, QUERIES):
-                last = min(first + QUERIES, end)
-                query_QGRD = query_TGRD[first:last].to(keys.dtype)
-                start = position + first - begin
-                out_TGRD[first:last] = self._look(query_QGRD, keys, values, start, scaling, softcap, sinks_GR)
-        return out_TGRD.flatten(1, 2)[None]
+                query_QGRD, start = query_TGRD[first : min(first + QUERIES, end)], position + first - begin
+                outs.append(self._look(query_QGRD, keys, values, start, scaling, softcap, sinks_GR))
+        if (padding := len(query_TGRD) - self.cache.num_tokens) > 0:
+            outs.append(query_TGRD.new_zeros(padding, *query_TGRD.shape[1:]))
+        return torch.cat(outs).flatten(1, 2)[None]
+
+    def _look_from_one(self, query_GRD: Tensor, keys: Tensor, values: Tensor, start: int, scaling: float) -> Tensor:
+        """The same as `_look`, for a single token: nothing has to be brought into order."""
+        bias_RK = self.cache.bias(start, start + 1, self.sight, query_GRD.shape[1], self.cache.step)
+        seen = bias_RK.shape[1]
+        return attend(query_GRD, keys[:, :seen], values[:, :seen], bias_RK, scaling, 0.0)[0][None]
 
     def _look(
         self,
@@ -184,9 +217,9 @@ class RaggedLayer:
         query_GMD = query_QGRD.permute(1, 2, 0, 3).reshape(groups, -1, size)
         if query_GMD.shape[1] % ROWS == 1:  # the kernel would be left with a single row
             query_GMD = torch.cat([query_GMD, query_GMD[:, :1]], dim=1)
-        bias_MK = self.cache.bias(start, start + queries, self.cache.sights[self.layer], query_GMD.shape[1])
+        look, step = (attend, self.cache.step) if softcap is None else (attend_capped, CAPPED)
+        bias_MK = self.cache.bias(start, start + queries, self.sight, query_GMD.shape[1], step)
         seen = bias_MK.shape[1]
-        look = attend if softcap is None else attend_capped
         out_GMD, norm_GM = look(query_GMD, keys[:, :seen], values[:, :seen], bias_MK, scaling, softcap or 0.0)
         out_GRQD = out_GMD[:, : repeats * queries].reshape(groups, repeats, queries, size)
         if sinks_GR is not None:
@@ -200,7 +233,7 @@ class RaggedLayer:
 def attend(
     query_GMD: Tensor, keys_GKD: Tensor, values_GKD: Tensor, bias_MK: Tensor, scaling: float, _: float
 ) -> tuple[Tensor, Tensor]:
-    """Attention of M rows in G groups to K keys and values, a multiple of `BLOCK`; and each row's log-sum-exp."""
+    """Attention of M rows in G groups to K keys and values, a multiple of `STEP`; and each row's log-sum-exp."""
     out, norm = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
         query_GMD[None],
         keys_GKD[None],
@@ -226,3 +259,19 @@ def attend_capped(
     total_GM1 = weights_GCMK.sum(3, keepdim=True).cumsum(1)[:, -1]
     out_GMD = (weights_GCMK @ values_GCKD).cumsum(1)[:, -1] / total_GM1
     return out_GMD, peak_G1M1[:, 0, :, 0] + total_GM1[..., 0].log()
+
+
+@cache
+def short_blocks() -> bool:
+    """Whether on this machine a shorter last block of keys gives the same bits as a whole one; some ms, once."""
+    generator = torch.Generator().manual_seed(0)
+    query_GMD, keys_GKD, values_GKD = (torch.randn(2, n, 64, generator=generator) for n in (96, 2 * BLOCK, 2 * BLOCK))
+
+    def seen(num_keys: int, rows: int, step: int) -> tuple[Tensor, Tensor]:
+        end = -(-num_keys // step) * step
+        bias_MK = torch.zeros(rows, end)
+        bias_MK[:, num_keys:] = -torch.inf
+        return attend(query_GMD[:, :rows], keys_GKD[:, :end], values_GKD[:, :end], bias_MK, 0.125, 0.0)
+
+    cases = [(num_keys, rows) for num_keys in (5, 300, BLOCK + 100, BLOCK + 412) for rows in (2, 3, 31, 96)]
+    return all(all(map(torch.equal, seen(*case, BLOCK), seen(*case, STEP))) for case in cases)

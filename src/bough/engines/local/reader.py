@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Protocol
 
 import torch
@@ -18,6 +18,7 @@ from bough.engines.local.adapted import AdaptedLayers
 from bough.engines.local.adapter_plan import Plan
 from bough.engines.local.fold import Fold
 from bough.engines.local.one_thread import OneThread
+from bough.engines.local.packed import PackedLinears, packable
 from bough.policy.head import Head
 from bough.policy.policy import Policy
 from bough.trees.layers import Sight
@@ -48,7 +49,7 @@ class Reader:
     """A policy's newest weights, ready to be read with.
 
     With `compile`, each layer's small operations become a few kernels: a minute once. With
-    `fold`, an adapter is folded into a second copy of the weights: call `fold.renew` when it changed.
+    `fold`, an adapter is folded into a second copy of the weights. Call `renew` when weights have changed.
     `stacked` says how adapters by name are computed (`adapter_plan.py`).
     """
 
@@ -68,6 +69,11 @@ class Reader:
     def device(self) -> torch.device:
         return self.policy.device
 
+    def renew(self) -> None:
+        """Brings copies of the policy's weights up to date."""
+        if self.fold:
+            self.fold.renew()
+
     @property
     def attention(self) -> str:
         """Its name among the attention functions of transformers."""
@@ -82,7 +88,7 @@ class Reader:
         self.policy.attend_with(self.attention)
         try:
             with (
-                self.fold.inside() if self.fold else nullcontext(),
+                self._folded(),
                 self._forms_in_use(),
                 torch.inference_mode(),
             ):
@@ -103,6 +109,9 @@ class Reader:
         finally:
             for layer, form in before:
                 layer._compiled_call_impl = form
+
+    def _folded(self) -> AbstractContextManager[None]:
+        return self.fold.inside() if self.fold else nullcontext()
 
     def logits(self, hidden_MD: Tensor) -> Tensor:
         with self.precision():
@@ -137,6 +146,21 @@ class TokenReader(Reader):
             log.warning("layers with different windows are not compiled for generation")
             compile = False
         super().__init__(policy, compile=compile, fold=fold, stacked=stacked)
+        self.packed = None if compile else self._pack()
+
+    def renew(self) -> None:
+        super().renew()
+        if self.packed:
+            with self._folded():
+                self.packed.renew()
+
+    def _pack(self) -> PackedLinears | None:
+        """The model's large linear layers, where packing their weights makes them faster."""
+        if self.device.type != "cpu" or self.dtype != torch.float32:
+            return None
+        layers = packable([*self.policy.decoder.modules(), self._head.layer])
+        with self._folded():
+            return PackedLinears(layers) if layers else None
 
     @property
     def attention(self) -> str:
@@ -152,7 +176,11 @@ class TokenReader(Reader):
         onednn, torch.backends.mkldnn.enabled = torch.backends.mkldnn.enabled, False  # type: ignore[assignment]
         shared = self.device.type == "cpu" and torch.get_num_threads() > 1 and not self.compiled
         try:
-            with super().reading(), OneThread() if shared else nullcontext():
+            with (
+                super().reading(),
+                self.packed.inside() if self.packed else nullcontext(),
+                OneThread() if shared else nullcontext(),
+            ):
                 yield
         finally:
             torch.backends.mkldnn.enabled = onednn
