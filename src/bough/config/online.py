@@ -96,6 +96,11 @@ class RolloutsConfig(Config):
         description="sample this many batches ahead while the policy trains; calls of older weights are dropped",
     )
     retries: int = Field(3, ge=0, description="retries of an episode after the environment or the engine failed")
+    task_pool: int | None = Field(
+        None,
+        ge=1,
+        description="draw from the first this many tasks again and again, more often those with success near one half",
+    )
     reset_file: Path | None = Field(
         None,
         description="recorded episodes; groups start at a random turn of one of them, replayed up to there",

@@ -50,7 +50,7 @@ PROBLEMS: dict[type[BoughError], str] = {
     EngineError: "cannot be sampled",
 }
 # What a batch's file has besides its metrics.
-NOT_METRICS = ("stamp", "ledgers", "tasks_unfinished")
+NOT_METRICS = ("stamp", "ledgers", "tasks_unfinished", "task_pool")
 
 
 def ways_out(config: OnlineConfig) -> str:
@@ -65,6 +65,8 @@ def ways_out(config: OnlineConfig) -> str:
             ways.append("--rewards with a part for progress")
     if config.rollouts.reset_file is None:
         ways.append("--reset-file with successful episodes, to start near the goal")
+    if config.rollouts.task_pool is None:
+        ways.append("--task-pool, which draws tasks with mixed results more often")
     ways += [f"--group-size above {config.rollouts.group_size}", f"--resample above {config.rollouts.resample:g}"]
     return f": the attempts at each task all have the same reward. Try easier or harder tasks, {', '.join(ways)}"
 
