@@ -226,7 +226,7 @@ class Run:
         else:
             against = stage.gate.against
             old, model_before = artifacts.evaluated[against] if against is not None else artifacts.accepted
-            verdict = judge(old, here[0], alpha=stage.gate.alpha)
+            verdict = judge(old, here[0], stage.gate)
             artifacts.accepted = here if verdict.promote else (old, model_before)
             artifacts.model = artifacts.accepted[1]
             record.note = verdict.reason

@@ -112,7 +112,9 @@ def _input_digests(kind: Kind, config: Config, digest: Callable[[Path], str]) ->
     """Every input by its setting, as a digest of its content."""
     values = config.flat_dump()
     inputs = {}
-    for name in filter(None, ("model", "adapter", "task_file", "eval_file", kind.file, "also", kind.adds, kind.labels)):
+    for name in filter(
+        None, ("model", "adapter", "task_file", "eval_file", "reset_file", kind.file, "also", kind.adds, kind.labels)
+    ):
         value = values.get(name)
         if isinstance(value, list) and value:
             inputs[name] = ",".join(digest(Path(str(one))) for one in value)
