@@ -20,10 +20,9 @@ def shared(sweep: Sweep) -> list[list[bool]]:
 
 
 def test_stages_after_a_gate_that_may_decide_otherwise_are_not_the_same(tmp_path: Path):
-    assert shared(configured(tmp_path, "between.gate.alpha=0.01,0.1", seeds=1, recipe=GATED)) == [
-        [False] * 4,
-        [True, True, False, False],
-    ]
+    for vary in ("between.gate.alpha=0.01,0.1", "between.gate.by_type=false,true"):
+        found = shared(configured(tmp_path, vary, seeds=1, recipe=GATED))
+        assert found == [[False] * 4, [True, True, False, False]], vary
     # The same gate on the same evaluation decides the same.
     assert shared(configured(tmp_path, "after.max_turns=1,2", seeds=1, recipe=GATED))[1] == [True, True, True, False]
 

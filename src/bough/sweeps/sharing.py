@@ -47,8 +47,8 @@ def _stamps(run: Run, outside: dict[Path, str]) -> list[StampedStage]:
         stamp = stamped(stage.verb, run.wiring.config(stage, artifacts), digest).fingerprint
         found.append(StampedStage(stage, stamp))
         if stage.gate is not None and evaluates_the_run(stage):
-            model, gate = artifacts.model, stage.gate
-            made[model] = text_digest(f"{digest(Path(model))} {stamp} {gate.alpha} {gate.against}", size=8)
+            model, gate = artifacts.model, stage.gate.model_dump_json()
+            made[model] = text_digest(f"{digest(Path(model))} {stamp} {gate}", size=8)
         run.wiring.add(stage, artifacts)
         made[str(artifacts.by_name[stage.name])] = stamp
     return found
