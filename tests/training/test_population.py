@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from bough.config.training import TrainingConfig
 from bough.errors import InputError
 from bough.methods.base import Example, Method
+from bough.methods.distill import DistillConfig
 from bough.methods.dpo import DPO, DPOConfig, Preference
 from bough.methods.grpo import GRPO, GroupExample, GRPOConfig
 from bough.methods.sft import SFT, Demonstration, SFTConfig
@@ -278,6 +279,7 @@ def test_members_that_are_not_named_stay_as_they_are():
     [
         ("nobody", SFTConfig(train_file=FILE), "no member named nobody; there are sft"),
         ("sft", SFTConfig(train_file=FILE, fp16=True), "bf16 instead of fp16"),
+        ("sft", DistillConfig(train_file=FILE, teacher="tiny"), "cannot be distilled"),
     ],
 )
 def test_training_that_a_population_cannot_do_is_refused(name: str, config: TrainingConfig, said: str):

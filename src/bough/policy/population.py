@@ -212,9 +212,10 @@ class Population:
     def _take_over(self) -> None:
         """peft trains one adapter at a time, and switches it on; here all members are trained."""
         self.lora.attach(adapted_layers(self.policy.model))
-        for name in self.policy.model.peft_config:
-            for _, parameter in self.adapter_parameters(name):
-                parameter.requires_grad_(not name.endswith(FROZEN))
+        for path, parameter in self.policy.model.named_parameters():
+            if ".lora_" in path:
+                adapter = path.split(".")[-2]
+                parameter.requires_grad_(not adapter.endswith(FROZEN))
 
     def _check_layers(self, layers: Iterable[str]) -> None:
         """InputError for an adapter on the head, which reads predictions instead of a row's tokens."""
