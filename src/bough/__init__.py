@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from bough.api.recorded import recorded
     from bough.api.records import Facts, Records
     from bough.api.serve import RecordingServer, serve
+    from bough.api.sweep import SweepResult, sweep
     from bough.api.training import distill, dpo, grpo, sft
     from bough.api.view import Viewer, export_page, view
     from bough.config.sampling import SamplingConfig
@@ -64,6 +65,7 @@ _HOMES = {
     "bough.api.recorded": ("recorded",),
     "bough.api.records": ("Facts", "Records"),
     "bough.api.serve": ("RecordingServer", "serve"),
+    "bough.api.sweep": ("SweepResult", "sweep"),
     "bough.api.training": ("distill", "dpo", "grpo", "sft"),
     "bough.api.view": ("Viewer", "export_page", "view"),
     "bough.config.sampling": ("SamplingConfig",),
@@ -112,6 +114,7 @@ __all__ = [
     "Records",
     "SamplingConfig",
     "Sides",
+    "SweepResult",
     "Task",
     "ToolCall",
     "ToolEnvironment",
@@ -153,6 +156,7 @@ __all__ = [
     "sft_loss",
     "show",
     "stats",
+    "sweep",
     "tool",
     "validate",
     "view",

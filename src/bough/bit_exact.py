@@ -11,10 +11,11 @@ from __future__ import annotations
 import logging
 import os
 import sys
+import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -114,14 +115,43 @@ def _one_thread(*, onednn: bool) -> Iterator[None]:
     """A small check takes long where several threads have to wait for each other."""
     import torch
 
-    threads, before = torch.get_num_threads(), torch.backends.mkldnn.enabled
+    threads = torch.get_num_threads()
     torch.set_num_threads(1)
-    torch.backends.mkldnn.enabled = before and onednn  # type: ignore[assignment]
+    try:
+        with nullcontext() if onednn else without_onednn():
+            yield
+    finally:
+        torch.set_num_threads(threads)
+
+
+class _OneDNN:
+    """Who computes without oneDNN now, and whether it was on before the first of them."""
+
+    lock = threading.Lock()
+    num_without = 0
+    was_on: Any = True
+
+
+@contextmanager
+def without_onednn() -> Iterator[None]:
+    """Within it torch computes without oneDNN, whose products round differently from batch to batch.
+
+    The switch is the whole process's: where several threads are within it, the last to leave switches oneDNN on.
+    """
+    import torch
+
+    with _OneDNN.lock:
+        if _OneDNN.num_without == 0:
+            _OneDNN.was_on = torch.backends.mkldnn.enabled
+            torch.backends.mkldnn.enabled = False  # type: ignore[assignment]
+        _OneDNN.num_without += 1
     try:
         yield
     finally:
-        torch.set_num_threads(threads)
-        torch.backends.mkldnn.enabled = before
+        with _OneDNN.lock:
+            _OneDNN.num_without -= 1
+            if _OneDNN.num_without == 0:
+                torch.backends.mkldnn.enabled = _OneDNN.was_on
 
 
 def _numbers(size: int, width: int) -> tuple[Tensor, Tensor]:

@@ -20,7 +20,7 @@ from bough.verbs import VERBS, resolve
 
 CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 # Commands that resume in their output folder without being told to.
-RESUMED = ("collect", "run")
+RESUMED = ("collect", "run", "sweep")
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -57,6 +57,11 @@ def replacing(path: Path) -> Iterator[Path]:
         raise
 
 
+def is_draft(path: Path, name: str) -> bool:
+    """Whether a path is the temporary file of `replacing` for a file of this name, left by a killed process."""
+    return path.name.startswith(f".{name}.")
+
+
 def put_in_place(draft: Path, final: Path) -> None:
     """Renames a finished folder to `final`; an older folder of that name stays complete until then."""
     for path in [*draft.rglob("*"), draft]:

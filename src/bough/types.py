@@ -102,6 +102,8 @@ class Turn(Record):
 
     `progress` is how much of the task was done then, 0 to 1. `error` is a short word for
     a reply that could not be acted on. `trained` is False for replies given as context.
+    `state` is the environment's own name of the state that the reply was given in; None if it
+    does not name its states.
     `correction` is what should have been replied instead: SFT trains on it, and the reply
     that was given stays what later turns follow.
 
@@ -118,6 +120,7 @@ class Turn(Record):
     reward: FiniteFloat | None = None
     progress: FiniteFloat | None = None
     error: str | None = None
+    state: str | None = None
     trained: bool = True
     prompt: list[Message] | None = None
     tools: list[dict[str, JsonValue]] | None = None

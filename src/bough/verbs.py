@@ -53,6 +53,13 @@ VERBS: dict[str, Verb] = {
         "bough.config.run:RunConfig", "bough.commands.run:run",
         "  bough run demo\n  bough run recipe.yaml --set model=tiny sft.max_steps=3\n  bough run demo --dry-run",
     ),
+    "sweep": Verb(
+        "run a recipe with several values of some settings and several seeds",
+        "bough.config.sweep:SweepConfig", "bough.commands.sweep:sweep",
+        "  bough sweep ef-dpo-miniwob --vary dpo.beta=0.01,0.1,0.5 --seeds 3\n"
+        "  bough sweep ef-dpo-miniwob --vary demonstrations.tasks=5,20,100 pairs.kinds=[episode],[parting] --dry-run\n"
+        "  bough sweep recipe.yaml --vary model=smollm2,tiny --set sft.max_steps=10 --jobs 2 -o runs/models",
+    ),
     "runs list": Verb(
         "list runs and their progress",
         "bough.config.run:RunsListConfig", "bough.commands.run:list_runs",

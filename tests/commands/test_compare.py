@@ -47,6 +47,21 @@ def test_the_gate_is_an_exit_code(tmp_path: Path, capsys: Any):
     assert run(capsys, b, a)[0] == 0
 
 
+def test_the_gate_by_type_refuses_a_loss_on_one_type(tmp_path: Path, capsys: Any):
+    files = []
+    for name, words in (("a", "0" * 20 + "1" * 6), ("b", "1" * 20 + "0" * 6)):
+        model = result(name, binary(words))
+        typed = [one.model_copy(update={"type": "xy"[i >= 20]}) for i, one in enumerate(model.outcomes)]
+        files.append(str(tmp_path / f"{name}.json"))
+        found = model.model_copy(update={"outcomes": typed})
+        Results(environment="counting", seed=0, split="unseen", models=[found]).write(Path(files[-1]))
+    assert run(capsys, *files, "--gate")[0] == 0
+    code, out, _ = run(capsys, *files, "--gate", "--gate-by-type")
+    assert code == 1 and "b is worse on y (-100.0 points on 6 tasks" in out
+    code, _, problem = run(capsys, *files, "--gate-by-type")
+    assert code == 2 and "--gate-by-type needs --gate" in problem
+
+
 def test_three_models_all_with_all(tmp_path: Path, capsys: Any):
     files = [write(tmp_path, name, binary(word)) for name, word in (("a", "1100"), ("b", "1110"), ("c", "1111"))]
     code, out, _ = run(capsys, *files, "--against", "all")

@@ -5,10 +5,12 @@ import pytest
 
 from bough.errors import InputError
 from bough.evaluation.gate import alpha_of_round, gate
+from bough.evaluation.outcomes import Lost
 from bough.evaluation.paired import better_p, sign_flip
+from bough.evaluation.results import ModelResult
 from bough.evaluation.sequential import anytime_p, looks
 from tests.evaluation.equal_means import Rates, all_or_nothing, other_spread, rare_losses, sure_and_unsure
-from tests.evaluation.samples import binary, result
+from tests.evaluation.samples import binary, outcomes, result
 from tests.later import Later
 
 stats = Later("scipy.stats")
@@ -37,6 +39,50 @@ def test_a_stricter_gate():
     before, after = result("a", binary("0" * 5 + "1" * 15)), result("b", binary("1" * 20))
     found = gate(before, after, alpha=0.01)
     assert not found.promote and gate(before, after, alpha=found.p).promote  # alpha is the most that p may be
+
+
+def typed(name: str, **words: str) -> ModelResult:
+    """A model's outcomes by type: `heat="10"` are two tasks of the type heat."""
+    found = [
+        one.model_copy(update={"task": f"{kind} {one.task}", "digest": "", "type": kind})
+        for kind, word in words.items()
+        for one in outcomes(binary(word))
+    ]
+    return ModelResult(name=name, outcomes=found)
+
+
+def test_a_significant_loss_on_one_type_refuses_a_model_that_is_better_overall():
+    before, after = typed("a", cool="0" * 20, heat="1" * 6), typed("b", cool="1" * 20, heat="0" * 6)
+    assert gate(before, after).promote and gate(before, after).types == ()
+    found = gate(before, after, by_type=True)
+    assert not found.promote and found.p < 0.05
+    assert (
+        "b is worse on heat (-100.0 points on 6 tasks, corrected p = 0.031): the earlier model is kept" in found.reason
+    )
+    cool, heat = found.types  # all of six differing tasks down: 1/64, times two types
+    assert (cool.type, cool.tasks, cool.difference, cool.p) == ("cool", 20, 1.0, 1.0)
+    assert (heat.type, heat.tasks, heat.difference, heat.p) == ("heat", 6, -1.0, pytest.approx(2 / 64))
+    assert json.loads(json.dumps(found.to_json()))["types"][1]["type"] == "heat"
+
+
+def test_losses_are_corrected_for_the_number_of_types():
+    # Five tasks down are 1/32 for one type, which passes alone and not among two.
+    one = gate(typed("a", heat="1" * 5), typed("b", heat="0" * 5), by_type=True)
+    assert one.types[0].p == pytest.approx(1 / 32) and "is worse on heat" in one.reason
+    before, after = typed("a", cool="0" * 20, heat="1" * 5), typed("b", cool="1" * 20, heat="0" * 5)
+    two = gate(before, after, by_type=True)
+    assert two.promote and two.types[1].p == pytest.approx(2 / 32)
+
+
+def test_a_lost_episode_of_the_new_model_counts_as_a_loss_on_its_type():
+    before, after = typed("a", cool="0" * 20, heat="1" * 6), typed("b", cool="1" * 20, heat="0" * 5)
+    lost = Lost(task="heat t5", type="heat", why="the browser died")
+    assert not gate(before, after.model_copy(update={"lost": [lost]}), by_type=True).promote
+
+
+def test_tasks_without_a_type_are_one_type():
+    found = gate(result("a", binary("0" * 5)), result("b", binary("1" * 5)), by_type=True)
+    assert found.promote and [change.type for change in found.types] == [None]
 
 
 def test_a_gate_without_outcomes_cannot_decide():

@@ -91,12 +91,13 @@ def test_null_keys_are_absent_keys():
         "progress",
         "hint",
         "error",
+        "state",
         "function_call",
     )
     row = {"role": "assistant", "content": "Hi", **dict.fromkeys(keys)}
     [(message, note)] = read_messages([row], "messages")
     assert message == Message(role="assistant", content="Hi")
-    assert note == {"action": None, "reward": None, "progress": None, "error": None, "trained": True}
+    assert note == {"action": None, "reward": None, "progress": None, "error": None, "state": None, "trained": True}
 
 
 def test_tools_are_a_list_or_its_json():
@@ -128,3 +129,11 @@ def test_turns_are_written_with_what_is_known_of_them():
     ]
     asked = Message(role="user", content="Hi")
     assert read_turns(read_messages([write_message(asked), *said], "messages")) == ([asked], [turn])
+
+
+def test_the_state_of_a_turn_is_kept_with_its_reply():
+    turn = Turn(reply=Message(role="assistant", content="Hi"), state="hall")
+    [row] = write_turns([turn])
+    assert row["state"] == "hall"
+    [(_, note)] = read_messages([row], "messages")
+    assert note["state"] == "hall"

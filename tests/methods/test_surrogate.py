@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bough.methods.surrogate import clipped, grpo_loss, importance_weights, k3, sampler_logprobs
+from bough.methods.surrogate import clipped, entropy_gain, grpo_loss, importance_weights, k3, sampler_logprobs
 from bough.types import Call
 
 CLIPS = ("clip_high_fraction", "clip_low_fraction", "dual_clip_fraction")
@@ -72,3 +72,28 @@ def test_k3_is_exact_for_small_log_ratios_and_smooth_at_its_bound():
 @given(st.floats(-60, 60))
 def test_k3_is_never_negative(log_ratio):
     assert k3(torch.tensor([log_ratio], dtype=torch.float64)).item() >= 0
+
+
+@pytest.mark.parametrize("shift", [0.0, 0.3])
+def test_over_all_tokens_the_entropy_bonus_has_the_gradient_of_the_entropy(shift):
+    """On-policy, and for tokens that were sampled from another policy."""
+    logits = torch.tensor([0.5, -1.0, 2.0, 0.1], dtype=torch.float64, requires_grad=True)
+    old = (logits + shift * torch.arange(4)).log_softmax(-1).detach()
+    logprobs = logits.log_softmax(-1)
+    (old.exp() * entropy_gain(logprobs, old)).sum().backward()
+    estimated = logits.grad.clone()
+    logits.grad = None
+    again = logits.log_softmax(-1)
+    entropy = -(again.exp() * again).sum()
+    entropy.backward()
+    assert estimated.tolist() == pytest.approx(logits.grad.tolist(), abs=1e-12)
+
+
+def test_the_entropy_bonus_is_weighted_and_lowers_the_loss():
+    logprobs = torch.tensor([-2.0, -0.5], requires_grad=True)
+    zero, one = torch.zeros(2), torch.ones(2)
+    loss = grpo_loss(logprobs, logprobs.detach(), zero, one, denominator=2, entropy_coef=0.1).value
+    loss.backward()
+    assert loss.item() == pytest.approx(-0.1 * 2.5 / 2)
+    # A step down the gradient makes the token that was unlikely likelier.
+    assert logprobs.grad.tolist() == pytest.approx([-0.1, -0.025])

@@ -30,6 +30,23 @@ class Letters(Environment):
         return Observation.end(success=share > 0.2, reward=share)
 
 
+class Corridor(Letters):
+    """Three turns, each rewarded if the reply has an odd number of characters; the state is the turn."""
+
+    max_turns = 3
+
+    async def start(self) -> Observation:
+        self.turn = 0
+        return Observation.say("Write something three times.", state="0")
+
+    async def step(self, reply: str) -> Observation:
+        self.turn += 1
+        good = float(len(reply) % 2)
+        if self.turn == self.max_turns:
+            return Observation.end(success=bool(good), reward=good)
+        return Observation.say(f"Turn {self.turn}.", reward=good, state=f"{self.turn}")
+
+
 class Hopeless(Letters):
     """Always the same reward."""
 
@@ -194,3 +211,22 @@ class Later(Counting):
         if self._later:
             self.ended.release()
         return Observation.end(success=True, reward=float(self.attempt % 2))
+
+
+class Far(Letters):
+    """Only the fourth turn can be rewarded, if the reply has an odd number of characters; the third reply is "go"."""
+
+    max_turns = 4
+
+    async def start(self) -> Observation:
+        self.turn = 0
+        return Observation.say(f"Task {self.task.data['number']}.", state="0")
+
+    async def step(self, reply: str) -> Observation:
+        self.turn += 1
+        if self.turn == 3 and reply != "go":
+            return Observation.end(success=False, reward=0.0)
+        if self.turn == self.max_turns:
+            won = len(reply) % 2
+            return Observation.end(success=bool(won), reward=float(won))
+        return Observation.say(f"Turn {self.turn} after {reply}.", state=str(self.turn))

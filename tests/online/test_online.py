@@ -323,18 +323,45 @@ def _told(events: list[str], name: str, do: Any) -> Any:
 def test_groups_that_teach_nothing_are_replaced_up_to_a_budget(tmp_path: Path, world: str):
     config = settings(tmp_path, environment=f"tests.online.letters:{world}", resample=3.0)
     said = r"the first tasks teach nothing \(24 groups in, 0 kept, 24 dropped \(24 zero_variance\)"
-    with pytest.raises(BoughError, match=said):
+    with pytest.raises(BoughError, match=said) as error:
         grpo(config)
+    assert "Try easier or harder tasks, a higher --temperature (it is 1), --advantage state" in str(error.value)
+    assert "--entropy-coef" in str(error.value) and "--group-size above 4, --resample above 3" in str(error.value)
     assert list((tmp_path / "rollouts").iterdir()) == [], "the same settings must not be stuck with it"
     assert grpo(settings(tmp_path, max_steps=1, resume=True)).counters.step == 1
 
 
-def test_a_run_that_ran_out_of_tasks_that_teach_goes_on_with_other_settings(tmp_path: Path):
+def test_a_run_that_ran_out_of_tasks_that_teach_goes_on_with_other_settings(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+):
     ended = grpo(settings(tmp_path, environment="tests.online.letters:Gap", resample=1.0))
+    assert "Batch 2 teaches nothing" in caplog.text and "a higher --temperature" in caplog.text
     assert ended.counters.step == 2 and not list((tmp_path / "rollouts").glob("00002*"))
     assert ended.ledgers[0] == {"item": "groups", "in": 12, "kept": 4, "dropped": {"zero_variance": 8}}
     resumed = grpo(settings(tmp_path, environment="tests.online.letters:Gap", resample=8.0, resume=True))
     assert resumed.counters.step == 4
+
+
+def test_below_the_floor_a_batch_gets_the_entropy_bonus(tmp_path: Path):
+    grpo(settings(tmp_path, max_steps=2, batch_size=1, entropy_coef=0.5, entropy_floor=1.0))
+    first, second = metrics(tmp_path)
+    assert first["entropy"] > 1 and first["entropy_coef"] == 0.0 == second["entropy_coef"]
+    grpo(settings(tmp_path, max_steps=3, batch_size=1, entropy_coef=0.5, entropy_floor=100.0, resume=True))
+    assert metrics(tmp_path)[-1]["entropy_coef"] == 0.5
+    # The bonus is in the loss: half a nat per nat of entropy, less the advantages, which add up to zero per token.
+    assert metrics(tmp_path)[-1]["loss"] < first["loss"] - 0.5
+
+
+@pytest.mark.parametrize(
+    ("more", "problem"),
+    [
+        ({"entropy_floor": 1.0}, "entropy_floor needs entropy_coef"),
+        ({"entropy_floor": 1.0, "entropy_coef": 0.1, "environment": None, "train_file": "x"}, "needs environment"),
+    ],
+)
+def test_an_entropy_floor_without_effect_is_refused(tmp_path: Path, more: dict[str, Any], problem: str):
+    with pytest.raises(ValueError, match=problem):
+        settings(tmp_path, **more)
 
 
 def test_what_teaches_is_what_the_objective_can_tell_apart(tmp_path: Path):

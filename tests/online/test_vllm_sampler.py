@@ -137,6 +137,23 @@ def test_a_swap_that_fails_ends_the_run_with_its_weights_saved(
     assert {call.policy for call in calls(tmp_path / "run", 1)} == {"step-1"}
 
 
+def test_weights_that_cannot_be_written_end_the_run_with_its_weights_saved(
+    started: list[StandIn], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    write, written = vllm_sampler.save_weights, list[Path]()
+
+    def full(policy: Policy, folder: Path, weights: dict[str, torch.Tensor]) -> None:
+        write(policy, folder, weights)
+        written.append(folder)
+        if len(written) == 3:  # after the check and the first batch
+            raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(vllm_sampler, "save_weights", full)
+    with pytest.raises(PausedError, match=r"cannot be written to .* No space left .* the weights of step 1 are saved"):
+        grpo(small(tmp_path / "run"))
+    assert not written[-1].exists()
+
+
 def test_a_swap_that_fails_at_once_is_an_error(started: list[StandIn], tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(StandIn, "broken", 0)
     with pytest.raises(BoughError, match="no room"):

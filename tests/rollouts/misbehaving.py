@@ -221,6 +221,7 @@ ENVIRONMENTS: dict[str, tuple[type[Environment], str | None]] = {
         "step returned an observation that cannot be kept: .*assistant",
     ),
     "the action is a number": (misbehaving(step=answering(action=3)), "gave the action 3"),
+    "the state is a number": (misbehaving(step=answering(state=3)), "gave the state 3"),
     "half a surrogate pair is said": (misbehaving(step=saying("a\ud800")), "half a surrogate pair at character 2"),
     "NUL is said": (misbehaving(step=saying("a\0b")), None),
     "100 million characters are said": (misbehaving(step=saying("a" * 100_000_000)), "returned 100,000,000 characters"),

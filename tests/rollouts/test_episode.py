@@ -1,5 +1,6 @@
 import asyncio
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -38,6 +39,22 @@ def test_an_episode_is_kept_as_it_happened():
     assert (trajectory.success, trajectory.stop, trajectory.rewards) == (True, "done", {"outcome": 1.0})
     assert trajectory.info == {"agent": "script", "prompt_tokens": 12, "completion_tokens": 8}
     assert script.closed == 1
+
+
+class Named(Counting):
+    """Names its state: what was counted to."""
+
+    async def start(self) -> Observation:
+        return replace(await super().start(), state="0")
+
+    async def step(self, reply: str) -> Observation:
+        found = await super().step(reply)
+        return replace(found, state=found.action)
+
+
+def test_a_turn_has_the_state_that_it_was_answered_in():
+    assert [turn.state for turn in played("1", "x", "2", "3", environment_class=Named).turns] == ["0", "1", None, "2"]
+    assert [turn.state for turn in played("1", "2", "3").turns] == [None, None, None]
 
 
 def test_the_agent_sees_everything_so_far():

@@ -11,14 +11,17 @@ from bough.config.run import RunConfig
 from bough.disk import locked
 from bough.errors import BoughError, InputError
 from bough.evaluation.comparison import compare
-from bough.evaluation.gate import gate
+from bough.evaluation.gate import Decision, gate
 from bough.evaluation.results import Results
 from bough.evaluation.success import report
+from bough.runs.gate import Gate, judge
 from bough.runs.recipe import Recipe, load_recipe, read_recipe
 from bough.runs.record import StageRecord
 from bough.runs.run import Run
 from bough.runs.summary import summary
 from bough.tracking.recipe import RecipeTracker
+from bough.trajectories.reader import read
+from bough.types import Group
 
 COUNTING = "tests.environments.worlds:Counting"
 
@@ -44,6 +47,16 @@ def test_stages_feed_each_other(tmp_path: Path):
     assert records[1].inputs["file"] == records[0].outputs["trajectories"]  # type: ignore[union-attr]
     assert records[2].inputs["train_file"] == records[1].outputs["demonstrations"]  # type: ignore[union-attr]
     assert (tmp_path / "run/03-sft/final/adapter_model.safetensors").exists()
+
+
+@pytest.mark.parametrize("advantage", ["state", "graph"])
+def test_a_recipe_credits_steps_by_state(tmp_path: Path, advantage: str):
+    learn = {"environment": "tests.online.letters:Corridor", "advantage": advantage, "max_steps": 1, "batch_size": 1}
+    assert played(tmp_path / "run", {"grpo": {**learn, "group_size": 4, "max_new_tokens": 4}}) == ["01-grpo"]
+    [group] = read(tmp_path / "run/01-grpo/rollouts/00000.jsonl")
+    assert isinstance(group, Group)
+    assert [[turn.state for turn in attempt.turns] for attempt in group.attempts] == [["0", "1", "2"]] * 4
+    assert (tmp_path / "run/01-grpo/final/adapter_model.safetensors").exists()
 
 
 def test_what_has_not_changed_is_not_run_again_and_what_has_is(tmp_path: Path):
@@ -133,7 +146,8 @@ def test_two_runs_at_once_need_two_folders(tmp_path: Path):
     Run(recipe(COLLECT), tmp_path / "one").play(tell)
     assert told == ["01-expert", "01-expert"]
     (tmp_path / "three").mkdir()
-    (tmp_path / "three/.lock").touch()  # killed before it had written anything
+    (tmp_path / "three/.lock").touch()  # killed before it had written anything,
+    (tmp_path / "three/.recipe.yaml.123.yaml").touch()  # or while it wrote its first file
     assert played(tmp_path / "three", COLLECT) == ["01-expert"]
 
 
@@ -210,6 +224,32 @@ def test_a_gate_that_cannot_work_is_said_before_anything_runs(tmp_path: Path, st
         Run(recipe(before, COLLECT, stage), tmp_path / "run")
     assert problem in str(error.value) and "stages[2]" in str(error.value)
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("by_type", [False, True])
+def test_a_gate_by_type_sends_back_what_is_worse_on_one_type(tmp_path: Path, by_type: bool, plays: dict[str, str]):
+    """The files of both evaluations are given types, and the second fails on one of them."""
+    plays |= {"before": "random", "after": "expert"}
+
+    def judged(old: Path, new: Path, given: Gate) -> Decision:
+        for path, lucky in ((old, "y"), (new, "x")):
+            results = Results.read(path)
+            model = results.models[-1]
+            typed = [
+                one.model_copy(update={"type": "xy"[i >= 12], "success": "xy"[i >= 12] == lucky})
+                for i, one in enumerate(model.outcomes)
+            ]
+            changed = model.model_copy(update={"outcomes": typed})
+            results.model_copy(update={"models": [changed]}).write(path)
+        return judge(old, new, given)
+
+    after = {"eval": {"name": "after", "tasks": 18, "gate": {"by_type": by_type, "alpha": 0.2}}}
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("bough.runs.run.judge", judged)
+        played(tmp_path / "run", {"eval": {"name": "before", "tasks": 18}}, COLLECT, {"demos": {}}, SFT, after)
+    record = StageRecord.read(tmp_path / "run/05-after")
+    assert record is not None and record.goes_on_with == ("tiny" if by_type else "04-sft/final")
+    assert ("is worse on y" in str(record.note)) == by_type
 
 
 def test_a_gate_sends_back_what_is_not_better(tmp_path: Path, plays: dict[str, str]):

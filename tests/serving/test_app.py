@@ -313,3 +313,26 @@ def test_a_stream_that_takes_long_shows_that_it_is_alive(fails: bool, monkeypatc
         assert [json.loads(part[6:])["error"]["message"] for part in told] == ["the engine is gone"]
     else:
         assert told[-1] == "data: [DONE]" and json.loads(told[1][6:])["choices"][0]["delta"] == {"content": "late"}
+
+
+def test_a_client_that_is_gone_when_its_stream_begins_ends_the_sampling():
+    """The body of the response is then never asked for."""
+
+    async def play() -> None:
+        recorder = make_recorder(engine := FakeEngine(say=lambda _: "text", streams=True, gate=asyncio.Event()))
+        request = {"type": "http.request", "body": json.dumps(body(user("x"), stream=True)).encode()}
+        messages = iter([request, None, {"type": "http.disconnect"}])
+
+        async def receive() -> dict[str, Any]:
+            return next(messages) or await asyncio.Future()
+
+        async def send(_: Any) -> None:
+            await asyncio.sleep(0)  # as where the connection takes nothing more
+
+        scope = {"type": "http", "method": "POST", "path": CHAT, "headers": [(b"host", b"x")], "query_string": b""}
+        await app.make_app(recorder, Access(None), model="fake")(scope, receive, send)
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert engine.cancelled == 1 and recorder.in_flight == 0
+
+    asyncio.run(play())

@@ -32,6 +32,9 @@ def whole(text: str, stop: list[str], tool_names: list[str]) -> Message:
 
 
 @example(["I look.", "\n", "```json\n", BARE, "```"], [1] * 60, [], ["look"])
+@example(["```\n", "```", "I look.", "```\n", BARE, "```"], [1] * 99, [], ["look"])
+@example(["```json\n", "[]", "```", "```\n", BARE, "```"], [1] * 99, [], ["look"])
+@example([BARE, "STOP", "</think>"], [1] * 99, ["STOP"], ["look"])
 @example(["<think>", LOOK, "</think>", "\n", BARE], [1] * 150, [], ["look"])
 @example(["```python\n", "```\n", "I look.", "```json\n", BARE, "```"], [1] * 99, [], ["look"])
 @given(

@@ -47,7 +47,7 @@ SHOWN = (
 # Shown elsewhere on the card, or without effect on the result.
 HIDDEN = {
     "model", "adapter", "train_file", "eval_file", "task_file", "chat_template", "output_dir", "resume", "overwrite",
-    "logging_steps", "save_steps", "save_total_limit", "report_to", "wandb_project",
+    "reset_file", "logging_steps", "save_steps", "save_total_limit", "report_to", "wandb_project",
     "token_budget", "concurrency", "retries", "num_epochs",
     "max_steps", "format", "on_error", "compile", "share", "attention",
 }  # fmt: skip

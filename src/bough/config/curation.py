@@ -153,5 +153,6 @@ class GroupsConfig(CurationConfig):
     size: int | None = Field(None, ge=2, description="attempts per group; the rest forms another group or is dropped")
     min_size: int = Field(2, ge=1, description="drop groups with fewer scored attempts than this")
     flat: bool = Field(
-        False, description="also keep groups whose attempts all have the same reward; they give no gradient"
+        False,
+        description="also keep groups whose attempts all have the same reward (for advantage state or graph)",
     )

@@ -169,6 +169,15 @@ class CompareConfig(ReportConfig):
         json_schema_extra={"positional": True},
     )
     gate: bool = Field(False, description="exit with 1 unless the last model is significantly better than the first")
+    gate_by_type: bool = Field(
+        False, description="with --gate: also exit with 1 if the last model is significantly worse on any type of task"
+    )
     output: Path | None = Field(
         None, description="also write the report to this JSON file", json_schema_extra={"short": "-o"}
     )
+
+    @model_validator(mode="after")
+    def _types_are_of_the_gate(self) -> Self:
+        if self.gate_by_type and not self.gate:
+            raise ValueError("--gate-by-type needs --gate")
+        return self

@@ -96,6 +96,24 @@ class RolloutsConfig(Config):
         description="sample this many batches ahead while the policy trains; calls of older weights are dropped",
     )
     retries: int = Field(3, ge=0, description="retries of an episode after the environment or the engine failed")
+    task_pool: int | None = Field(
+        None,
+        ge=1,
+        description="draw from the first this many tasks again and again, more often those with success near one half",
+    )
+    reset_file: Path | None = Field(
+        None,
+        description="recorded episodes; groups start at a random turn of one of them, replayed up to there",
+    )
+    reset_share: float = Field(
+        1.0, gt=0, le=1, description="share of the groups that start in reset_file; the others start at the beginning"
+    )
+
+    @model_validator(mode="after")
+    def _of_resets(self) -> Self:
+        if self.reset_share < 1 and self.reset_file is None:
+            raise ValueError("reset_share needs reset_file, the recorded episodes to start in")
+        return self
 
 
 class HeldOutTasksConfig(Config):

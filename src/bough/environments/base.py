@@ -49,7 +49,9 @@ class Observation:
     `truncated` that it was cut short. `action` is the action that was understood, `error`
     a short fixed word for an invalid reply ("malformed", "invalid_action"); invalid replies
     are counted. `stop` names a special way to end ("premature_success"). `images` are PNG
-    files for people to look at, `info` is for programs; the agent sees neither.
+    files for people to look at, `info` is for programs; the agent sees neither. `state` names
+    the environment's state (equal states, equal names), so that steps of several attempts from
+    one state can be compared; without it the text of the observation is the name.
     """
 
     messages: tuple[Message, ...] = ()
@@ -63,6 +65,7 @@ class Observation:
     error: str | None = None
     stop: str | None = None
     images: tuple[bytes, ...] = ()
+    state: str | None = None
     info: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod

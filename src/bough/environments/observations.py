@@ -23,6 +23,7 @@ KINDS: dict[str, tuple[type[Any] | tuple[type[Any], ...], str]] = {
     "error": ((str, type(None)), "text or None"),
     "stop": ((str, type(None)), "text or None"),
     "images": ((tuple, list), "a tuple of PNG files as bytes"),
+    "state": ((str, type(None)), "text or None"),
 }
 
 
@@ -59,7 +60,7 @@ def _finite(value: Any) -> bool:
 
 def _check_text(what: str, given: Observation) -> None:
     said = [text for message in given.messages for text in (message.content, message.hint, message.reasoning)]
-    texts = [text for text in [*said, given.action, given.error, given.stop] if text]
+    texts = [text for text in [*said, given.action, given.error, given.stop, given.state] if text]
     if (size := sum(map(len, texts))) > MAX_TEXT:
         raise EnvironmentFailedError(f"{what} returned {size:,} characters; at most {MAX_TEXT:,} are allowed")
     for text in texts:

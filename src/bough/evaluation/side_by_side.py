@@ -47,7 +47,9 @@ def side_by_side(files: Mapping[Path, Results], config: CompareConfig) -> SideBy
         for model in models
     }
     alpha = round(1.0 - config.statistics.level, 12)
-    decision = gate(models[0], models[-1], alpha=alpha, sequential=early) if config.gate else None
+    decision = None
+    if config.gate:
+        decision = gate(models[0], models[-1], alpha=alpha, sequential=early, by_type=config.gate_by_type)
     return SideBySide(reports, [one.to_json() for one in found], _notes(models), decision, config.statistics.level)
 
 

@@ -125,6 +125,7 @@ def write_turns(turns: list[Turn]) -> list[Row]:
             reward=turn.reward,
             progress=turn.progress,
             error=turn.error,
+            state=turn.state,
             weight=None if turn.trained else 0,
         )
         messages += [write_message(turn.reply) | note, *map(write_message, turn.observation)]
@@ -158,5 +159,6 @@ def _read_note(message: Row, where: str) -> Row:
         "reward": number(message, "reward", where),
         "progress": number(message, "progress", where),
         "error": optional(message, "error", str, where),
+        "state": optional(message, "state", str, where),
         "trained": number(message, "weight", where) != 0,
     }

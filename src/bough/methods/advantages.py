@@ -3,7 +3,8 @@
 Three levels, all plain numbers: one advantage per attempt (`group_advantages`), that
 advantage spread over the attempt's steps by their rewards (`step_advantages`), or one
 advantage per turn from the turns' own rewards (`turn_advantages`). `call_advantages`
-takes a whole group at the level that is asked for.
+takes a whole group at the level that is asked for. Comparing steps by the state they start in
+is in `state_credit.py`.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ def call_advantages(
     rewards = [score(attempt, reward) for attempt in group.attempts]
     if level == "turn":
         by_turn = turn_advantages(
-            [_turn_rewards(a, r) for a, r in zip(group.attempts, rewards, strict=True)], normalise=normalise
+            [turn_rewards(a, r) for a, r in zip(group.attempts, rewards, strict=True)], normalise=normalise
         )
         if by_turn.dropped:
             raise RowError(by_turn.dropped, "fewer than two attempts are scored, or their turns do not differ")
@@ -87,7 +88,7 @@ def group_advantages(rewards: Sequence[float | None], *, normalise: bool = True)
     if len(scored) < 2:
         return Advantages([None] * len(rewards), "too_few_scored")
     baseline = mean(scored)
-    if _negligible((reward - baseline for reward in scored), beside=scored):
+    if negligible((reward - baseline for reward in scored), beside=scored):
         return Advantages([None if reward is None else 0.0 for reward in rewards], "zero_variance")
     scale = stdev(scored) if normalise else 1.0
     return Advantages([None if reward is None else (reward - baseline) / scale for reward in rewards])
@@ -146,14 +147,14 @@ def turn_advantages(
     of all returns of the group. s is the standard deviation of all G_it − b_t of the group, one
     scale for every turn, so that a turn at which nothing was at stake is not blown up (1 with
     `normalise=False`). With one turn each this is `group_advantages`. After MT-GRPO (2505.11821);
-    GiGPO (2505.10978) groups by equal states instead of equal turn numbers.
+    `state_credit.py` groups by equal states instead of equal turn numbers.
 
     A turn that was not scored (None) adds nothing to a return. An attempt without any scored
     turn is unscored: its advantages are None and no baseline knows it. What an attempt's reward
     has beyond its turns' belongs to the last turn; the caller adds it there. Dropped as in
     `group_advantages`.
     """
-    returns = [_returns_to_go(turns, discount) for turns in rewards]
+    returns = [returns_to_go(turns, discount) for turns in rewards]
     scored = [attempt for attempt in returns if attempt is not None]
     if len(scored) < 2:
         return Advantages([[None] * len(turns) for turns in rewards], "too_few_scored")
@@ -165,16 +166,16 @@ def turn_advantages(
         for attempt in returns
     ]
     flat = list(chain.from_iterable(attempt for attempt in centred if attempt is not None))
-    negligible = _negligible(flat, beside=chain.from_iterable(scored))
-    scale = stdev(flat) if normalise and not negligible else 1.0
+    alike = negligible(flat, beside=chain.from_iterable(scored))
+    scale = stdev(flat) if normalise and not alike else 1.0
     values: list[list[float | None]] = [
-        [None] * len(turns) if attempt is None else [0.0 if negligible else value / scale for value in attempt]
+        [None] * len(turns) if attempt is None else [0.0 if alike else value / scale for value in attempt]
         for turns, attempt in zip(rewards, centred, strict=True)
     ]
-    return Advantages(values, "zero_variance" if negligible else None)
+    return Advantages(values, "zero_variance" if alike else None)
 
 
-def _turn_rewards(attempt: Trajectory, outcome: float | None) -> list[float | None]:
+def turn_rewards(attempt: Trajectory, outcome: float | None) -> list[float | None]:
     """The rewards of the turns; what the attempt's own has beyond them is on the last, so that they add up to it.
 
     An attempt whose reward could not be computed is not scored; one without any reward has those of its turns.
@@ -187,7 +188,8 @@ def _turn_rewards(attempt: Trajectory, outcome: float | None) -> list[float | No
     return rewards
 
 
-def _returns_to_go(turns: Sequence[float | None], discount: float) -> list[float] | None:
+def returns_to_go(turns: Sequence[float | None], discount: float) -> list[float] | None:
+    """The discounted return from each turn on; None if no turn was scored."""
     if all(reward is None for reward in turns):
         return None
     returns: list[float] = []
@@ -198,5 +200,6 @@ def _returns_to_go(turns: Sequence[float | None], discount: float) -> list[float
     return returns[::-1]
 
 
-def _negligible(deviations: Iterable[float], *, beside: Iterable[float]) -> bool:
+def negligible(deviations: Iterable[float], *, beside: Iterable[float]) -> bool:
+    """Whether deviations are rounding errors of values of the size of `beside`."""
     return max(map(abs, deviations)) <= TOLERANCE * max(map(abs, beside)) + sys.float_info.min

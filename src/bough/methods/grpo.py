@@ -37,6 +37,7 @@ from bough.methods.advantages import Level, StepFormula, call_advantages
 from bough.methods.averaging import Averaging, aggregation_weights
 from bough.methods.base import Data, Example, Examples, Loss
 from bough.methods.examples import CallSource, examples_from, head_of
+from bough.methods.state_credit import GraphValue, StateLevel, state_call_advantages
 from bough.methods.surrogate import grpo_loss, sampler_logprobs
 from bough.rewards.score import score
 from bough.types import Call, Group
@@ -46,8 +47,10 @@ if TYPE_CHECKING:
 
     from bough.calls.builder import CallBuilder
 
+# Settings that have an effect only with advantage state or graph.
+OF_STATES = ("attempt_weight", "state_weight", "discount", "graph_value")
 # Settings that decide what the examples of a file are.
-OF_EXAMPLES = ("reward", "normalise", "advantage", "step_formula", "averaging", "constant_length")
+OF_EXAMPLES = ("reward", "normalise", "advantage", "step_formula", "averaging", "constant_length", *OF_STATES)
 
 
 class GroupDataConfig(TrainingDataConfig):
@@ -84,12 +87,25 @@ class GRPOConfig(TrainingConfig):
         description="the reward to compare by (default: the total, the only one there is, or the outcome)",
     )
     normalise: bool = Field(True, description="divide advantages by the group's standard deviation (off: Dr. GRPO)")
-    advantage: Level = Field(
-        "attempt", description="one advantage per attempt, spread over its steps by their rewards, or one per turn"
+    advantage: Level | StateLevel = Field(
+        "attempt",
+        description="one advantage per attempt; spread over its steps by their rewards; one per turn; "
+        "state: compare steps from the same state (GiGPO); graph: by how near they bring the goal (GraphGPO)",
     )
     step_formula: StepFormula = Field(
         "bounded",
         description="how steps share an advantage: bounded never punishes a better step more; seed is A · r / mean(r)",
+    )
+    attempt_weight: float = Field(
+        1.0, ge=0, description="weight of the attempt's advantage, with advantage state or graph"
+    )
+    state_weight: float = Field(
+        1.0, ge=0, description="weight of the comparison of steps from one state, with advantage state or graph"
+    )
+    discount: float = Field(0.95, gt=0, le=1, description="discount of rewards per step, with advantage state or graph")
+    graph_value: GraphValue = Field(
+        "mean",
+        description="value of a state, with advantage graph: the mean over all observed steps from it, or the best one",
     )
     averaging: Averaging = Field("token_mean", description="how tokens average into the loss")
     constant_length: int | None = Field(None, ge=1, description="the length that averaging constant_length divides by")
@@ -99,6 +115,14 @@ class GRPOConfig(TrainingConfig):
         None, gt=1, description="upper bound of the ratio where the advantage is negative (DAPO: 10)"
     )
     kl_coef: float = Field(0.0, ge=0, description="weight of the KL divergence from the reference")
+    entropy_coef: float = Field(
+        0.0, ge=0, description="weight of the entropy bonus, which keeps replies varied (such as 0.001)"
+    )
+    entropy_floor: float | None = Field(
+        None,
+        gt=0,
+        description="give the entropy bonus only to batches with less entropy than this, in nats per token",
+    )
     importance_cap: float = Field(
         2.0, gt=0, description="upper bound of the importance weight between sampler and trainer"
     )
@@ -108,7 +132,11 @@ class GRPOConfig(TrainingConfig):
     )
 
     def _in_vain(self) -> str | None:
+        if self.entropy_floor is not None and not self.entropy_coef:
+            return "entropy_floor needs entropy_coef, the weight of the bonus"
         if self.environment.name is None:
+            if self.entropy_floor is not None:
+                return "entropy_floor needs environment: the entropy is measured on batches that are played"
             return "engine vllm needs environment" if self.sampler.engine == "vllm" else super()._in_vain()
         given = self._given(OF_FILES)
         if given:
@@ -120,6 +148,20 @@ class GRPOConfig(TrainingConfig):
     @model_validator(mode="after")
     def _a_file_or_an_environment(self) -> Self:
         check_origin("groups", self.data.train_file, self.environment, self.held_out, self.optimizer.max_steps)
+        return self
+
+    @model_validator(mode="after")
+    def _settings_of_states(self) -> Self:
+        fields = type(self).model_fields
+        given = [name for name in OF_STATES if getattr(self, name) != fields[name].default]
+        if given and self.advantage not in ("state", "graph"):
+            raise ValueError(f"{', '.join(given)} needs advantage state or graph")
+        if self.graph_value == "best" and self.advantage != "graph":
+            raise ValueError("graph_value best needs advantage graph")
+        if self.graph_value == "best" and self.discount == 1:
+            raise ValueError("graph_value best needs a discount below 1: a loop with rewards has no best value")
+        if not self.attempt_weight and not self.state_weight:
+            raise ValueError("attempt_weight and state_weight are both 0: every advantage would be 0")
         return self
 
     @model_validator(mode="after")
@@ -160,6 +202,7 @@ class GRPO:
         self.config = config
         self.precompute_reference = config.precompute_reference
         self.temperature = config.sampling.temperature
+        self.entropy_coef = config.entropy_coef
 
     def examples(self, data: Data, builder: CallBuilder) -> Examples[GroupExample]:
         """The groups as examples; groups that teach nothing are dropped and counted."""
@@ -199,6 +242,17 @@ class GRPO:
     def advantages(self, group: Group) -> list[list[float | None]]:
         """An advantage for every turn of every attempt; None where it was not scored. RowError if all are alike."""
         config = self.config
+        if config.advantage == "state" or config.advantage == "graph":
+            return state_call_advantages(
+                group,
+                level=config.advantage,
+                reward=config.reward,
+                normalise=config.normalise,
+                discount=config.discount,
+                graph_value=config.graph_value,
+                attempt_weight=config.attempt_weight,
+                state_weight=config.state_weight,
+            )
         return call_advantages(
             group,
             reward=config.reward,
@@ -240,6 +294,7 @@ class GRPO:
             clip_high=config.clip_high,
             dual_clip=config.dual_clip,
             kl_coef=config.kl_coef,
+            entropy_coef=self.entropy_coef,
             reference_logprobs_N=start if config.kl_coef else None,
             sampler_logprobs_N=sampler_logprobs([part.calls[0] for part in parts], old, config.sampling.temperature),
             importance_cap=config.importance_cap,

@@ -36,17 +36,20 @@ def grpo_loss(
     clip_high: float = 0.28,
     dual_clip: float | None = None,
     kl_coef: float = 0.0,
+    entropy_coef: float = 0.0,
     reference_logprobs_N: Tensor | None = None,
     sampler_logprobs_N: Tensor | None = None,
     importance_cap: float = 2.0,
 ) -> Loss:
-    """−Σ w · (s · gain − kl_coef · k3) / `denominator`, over the N trained tokens of a micro-batch.
+    """−Σ w · (s · (gain + entropy_coef · h) − kl_coef · k3) / `denominator`, over a micro-batch's N trained tokens.
 
     With ratio ρ = exp(log π − log π_old) and advantage A, the gain is that of `clipped`.
 
     `old_logprobs_N` are the trainer's own before its first update on this data (on-policy:
     `logprobs_N.detach()`). Where the sampler is another engine its log-probabilities of the
     same tokens differ; given as `sampler_logprobs_N`, they correct for that (`importance_weights`).
+
+    h is the entropy bonus of `entropy_gain`, off by default.
 
     k3 is Schulman's estimate of KL(π ‖ π_ref), e^d − d − 1 with d = log π_ref − log π. It is off by
     default; a reference with `kl_coef` 0 is measured only.
@@ -66,6 +69,8 @@ def grpo_loss(
     old_N = old_N.detach()
     gain_N, values = clipped(logprobs_N - old_N, advantages_N, clip_low, clip_high, dual_clip)
     values["entropy"] = -logprobs_N
+    if entropy_coef:
+        gain_N = gain_N + entropy_coef * entropy_gain(logprobs_N, old_N)
     if sampler_logprobs_N is not None:
         importance_N, measured = importance_weights(old_N, sampler_logprobs_N, importance_cap)
         gain_N = gain_N * importance_N
@@ -104,6 +109,18 @@ def clipped(
         "approx_kl": k3(log_ratio_N),
     }
     return Measured(bounded_N.masked_fill(too_far_N, farthest) * advantages_N, metrics)
+
+
+def entropy_gain(logprobs_N: Tensor, old_logprobs_N: Tensor) -> Tensor:
+    """An estimate of the policy's entropy from the sampled tokens alone, with its gradient.
+
+        h = −log π · ρ,  with −log π a constant for the gradient
+
+    Over tokens sampled from π_old its gradient is that of the entropy: ∇H = −E_π[log π · ∇ log π],
+    because E_π[∇ log π] = 0. On-policy (ρ = 1) it is what a reward of −log π per token would add
+    (Williams and Peng, 1991).
+    """
+    return -logprobs_N.detach() * _exp(logprobs_N - old_logprobs_N)
 
 
 def sampler_logprobs(calls: Sequence[Call], old_N: Tensor, temperature: float) -> Tensor | None:

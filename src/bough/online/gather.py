@@ -112,12 +112,15 @@ class Gatherer:
     def state(self) -> dict[str, Any]:
         """What a run that resumes needs to know besides the metrics."""
         unfinished = {"tasks_unfinished": self.pace.unfinished} if self.pace.unfinished else {}
-        return {"ledgers": [ledger.to_json() for ledger in self.ledgers]} | unfinished
+        pool = {"task_pool": self.player.pool.state()} if self.player.pool else {}
+        return {"ledgers": [ledger.to_json() for ledger in self.ledgers]} | unfinished | pool
 
     def restore(self, state: dict[str, Any]) -> None:
         """As it was after a batch, by what its file has."""
         for ledger in map(Ledger.from_json, state.get("ledgers", [])):
             setattr(self, ledger.item, ledger)
+        if self.player.pool:
+            self.player.pool.restore(state.get("task_pool", {}))
         self.pace.restore(state["tasks_drawn"], state.get("tasks_unfinished", []))
 
     def batch(self, number: int) -> Gathered | None:
@@ -208,6 +211,8 @@ class Gatherer:
     def _count(self, used: Sequence[Outcome]) -> None:
         """Adds outcomes that are used up to the ledgers."""
         for one in used:
+            if self.player.pool:
+                self.player.pool.note(one.number, one.played.attempts if one.played else [])
             self.episodes.keep(one.num_finished)
             if one.lost:
                 self.episodes.drop("lost", one.num_lost)

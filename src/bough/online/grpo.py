@@ -6,6 +6,7 @@ import json
 import logging
 from collections.abc import Sequence
 from contextlib import closing
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -25,6 +26,14 @@ class OnlineGRPO(GRPO):
     def __init__(self, config: GRPOConfig) -> None:
         super().__init__(config.model_copy(update={"reward": learnt_reward(config)}))
         self.needs_reference = config.kl_coef > 0
+
+    def see(self, values: dict[str, Any]) -> dict[str, float]:
+        """Decides by a batch's numbers whether it gets the entropy bonus; returns the weight as a metric."""
+        floor, coef = self.config.entropy_floor, self.config.entropy_coef
+        if floor is None:
+            return {}
+        self.entropy_coef = coef if values.get("entropy", 0.0) < floor else 0.0
+        return {"entropy_coef": self.entropy_coef}
 
     def old_logprobs(
         self,
@@ -51,7 +60,7 @@ def train_online(config: GRPOConfig) -> Trained:
         policy = run.load_policy(reference=True, temperature=config.sampling.temperature)
         method = OnlineGRPO(config)
         with (
-            closing(OnlineSource(config, method, policy, run.template, run.folder)) as source,
+            closing(OnlineSource(config, method, policy, run.template, run.folder, see=method.see)) as source,
             run.trainer(policy, method, source) as trainer,
         ):
             counters = trainer.train(run.resumed)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from statistics import fmean
@@ -21,8 +22,10 @@ from bough.event_loop import BackgroundLoop
 from bough.methods.distill import OnlineConfig
 from bough.online.episode_files import EpisodeFiles
 from bough.online.meter import Meter, MeteredEngine
+from bough.online.resets import Resets
 from bough.online.sampler import open_sampler
 from bough.online.stream import EpisodeStream, StreamConfig
+from bough.online.task_pool import TaskPool
 from bough.policy.policy import Policy
 from bough.rewards.rubric import Rubric
 from bough.rollouts.agents import ModelAgent
@@ -59,6 +62,12 @@ class Player:
             )
         self._tasks = self._all_tasks(config.environment.split, config.environment.task_file)
         self._known: list[Task] = []
+        self.pool: TaskPool | None = None
+        if config.rollouts.task_pool is not None:
+            self._known = list(islice(self._tasks, config.rollouts.task_pool))
+            self.pool = TaskPool(len(self._known), config.seed)
+        file, share = config.rollouts.reset_file, config.rollouts.reset_share
+        self._resets = Resets.load(file, self.environment_class, share, config.seed) if file else None
         self._loop = BackgroundLoop()
         self._sampler = open_sampler(config, policy, template, self._loop)
         self.meter = Meter(overlaps=self._sampler.overlaps)
@@ -100,15 +109,20 @@ class Player:
 
     def attempts(self, number: int) -> tuple[Task, list[Attempt]]:
         """The task with this number, and the attempts at it. Where tasks run out, the first comes again."""
-        while len(self._known) <= number and (task := next(self._tasks, None)) is not None:
+        while self.pool is None and len(self._known) <= number and (task := next(self._tasks, None)) is not None:
             self._known.append(task)
         if not self._known:
             raise InputError("no task matches these settings")
-        task = self._known[number % len(self._known)]
-        return task, list(attempts([task], self.config.rollouts.group_size, self._seed(number)))
+        replayed = self._resets.of(number) if self._resets else None
+        index = self.pool.choose(number) if self.pool and not replayed else number % len(self._known)
+        task = replayed.record.task if replayed else self._known[index]
+        found = attempts([task], self.config.rollouts.group_size, self._seed(number))
+        return task, [replace(attempt, replayed=replayed) for attempt in found]
 
     def _seed(self, number: int) -> int:
         """The tasks of one batch size share a seed; one that comes again among them has its own."""
+        if self.pool is not None or self._resets is not None:  # any task may come again
+            return self.config.seed * 1_000_003 + number
         size = self.config.optimizer.batch_size * self.config.optimizer.gradient_accumulation_steps
         begin = number - number % size
         repeated = number - len(self._known) >= begin

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -27,7 +27,7 @@ from bough.errors import BoughError, RowError
 from bough.ledger import Ledger
 from bough.methods.distill import Distill, OnlineConfig
 from bough.methods.examples import CallSource
-from bough.methods.grpo import GRPO, GroupExample
+from bough.methods.grpo import GRPO, GroupExample, GRPOConfig
 from bough.online.batch_file import BatchFile, remove_drafts
 from bough.online.batch_metrics import distances
 from bough.online.episode_files import EpisodeFiles
@@ -50,7 +50,25 @@ PROBLEMS: dict[type[BoughError], str] = {
     EngineError: "cannot be sampled",
 }
 # What a batch's file has besides its metrics.
-NOT_METRICS = ("stamp", "ledgers", "tasks_unfinished")
+NOT_METRICS = ("stamp", "ledgers", "tasks_unfinished", "task_pool")
+
+
+def ways_out(config: OnlineConfig) -> str:
+    """The settings to try where the attempts of all groups are alike, as the end of a sentence about it."""
+    ways = [f"a higher --temperature (it is {config.sampling.temperature:g})"]
+    if isinstance(config, GRPOConfig):
+        if config.advantage not in ("state", "graph"):
+            ways.append("--advantage state, which also compares attempts that all succeed")
+        if not config.entropy_coef:
+            ways.append("--entropy-coef 0.001 from the start of training")
+        if not config.rewards:
+            ways.append("--rewards with a part for progress")
+    if config.rollouts.reset_file is None:
+        ways.append("--reset-file with successful episodes, to start near the goal")
+    if config.rollouts.task_pool is None:
+        ways.append("--task-pool, which draws tasks with mixed results more often")
+    ways += [f"--group-size above {config.rollouts.group_size}", f"--resample above {config.rollouts.resample:g}"]
+    return f": the attempts at each task all have the same reward. Try easier or harder tasks, {', '.join(ways)}"
 
 
 class OnlineSource:
@@ -61,8 +79,15 @@ class OnlineSource:
     """
 
     def __init__(
-        self, config: OnlineConfig, method: GRPO | Distill, policy: Policy, template: ChatTemplate, run: RunDir
+        self,
+        config: OnlineConfig,
+        method: GRPO | Distill,
+        policy: Policy,
+        template: ChatTemplate,
+        run: RunDir,
+        see: Callable[[dict[str, Any]], dict[str, float]] | None = None,
     ) -> None:
+        """`see` is called with the numbers of every batch before it is trained on, and may add metrics to them."""
         assert config.optimizer.max_steps is not None  # the settings require it
         self._stamper = Stamper(config, policy.model)
         self._files = EpisodeFiles(run.episodes, self._stamper.settings)
@@ -71,6 +96,7 @@ class OnlineSource:
         self.gatherer = Gatherer(config, method, self.player, self._builder, self._files)
         self.config, self.policy, self.num_steps = config, policy, config.optimizer.max_steps
         self._watch = Watch(config.watch)
+        self._see = see
         self._folder = run.rollouts
         self._updates = config.rollouts.updates * config.rollouts.passes
         self._number = -1
@@ -133,11 +159,14 @@ class OnlineSource:
         self.policy.train(training)
         self._batches = list(self._mini_batches(examples, number)) if examples else []
         if not self._batches and number == 0:
-            raise BoughError(
-                f"the first tasks teach nothing ({self.gatherer.groups}): are they all too hard or too easy?"
-            )
+            raise BoughError(f"the first tasks teach nothing ({self.gatherer.groups}){self._ways_out()}")
+        if not self._batches:
+            log.warning("Batch %d teaches nothing (%s)%s", number, self.gatherer.groups, self._ways_out())
         if self._batches and (alarm := self._watch.alarm()) is not None:
             raise PausedError(f"paused before batch {number}: {alarm}; --resume --no-watch continues anyway")
+
+    def _ways_out(self) -> str:
+        return ways_out(self.config) if self.gatherer.groups.dropped["zero_variance"] else ""
 
     def _on_file(self, file: BatchFile, now: Stamp, update: int) -> list[GroupExample]:
         """The batch as it was played before a kill; empty if it is missing or of other settings or weights.
@@ -191,7 +220,8 @@ class OnlineSource:
     def _note(self, values: dict[str, Any], stamp: Stamp, update: int) -> None:
         """Notes the metrics of the batch that is trained on now; its first update logs them."""
         self._watch.see(values)
-        self._values = values if update == 0 else {}
+        more = self._see(values) if self._see else {}
+        self._values = values | more if update == 0 else {}
         self._learning = stamp.number
 
     def _with_old_logprobs(

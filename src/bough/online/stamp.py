@@ -29,6 +29,7 @@ FREE = {
     *("adapter", "merge_lora", "lora_dropout"),  # the weights are compared themselves
     *("updates", "passes", "concurrency", "retries"),
     *("clip_low", "clip_high", "dual_clip", "kl_coef", "importance_cap", "averaging", "constant_length"),
+    *("entropy_coef", "entropy_floor"),
     *("teacher", "server_model", "key_variable", "beta", "base_url", "engine_options"),
 }
 INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}  # by the bytes of a weight

@@ -18,6 +18,8 @@ import torch
 
 from bough.calls.template import ChatTemplate
 from bough.config.sampling import SamplingConfig
+from bough.disk import remove
+from bough.engines.base import EngineError
 from bough.engines.vllm import VLLMEngine
 from bough.engines.vllm_arguments import LogprobsMode
 from bough.engines.vllm_server import VLLMServerEngine
@@ -61,7 +63,12 @@ class VLLMSampler:
         if not self.policy.has_adapter and self.policy.autocast:
             weights = {key: value.to(self.policy.autocast) for key, value in weights.items()}
         folder = self._folder.new(name)
-        save_weights(self.policy, folder, weights)
+        try:
+            save_weights(self.policy, folder, weights)
+        except Exception as error:  # a full disk; safetensors has errors of its own
+            if folder.exists():
+                remove(folder)
+            raise EngineError(f"the new weights cannot be written to {folder.parent}: {error}") from error
         self._loop.run(self.tokens.renew(folder, name))
 
     def pause(self) -> None:

@@ -23,7 +23,7 @@ from bough.environments.base import Environment, EnvironmentFailedError
 from bough.environments.tasks import first_tasks, tasks_of
 from bough.errors import BoughError, RowError
 from bough.rollouts.agents import Agent
-from bough.rollouts.episode import play
+from bough.rollouts.episode import Replayed, play
 from bough.rollouts.garbage import spare_what_is_loaded
 from bough.terminal import console
 from bough.types import Task, Trajectory
@@ -81,11 +81,12 @@ class Tally:
 
 @dataclass(frozen=True)
 class Attempt:
-    """One episode to be played."""
+    """One episode to be played, from its beginning or from a recorded state."""
 
     id: str
     task: Task
     seed: int
+    replayed: Replayed | None = None
 
 
 class AllLostError(BoughError):
@@ -203,7 +204,13 @@ async def play_attempt(
     for again in tries:
         try:
             trajectory, images = await play(
-                environment_class, attempt.task, agent, id=attempt.id, seed=attempt.seed, limits=limits
+                environment_class,
+                attempt.task,
+                agent,
+                id=attempt.id,
+                seed=attempt.seed,
+                limits=limits,
+                replayed=attempt.replayed,
             )
         except (EnvironmentFailedError, EngineError) as error:
             tally.faults["environment" if isinstance(error, EnvironmentFailedError) else "engine"] += 1

@@ -19,7 +19,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from pydantic import JsonValue, ValidationError
 
@@ -28,12 +28,20 @@ from bough.engines.base import Answer, Chat, ContextFullError, EngineError
 from bough.environments.base import Environment, EnvironmentFailedError, Observation
 from bough.environments.isolated import Isolated
 from bough.environments.own_agent import OwnAgent
+from bough.environments.replay import ReplayError, replay
 from bough.environments.tool_failures import raised_in
 from bough.formats.base import row_error
 from bough.rollouts.agents import Agent
 from bough.rollouts.own_agent import play_own
 from bough.speech.hermes import reply_text
-from bough.types import Message, Task, Trajectory, Turn
+from bough.types import Message, Task, Trajectory, Turn, conversation
+
+
+class Replayed(NamedTuple):
+    """The first `turns` turns of a recorded episode, which has more."""
+
+    record: Trajectory
+    turns: int
 
 
 @dataclass
@@ -52,6 +60,10 @@ class Episode:
     stop: str | None = None
     num_prompt_tokens: int = 0
     num_completion_tokens: int = 0
+    # The environment's name of its state now.
+    state: str | None = None
+    # Turns of a recorded episode that were replayed to get here.
+    num_replayed: int = 0
     # How often tools raised, by what raised where.
     raised: Counter[str] = field(default_factory=Counter)
 
@@ -61,6 +73,14 @@ class Episode:
         self.start, self.tools = list(observation.messages), list(observation.tools)
         self.messages += self.start
         self._look(observation)
+
+    def resume(self, replayed: Replayed) -> None:
+        """Begins where a recorded episode was: its turns so far are context and are not trained."""
+        record, count = replayed
+        self.start, self.tools, self.num_replayed = record.start, record.tools, count
+        self.turns = [turn.model_copy(update={"trained": False, "call": None}) for turn in record.turns[:count]]
+        self.messages = conversation(self.start, self.turns)
+        self.state = record.turns[count].state
 
     def take(self, answer: Answer, observation: Observation) -> None:
         try:
@@ -72,6 +92,7 @@ class Episode:
                 reward=observation.reward,
                 progress=observation.progress,
                 error=observation.error,
+                state=self.state,
             )
         except ValidationError as error:
             raise EnvironmentFailedError(
@@ -85,6 +106,7 @@ class Episode:
 
     def _look(self, observation: Observation) -> None:
         self.images += [(len(self.turns), image) for image in observation.images]
+        self.state = observation.state
         self.raised.update(one.place for one in raised_in(observation.info))
         if observation.done:
             self.ended, self.success = True, observation.success
@@ -100,6 +122,8 @@ class Episode:
             "prompt_tokens": self.num_prompt_tokens,
             "completion_tokens": self.num_completion_tokens,
         }
+        if self.num_replayed:
+            info["replayed_turns"] = self.num_replayed
         if self.raised:
             info["tools_raised"] = dict(self.raised)
         try:
@@ -119,9 +143,18 @@ class Episode:
 
 
 async def play(
-    environment_class: type[Environment], task: Task, agent: Agent, *, id: str, seed: int, limits: LimitsConfig
+    environment_class: type[Environment],
+    task: Task,
+    agent: Agent,
+    *,
+    id: str,
+    seed: int,
+    limits: LimitsConfig,
+    replayed: Replayed | None = None,
 ) -> tuple[Trajectory, list[tuple[int, bytes]]]:
     """Plays one episode; returns its record and the images of its observations, each with its turn.
+
+    `replayed`: begin in the middle of a recorded episode of the task.
 
     Raises EnvironmentFailedError or EngineError if environment or engine failed: that says nothing
     about the agent, and the episode may be played again.
@@ -132,7 +165,11 @@ async def play(
     environment = Isolated(environment_class, task, step_timeout_s=limits.step_timeout_s)
     chat: Chat | None = None
     try:
-        episode.begin(await environment.start())
+        if replayed is None:
+            episode.begin(await environment.start())
+        else:
+            environment = await _replay(environment, replayed)
+            episode.resume(replayed)
         chat = agent.enter(environment, episode=id, seed=seed)
         await _all_turns(episode, environment, chat, limits)
     except ContextFullError:
@@ -142,6 +179,13 @@ async def play(
             chat.close()
         await environment.close()
     return episode.trajectory(agent.name), episode.images
+
+
+async def _replay(environment: Isolated, replayed: Replayed) -> Isolated:
+    try:
+        return await replay(lambda _: environment, *replayed)
+    except ReplayError as error:
+        raise EnvironmentFailedError(f"a recorded episode cannot be replayed: {error}") from error
 
 
 async def _all_turns(episode: Episode, environment: Isolated, chat: Chat, limits: LimitsConfig) -> None:

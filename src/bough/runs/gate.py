@@ -20,10 +20,13 @@ class Gate(Config):
     against: str | None = Field(
         None, description="the earlier evaluation to compare with (default: that of the model promoted last)"
     )
+    by_type: bool = Field(
+        False, description="also refuse a model that is significantly worse on any type of task (Holm's correction)"
+    )
 
 
-def judge(before: Path, after: Path, *, alpha: float) -> Decision:
+def judge(before: Path, after: Path, given: Gate) -> Decision:
     """Whether the model evaluated in `after` is significantly better than the one in `before`."""
     old, new = Results.read(before), Results.read(after)
     early = old.stop_width is not None or new.stop_width is not None
-    return gate(old.models[-1], new.models[-1], alpha=alpha, sequential=early)
+    return gate(old.models[-1], new.models[-1], alpha=given.alpha, sequential=early, by_type=given.by_type)

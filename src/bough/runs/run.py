@@ -11,10 +11,10 @@ from typing import Any, Self
 
 from bough.config.parts import flattened, leaves, parts
 from bough.config.run import RunConfig
-from bough.disk import locked, remove, write_atomically, write_json
+from bough.disk import is_draft, locked, remove, write_atomically, write_json
 from bough.errors import BoughError, InputError, did_you_mean
 from bough.runs.gate import judge
-from bough.runs.kinds import FREE, KINDS
+from bough.runs.kinds import KINDS, Kind
 from bough.runs.numbers import files_of, numbers_of
 from bough.runs.recipe import (
     FILE_NAME,
@@ -27,8 +27,9 @@ from bough.runs.recipe import (
     stage_config,
     to_yaml,
 )
-from bough.runs.record import StageRecord, content, fingerprint
-from bough.runs.wiring import Artifacts, Wiring, evaluates_the_run, input_digests
+from bough.runs.record import StageRecord, content
+from bough.runs.shared_stages import SharedStages
+from bough.runs.wiring import Artifacts, Stamp, Wiring, evaluates_the_run, stamped
 from bough.tracking.recipe import RecipeTracker
 from bough.tracking.trackers import Name
 from bough.verbs import VERBS, resolve
@@ -42,10 +43,12 @@ PREPARATIONS = {"stage.json", "config.yaml", "origin.json", "weights.json", LOCK
 
 
 class Run:
-    """A recipe in a folder."""
+    """A recipe in a folder. `shared` are stages that other runs have finished, if there are any."""
 
-    def __init__(self, recipe: Recipe, folder: Path, *, report_to: Sequence[Name] = ()) -> None:
-        self.recipe, self.folder, self.report_to = recipe, folder, list(report_to)
+    def __init__(
+        self, recipe: Recipe, folder: Path, *, report_to: Sequence[Name] = (), shared: SharedStages | None = None
+    ) -> None:
+        self.recipe, self.folder, self.report_to, self.shared = recipe, folder, list(report_to), shared
         self.wiring = Wiring(recipe, folder, self.report_to)
         self.stages = plan(recipe)
         self.check()
@@ -160,23 +163,41 @@ class Run:
         kind, folder = KINDS[stage.verb], self.folder / stage.folder
         if folder.is_symlink():
             raise InputError(f"{folder} is a link; a run writes and deletes only inside its own folder")
-        config = self.wiring.config(stage, artifacts)
-        inputs = input_digests(kind, config)
-        settings = {key: value for key, value in config.flat_dump().items() if key not in FREE}
-        for name in inputs:  # the content of an input counts, not its path
-            settings.pop(name, None)
-        record = StageRecord(stage.verb, stage.name, stage.round, fingerprint(stage.verb, settings, inputs), inputs)
-        before = StageRecord.read(folder)
-        same = before is not None and before.fingerprint == record.fingerprint
-        if before is not None and same and before.finished and (folder / kind.artefact).exists():
+        stamp = stamped(stage.verb, self.wiring.config(stage, artifacts))
+        record = _finished(folder, kind, stamp)
+        known = record is not None and tracker is not None and tracker.knows(stage.folder)
+        if record is not None:
             notify(f"{stage.folder}: already done")
-            if tracker and kind.writes != "model" and not tracker.knows(stage.folder):  # killed in between
-                tracker.add(stage.folder, settings, numbers_of(folder), files_of(folder))
-            return before
-        if not same:
+            if self.shared:
+                self.shared.add(stamp.fingerprint, folder)
+        else:
+            with self.shared.claimed(stamp.fingerprint) if self.shared else nullcontext():
+                record = self._taken(stage, stamp, notify) or self._work(stage, artifacts, stamp, notify)
+        # Training reports for itself. An earlier process may have been killed before it reported the stage.
+        if tracker and kind.writes != "model" and not known:
+            tracker.add(stage.folder, stamp.settings, numbers_of(folder), files_of(folder))
+        return record
+
+    def _taken(self, stage: Planned, stamp: Stamp, notify: Notify) -> StageRecord | None:
+        """The stage as another run has finished it, now in this run's folder; None if there is none."""
+        folder = self.folder / stage.folder
+        source = self.shared.find(stamp.fingerprint, KINDS[stage.verb].artefact) if self.shared else None
+        if source is None or self.shared is None:
+            return None
+        _clear(folder)
+        self.shared.copy(source, folder, name=stage.name, round=stage.round)
+        notify(f"{stage.folder}: the same as {source.parent.name}/{source.name}")
+        return _finished(folder, KINDS[stage.verb], stamp)
+
+    def _work(self, stage: Planned, artifacts: Artifacts, stamp: Stamp, notify: Notify) -> StageRecord:
+        """Runs the stage's command, from the start or from where it was interrupted."""
+        kind, folder = KINDS[stage.verb], self.folder / stage.folder
+        before = StageRecord.read(folder)
+        if before is None or before.fingerprint != stamp.fingerprint:
             _clear(folder)
             if before is not None:
                 notify(f"{stage.folder}: its settings or inputs have changed; starting over")
+        record = StageRecord(stage.verb, stage.name, stage.round, stamp.fingerprint, stamp.inputs)
         folder.mkdir(parents=True, exist_ok=True)
         record.write(folder)
         notify(f"{stage.folder}")
@@ -188,8 +209,8 @@ class Run:
         record.outputs = {kind.writes: content(folder / kind.artefact)}
         record.finished = True
         record.write(folder)
-        if tracker and kind.writes != "model":  # training reports for itself
-            tracker.add(stage.folder, settings, numbers_of(folder), files_of(folder))
+        if self.shared:
+            self.shared.add(stamp.fingerprint, folder)
         return record
 
     def _apply_gate(self, stage: Planned, artifacts: Artifacts, record: StageRecord, notify: Notify) -> None:
@@ -205,7 +226,7 @@ class Run:
         else:
             against = stage.gate.against
             old, model_before = artifacts.evaluated[against] if against is not None else artifacts.accepted
-            verdict = judge(old, here[0], alpha=stage.gate.alpha)
+            verdict = judge(old, here[0], stage.gate)
             artifacts.accepted = here if verdict.promote else (old, model_before)
             artifacts.model = artifacts.accepted[1]
             record.note = verdict.reason
@@ -228,7 +249,7 @@ class Run:
             before = read_recipe(self.folder)
             if before.name != self.recipe.name and not _only_started(self.folder, before):
                 raise InputError(f"{self.folder} contains a run of the recipe {before.name}; give another --output-dir")
-        elif any(path.name != LOCK for path in self.folder.iterdir()):
+        elif any(path.name != LOCK and not is_draft(path, FILE_NAME) for path in self.folder.iterdir()):
             raise InputError(f"{self.folder} contains other files; a run needs a folder of its own")
 
     def _remove_failed_start(self) -> None:
@@ -243,6 +264,13 @@ def _only_started(folder: Path, recipe: Recipe) -> bool:
     """Whether a run of `recipe` in `folder` has left nothing but preparations: no episodes, no steps, no results."""
     files = [file for stage in plan(recipe) for file in (folder / stage.folder).rglob("*") if not file.is_dir()]
     return all(file.name in PREPARATIONS or file.lstat().st_size == 0 for file in files)
+
+
+def _finished(folder: Path, kind: Kind, stamp: Stamp) -> StageRecord | None:
+    """The record of a stage that has finished with the same settings and inputs."""
+    record = StageRecord.read(folder)
+    same = record is not None and record.finished and record.fingerprint == stamp.fingerprint
+    return record if same and (folder / kind.artefact).exists() else None
 
 
 def _output_problems(stage: Planned) -> Iterator[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -11,9 +11,9 @@ from bough.config.base import Config
 from bough.config.parts import flattened, leaves, parts
 from bough.errors import InputError, did_you_mean
 from bough.rundir import RunDir
-from bough.runs.kinds import KINDS, Kind
+from bough.runs.kinds import FREE, KINDS, Kind
 from bough.runs.recipe import Planned, Recipe, shared_settings, stage_config
-from bough.runs.record import content
+from bough.runs.record import content, fingerprint
 from bough.tracking.trackers import Name
 
 
@@ -91,14 +91,33 @@ def evaluates_the_run(stage: Planned) -> bool:
     return not flattened(stage_config(stage.verb), stage.settings).keys() & {"model", "eval_file"}
 
 
-def input_digests(kind: Kind, config: Config) -> dict[str, str]:
+@dataclass(frozen=True)
+class Stamp:
+    """What determines the result of a stage: its settings and its inputs, and the fingerprint of both."""
+
+    fingerprint: str
+    settings: dict[str, Any]
+    inputs: dict[str, str]
+
+
+def stamped(verb: str, config: Config, digest: Callable[[Path], str] = content) -> Stamp:
+    """The stamp of a stage with these settings; `digest` gives the content of an input."""
+    inputs = _input_digests(KINDS[verb], config, digest)
+    # The content of an input counts, not its path.
+    settings = {key: value for key, value in config.flat_dump().items() if key not in FREE and key not in inputs}
+    return Stamp(fingerprint(verb, settings, inputs), settings, inputs)
+
+
+def _input_digests(kind: Kind, config: Config, digest: Callable[[Path], str]) -> dict[str, str]:
     """Every input by its setting, as a digest of its content."""
     values = config.flat_dump()
     inputs = {}
-    for name in filter(None, ("model", "adapter", "task_file", "eval_file", kind.file, "also", kind.adds, kind.labels)):
+    for name in filter(
+        None, ("model", "adapter", "task_file", "eval_file", "reset_file", kind.file, "also", kind.adds, kind.labels)
+    ):
         value = values.get(name)
         if isinstance(value, list) and value:
-            inputs[name] = ",".join(content(Path(str(one))) for one in value)
+            inputs[name] = ",".join(digest(Path(str(one))) for one in value)
         elif value:
-            inputs[name] = content(Path(str(value)))
+            inputs[name] = digest(Path(str(value)))
     return inputs

@@ -14,11 +14,13 @@ import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from typing import Any
 
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
 
 from bough.engines.base import Answer
 from bough.serving.access import Access, Guard
@@ -91,8 +93,7 @@ class Api:
         # What fails before it has any content has a status of its own, unless it takes long.
         if await finished(request, replies, KEEP_ALIVE_S, sooner=live.changed()):
             replies.result()
-        events = self._events(asked, live, replies)
-        return StreamingResponse(events, media_type="text/event-stream", headers={"cache-control": "no-cache"})
+        return EventResponse(self._events(asked, live, replies), replies)
 
     async def end(self, request: Request) -> Response:
         body = await read_body(request)
@@ -135,8 +136,6 @@ class Api:
                 yield one
         except Exception as error:
             yield event(refusal_of(error).to_json())
-        finally:
-            replies.cancel()
 
     def _completion(self, asked: ChatRequest, replies: Replies) -> Completion:
         texts = self.token_texts if asked.logprobs else None
@@ -150,6 +149,20 @@ class Api:
             for answer, shown in replies
         ]
         return Completion(_new_id(), self.model, asked, choices)
+
+
+class EventResponse(StreamingResponse):
+    """Events, and the `work` that they tell of, which ends with the response: also if no event was ever asked for."""
+
+    def __init__(self, events: AsyncIterator[bytes], work: asyncio.Future[Any]) -> None:
+        super().__init__(events, media_type="text/event-stream", headers={"cache-control": "no-cache"})
+        self._work = work
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._work.cancel()
 
 
 def _new_id() -> str:

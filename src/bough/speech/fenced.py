@@ -69,7 +69,7 @@ class Undecided:
             opened = OPENING.match(text, at)
             if opened is not None:
                 closed = text.find(FENCE, opened.end())
-                if closed < 0 or read_calls(text[at : closed + len(FENCE)], self._names):
+                if closed < 0 or self._only_calls(text[opened.end() : closed]):
                     return at
                 # One block that is not a call, and nothing in the text is.
                 self._text_from = self._spoken
@@ -78,6 +78,10 @@ class Undecided:
                 return at
             at += 1
         return len(text) - (2 if text.endswith("``") else text.endswith("`"))
+
+    def _only_calls(self, block: str) -> bool:
+        """Whether nothing in a block keeps the text from having calls; an empty one may stand before them."""
+        return all(_call(value, self._names) is not None for value in _values(block.strip()))
 
 
 def _values(text: str) -> list[Any]:

@@ -190,6 +190,36 @@ def test_what_waits_for_an_adapter_that_is_replaced_is_cancelled_and_nothing_els
     assert scored(policies["blue"], run(engine, all_of_it())[0]) < 1e-4
 
 
+def test_an_adapter_that_could_not_be_loaded_is_not_sampled_with_as_if_it_were(policies, monkeypatch):
+    engine = engine_of({"": policies[""]})
+
+    def fail(*_):
+        raise MemoryError("no room for it")
+
+    async def all_of_it():
+        await play_as(engine, "", "e", 1, SAMPLING, START)
+        with monkeypatch.context() as patched:
+            patched.setattr(engine.path.adapters, "_padded", fail)
+            engine.set_adapter("it", AdapterWeights.of(policies["red"].model))
+            engine.rest()
+        with pytest.raises(InputError, match="no adapter 'it'"):
+            await play_as(engine, "it", "e", 1, SAMPLING, START)
+        engine.set_adapter("it", AdapterWeights.of(policies["red"].model))
+        return await play_as(engine, "it", "e", 1, SAMPLING, START)
+
+    assert scored(policies["red"], run(engine, all_of_it())[0]) < 1e-4
+
+
+def test_no_answer_begins_between_the_end_of_an_old_adapter_and_the_new_one(policies, monkeypatch):
+    """Its first tokens would be computed with the old one."""
+    engine = engine_of({"": policies[""], "it": policies["red"]})
+    orders = []
+    monkeypatch.setattr(engine.worker, "order", orders.append)
+    engine.set_adapter("it", AdapterWeights.of(policies["blue"].model))
+    engine.remove_adapter("it")
+    assert len(orders) == 2, "each is one order, and a request comes before or after it"
+
+
 def test_between_passes_the_model_is_as_it_was(policies):
     policy = policies[""]
     before = dict(policy.base.state_dict())

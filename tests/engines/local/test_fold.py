@@ -64,6 +64,17 @@ def test_renewed_inside_it_takes_the_newest_adapter_and_adds_it_to_the_base_only
     assert (folded - logits(policy)).abs().max() < 1e-4
 
 
+def test_it_may_be_entered_twice():
+    policy = adapted()
+    fold, expected = Fold(policy.model), logits(policy)
+    with fold.inside():
+        with fold.inside():
+            inner = logits(policy)
+        outer = logits(policy)
+    assert torch.equal(inner, outer) and (outer - expected).abs().max() < 1e-4
+    assert torch.equal(logits(policy), expected)
+
+
 def test_it_takes_as_much_memory_as_the_adapted_layers():
     policy = adapted()
     adapted_weights = [w for name, w in policy.named_parameters() if "base_layer.weight" in name]

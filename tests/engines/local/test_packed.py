@@ -135,10 +135,14 @@ def test_a_tokens_state_has_the_same_bits_however_the_tokens_are_cut_and_mixed()
 
 
 @pytest.mark.bit_exact
+@pytest.mark.parametrize("packs", ["all", "the large"])
 @pytest.mark.parametrize("lora", [None, Lora(r=4)], ids=["full", "folded adapter"])
 @torch.no_grad()
-def test_an_engine_follows_the_weights(lora: Lora | None):
+def test_an_engine_follows_the_weights(lora: Lora | None, packs: str, monkeypatch: pytest.MonkeyPatch):
+    """Also where an adapter is folded into layers of which some are packed and some are too small for it."""
     policy = Policy.load("tiny", device="cpu", lora=lora).eval()
+    if packs == "the large":
+        monkeypatch.setattr(packed, "SMALLEST", policy.decoder.layers[0].mlp.gate_proj.weight.nbytes)
     engine = small_engine(policy)
     assert engine.reader.packed is not None
     for name, parameter in policy.model.named_parameters():

@@ -1,3 +1,5 @@
+import threading
+
 import pytest
 import torch
 from torch._dynamo.utils import counters
@@ -65,3 +67,23 @@ def test_layers_that_see_differently_far_are_not_compiled_and_that_is_said(trace
     assert "not compiled" in caplog.text
     with reader.reading():
         assert all(layer._compiled_call_impl is None for layer in reader.policy._layers())
+
+
+def test_of_two_readers_at_work_the_last_to_end_switches_onednn_on_again():
+    readers = [TokenReader(Policy(make("llama"), attention="sdpa", probe=False).eval()) for _ in range(2)]
+    begun, may_end = threading.Event(), threading.Event()
+
+    def read_in_a_thread() -> None:  # as engines do
+        with readers[0].reading():
+            begun.set()
+            may_end.wait()
+
+    assert torch.backends.mkldnn.enabled
+    thread = threading.Thread(target=read_in_a_thread)
+    thread.start()
+    begun.wait()
+    with readers[1].reading():
+        may_end.set()
+        thread.join()
+        assert not torch.backends.mkldnn.enabled, "the second still computes bit for bit"
+    assert torch.backends.mkldnn.enabled

@@ -90,3 +90,23 @@ def test_an_order_that_fails_is_heard_of_by_those_who_wait_and_ends_nothing(engi
     waiting.close()
     answer(engine)
     asyncio.run(engine.close())
+
+
+def test_after_a_failed_renewal_nothing_is_sampled_with_the_old_copies(
+    engine: LocalEngine, monkeypatch: pytest.MonkeyPatch
+):
+    """The records would call them the new weights."""
+
+    def fail() -> None:
+        raise MemoryError("no room to fold")
+
+    answer(engine)
+    with monkeypatch.context() as patched:
+        patched.setattr(engine.reader, "renew", fail)
+        engine.renew("new")
+        engine.rest()
+    with pytest.raises(EngineError, match="'new' could not be loaded: MemoryError: no room to fold"):
+        answer(engine)
+    engine.renew("newer")
+    answer(engine)
+    asyncio.run(engine.close())

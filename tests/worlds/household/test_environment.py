@@ -222,3 +222,15 @@ def test_an_unknown_type_is_refused():
 def test_the_contract_holds():
     tasks = list(islice(Household.tasks(Household.Options(admissible=True)), 3))
     assert asyncio.run(check(Household, "household", tasks)).problems == []
+
+
+def test_the_state_is_that_of_the_game_however_it_was_reached():
+    moved = play("go to countertop 1", "look", "go to fridge 1", "ACTION: nonsense", "go to countertop 1")
+    states = [answer.state for answer in moved]
+    assert states[1] == states[2] == states[5] and states[3] == states[4]
+    assert len({states[0], states[1], states[3]}) == 3
+
+
+def test_whatever_an_action_changes_changes_the_state():
+    states = [answer.state for answer in play(*WIN)]
+    assert None not in states and len(set(states)) == len(states)

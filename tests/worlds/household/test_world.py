@@ -151,3 +151,23 @@ def test_what_stands_nowhere_is_not_named_and_cannot_be_gone_to():
     )
     assert offered(receptacles=lost) == GO - {"go to shelf 1"}
     assert "shelf 1" not in played(flat(receptacles=lost)).intro
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda world: setattr(world, "place", 99),
+        lambda world: setattr(world, "held", 0),
+        lambda world: world.opened.symmetric_difference_update({0}),
+        lambda world: world.contents[0].symmetric_difference_update({0}),
+        lambda world: world.lying[99].add(0),
+        lambda world: world.taken.add((0, 0)),
+        lambda world: world.states["H"].symmetric_difference_update({0}),
+        lambda world: world.states["K"].symmetric_difference_update({0}),
+    ],
+)
+def test_the_digest_is_of_every_part_of_the_state(change):
+    before, after = World(flat()), World(flat())
+    assert before.digest() == after.digest()
+    change(after)
+    assert before.digest() != after.digest()

@@ -20,7 +20,7 @@ from typing import Any, Self
 import torch
 
 from bough.config.sampling import SamplingConfig
-from bough.engines.base import ContextFullError, Generated
+from bough.engines.base import ContextFullError, EngineError, Generated
 from bough.engines.local.paths import Layout, PathOptions, choose_path
 from bough.engines.local.request import Delivery, Request, on_loop
 from bough.engines.local.schedule import Scheduler
@@ -74,6 +74,7 @@ class LocalEngine:
         self.reader, self.max_length = self.path.reader, self.path.longest
         self.scheduler = Scheduler(self.path.store, budget=self.path.budget, max_running=max_running)
         self._adapters: set[str] = set()
+        self._failure: str | None = None  # of the last `renew`
         threads = threads or torch.get_num_threads()
         self.worker = EngineWorker(
             self.reader, self.scheduler, self.path.runner, threads=threads, patience=8, stream=_stream(policy, apart)
@@ -117,6 +118,7 @@ class LocalEngine:
         on_tokens: Callable[[list[int]], None] | None = None,
     ) -> Generated:
         """Draws an answer with the adapter of this name, or by default with the policy as it is."""
+        self._check_weights()
         self._check(prompt_ids, sampling)
         self._check_set(adapter)
         loop = asyncio.get_running_loop()
@@ -137,6 +139,7 @@ class LocalEngine:
         self.worker.submit(request)
         try:
             drawn = await future
+            self._check_weights()
             policy = first if first == self.policy else f"{first}..{self.policy}"
             return replace(drawn, policy=f"{policy}+{adapter}" if adapter else policy)
         finally:
@@ -156,9 +159,8 @@ class LocalEngine:
         if self.reader.compiled:
             raise InputError("layers that are compiled take no adapters by name; leave compile out")
         self.path.adapters.check(weights)
-        self.worker.drop_all(name)
-        self.worker.order(lambda: self.path.adapters.set(name, weights))
         self._adapters.add(name)
+        self.worker.drop_all(name, then=lambda: self._put(name, weights))
 
     def remove_adapter(self, name: str) -> None:
         """Forgets an adapter and what was computed with it. Pending answers are cancelled."""
@@ -166,8 +168,7 @@ class LocalEngine:
             raise InputError("an adapter needs a name; the empty one stands for the policy as it is")
         self._check_set(name)
         self._adapters.remove(name)
-        self.worker.drop_all(name)
-        self.worker.order(lambda: self.path.adapters.remove(name))
+        self.worker.drop_all(name, then=lambda: self.path.adapters.remove(name))
 
     def renew(self, name: str, *, keep: bool = False) -> None:
         """The policy's weights have changed: what was computed with the old ones is forgotten.
@@ -177,12 +178,10 @@ class LocalEngine:
         Change the weights only while the engine rests or is paused; with `apart`, it must be so
         while this copies them.
         """
-        self.policy = name
+        self.policy, self._failure = name, None
         if self.twin:
             self.twin.renew()
-        self.worker.order(self.reader.renew)
-        if self.path.decoder:
-            self.worker.order(self.path.decoder.renew)
+        self.worker.order(lambda: self._renew_copies(name))
         if keep:
             self.worker.order(self.scheduler.age)
         else:
@@ -202,6 +201,27 @@ class LocalEngine:
 
     async def close(self) -> None:
         await asyncio.to_thread(self.worker.close)
+
+    def _put(self, name: str, weights: AdapterWeights) -> None:
+        try:
+            self.path.adapters.set(name, weights)
+        except BaseException:
+            self._adapters.discard(name)  # else episodes would be computed without it, or with half of it
+            raise
+
+    def _renew_copies(self, name: str) -> None:
+        try:
+            self.reader.renew()
+            if self.path.decoder:
+                self.path.decoder.renew()
+        except BaseException as error:
+            self._failure = f"the weights {name!r} could not be loaded: {type(error).__name__}: {error}"
+            raise
+
+    def _check_weights(self) -> None:
+        """EngineError after a `renew` that failed: what is sampled would be of the old weights, under the new name."""
+        if self._failure:
+            raise EngineError(self._failure)
 
     def _check_set(self, adapter: str) -> None:
         if adapter and adapter not in self._adapters:

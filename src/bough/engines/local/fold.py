@@ -38,15 +38,15 @@ class Fold:
 
     @contextmanager
     def inside(self) -> Iterator[None]:
-        """Within it the layers use the folded weights and no adapter."""
-        disabled = [layer._disable_adapters for layer in self._layers]
+        """Within it the layers use the folded weights and no adapter. It may be entered again inside."""
+        before = [(layer._disable_adapters, layer.base_layer.weight.data) for layer in self._layers]
         for layer, folded in zip(self._layers, self._folded, strict=True):
             layer._disable_adapters, layer.base_layer.weight.data = True, folded
         try:
             yield
         finally:
-            for layer, own, before in zip(self._layers, self._own, disabled, strict=True):
-                layer._disable_adapters, layer.base_layer.weight.data = before, own
+            for layer, (disabled, weight) in zip(self._layers, before, strict=True):
+                layer._disable_adapters, layer.base_layer.weight.data = disabled, weight
 
 
 def pays(model: Any) -> bool:

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from bough.bit_exact import without_onednn
 from bough.engines.local.adapted import AdaptedLayers
 from bough.engines.local.adapter_plan import Plan
 from bough.engines.local.fold import Fold
@@ -172,18 +173,14 @@ class TokenReader(Reader):
 
     @contextmanager
     def reading(self) -> Iterator[None]:
-        # oneDNN's matrix products round differently from batch to batch, and on ARM are no faster.
-        onednn, torch.backends.mkldnn.enabled = torch.backends.mkldnn.enabled, False  # type: ignore[assignment]
         shared = self.device.type == "cpu" and torch.get_num_threads() > 1 and not self.compiled
-        try:
-            with (
-                super().reading(),
-                self.packed.inside() if self.packed else nullcontext(),
-                OneThread() if shared else nullcontext(),
-            ):
-                yield
-        finally:
-            torch.backends.mkldnn.enabled = onednn
+        with (
+            without_onednn(),
+            super().reading(),
+            self.packed.inside() if self.packed else nullcontext(),
+            OneThread() if shared else nullcontext(),
+        ):
+            yield
 
     def hidden(self, tokens_BQ: Tensor, positions_BQ: Tensor, cache: Cache, plan: Plan | None = None) -> Tensor:
         """The hidden states [B, Q, D] of tokens whose keys and values go to `cache`, with adapters as planned."""

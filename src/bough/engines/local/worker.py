@@ -78,8 +78,8 @@ class EngineWorker:
     def drop(self, episode: Hashable) -> None:
         self.order(lambda: self._drop(episode))
 
-    def drop_all(self, adapter: str | None = None) -> None:
-        """Drops every episode, or those of one adapter."""
+    def drop_all(self, adapter: str | None = None, then: Callable[[], None] = lambda: None) -> None:
+        """Drops every episode, or those of one adapter; `then` is done before any other request begins."""
 
         def drop() -> None:
             known = [(one.adapter, episode) for episode, one in self.scheduler.residents.items()]
@@ -87,6 +87,7 @@ class EngineWorker:
             for name, episode in dict.fromkeys(known):
                 if adapter is None or adapter == name:
                     self._drop(episode)
+            then()
 
         self.order(drop)
 

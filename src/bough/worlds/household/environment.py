@@ -111,7 +111,7 @@ class Household(Environment):
         rules = f"{RULES.format(put=put, end=CLAIMS if self.claim else ENDS)}\n{lines.PROMPT}"
         intro = self.engine.intro.removeprefix(feedback.BANNER)
         info = {**self._info("", self.engine.intro), "intro": self.engine.intro}
-        return Observation.begin(rules, intro, hint=self._hint(), progress=progress(self.memory), info=info)
+        return Observation.begin(rules, intro, hint=self._hint(), **self._facts(), info=info)
 
     async def step(self, reply: str) -> Observation:
         try:
@@ -137,7 +137,10 @@ class Household(Environment):
             self.ended = WON
         info = self._info(command, text)
         hint = None if self.ended else self._hint()
-        return Observation.say(said, hint=hint, progress=progress(self.memory), info=info, **more, **self.ended)
+        return Observation.say(said, hint=hint, **self._facts(), info=info, **more, **self.ended)
+
+    def _facts(self) -> dict[str, Any]:
+        return {"progress": progress(self.memory), "state": self.engine.world.digest()}
 
     def _info(self, command: str, text: str) -> dict[str, Any]:
         engine = self.engine

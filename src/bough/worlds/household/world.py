@@ -11,6 +11,7 @@ from collections import defaultdict
 from functools import cached_property
 from typing import NamedTuple
 
+from bough.digest import json_digest
 from bough.worlds.household.game import Game
 
 NOWHERE = -1
@@ -85,6 +86,21 @@ class World:
         """Whether the receptacle takes things of this type."""
         game = self.game
         return game.things[thing].type in game.fits.get(game.receptacles[receptacle].type, ())
+
+    def digest(self) -> str:
+        """Equal for equal states: where everything is, what is open, and what was done to each thing."""
+        return json_digest(
+            (
+                self.place,
+                self.held,
+                sorted(self.opened),
+                [sorted(inside) for inside in self.contents],
+                sorted((place, sorted(things)) for place, things in self.lying.items() if things),
+                sorted(self.taken),
+                [sorted(things) for things in self.states.values()],
+            ),
+            size=16,
+        )
 
     def commands(self) -> dict[str, Action]:
         """Every command that is possible now, and its action."""

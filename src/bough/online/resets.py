@@ -1,0 +1,48 @@
+"""Recorded episodes that groups of attempts start in the middle of.
+
+A policy that never gets near the goal learns nothing there. Replaying a recorded episode up to
+a round takes it to a state from which it may succeed; what is replayed is context and is not trained.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from pathlib import Path
+
+from bough.environments.base import Environment
+from bough.environments.own_agent import OwnAgent
+from bough.errors import InputError
+from bough.rollouts.episode import Replayed
+from bough.trajectories.reader import read
+from bough.types import Trajectory
+
+
+class Resets:
+    """Chooses which task numbers start from a recorded state, and from which: the same for the same seed."""
+
+    def __init__(self, records: Sequence[Trajectory], share: float, seed: int) -> None:
+        self.records, self.share, self.seed = records, share, seed
+
+    @classmethod
+    def load(cls, file: Path, environment_class: type[Environment], share: float, seed: int) -> Resets:
+        """The episodes of a file that have a state to start from. InputError if there are none."""
+        if issubclass(environment_class, OwnAgent):
+            raise InputError("--reset-file needs an environment that can be replayed, not an agent of your own")
+        records = [one for one in read(file) if isinstance(one, Trajectory) and _usable(one, environment_class.name)]
+        if not records:
+            raise InputError(f"{file}: it has no episode of this environment with two or more turns to start in")
+        return cls(records, share, seed)
+
+    def of(self, number: int) -> Replayed | None:
+        """What the attempts at the task with this number start with; None if they start at the beginning."""
+        rng = random.Random(f"{self.seed} reset {number}")  # noqa: S311  no secret
+        if rng.random() >= self.share:
+            return None
+        record = rng.choice(self.records)
+        return Replayed(record, rng.randrange(1, len(record.turns)))
+
+
+def _usable(record: Trajectory, environment: str) -> bool:
+    played_here = record.task.environment in (None, environment)
+    return played_here and len(record.turns) > 1 and all(turn.prompt is None for turn in record.turns)

@@ -1,0 +1,69 @@
+import json
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bough.cli import main
+from tests.blocks import ROOT, blocks, lines
+from tests.sweeps.counting import ENVIRONMENT, RECIPE
+
+
+def arguments(folder: Path, *more: str) -> list[str]:
+    (folder / "counting.yaml").write_text(RECIPE)
+    flags = ["--seeds", "1", "-o", str(folder / "out"), "--set", ENVIRONMENT]
+    return ["sweep", str(folder / "counting.yaml"), "--vary", "after.max_turns=2,4", *flags, *more]
+
+
+def test_stdout_has_the_table_alone(tmp_path: Path, capsys: Any):
+    assert main(arguments(tmp_path)) == 0
+    out, err = capsys.readouterr()
+    lines = [line.split() for line in out.splitlines()]
+    assert lines[0][:3] == ["after.max_turns", "evaluation", "success"]
+    assert [line[:3] for line in lines[1:4]] == [
+        ["all", "01-before", "0.0%"], ["2", "04-after", "33.3%"], ["4", "04-after", "100.0%"]
+    ]  # fmt: skip
+    assert f"figure.svg are in {tmp_path / 'out'}." in out
+    assert "run 2 of 2: after.max_turns=4, seed 0" in err and "2 of 2 runs done" in err
+    assert main(arguments(tmp_path, "--json")) == 0
+    assert [row["evaluation"] for row in json.loads(capsys.readouterr().out)["rows"]] == ["01-before"] + [
+        "04-after"
+    ] * 2
+
+
+def test_a_failed_run_makes_the_exit_code_1(tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("bough.commands.evaluate.evaluate", lambda config: 1)
+    assert main(arguments(tmp_path)) == 1
+    err = capsys.readouterr().err
+    assert "2 of 2 runs failed; the same command runs only what is missing." in err
+    assert "after.max_turns-2-seed-0 failed: 01-before failed" in err
+
+
+def test_a_dry_run_shows_what_is_shared_and_writes_nothing(tmp_path: Path, capsys: Any):
+    assert main(arguments(tmp_path, "--dry-run")) == 0
+    out = capsys.readouterr().out
+    assert f"2 runs in {tmp_path / 'out'}: 5 of 8 stages to compute" in out
+    assert "    03-demos  shared with after.max_turns=2, seed 0" in out
+    assert main(arguments(tmp_path, "--dry-run", "--json")) == 0
+    second = json.loads(capsys.readouterr().out)["runs"][1]
+    assert second["stages"][3] == {"stage": "04-after", "shared_with": None}
+    assert second["stages"][0]["shared_with"] == "after.max_turns-2-seed-0"
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_ablations_of_environment_feedback_dpo_are_sweeps(capsys: Any):
+    """β, the number of demonstrations, dense feedback and the kinds of pairs, as the guide writes them."""
+    page = (ROOT / "docs/guides/sweep.md").read_text().partition("## Example")[2]
+    ((_, block),) = blocks(page, "sh")
+    computed = {}
+    for line in lines(block):
+        words = shlex.split(line)
+        assert main(words[1:]) == 0, line
+        computed[words[4].partition("=")[0]] = capsys.readouterr().out.partition(": ")[2].partition(" stages")[0]
+    assert computed == {
+        "dpo.beta": "51 of 135",
+        "demonstrations.tasks": "123 of 135",
+        "pairs.progress_margin": "36 of 54",
+        "pairs.kinds": "45 of 81",
+    }
