@@ -266,6 +266,19 @@ def test_measuring_gives_the_same_losses_and_no_gradient(alone: dict[str, Traine
     assert trainer.population.policy.training
 
 
+def test_gradient_checkpointing_changes_no_gradient(alone: dict[str, Trained]):
+    """A layer that is computed again in the backward pass has the same segments."""
+    names = ["sft", "grpo"]
+    trainer = trainer_of(names, budget=30)
+    model = trainer.population.policy.base
+    model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    work = {name: Work(trainer.training[name].method, SETTINGS[name][2]) for name in names}
+    PopulationStep(trainer.population, work, budget=30).run(backward=True)
+    for name in names:
+        own = trainer.population.members[name].parameters()
+        assert apart(flat(parameter.grad for parameter in own), alone[name][1]) < 1e-5
+
+
 def test_members_that_are_not_named_stay_as_they_are():
     trainer = trainer_of(["sft", "dpo"])
     before = flat(trainer.population.members["dpo"].parameters())
