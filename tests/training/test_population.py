@@ -14,7 +14,7 @@ from hypothesis import Phase, example, given, settings
 from hypothesis import strategies as st
 
 from bough.config.training import TrainingConfig
-from bough.errors import InputError
+from bough.errors import BoughError, InputError
 from bough.methods.base import Example, Method
 from bough.methods.distill import DistillConfig
 from bough.methods.dpo import DPO, DPOConfig, Preference
@@ -277,6 +277,29 @@ def test_gradient_checkpointing_changes_no_gradient(alone: dict[str, Trained]):
     for name in names:
         own = trainer.population.members[name].parameters()
         assert apart(flat(parameter.grad for parameter in own), alone[name][1]) < 1e-5
+
+
+def test_out_of_memory_halves_the_token_budget_once(
+    alone: dict[str, Trained], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    names = ["sft", "dpo"]
+    trainer = trainer_of(names, budget=80)
+    examples = {name: SETTINGS[name][2] for name in names}
+    answers, room = trainer.population.answers, 40
+
+    def within_memory(row: Any, *args: Any, **options: Any) -> Any:
+        if sum(own.tokens.size for own in row.values()) > room:
+            raise torch.cuda.OutOfMemoryError
+        return answers(row, *args, **options)
+
+    monkeypatch.setattr(trainer.population, "answers", within_memory)
+    first = trainer.update(examples)
+    assert trainer.budget == 40 and "again with token_budget 40" in caplog.text
+    for name in names:
+        assert first[name].grad_norm == pytest.approx(alone[name][2][0][1], rel=1e-5)
+    room = 10
+    with pytest.raises(BoughError, match="even with token_budget 20"):
+        trainer.update(examples)
 
 
 def test_members_that_are_not_named_stay_as_they_are():

@@ -5,11 +5,14 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
+
 from bough.config.training import TrainingConfig
-from bough.errors import InputError
+from bough.errors import BoughError, InputError
 from bough.methods.base import Example, Method
 from bough.policy.policy import BUDGET
 from bough.policy.population import Population
@@ -68,7 +71,7 @@ class PopulationTrainer:
         """
         work = {name: Work(self.training[name].method, own) for name, own in examples.items()}
         rates = {name: self._set_learning_rate(name) for name in work}
-        gradients = PopulationStep(self.population, work, budget=self.budget, share=self.share).run(backward=True)
+        gradients = self._gradients(work)
         updates: dict[str, Update] = {}
         for name, gradient in gradients.items():
             norm = self.training[name].updater.clip()
@@ -86,9 +89,30 @@ class PopulationTrainer:
         training = policy.training
         policy.eval()
         try:
-            return PopulationStep(self.population, work, budget=self.budget, share=self.share).run(backward=False)
+            return self._laid_out(work).run(backward=False)
         finally:
             policy.train(training)
+
+    def _laid_out(self, work: Mapping[str, Work]) -> PopulationStep:
+        return PopulationStep(self.population, work, budget=self.budget, share=self.share)
+
+    def _gradients(self, work: Mapping[str, Work]) -> dict[str, Gradient]:
+        """The gradients of all members; where memory runs out, once more with half the token budget."""
+        with suppress(torch.cuda.OutOfMemoryError):
+            return self._laid_out(work).run(backward=True)
+        # Outside the handler: its exception keeps the tensors of the failed pass in memory.
+        self.budget //= 2
+        log.warning("Out of GPU memory: trying the update again with token_budget %d.", self.budget)
+        for name in work:
+            self.training[name].updater.optimizer.zero_grad()
+        torch.cuda.empty_cache()
+        try:
+            return self._laid_out(work).run(backward=True)
+        except torch.cuda.OutOfMemoryError as error:
+            raise BoughError(
+                f"out of GPU memory even with token_budget {self.budget}; try a smaller one, "
+                "gradient checkpointing, or fewer members"
+            ) from error
 
     def _set_learning_rate(self, name: str) -> float:
         own = self.training[name]
@@ -102,8 +126,7 @@ class PopulationTrainer:
         """
         updater = self.training[name].updater
         updater.optimizer.zero_grad()
-        step = PopulationStep(self.population, {name: work}, budget=self.budget, share=self.share)
-        return step.run(backward=True)[name], updater.clip()
+        return self._laid_out({name: work}).run(backward=True)[name], updater.clip()
 
     def _apply(self, name: str, update: Update) -> None:
         own = self.training[name]
