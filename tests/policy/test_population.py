@@ -176,6 +176,17 @@ def test_grouped_products_equal_the_loop(population: Population):
     assert torch.equal(results[0][0][:, 8:16], layer.base_layer(x)[:, 8:16])
 
 
+def test_scales_that_equal_the_ends_of_segments_are_not_confused_with_them(population: Population):
+    layer = next(one for one in adapted_layers(population.policy.model) if "m10" in one.lora_A)
+    x = torch.randn(1, 32, layer.in_features)
+    layer.scaling |= {"m10": 8.0, "m1": 32.0}
+    population.lora.segments = [AdaptedSegment("m10", 0, 8), AdaptedSegment("m1", 8, 32)]
+    population.lora.grouped = False
+    expected = layer(x)
+    population.lora.grouped = True
+    torch.testing.assert_close(layer(x), expected)
+
+
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="grouped products in bfloat16 need CUDA")
 def test_grouped_products_on_cuda_equal_the_loop():
     torch.manual_seed(0)

@@ -118,8 +118,8 @@ class SegmentedLora:
             missing = rank - len(down_RI)
             downs.append(functional.pad(down_RI, (0, 0, 0, missing)) if missing else down_RI)
             ups.append(functional.pad(up_OR, (0, missing)) if missing else up_OR)
-        scales = _on_device(tuple(layer.scaling[name] if name else 0.0 for name in present), x_TI.device)
-        stops = _on_device(tuple(segment.stop for segment in segments), x_TI.device)
+        scales = _on_device(tuple(layer.scaling[n] if n else 0.0 for n in present), torch.float32, x_TI.device)
+        stops = _on_device(tuple(segment.stop for segment in segments), torch.int32, x_TI.device)
         down_NRI = torch.stack(downs).to(x_TI.dtype)
         up_NOR = (torch.stack(ups) * scales[:, None, None]).to(x_TI.dtype)
         with torch.autocast(x_TI.device.type, enabled=False):
@@ -132,6 +132,6 @@ class SegmentedLora:
 
 
 @lru_cache(maxsize=64)
-def _on_device(values: tuple[float, ...], device: torch.device) -> Tensor:
+def _on_device(values: tuple[float, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
     """Numbers that all layers of a row need: copied once, because each copy waits for the GPU."""
-    return torch.tensor(values, dtype=torch.int32 if isinstance(values[0], int) else torch.float32, device=device)
+    return torch.tensor(values, dtype=dtype, device=device)
