@@ -201,6 +201,30 @@ def test_a_swap_that_fails_is_an_error_and_the_old_adapter_is_not_forgotten(tmp_
         assert use(server.url, act) == "step-0", "what is sampled all the same says which weights sampled it"
 
 
+def test_an_adapter_whose_loading_was_asked_for_again_after_a_lost_answer_is_loaded(tmp_path):
+    tried: list[str] = []
+
+    def lost(body: Json) -> Reply:
+        if "lora_path" not in body:
+            return loading(body)
+        tried.append(body["lora_name"])
+        if len(tried) == 1:
+            return Reply({"error": {"message": "upstream timed out"}}, 504)
+        words = f"The lora adapter '{body['lora_name']}' has already been loaded."
+        return Reply({"error": {"message": words, "type": "InvalidUserInput"}}, 400)
+
+    async def act(url: str) -> str | None:
+        engine = await VLLMServerEngine.load(url, limits=ServerLimits(retries=1, backoff_s=0.001))
+        try:
+            await engine.renew(adapter(tmp_path / "a"), "step-0")
+            return (await draw(engine)).policy
+        finally:
+            await engine.close()
+
+    with serving(lost) as server:
+        assert asyncio.run(act(server.url)) == "step-0" and len(set(tried)) == 1
+
+
 def test_adapters_that_are_left_on_a_server_do_not_hide_its_model():
     models = [{"id": "tiny", "max_model_len": 64, "parent": None}, {"id": "old", "max_model_len": 64, "parent": "tiny"}]
     with serving(completion, models=Reply({"data": models})) as server:

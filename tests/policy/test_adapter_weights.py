@@ -105,3 +105,24 @@ def test_files_that_are_no_adapter_are_refused(tmp_path):
     (tmp_path / "adapter_config.json").write_text('{"peft_type": "LORA", "r": 2, "lora_alpha": 2}')
     with pytest.raises(InputError, match="a has only one of its two matrices"):
         AdapterWeights.read(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("config", "tensors", "said"),
+    [
+        ([], {}, "configuration is not a JSON object"),
+        ({"peft_type": "LORA", "lora_alpha": 2}, {}, "has no matrices"),
+        ({"peft_type": "LORA"}, {"q.lora_A.weight": (2, 3), "q.lora_B.weight": (3, 2)}, "q has lora_alpha None"),
+        (
+            {"peft_type": "LORA", "lora_alpha": 2},
+            {"q.lora_A.weight": (0, 3), "q.lora_B.weight": (3, 0)},
+            "q has lora_alpha 2 and rank 0",
+        ),
+    ],
+    ids=["list", "empty", "no alpha", "rank 0"],
+)
+def test_an_incomplete_adapter_is_refused(tmp_path, config, tensors, said):
+    (tmp_path / "adapter_config.json").write_text(json.dumps(config))
+    save_file({name: torch.zeros(shape) for name, shape in tensors.items()}, tmp_path / "adapter_model.safetensors")
+    with pytest.raises(InputError, match=f"{re.escape(str(tmp_path))}: .*{said}"):
+        AdapterWeights.read(tmp_path)

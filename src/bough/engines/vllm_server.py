@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from bough.config.sampling import SamplingConfig
 from bough.engines.adapters import Adapter, LoadedAdapters, adapter_rank, delete_folders
@@ -90,15 +90,20 @@ class VLLMServerEngine:
         try:
             await self._order("/load_lora_adapter", body)
         except RequestRefusedError as refusal:
-            if refusal.status != 404 or "adapter" in refusal.words.lower():
-                raise EngineError(f"the server cannot load the adapter {folder}: {refusal.words}") from None
-            raise InputError(
-                f"the server at {self.server.url} takes no adapters; "
-                "start it with VLLM_ALLOW_RUNTIME_LORA_UPDATING=1 and --enable-lora --max-loras 2"
-            ) from None
+            # The name is new, so the adapter was loaded by a request whose answer was lost and that was sent again.
+            if "already been loaded" not in refusal.words:
+                self._refuse(refusal, folder)
         self._adapters.loaded(adapter)
         self.policy = adapter.policy
         await self._unload(self._adapters.take_unused())
+
+    def _refuse(self, refusal: RequestRefusedError, folder: str | Path) -> NoReturn:
+        if refusal.status != 404 or "adapter" in refusal.words.lower():
+            raise EngineError(f"the server cannot load the adapter {folder}: {refusal.words}") from None
+        raise InputError(
+            f"the server at {self.server.url} takes no adapters; "
+            "start it with VLLM_ALLOW_RUNTIME_LORA_UPDATING=1 and --enable-lora --max-loras 2"
+        ) from None
 
     async def pause(self) -> None:
         """Nothing to wait for: the server has its own weights and its own machine."""

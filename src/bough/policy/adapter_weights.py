@@ -72,6 +72,8 @@ class AdapterWeights:
     @classmethod
     def of_tensors(cls, tensors: Mapping[str, Tensor], config: Mapping[str, Any]) -> Self:
         """An adapter from named tensors and the configuration that peft saves with them."""
+        if not isinstance(config, Mapping):
+            raise InputError("the adapter's configuration is not a JSON object")
         if str(config.get("peft_type")).rpartition(".")[2] != "LORA":
             raise InputError(f"an adapter of type {config.get('peft_type')}; adapters by name are LoRA adapters")
         if odd := [variant for variant in VARIANTS if config.get(variant)]:
@@ -82,6 +84,8 @@ class AdapterWeights:
             if found is None:
                 raise InputError(f"{key} is not part of a plain LoRA adapter on linear layers")
             sides.setdefault(found["layer"], {})[found["side"]] = tensor.detach()
+        if not sides:
+            raise InputError("the adapter has no matrices")
         if single := [layer for layer, side in sides.items() if len(side) < 2]:
             raise InputError(f"{single[0]} has only one of its two matrices")
         pairs = {layer: (side["A"], side["B"]) for layer, side in sides.items()}
@@ -92,7 +96,9 @@ def _scale(layer: str, rank: int, config: Mapping[str, Any]) -> float:
     from peft.utils.other import get_pattern_key
 
     alphas = config.get("alpha_pattern") or {}
-    alpha = float(alphas.get(get_pattern_key(alphas.keys(), layer), config["lora_alpha"]))
+    alpha = alphas.get(get_pattern_key(alphas.keys(), layer), config.get("lora_alpha"))
+    if not isinstance(alpha, int | float) or not rank:
+        raise InputError(f"{layer} has lora_alpha {alpha!r} and rank {rank}; both must be numbers above 0")
     return alpha / rank**0.5 if config.get("use_rslora") else alpha / rank
 
 

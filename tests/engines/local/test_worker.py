@@ -110,3 +110,32 @@ def test_after_a_failed_renewal_nothing_is_sampled_with_the_old_copies(
     engine.renew("newer")
     answer(engine)
     asyncio.run(engine.close())
+
+
+def test_an_order_that_fails_beside_a_step_that_fails_does_not_end_the_thread(
+    engine: LocalEngine, monkeypatch: pytest.MonkeyPatch
+):
+    def no_room() -> None:
+        raise MemoryError("no room")
+
+    def fail(_: object) -> None:
+        engine.worker.order(no_room)
+        raise ZeroDivisionError
+
+    with monkeypatch.context() as patched:
+        patched.setattr(engine.worker.runner, "run", fail)
+        with pytest.raises(EngineError, match="ZeroDivisionError"):
+            answer_in_time(engine)
+    answer_in_time(engine)
+    asyncio.run(engine.close())
+
+
+def answer_in_time(engine: LocalEngine) -> None:
+    """A thread that has ended never answers."""
+
+    async def ask() -> None:
+        sampling = SamplingConfig(max_new_tokens=2)
+        async with asyncio.timeout(60):
+            await engine.generate("e", prompt("e", 5), sampling=sampling, seed=1, stop_ids=[])
+
+    asyncio.run(ask())

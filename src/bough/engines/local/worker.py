@@ -229,9 +229,10 @@ class EngineWorker:
 
     def _give_up(self, error: EngineError) -> None:
         """Nothing that was computed is trusted any more."""
-        for do in self._orders:
-            do()
-        self._orders = []
+        try:
+            self._obey()
+        except Exception:  # the thread must go on
+            log.exception("the local engine failed in an order")
         under_way = [resident.request for resident in self.scheduler.running() if resident.request]
         for request in [*under_way, *self.scheduler.waiting]:
             request.deliver(error)
