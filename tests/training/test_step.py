@@ -92,14 +92,14 @@ def test_a_part_larger_than_a_row_is_computed_with_the_same_dropout_twice(policy
     policy.zero_grad()
     known = Reference(policy).of(step.rows, step.calls)
     answers = [policy(row).logprobs for row in step.rows]
-    step._loss([*range(len(step.rows))], answers, known, 1.0).value.backward()
+    step.loss([*range(len(step.rows))], answers, known, 1.0).value.backward()
     expected = torch.cat([p.grad.flatten() for p in policy.parameters() if p.requires_grad and p.grad is not None])
     assert torch.linalg.norm(found - expected) <= 1e-5 * torch.linalg.norm(expected)
 
 
 def test_parts_that_share_no_row_are_computed_apart(policy: Policy):
     step = Step(policy, DPO(DPOConfig(train_file=FILE)), [pair(0), pair(4)], budget=30)
-    assert sorted(len(rows) for rows in step._connected_rows()) == [1, 1]
+    assert sorted(len(rows) for rows in step.connected_rows()) == [1, 1]
 
 
 def test_shared_tokens_are_counted_once(policy: Policy):

@@ -87,6 +87,19 @@ def load_actor(model: Any, folder: Path, *, dropout: float | None = None) -> Any
     return PeftModel.from_pretrained(model, folder, adapter_name=ACTOR, is_trainable=True, config=config)
 
 
+@_whole
+def load_named(model: Any, folder: Path, *, name: str) -> Any:
+    """The model, which may have adapters already, with the adapter in `folder` under a name of its own."""
+    from peft import PeftModel
+
+    if not (folder / "adapter_config.json").is_file():
+        raise InputError(f"{folder} contains no adapter: adapter_config.json is missing")
+    if not has_adapter(model):
+        return PeftModel.from_pretrained(model, folder, adapter_name=name, is_trainable=True)
+    model.load_adapter(str(folder), adapter_name=name, is_trainable=True)
+    return model
+
+
 def add_reference(model: Any, folder: Path) -> None:
     """Loads the adapter in `folder` as the reference of a model that has an actor."""
     model.load_adapter(str(folder), adapter_name=REFERENCE, is_trainable=False)

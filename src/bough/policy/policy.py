@@ -234,7 +234,7 @@ class Policy(nn.Module):
             rows = plain_rows(calls, budget)
         else:
             rows = [plain_row(calls, [c]) for c, call in enumerate(calls) if len(call.completion_ids)]
-        self._check_ids(rows)
+        self.check_ids(rows)
         return rows
 
     def forward(self, row: TreeRow | PlainRow) -> Answers:
@@ -337,7 +337,7 @@ class Policy(nn.Module):
     def _tensor(self, array: np.ndarray[Any, Any]) -> Tensor:
         return to_device(torch.from_numpy(array), self.device)
 
-    def _check_ids(self, rows: Sequence[TreeRow | PlainRow]) -> None:
+    def check_ids(self, rows: Sequence[TreeRow | PlainRow]) -> None:
         """A GPU answers an id outside the vocabulary with an assertion that ends the process."""
         size = self.base.get_input_embeddings().weight.shape[0]
         ids = np.concatenate([[0], *(part.ravel() for row in rows for part in (row.tokens, row.targets_M))])

@@ -26,18 +26,24 @@ def save_policy(policy: Policy, tokenizer: Any, folder: Path, weights: dict[str,
 
 def save_weights(policy: Policy, folder: Path, weights: dict[str, Tensor]) -> None:
     """Writes the actor, or all weights where there is no adapter, with their config."""
-    folder.mkdir(parents=True, exist_ok=True)
     if policy.has_adapter:
-        policy.model.save_pretrained(folder, selected_adapters=[ACTOR], state_dict=weights)
-        # peft puts an adapter that has a name into a folder of that name.
-        for file in (folder / ACTOR).iterdir():
-            file.rename(folder / file.name)
-        shutil.rmtree(folder / ACTOR)
-        (folder / "README.md").unlink(missing_ok=True)  # peft's empty model card
-        _in_order(folder / "adapter_config.json")
+        save_adapter(policy.model, ACTOR, folder, weights)
     else:
+        folder.mkdir(parents=True, exist_ok=True)
         with no_bars():
             policy.model.save_pretrained(folder, state_dict=weights)
+
+
+def save_adapter(model: Any, name: str, folder: Path, weights: dict[str, Tensor]) -> None:
+    """Writes one adapter of a peft model; `weights` are its own, by their names in the model."""
+    folder.mkdir(parents=True, exist_ok=True)
+    model.save_pretrained(folder, selected_adapters=[name], state_dict=weights)
+    # peft puts an adapter that has a name into a folder of that name.
+    for file in (folder / name).iterdir():
+        file.rename(folder / file.name)
+    shutil.rmtree(folder / name)
+    (folder / "README.md").unlink(missing_ok=True)  # peft's empty model card
+    _in_order(folder / "adapter_config.json")
 
 
 def _in_order(file: Path) -> None:

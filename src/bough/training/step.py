@@ -42,15 +42,22 @@ class Gradient:
 
 
 class Step:
-    """The parts of one optimizer step, laid out in rows."""
+    """The parts of one optimizer step, laid out in rows of at most `budget` tokens, or in the `rows` given."""
 
     def __init__(
-        self, policy: Policy, method: Method[Any], parts: Sequence[Example], *, budget: int, share: bool = True
+        self,
+        policy: Policy,
+        method: Method[Any],
+        parts: Sequence[Example],
+        *,
+        budget: int,
+        share: bool = True,
+        rows: Sequence[Row] | None = None,
     ) -> None:
         self.policy, self.method, self.parts = policy, method, parts
         self.calls: list[Call] = [call for part in parts for call in part.calls]
         self.owner = [p for p, part in enumerate(parts) for _ in part.calls]
-        self.rows: Sequence[Row] = policy.rows(self.calls, share=share, budget=budget)
+        self.rows: Sequence[Row] = policy.rows(self.calls, share=share, budget=budget) if rows is None else rows
 
     @property
     def num_tokens(self) -> int:
@@ -72,17 +79,17 @@ class Step:
         """
         self.routing_scale = self.policy.router_coefficient * loss_scale / (all_tokens or self.num_tokens or 1)
         known = reference.of(self.rows, self.calls) if reference else None
-        groups = self._connected_rows()
+        groups = self.connected_rows()
         if backward:
             losses, answers = self._backward(groups, known, denominator, loss_scale)
         else:
             with torch.no_grad():
                 answers = self.policy.answers(self.rows)
                 logprobs = [found.trained for found in answers]
-                losses = [self._loss(rows, logprobs, known, denominator) for rows in groups]
+                losses = [self.loss(rows, logprobs, known, denominator) for rows in groups]
         return Gradient(
             loss=float(sum(loss.value.detach() for loss in losses)),
-            metrics=add_metrics([*(loss.metrics for loss in losses), *map(_facts, answers)]),
+            metrics=add_metrics([*(loss.metrics for loss in losses), *map(facts, answers)]),
             tokens_computed=sum(row.tokens.size for row in self.rows),
             tokens_raw=sum(row.num_raw for row in self.rows),
         )
@@ -104,7 +111,7 @@ class Step:
             if r in slopes:
                 torch.autograd.backward([*found.trained, *balance], [*slopes[r], *map(torch.ones_like, balance)])
             else:
-                loss = self._loss([r], {r: found.trained}, known, denominator)
+                loss = self.loss([r], {r: found.trained}, known, denominator)
                 torch.autograd.backward(sum(balance, loss.value * loss_scale))
                 losses.append(loss)
             answers.append(found.detach())
@@ -128,7 +135,7 @@ class Step:
             r: [values.detach().requires_grad_() for values in found.trained]
             for r, found in zip(order, first, strict=True)
         }
-        losses = [self._loss(rows, leaves, known, denominator) for rows in groups]
+        losses = [self.loss(rows, leaves, known, denominator) for rows in groups]
         for loss in losses:
             if loss.value.requires_grad:  # a process without parts has none
                 torch.autograd.backward(loss.value * loss_scale)
@@ -138,7 +145,8 @@ class Step:
             for r, of_row in leaves.items()
         }
 
-    def _loss(self, rows: list[int], logprobs: Logprobs, known: Logprobs | None, denominator: float) -> Loss:
+    def loss(self, rows: list[int], logprobs: Logprobs, known: Logprobs | None, denominator: float) -> Loss:
+        """The loss of all parts of these rows, by number; no part may have calls in other rows."""
         parts, found = self._by_part(rows, logprobs)
         reference = self._by_part(rows, known)[1] if known else None
         return self.method.loss(parts, found, reference, denominator)
@@ -156,7 +164,7 @@ class Step:
         coupled = isinstance(self.method, Coupled)
         return coupled and torch.distributed.is_available() and torch.distributed.is_initialized()
 
-    def _connected_rows(self) -> list[list[int]]:
+    def connected_rows(self) -> list[list[int]]:
         """The rows by number, in groups such that no part has calls in two groups; groups of several come first.
 
         All are one group where the parts' losses depend on each other.
@@ -175,7 +183,7 @@ class Step:
         return sorted(groups.values(), key=lambda members: len(members) == 1)
 
 
-def _facts(answers: Answers) -> dict[str, Mean]:
+def facts(answers: Answers) -> dict[str, Mean]:
     """Metrics of the answered tokens that every method has, and of the routing of all tokens."""
     count = sum(map(len, answers.greedy))
     facts = {

@@ -2,18 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import Protocol
+
 import torch
+from torch import nn
 
 from bough.config.training import TrainingConfig
-from bough.policy.policy import Policy
 from bough.policy.shard import whole
 from bough.training.optimizer import learning_rate, make_optimizer
+
+
+class Trained(Protocol):
+    """What is trained: a policy, or one member of a population."""
+
+    @property
+    def device(self) -> torch.device: ...
+
+    def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]: ...
+
+    def parameters(self) -> Iterator[nn.Parameter]: ...
 
 
 class Updater:
     """The optimizer of a run, and how the settings say to use it."""
 
-    def __init__(self, policy: Policy, config: TrainingConfig) -> None:
+    def __init__(self, policy: Trained, config: TrainingConfig) -> None:
         self.config = config
         self.optimizer = make_optimizer(
             policy.named_parameters(),

@@ -1,0 +1,227 @@
+"""A population: named LoRA adapters on one frozen base, trained in common rows.
+
+Members may differ in rank, scale and adapted layers. A row may contain calls of several
+members; its base weights are multiplied once, and each member's tokens go through its own
+adapter. Memory is the base once, and an adapter for each member.
+"""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from copy import deepcopy
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from bough.errors import InputError
+from bough.policy.adapter_weights import AdapterWeights
+from bough.policy.adapters import ACTOR, Lora, adapted_layers, add_actor, has_adapter, load_named
+from bough.policy.answers import Answers
+from bough.policy.head import Predictions, predict
+from bough.policy.policy import BUDGET, Policy
+from bough.policy.saving import save_adapter
+from bough.policy.segments import ALIGNMENT, AdaptedSegment, SegmentedLora
+from bough.trees.build import CallTokens
+from bough.trees.forest import Joined, join, shared_lines, shared_trees
+from bough.trees.pack import PlainRow, TreeRow
+from bough.trees.recurrent import to_device
+
+NAME = re.compile(r"[A-Za-z0-9_-]+")
+FROZEN = "@reference"  # not a member's name, so no member can have it
+Row = TreeRow | PlainRow
+
+
+class Member:
+    """One adapter of a population: the weights that its optimizer changes."""
+
+    def __init__(self, population: Population, name: str) -> None:
+        self.population, self.name = population, name
+
+    @property
+    def device(self) -> torch.device:
+        return self.population.policy.device
+
+    def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
+        """Both matrices of each adapted layer, by their names in the model."""
+        return self.population.adapter_parameters(self.name)
+
+    def parameters(self) -> Iterator[nn.Parameter]:
+        return (parameter for _, parameter in self.named_parameters())
+
+    @property
+    def num_bytes(self) -> int:
+        """The memory of its weights."""
+        return sum(parameter.numel() * parameter.element_size() for parameter in self.parameters())
+
+    def save(self, folder: Path) -> None:
+        """Writes the adapter as peft does: a folder that peft, Bough and vLLM load."""
+        weights = {name: parameter.detach() for name, parameter in self.named_parameters()}
+        save_adapter(self.population.policy.model, self.name, folder, weights)
+
+
+class Population:
+    """Members on the model of `policy`, which must have no adapter yet; all its own weights are frozen.
+
+    A member's reference is the base model, or its own adapter as it was at its last `freeze`.
+    """
+
+    def __init__(self, policy: Policy, *, grouped: bool | None = None) -> None:
+        if has_adapter(policy.model):
+            raise InputError("a population starts from a model without an adapter; add that adapter as a member")
+        if policy.sharded:
+            raise InputError("a population cannot be sharded over processes")
+        self.policy = policy
+        self.policy.model.requires_grad_(False)
+        self.lora = SegmentedLora(grouped=grouped)
+        self.align = ALIGNMENT if grouped or policy.device.type == "cuda" else 1
+        self.members: dict[str, Member] = {}
+        self._configs: dict[Lora, Any] = {}
+
+    def add(self, name: str, start: Lora | Path) -> Member:
+        """A new member: a fresh adapter, which changes nothing until it is trained, or the one in a folder."""
+        if not NAME.fullmatch(name):
+            raise InputError(f"{name!r} cannot be a member's name; use letters, digits, - and _")
+        if name in self.members:
+            raise InputError(f"there is a member named {name} already")
+        if isinstance(start, Lora):
+            self._add_adapter(name, self._config(start))
+        else:
+            self._check_layers(AdapterWeights.read(start).layers)
+            self.policy.model = load_named(self.policy.model, start, name=name)
+        self.members[name] = Member(self, name)
+        self._take_over()
+        return self.members[name]
+
+    def remove(self, name: str) -> None:
+        """Frees the member's adapter and its frozen copy."""
+        if len(self.members) == 1:
+            raise InputError(f"{name} is the population's last member; add another one first")
+        for adapter in (name, name + FROZEN):
+            if adapter in self.policy.model.peft_config:
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore")  # peft tells which adapter it switches on instead: here none is
+                    self.policy.model.delete_adapter(adapter)
+        del self.members[name]
+        self._take_over()
+
+    def freeze(self, name: str) -> None:
+        """From now on the member's reference is its adapter as it is, without a gradient."""
+        frozen = name + FROZEN
+        if frozen not in self.policy.model.peft_config:
+            self._add_adapter(frozen, deepcopy(self.policy.model.peft_config[name]))
+            self._take_over()
+        with torch.no_grad():
+            for (_, own), (_, copy) in zip(self.adapter_parameters(name), self.adapter_parameters(frozen), strict=True):
+                copy.copy_(own)
+
+    def adapter_parameters(self, name: str) -> Iterator[tuple[str, nn.Parameter]]:
+        """The weights of an adapter by their names in the model."""
+        for path, layer in self.policy.model.named_modules():
+            for side in ("lora_A", "lora_B"):
+                if name in getattr(layer, side, {}):
+                    yield f"{path}.{side}.{name}.weight", getattr(layer, side)[name].weight
+
+    def rows(
+        self, calls: Mapping[str, Sequence[CallTokens]], *, share: bool = True, budget: int = BUDGET
+    ) -> list[dict[str, Row]]:
+        """What to compute together, at most `budget` tokens a row: of each row, what each member has in it."""
+        rows: Sequence[Mapping[str, Row]]
+        if share and self.policy.obstacle is None:
+            rows = shared_trees(calls, budget)
+            self.policy.check_ids([own for row in rows for own in row.values()])
+        else:
+            plain = self.policy.rows([call for own in calls.values() for call in own], share=share, budget=budget)
+            rows = shared_lines(calls, [row for row in plain if isinstance(row, PlainRow)])
+        return [dict(row) for row in rows]
+
+    def answers(
+        self, row: Mapping[str, Row], temperatures: Mapping[str, float] | None = None, *, reference: bool = False
+    ) -> dict[str, Answers]:
+        """What each member says to its calls in a row; with `reference`, what its reference does, without a gradient.
+
+        The log-probabilities of a member are at its temperature, 1.0 unless given. The backward
+        pass of a row must be done before another row is computed.
+        """
+        joined = join(list(row.values()), align=self.align)
+        names = [self._reference_of(name) if reference else name for name in row]
+        self.lora.segments = [AdaptedSegment(a, *s) for a, s in zip(names, joined.segments, strict=True)]
+        self.lora.dropout = not reference
+        heats = [(temperatures or {}).get(name, 1.0) for name in row]
+        with torch.set_grad_enabled(torch.is_grad_enabled() and not reference):
+            found = self._predict(joined, [len(own.targets_M) for own in row.values()], heats)
+        lengths, index_N = joined.row.lengths, self._tensor(joined.row.index_N)
+        by_call = [list(torch.split_with_sizes(values_M[index_N], lengths)) for values_M in found]
+        answers, begin = {}, 0
+        for name, own in row.items():
+            end = begin + len(own.calls)
+            logprobs, entropies, greedy = (values[begin:end] for values in by_call)
+            answers[name] = Answers(logprobs, entropies, greedy)
+            begin = end
+        return answers
+
+    def _predict(self, joined: Joined, sizes: list[int], heats: list[float]) -> Predictions:
+        """The predictions of a row, in which members have `sizes` of them at temperatures `heats`."""
+        policy = self.policy
+        with torch.autocast(policy.device.type, policy.autocast, enabled=policy.autocast is not None):
+            hidden_MD, targets_M = policy.predictors(joined.row), self._tensor(joined.row.targets_M)
+            if len(set(heats)) == 1:
+                return predict(hidden_MD, targets_M, replace(policy.head, temperature=heats[0]))
+            parts = zip(torch.split(hidden_MD, sizes), torch.split(targets_M, sizes), heats, strict=True)
+            done = [
+                predict(hidden_PD, targets_P, replace(policy.head, temperature=heat))
+                for hidden_PD, targets_P, heat in parts
+            ]
+        return Predictions(*(torch.cat(values) for values in zip(*done, strict=True)))
+
+    def _reference_of(self, name: str) -> str | None:
+        frozen = name + FROZEN
+        return frozen if frozen in self.policy.model.peft_config else None
+
+    def _config(self, lora: Lora) -> Any:
+        """The peft configuration of a new adapter, as a model without adapters resolves it.
+
+        peft would find the linear layers inside other adapters too.
+        """
+        if lora.experts:
+            raise InputError("members of a population cannot adapt experts: those read routed tokens")
+        if lora not in self._configs:
+            base = self.policy.base
+            config = deepcopy(base.config)
+            config.__dict__.pop("quantization_config", None)
+            with torch.device("meta"):
+                outline = type(base)._from_config(config)
+            adapted = add_actor(outline, lora)
+            self._check_layers(adapted.targeted_module_names)
+            self._configs[lora] = adapted.peft_config[ACTOR]
+        return deepcopy(self._configs[lora])
+
+    def _add_adapter(self, name: str, config: Any) -> None:
+        from peft import get_peft_model
+
+        if has_adapter(self.policy.model):
+            self.policy.model.add_adapter(name, config)
+        else:
+            self.policy.model = get_peft_model(self.policy.model, config, adapter_name=name)
+
+    def _take_over(self) -> None:
+        """peft trains one adapter at a time, and switches it on; here all members are trained."""
+        self.lora.attach(adapted_layers(self.policy.model))
+        for path, parameter in self.policy.model.named_parameters():
+            if ".lora_" in path:
+                adapter = path.split(".")[-2]
+                parameter.requires_grad_(not adapter.endswith(FROZEN))
+
+    def _check_layers(self, layers: Iterable[str]) -> None:
+        """InputError for an adapter on the head, which reads predictions instead of a row's tokens."""
+        head = self.policy.base.get_output_embeddings()
+        if any(self.policy.base.get_submodule(layer) is head for layer in layers):
+            raise InputError("members of a population cannot adapt the head; leave it out of lora_target_modules")
+
+    def _tensor(self, array: np.ndarray[Any, Any]) -> Tensor:
+        return to_device(torch.from_numpy(array), self.policy.device)
