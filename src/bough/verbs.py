@@ -56,8 +56,8 @@ VERBS: dict[str, Verb] = {
     "sweep": Verb(
         "run a recipe with several values of some settings and several seeds",
         "bough.config.sweep:SweepConfig", "bough.commands.sweep:sweep",
-        "  bough sweep ef-dpo-miniwob --vary dpo.beta=0.01,0.1,0.5 --seeds 3\n"
-        "  bough sweep ef-dpo-miniwob --vary demonstrations.tasks=5,20,100 pairs.kinds=[episode],[parting] --dry-run\n"
+        "  bough sweep recipe.yaml --vary dpo.beta=0.01,0.1,0.5 --seeds 3\n"
+        "  bough sweep recipe.yaml --vary demonstrations.tasks=5,20,100 pairs.kinds=[episode],[parting] --dry-run\n"
         "  bough sweep recipe.yaml --vary model=smollm2,tiny --set sft.max_steps=10 --jobs 2 -o runs/models",
     ),
     "runs list": Verb(

@@ -158,15 +158,18 @@ def test_a_method_names_every_setting_that_its_examples_depend_on():
     trajectory = next(one for one in read(ROOT / "examples" / "household.jsonl") if isinstance(one, Trajectory))
     pair = next(one for one in read(ROOT / "examples" / "household-pairs.jsonl") if isinstance(one, Pair))
     group = next(one for one in read(ROOT / "tests" / "samples" / "knowlyr_grpo.jsonl") if isinstance(one, Group))
-    shared = {"data"}
-    for method, record, named in (
-        (SFT(SFTConfig(train_file="x")), trajectory, {"step_weighted_loss"}),
-        (DPO(DPOConfig(train_file="x")), pair, set()),
-        (GRPO(GRPOConfig(train_file="x")), group, set(OF_EXAMPLES)),
+    by_state = {"advantage": "graph", "attempt_weight": 0.5}
+    for methods, record, named in (
+        ([SFT(SFTConfig(train_file="x"))], trajectory, {"step_weighted_loss"}),
+        ([DPO(DPOConfig(train_file="x"))], pair, set()),
+        ([GRPO(GRPOConfig(train_file="x", **more)) for more in ({}, by_state)], group, set(OF_EXAMPLES)),
     ):
-        method.config = spy = Spy(method.config)  # type: ignore[assignment]
-        assert len(method.examples([record], CallBuilder(TEMPLATE)).examples) == 1
-        assert spy.read - shared == named
+        found = set()
+        for method in methods:
+            method.config = spy = Spy(method.config)  # type: ignore[assignment]
+            assert len(method.examples([record], CallBuilder(TEMPLATE)).examples) == 1
+            found |= spy.read
+        assert found - {"data"} == named
 
 
 def test_a_killed_worker_is_an_error_that_says_so(large: Path, monkeypatch: pytest.MonkeyPatch):

@@ -5,6 +5,7 @@ import torch
 from torch._dynamo.utils import counters
 from torch._subclasses import FakeTensorMode
 
+from bough.bit_exact import _OneDNN
 from bough.config.sampling import SamplingConfig
 from bough.engines.local.reader import NAME, TokenReader
 from bough.policy.policy import Policy
@@ -69,7 +70,10 @@ def test_layers_that_see_differently_far_are_not_compiled_and_that_is_said(trace
         assert all(layer._compiled_call_impl is None for layer in reader.policy._layers())
 
 
-def test_of_two_readers_at_work_the_last_to_end_switches_onednn_on_again():
+def test_of_two_readers_at_work_the_last_to_end_switches_onednn_on_again(monkeypatch):
+    # An engine of another test may still be at work in this process.
+    monkeypatch.setattr(_OneDNN, "num_without", 0)
+    monkeypatch.setattr(torch.backends.mkldnn, "enabled", True)
     readers = [TokenReader(Policy(make("llama"), attention="sdpa", probe=False).eval()) for _ in range(2)]
     begun, may_end = threading.Event(), threading.Event()
 
