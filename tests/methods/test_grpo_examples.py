@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 import torch
+from pydantic import ValidationError
 
 from bough.calls.builder import CallBuilder
 from bough.calls.template import load_template
@@ -219,3 +220,11 @@ def test_a_group_with_nothing_to_tell_apart_is_dropped_with_its_reason():
     with pytest.raises(RowError) as error:
         advantages(attempt(1.0, None), attempt(1.0, None))
     assert error.value.reason == "zero_variance"
+
+
+def test_a_wrong_advantage_is_one_problem_that_names_all_choices():
+    with pytest.raises(ValidationError) as error:
+        GRPOConfig.model_validate({"train_file": "x", "advantage": "stat"})
+    [problem] = error.value.errors()
+    assert problem["loc"] == ("advantage",)
+    assert problem["ctx"]["expected"] == "'attempt', 'step', 'turn', 'state' or 'graph'"

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -33,11 +33,11 @@ from bough.config.training import (
 )
 from bough.errors import InputError, RowError
 from bough.formats.base import Sample
-from bough.methods.advantages import Level, StepFormula, call_advantages
+from bough.methods.advantages import StepFormula, call_advantages
 from bough.methods.averaging import Averaging, aggregation_weights
 from bough.methods.base import Data, Example, Examples, Loss
 from bough.methods.examples import CallSource, examples_from, head_of
-from bough.methods.state_credit import GraphValue, StateLevel, state_call_advantages
+from bough.methods.state_credit import GraphValue, state_call_advantages
 from bough.methods.surrogate import grpo_loss, sampler_logprobs
 from bough.rewards.score import score
 from bough.types import Call, Group
@@ -87,10 +87,11 @@ class GRPOConfig(TrainingConfig):
         description="the reward to compare by (default: the total, the only one there is, or the outcome)",
     )
     normalise: bool = Field(True, description="divide advantages by the group's standard deviation (off: Dr. GRPO)")
-    advantage: Level | StateLevel = Field(
+    # One list, not the union of those of the two modules: a flag names all choices of one Literal.
+    advantage: Literal["attempt", "step", "turn", "state", "graph"] = Field(
         "attempt",
-        description="one advantage per attempt; spread over its steps by their rewards; one per turn; "
-        "state: compare steps from the same state (GiGPO); graph: by how near they bring the goal (GraphGPO)",
+        description="what gets an advantage: an attempt; its steps, which share it by their rewards; each turn; "
+        "steps compared with others from the same state (GiGPO); or by how near they bring the goal (GraphGPO)",
     )
     step_formula: StepFormula = Field(
         "bounded",
