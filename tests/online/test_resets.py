@@ -1,5 +1,6 @@
 import asyncio
 from collections import Counter
+from itertools import islice
 from pathlib import Path
 
 import pytest
@@ -95,3 +96,12 @@ def test_a_file_without_a_state_to_start_in_is_refused(tmp_path: Path, record: T
         Resets.load(tmp_path / "short.jsonl", Far, 1.0, 0)
     with pytest.raises(ValueError, match="reset_share needs reset_file"):
         settings(tmp_path, reset_share=0.5)
+
+
+def test_an_episode_of_a_held_out_task_is_refused(tmp_path: Path, record: Trajectory):
+    [held_out] = islice(Far.tasks({}, split="unseen"), 1)
+    recorded = held_out.model_copy(update={"environment": Far.name})
+    write(tmp_path / "leaked.jsonl", [record, record.model_copy(update={"id": "e1", "task": recorded})])
+    given = {"reset_file": tmp_path / "leaked.jsonl", "eval_tasks": 4}
+    with pytest.raises(InputError, match=f"leaked.jsonl: e1 is an episode of the held-out task {held_out.id};"):
+        grpo(settings(tmp_path / "measured", eval_every=1, **given))

@@ -67,7 +67,8 @@ class Player:
             self._known = list(islice(self._tasks, config.rollouts.task_pool))
             self.pool = TaskPool(len(self._known), config.seed)
         file, share = config.rollouts.reset_file, config.rollouts.reset_share
-        self._resets = Resets.load(file, self.environment_class, share, config.seed) if file else None
+        held_out = list(self._held_out_tasks()) if file and config.held_out.every else []
+        self._resets = Resets.load(file, self.environment_class, share, config.seed, held_out) if file else None
         self._loop = BackgroundLoop()
         self._sampler = open_sampler(config, policy, template, self._loop)
         self.meter = Meter(overlaps=self._sampler.overlaps)
@@ -131,8 +132,7 @@ class Player:
     def held_out(self) -> dict[str, Any]:
         """Success on tasks that are never trained on. Raises LostError if no episode could be finished."""
         config, held_out, records = self.config, self.config.held_out, list[Trajectory]()
-        tasks = islice(self._all_tasks(held_out.split, held_out.task_file), held_out.tasks)
-        wanted = list(attempts(tasks, 1, config.seed))
+        wanted = list(attempts(self._held_out_tasks(), 1, config.seed))
         agent = self._agents[held_out.temperature]
         played = collect(
             self.environment_class,
@@ -151,6 +151,10 @@ class Player:
         known = [record.success for record in records if record.success is not None]
         values: dict[str, Any] = {"eval_lost": len(tally.lost)} if tally.lost else {}
         return values | ({"eval_success": fmean(known), "eval_episodes": len(known)} if known else {})
+
+    def _held_out_tasks(self) -> Iterator[Task]:
+        held_out = self.config.held_out
+        return islice(self._all_tasks(held_out.split, held_out.task_file), held_out.tasks)
 
     def _all_tasks(self, split: str, file: Path | None) -> Iterator[Task]:
         options, seed = self.config.environment.options, self.config.seed

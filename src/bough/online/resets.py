@@ -12,10 +12,11 @@ from pathlib import Path
 
 from bough.environments.base import Environment
 from bough.environments.own_agent import OwnAgent
+from bough.environments.tasks import digest
 from bough.errors import InputError
 from bough.rollouts.episode import Replayed
 from bough.trajectories.reader import read
-from bough.types import Trajectory
+from bough.types import Task, Trajectory
 
 
 class Resets:
@@ -25,11 +26,22 @@ class Resets:
         self.records, self.share, self.seed = records, share, seed
 
     @classmethod
-    def load(cls, file: Path, environment_class: type[Environment], share: float, seed: int) -> Resets:
-        """The episodes of a file that have a state to start from. InputError if there are none."""
+    def load(
+        cls, file: Path, environment_class: type[Environment], share: float, seed: int, held_out: Sequence[Task] = ()
+    ) -> Resets:
+        """The episodes of a file that have a state to start from. InputError if there are none.
+
+        InputError also if one is of a held-out task: what is measured there would no longer be held out.
+        """
         if issubclass(environment_class, OwnAgent):
             raise InputError("--reset-file needs an environment that can be replayed, not an agent of your own")
         records = [one for one in read(file) if isinstance(one, Trajectory) and _usable(one, environment_class.name)]
+        known = set(map(_known, held_out))
+        if leaked := next((one for one in records if _known(one.task) in known), None):
+            raise InputError(
+                f"{file}: {leaked.id} is an episode of the held-out task {leaked.task.id}; held-out tasks must not be "
+                "trained on. Record episodes of the training split, or choose another --eval-split"
+            )
         if not records:
             raise InputError(f"{file}: it has no episode of this environment with two or more turns to start in")
         return cls(records, share, seed)
@@ -41,6 +53,11 @@ class Resets:
             return None
         record = rng.choice(self.records)
         return Replayed(record, rng.randrange(1, len(record.turns)))
+
+
+def _known(task: Task) -> str:
+    """What is the same for a task as it is drawn and as it was recorded, with the environment's name."""
+    return digest(task.model_copy(update={"environment": None}))
 
 
 def _usable(record: Trajectory, environment: str) -> bool:
