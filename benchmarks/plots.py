@@ -8,15 +8,15 @@ writes docs/plots/. A test compares the files with what this script makes.
 import math
 import re
 from dataclasses import dataclass
-from html import escape
 from pathlib import Path
+
+from bough.sweeps.svg import FAINT, WIDTH, document, text_at
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "docs" / "results.md"
 MEASURED = ROOT / "benchmarks" / "results"
-# Readable on a light and on a dark page: an image does not know which one it is on.
-INK, FAINT, MARK = "#76808c", "#76808c55", "#3f9b5f"
-WIDTH, LABEL, ROW = 760, 350, 30
+MARK = "#3f9b5f"
+LABEL, ROW = 350, 30
 
 # What is compared, the file with the measurement, which of its ratios, and the words around the ratio there.
 SPEEDS = [
@@ -102,14 +102,14 @@ def draw_rates(rows: list[Rate]) -> str:
     for number, row in enumerate(rows):
         y = 25 + ROW * number
         parts += [
-            _text(left - 12, y + 4, row.name, "end"),
+            text_at(left - 12, y + 4, row.name, "end"),
             f'<line x1="{across(row.low):.1f}" x2="{across(row.high):.1f}" y1="{y}" y2="{y}" '
             f'stroke="{MARK}" stroke-width="4" stroke-opacity="0.5" stroke-linecap="round"/>',
             f'<circle cx="{across(row.success):.1f}" cy="{y}" r="6" fill="{MARK}"/>',
-            _text(right + 12, y + 4, f"{row.success:.1f}%"),
+            text_at(right + 12, y + 4, f"{row.success:.1f}%"),
         ]
     about = ", ".join(f"{row.name} {row.success:.1f}% ({row.low:.1f} to {row.high:.1f})" for row in rows)
-    return _svg(height, f"Success with 95% intervals: {about}", parts)
+    return document(height, f"Success with 95% intervals: {about}", parts)
 
 
 def draw_curve(points: list[tuple[int, float]]) -> str:
@@ -123,7 +123,7 @@ def draw_curve(points: list[tuple[int, float]]) -> str:
         y = down(percent)
         parts += [
             f'<line x1="{left}" x2="{right}" y1="{y:.1f}" y2="{y:.1f}" stroke="{FAINT}"/>',
-            _text(left - 10, y + 4, f"{percent}%", "end"),
+            text_at(left - 10, y + 4, f"{percent}%", "end"),
         ]
     path = " ".join(f"{across(step):.1f},{down(percent):.1f}" for step, percent in points)
     parts.append(f'<polyline points="{path}" fill="none" stroke="{MARK}" stroke-width="3"/>')
@@ -131,11 +131,11 @@ def draw_curve(points: list[tuple[int, float]]) -> str:
         x, y = across(step), down(percent)
         parts += [
             f'<circle cx="{x:.1f}" cy="{y:.1f}" r="5" fill="{MARK}"/>',
-            _text(x, y - 11, f"{percent:.1f}%", "middle"),
-            _text(x, bottom + 20, f"step {step}", "middle"),
+            text_at(x, y - 11, f"{percent:.1f}%", "middle"),
+            text_at(x, bottom + 20, f"step {step}", "middle"),
         ]
     about = ", ".join(f"step {step} {percent:.1f}%" for step, percent in points)
-    return _svg(bottom + 35, f"Held-out success during GRPO: {about}", parts)
+    return document(bottom + 35, f"Held-out success during GRPO: {about}", parts)
 
 
 def draw_speeds(rows: list[tuple[str, float]]) -> str:
@@ -147,12 +147,12 @@ def draw_speeds(rows: list[tuple[str, float]]) -> str:
     for number, (label, ratio) in enumerate(rows):
         y = 18 + ROW * number
         parts += [
-            _text(left - 12, y + 13, label, "end"),
+            text_at(left - 12, y + 13, label, "end"),
             f'<rect x="{left}" y="{y}" width="{across(ratio) - left:.1f}" height="18" rx="3" fill="{MARK}"/>',
-            _text(across(ratio) + 8, y + 13, f"{ratio:.3g}×"),
+            text_at(across(ratio) + 8, y + 13, f"{ratio:.3g}×"),
         ]
     about = ", ".join(f"{label} {ratio:.3g}×" for label, ratio in rows)
-    return _svg(height, f"How many times faster Bough is: {about}", parts)
+    return document(height, f"How many times faster Bough is: {about}", parts)
 
 
 def _headings(page: str) -> list[str]:
@@ -161,19 +161,7 @@ def _headings(page: str) -> list[str]:
 
 def _axis(x: float, top: int, bottom: int, label: str) -> str:
     line = f'<line x1="{x:.1f}" x2="{x:.1f}" y1="{top}" y2="{bottom}" stroke="{FAINT}"/>'
-    return line + _text(x, bottom + 20, label, "middle")
-
-
-def _text(x: float, y: float, text: str, anchor: str = "start") -> str:
-    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" fill="{INK}">{escape(text)}</text>'
-
-
-def _svg(height: int, about: str, parts: list[str]) -> str:
-    head = (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" role="img" '
-        f'font-family="system-ui, sans-serif" font-size="13">'
-    )
-    return "\n".join([head, f"<title>{escape(about)}</title>", *parts, "</svg>", ""])
+    return line + text_at(x, bottom + 20, label, "middle")
 
 
 if __name__ == "__main__":

@@ -8,17 +8,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from html import escape
 from itertools import pairwise
 from typing import Any
 
 from bough.config.yaml_file import write_value
+from bough.sweeps.svg import FAINT, INK, document, text_at
 from bough.sweeps.table import LEVEL, SweepRow
 from bough.sweeps.variations import label
 
-INK, FAINT = "#76808c", "#76808c55"
 COLOURS = ("#3f9b5f", "#4a86c8", "#c2702e", "#9a6bc4", "#b8566f", "#8a8f2a")
-WIDTH, LEFT, RIGHT, HEIGHT, LEGEND_ROW = 760, 60, 730, 240, 20
+LEFT, RIGHT, HEIGHT, LEGEND_ROW = 60, 730, 240, 20
 # Pixels between series at one value, and between the axis' ends and the outer values.
 DODGE, MARGIN = 9, 50
 # Values that span this factor are drawn on a logarithmic axis.
@@ -55,21 +54,21 @@ def draw(rows: Sequence[SweepRow]) -> str:
     bottom = top + HEIGHT
     parts = [_grid(top, bottom, percent) for percent in range(0, 101, 20)]
     parts += [
-        _text(x, bottom + 20, write_value(value), "middle") for x, value in zip(axis.places, axis.values, strict=True)
+        text_at(x, bottom + 20, write_value(value), "middle") for x, value in zip(axis.places, axis.values, strict=True)
     ]
     scale = ", logarithmic" if axis.log else ""
-    parts.append(_text((LEFT + RIGHT) / 2, bottom + 44, f"{first}{scale}", "middle"))
-    parts.append(_text(RIGHT, bottom + 44, rows[0].evaluation, "end"))
+    parts.append(text_at((LEFT + RIGHT) / 2, bottom + 44, f"{first}{scale}", "middle"))
+    parts.append(text_at(RIGHT, bottom + 44, rows[0].evaluation, "end"))
     for number, values in enumerate(series):
         colour, shift = COLOURS[number % len(COLOURS)], DODGE * (number - (len(series) - 1) / 2)
         if others:
             y = 12 + LEGEND_ROW * number
             parts.append(f'<circle cx="{LEFT + 6}" cy="{y}" r="5" fill="{colour}"/>')
-            parts.append(_text(LEFT + 18, y + 4, label(values)))
+            parts.append(text_at(LEFT + 18, y + 4, label(values)))
         mine = [row for row in rows if {key: row.values[key] for key in others} == values]
         places = [axis.place(row.values[first]) + shift for row in mine]
         parts += _series(mine, places, (top, bottom), colour, joined=axis.to_scale)
-    return _svg(bottom + 58, _about(rows), parts)
+    return document(bottom + 58, _about(rows), parts)
 
 
 def _series(
@@ -117,16 +116,4 @@ def _about(rows: Sequence[SweepRow]) -> str:
 def _grid(top: int, bottom: int, percent: int) -> str:
     y = bottom - (bottom - top) * percent / 100
     line = f'<line x1="{LEFT}" x2="{RIGHT}" y1="{y:.1f}" y2="{y:.1f}" stroke="{FAINT}"/>'
-    return line + _text(LEFT - 10, y + 4, f"{percent}%", "end")
-
-
-def _text(x: float, y: float, text: str, anchor: str = "start") -> str:
-    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" fill="{INK}">{escape(text)}</text>'
-
-
-def _svg(height: int, about: str, parts: Sequence[str]) -> str:
-    head = (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" role="img" '
-        f'font-family="system-ui, sans-serif" font-size="13">'
-    )
-    return "\n".join([head, f"<title>{escape(about)}</title>", *parts, "</svg>", ""])
+    return line + text_at(LEFT - 10, y + 4, f"{percent}%", "end")
