@@ -14,7 +14,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -24,6 +24,7 @@ from bough.cache import keep_compiled_code
 from bough.errors import InputError
 from bough.policy.adapters import ACTOR, Lora, adapted_layers, add_actor, has_adapter, load_actor, reference
 from bough.policy.answers import Answers
+from bough.policy.attention import FLEX, Attention, attentions
 from bough.policy.divergence import Divergences, Teacher, diverge
 from bough.policy.head import Head, Predictions, predict
 from bough.policy.head_check import check_head
@@ -32,7 +33,7 @@ from bough.policy.probe import probe as probe_model
 from bough.policy.reach import decoder_of
 from bough.policy.routing import Routers, routing
 from bough.policy.shard import gather, most, shard
-from bough.trees.attend import BLOCK, block_mask, dense_mask, flex_tree_attention, sdpa_tree_attention
+from bough.trees.attend import BLOCK, block_mask, dense_mask
 from bough.trees.build import CallTokens, TokenTree
 from bough.trees.layers import STATEFUL, branching_obstacle, layer_sights, length_matters
 from bough.trees.mixers import known_mixers, let_mixers_branch
@@ -42,8 +43,6 @@ from bough.types import Call
 
 log = logging.getLogger(__name__)
 
-Attention = Literal["auto", "flex", "sdpa"]
-FLEX, SDPA = "bough_flex", "bough_sdpa"  # our names for them among the attention functions of transformers
 BUDGET = 8192
 
 
@@ -81,7 +80,7 @@ class Policy(nn.Module):
         self.autocast = autocast
         if compile or (device or self.device).type == "cuda":
             keep_compiled_code()
-        self.plain_attention, self.tree_attention = _attentions(self.base, attention, device or self.device)
+        self.plain_attention, self.tree_attention = attentions(self.base, attention, device or self.device)
         self.sights = {} if (obstacle := branching_obstacle(self.decoder)) else layer_sights(self.decoder)
         self.obstacle = obstacle
         self.carries_state = bool(known_mixers(self.decoder))
@@ -351,22 +350,3 @@ def _uncompiled() -> Iterator[None]:
     with torch.compiler.set_stance("force_eager"), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="flex_attention called without torch.compile")
         yield
-
-
-def _attentions(model: Any, wanted: Attention, device: torch.device) -> tuple[str, str]:
-    """The names under which transformers knows the attention for plain rows and for trees."""
-    from transformers import AttentionInterface
-
-    AttentionInterface.register(FLEX, flex_tree_attention)
-    AttentionInterface.register(SDPA, sdpa_tree_attention)
-    # SDPA leaves out the capping of scores (Gemma 2) silently.
-    capped = getattr(model.config.get_text_config(), "attn_logit_softcapping", None)
-    plain = "sdpa" if model._supports_sdpa and not capped else "eager"
-    # Hybrid models call their attention through the same interface, whether or not they say so.
-    supports_flex = model._supports_flex_attn or (model._supports_sdpa and bool(known_mixers(model)))
-    if wanted == "flex" and not supports_flex:
-        raise InputError(f"{type(model).__name__} does not support FlexAttention; choose attention='sdpa'")
-    flex = wanted == "flex" or (wanted == "auto" and device.type == "cuda" and supports_flex)
-    if flex:
-        return plain, FLEX
-    return plain, SDPA if plain == "sdpa" and device.type == "cpu" else plain

@@ -12,7 +12,8 @@ from copy import deepcopy
 import torch
 from torch import Tensor, nn
 
-from bough.policy.policy import FLEX, Attention, Policy
+from bough.policy.attention import FLEX, Attention
+from bough.policy.policy import Policy
 
 
 class Twin:
