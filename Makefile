@@ -17,7 +17,7 @@ demo: setup
 
 # Tests start Bough some hundred times: compiled modules are kept, also where the environment says otherwise.
 test: setup browser sandbox
-	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n 4 --dist loadfile
+	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -p tests.forked -n 4 --dist loadfile
 
 # vLLM pins much of what it needs, so its tests have an environment of their own.
 test-vllm:
