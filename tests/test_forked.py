@@ -14,7 +14,7 @@ from tests import forked, warm
 
 CODE = """
 import os, sys
-print("torch" in sys.modules, os.getcwd(), os.environ["WORD"], sys.stdin.readline())
+print("torch" in sys.modules, sys.argv, os.getcwd(), os.environ["WORD"], sys.stdin.readline())
 print("a sentence", file=sys.stderr)
 os.kill(os.getpid(), 15) if "killed" in os.environ["WORD"] else sys.exit(3)
 """
@@ -56,12 +56,12 @@ def test_processes_are_started_by_the_program_that_asks_for_a_fork(monkeypatch: 
 
 @pytest.mark.parametrize(("word", "code"), [("w", 3), ("killed", 128 + 15)])
 def test_the_program_has_the_streams_folder_and_environment_of_the_one_that_asks(tmp_path: Path, word: str, code: int):
-    command = [sys.executable, warm.__file__, "-u", "-c", CODE]
+    command = [sys.executable, warm.__file__, "-u", "-c", CODE, "a", "b"]
     environment = os.environ | {"WORD": word}
     done = subprocess.run(command, input="hello", capture_output=True, text=True, cwd=tmp_path, env=environment)
     assert done.returncode == code
     assert done.stderr == "a sentence\n"
-    assert word == "killed" or done.stdout == f"True {tmp_path} {word} hello\n"
+    assert word == "killed" or done.stdout == f"True ['-c', 'a', 'b'] {tmp_path} {word} hello\n"
 
 
 def test_the_modules_of_tests_are_imported_before_the_fork():

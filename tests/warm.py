@@ -5,9 +5,10 @@ process that has loaded them once for all tests: `pytest` starts it (see conftes
 loads when the first program is asked for. A program sees no GPU, and variables that a package
 reads when it is imported (HF_HOME) have no effect.
 
-    python tests/warm.py -u -c CODE
+    python tests/warm.py [-u] -m MODULE [ARGUMENTS]
+    python tests/warm.py [-u] -c CODE [ARGUMENTS]
 
-runs CODE in such a process, with this program's own standard streams: see forked.py.
+does what Python does with these arguments, but in such a process.
 """
 
 import json
@@ -125,14 +126,17 @@ class Warm:
         self.communicate()
 
 
-def run_here(code: str) -> int:
-    """Runs the code with this process's standard streams, folder and environment."""
-    folder, environment = str(Path.cwd()), dict(os.environ)
-    connection = ask([0, 1, 2], module=None, code=code, arguments=[], folder=folder, environment=environment)
+def main(words: list[str]) -> int:
+    """Runs a module or code with this process's standard streams, folder and environment."""
+    option, name, *arguments = words[1:] if words[0] == "-u" else words
+    wanted = {"module": name if option == "-m" else None, "code": name if option == "-c" else None}
+    connection = ask(
+        [0, 1, 2], **wanted, arguments=arguments, folder=str(Path.cwd()), environment=dict(os.environ)
+    )  # fmt: skip
     with connection.makefile() as answers:
-        _, code_or_signal = int(answers.readline()), int(answers.readline())
-    return code_or_signal if code_or_signal >= 0 else 128 - code_or_signal
+        _, exit_code = int(answers.readline()), int(answers.readline())
+    return exit_code if exit_code >= 0 else 128 - exit_code
 
 
 if __name__ == "__main__":
-    sys.exit(run_here(sys.argv[-1]))
+    sys.exit(main(sys.argv[1:]))
