@@ -7,11 +7,12 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator
-from functools import cache
+from functools import cache, lru_cache
 from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
 
+import jinja2
 import pytest
 
 from bough import bit_exact
@@ -19,6 +20,8 @@ from tests import forked, warm
 
 # Installed versions do not change while tests run, and each run of a built-in model asks for ten of them.
 metadata.version = cache(metadata.version)
+# PEFT compiles its model card's template for every adapter that is saved.
+jinja2.Environment.compile = lru_cache(64)(jinja2.Environment.compile)  # type: ignore[method-assign]
 
 if find_spec("hypothesis") is not None:  # vLLM's environment has no need of it
     from hypothesis import HealthCheck, settings
