@@ -34,7 +34,8 @@ def start_server(collect: Sequence[str] = ()) -> Callable[[], None]:
     """
     folder = tempfile.TemporaryDirectory(prefix="bough-tests-")
     address = os.environ[ADDRESS] = str(Path(folder.name) / "socket")
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+    # No threads: a fork loses them, and what they have locked stays locked.
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", "CUDA_VISIBLE_DEVICES": ""}
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(address)
         listener.listen(64)  # from now on requests wait until it has loaded
