@@ -18,6 +18,7 @@ import signal
 import socket
 import sys
 import traceback
+from contextlib import suppress
 
 
 def serve(listener: socket.socket, tests: list[str]) -> None:
@@ -65,7 +66,8 @@ def supervise(connection: socket.socket) -> None:
         os.close(stream)
     connection.sendall(f"{program}\n".encode())
     _, status = os.waitpid(program, 0)
-    connection.sendall(f"{os.waitstatus_to_exitcode(status)}\n".encode())
+    with suppress(BrokenPipeError):  # the one that asked was killed
+        connection.sendall(f"{os.waitstatus_to_exitcode(status)}\n".encode())
 
 
 def become(
