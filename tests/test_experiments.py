@@ -1,0 +1,176 @@
+"""The experiments' commands are valid sweeps, stop and resume, and their tables show what the runs found."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+from benchmarks import experiments
+from benchmarks.experiment_table import tables
+from benchmarks.experiments import EXPERIMENTS, STOPPED, Running, Sweep, run
+from benchmarks.gsm8k_programs import program, tasks
+
+from bough.cli import main
+from bough.evaluation.results import Results
+from bough.worlds.interpreter.environment import Interpreter
+from tests.cards import folders
+from tests.evaluation.samples import result
+
+STAGES = [
+    {"eval": {"name": "seen", "model": "expert"}},
+    {"sft": {}},
+    {"eval": {"name": "seen"}},
+    {"grpo": {}},
+    {"eval": {"name": "seen"}},
+    {"eval": {"name": "unseen"}},
+]
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_the_sweeps_of_an_experiment_are_valid(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    for sweep in EXPERIMENTS[name]:
+        command = sweep.command(tmp_path / name, Path("data"), [])
+        assert "$data" not in " ".join(command)
+        assert main([*command[3:], "--dry-run"]) == 0
+    assert not list(tmp_path.iterdir())
+
+
+def played(folder: Path, sft: str, grpo: str, expert: str = "1" * 20) -> None:
+    """A run in which SFT and then GRPO solved these of twenty tasks."""
+    folders.recipe(folder, *STAGES)
+    folders.evaluation(folder / "01-seen", {"expert": expert})
+    folders.evaluation(folder / "03-seen", {"run/02-sft/final": sft})
+    folders.evaluation(folder / "05-seen", {"run/04-grpo/final": grpo})
+    folders.evaluation(folder / "06-unseen", {"run/04-grpo/final": "1x"})
+
+
+@pytest.fixture
+def two_seeds(tmp_path: Path) -> Path:
+    played(tmp_path / "model-a-seed-0", "1" * 10 + "0" * 10, "1" * 18 + "0" * 2)
+    played(tmp_path / "model-a-seed-1", "1" * 8 + "0" * 12, "1" * 18 + "0" * 2)
+    return tmp_path
+
+
+def rows(text: str) -> list[list[str]]:
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines() if line[:1] == "|"]
+
+
+def test_a_row_has_the_success_of_all_seeds_and_the_gain_on_their_tasks(two_seeds: Path):
+    head, _, expert, sft, grpo, unseen, *_ = rows(tables(two_seeds))
+    found = [dict(zip(head, row, strict=True)) for row in (expert, sft, grpo, unseen)]
+    assert [(one["evaluation"], one["model"], one["by seed, %"]) for one in found] == [
+        ("seen", "expert", "100.0 100.0"), ("seen", "sft", "50.0 40.0"), ("seen", "grpo", "90.0 90.0"),
+        ("unseen", "grpo", "100.0 100.0"),
+    ]  # fmt: skip
+    assert found[1]["success"].startswith("45.0% (")
+    assert [one["gain"] for one in (found[0], found[1], found[3])] == ["", "", ""]
+    # Ten tasks are gained by one seed and nine or ten of them by both: 8 + 10 of 40 episodes.
+    assert found[2]["gain"].startswith("+45.0 (") and found[2]["gain"].endswith("; +40.0 +50.0")
+    assert float(found[2]["p"]) < 0.05
+    assert found[3]["episodes"] == "2, 2 lost"
+
+
+def test_tasks_that_both_seeds_play_count_once(two_seeds: Path):
+    """Two seeds that solve the same eighteen of twenty tasks say no more about the tasks than one."""
+    success = rows(tables(two_seeds))[4][2]
+    low = float(success.partition("(")[2].partition("–")[0])
+    assert low < 70.0  # Wilson's for 18 of 20 is 69.9; for 36 of 40 it would be 76.9
+
+
+def test_the_turns_of_wins_stand_beside_the_experts_for_the_same_tasks(tmp_path: Path):
+    played(tmp_path / "a-seed-0", "11" + "0" * 18, "1" * 20)
+    folder = tmp_path / "a-seed-0" / "01-seen"
+    found = Results.read(folder)
+    (expert,) = found.models
+    outcomes = [one.model_copy(update={"turns": 2 if one.task == "t0" else 9}) for one in expert.outcomes]
+    found.model_copy(update={"models": [expert.model_copy(update={"outcomes": outcomes})]}).write(
+        folder / "results.json"
+    )
+    head, _, _, sft, *_ = rows(tables(tmp_path))
+    assert sft[head.index("turns per win")] == "3.00 (expert 5.50)"  # tasks t0 and t1: (2 + 9) / 2
+
+
+def test_types_and_mistakes_have_tables_with_a_column_per_model(tmp_path: Path):
+    folder = tmp_path / "a-seed-0"
+    folders.recipe(folder, {"eval": {"name": "base"}}, {"sft": {}}, {"eval": {"name": "base"}})
+    for stage, name, solved in (("01-base", "tiny", "0 0"), ("03-base", "run/02-sft/final", "1 0")):
+        found = result(name, solved, mistakes={"loop": int(solved == "0 0"), "other": 0})
+        found.outcomes[0].__dict__["type"], found.outcomes[1].__dict__["type"] = "heat", "cool"
+        Results(environment="household", seed=0, models=[found]).write(folder / stage / "results.json")
+    text = tables(tmp_path)
+    heat = next(row for row in rows(text) if row[0] == "heat")
+    loop = next(row for row in rows(text) if row[0] == "loop")
+    assert [cell.partition(" ")[0] for cell in heat] == ["heat", "0.0%", "100.0%"]
+    assert [cell.partition(" ")[0] for cell in loop] == ["loop", "100.0%", "0.0%"]
+
+
+def test_unfinished_evaluations_are_not_in_the_table(two_seeds: Path):
+    for run_folder in two_seeds.iterdir():
+        (run_folder / "05-seen" / "stage.json").unlink()
+    assert [row[1] for row in rows(tables(two_seeds))[2:]] == ["expert", "sft", "grpo"]
+
+
+def says(word: str, file: Path) -> list[str]:
+    return [sys.executable, "-c", f"open({str(file)!r}, 'a').write({word!r})"]
+
+
+def test_the_sweeps_of_an_experiment_run_one_after_the_other(tmp_path: Path):
+    both = [Running(name, [says("1", tmp_path / name), says("2", tmp_path / name)], tmp_path / "log") for name in "ab"]
+    run(both, limit_s=60)
+    assert [(tmp_path / name).read_text() for name in "ab"] == ["12", "12"]
+    assert not any(one.unfinished or one.failed for one in both)
+
+
+def test_a_sweep_that_fails_is_named_and_the_next_one_runs(tmp_path: Path):
+    one = Running("a", [[sys.executable, "-c", "raise SystemExit(5)"], says("2", tmp_path / "a")], tmp_path / "log")
+    run([one], limit_s=60)
+    assert "exit code 5" in one.failed[0] and (tmp_path / "a").read_text() == "2"
+
+
+def test_at_the_limit_every_process_is_ended(tmp_path: Path):
+    one = Running("a", [[sys.executable, "-c", "import time; time.sleep(600)"], ["never"]], tmp_path / "log")
+    run([one], limit_s=0)
+    assert one.unfinished and one.process is not None and one.process.returncode is not None
+
+
+def test_a_stopped_experiment_still_writes_its_table(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    runs = tmp_path / "runs" / "made" / "runs"
+    played(runs / "model-a-seed-0", "1" * 10 + "0" * 10, "1" * 18 + "0" * 2)
+    (tmp_path / "results").mkdir()
+    waits = [sys.executable, "-c", "import time; time.sleep(600)"]
+    monkeypatch.setitem(EXPERIMENTS, "made", (Sweep("demo"),))
+    monkeypatch.setattr(Sweep, "command", lambda *_: waits)
+    given = ["x", "made", "--folder", f"{tmp_path / 'runs'}", "--results", f"{tmp_path / 'results'}", "--limit-s", "0"]
+    monkeypatch.setattr(sys, "argv", given)
+    assert experiments.main() == STOPPED
+    text = (tmp_path / "results" / "made.md").read_text()
+    assert "Stopped at its time limit" in text and "| seen | grpo | 90.0%" in text
+
+
+SOLUTION = """Natalia sold 48/2 = <<48/2=24>>24 clips in May.
+Altogether that is $<<48+24=72>>72.
+#### 72"""
+
+
+def test_a_worked_solution_becomes_a_program_that_computes_its_results():
+    assert program(SOLUTION, 72.0) == (
+        "# Natalia sold 48/2 clips in May.\nstep_1 = 48/2\n# Altogether that is 48+24.\nstep_2 = 48+step_1\n"
+        "print(round(step_2))"
+    )
+    assert program(SOLUTION, 73.0) is None
+    assert program("He has <<10%*5=0.5>>0.5.\n#### 0.5", 0.5) is None
+    assert program("It is obvious.\n#### 5", 5.0) is None
+
+
+def test_programs_are_written_for_training_problems_only(tmp_path: Path):
+    file = tmp_path / "gsm8k.jsonl"
+    problems = [{"question": f"Problem {number}?", "answer": SOLUTION} for number in range(40)]
+    file.write_text("\n".join(map(json.dumps, problems)))
+    written = {str(task["id"]) for task in tasks(file)}
+    by_split = {
+        split: {task.id for task in Interpreter.tasks(Interpreter.Options(file=file), split=split)}
+        for split in ("train", "seen", "unseen")
+    }
+    assert written == by_split["train"] and by_split["unseen"] and not written & by_split["unseen"]
