@@ -76,9 +76,9 @@ EXPERIMENTS: dict[str, tuple[Sweep, ...]] = {
         ),
     ),
     "ef-dpo": (
-        Sweep("ef-dpo-miniwob", ("dpo.beta=0.01,0.05,0.1,0.2,0.5",)),
-        Sweep("ef-dpo-miniwob", ("demonstrations.tasks=5,10,20,50,100",)),
-        Sweep("ef-dpo-miniwob", ("pairs.kinds=[episode],[parting],[episode,parting]",)),
+        Sweep("ef-dpo-miniwob", ("dpo.beta=0.01,0.05,0.1,0.2,0.5",), jobs=6),
+        Sweep("ef-dpo-miniwob", ("demonstrations.tasks=5,10,20,50,100",), jobs=6),
+        Sweep("ef-dpo-miniwob", ("pairs.kinds=[episode],[parting],[episode,parting]",), jobs=6),
     ),
     "ef-dpo-dense": (
         Sweep(
