@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean
 from typing import TypeVar
 
+from tokenizers import Tokenizer
+
+import bough
 from bough.errors import InputError
 from bough.evaluation.comparison import Comparison, compare
 from bough.evaluation.outcomes import Lost, Outcome
@@ -21,8 +24,10 @@ from bough.evaluation.paired import holm
 from bough.evaluation.results import ModelResult, Results
 from bough.evaluation.seeds import across_seeds, rate_of
 from bough.evaluation.success import Measure, report
+from bough.models.resolve import resolve
 from bough.runs.recipe import plan, read_recipe
 from bough.runs.record import StageRecord
+from bough.types import Trajectory
 
 RUN = re.compile(r"(?P<name>.+)-seed-(?P<seed>\d+)")
 EXPERT = "expert"
@@ -70,15 +75,35 @@ def measured(runs: dict[int, Path]) -> list[Measured]:
     """The finished evaluations of one recipe's runs, by the evaluation's name, then in the order of the stages."""
     found: dict[str, Measured] = {}
     for seed, folder in sorted(runs.items()):
-        for stage in plan(read_recipe(folder)):
+        recipe = read_recipe(folder)
+        for stage in plan(recipe):
             record = StageRecord.read(folder / stage.folder)
             if stage.verb != "eval" or record is None or not record.finished or "eval_file" in stage.settings:
                 continue
             result = Results.read(folder / stage.folder).models[-1]
+            if result.name == EXPERT:
+                result = _with_tokens(result, folder / stage.folder / "models" / EXPERT, recipe.model)
             one = found.setdefault(stage.folder, Measured(stage.folder, stage.name, _trained_by(result.name)))
             one.seeds[seed] = result
     order = list(dict.fromkeys(one.name for one in found.values()))
     return sorted(found.values(), key=lambda one: (order.index(one.name), one.stage))
+
+
+def _with_tokens(expert: ModelResult, folder: Path, model: str) -> ModelResult:
+    """The expert's outcomes with the tokens that its replies would be for the model, each with its end."""
+    if not folder.is_dir() or not (file := Path(resolve(model)) / "tokenizer.json").is_file():
+        return expert
+    tokenizer = Tokenizer.from_file(str(file))
+    counts = {
+        (one.task.id, one.id.rpartition("#")[2]): sum(len(tokenizer.encode(t.reply.content).ids) + 1 for t in one.turns)
+        for one in bough.read(folder / "trajectories.jsonl")
+        if isinstance(one, Trajectory)
+    }
+    outcomes = [
+        one.model_copy(update={"completion_tokens": counts.get((one.task, str(one.attempt)), 0)})
+        for one in expert.outcomes
+    ]
+    return expert.model_copy(update={"outcomes": outcomes})
 
 
 def _trained_by(model: str) -> str:
@@ -111,7 +136,7 @@ def _success(found: Sequence[Measured]) -> str:
         rows.append([
             one.name, one.model, _rate(success), " ".join(rates),
             f"{success.episodes}, {lost} lost" if lost else f"{success.episodes}",
-            _turns(one, found), _tokens(one),
+            _per_win(one, found, lambda win: win.turns), _per_win(one, found, lambda win: win.completion_tokens),
             *(_gain(*gain, next(adjusted)) if gain else ("", "")),
         ])  # fmt: skip
     note = (
@@ -145,20 +170,14 @@ def _gain(seeds: list[float], found: Comparison, p: float) -> Row:
     )
 
 
-def _turns(one: Measured, found: Sequence[Measured]) -> str:
-    """The turns of its wins, and those that the expert took for the same tasks."""
-    if not one.wins:
+def _per_win(one: Measured, found: Sequence[Measured], cost: Callable[[Outcome], int]) -> str:
+    """What its wins cost, and what the expert's cost on the same tasks."""
+    if not any(map(cost, one.wins)):
         return ""
-    known = {win.task: win.turns for expert in found if expert.model == EXPERT for win in expert.wins}
+    known = {win.task: cost(win) for expert in found if expert.model == EXPERT for win in expert.wins}
     shared = [known[win.task] for win in one.wins if win.task in known]
-    beside = f" (expert {fmean(shared):.2f})" if shared and one.model != EXPERT else ""
-    return f"{fmean(win.turns for win in one.wins):.2f}{beside}"
-
-
-def _tokens(one: Measured) -> str:
-    """The tokens written for a win; an expert writes none."""
-    tokens = [win.completion_tokens for win in one.wins]
-    return f"{fmean(tokens):.0f}" if any(tokens) else ""
+    beside = f" (expert {fmean(shared):.1f})" if any(shared) and one.model != EXPERT else ""
+    return f"{fmean(map(cost, one.wins)):.1f}{beside}"
 
 
 def _by(title: str, head: Row, columns: Sequence[dict[str, Measure]]) -> Iterator[str]:

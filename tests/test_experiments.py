@@ -9,9 +9,13 @@ from benchmarks import experiments
 from benchmarks.experiment_table import tables
 from benchmarks.experiments import EXPERIMENTS, STOPPED, Running, Sweep, run
 from benchmarks.gsm8k_programs import program, tasks
+from tokenizers import Tokenizer
 
+import bough
 from bough.cli import main
-from bough.evaluation.results import Results
+from bough.evaluation.outcomes import Outcome
+from bough.evaluation.results import ModelResult, Results
+from bough.models.resolve import resolve
 from bough.worlds.interpreter.environment import Interpreter
 from tests.cards import folders
 from tests.evaluation.samples import result
@@ -87,7 +91,21 @@ def test_the_turns_of_wins_stand_beside_the_experts_for_the_same_tasks(tmp_path:
         folder / "results.json"
     )
     head, _, _, sft, *_ = rows(tables(tmp_path))
-    assert sft[head.index("turns per win")] == "3.00 (expert 5.50)"  # tasks t0 and t1: (2 + 9) / 2
+    assert sft[head.index("turns per win")] == "3.0 (expert 5.5)"  # tasks t0 and t1: (2 + 9) / 2
+
+
+def test_the_experts_replies_are_counted_in_the_models_tokens(tmp_path: Path):
+    folder = tmp_path / "a-seed-0"
+    folders.recipe(folder, {"eval": {"name": "seen", "model": "expert"}}, model="tiny")
+    played = bough.collect("expert", "household", tasks=2, output=folder / "01-seen" / "models" / "expert")
+    outcomes = [Outcome.of(episode) for episode in played]
+    found = ModelResult(name="expert", outcomes=outcomes)
+    Results(environment="household", seed=0, models=[found]).write(folder / "01-seen" / "results.json")
+    tokenizer = Tokenizer.from_file(str(Path(resolve("tiny")) / "tokenizer.json"))
+    tokens = [len(tokenizer.encode(turn.reply.content).ids) + 1 for episode in played for turn in episode.turns]
+    head, _, expert = rows(tables(tmp_path))
+    assert all(outcome.success for outcome in outcomes)
+    assert expert[head.index("tokens per win")] == f"{sum(tokens) / 2:.1f}"
 
 
 def test_types_and_mistakes_have_tables_with_a_column_per_model(tmp_path: Path):
