@@ -4,7 +4,8 @@
 
 Several experiments run side by side, each in processes of its own. After `--limit-s` seconds they are stopped,
 and the exit code is 3; the same command resumes them. Each time a table of all that is finished is written to
-`--results`, one file per experiment. `--dry-run` checks the settings of all runs and prints the commands.
+`--results`, one file per experiment, with the figures of its sweeps. `--dry-run` checks the settings of all runs
+and prints the commands.
 
 The folder `--data` contains what the experiments read, under these names:
 
@@ -19,6 +20,7 @@ from __future__ import annotations
 import argparse
 import os
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -55,14 +57,20 @@ class Sweep:
         return [sys.executable, "-m", "bough", "sweep", *(word.replace("$data", f"{data}") for word in words)]
 
 
+# An adapter instead of all weights: small enough to be published, and it needs higher learning rates.
+ADAPTER = (
+    "defaults.use_lora=true", "sft.learning_rate=1e-3", "corrected.learning_rate=5e-4", "grpo.learning_rate=5e-5",
+)  # fmt: skip
 # The sweeps of an experiment run one after the other in one folder, so that they share stages.
 EXPERIMENTS: dict[str, tuple[Sweep, ...]] = {
     "alfworld": (Sweep("alfworld", changes=("seen.options.games=$data/alfworld",)),),
+    "alfworld-adapter": (Sweep("alfworld", changes=("seen.options.games=$data/alfworld", *ADAPTER), seeds=1, jobs=1),),
     "alfworld-alone": (
         Sweep("alfworld-alone", (SMALL,), changes=("seen.options.games=$data/alfworld",), seeds=1, jobs=1),
     ),
     "mistakes": (Sweep("household-mistakes"),),
     "miniwob": (Sweep("miniwob-25", seeds=1, jobs=1),),
+    "miniwob-adapter": (Sweep("miniwob-25", changes=ADAPTER, seeds=1, jobs=1),),
     "math": (
         Sweep("math-tcr", (SMALL,), MATH, seeds=1, jobs=1),
         Sweep(
@@ -106,24 +114,25 @@ class Running:
 
     name: str
     commands: list[list[str]]
-    log: Path
+    folder: Path
     process: subprocess.Popen[bytes] | None = None
+    ended: int = 0
     failed: list[str] = field(default_factory=list)
 
     @property
     def unfinished(self) -> bool:
         return self.process is not None or bool(self.commands)
 
+    @property
+    def log(self) -> Path:
+        return self.folder.with_name(f"{self.name}.log")
+
     def advance(self) -> bool:
         """Starts the next sweep if none is running; whether there is anything left to wait for."""
         if self.process is not None:
             if self.process.poll() is None:
                 return True
-            if self.process.returncode:
-                self.failed.append(
-                    f"a sweep ended with exit code {self.process.returncode}; its output is in {self.log}"
-                )
-            self.process = None
+            self._end(self.process.returncode)
         if not self.commands:
             return False
         command = self.commands.pop(0)
@@ -132,6 +141,16 @@ class Running:
             log.flush()
             self.process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
         return True
+
+    def _end(self, code: int) -> None:
+        """Keeps the sweep's own table and figure: the next sweep in the folder writes others in their place."""
+        self.process, self.ended = None, self.ended + 1
+        if code:
+            self.failed.append(f"a sweep ended with exit code {code}; its output is in {self.log}")
+        for file in ("results.md", "figure.svg"):
+            if (self.folder / file).exists():
+                kept = self.folder.with_name(f"{self.name}-{self.ended}{Path(file).suffix}")
+                shutil.copyfile(self.folder / file, kept)
 
     def stop(self) -> None:
         """Ends the sweep and every process that it started."""
@@ -156,13 +175,18 @@ def run(experiments: Sequence[Running], limit_s: float) -> None:
             one.stop()
 
 
-def report(name: str, folder: Path, commands: Sequence[Sequence[str]], stopped: bool) -> str:
-    """The experiment's Markdown: its commands and the tables of its finished evaluations."""
-    shown = "\n".join(shlex.join(["bough", *command[3:]]) for command in commands)
-    state = "Stopped at its time limit: what follows is not all of it.\n\n" if stopped else ""
-    runs = folder / "runs"
-    found = tables(runs) if runs.is_dir() else ""
-    return f"# {name}\n\n```sh\n{shown}\n```\n\n{state}{found or 'No evaluation has finished.'}\n"
+def report(one: Running, commands: Sequence[Sequence[str]]) -> str:
+    """The experiment's Markdown: its commands, the table of each sweep, and what each stage gained."""
+    parts = [f"# {one.name}"]
+    if one.unfinished:
+        parts.append("Stopped at its time limit: what follows is not all of it.")
+    for number, command in enumerate(commands, 1):
+        parts.append(f"```sh\n{shlex.join(['bough', *command[3:]])}\n```")
+        table = one.folder.with_name(f"{one.name}-{number}.md")
+        parts += [table.read_text().strip()] if table.exists() else []
+    runs = one.folder / "runs"
+    parts.append((tables(runs) if runs.is_dir() else "") or "No evaluation has finished.")
+    return "\n\n".join(parts) + "\n"
 
 
 def main() -> int:
@@ -183,11 +207,13 @@ def main() -> int:
         every = [command for several in commands.values() for command in several]
         return max(subprocess.run([*command, "--dry-run"]).returncode for command in every)
     options.folder.mkdir(parents=True, exist_ok=True)
-    running = [Running(name, list(given), options.folder / f"{name}.log") for name, given in commands.items()]
+    running = [Running(name, list(given), options.folder / name) for name, given in commands.items()]
     run(running, options.limit_s)
     for one in running:
-        text = report(one.name, options.folder / one.name, commands[one.name], stopped=one.unfinished)
+        text = report(one, commands[one.name])
         (options.results / f"{one.name}.md").write_text(text)
+        for figure in options.folder.glob(f"{one.name}-[0-9].svg"):
+            shutil.copyfile(figure, options.results / figure.name)
         print(text, *one.failed, sep="\n", flush=True)
     if any(one.unfinished for one in running):
         return STOPPED

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from benchmarks import experiments
 from benchmarks.experiment_table import tables
-from benchmarks.experiments import EXPERIMENTS, STOPPED, Running, Sweep, run
+from benchmarks.experiments import EXPERIMENTS, STOPPED, Running, Sweep, report, run
 from benchmarks.gsm8k_programs import program, tasks
 from tokenizers import Tokenizer
 
@@ -135,20 +135,37 @@ def says(word: str, file: Path) -> list[str]:
 
 
 def test_the_sweeps_of_an_experiment_run_one_after_the_other(tmp_path: Path):
-    both = [Running(name, [says("1", tmp_path / name), says("2", tmp_path / name)], tmp_path / "log") for name in "ab"]
+    both = [
+        Running(name, [says("1", tmp_path / name), says("2", tmp_path / name)], tmp_path / f"{name}-runs")
+        for name in "ab"
+    ]
     run(both, limit_s=60)
     assert [(tmp_path / name).read_text() for name in "ab"] == ["12", "12"]
     assert not any(one.unfinished or one.failed for one in both)
 
 
+def test_each_sweep_in_a_folder_keeps_its_table_and_its_figure(tmp_path: Path):
+    folder = tmp_path / "runs"
+    folder.mkdir()
+    writes = [
+        [sys.executable, "-c", f"from pathlib import Path; Path({str(folder / file)!r}).write_text({word!r})"]
+        for file, word in (("results.md", "first"), ("figure.svg", "second"))
+    ]
+    one = Running("a", list(writes), folder)
+    run([one], limit_s=60)
+    assert (tmp_path / "a-1.md").read_text() == "first" and not (tmp_path / "a-1.svg").exists()
+    assert (tmp_path / "a-2.svg").read_text() == "second"
+    assert "first" in report(one, writes)
+
+
 def test_a_sweep_that_fails_is_named_and_the_next_one_runs(tmp_path: Path):
-    one = Running("a", [[sys.executable, "-c", "raise SystemExit(5)"], says("2", tmp_path / "a")], tmp_path / "log")
+    one = Running("a", [[sys.executable, "-c", "raise SystemExit(5)"], says("2", tmp_path / "a")], tmp_path / "runs")
     run([one], limit_s=60)
     assert "exit code 5" in one.failed[0] and (tmp_path / "a").read_text() == "2"
 
 
 def test_at_the_limit_every_process_is_ended(tmp_path: Path):
-    one = Running("a", [[sys.executable, "-c", "import time; time.sleep(600)"], ["never"]], tmp_path / "log")
+    one = Running("a", [[sys.executable, "-c", "import time; time.sleep(600)"], ["never"]], tmp_path / "runs")
     run([one], limit_s=0)
     assert one.unfinished and one.process is not None and one.process.returncode is not None
 
