@@ -52,6 +52,10 @@ class Measured:
         return ModelResult(name=self.model, outcomes=outcomes, lost=lost)
 
     @property
+    def tasks(self) -> set[str]:
+        return {outcome.task for outcome in self.together.outcomes}
+
+    @property
     def wins(self) -> list[Outcome]:
         return [outcome for outcome in self.together.outcomes if outcome.success]
 
@@ -72,7 +76,7 @@ def tables(folder: Path) -> str:
 
 
 def measured(runs: dict[int, Path]) -> list[Measured]:
-    """The finished evaluations of one recipe's runs, by the evaluation's name, then in the order of the stages."""
+    """The finished evaluations of one recipe's runs, in the order of the stages."""
     found: dict[str, Measured] = {}
     for seed, folder in sorted(runs.items()):
         recipe = read_recipe(folder)
@@ -85,8 +89,18 @@ def measured(runs: dict[int, Path]) -> list[Measured]:
                 result = _with_tokens(result, folder / stage.folder / "models" / EXPERT, recipe.model)
             one = found.setdefault(stage.folder, Measured(stage.folder, stage.name, _trained_by(result.name)))
             one.seeds[seed] = result
-    order = list(dict.fromkeys(one.name for one in found.values()))
-    return sorted(found.values(), key=lambda one: (order.index(one.name), one.stage))
+    return [found[stage] for stage in sorted(found)]
+
+
+def by_tasks(found: Sequence[Measured]) -> list[list[Measured]]:
+    """Evaluations on the same tasks together, whatever their names."""
+    groups: list[list[Measured]] = []
+    for one in found:
+        group = next((group for group in groups if group[0].tasks & one.tasks), None)
+        if group is None:
+            groups.append(group := [])
+        group.append(one)
+    return groups
 
 
 def _with_tokens(expert: ModelResult, folder: Path, model: str) -> ModelResult:
@@ -114,18 +128,20 @@ def _trained_by(model: str) -> str:
 
 def section(found: Sequence[Measured]) -> str:
     """The tables of one recipe: success and gains, then by type of task, then mistakes."""
-    parts = [_success(found)]
-    for name in dict.fromkeys(one.name for one in found):
-        columns = [one for one in found if one.name == name and one.model != EXPERT]
+    groups = by_tasks(found)
+    parts = [_success(groups)]
+    for group in groups:
+        columns = [one for one in group if one.model != EXPERT]
         reports = [report(one.together.outcomes, lost=one.together.lost) for one in columns]
-        head = [one.model for one in columns]
+        name, head = " / ".join(dict.fromkeys(one.name for one in group)), [one.model for one in columns]
         parts += _by(f"{name}: success by type of task", head, [one.types for one in reports])
         parts += _by(f"{name}: episodes with a mistake", head, [one.mistakes for one in reports])
     return "\n\n".join(parts)
 
 
-def _success(found: Sequence[Measured]) -> str:
-    compared = [_against_the_one_before(found, number) for number in range(len(found))]
+def _success(groups: Sequence[Sequence[Measured]]) -> str:
+    found = [one for group in groups for one in group]
+    compared = [_against_the_one_before(group, number) for group in groups for number in range(len(group))]
     adjusted = iter(holm([one.success.p for _, one in filter(None, compared)]))
     head = ["evaluation", "model", "success", "by seed, %", "episodes", "turns per win", "tokens per win", "gain", "p"]
     rows = []
@@ -146,15 +162,15 @@ def _success(found: Sequence[Measured]) -> str:
     return f"{_table(head, rows)}\n\n{note}"
 
 
-def _against_the_one_before(found: Sequence[Measured], number: int) -> tuple[list[float], Comparison] | None:
-    """The comparison with the last evaluation of the same name, and the gain of each seed."""
-    one = found[number]
-    before = next((old for old in reversed(found[:number]) if old.name == one.name and old.model != EXPERT), None)
+def _against_the_one_before(group: Sequence[Measured], number: int) -> tuple[list[float], Comparison] | None:
+    """The comparison with the evaluation before on the same tasks, and the gain of each seed."""
+    one = group[number]
+    before = next((old for old in reversed(group[:number]) if old.model != EXPERT), None)
     if before is None or one.model == EXPERT:
         return None
     try:
         (comparison,) = compare([before.together, one.together])
-    except InputError:  # other tasks
+    except InputError:  # no episode that both have finished
         return None
     rates = [(rate_of(before.seeds[seed]), rate_of(one.seeds[seed])) for seed in one.seeds if seed in before.seeds]
     return [new - old for old, new in rates if old is not None and new is not None], comparison

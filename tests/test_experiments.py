@@ -45,7 +45,8 @@ def played(folder: Path, sft: str, grpo: str, expert: str = "1" * 20) -> None:
     folders.evaluation(folder / "01-seen", {"expert": expert})
     folders.evaluation(folder / "03-seen", {"run/02-sft/final": sft})
     folders.evaluation(folder / "05-seen", {"run/04-grpo/final": grpo})
-    folders.evaluation(folder / "06-unseen", {"run/04-grpo/final": "1x"})
+    unseen = folders.evaluation(folder / "06-unseen", {"run/04-grpo/final": "1x"}) / "results.json"
+    unseen.write_text(unseen.read_text().replace('"task": "t', '"task": "other-t'))
 
 
 @pytest.fixture
@@ -72,6 +73,15 @@ def test_a_row_has_the_success_of_all_seeds_and_the_gain_on_their_tasks(two_seed
     assert found[2]["gain"].startswith("+40.0 (") and found[2]["gain"].endswith("; +30.0 +50.0")
     assert float(found[2]["p"]) < 0.05
     assert found[3]["episodes"] == "2, 2 lost"
+
+
+def test_a_gain_is_on_the_same_tasks_whatever_the_evaluations_are_called(tmp_path: Path):
+    run_folder = tmp_path / "a-seed-0"
+    folders.recipe(run_folder, {"eval": {"name": "base"}}, {"sft": {}}, {"eval": {"name": "after-sft"}})
+    folders.evaluation(run_folder / "01-base", {"tiny": "0" * 20})
+    folders.evaluation(run_folder / "03-after-sft", {"run/02-sft/final": "1" * 10 + "0" * 10})
+    head, _, _, sft = rows(tables(tmp_path))
+    assert sft[:2] == ["after-sft", "sft"] and sft[head.index("gain")].startswith("+50.0 (")
 
 
 def test_tasks_that_both_seeds_play_count_once(tmp_path: Path):
