@@ -179,7 +179,7 @@ def report(one: Running, commands: Sequence[Sequence[str]]) -> str:
     """The experiment's Markdown: its commands, the table of each sweep, and what each stage gained."""
     parts = [f"# {one.name}"]
     if one.unfinished:
-        parts.append("Stopped at its time limit: what follows is not all of it.")
+        parts.append("Not finished: what follows is not all of it.")
     for number, command in enumerate(commands, 1):
         parts.append(f"```sh\n{shlex.join(['bough', *command[3:]])}\n```")
         table = one.folder.with_name(f"{one.name}-{number}.md")
@@ -198,6 +198,7 @@ def main() -> int:
     parser.add_argument("--limit-s", type=float, default=1e9, help="stop after this many seconds")
     parser.add_argument("--set", nargs="*", default=[], help="more changes to the recipes, as in `bough sweep`")
     parser.add_argument("--dry-run", action="store_true", help="check the settings and print the commands; run nothing")
+    parser.add_argument("--tables-only", action="store_true", help="write the tables of what has finished; run nothing")
     options = parser.parse_args()
     commands = {
         name: [sweep.command(options.folder / name, options.data, options.set) for sweep in EXPERIMENTS[name]]
@@ -206,9 +207,11 @@ def main() -> int:
     if options.dry_run:
         every = [command for several in commands.values() for command in several]
         return max(subprocess.run([*command, "--dry-run"]).returncode for command in every)
-    options.folder.mkdir(parents=True, exist_ok=True)
+    for folder in (options.folder, options.results):
+        folder.mkdir(parents=True, exist_ok=True)
     running = [Running(name, list(given), options.folder / name) for name, given in commands.items()]
-    run(running, options.limit_s)
+    if not options.tables_only:
+        run(running, options.limit_s)
     for one in running:
         text = report(one, commands[one.name])
         (options.results / f"{one.name}.md").write_text(text)

@@ -180,20 +180,21 @@ def test_at_the_limit_every_process_is_ended(tmp_path: Path):
     assert one.unfinished and one.process is not None and one.process.returncode is not None
 
 
-def test_a_stopped_experiment_still_writes_its_table(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("given", [["--limit-s", "0"], ["--tables-only"]])
+def test_an_unfinished_experiment_has_a_table_of_what_has_finished(
+    given: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     runs = tmp_path / "runs" / "made" / "runs"
     played(runs / "model-a-seed-0", "1" * 10 + "0" * 10, "1" * 18 + "0" * 2)
-    (tmp_path / "results").mkdir()
     waits = [sys.executable, "-c", "import time; time.sleep(600)"]
     monkeypatch.setitem(EXPERIMENTS, "made", (Sweep("demo"),))
     monkeypatch.setattr(Sweep, "command", lambda *_: waits)
-    given = ["x", "made", "--folder", f"{tmp_path / 'runs'}", "--results", f"{tmp_path / 'results'}", "--limit-s", "0"]
-    monkeypatch.setattr(sys, "argv", given)
+    folders_given = ["--folder", f"{tmp_path / 'runs'}", "--results", f"{tmp_path / 'results'}"]
+    monkeypatch.setattr(sys, "argv", ["experiments", "made", *folders_given, *given])
     assert experiments.main() == STOPPED
+    assert (tmp_path / "runs" / "made.log").exists() == ("--limit-s" in given)
     text = (tmp_path / "results" / "made.md").read_text()
-    assert "Stopped at its time limit" in text and "| seen | grpo | 90.0%" in text
+    assert "Not finished" in text and "| seen | grpo | 90.0%" in text
 
 
 SOLUTION = """Natalia sold 48/2 = <<48/2=24>>24 clips in May.
