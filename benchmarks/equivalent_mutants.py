@@ -100,7 +100,7 @@ EQUIVALENT = {
     ): "any negative number says that there is no parent",
     "inputs = [each[(-1)] for each in (query, key, value, g, beta)]": ONE_ROW,
     "return branching.scan([each[(-1)] for each in (hidden_states, dt, B, C)], step)[None]": ONE_ROW,
-    "output_1LHP = branching.packed_scan([each[(-1)] for each in (q, k, v, decay_1LH)], step)[None]": ONE_ROW,
+    "output_1LHP = branching.linear_scan([each[(-1)] for each in (q, k, v, decay_1LH)], step)[None]": ONE_ROW,
     "outputs.append(output[(-1)])": ONE_ROW,
     "differences, alpha = task_differences(known), round(1.0 - level, (13))": "0.05 either way",
     "differences, alpha = task_differences(known), round(1.0 - level, (11))": "0.05 either way",
