@@ -2,10 +2,9 @@
 
     python benchmarks/experts.py household [--states 10000] [--options claim=true] [--output FILE]
 
-Each state is a task of its own: up to 40 random actions among the possible ones, one in ten
-of them a reply that means nothing, then the expert to the end. A state is lost if random
-actions ended the episode, and a dead end if the world itself rules out a win from there
-(household: the agent holds a thing that no receptacle of the game takes).
+Each state is a task of its own, brought into a random state (`random_states.py`). From there the
+expert has as many replies as an episode of the environment may have. A state is lost if it is
+proven that no reply wins any more; the reasons are in `lost`.
 """
 
 from __future__ import annotations
@@ -15,10 +14,13 @@ import asyncio
 import platform
 import time
 from collections import Counter, defaultdict
+from collections.abc import Callable
 from itertools import islice
 from pathlib import Path
 from random import Random
 from typing import Any
+
+from benchmarks.random_states import random_state
 
 from bough.environments.base import Environment
 from bough.environments.isolated import Isolated, shut_down
@@ -26,39 +28,49 @@ from bough.environments.registry import find
 from bough.environments.tasks import configured, tasks_of
 from bough.types import Task
 
-MOST_ACTIONS, NONSENSE = 40, 0.1
+FINE = ("won", "lost: ")
 
 
-async def outcome(environment_class: type[Environment], task: Task, rng: Random, limit: int) -> tuple[str, int]:
+async def outcome(environment_class: type[Environment], task: Task, rng: Random) -> tuple[str, int]:
     """What became of one state, and how many replies the expert needed."""
-    environment = Isolated(environment_class, task)
+    environment = await random_state(environment_class, task, rng)
     try:
-        await environment.start()
-        for _ in range(rng.randrange(MOST_ACTIONS)):
-            choices = sorted(await environment.choices())
-            reply = "Hm." if rng.random() < NONSENSE or not choices else await environment.say(rng.choice(choices))
-            if (await environment.step(reply)).done:
-                return "ended by a random action", 0
-        for replies in range(limit):
+        if (reason := lost(environment)) is not None:
+            return f"lost: {reason}", 0
+        for replies in range(environment_class.max_turns):
             advice = await environment.expert()
             if advice is None:
-                return "dead end" if dead_end(environment) else "no advice", replies
+                return "no advice", replies
             seen = await environment.step(advice)
             if seen.done:
-                return "won" if seen.success else "lost", replies + 1
+                return "won" if seen.success else "not won", replies + 1
             if seen.error:
-                return "invalid advice", replies
-        return "too long", limit
+                return f"invalid advice: {seen.error}", replies
+        return "turn limit", environment_class.max_turns
     finally:
         await environment.close()
 
 
-def dead_end(environment: Isolated) -> bool:
-    """Whether the household's agent holds something that it can never put down."""
-    world: Any = getattr(getattr(environment._made, "engine", None), "world", None)
-    if world is None or world.held is None:
-        return False
-    return not any(world.fits(world.held, receptacle) for receptacle in range(len(world.game.receptacles)))
+def lost(environment: Isolated) -> str | None:
+    """Why the state cannot be won, if that is certain."""
+    made: Any = environment._made
+    return LOST[type(made).name](made) if type(made).name in LOST else None
+
+
+def _household(made: Any) -> str | None:
+    world = made.engine.world
+    if world.held is None or any(world.fits(world.held, i) for i in range(len(world.game.receptacles))):
+        return None
+    return "the agent holds a thing that no receptacle of the game takes, so it can never put it down"
+
+
+def _functions(made: Any) -> str | None:
+    if made.conversation.failure is not None:
+        return "a user turn has ended and failed its check, which is final"
+    return None
+
+
+LOST: dict[str, Callable[[Any], str | None]] = {"household": _household, "functions": _functions}
 
 
 async def main() -> None:
@@ -66,13 +78,11 @@ async def main() -> None:
     parser.add_argument("environment")
     parser.add_argument("--states", type=int, default=10_000)
     parser.add_argument("--options", nargs="*", default=[])
-    parser.add_argument("--limit", type=int, default=150, help="replies of the expert")
     parser.add_argument("--at-once", type=int, default=4)
     parser.add_argument("--output", type=Path)
     given = parser.parse_args()
     options = dict(option.split("=", 1) for option in given.options)
     environment_class = configured(find(given.environment), options)
-    tasks = islice(tasks_of(environment_class, options=options, split="train", task_file=None, seed=1), given.states)
     gate, begin = asyncio.Semaphore(given.at_once), time.perf_counter()
     counts: Counter[str] = Counter()
     failed: defaultdict[str, list[str]] = defaultdict(list)
@@ -81,23 +91,30 @@ async def main() -> None:
     async def one(number: int, task: Task) -> None:
         nonlocal longest
         async with gate:
-            word, replies = await outcome(environment_class, task, Random(number), given.limit)
+            word, replies = await outcome(environment_class, task, Random(number))
         counts[word] += 1
-        longest = max(longest, replies)
-        if word not in ("won", "ended by a random action", "dead end"):
+        longest = max(longest, replies if word == "won" else 0)
+        if not word.startswith(FINE):
             failed[word].append(f"{task.id} (state {number})")
 
-    for begin_at in range(0, given.states, 100):  # a task may contain a whole game: not all of them at a time
-        some = list(islice(tasks, 100))
-        await asyncio.gather(*(one(begin_at + at, task) for at, task in enumerate(some)))
+    def tasks() -> Any:
+        """All tasks, then all again: a benchmark may have fewer than states are wanted."""
+        while True:
+            yield from tasks_of(environment_class, options=options, split="train", task_file=None, seed=1)
+
+    source = tasks()
+    for start in range(0, given.states, 100):  # a task may contain a whole game: not all of them at a time
+        some = list(islice(source, min(100, given.states - start)))
+        await asyncio.gather(*(one(start + at, task) for at, task in enumerate(some)))
+        print(f"{start + len(some)} states, {time.perf_counter() - begin:.0f} s", dict(counts), flush=True)
     await shut_down(environment_class)
     lines = [
-        f"{given.environment} {' '.join(given.options)}: {counts.total()} random states, "
+        f"{' '.join([given.environment, *given.options])}: {counts.total():,} random states, "
         f"{time.perf_counter() - begin:.0f} s, Python {platform.python_version()}, {platform.machine()}, "
         f"{time.strftime('%F')}",
-        "", "| outcome | states |", "|---|---|", *(f"| {word} | {count} |" for word, count in counts.most_common()), "",
-        f"The longest win took the expert {longest} replies.",
-        *(f"{word}: {', '.join(where[:20])}" for word, where in failed.items()),
+        "", "| outcome | states |", "|---|---|", *(f"| {word} | {count:,} |" for word, count in counts.most_common()),
+        "", f"The longest win took the expert {longest} of {environment_class.max_turns} replies.",
+        *(f"- {word}: {', '.join(where)}" for word, where in failed.items()),
     ]  # fmt: skip
     print("\n".join(lines))
     if given.output:
