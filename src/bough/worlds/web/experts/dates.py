@@ -44,6 +44,8 @@ def book_flight(scene: Scene) -> Advice:
             suggestions = [line for line in scene.all("menuitem", "li", "div") if place in line.name]
             if suggestions:
                 return click(suggestions[0])
+            if scene.last_use(field, "fill") != len(scene.history) - 1:  # the suggestions are closed
+                return fill(field, place)
     field = first(scene.all("text", id="datepicker"))
     if field.facts["value"] != match[4]:
         return pick_date(scene, field, match[4])

@@ -6,7 +6,7 @@ import re
 from typing import NamedTuple
 
 from bough.worlds.web.elements import Line
-from bough.worlds.web.experts.posts import answer, find_icon, mail_of
+from bough.worlds.web.experts.posts import answer, mark
 from bough.worlds.web.experts.scene import Advice, Expert, Scene, StuckError, call, check_then, click, fill, first
 
 SYNONYMS = [
@@ -48,8 +48,7 @@ def letter(scene: Scene) -> Advice:
     if len(other) > 1:
         sender, receiver = _from_whom_to_whom(told, other)
         return answer(scene, sender, "Forward", receiver)
-    kind = "star" if IMPORTANT.search(told) else "trash"
-    return click(find_icon(mail_of(scene, names[0]), kind))
+    return mark(scene, names[0], "star" if IMPORTANT.search(told) else "trash")
 
 
 def _words(text: str) -> list[str]:
@@ -79,6 +78,8 @@ def order_food(scene: Scene) -> Advice:
     for dish in dishes:
         if dish.quantity < wanted.get(dish.name, 0):
             return click(dish.plus, f"I order {dish.name}.")
+        if dish.quantity > wanted.get(dish.name, 0):
+            return click(dish.minus, f"That is too much of {dish.name}.")
     return click(scene.named("Order!"))
 
 
@@ -86,6 +87,7 @@ class Dish(NamedTuple):
     name: str
     kinds: str
     quantity: int
+    minus: Line
     plus: Line
 
 
@@ -97,7 +99,7 @@ def _dishes(scene: Scene) -> list[Dish]:
             minus = max(i for i in range(place) if scene.lines[i].name == "-")
             name, kinds = (past.name for past in scene.lines[minus - 2 : minus])
             quantity = int(scene.lines[place - 1].name) if place - minus > 1 else 0
-            dishes.append(Dish(name, kinds, quantity, line))
+            dishes.append(Dish(name, kinds, quantity, scene.lines[minus], line))
     return dishes
 
 
