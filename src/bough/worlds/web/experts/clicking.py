@@ -189,16 +189,18 @@ def phone_book(scene: Scene) -> Advice:
     name, what = scene.goal_match(r"Find (.*) in the contact book and click on their (phone|email|address)").groups()
     if name in scene.texts:
         return click(first(scene.after_text(f"{what.capitalize()}:")))
-    # Back to the first page before the pages are turned: an earlier turn may have gone past the right one.
-    forth, back = scene.named(">", "link"), scene.named("<", "link")
-    turned = max(scene.last_use(forth), scene.last_use(back))
-    stuck = turned == len(scene.history) - 1 >= 0 and _texts(scene.seen[-1]) == scene.texts
-    onwards = scene.last_use(forth) >= scene.last_use(back)
-    return click(forth if onwards != stuck else back, f"This is not {name}; I turn the page.")
+    # Onwards to the last page, then back: an earlier turn may have gone past the right one.
+    forth, back = (next((line for line in scene.all("link") if line.name == name), None) for name in "><")
+    if forth is None or (back is not None and _going_back(scene)):
+        forth = back
+    return click(first([line for line in [forth] if line]), f"This is not {name}; I turn the page.")
 
 
-def _texts(view: Sequence[Line]) -> list[str]:
-    return [line.name for line in view if not line.number]
+def _going_back(scene: Scene) -> bool:
+    """Whether the last page was shown since the first."""
+    shown = [{line.name for line in view} & {"<", ">"} for view in scene.views]
+    ends = [names for names in shown if len(names) == 1]
+    return bool(ends) and ends[-1] == {"<"}
 
 
 def pie(scene: Scene) -> Advice:

@@ -162,22 +162,6 @@ def terminal(scene: Scene) -> Advice:
     return Advice(call("type", f"rm {name}\n"), f"{name} is the one.")
 
 
-def editor(scene: Scene) -> Advice:
-    """Marks the text, then sets its style or colour."""
-    wanted = re.search(r"give the text (.*?) the (?:style|color)", scene.goal)
-    style = scene.goal_match(r"the (?:style|color) (\w+)")[1]
-    chosen = [line for line in scene.elements if STYLES.get(style, "-") in str(line.facts.get("class", ""))]
-    if not scene.done("select_text"):
-        text = wanted[1] if wanted else first(line for line in scene.all("div") if line.name).name
-        return Advice(call("select_text", text), "I mark the text.")
-    if chosen:
-        done = [action for action in scene.done("click") if action.arguments["element"] == chosen[0].number]
-        return click(scene.submit()) if done else click(chosen[0])
-    raise StuckError
-
-
-STYLES = {"bold": "ql-bold", "italics": "ql-italic", "italic": "ql-italic", "underlined": "ql-underline"}
-
 EXPERTS: dict[str, Expert] = {
     "read-table": read_table,
     "read-table-2": read_table_twice,
@@ -195,5 +179,4 @@ EXPERTS: dict[str, Expert] = {
     "highlight-text": highlight,
     "highlight-text-2": highlight,
     "terminal": terminal,
-    "text-editor": editor,
 }
