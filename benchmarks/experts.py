@@ -14,12 +14,13 @@ import asyncio
 import platform
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from itertools import islice
 from pathlib import Path
 from random import Random
 from typing import Any
 
+from benchmarks import functions_in_process
 from benchmarks.random_states import random_state
 
 from bough.environments.base import Environment
@@ -27,6 +28,8 @@ from bough.environments.isolated import Isolated, shut_down
 from bough.environments.registry import find
 from bough.environments.tasks import configured, tasks_of
 from bough.types import Task
+from bough.worlds.functions.conversation import MAX_STEPS
+from bough.worlds.web.experts.puzzles import chance_to_win, marks_of
 
 FINE = ("won", "lost: ")
 
@@ -35,42 +38,98 @@ async def outcome(environment_class: type[Environment], task: Task, rng: Random)
     """What became of one state, and how many replies the expert needed."""
     environment = await random_state(environment_class, task, rng)
     try:
-        if (reason := lost(environment)) is not None:
+        if (reason := await lost(environment)) is not None:
             return f"lost: {reason}", 0
-        for replies in range(environment_class.max_turns):
+        limit = environment_class.max_turns
+        for replies in range(2 * limit):
             advice = await environment.expert()
             if advice is None:
                 return "no advice", replies
             seen = await environment.step(advice)
+            if seen.done and seen.success and replies >= limit:
+                return "won, but after the turn limit", replies + 1
             if seen.done:
                 return "won" if seen.success else "not won", replies + 1
-            if seen.error:
-                return f"invalid advice: {seen.error}", replies
-        return "turn limit", environment_class.max_turns
+            if seen.error == "invalid_action":
+                return "invalid advice", replies
+        return "not won in twice the turn limit", 2 * limit
     finally:
         await environment.close()
 
 
-def lost(environment: Isolated) -> str | None:
+async def lost(environment: Isolated) -> str | None:
     """Why the state cannot be won, if that is certain."""
     made: Any = environment._made
-    return LOST[type(made).name](made) if type(made).name in LOST else None
+    return await LOST[type(made).name](made) if type(made).name in LOST else None
 
 
-def _household(made: Any) -> str | None:
+async def _household(made: Any) -> str | None:
     world = made.engine.world
     if world.held is None or any(world.fits(world.held, i) for i in range(len(world.game.receptacles))):
         return None
     return "the agent holds a thing that no receptacle of the game takes, so it can never put it down"
 
 
-def _functions(made: Any) -> str | None:
-    if made.conversation.failure is not None:
+# Calls whose effect no function of their back end takes back, as its source shows.
+FINAL = {
+    **dict.fromkeys(("post_tweet", "comment", "retweet", "mention"), "what was posted is never removed"),
+    **dict.fromkeys(
+        ("place_order", "cancel_order", "fund_account", "withdraw_funds"), "orders and transactions stay on record"
+    ),
+    "send_message": "deleting a message does not reduce the count of messages",
+    "add_contact": "no function removes a contact",
+    "fillFuelTank": "no function lowers the fuel level",
+    **dict.fromkeys(("create_ticket", "resolve_ticket"), "no function removes a ticket or its resolution"),
+    **dict.fromkeys(("authenticate_travel", "book_flight"), "the next token or booking has another random number"),
+    **dict.fromkeys(
+        ("register_credit_card", "purchase_insurance", "cancel_booking"), "no function takes it back with its number"
+    ),
+}
+
+
+async def _functions(made: Any) -> str | None:
+    conversation, recovery = made.conversation, made.recovery
+    if conversation.failure is not None:
         return "a user turn has ended and failed its check, which is final"
+    if conversation.steps >= MAX_STEPS and not await recovery.wins([]):
+        return f"more calls are needed after {MAX_STEPS} replies with calls, all that a user turn may have"
+    plan = await recovery.next_calls()
+    left = [call for call in conversation.missing() if call not in plan]
+    if await recovery.wins([*plan, *left]):
+        return None
+    for call, undone in await recovery.harmful():
+        if not undone and call.name in FINAL:
+            return f"a call that was not asked for cannot be undone: {FINAL[call.name]}"
+    if not await recovery.wins(conversation.turn_gold, alone=True):
+        return "a call of an earlier user turn has changed what later calls return, and earlier turns are over"
     return None
 
 
-LOST: dict[str, Callable[[Any], str | None]] = {"household": _household, "functions": _functions}
+async def _web(made: Any) -> str | None:
+    page, history = made.page_name, made.history
+    presses = [_named(made, turn) for turn, action in enumerate(history) if action.name == "click"]
+    buttons = [name for name in presses if name in ("ONE", "TWO")]
+    if page in ("button-delay", "click-button-sequence") and buttons[:1] == ["TWO"]:
+        return "TWO was pressed before ONE, and the page keeps the first two presses"
+    if page == "simon-says" and any(action.name in ("click", "mouse_click", "wait", "drag") for action in history):
+        return "a light was missed or a button pressed too early, and the lights are shown once"
+    if page == "moving-items" and any(action.name not in ("mouse_move",) for action in history):
+        return "full reward needs all circles and no click beside one"
+    if page == "chase-circle" and any(action.name != "mouse_move" for action in history):
+        return "the time outside the circle counts"
+    if page == "tic-tac-toe" and chance_to_win(marks_of(made.view.lines)) == 0:
+        return "the game cannot be won any more"
+    return None
+
+
+def _named(made: Any, turn: int) -> str:
+    number = made.history[turn].arguments["element"]
+    return next((line.name for line in made.seen[turn].lines if line.number == number), "")
+
+
+LOST: dict[str, Callable[[Any], Awaitable[str | None]]] = {
+    "household": _household, "functions": _functions, "web": _web
+}  # fmt: skip
 
 
 async def main() -> None:
@@ -83,6 +142,8 @@ async def main() -> None:
     given = parser.parse_args()
     options = dict(option.split("=", 1) for option in given.options)
     environment_class = configured(find(given.environment), options)
+    if given.environment == "functions":
+        functions_in_process.use()
     gate, begin = asyncio.Semaphore(given.at_once), time.perf_counter()
     counts: Counter[str] = Counter()
     failed: defaultdict[str, list[str]] = defaultdict(list)

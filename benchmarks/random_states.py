@@ -17,13 +17,15 @@ from bough.environments.isolated import Isolated
 from bough.speech import hermes
 from bough.types import Task, ToolCall
 
-MOST_REPLIES, MEANINGLESS, IMPOSSIBLE, EXPERT = 40, 0.1, 0.1, 0.5
+# A user turn of a functions task ends after 20 replies with calls.
+MOST_REPLIES = {"functions": 12}
+MEANINGLESS, IMPOSSIBLE, EXPERT = 0.1, 0.1, 0.5
 NONSENSE = "Hm."
 
 
 async def random_state(environment_class: type[Environment], task: Task, rng: Random) -> Isolated:
     """The environment after random replies; the caller closes it."""
-    mixed, count = rng.random() < 0.5, rng.randrange(MOST_REPLIES)
+    mixed, count = rng.random() < 0.5, rng.randrange(MOST_REPLIES.get(environment_class.name, 40))
     environment, replies = Isolated(environment_class, task), list[str]()
     await environment.start()
     for _ in range(count):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from functools import cache
 from statistics import fmean
 
@@ -106,17 +107,19 @@ def count_shapes(scene: Scene) -> Advice:
 
 def tic_tac_toe(scene: Scene) -> Advice:
     """The move that wins most often against the page's player."""
-    cells = scene.all("span")
-    marks = "".join(
-        "X" if "mark-x" in str(c.facts.get("class")) else "O" if "mark-o" in str(c.facts.get("class")) else " "
-        for c in cells
-    )
+    cells, marks = scene.all("span"), marks_of(scene.lines)
     free = [place for place in (4, 0, 2, 6, 8, 1, 3, 5, 7) if marks[place] == " "]
     return click(cells[max(free, key=lambda place: _chance_after(marks, place))])
 
 
 ROWS = ((0, 1, 2), (3, 4, 5), (6, 7, 8), (0, 3, 6), (1, 4, 7), (2, 5, 8), (0, 4, 8), (2, 4, 6))
 RANDOM = 0.55  # how often the page's player takes any free place
+
+
+def marks_of(lines: Sequence[Line]) -> str:
+    """The nine places, row by row: X, O or a space."""
+    classes = [str(line.facts.get("class")) for line in lines if line.kind == "span"]
+    return "".join("X" if "mark-x" in name else "O" if "mark-o" in name else " " for name in classes)
 
 
 def chance_to_win(marks: str) -> float:
