@@ -15,7 +15,7 @@ import platform
 import time
 from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable
-from itertools import islice
+from itertools import islice, pairwise
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -40,21 +40,29 @@ async def outcome(environment_class: type[Environment], task: Task, rng: Random)
     try:
         if (reason := await lost(environment)) is not None:
             return f"lost: {reason}", 0
-        limit = environment_class.max_turns
-        for replies in range(2 * limit):
-            advice = await environment.expert()
-            if advice is None:
-                return "no advice", replies
-            seen = await environment.step(advice)
-            if seen.done and seen.success and replies >= limit:
-                return "won, but after the turn limit", replies + 1
-            if seen.done:
-                return "won" if seen.success else "not won", replies + 1
-            if seen.error == "invalid_action":
-                return "invalid advice", replies
-        return "not won in twice the turn limit", 2 * limit
+        word, replies = await played(environment, environment_class.max_turns)
+        # Some pages show only later what an earlier action has spoiled.
+        if word != "won" and environment_class.name == "web" and (reason := await lost(environment)) is not None:
+            return f"lost: {reason}", 0
+        return word, replies
     finally:
         await environment.close()
+
+
+async def played(environment: Isolated, limit: int) -> tuple[str, int]:
+    """What comes of the expert's play, and after how many replies."""
+    for replies in range(2 * limit):
+        advice = await environment.expert()
+        if advice is None:
+            return "no advice", replies
+        seen = await environment.step(advice)
+        if seen.done and seen.success and replies >= limit:
+            return "won, but after the turn limit", replies + 1
+        if seen.done:
+            return "won" if seen.success else "not won", replies + 1
+        if seen.error == "invalid_action":
+            return "invalid advice", replies
+    return "not won in twice the turn limit", 2 * limit
 
 
 async def lost(environment: Isolated) -> str | None:
@@ -107,19 +115,41 @@ async def _functions(made: Any) -> str | None:
 
 async def _web(made: Any) -> str | None:
     page, history = made.page_name, made.history
+    if not made.view.done and not any(line.number for line in made.view.lines):
+        return "the page shows nothing to act on any more"
     presses = [_named(made, turn) for turn, action in enumerate(history) if action.name == "click"]
-    buttons = [name for name in presses if name in ("ONE", "TWO")]
-    if page in ("button-delay", "click-button-sequence") and buttons[:1] == ["TWO"]:
+    if page in ("button-delay", "click-button-sequence") and [n for n in presses if n in ("ONE", "TWO")][:1] == ["TWO"]:
         return "TWO was pressed before ONE, and the page keeps the first two presses"
-    if page == "simon-says" and any(action.name in ("click", "mouse_click", "wait", "drag") for action in history):
-        return "a light was missed or a button pressed too early, and the lights are shown once"
-    if page == "moving-items" and any(action.name not in ("mouse_move",) for action in history):
-        return "full reward needs all circles and no click beside one"
-    if page == "chase-circle" and any(action.name != "mouse_move" for action in history):
-        return "the time outside the circle counts"
+    if page == "simon-says" and (reason := _simon(made)):
+        return reason
+    if page == "moving-items" and any(_missed(made, turn) for turn in range(len(history))):
+        return "a click caught nothing, which costs points that cannot be made up"
     if page == "tic-tac-toe" and chance_to_win(marks_of(made.view.lines)) == 0:
-        return "the game cannot be won any more"
+        return "the game of tic-tac-toe cannot be won any more"
     return None
+
+
+def _simon(made: Any) -> str | None:
+    """The lights that came on, in order, against the buttons that were pressed."""
+    lit = [{line.number for line in view.lines if "push" in str(line.facts.get("class"))} for view in _views(made)]
+    lights = [now for before, after in pairwise([set(), *lit]) for now in after - before]
+    presses = [action.arguments["element"] for action in made.history if action.name == "click"]
+    if any(light != press for light, press in zip(lights, presses, strict=False)):
+        return "a wrong button was pressed, and the page keeps all presses"
+    if any(action.name == "wait" for action in made.history):
+        return "a light came and went during one action, and the lights are shown once"
+    return None
+
+
+def _views(made: Any) -> list[Any]:
+    return [*made.seen, made.view]
+
+
+def _missed(made: Any, turn: int) -> bool:
+    before, after = (
+        {line.number for line in view.lines if line.kind == "circle"} for view in _views(made)[turn : turn + 2]
+    )
+    return made.history[turn].name in ("click", "mouse_click", "drag") and before <= after
 
 
 def _named(made: Any, turn: int) -> str:

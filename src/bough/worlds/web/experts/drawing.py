@@ -13,10 +13,14 @@ RADIUS = 20
 
 def draw_circle(scene: Scene) -> Advice:
     """Round the mark from corner to corner with the button held; the page wants the corners equally far from it."""
-    drawn = [*scene.done("mouse_down"), *scene.done("mouse_move")]
-    if scene.done("mouse_up"):
-        return click(scene.submit())
     mark = first(scene.all(id="circ")).facts
+    names = [action.name for action in scene.history]
+    begin = len(names) - names[::-1].index("mouse_down") - 1 if "mouse_down" in names else len(names)
+    drawn, rest = names[begin : begin + CORNERS + 1], names[begin + CORNERS + 1 :]
+    if drawn[1:] != ["mouse_move"] * len(drawn[1:]) or rest not in ([], ["mouse_up"]):
+        drawn, rest = [], []  # it was not a circle
+    if rest:
+        return click(scene.submit())
     angle = 2 * math.pi * len(drawn) / CORNERS
     x, y = round(mark["x"] + RADIUS * math.cos(angle)), round(mark["y"] + RADIUS * math.sin(angle))
     name = "mouse_down" if not drawn else "mouse_move" if len(drawn) <= CORNERS else "mouse_up"
@@ -118,10 +122,11 @@ def repeat_lights(scene: Scene) -> Advice:
         if now and now != lit:
             lights.append(now)
         lit, quiet = now, 0 if now else quiet + 1
-    pressed = scene.done("click")
-    if not pressed and (not lights or quiet <= READS_PER_LIGHT):
-        return Advice(call("mouse_move", 1, 1), "I watch the lights.")
-    return click(first(scene.all("button", id=lights[len(pressed)])))
+    if not lights or quiet <= READS_PER_LIGHT:
+        pressed = scene.done("click")
+        if not pressed or len(lights) <= len(pressed):
+            return Advice(call("mouse_move", 1, 1), "I watch the lights.")
+    return click(first(scene.all("button", id=lights[len(scene.done("click"))])))
 
 
 def follow_circle(scene: Scene) -> Advice:

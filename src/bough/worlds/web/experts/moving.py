@@ -168,7 +168,7 @@ def hot_cold(scene: Scene) -> Advice:
     area = first(scene.all(id="touch-area"))
     width, height = map(int, str(area.facts["size"]).split("x"))
     left, top = area.facts["x"] - width // 2, area.facts["y"] - height // 2
-    felt = dict(zip(_visited(scene), _felt(scene), strict=False))
+    felt = _felt(scene)
     for point, signal in felt.items():
         if signal == "HOT":
             return _point(point)
@@ -200,15 +200,14 @@ def _possible(point: tuple[int, int], felt: dict[tuple[int, int], str]) -> bool:
     return True
 
 
-def _visited(scene: Scene) -> list[tuple[int, int]]:
-    return [
-        (round(float(str(a.arguments["x"]))), round(float(str(a.arguments["y"])))) for a in scene.done("mouse_move")
-    ]
-
-
-def _felt(scene: Scene) -> list[str]:
-    views = [*scene.seen, scene.lines][1:]
-    return [next((line.name for line in view if line.name in BANDS), "") for view in views]
+def _felt(scene: Scene) -> dict[tuple[int, int], str]:
+    """What the page showed where the mouse was moved to."""
+    felt = {}
+    for action, view in zip(scene.history, scene.views[1:], strict=True):
+        if action.name == "mouse_move":
+            x, y = (round(float(str(action.arguments[axis]))) for axis in ("x", "y"))
+            felt[x, y] = next((line.name for line in view if line.name in BANDS), "")
+    return felt
 
 
 EXPERTS: dict[str, Expert] = {
