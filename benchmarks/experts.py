@@ -124,7 +124,7 @@ async def _web(made: Any) -> str | None:
         return reason
     if page == "moving-items" and any(_missed(made, turn) for turn in range(len(history))):
         return "a click caught nothing, which costs points that cannot be made up"
-    if page == "tic-tac-toe" and chance_to_win(marks_of(made.view.lines)) == 0:
+    if page == "tic-tac-toe" and not made.view.done and chance_to_win(marks_of(made.view.lines)) == 0:
         return "the game of tic-tac-toe cannot be won any more"
     return None
 

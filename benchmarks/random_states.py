@@ -18,7 +18,7 @@ from bough.speech import hermes
 from bough.types import Task, ToolCall
 
 # A user turn of a functions task ends after 20 replies with calls.
-MOST_REPLIES = {"functions": 12}
+MOST_REPLIES = {"functions": 12, "interpreter": 8}
 MEANINGLESS, IMPOSSIBLE, EXPERT = 0.1, 0.1, 0.5
 NONSENSE = "Hm."
 
@@ -55,6 +55,8 @@ async def random_reply(environment: Isolated, rng: Random, mixed: bool) -> str |
     name = type(made).name
     if name == "functions":
         return function_reply(made, rng)
+    if name == "interpreter":
+        return rng.choice(CODE)
     if rng.random() < MEANINGLESS:
         return NONSENSE
     if rng.random() < IMPOSSIBLE:
@@ -65,6 +67,12 @@ async def random_reply(environment: Isolated, rng: Random, mixed: bool) -> str |
     return await environment.say(rng.choice(choices)) if choices else None
 
 
+CODE = [
+    NONSENSE, "<tool_call>{", *(
+        hermes.call_text(ToolCall(name="code_interpreter", arguments={"code": code}))
+        for code in ("1/0", "print(7)", "x = 1", "import math\nprint(math.pi)", "print(", "print('a' * 3)")
+    ),
+]  # fmt: skip
 IMPOSSIBLE_ACTIONS: dict[str, Callable[[Random], str]] = {
     "household": lambda rng: rng.choice(["take spoon 9 from drawer 99", "open floor 1", "fly", "go to roof 1"]),
     "web": lambda rng: rng.choice(["click('99')", "fill('99', 'x')", "select_option('1', 'nothing')", "jump()"]),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable
+from itertools import takewhile
 
 from bough.worlds.web.elements import Line
 from bough.worlds.web.experts.scene import Advice, Expert, Scene, call, click, first, ordinal
@@ -67,14 +68,14 @@ def drag_shapes(scene: Scene) -> Advice:
 
 
 def _aim(scene: Scene, wanted: tuple[float, float]) -> Advice:
-    """Clicks, looks where the dot came down (these pages draw it a little beside), corrects that once, and submits."""
+    """Clicks, looks where the dot came down (these pages draw it a little beside), corrects that, and submits."""
     dots = scene.all("circle", id="blue-circle")
     if not dots or scene.last is None or scene.last.name != "mouse_click":
         return _point(wanted)
     x, y = _at(dots[0])
     near = abs(x - wanted[0]) <= 2 and abs(y - wanted[1]) <= 2
-    again = len(scene.history) > 1 and scene.history[-2].name == "mouse_click"
-    if (near and again) or (x, y) == (round(wanted[0]), round(wanted[1])):
+    tries = len(list(takewhile(lambda action: action.name == "mouse_click", reversed(scene.history))))
+    if (near and tries > 1) or tries > 3 or (x, y) == (round(wanted[0]), round(wanted[1])):
         return click(scene.submit())
     clicked = [float(str(scene.last.arguments[axis])) for axis in ("x", "y")]
     return _point((wanted[0] - x + clicked[0], wanted[1] - y + clicked[1]))

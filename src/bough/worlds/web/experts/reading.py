@@ -122,8 +122,8 @@ def search(scene: Scene) -> Advice:
         return click(button)
     page = str((wanted - 1) // 3 + 1)
     number = scene.named(page, "link")
-    at_page = scene.last_use(number) > searched or (page == "1" and not _turned(scene, searched))
-    if at_page and scene.last_use(number) >= _turned(scene, searched):
+    turned = _turned(scene, searched)
+    if scene.last_use(number) == turned if turned else page == "1":
         return click(links[(wanted - 1) % 3])
     return click(number, f"It is on page {page}.")
 
