@@ -95,6 +95,10 @@ def test_a_warning_comes_once_and_only_if_most_groups_teach_nothing(caplog: pyte
 
 def test_a_run_warns_in_time_to_change_its_settings(tmp_path: Path, caplog: pytest.LogCaptureFixture):
     """Fifteen of sixteen tasks always pay the same."""
-    grpo(settings(tmp_path, environment="tests.online.letters:Rare", resample=16.0, max_steps=2, batch_size=1))
+    grpo(
+        settings(
+            tmp_path, environment="tests.online.letters:Rare", resample=16.0, max_steps=1, batch_size=1, group_size=2
+        )
+    )
     (said,) = [record.getMessage() for record in caplog.records if "groups teach nothing" in record.getMessage()]
     assert f"15 of 16 groups teach nothing: in 15 of them {FAILED} (try easier tasks, --reset-file" in said
