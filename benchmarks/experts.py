@@ -1,6 +1,6 @@
 """The experts from random states: do they still win after an agent has acted at random?
 
-    python benchmarks/experts.py household [--states 10000] [--options claim=true] [--output FILE]
+    python -m benchmarks.experts household [--states 10000] [--options claim=true] [--output FILE]
 
 Each state is a task of its own, brought into a random state (`random_states.py`). From there the
 expert has as many replies as an episode of the environment may have. A state is lost if it is
