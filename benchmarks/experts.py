@@ -38,11 +38,16 @@ async def outcome(environment_class: type[Environment], task: Task, rng: Random)
     """What became of one state, and how many replies the expert needed."""
     environment = await random_state(environment_class, task, rng)
     try:
-        if (reason := await lost(environment)) is not None:
+        before = len(getattr(environment._made, "history", ()))  # actions that are not the expert's
+        if (reason := await lost(environment, before)) is not None:
             return f"lost: {reason}", 0
         word, replies = await played(environment, environment_class.max_turns)
         # Some pages show only later what an earlier action has spoiled.
-        if word != "won" and environment_class.name == "web" and (reason := await lost(environment)) is not None:
+        if (
+            word != "won"
+            and environment_class.name == "web"
+            and (reason := await lost(environment, before)) is not None
+        ):
             return f"lost: {reason}", 0
         return word, replies
     finally:
@@ -65,9 +70,11 @@ async def played(environment: Isolated, limit: int) -> tuple[str, int]:
     return "not won in twice the turn limit", 2 * limit
 
 
-async def lost(environment: Isolated) -> str | None:
-    """Why the state cannot be won, if that is certain."""
+async def lost(environment: Isolated, before: int) -> str | None:
+    """Why the state cannot be won, if that is certain; the first `before` actions led to it."""
     made: Any = environment._made
+    if type(made).name == "web":
+        return _web(made, before)
     return await LOST[type(made).name](made) if type(made).name in LOST else None
 
 
@@ -113,30 +120,30 @@ async def _functions(made: Any) -> str | None:
     return None
 
 
-async def _web(made: Any) -> str | None:
-    page, history = made.page_name, made.history
+def _web(made: Any, before: int) -> str | None:
+    page, history = made.page_name, made.history[:before]
     if not made.view.done and not any(line.number for line in made.view.lines):
         return "the page shows nothing to act on any more"
     presses = [_named(made, turn) for turn, action in enumerate(history) if action.name == "click"]
     if page in ("button-delay", "click-button-sequence") and [n for n in presses if n in ("ONE", "TWO")][:1] == ["TWO"]:
         return "TWO was pressed before ONE, and the page keeps the first two presses"
-    if page == "simon-says" and (reason := _simon(made)):
+    if page == "simon-says" and (reason := _simon(made, before)):
         return reason
     if page == "moving-items" and any(_missed(made, turn) for turn in range(len(history))):
         return "a click caught nothing, which costs points that cannot be made up"
-    if page == "tic-tac-toe" and not made.view.done and chance_to_win(marks_of(made.view.lines)) == 0:
+    if page == "tic-tac-toe" and len(made.history) == before and chance_to_win(marks_of(made.view.lines)) == 0:
         return "the game of tic-tac-toe cannot be won any more"
     return None
 
 
-def _simon(made: Any) -> str | None:
+def _simon(made: Any, before: int) -> str | None:
     """The lights that came on, in order, against the buttons that were pressed."""
     lit = [{line.number for line in view.lines if "push" in str(line.facts.get("class"))} for view in _views(made)]
     lights = [now for before, after in pairwise([set(), *lit]) for now in after - before]
-    presses = [action.arguments["element"] for action in made.history if action.name == "click"]
+    presses = [action.arguments["element"] for action in made.history[:before] if action.name == "click"]
     if any(light != press for light, press in zip(lights, presses, strict=False)):
         return "a wrong button was pressed, and the page keeps all presses"
-    if any(action.name == "wait" for action in made.history):
+    if any(action.name == "wait" for action in made.history[:before]):
         return "a light came and went during one action, and the lights are shown once"
     return None
 
@@ -157,9 +164,7 @@ def _named(made: Any, turn: int) -> str:
     return next((line.name for line in made.seen[turn].lines if line.number == number), "")
 
 
-LOST: dict[str, Callable[[Any], Awaitable[str | None]]] = {
-    "household": _household, "functions": _functions, "web": _web
-}  # fmt: skip
+LOST: dict[str, Callable[[Any], Awaitable[str | None]]] = {"household": _household, "functions": _functions}
 
 
 async def main() -> None:
