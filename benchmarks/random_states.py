@@ -21,6 +21,8 @@ from bough.types import Task, ToolCall
 MOST_REPLIES = {"functions": 12, "interpreter": 8}
 MEANINGLESS, IMPOSSIBLE, EXPERT = 0.1, 0.1, 0.5
 NONSENSE = "Hm."
+# With a large exponent or precision they compute for hours, which only a sandbox can stop.
+ENDLESS = {"power", "logarithm", "square_root"}
 
 
 async def random_state(environment_class: type[Environment], task: Task, rng: Random) -> Isolated:
@@ -106,7 +108,7 @@ def function_reply(made: Any, rng: Random) -> str:
     if gold and rng.random() < 0.4:
         call = rng.choice(gold)
     else:
-        function = rng.choice(sorted(conversation._functions))
+        function = rng.choice(sorted(conversation._functions.keys() - ENDLESS))
         names = list(conversation._functions[function]["parameters"]["properties"])
         call = ToolCall(name=function, arguments={name: rng.choice(values) for name in names if rng.random() < 0.8})
     return hermes.call_text(call)
