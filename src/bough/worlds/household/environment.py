@@ -22,7 +22,7 @@ from bough.speech.base import MalformedError
 from bough.speech.reply import Reply
 from bough.types import Task
 from bough.worlds.household import feedback, games
-from bough.worlds.household.engine import GameEngine
+from bough.worlds.household.engine import GameEngine, GameInfo
 from bough.worlds.household.expert import Expert
 from bough.worlds.household.game import KINDS, Game, Kind
 from bough.worlds.household.memory import Memory, Omniscience
@@ -110,7 +110,7 @@ class Household(Environment):
         put = self.engine.world.game.wording.put_command.format(o="(object)", r="(receptacle)")
         rules = f"{RULES.format(put=put, end=CLAIMS if self.claim else ENDS)}\n{lines.PROMPT}"
         intro = self.engine.intro.removeprefix(feedback.BANNER)
-        info = {**self._info("", self.engine.intro), "intro": self.engine.intro}
+        info = self._info("", self.engine.intro, intro=self.engine.intro)
         return Observation.begin(rules, intro, hint=self._hint(), **self._facts(), info=info)
 
     async def step(self, reply: str) -> Observation:
@@ -142,9 +142,8 @@ class Household(Environment):
     def _facts(self) -> dict[str, Any]:
         return {"progress": progress(self.memory), "state": self.engine.world.digest()}
 
-    def _info(self, command: str, text: str) -> dict[str, Any]:
-        engine = self.engine
-        return {"command": command, "feedback": text, "admissible": engine.admissible, "won": engine.won}
+    def _info(self, command: str, text: str, **more: Any) -> GameInfo:
+        return GameInfo(self.engine.commands, command=command, feedback=text, won=self.engine.won, **more)
 
     def _hint(self) -> str | None:
         return HINT + ", ".join(self.choices()) if self.task.data.get("admissible") else None

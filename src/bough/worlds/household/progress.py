@@ -21,7 +21,7 @@ def progress(memory: Memory) -> float:
             return 1.0
         found = any(memory.knows(thing) for thing in candidates)
         return (found + (held is not None) + goals.lit(world)) / 3
-    best = max((goals.placed(world, receptacle) for receptacle in world.targets), key=len, default=[])
+    best = goals.best_placed(world)
     if len(best) >= goals.needed(world):
         return 1.0
     found = any(memory.knows(thing) for thing in candidates if thing not in best)
