@@ -183,8 +183,7 @@ async def _bounded(
     try:
         if thread is not None:
             return await thread.run(attributed, timeout_s)
-        async with event_loop.time_limit(timeout_s):
-            return await attributed()
+        return await event_loop.limited(attributed(), timeout_s)
     except TimeoutError as error:  # ours: one of the environment's own is a EnvironmentFailedError by now
         raise TooSlowError(f"{what} took longer than {timeout_s:g} s") from error
 
