@@ -108,7 +108,10 @@ def run(work: Coroutine[Any, Any, T]) -> T:
 
 def current_task() -> asyncio.Task[Any] | None:
     """The task that is running in this thread; None where no event loop is running."""
-    return asyncio.current_task() if _loop_is_running() else None
+    try:
+        return asyncio.current_task()
+    except RuntimeError:
+        return None
 
 
 def _loop_is_running() -> bool:
@@ -168,7 +171,8 @@ async def limited(work: Coroutine[Any, Any, T], seconds: float) -> T:
             result: T = done.value
             return result
         async with limit.timeout():
-            return await _Begun(work, waits_for)
+            result = await _Begun(work, waits_for)
+            return result
     finally:
         _limit.reset(token)
 

@@ -56,14 +56,16 @@ class _TokenBytes(dict[int, bytes]):
         token = self._backend.id_to_token(id)
         if token is None:
             return b""  # not kept: a token may be added later
-        values = [BYTES.get(character) for character in token]
-        # As the library does: a token with any other character is text as it is.
-        self[id] = token.encode() if None in values else bytes(values)
-        return self[id]
+        try:
+            found = bytes([BYTES[character] for character in token])
+        except KeyError:  # as the library does: a token with any other character is text as it is
+            found = token.encode()
+        self[id] = found
+        return found
 
 
 def _byte_characters() -> dict[str, int]:
-    """The character that a byte-level vocabulary writes for each byte: printable ones themselves, others from 256 up."""
+    """The byte of each character of a byte-level vocabulary: printable ones themselves, the others from 256 up."""
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [byte for byte in range(256) if byte not in printable]
     return {chr(byte): byte for byte in printable} | {chr(256 + i): byte for i, byte in enumerate(others)}

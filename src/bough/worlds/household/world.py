@@ -92,10 +92,10 @@ class World:
         return [i for i, receptacle in enumerate(self.game.receptacles) if receptacle.type == wanted]
 
     @cached_property
-    def candidates(self) -> list[int]:
+    def candidates(self) -> frozenset[int]:
         """The things that the goal may mean."""
         wanted = self.game.goal.object
-        return [i for i, thing in enumerate(self.game.things) if thing.type == wanted]
+        return frozenset(i for i, thing in enumerate(self.game.things) if thing.type == wanted)
 
     @cached_property
     def _ways(self) -> dict[str, tuple[int, Action]]:
