@@ -17,7 +17,7 @@ from collections.abc import Coroutine, Generator, Iterator
 from concurrent.futures import CancelledError, ThreadPoolExecutor
 from contextvars import ContextVar
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Generic, Self, TypeVar
 
 T = TypeVar("T")
 
@@ -171,19 +171,18 @@ async def limited(work: Coroutine[Any, Any, T], seconds: float) -> T:
             result: T = done.value
             return result
         async with limit.timeout():
-            result = await _Begun(work, waits_for)
-            return result
+            return await _Begun(work, waits_for)
     finally:
         _limit.reset(token)
 
 
-class _Begun:
+class _Begun(Generic[T]):
     """The rest of a coroutine that already waits for something. `await` itself refuses such a coroutine."""
 
     def __init__(self, work: Coroutine[Any, Any, T], waits_for: Any) -> None:
         self._work, self._waits_for = work, waits_for
 
-    def __await__(self) -> Generator[Any, Any, Any]:
+    def __await__(self) -> Generator[Any, Any, T]:
         work, waits_for = self._work, self._waits_for
         try:
             while True:
@@ -197,7 +196,8 @@ class _Begun:
                 else:
                     waits_for = work.send(sent)
         except StopIteration as done:
-            return done.value
+            result: T = done.value
+            return result
 
 
 @contextlib.contextmanager

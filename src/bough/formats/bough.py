@@ -26,12 +26,14 @@ VERSION = 1
 MAX_TOKENS = 1 << 26
 KINDS: dict[str, type[Sample]] = {"trajectory": Trajectory, "pair": Pair, "group": Group}
 CALL_DEFAULTS = {name: field.default for name, field in Call.model_fields.items() if not field.is_required()}
-# What the calls of a record hold, in the form in which pydantic leaves fields out.
+# What is written without pydantic, in the form in which it leaves fields out: the calls, of which most is left out, and
+# the data of tasks, of which it makes a slow copy.
 IN_TURNS: dict[str, Any] = {"__all__": {"call": set(Call.model_fields)}}
-CALLS: dict[str, dict[str, Any]] = {
-    "trajectory": {"turns": IN_TURNS},
-    "pair": {"chosen": IN_TURNS, "rejected": IN_TURNS},
-    "group": {"attempts": {"__all__": {"turns": IN_TURNS}}},
+IN_TASK = {"data"}
+LEFT_OUT: dict[str, dict[str, Any]] = {
+    "trajectory": {"task": IN_TASK, "turns": IN_TURNS},
+    "pair": {"task": IN_TASK, "chosen": IN_TURNS, "rejected": IN_TURNS},
+    "group": {"task": IN_TASK, "attempts": {"__all__": {"task": IN_TASK, "turns": IN_TURNS}}},
 }
 
 
@@ -62,8 +64,11 @@ def read(row: Row) -> Sample:
 def write(record: Sample) -> Row:
     """The row of one record."""
     kind = next(name for name, model in KINDS.items() if isinstance(record, model))
-    # The calls are empty at first: whole, they are many times as long as what is written of them.
-    row: Row = {"bough": f"{kind}/{VERSION}", **record.model_dump(exclude_defaults=True, exclude=CALLS[kind])}
+    row: Row = {"bough": f"{kind}/{VERSION}", **record.model_dump(exclude_defaults=True, exclude=LEFT_OUT[kind])}
+    attempts = record.attempts if isinstance(record, Group) else []
+    for part, task in zip([row, *row.get("attempts", [])], [record.task, *(one.task for one in attempts)], strict=True):
+        if task.data:
+            part["task"]["data"] = task.data
     previous: Call | None = None
     for stored, call in zip(_stored_calls(row), _calls(record), strict=True):
         count = _shared(previous, call)
