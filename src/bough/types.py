@@ -134,8 +134,9 @@ class Turn(Record):
             raise ValueError(f"a turn's reply is the assistant's, not the {self.reply.role}'s")
         if self.correction is not None and self.correction.role != "assistant":
             raise ValueError(f"a turn's correction is the assistant's, not the {self.correction.role}'s")
-        if any(message.role == "assistant" for message in self.observation):
-            raise ValueError("an observation holds no assistant message; that would be the next turn's reply")
+        for message in self.observation:
+            if message.role == "assistant":
+                raise ValueError("an observation holds no assistant message; that would be the next turn's reply")
         return self
 
 

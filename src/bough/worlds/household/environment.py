@@ -56,6 +56,23 @@ WON: dict[str, Any] = {"terminated": True, "success": True, "reward": 1.0}
 PREMATURE: dict[str, Any] = {"terminated": True, "success": False, "stop": "premature_success", "reward": 0.0}
 
 
+# Games that are kept: attempts at one task share it, and reading it takes as long as several steps.
+MAX_GAMES = 256
+_games: dict[str, tuple[dict[str, Any], Game]] = {}
+
+
+def _game(task: Task) -> Game:
+    data = task.data.get("game")
+    if not isinstance(data, dict):
+        raise InputError(f'task {task.id}: its data has no "game"; tasks of this environment contain the whole game')
+    known = _games.get(task.id)
+    if known is None or known[0] != data:
+        if len(_games) >= MAX_GAMES:
+            _games.clear()
+        known = _games[task.id] = data, Game.from_data(data)
+    return known[1]
+
+
 class Household(Environment):
     """ALFWorld's text games: find, clean, heat, cool and place objects in a house.
 
@@ -84,12 +101,7 @@ class Household(Environment):
 
     def __init__(self, task: Task) -> None:
         super().__init__(task)
-        data = task.data.get("game")
-        if not isinstance(data, dict):
-            raise InputError(
-                f'task {task.id}: its data has no "game"; tasks of this environment contain the whole game'
-            )
-        self.engine = GameEngine(Game.from_data(data))
+        self.engine = GameEngine(_game(task))
         self.memory = Memory(self.engine.world)
         self.claim = bool(task.data.get("claim"))
         self.ended: dict[str, Any] = {}
