@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from bough.api.curate import corrections, demos, groups, pairs
     from bough.api.data import convert, show, stats, validate, write
     from bough.api.evaluate import Compared, Evaluation, HeldOutMeasures, compare, evaluate
+    from bough.api.evolve import EvolvedModel, evolve
     from bough.api.models import LoadedModel, TrainedModel, load
     from bough.api.play import play
     from bough.api.publish import card, merge, push
@@ -58,6 +59,7 @@ _HOMES = {
     "bough.api.curate": ("corrections", "demos", "groups", "pairs"),
     "bough.api.data": ("convert", "show", "stats", "validate", "write"),
     "bough.api.evaluate": ("Compared", "Evaluation", "HeldOutMeasures", "compare", "evaluate"),
+    "bough.api.evolve": ("EvolvedModel", "evolve"),
     "bough.api.models": ("LoadedModel", "TrainedModel", "load"),
     "bough.api.play": ("play",),
     "bough.api.publish": ("card", "merge", "push"),
@@ -95,6 +97,7 @@ __all__ = [
     "Environment",
     "EnvironmentFailedError",
     "Evaluation",
+    "EvolvedModel",
     "Facts",
     "Group",
     "HeldOutMeasures",
@@ -136,6 +139,7 @@ __all__ = [
     "dpo",
     "dpo_loss",
     "evaluate",
+    "evolve",
     "export_page",
     "group_advantages",
     "groups",

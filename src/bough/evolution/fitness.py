@@ -1,0 +1,24 @@
+"""What fitness is measured by."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from bough.evolution.score import Score
+
+
+class Fitness(Protocol):
+    """Measures members, all of a generation on the same records or tasks."""
+
+    def of(self, names: Sequence[str], generation: int) -> dict[str, Score]:
+        """The scores of the members of a generation."""
+        ...
+
+    def of_winner(self, name: str) -> Score:
+        """The score of one member on what no member was selected on."""
+        ...
+
+    def close(self) -> None:
+        """Releases what was opened for it."""
+        ...
