@@ -59,7 +59,7 @@ KINDS: dict[str, Kind] = {
         "train_file",
         resumes=True,
         reads_by_method={"sft": "demonstrations"},
-    ),  # fmt: skip
+    ),
     "eval": Kind(None, "evaluation", "results.json", "output"),
 }
 # Settings that do not change the result of a stage.
