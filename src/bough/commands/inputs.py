@@ -21,7 +21,7 @@ from bough.trajectories.lines import files
 
 # Settings that name data files or folders, and those that name a single file.
 DATA = ("file", "train_file", "eval_file", "test_file", "also", "mix", "reset_file")
-SINGLE_FILES = ("task_file", "eval_task_file", "chat_template")
+SINGLE_FILES = ("task_file", "test_task_file", "eval_task_file", "chat_template")
 
 
 def check_inputs(config: Config) -> None:

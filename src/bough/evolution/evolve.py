@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -72,7 +72,7 @@ class Evolution:
         while True:
             if not generation.trained:
                 generation = self._trained(generation)
-            scores = self._measured(generation)
+            generation, scores = self._measured(generation)
             places = None if self._last(generation) else select(self.config, scores, generation.number)
             add_generation(self.lineage, generation_lines(generation, scores, places))
             self._log(generation, scores)
@@ -99,8 +99,13 @@ class Evolution:
             self.trainees.save(draft)
         return Generation.read(folder / f"generation-{generation.number:05}-trained")
 
-    def _measured(self, generation: Generation) -> Scores:
-        return self.fitness.of(generation.members, generation.number)
+    def _measured(self, generation: Generation) -> tuple[Generation, Scores]:
+        """The scores of the members, and the generation with what measuring has used up."""
+        begin = time.monotonic()
+        scores = self.fitness.of(generation)
+        tokens = sum(score.tokens for score in scores.values())
+        used = generation.used.plus(tokens=tokens, seconds=time.monotonic() - begin)
+        return replace(generation, used=used), scores
 
     def _last(self, generation: Generation) -> bool:
         """Whether no generation comes after this one."""
@@ -140,7 +145,7 @@ class Evolution:
 
     def _finish(self, generation: Generation, scores: Scores) -> Evolved:
         winner = ranked(scores)[0]
-        again = self.fitness.of_winner(winner)
+        again = self.fitness.of_winner(generation, winner)
         report = winner_report(self.config, generation, scores, again)
         draft = self.folder.final.with_name(f".{self.folder.final.name}")
         with drafting(draft, self.folder.final):

@@ -12,6 +12,7 @@ from typing import Any
 
 from torch import Tensor
 
+from bough.evolution.generation import Generation
 from bough.evolution.score import Score
 from bough.methods.base import Example, Loss, Method
 from bough.metrics import Mean, add_metrics
@@ -35,11 +36,11 @@ class FileFitness:
         self.population, self.method, self.metric, self.budget = population, method, metric, budget
         self.selection, self.test = selection, test
 
-    def of(self, names: Sequence[str], generation: int) -> dict[str, Score]:  # noqa: ARG002  the same records each time
-        """The scores of the members of a generation."""
-        return self._measured(names, self.selection)
+    def of(self, generation: Generation) -> dict[str, Score]:
+        """The scores of the members of a generation, on the same records each time."""
+        return self._measured(generation.members, self.selection)
 
-    def of_winner(self, name: str) -> Score:
+    def of_winner(self, generation: Generation, name: str) -> Score:  # noqa: ARG002  the member is in memory
         """The score of one member on records that no member was selected on."""
         return self._measured([name], self.test)[name]
 

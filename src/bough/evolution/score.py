@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from bough.evaluation.intervals import Interval, mean_interval, rate_interval
@@ -14,13 +14,13 @@ from bough.evaluation.intervals import Interval, mean_interval, rate_interval
 class Score:
     """A member's values by task, more being better. `lost` tasks have none: environment or engine failed there.
 
-    With `rate`, all values are between 0 and 1.
+    With `rate`, all values are between 0 and 1. `tokens` were sampled to find them.
     """
 
     values: Mapping[str, float]
     rate: bool = True
     lost: int = 0
-    notes: dict[str, float] = field(default_factory=dict)
+    tokens: int = 0
 
     @property
     def fitness(self) -> float:
@@ -40,7 +40,7 @@ class Score:
         interval = self.interval()
         fitness = self.fitness if math.isfinite(self.fitness) else None
         bounds = None if interval is None else [interval.low, interval.high]
-        return {"fitness": fitness, "interval": bounds, "tasks": len(self.values), "lost": self.lost, **self.notes}
+        return {"fitness": fitness, "interval": bounds, "tasks": len(self.values), "lost": self.lost}
 
     def __str__(self) -> str:
         interval, digits = self.interval(), ".1%" if self.rate else ".4g"

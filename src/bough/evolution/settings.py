@@ -115,6 +115,7 @@ class FitnessConfig(Config):
         64, ge=1, description="tasks of the environment that all members play", json_schema_extra={"flag": "eval_tasks"}
     )
     test_split: str = Field("unseen", description="split of the tasks for the last measurement of the winner")
+    test_task_file: Path | None = Field(None, description="tasks for that measurement from a JSON Lines file instead")
     concurrency: int = Field(32, ge=1, description="episodes played at the same time")
     retries: int = Field(3, ge=0, description="retries of an episode after the environment or the engine failed")
 
@@ -218,6 +219,12 @@ class EvolveConfig(ReportConfig):
             problems.append("selection confident needs values in a known range: accuracy or success, not loss")
         if self.environment.name and (self.fitness.eval_file or self.fitness.test_file):
             problems.append("eval_file and test_file are not read where fitness is success in an environment")
+        same = self.environment.split == self.fitness.test_split and self.environment.task_file is None
+        if self.environment.name and (same or (self.environment.task_file and not self.fitness.test_task_file)):
+            problems.append(
+                "the winner would be measured on tasks that it was selected on; "
+                "give a test_split other than split, or with task_file a test_task_file"
+            )
         return problems
 
     def _population_problems(self) -> list[str]:

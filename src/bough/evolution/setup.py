@@ -82,14 +82,24 @@ def open_setup(
             population.refer_to(start)
         budget = base.machine.token_budget or choose_budget(base, processes)
         trainees = Trainees(config, population, records.train, budget)
-        fitness = _fitness(config, base, population, records, budget)
+        fitness = _fitness(config, base, population, records, budget, builder.template, folder)
         with closing(fitness):
             yield Setup(config, folder, records, trainees, fitness, builder.template, start, base.lora.r)
 
 
 def _fitness(
-    config: EvolveConfig, base: TrainingConfig, population: Population, records: Records, budget: int
+    config: EvolveConfig,
+    base: TrainingConfig,
+    population: Population,
+    records: Records,
+    budget: int,
+    template: ChatTemplate,
+    folder: RunDir,
 ) -> Fitness:
+    if config.environment.name:
+        from bough.evolution.played_fitness import PlayedFitness
+
+        return PlayedFitness(config, population, template, folder.rollouts)
     return FileFitness(
         population, method_of(base), records.selection, records.test, metric=config.metric, budget=budget
     )

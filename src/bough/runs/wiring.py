@@ -17,7 +17,7 @@ from bough.runs.record import content, fingerprint
 from bough.tracking.trackers import Name
 
 # Settings that name inputs, whatever the command.
-INPUTS = ("model", "adapter", "task_file", "eval_file", "test_file", "reset_file")
+INPUTS = ("model", "adapter", "task_file", "eval_file", "test_file", "test_task_file", "reset_file")
 
 
 @dataclass
