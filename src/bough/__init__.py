@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from bough.api.evolve import EvolvedModel, evolve
     from bough.api.models import LoadedModel, TrainedModel, load
     from bough.api.play import play
+    from bough.api.preference_gym import PreferenceAgent, PreferenceGym
     from bough.api.publish import card, merge, push
     from bough.api.recipe import RecipeRun, run
     from bough.api.recorded import recorded
@@ -62,6 +63,7 @@ _HOMES = {
     "bough.api.evolve": ("EvolvedModel", "evolve"),
     "bough.api.models": ("LoadedModel", "TrainedModel", "load"),
     "bough.api.play": ("play",),
+    "bough.api.preference_gym": ("PreferenceAgent", "PreferenceGym"),
     "bough.api.publish": ("card", "merge", "push"),
     "bough.api.recipe": ("RecipeRun", "run"),
     "bough.api.recorded": ("recorded",),
@@ -111,6 +113,8 @@ __all__ = [
     "Observation",
     "Pair",
     "Policy",
+    "PreferenceAgent",
+    "PreferenceGym",
     "Reader",
     "RecipeRun",
     "RecordingServer",

@@ -8,7 +8,9 @@ from typing import Any
 
 from bough.api.inputs import EnvironmentLike, Source, StrPath, is_path, records_of, where_to_play
 from bough.api.models import LoadedModel, ModelLike, TemporaryFolder, TrainedModel, model_name
+from bough.api.preference_gym import PreferenceGym
 from bough.api.settings import make_config, settings_of
+from bough.errors import InputError
 from bough.evolution.evolve import evolve as run
 from bough.evolution.settings import EvolveConfig
 from bough.methods.examples import IN_MEMORY
@@ -37,7 +39,7 @@ class EvolvedModel(TrainedModel):
 @settings_of(EvolveConfig, "recipe", "own_agent")
 def evolve(
     model: ModelLike,
-    train_file: Source,
+    train_file: Source | PreferenceGym,
     *,
     eval_file: Source | None = None,
     test_file: Source | None = None,
@@ -50,8 +52,14 @@ def evolve(
     `train_file`, `eval_file` and `test_file` are records in memory or paths: what members learn
     from, what they are compared on, and what only the winner is measured on. Without the last two,
     shares of the first are held out. With `environment`, a name or a class, members are compared by
-    their success there. `mutate` gives the settings that differ: `{"learning_rate": "1e-6..1e-4"}`.
+    their success there. A `PreferenceGym` in place of `train_file` stands for its training and test
+    data. `mutate` gives the settings that differ: `{"learning_rate": "1e-6..1e-4"}`.
     """
+    if isinstance(train_file, PreferenceGym):
+        if eval_file is not None:
+            raise InputError("a PreferenceGym has its own held-out pairs; leave out eval_file")
+        gym = train_file
+        train_file, eval_file = gym.train_dataset, gym.test_dataset
     temporary = TemporaryFolder()
     start = model.save(temporary.path / "start") if isinstance(model, LoadedModel) else model
     folder = Path(output_dir) if output_dir is not None else temporary.path / "evolve"

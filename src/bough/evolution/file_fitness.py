@@ -38,16 +38,17 @@ class FileFitness:
 
     def of(self, generation: Generation) -> dict[str, Score]:
         """The scores of the members of a generation, on the same records each time."""
-        return self._measured(generation.members, self.selection)
+        return self.measured(generation.members, self.selection)
 
     def of_winner(self, generation: Generation, name: str) -> Score:  # noqa: ARG002  the member is in memory
         """The score of one member on records that no member was selected on."""
-        return self._measured([name], self.test)[name]
+        return self.measured([name], self.test)[name]
 
     def close(self) -> None:
         """Nothing is held."""
 
-    def _measured(self, names: Sequence[str], examples: Sequence[Example]) -> dict[str, Score]:
+    def measured(self, names: Sequence[str], examples: Sequence[Example]) -> dict[str, Score]:
+        """The scores of members on some records."""
         recorders = {name: _Recorder(self.method) for name in names}
         work = {name: Work(recorder, examples) for name, recorder in recorders.items()}
         policy = self.population.policy
