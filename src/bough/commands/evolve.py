@@ -15,7 +15,7 @@ from bough.terminal import console
 def evolve(config: EvolveConfig) -> int:
     found = run(config, notify=console.announce)
     if config.as_json:
-        console.print_json({"folder": str(found.folder), "weights": str(found.weights), **found.report})
+        console.print_json({**found.report, "folder": str(found.folder), "weights": str(found.weights)})
         return 0
     _print_members([line for line in found.lineage if line["generation"] == found.report["generations"] - 1])
     out, report = console.out(), found.report
