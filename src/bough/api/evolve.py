@@ -39,7 +39,7 @@ class EvolvedModel(TrainedModel):
 @settings_of(EvolveConfig, "recipe", "own_agent")
 def evolve(
     model: ModelLike,
-    train_file: Source | PreferenceGym,
+    train_file: Source | PreferenceGym | None = None,
     *,
     eval_file: Source | None = None,
     test_file: Source | None = None,
@@ -52,7 +52,8 @@ def evolve(
     `train_file`, `eval_file` and `test_file` are records in memory or paths: what members learn
     from, what they are compared on, and what only the winner is measured on. Without the last two,
     shares of the first are held out. With `environment`, a name or a class, members are compared by
-    their success there. A `PreferenceGym` in place of `train_file` stands for its training and test
+    their success there; with `method="grpo"` they also learn from what they play there, and there
+    is no `train_file`. A `PreferenceGym` in place of `train_file` stands for its training and test
     data. `mutate` gives the settings that differ: `{"learning_rate": "1e-6..1e-4"}`.
     """
     if isinstance(train_file, PreferenceGym):

@@ -90,10 +90,10 @@ class Evolution:
     def _trained(self, generation: Generation) -> Generation:
         """The generation after its updates, in memory and on disk."""
         begin, folder = time.monotonic(), self.folder.checkpoints
-        steps = self.config.population.steps
+        steps, first = self.config.population.steps, self.config.population.steps * generation.number
         if self.config.population.halving:
-            steps *= 2**generation.number
-        losses, tokens = self.trainees.train(generation.number, steps)
+            steps, first = steps * 2**generation.number, steps * (2**generation.number - 1)
+        losses, tokens = self.trainees.train(generation.number, first, steps)
         used = generation.used.plus(updates=steps * len(losses), tokens=tokens, seconds=time.monotonic() - begin)
         with writing(folder, generation.number, trained=True, used=used, losses=losses) as draft:
             self.trainees.save(draft)

@@ -44,9 +44,6 @@ class FileFitness:
         """The score of one member on records that no member was selected on."""
         return self.measured([name], self.test)[name]
 
-    def close(self) -> None:
-        """Nothing is held."""
-
     def measured(self, names: Sequence[str], examples: Sequence[Example]) -> dict[str, Score]:
         """The scores of members on some records."""
         recorders = {name: _Recorder(self.method) for name in names}

@@ -18,7 +18,3 @@ class Fitness(Protocol):
     def of_winner(self, generation: Generation, name: str) -> Score:
         """The score of one member on what no member was selected on."""
         ...
-
-    def close(self) -> None:
-        """Releases what was opened for it."""
-        ...

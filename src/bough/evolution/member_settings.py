@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+from bough.config.base import LARGEST
 from bough.config.flags import plain_type
 from bough.config.other_tools import RENAMED
 from bough.config.parts import flattened, leaves
@@ -12,12 +13,13 @@ from bough.config.training import TrainingConfig
 from bough.errors import InputError, did_you_mean
 from bough.evolution.ranges import Range, make_range
 from bough.methods.dpo import DPOConfig
+from bough.methods.grpo import GRPOConfig
 from bough.methods.sft import SFTConfig
 
 if TYPE_CHECKING:
     from bough.evolution.settings import EvolveConfig
 
-CONFIGS: dict[str, type[TrainingConfig]] = {"dpo": DPOConfig, "sft": SFTConfig}
+CONFIGS: dict[str, type[TrainingConfig]] = {"dpo": DPOConfig, "sft": SFTConfig, "grpo": GRPOConfig}
 # A generation is not the whole run, whose length is not known: the learning rate is a member's setting, not a schedule.
 DEFAULTS = {"lr_scheduler": "constant", "warmup_ratio": 0.0}
 # Settings that `bough evolve` has itself, or that mean nothing for a member.
@@ -26,26 +28,55 @@ OF_THE_RUN = {
     *("save_steps", "save_total_limit", "eval_steps", "early_stopping_patience", "save_best_model"),
     *("logging_steps", "report_to", "wandb_project", "as_json", "precompute_reference", "adapter"),
 }
+# Parts of online training that belong to `bough evolve` too; of its rollouts a member has the size of its groups.
+PARTS_OF_THE_RUN = ("environment", "sampler", "held_out", "watch", "limits", "rollouts")
+OF_A_MEMBER = "group_size"
 # Of the settings that may be set, those that all members must share: data, base model, machine.
 SHARED_PARTS = ("data", "calls", "machine", "curriculum")
-SHARED = {"optimizer", "router_aux_loss_coef", "step_weighted_loss", "use_lora", "qlora", "merge_lora"}
+SHARED = {
+    "rewards",
+    "reward_timeout_s",
+    "max_new_tokens",
+    "stop",
+    "optimizer",
+    "router_aux_loss_coef",
+    "step_weighted_loss",
+    "use_lora",
+    "qlora",
+    "merge_lora",
+}
 
 
 def trained_by(config: EvolveConfig, own: Mapping[str, Any]) -> TrainingConfig:
     """The settings that train a member whose own values are `own`. InputError lists what is wrong with them."""
     kind = CONFIGS[config.method]
     given = flattened(kind, {RENAMED.get(key, key): value for key, value in config.set.items()})
-    if strays := sorted(OF_THE_RUN & given.keys()):
+    if strays := [name for name in given if name in leaves(kind) and _of_the_run(name, leaves(kind)[name].path[0])]:
         raise ValueError(f"set: {', '.join(strays)} cannot be set for members; bough evolve decides it")
-    values = {**DEFAULTS, **given, **own}
-    of_run = {"model": config.model, "train_file": config.train_file, "output_dir": config.output_dir}
     try:
-        made = kind(**values, **of_run)
+        made = kind(**{**DEFAULTS, **_of_run(config), **given, **own})
     except InputError as error:
         raise ValueError("set: " + "; ".join(error.problems or [str(error)])) from None
     if problem := _no_member(made):
         raise ValueError(f"set: {problem}")
     return made
+
+
+def _of_run(config: EvolveConfig) -> dict[str, Any]:
+    """The settings of a member that are those of the run."""
+    values: dict[str, Any] = {"model": config.model, "output_dir": config.output_dir}
+    if config.method != "grpo":
+        return {**values, "train_file": config.train_file}
+    environment = {name: getattr(config.environment, name) for name in ("options", "split", "task_file")}
+    sampling = {name: getattr(config.sampling, name) for name in ("max_new_tokens", "stop")}
+    return {
+        **values, **environment, **sampling, **config.limits.model_dump(),
+        "environment": config.environment.name, "max_steps": LARGEST,
+    }  # fmt: skip
+
+
+def _of_the_run(name: str, part: str) -> bool:
+    return name in OF_THE_RUN or (part in PARTS_OF_THE_RUN and name != OF_A_MEMBER)
 
 
 def _no_member(config: TrainingConfig) -> str | None:
@@ -109,6 +140,5 @@ def _end_problem(config: EvolveConfig, name: str, value: Any) -> Iterator[str]:
 
 
 def _mutable(name: str, part: str) -> bool:
-    return (
-        name not in OF_THE_RUN and name not in SHARED and part not in (*SHARED_PARTS, "lora", "checkpoints", "tracking")
-    )
+    shared = name in SHARED or part in (*SHARED_PARTS, "lora", "checkpoints", "tracking")
+    return not shared and not _of_the_run(name, part)

@@ -3,8 +3,7 @@
     OUTPUT/rollouts/generation-00003/NAME/          a member's episodes: a collection, as `bough collect` writes it
     OUTPUT/rollouts/generation-00003-winner/NAME/   those of the last measurement
 
-The engine samples from the population's own base model; every row of its batch has the adapter of
-its member. Episodes that were finished before a kill are not played again.
+Episodes that were finished before a kill are not played again.
 """
 
 from __future__ import annotations
@@ -14,23 +13,14 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-from bough.calls.template import ChatTemplate
 from bough.config.rollouts import AgentConfig, CollectConfig
-from bough.engines.chat import TemplateEngine
-from bough.engines.local.adapter_engine import AdapterEngine
-from bough.engines.local.engine import LocalEngine
-from bough.environments.isolated import shut_down
-from bough.environments.registry import find
-from bough.environments.tasks import configured, first_tasks, tasks_of
+from bough.environments.tasks import first_tasks
 from bough.evaluation.sequential import looks
-from bough.event_loop import BackgroundLoop
 from bough.evolution.generation import Generation
+from bough.evolution.players import Players
 from bough.evolution.score import Score
 from bough.evolution.selection import confident, decided
 from bough.evolution.settings import EvolveConfig
-from bough.policy.adapter_weights import AdapterWeights
-from bough.policy.population import Population
-from bough.rollouts.agents import ModelAgent
 from bough.rollouts.collect import AllLostError, Attempt, attempts, collect
 from bough.rollouts.collection import Collection
 from bough.types import Task
@@ -39,11 +29,8 @@ from bough.types import Task
 class PlayedFitness:
     """Lets members play. With a confident selection, tasks are played until it is decided or there are no more."""
 
-    def __init__(self, config: EvolveConfig, population: Population, template: ChatTemplate, folder: Path) -> None:
-        self.config, self.population, self.template, self.folder = config, population, template, folder
-        self.environment_class = configured(find(config.environment.name), config.environment.options)
-        self._loop = BackgroundLoop()
-        self._engine: LocalEngine | None = None
+    def __init__(self, config: EvolveConfig, players: Players, folder: Path) -> None:
+        self.config, self.players, self.folder = config, players, folder
 
     def of(self, generation: Generation) -> dict[str, Score]:
         """The success of all members. Every generation plays other tasks."""
@@ -64,38 +51,19 @@ class PlayedFitness:
         tasks = self._tasks(fitness.test_split, fitness.test_task_file, seed)
         return self._played(generation, [name], tasks, seed, f"{generation_folder(generation)}-winner")[name]
 
-    def close(self) -> None:
-        """Closes the engine and the environment."""
-        if self._engine is not None:
-            self._loop.run(self._engine.close())
-        self._loop.run(shut_down(self.environment_class))
-        self._loop.close()
-
     def _tasks(self, split: str, file: Path | None, seed: int) -> list[Task]:
-        options = self.config.environment.options
-        source = tasks_of(self.environment_class, options=options, split=split, task_file=file, seed=seed)
-        return first_tasks(source, self.config.fitness.tasks)
+        return first_tasks(self.players.tasks(split, file, seed), self.config.fitness.tasks)
 
     def _played(
         self, generation: Generation, names: Sequence[str], tasks: Sequence[Task], seed: int, folder: str
     ) -> dict[str, Score]:
-        policy = self.population.policy
-        training = policy.training
-        policy.eval()
-        self.population.lora.segments = ()  # the engine has the adapters by name
         wanted = list(attempts(tasks, 1, seed))
-        try:
-            with ExitStack() as opened:
-                collections = {
-                    name: opened.enter_context(Collection(self._settings(generation, name, seed, folder)))
-                    for name in names
-                }
-                lost = self._loop.run(self._play(collections, wanted))
-                scores = {name: _score(one, wanted) for name, one in collections.items()}
-        finally:
-            if self._engine is not None:
-                self._engine.rest()
-            policy.train(training)
+        with self.players.playing(), ExitStack() as opened:
+            collections = {
+                name: opened.enter_context(Collection(self._settings(generation, name, seed, folder))) for name in names
+            }
+            lost = self.players.run(self._play(collections, wanted))
+            scores = {name: _score(one, wanted) for name, one in collections.items()}
         if lost and not any(score.values for score in scores.values()):
             raise AllLostError(lost)
         return scores
@@ -106,11 +74,11 @@ class PlayedFitness:
         missing = {name: left for name, left in missing.items() if left}
         if not missing:
             return {}
-        agents = self._agents(list(missing))
+        agents = self.players.agents(dict.fromkeys(missing, self.config.sampling))
         fitness = self.config.fitness
         playing = [
             collect(
-                self.environment_class, agents[name], left, collections[name].add_in_thread,
+                self.players.environment_class, agents[name], left, collections[name].add_in_thread,
                 limits=self.config.limits, retries=fitness.retries,
                 concurrency=max(1, fitness.concurrency // len(missing)),
             )
@@ -118,21 +86,6 @@ class PlayedFitness:
         ]  # fmt: skip
         tallies = zip(missing, await asyncio.gather(*playing), strict=True)
         return {f"{name}, {id}": why for name, tally in tallies for id, why in tally.lost.items()}
-
-    def _agents(self, names: Sequence[str]) -> dict[str, ModelAgent]:
-        """An agent for each member, on one engine with the members' present adapters."""
-        policy = self.population.policy
-        if self._engine is None:
-            # Its own adapters are never folded into the base: they belong to members.
-            self._engine = LocalEngine.of(policy, name=self.config.model, tokenizer=self.template.tokenizer, fold=False)
-        for name in names:
-            self._engine.set_adapter(name, AdapterWeights.of(policy.model, name))
-        return {
-            name: ModelAgent(
-                TemplateEngine(AdapterEngine(self._engine, name), self.template, self.config.sampling, name=name)
-            )
-            for name in names
-        }
 
     def _settings(self, generation: Generation, name: str, seed: int, folder: str) -> CollectConfig:
         """The settings of a member's collection."""

@@ -38,6 +38,8 @@ def read_records(
     Without a held-out file, shares of the training file are held out. Without a test file, half of
     the held-out file is the test. Records that begin alike stay on one side of a split.
     """
+    if config.method == "grpo":
+        return Records([], [], [], [], "played")
     files = (data or config.train_file, held_out or config.fitness.eval_file, test or config.fitness.test_file)
     found = [None if file is None else method.examples(file, builder) for file in files]
     train, selection, final = ([] if one is None else list(one.examples) for one in found)

@@ -154,9 +154,11 @@ class EvolveConfig(ReportConfig):
         description="a .yaml file or a shipped recipe with an evolve stage, whose settings the flags change",
         json_schema_extra={"positional": True},
     )
-    method: Literal["dpo", "sft"] = Field("dpo", description="how members are trained")
+    method: Literal["dpo", "sft", "grpo"] = Field(
+        "dpo", description="how members are trained: on pairs, on demonstrations, or by playing in the environment"
+    )
     model: str = Field("smollm2", description=MODEL)
-    train_file: Path = Field(description="the data, as for the method's own command")
+    train_file: Path | None = Field(None, description="the data of dpo and sft, as for their own commands")
     set: Annotated[dict[str, JsonValue], BeforeValidator(key_values)] = Field(
         {}, description="settings of the method for all members, as for its own command: learning_rate=1e-5 beta=0.1"
     )
@@ -193,11 +195,19 @@ class EvolveConfig(ReportConfig):
         return super().load(None, {**base, **given, **both})
 
     @property
+    def set_batch_size(self) -> int:
+        """The tasks or records of an update before any mutation."""
+        optimizer = trained_by(self, {}).optimizer
+        return optimizer.batch_size * optimizer.gradient_accumulation_steps
+
+    @property
     def metric(self) -> str:
         """What fitness is, where the settings leave it open."""
         if self.fitness.metric != "auto":
             return self.fitness.metric
-        return "success" if self.environment.name else {"dpo": "accuracy", "sft": "loss"}[self.method]
+        return (
+            "success" if self.environment.name else {"dpo": "accuracy", "sft": "loss", "grpo": "success"}[self.method]
+        )
 
     @model_validator(mode="after")
     def _members_can_be_trained(self) -> Self:
@@ -210,6 +220,12 @@ class EvolveConfig(ReportConfig):
 
     def _fitness_problems(self) -> list[str]:
         problems = []
+        if self.method == "grpo" and self.train_file is not None:
+            problems.append("grpo learns from what members play; leave out train_file")
+        if self.method == "grpo" and not self.environment.name:
+            problems.append("environment is required for grpo, whose members learn from what they play")
+        elif self.method != "grpo" and self.train_file is None:
+            problems.append(f"train_file is required for {self.method}")
         if (self.metric == "success") != bool(self.environment.name):
             has = "no environment is given" if self.metric == "success" else f"metric is {self.metric}"
             problems.append(f"success is measured in an environment, and in nothing else; {has}")

@@ -17,7 +17,11 @@ from bough.errors import InputError
 from bough.evolution.file_fitness import FileFitness
 from bough.evolution.fitness import Fitness
 from bough.evolution.generation import Used
+from bough.evolution.group_lessons import GroupLessons
+from bough.evolution.lessons import Lessons, RecordLessons
 from bough.evolution.member_settings import trained_by
+from bough.evolution.played_fitness import PlayedFitness
+from bough.evolution.players import Players
 from bough.evolution.records import Records, read_records
 from bough.evolution.settings import EvolveConfig
 from bough.evolution.trainees import Trainees, method_of
@@ -81,28 +85,27 @@ def open_setup(
         if start is not None:
             population.refer_to(start)
         budget = base.machine.token_budget or choose_budget(base, processes)
-        trainees = Trainees(config, population, records.train, budget)
-        fitness = _fitness(config, base, population, records, budget, builder.template, folder)
-        with closing(fitness):
+        with _players(config, population, builder.template) as players:
+            lessons: Lessons = RecordLessons(records.train, config.seed)
+            fitness: Fitness = FileFitness(
+                population, method_of(base), records.selection, records.test, metric=config.metric, budget=budget
+            )
+            if players is not None:
+                fitness = PlayedFitness(config, players, folder.rollouts)
+            if players is not None and config.method == "grpo":
+                lessons = GroupLessons(config, players, builder)
+            trainees = Trainees(config, population, lessons, budget)
             yield Setup(config, folder, records, trainees, fitness, builder.template, start, base.lora.r)
 
 
-def _fitness(
-    config: EvolveConfig,
-    base: TrainingConfig,
-    population: Population,
-    records: Records,
-    budget: int,
-    template: ChatTemplate,
-    folder: RunDir,
-) -> Fitness:
-    if config.environment.name:
-        from bough.evolution.played_fitness import PlayedFitness
-
-        return PlayedFitness(config, population, template, folder.rollouts)
-    return FileFitness(
-        population, method_of(base), records.selection, records.test, metric=config.metric, budget=budget
-    )
+@contextmanager
+def _players(config: EvolveConfig, population: Population, template: ChatTemplate) -> Iterator[Players | None]:
+    """Those who play in the environment; None where there is none."""
+    if not config.environment.name:
+        yield None
+        return
+    with closing(Players(config, population, template)) as players:
+        yield players
 
 
 def _population(base: TrainingConfig, device: torch.device) -> Population:

@@ -18,25 +18,26 @@ from bough.digest import derived_seed
 from bough.errors import InputError
 from bough.evolution.generation import Generation
 from bough.evolution.individual import OPTIMIZER, Individual
+from bough.evolution.lessons import ENDLESS, Lessons, Pupil
 from bough.evolution.member_settings import trained_by
 from bough.evolution.settings import EvolveConfig
-from bough.methods.base import Example, Method
+from bough.methods.base import Method
 from bough.methods.dpo import DPO, DPOConfig
+from bough.methods.grpo import GRPOConfig
 from bough.methods.sft import SFT, SFTConfig
+from bough.online.grpo import OnlineGRPO
 from bough.policy.population import Population
 from bough.policy.shape import lora
 from bough.training.optimizer_state import OptimizerState
 from bough.training.population import PopulationTrainer
-from bough.training.source import PlannedSource
-
-# More updates than any member makes: its share of the data comes again and again.
-ENDLESS = 2**31
 
 
 def method_of(config: TrainingConfig) -> Method[Any]:
     """The method that these settings are for."""
     if isinstance(config, DPOConfig):
         return DPO(config)
+    if isinstance(config, GRPOConfig):
+        return OnlineGRPO(config)
     assert isinstance(config, SFTConfig)
     return SFT(config)
 
@@ -47,11 +48,10 @@ class Trainees:
     A member that lives on stays in memory: its weights there are the bits of its files.
     """
 
-    def __init__(self, config: EvolveConfig, population: Population, examples: Sequence[Example], budget: int) -> None:
-        self.config, self.population, self.examples = config, population, examples
+    def __init__(self, config: EvolveConfig, population: Population, lessons: Lessons, budget: int) -> None:
+        self.config, self.population, self.lessons = config, population, lessons
         self.trainer = PopulationTrainer(population, budget=budget, share=trained_by(config, {}).machine.share)
         self.individuals: dict[str, Individual] = {}
-        self._sources: dict[str, PlannedSource] = {}
 
     def found(self, founders: Sequence[Individual], start: Path | None, draft: Path) -> None:
         """Writes the first generation: copies of the adapter `start`, or new adapters that change nothing yet."""
@@ -72,27 +72,31 @@ class Trainees:
                 self._restore(individual, generation.folder(name))
         for name in [name for name in self.individuals if name not in wanted]:
             self.population.remove(name)
-            for known in (self.individuals, self._sources, self.trainer.training):
-                known.pop(name)
+            del self.individuals[name], self.trainer.training[name]
         self.individuals = {name: self.individuals[name] for name in wanted}
 
-    def train(self, generation: int, steps: int) -> tuple[dict[str, float], int]:
-        """`steps` updates of each member; returns the members' mean losses and the number of tokens computed."""
+    def train(self, generation: int, first: int, steps: int) -> tuple[dict[str, float], int]:
+        """`steps` updates of each member, the first being number `first` of the run.
+
+        Returns the members' mean losses and the number of tokens computed and sampled.
+        """
         torch.manual_seed(derived_seed(self.config.seed, f"generation {generation}"))  # dropout
         self.population.policy.train()
         losses: dict[str, list[float]] = {name: [] for name in self.individuals}
-        tokens = 0
-        for _ in range(steps):
-            batches = {
-                name: self._sources[name].batch(self.trainer.training[name].step).examples for name in self.individuals
-            }
-            for name, update in self.trainer.update(batches).items():
-                losses[name].append(update.gradient.loss)
-                tokens += update.gradient.tokens_computed
+        tokens, sampled = 0, self.lessons.tokens
+        for update in range(first, first + steps):
+            training = {name: self.trainer.training[name] for name in self.individuals}
+            pupils = {name: Pupil(own.config, own.step) for name, own in training.items()}
+            batches = self.lessons.batches(pupils, update)
+            for name in training.keys() - batches.keys():
+                training[name].step += 1  # there was nothing to learn from
+            for name, done in self.trainer.update(batches).items() if batches else ():
+                losses[name].append(done.gradient.loss)
+                tokens += done.gradient.tokens_computed
         self.individuals = {
             name: replace(one, step=self.trainer.training[name].step) for name, one in self.individuals.items()
         }
-        return {name: _mean(values) for name, values in losses.items()}, tokens
+        return {name: _mean(values) for name, values in losses.items()}, tokens + self.lessons.tokens - sampled
 
     def save(self, draft: Path) -> None:
         """Writes every member into its folder."""
@@ -104,17 +108,10 @@ class Trainees:
             replace(individual, optimizer=state.numbers).write(draft / name)
 
     def _enter(self, individual: Individual) -> None:
-        """Gives a member of the population its method, its optimizer and its order of the data."""
+        """Gives a member of the population its method and its optimizer."""
         config, name = self._settings(individual), individual.name
         self.trainer.add(name, method_of(config), config, ENDLESS)
         self.trainer.training[name].step = individual.step
-        ordered = config.model_copy(
-            update={
-                "seed": derived_seed(self.config.seed, name),
-                "optimizer": config.optimizer.model_copy(update={"max_steps": ENDLESS}),
-            }
-        )
-        self._sources[name] = PlannedSource(self.examples, ordered)
         self.individuals[name] = individual
 
     def _restore(self, individual: Individual, folder: Path) -> None:

@@ -30,7 +30,7 @@ class Kind:
     or_plays: bool = False
     adds: str = ""
     labels: str = ""
-    reads_by_method: Mapping[str, str] = field(default_factory=dict)
+    reads_by_method: Mapping[str, str | None] = field(default_factory=dict)
 
     def input(self, settings: Mapping[str, Any]) -> str | None:
         """The kind of data that a stage with these settings reads."""
@@ -58,7 +58,7 @@ KINDS: dict[str, Kind] = {
         "output_dir",
         "train_file",
         resumes=True,
-        reads_by_method={"sft": "demonstrations"},
+        reads_by_method={"sft": "demonstrations", "grpo": None},
     ),
     "eval": Kind(None, "evaluation", "results.json", "output"),
 }
