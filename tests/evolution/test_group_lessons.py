@@ -9,8 +9,10 @@ from safetensors.torch import load_file
 import bough
 from bough.errors import InputError
 from bough.evolution.group_lessons import GroupLessons
+from bough.evolution.member_settings import own_values, trained_by
 from bough.evolution.settings import EvolveConfig
 from bough.evolution.trainees import Trainees
+from bough.methods.grpo import GRPOConfig
 from tests.api.letters import WriteLetter
 from tests.evolution.small import SETTINGS
 
@@ -77,9 +79,20 @@ def _killed_at_second_call() -> Any:
         ({"set": {"max_turns": 3}}, "max_turns cannot be set for members"),
         ({"set": {"engine": "vllm"}}, "engine cannot be set for members"),
         ({"mutate": {"max_new_tokens": "2..8"}}, "max_new_tokens must be the same for all members"),
+        ({"mutate": {"rewards.steps": "0..1"}}, "rewards.steps is not the weight of a reward"),
         ({"mutate": {"clip_high": "-1..0.5"}}, "clip_high=-1.0 is not possible"),
     ],
 )
 def test_settings_of_grpo_that_make_no_sense_are_refused(changes: dict[str, Any], said: str):
     with pytest.raises(InputError, match=said):
         EvolveConfig(**{"method": "grpo", "environment": "household", **changes})
+
+
+def test_a_member_may_have_its_own_weights_of_rewards():
+    rewards = {"outcome": 1.0, "overlong": {"weight": 1.0, "max_length": 10}}
+    mutate = {"rewards.outcome": "0..2", "rewards.overlong": "0.1..2"}
+    config = EvolveConfig(method="grpo", environment="household", rewards=rewards, mutate=mutate)
+    assert own_values(config) == {"rewards.outcome": 1.0, "rewards.overlong": 1.0}
+    member = trained_by(config, {"rewards.outcome": 0.5, "rewards.overlong": 1.5})
+    assert isinstance(member, GRPOConfig)
+    assert member.rewards == {"outcome": 0.5, "overlong": {"weight": 1.5, "max_length": 10}}

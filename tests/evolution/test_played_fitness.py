@@ -9,7 +9,7 @@ import bough
 from bough.errors import InputError
 from bough.evolution import played_fitness
 from bough.evolution.settings import EvolveConfig
-from tests.api.letters import WriteLetter
+from tests.api.letters import WriteLetter, length
 from tests.evolution.small import SETTINGS, pairs
 
 PLAY: dict[str, Any] = {"environment": WriteLetter, "eval_tasks": 6, "max_new_tokens": 3, "temperature": 1.0}
@@ -61,13 +61,19 @@ def test_a_member_samples_with_the_weights_that_are_trained(tmp_path: Path):
     assert base.policy.logprobs([call])[0].tolist() != pytest.approx(call.logprobs, abs=1e-4)
 
 
+def test_fitness_may_be_any_reward(tmp_path: Path):
+    found = evolved(tmp_path, generations=1, population_size=2, metric="reward", rewards={length: 0.5})
+    played = episodes(tmp_path / "rollouts" / "generation-00000" / found.lineage[0]["name"])
+    assert found.lineage[0]["fitness"] == pytest.approx(sum(0.5 * length(one) for one in played.values()) / 6)
+
+
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
         ({"test_split": "train"}, "measured on tasks that it was selected on"),
         ({"task_file": "tasks.jsonl"}, "measured on tasks that it was selected on"),
         ({"eval_file": "a.jsonl"}, "eval_file and test_file are not read"),
-        ({"metric": "accuracy"}, "success is measured in an environment"),
+        ({"metric": "accuracy"}, "success and reward are measured in an environment"),
     ],
 )
 def test_settings_that_contradict_each_other_are_refused(changes: dict[str, Any], said: str):

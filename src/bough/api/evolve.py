@@ -6,7 +6,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from bough.api.inputs import EnvironmentLike, Source, StrPath, is_path, records_of, where_to_play
+from bough.api.inputs import (
+    EnvironmentLike,
+    Rewards,
+    Source,
+    StrPath,
+    is_path,
+    records_of,
+    reward_weights,
+    where_to_play,
+)
 from bough.api.models import LoadedModel, ModelLike, TemporaryFolder, TrainedModel, model_name
 from bough.api.preference_gym import PreferenceGym
 from bough.api.settings import make_config, settings_of
@@ -44,6 +53,7 @@ def evolve(
     eval_file: Source | None = None,
     test_file: Source | None = None,
     environment: EnvironmentLike | None = None,
+    rewards: Rewards | None = None,
     output_dir: StrPath | None = None,
     **settings: Any,
 ) -> EvolvedModel:
@@ -53,8 +63,9 @@ def evolve(
     from, what they are compared on, and what only the winner is measured on. Without the last two,
     shares of the first are held out. With `environment`, a name or a class, members are compared by
     their success there; with `method="grpo"` they also learn from what they play there, and there
-    is no `train_file`. A `PreferenceGym` in place of `train_file` stands for its training and test
-    data. `mutate` gives the settings that differ: `{"learning_rate": "1e-6..1e-4"}`.
+    is no `train_file`. `rewards` are names or functions, as in `bough.collect`. A `PreferenceGym` in
+    place of `train_file` stands for its training and test data. `mutate` gives the settings that
+    differ: `{"learning_rate": "1e-6..1e-4"}`.
     """
     if isinstance(train_file, PreferenceGym):
         if eval_file is not None:
@@ -66,7 +77,7 @@ def evolve(
     folder = Path(output_dir) if output_dir is not None else temporary.path / "evolve"
     sources = {"train_file": train_file, "eval_file": eval_file, "test_file": test_file}
     named = {key: Path(one) if is_path(one) else Path(IN_MEMORY) for key, one in sources.items() if one is not None}
-    play = where_to_play(environment, None)
+    play = where_to_play(environment, None) | ({"rewards": reward_weights(rewards)} if rewards else {})
     config = make_config(EvolveConfig, "evolve", settings, model=model_name(start), output_dir=folder, **named, **play)
     in_memory = [None if one is None or is_path(one) else records_of(one) for one in sources.values()]
     found = run(config, *in_memory, notify=console.announce)

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from bough.calls.builder import CallBuilder
-from bough.digest import derived_seed
+from bough.digest import derived_seed, json_digest
 from bough.errors import InputError, RowError
 from bough.evolution.lessons import Pupil
 from bough.evolution.players import Players
@@ -39,6 +39,7 @@ class GroupLessons:
         environment = config.environment
         self._stream = players.tasks(environment.split, environment.task_file, config.seed)
         self._known: list[Task] = []
+        self._rubrics: dict[str, Rubric] = {}
 
     def batches(self, pupils: Mapping[str, Pupil], update: int) -> dict[str, Sequence[Example]]:
         settings = {name: _grpo(pupil) for name, pupil in pupils.items()}
@@ -78,10 +79,11 @@ class GroupLessons:
             raise LostError(0, [f"{id}: {why}" for id, why in tally.lost.items()])
         self.tokens += tally.completion_tokens
         # In the order of the attempts, whichever episode ended first.
-        by_task = {
-            task.id: [records[one.id] for one in wanted if one.task is task and one.id in records] for task in tasks
-        }
-        return [Group(task=task, attempts=by_task[task.id]) for task in tasks if by_task[task.id]]
+        by_task: dict[str, list[Trajectory]] = {}
+        for one in wanted:
+            if one.id in records:
+                by_task.setdefault(one.task.id, []).append(records[one.id])
+        return [Group(task=task, attempts=by_task[task.id]) for task in tasks if task.id in by_task]
 
     def _tasks(self, update: int, count: int) -> list[Task]:
         """The tasks of an update. All members begin with the same one; where tasks run out, the first comes again."""
@@ -94,17 +96,25 @@ class GroupLessons:
         return list({task.id: task for task in chosen}.values())
 
     def _examples(self, config: GRPOConfig, groups: Sequence[Group], unused: Counter[str]) -> list[GroupExample]:
-        method, found = OnlineGRPO(config), []
-        rubric = Rubric(config.rewards, timeout_s=config.reward_timeout_s) if config.rewards else None
+        method, rubric = OnlineGRPO(config), self._rubric(config)
+        found = []
         for group in groups:
-            scored = (
-                group if rubric is None else group.model_copy(update={"attempts": rubric.score_all(group.attempts)})
-            )
+            attempts = group.attempts if rubric is None else rubric.score_all(group.attempts)
             try:
+                scored = group.model_copy(update={"attempts": attempts})
                 found.append(method.example(scored, CallSource(self.builder, Ledger("calls"))))
             except RowError as error:
                 unused[error.reason] += 1
         return found
+
+    def _rubric(self, config: GRPOConfig) -> Rubric | None:
+        """The rewards with the member's weights; the same weights have one rubric, whose judges keep their answers."""
+        if not config.rewards:
+            return None
+        key = json_digest(config.rewards, size=8)
+        if key not in self._rubrics:
+            self._rubrics[key] = Rubric(config.rewards, timeout_s=config.reward_timeout_s)
+        return self._rubrics[key]
 
 
 def _grpo(pupil: Pupil) -> GRPOConfig:

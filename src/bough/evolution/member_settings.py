@@ -9,6 +9,7 @@ from bough.config.base import LARGEST
 from bough.config.flags import plain_type
 from bough.config.other_tools import RENAMED
 from bough.config.parts import flattened, leaves
+from bough.config.rewards import Weight
 from bough.config.training import TrainingConfig
 from bough.errors import InputError, did_you_mean
 from bough.evolution.ranges import Range, make_range
@@ -27,6 +28,7 @@ OF_THE_RUN = {
     *("model", "train_file", "eval_file", "output_dir", "resume", "overwrite", "seed", "num_epochs", "max_steps"),
     *("save_steps", "save_total_limit", "eval_steps", "early_stopping_patience", "save_best_model"),
     *("logging_steps", "report_to", "wandb_project", "as_json", "precompute_reference", "adapter"),
+    *("rewards", "reward_timeout_s"),
 }
 # Parts of online training that belong to `bough evolve` too; of its rollouts a member has the size of its groups.
 PARTS_OF_THE_RUN = ("environment", "sampler", "held_out", "watch", "limits", "rollouts")
@@ -34,17 +36,11 @@ OF_A_MEMBER = "group_size"
 # Of the settings that may be set, those that all members must share: data, base model, machine.
 SHARED_PARTS = ("data", "calls", "machine", "curriculum")
 SHARED = {
-    "rewards",
-    "reward_timeout_s",
-    "max_new_tokens",
-    "stop",
-    "optimizer",
-    "router_aux_loss_coef",
-    "step_weighted_loss",
-    "use_lora",
-    "qlora",
-    "merge_lora",
+    *("optimizer", "router_aux_loss_coef", "step_weighted_loss", "use_lora", "qlora", "merge_lora"),
+    *("max_new_tokens", "stop"),
 }
+# How the weight of a reward is named among the settings that mutate: rewards.progress.
+WEIGHT = "rewards."
 
 
 def trained_by(config: EvolveConfig, own: Mapping[str, Any]) -> TrainingConfig:
@@ -53,8 +49,9 @@ def trained_by(config: EvolveConfig, own: Mapping[str, Any]) -> TrainingConfig:
     given = flattened(kind, {RENAMED.get(key, key): value for key, value in config.set.items()})
     if strays := [name for name in given if name in leaves(kind) and _of_the_run(name, leaves(kind)[name].path[0])]:
         raise ValueError(f"set: {', '.join(strays)} cannot be set for members; bough evolve decides it")
+    plain = {name: value for name, value in own.items() if not name.startswith(WEIGHT)}
     try:
-        made = kind(**{**DEFAULTS, **_of_run(config), **given, **own})
+        made = kind(**{**DEFAULTS, **_of_run(config, own), **given, **plain})
     except InputError as error:
         raise ValueError("set: " + "; ".join(error.problems or [str(error)])) from None
     if problem := _no_member(made):
@@ -62,8 +59,8 @@ def trained_by(config: EvolveConfig, own: Mapping[str, Any]) -> TrainingConfig:
     return made
 
 
-def _of_run(config: EvolveConfig) -> dict[str, Any]:
-    """The settings of a member that are those of the run."""
+def _of_run(config: EvolveConfig, own: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of a member that are those of the run; the weights of rewards may be its own."""
     values: dict[str, Any] = {"model": config.model, "output_dir": config.output_dir}
     if config.method != "grpo":
         return {**values, "train_file": config.train_file}
@@ -72,7 +69,19 @@ def _of_run(config: EvolveConfig) -> dict[str, Any]:
     return {
         **values, **environment, **sampling, **config.limits.model_dump(),
         "environment": config.environment.name, "max_steps": LARGEST,
+        "rewards": {name: _weighted(given, own.get(WEIGHT + name)) for name, given in config.rewards.items()},
     }  # fmt: skip
+
+
+def _weighted(given: Weight, weight: float | None) -> Weight:
+    """A reward with another weight, if there is one."""
+    if weight is None:
+        return given
+    return {**given, "weight": weight} if isinstance(given, dict) else weight
+
+
+def _weight(given: Weight) -> Any:
+    return given.get("weight", 1.0) if isinstance(given, dict) else given
 
 
 def _of_the_run(name: str, part: str) -> bool:
@@ -102,14 +111,19 @@ def is_valid(config: EvolveConfig, own: Mapping[str, Any]) -> bool:
 def own_values(config: EvolveConfig) -> dict[str, Any]:
     """The mutable settings as they are before any mutation."""
     base = trained_by(config, {})
-    return {name: leaves(type(base))[name].of(base) for name in config.mutation.mutate}
+    return {
+        name: _weight(config.rewards[name.removeprefix(WEIGHT)])
+        if name.startswith(WEIGHT)
+        else leaves(type(base))[name].of(base)
+        for name in config.mutation.mutate
+    }
 
 
 def ranges(config: EvolveConfig) -> dict[str, Range]:
     """What the mutable settings may become."""
     known = leaves(CONFIGS[config.method])
     return {
-        name: make_range(value, whole=plain_type(known[name].info.annotation) is int)
+        name: make_range(value, whole=name in known and plain_type(known[name].info.annotation) is int)
         for name, value in config.mutation.mutate.items()
     }
 
@@ -119,7 +133,10 @@ def range_problems(config: EvolveConfig) -> Iterator[str]:
     known = leaves(CONFIGS[config.method])
     mutable = [name for name, leaf in known.items() if _mutable(name, leaf.path[0])]
     for name, value in config.mutation.mutate.items():
-        if name not in known:
+        if name.startswith(WEIGHT) and config.method == "grpo":
+            if name.removeprefix(WEIGHT) not in config.rewards:
+                yield f"mutate: {name} is not the weight of a reward; rewards are {', '.join(config.rewards) or 'none'}"
+        elif name not in known:
             yield f"mutate: {config.method} has no setting {name}{did_you_mean(name, mutable)}"
         elif name not in mutable:
             yield f"mutate: {name} must be the same for all members; mutable are {', '.join(mutable)}"

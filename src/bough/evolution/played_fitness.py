@@ -1,4 +1,4 @@
-"""Fitness in an environment: success on the same tasks with the same seeds, all members in one engine.
+"""Fitness in an environment: success or reward on the same tasks with the same seeds, all members in one engine.
 
     OUTPUT/rollouts/generation-00003/NAME/          a member's episodes: a collection, as `bough collect` writes it
     OUTPUT/rollouts/generation-00003-winner/NAME/   those of the last measurement
@@ -21,9 +21,11 @@ from bough.evolution.players import Players
 from bough.evolution.score import Score
 from bough.evolution.selection import confident, decided
 from bough.evolution.settings import EvolveConfig
+from bough.rewards.rubric import Rubric
+from bough.rewards.score import score
 from bough.rollouts.collect import AllLostError, Attempt, attempts, collect
 from bough.rollouts.collection import Collection
-from bough.types import Task
+from bough.types import Task, Trajectory
 
 
 class PlayedFitness:
@@ -31,6 +33,7 @@ class PlayedFitness:
 
     def __init__(self, config: EvolveConfig, players: Players, folder: Path) -> None:
         self.config, self.players, self.folder = config, players, folder
+        self.rubric = Rubric(config.rewards) if config.rewards and config.metric == "reward" else None
 
     def of(self, generation: Generation) -> dict[str, Score]:
         """The success of all members. Every generation plays other tasks."""
@@ -63,7 +66,7 @@ class PlayedFitness:
                 name: opened.enter_context(Collection(self._settings(generation, name, seed, folder))) for name in names
             }
             lost = self.players.run(self._play(collections, wanted))
-            scores = {name: _score(one, wanted) for name, one in collections.items()}
+            scores = {name: self._score(_known(one, wanted), len(wanted)) for name, one in collections.items()}
         if lost and not any(score.values for score in scores.values()):
             raise AllLostError(lost)
         return scores
@@ -87,6 +90,16 @@ class PlayedFitness:
         tallies = zip(missing, await asyncio.gather(*playing), strict=True)
         return {f"{name}, {id}": why for name, tally in tallies for id, why in tally.lost.items()}
 
+    def _score(self, records: list[Trajectory], wanted: int) -> Score:
+        """The successes or rewards of the episodes; one without a known value counts as lost."""
+        if self.rubric is not None:
+            records = self.rubric.score_all(records)
+        rate = self.config.metric == "success"
+        found = {one.id: one.success if rate else score(one) for one in records}
+        values = {id: float(value) for id, value in found.items() if value is not None}
+        tokens = sum(int(str(one.info.get("completion_tokens", 0))) for one in records)
+        return Score(values, rate=rate, lost=wanted - len(values), tokens=tokens)
+
     def _settings(self, generation: Generation, name: str, seed: int, folder: str) -> CollectConfig:
         """The settings of a member's collection."""
         config = self.config
@@ -101,10 +114,7 @@ def generation_folder(generation: Generation) -> str:
     return f"generation-{generation.number:05}"
 
 
-def _score(collection: Collection, wanted: Sequence[Attempt]) -> Score:
-    """The successes among the wanted episodes; one whose success is unknown counts as lost."""
+def _known(collection: Collection, wanted: Sequence[Attempt]) -> list[Trajectory]:
+    """The wanted episodes that were finished."""
     asked = {attempt.id for attempt in wanted}
-    played = [record for record in collection if record.id in asked]
-    values = {record.id: float(record.success) for record in played if record.success is not None}
-    tokens = sum(int(str(record.info.get("completion_tokens", 0))) for record in played)
-    return Score(values, lost=len(asked) - len(values), tokens=tokens)
+    return [record for record in collection if record.id in asked]

@@ -1,13 +1,14 @@
-"""What a member achieved: one value per task, the same tasks for all members."""
+"""What a member achieved: one value per task, the same tasks for all members; and what measures it."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from bough.evaluation.intervals import Interval, mean_interval, rate_interval
+from bough.evolution.generation import Generation
 
 
 @dataclass(frozen=True)
@@ -51,3 +52,15 @@ class Score:
 def differences(worse: Score, better: Score) -> list[float]:
     """The second's values less the first's, on the tasks that both have."""
     return [better.values[task] - value for task, value in worse.values.items() if task in better.values]
+
+
+class Fitness(Protocol):
+    """Measures members, all of a generation on the same records or tasks."""
+
+    def of(self, generation: Generation) -> dict[str, Score]:
+        """The scores of the members of a generation."""
+        ...
+
+    def of_winner(self, generation: Generation, name: str) -> Score:
+        """The score of one member on what no member was selected on."""
+        ...

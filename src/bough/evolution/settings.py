@@ -12,6 +12,7 @@ from bough.config.base import Config
 from bough.config.calls import MODEL
 from bough.config.environment import PlayedTasksConfig, key_values
 from bough.config.report import ReportConfig
+from bough.config.rewards import REWARDS, RewardWeights
 from bough.config.rollouts import LimitsConfig
 from bough.config.sampling import SamplingConfig
 from bough.errors import InputError
@@ -99,9 +100,9 @@ class MutationConfig(Config):
 class FitnessConfig(Config):
     """Fitness: what members are selected by."""
 
-    metric: Literal["auto", "accuracy", "loss", "success"] = Field(
+    metric: Literal["auto", "accuracy", "loss", "success", "reward"] = Field(
         "auto",
-        description="success in the environment; preference accuracy or the negative loss on held-out records "
+        description="success or reward in the environment; preference accuracy or negative loss on held-out records "
         "(auto: success with --environment, accuracy for dpo, loss for sft)",
     )
     eval_file: Path | None = Field(None, description="held-out records that members are compared on")
@@ -174,6 +175,7 @@ class EvolveConfig(ReportConfig):
     environment: FitnessEnvironmentConfig = FitnessEnvironmentConfig()
     sampling: SamplingConfig = SamplingConfig(temperature=0.0)
     limits: LimitsConfig = LimitsConfig()
+    rewards: RewardWeights = Field({}, description=REWARDS)
 
     @model_validator(mode="before")
     @classmethod
@@ -205,9 +207,9 @@ class EvolveConfig(ReportConfig):
         """What fitness is, where the settings leave it open."""
         if self.fitness.metric != "auto":
             return self.fitness.metric
-        return (
-            "success" if self.environment.name else {"dpo": "accuracy", "sft": "loss", "grpo": "success"}[self.method]
-        )
+        if self.environment.name or self.method == "grpo":
+            return "success"
+        return "accuracy" if self.method == "dpo" else "loss"
 
     @model_validator(mode="after")
     def _members_can_be_trained(self) -> Self:
@@ -226,15 +228,20 @@ class EvolveConfig(ReportConfig):
             problems.append("environment is required for grpo, whose members learn from what they play")
         elif self.method != "grpo" and self.train_file is None:
             problems.append(f"train_file is required for {self.method}")
-        if (self.metric == "success") != bool(self.environment.name):
-            has = "no environment is given" if self.metric == "success" else f"metric is {self.metric}"
-            problems.append(f"success is measured in an environment, and in nothing else; {has}")
+        played = self.metric in ("success", "reward")
+        if played != bool(self.environment.name):
+            has = "no environment is given" if played else f"metric is {self.metric}"
+            problems.append(f"success and reward are measured in an environment, and nothing else is; {has}")
+        if self.rewards and self.method != "grpo" and self.metric != "reward":
+            problems.append("rewards have an effect only with method grpo or metric reward")
         if self.metric == "accuracy" and self.method != "dpo":
             problems.append(f"accuracy is that of preferences; {self.method} has none, use metric loss")
-        if self.metric == "loss" and self.selection.name == "confident":
-            problems.append("selection confident needs values in a known range: accuracy or success, not loss")
+        if self.metric in ("loss", "reward") and self.selection.name == "confident":
+            problems.append(
+                f"selection confident needs values in a known range: accuracy or success, not {self.metric}"
+            )
         if self.environment.name and (self.fitness.eval_file or self.fitness.test_file):
-            problems.append("eval_file and test_file are not read where fitness is success in an environment")
+            problems.append("eval_file and test_file are not read where fitness is measured in an environment")
         same = self.environment.split == self.fitness.test_split and self.environment.task_file is None
         if self.environment.name and (same or (self.environment.task_file and not self.fitness.test_task_file)):
             problems.append(

@@ -15,7 +15,6 @@ from bough.config.training import TrainingConfig
 from bough.config.yaml_file import YamlFile
 from bough.errors import InputError
 from bough.evolution.file_fitness import FileFitness
-from bough.evolution.fitness import Fitness
 from bough.evolution.generation import Used
 from bough.evolution.group_lessons import GroupLessons
 from bough.evolution.lessons import Lessons, RecordLessons
@@ -23,6 +22,7 @@ from bough.evolution.member_settings import trained_by
 from bough.evolution.played_fitness import PlayedFitness
 from bough.evolution.players import Players
 from bough.evolution.records import Records, read_records
+from bough.evolution.score import Fitness
 from bough.evolution.settings import EvolveConfig
 from bough.evolution.trainees import Trainees, method_of
 from bough.methods.base import Data
