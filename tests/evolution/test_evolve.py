@@ -72,6 +72,14 @@ def test_the_winner_is_measured_again_on_records_that_no_member_was_selected_on(
     assert json.loads((whole.folder / "report.json").read_text()) == report
 
 
+def test_children_go_on_with_the_moments_of_their_parents(whole: Evolved):
+    trained = Generation.read(whole.folder / "checkpoints" / "generation-00002-trained")
+    assert any(individual.born == 2 for individual in trained.individuals().values())
+    for name in trained.members:
+        moments = load_file(trained.folder(name) / "optimizer.safetensors")
+        assert {float(value) for key, value in moments.items() if key.endswith(".step")} == {6.0}
+
+
 class Killed(BaseException):
     pass
 
