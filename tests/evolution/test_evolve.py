@@ -172,3 +172,16 @@ def test_halving_trains_half_of_the_members_twice_as_long(tmp_path: Path):
     steps = [(line["generation"], line["step"]) for line in found.lineage]
     assert steps == [(0, 1)] * 4 + [(1, 1 + 2)] * 2
     assert {line["parent"] for line in found.lineage} == {None}
+
+
+def test_a_start_adapter_is_where_members_begin_and_what_they_are_compared_with(tmp_path: Path, whole: Evolved):
+    settings = {"model": str(whole.weights), "set": {"batch_size": 2}, "steps": 1}
+    found = evolve(config(tmp_path, generations=1, population_size=2, **settings))
+    begun = tmp_path / "run" / "checkpoints" / "generation-00000"
+    start = load_file(whole.weights / ADAPTER)
+    for name in ("g0-0", "g0-1"):
+        weights = load_file(begun / name / ADAPTER)
+        assert weights.keys() == start.keys() and all(weights[key].equal(start[key]) for key in start)
+    # The loss of a pair whose sides are as likely as for the reference is log 2, whatever β is.
+    assert [line["loss"] for line in found.lineage] == pytest.approx([0.693147, 0.693147], abs=1e-6)
+    assert {line["rank"] for line in found.lineage} == {2}
