@@ -4,6 +4,8 @@ import pytest
 
 from bough import recipes
 from bough.cli import main
+from bough.evolution.member_settings import trained_by
+from bough.evolution.settings import EvolveConfig
 from bough.methods.dpo import DPOConfig
 from bough.methods.grpo import GRPOConfig
 from bough.methods.sft import SFTConfig
@@ -69,3 +71,22 @@ def test_the_seeds_numbers_are_in_the_recipes():
     assert {k: v for k, v in staged.flat_dump().items() if k not in other} == {
         k: v for k, v in knowlyr.flat_dump().items() if k not in other
     }
+
+
+def test_the_seeds_population_is_in_its_recipe():
+    [(_, settings), _] = Run(load_recipe(file("agilerl-population"), {}), Path("run")).settings()
+    config = EvolveConfig(**{key: value for key, value in settings.items() if key != "resume"})
+    alone = load("dpo-agilerl", DPOConfig)
+    assert isinstance(alone, DPOConfig)
+    member = trained_by(config, {})
+    assert isinstance(member, DPOConfig)
+    for name in ("model", "batch_size", "learning_rate", "beta", "nll_alpha", "max_grad_norm"):
+        assert member.flat_dump()[name] == alone.flat_dump()[name], name
+    assert (config.selection.name, config.selection.tournament_size, config.selection.elitism) == (
+        "tournament",
+        2,
+        True,
+    )
+    assert (config.mutation.no_mutation, config.mutation.hyper_parameter, config.seed) == (0.1, 0.6, 42)
+    # 12,800 samples in batches of 32 are 400 updates, 10 of them a generation.
+    assert (config.population.size, config.population.steps, config.population.generations) == (4, 10, 40)

@@ -22,8 +22,10 @@ if TYPE_CHECKING:
     from bough.api.curate import corrections, demos, groups, pairs
     from bough.api.data import convert, show, stats, validate, write
     from bough.api.evaluate import Compared, Evaluation, HeldOutMeasures, compare, evaluate
+    from bough.api.evolve import EvolvedModel, evolve
     from bough.api.models import LoadedModel, TrainedModel, load
     from bough.api.play import play
+    from bough.api.preference_gym import PreferenceAgent, PreferenceGym
     from bough.api.publish import card, merge, push
     from bough.api.recipe import RecipeRun, run
     from bough.api.recorded import recorded
@@ -58,8 +60,10 @@ _HOMES = {
     "bough.api.curate": ("corrections", "demos", "groups", "pairs"),
     "bough.api.data": ("convert", "show", "stats", "validate", "write"),
     "bough.api.evaluate": ("Compared", "Evaluation", "HeldOutMeasures", "compare", "evaluate"),
+    "bough.api.evolve": ("EvolvedModel", "evolve"),
     "bough.api.models": ("LoadedModel", "TrainedModel", "load"),
     "bough.api.play": ("play",),
+    "bough.api.preference_gym": ("PreferenceAgent", "PreferenceGym"),
     "bough.api.publish": ("card", "merge", "push"),
     "bough.api.recipe": ("RecipeRun", "run"),
     "bough.api.recorded": ("recorded",),
@@ -95,6 +99,7 @@ __all__ = [
     "Environment",
     "EnvironmentFailedError",
     "Evaluation",
+    "EvolvedModel",
     "Facts",
     "Group",
     "HeldOutMeasures",
@@ -108,6 +113,8 @@ __all__ = [
     "Observation",
     "Pair",
     "Policy",
+    "PreferenceAgent",
+    "PreferenceGym",
     "Reader",
     "RecipeRun",
     "RecordingServer",
@@ -136,6 +143,7 @@ __all__ = [
     "dpo",
     "dpo_loss",
     "evaluate",
+    "evolve",
     "export_page",
     "group_advantages",
     "groups",

@@ -151,6 +151,13 @@ VERBS: dict[str, Verb] = {
         "--output-dir runs/distill\n"
         "  bough distill --teacher runs/sft/final --model smollm2 --beta 0.5 --train-file runs/own/trajectories.jsonl",
     ),
+    "evolve": Verb(
+        "train a population of adapters and breed it by fitness",
+        "bough.evolution.settings:EvolveConfig", "bough.commands.evolve:evolve",
+        "  bough evolve --train-file pairs.jsonl --model smollm2 --mutate learning_rate=1e-6..1e-4 beta=0.01..0.5\n"
+        "  bough evolve agilerl-population --model smollm2 --train-file pairs.jsonl\n"
+        "  bough evolve --method sft --train-file demos.jsonl --environment web --mutate learning_rate=1e-5..1e-3",
+    ),
     "eval": Verb(
         "evaluate models in an environment, with intervals and paired tests, or on a held-out file",
         "bough.config.evaluation:EvalConfig", "bough.commands.evaluate:evaluate",

@@ -19,6 +19,7 @@ from bough.config.rollouts import CollectConfig
 from bough.config.yaml_file import YamlFile
 from bough.curation.output import ledger_path
 from bough.errors import InputError
+from bough.evolution.settings import EvolveConfig
 from bough.methods.distill import DistillConfig
 from bough.methods.dpo import DPOConfig
 from bough.methods.grpo import GRPOConfig
@@ -37,6 +38,7 @@ VERBS: dict[str, tuple[str, type[Config]]] = {
     "dpo": ("loss_type", DPOConfig),
     "grpo": ("clip_low", GRPOConfig),
     "distill": ("teacher", DistillConfig),
+    "evolve": ("population", EvolveConfig),
 }
 HUB_DATA = "hf:"
 # A larger file is not read again only to count its rows.

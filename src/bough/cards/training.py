@@ -16,6 +16,7 @@ METHODS = {
     "sft": "Supervised fine-tuning",
     "dpo": "Direct preference optimisation",
     "grpo": "Group-relative policy optimisation",
+    "evolve": "Evolution of a population of adapters",
 }
 AIMS = {
     "sft": "The model learns to reply as in the demonstrations; only replies are trained, never observations.",
@@ -23,6 +24,8 @@ AIMS = {
     "model that the stage started from.",
     "grpo": "Several attempts at each task are compared; those with a reward above the group's mean become "
     "more likely.",
+    "evolve": "Several adapters are trained with different settings; the fittest on held-out data have children with "
+    "changed settings, and the fittest of the last generation is this model.",
 }
 REASONS = {
     "loop": "repeats an earlier action with the same result, without progress",

@@ -22,8 +22,8 @@ from bough.models.resolve import check_name
 from bough.trajectories.lines import files
 
 # Settings that name data files or folders, and those that name a single file.
-DATA = ("file", "train_file", "eval_file", "also", "mix", "reset_file")
-SINGLE_FILES = ("task_file", "eval_task_file", "chat_template")
+DATA = ("file", "train_file", "eval_file", "test_file", "also", "mix", "reset_file")
+SINGLE_FILES = ("task_file", "test_task_file", "eval_task_file", "chat_template")
 
 
 def check_inputs(config: Config) -> None:

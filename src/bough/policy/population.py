@@ -68,7 +68,8 @@ class Member:
 class Population:
     """Members on the model of `policy`, which must have no adapter yet; all its own weights are frozen.
 
-    A member's reference is the base model, or its own adapter as it was at its last `freeze`.
+    A member's reference is the base model, the adapter that `refer_to` was given, or its own adapter
+    as it was at its last `freeze`.
     """
 
     def __init__(self, policy: Policy, *, grouped: bool | None = None) -> None:
@@ -119,6 +120,12 @@ class Population:
         with torch.no_grad():
             for (_, own), (_, copy) in zip(self.adapter_parameters(name), self.adapter_parameters(frozen), strict=True):
                 copy.copy_(own)
+
+    def refer_to(self, folder: Path) -> None:
+        """The adapter in a folder becomes the reference of all members that have no frozen copy of their own."""
+        self._check_layers(AdapterWeights.read(folder).layers)
+        self.policy.model = load_named(self.policy.model, folder, name=FROZEN)
+        self._take_over()
 
     def adapter_parameters(self, name: str) -> Iterator[tuple[str, nn.Parameter]]:
         """The weights of an adapter by their names in the model."""
@@ -180,8 +187,8 @@ class Population:
         return Predictions(*(torch.cat(values) for values in zip(*done, strict=True)))
 
     def _reference_of(self, name: str) -> str | None:
-        frozen = name + FROZEN
-        return frozen if frozen in self.policy.model.peft_config else None
+        adapters = self.policy.model.peft_config
+        return next((frozen for frozen in (name + FROZEN, FROZEN) if frozen in adapters), None)
 
     def _config(self, lora: Lora) -> Any:
         """The peft configuration of a new adapter, as a model without adapters resolves it.

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -14,7 +16,8 @@ class Kind:
     artefact itself if the command writes a single file (`one_file`). A command that plays
     episodes if it has no file (`or_plays`) gets the environment only then. The setting `adds`
     takes the newest data of the kind that the command writes, to be added to its output; `labels` is
-    the setting that names another model to learn from.
+    the setting that names another model to learn from. `reads_by_method` has what it reads with
+    each value of its setting `method`, if that is not always `reads`.
     """
 
     reads: str | None
@@ -27,6 +30,11 @@ class Kind:
     or_plays: bool = False
     adds: str = ""
     labels: str = ""
+    reads_by_method: Mapping[str, str | None] = field(default_factory=dict)
+
+    def input(self, settings: Mapping[str, Any]) -> str | None:
+        """The kind of data that a stage with these settings reads."""
+        return self.reads_by_method.get(str(settings.get("method")), self.reads)
 
 
 KINDS: dict[str, Kind] = {
@@ -42,6 +50,15 @@ KINDS: dict[str, Kind] = {
     "grpo": Kind("groups", "model", "final", "output_dir", "train_file", resumes=True, or_plays=True),
     "distill": Kind(
         "groups", "model", "final", "output_dir", "train_file", resumes=True, or_plays=True, labels="teacher"
+    ),
+    "evolve": Kind(
+        "pairs",
+        "model",
+        "final",
+        "output_dir",
+        "train_file",
+        resumes=True,
+        reads_by_method={"sft": "demonstrations", "grpo": None},
     ),
     "eval": Kind(None, "evaluation", "results.json", "output"),
 }

@@ -16,6 +16,9 @@ from bough.runs.recipe import Planned, Recipe, shared_settings, stage_config
 from bough.runs.record import content, fingerprint
 from bough.tracking.trackers import Name
 
+# Settings that name inputs, whatever the command.
+INPUTS = ("model", "adapter", "task_file", "eval_file", "test_file", "test_task_file", "reset_file")
+
 
 @dataclass
 class Artifacts:
@@ -60,8 +63,8 @@ class Wiring:
             values["resume"] = RunDir(folder).used
         values |= {"report_to": list(self.report_to)}
         values = {key: value for key, value in values.items() if key in leaves(config) or key in parts(config)} | own
-        if kind.reads and kind.file not in own:
-            sources = self._sources(stage, kind, artifacts)
+        if (reads := kind.input(own)) and kind.file not in own:
+            sources = self._sources(stage, reads, artifacts)
             if sources[1:]:
                 values["also"] = sources[1:]
             if sources and not (kind.or_plays and "environment" in own):
@@ -82,15 +85,14 @@ class Wiring:
         if kind.writes == "model":
             artifacts.model = str(path)
 
-    def _sources(self, stage: Planned, kind: Kind, artifacts: Artifacts) -> list[Path]:
-        """The files that the stage reads: those of the stages it names, or the newest of its kind."""
-        assert kind.reads is not None
+    def _sources(self, stage: Planned, reads: str, artifacts: Artifacts) -> list[Path]:
+        """The files that the stage reads: those of the stages it names, or the newest of the kind `reads`."""
         for name in stage.sources:
             if name not in artifacts.by_name:
                 raise InputError(f"from: there is no earlier stage {name!r}{did_you_mean(name, artifacts.by_name)}")
         if stage.sources:
             return [artifacts.by_name[name] for name in stage.sources]
-        return [artifacts.newest[kind.reads]] if kind.reads in artifacts.newest else []
+        return [artifacts.newest[reads]] if reads in artifacts.newest else []
 
 
 def evaluates_the_run(stage: Planned) -> bool:
@@ -121,9 +123,7 @@ def _input_digests(kind: Kind, config: Config, digest: Callable[[Path], str]) ->
     """Every input by its setting, as a digest of its content."""
     values = config.flat_dump()
     inputs = {}
-    for name in filter(
-        None, ("model", "adapter", "task_file", "eval_file", "reset_file", kind.file, "also", kind.adds, kind.labels)
-    ):
+    for name in filter(None, (*INPUTS, kind.file, "also", kind.adds, kind.labels)):
         value = values.get(name)
         if isinstance(value, list) and value:
             inputs[name] = ",".join(digest(Path(str(one))) for one in value)

@@ -1,0 +1,89 @@
+"""`bough.evolve`: a population of adapters on records, selected by what they achieve."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from bough.api.inputs import (
+    EnvironmentLike,
+    Rewards,
+    Source,
+    StrPath,
+    is_path,
+    records_of,
+    reward_weights,
+    where_to_play,
+)
+from bough.api.models import LoadedModel, ModelLike, TemporaryFolder, TrainedModel, model_name
+from bough.api.preference_gym import PreferenceGym
+from bough.api.settings import make_config, settings_of
+from bough.errors import InputError
+from bough.evolution.evolve import evolve as run
+from bough.evolution.settings import EvolveConfig
+from bough.methods.examples import IN_MEMORY
+from bough.rundir import RunDir
+from bough.terminal import console
+from bough.training.metrics_file import MetricsFile
+
+
+class EvolvedModel(TrainedModel):
+    """The winner: a trained model with the `lineage` of all members, one dictionary per member and generation.
+
+    `report` has the fitness by which it was `selected`, that on `untouched` records or tasks, and
+    the `shrinkage` between the two.
+    """
+
+    def __init__(self, *given: Any, lineage: Sequence[dict[str, Any]], **named: Any) -> None:
+        super().__init__(*given, **named)
+        self.lineage = list(lineage)
+
+    def __repr__(self) -> str:
+        selected, untouched = (self.report[key]["fitness"] for key in ("selected", "untouched"))
+        facts = f"{self.report['metric']} {selected} when selected, {untouched} on untouched data"
+        return f"<{self.name}: {self.report['winner']['name']}, {facts}; weights in {self.path}>"
+
+
+@settings_of(EvolveConfig, "recipe", "own_agent")
+def evolve(
+    model: ModelLike,
+    train_file: Source | PreferenceGym | None = None,
+    *,
+    eval_file: Source | None = None,
+    test_file: Source | None = None,
+    environment: EnvironmentLike | None = None,
+    rewards: Rewards | None = None,
+    output_dir: StrPath | None = None,
+    **settings: Any,
+) -> EvolvedModel:
+    """Train a population of adapters with different settings and breed it by fitness; returns the winner.
+
+    `train_file`, `eval_file` and `test_file` are records in memory or paths: what members learn
+    from, what they are compared on, and what only the winner is measured on. Without the last two,
+    shares of the first are held out. With `environment`, a name or a class, members are compared by
+    their success there; with `method="grpo"` they also learn from what they play there, and there
+    is no `train_file`. `rewards` are names or functions, as in `bough.collect`. A `PreferenceGym` in
+    place of `train_file` stands for its training and test data. `mutate` gives the settings that
+    differ: `{"learning_rate": "1e-6..1e-4"}`.
+    """
+    if isinstance(train_file, PreferenceGym):
+        if eval_file is not None:
+            raise InputError("a PreferenceGym has its own held-out pairs; leave out eval_file")
+        gym = train_file
+        train_file, eval_file = gym.train_dataset, gym.test_dataset
+    temporary = TemporaryFolder()
+    start = model.save(temporary.path / "start") if isinstance(model, LoadedModel) else model
+    folder = Path(output_dir) if output_dir is not None else temporary.path / "evolve"
+    sources = {"train_file": train_file, "eval_file": eval_file, "test_file": test_file}
+    named = {key: Path(one) if is_path(one) else Path(IN_MEMORY) for key, one in sources.items() if one is not None}
+    play = where_to_play(environment, None) | ({"rewards": reward_weights(rewards)} if rewards else {})
+    config = make_config(EvolveConfig, "evolve", settings, model=model_name(start), output_dir=folder, **named, **play)
+    in_memory = [None if one is None or is_path(one) else records_of(one) for one in sources.values()]
+    found = run(config, *in_memory, notify=console.announce)
+    name = model.name if isinstance(model, LoadedModel | TrainedModel) else model_name(model)
+    return EvolvedModel(
+        f"{name}+evolve", found.weights,
+        metrics=MetricsFile.read(RunDir(folder).metrics), report=found.report, ledgers=found.ledgers,
+        lineage=found.lineage, keeps=(temporary, model),
+    )  # fmt: skip

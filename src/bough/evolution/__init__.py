@@ -1,0 +1,1 @@
+"""`bough evolve`: a population of adapters on one base, selected by what they achieve."""

@@ -1,0 +1,112 @@
+"""A generation on disk: all members, complete or not there at all.
+
+    checkpoints/generation-00003/           the population as the generation begins
+    checkpoints/generation-00003-trained/   after its updates, before selection
+        NAME/                               one folder per member
+        state.json                          the number of the generation, and what has been used up so far
+
+A run that was killed resumes from the newest of these folders. Everything that leads from one
+to the next is a function of its content and the seed, so the population is the same as without the kill.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Self
+
+from bough.disk import drafting, put_in_place, read_json, remove, write_json
+from bough.errors import InputError
+from bough.evolution.individual import Individual
+
+NAME = re.compile(r"generation-(\d{5})(-trained)?")
+STATE = "state.json"
+# Folders of earlier generations that stay.
+KEPT = 2
+
+
+@dataclass(frozen=True)
+class Used:
+    """What a run has used up."""
+
+    updates: int = 0
+    tokens: int = 0
+    seconds: float = 0.0
+
+    def plus(self, *, updates: int = 0, tokens: int = 0, seconds: float = 0.0) -> Used:
+        return Used(self.updates + updates, self.tokens + tokens, self.seconds + seconds)
+
+
+@dataclass(frozen=True)
+class Generation:
+    """One of the folders. `losses` are the members' mean losses over the generation's updates, once it is trained."""
+
+    path: Path
+    number: int
+    trained: bool
+    used: Used = field(default_factory=Used)
+    losses: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def members(self) -> list[str]:
+        """The names, in the order in which members are trained."""
+        return sorted(path.name for path in self.path.iterdir() if path.is_dir())
+
+    def folder(self, name: str) -> Path:
+        return self.path / name
+
+    def individual(self, name: str) -> Individual:
+        return Individual.read(self.folder(name))
+
+    def individuals(self) -> dict[str, Individual]:
+        return {name: self.individual(name) for name in self.members}
+
+    @classmethod
+    def read(cls, path: Path) -> Self:
+        match = NAME.fullmatch(path.name)
+        assert match is not None
+        try:
+            state = read_json(path / STATE)
+            return cls(path, int(match[1]), match[2] is not None, Used(**state["used"]), dict(state["losses"]))
+        except (OSError, ValueError, TypeError, KeyError) as error:
+            raise InputError(
+                f"{path / STATE} is missing or damaged ({error}); delete that folder to resume from the one before"
+            ) from None
+
+    @classmethod
+    def newest(cls, folder: Path) -> Self | None:
+        """The generation to resume from; None where there is none yet."""
+        found = _all(folder)
+        return cls.read(found[-1]) if found else None
+
+
+@contextmanager
+def writing(
+    folder: Path, number: int, *, trained: bool, used: Used, losses: dict[str, float] | None = None
+) -> Iterator[Path]:
+    """A folder to write the members of a generation into; it gets its name when all are there.
+
+    Older generations are removed after that.
+    """
+    final = folder / f"generation-{number:05}{'-trained' if trained else ''}"
+    draft = final.with_name(f".{final.name}")
+    with drafting(draft, final):
+        folder.mkdir(parents=True, exist_ok=True)
+        remove(draft)
+        draft.mkdir()
+        yield draft
+        write_json(draft / STATE, {"used": asdict(used), "losses": losses or {}})
+        put_in_place(draft, final)
+    for old in _all(folder)[:-KEPT]:
+        # A rename first: a removal that is cut short must not leave half a generation under its name.
+        doomed = old.with_name(f".{old.name}.old")
+        old.rename(doomed)
+        remove(doomed)
+
+
+def _all(folder: Path) -> list[Path]:
+    """The generations of a run, oldest first."""
+    return sorted(path for path in folder.glob("generation-*") if NAME.fullmatch(path.name))

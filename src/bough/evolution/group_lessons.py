@@ -1,0 +1,122 @@
+"""Groups of attempts that members play themselves, for GRPO: the same tasks for all, each at its own temperature.
+
+Nothing is sampled ahead: a batch is played with the weights that learn from it. After a kill the
+generation's batches are played again; on a CPU they are the same to the last bit.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+from bough.calls.builder import CallBuilder
+from bough.digest import derived_seed, json_digest
+from bough.errors import InputError, RowError
+from bough.evolution.lessons import Pupil
+from bough.evolution.players import Players
+from bough.evolution.settings import EvolveConfig
+from bough.ledger import Ledger
+from bough.methods.base import Example
+from bough.methods.examples import CallSource
+from bough.methods.grpo import GroupExample, GRPOConfig
+from bough.online.grpo import OnlineGRPO
+from bough.online.player import LostError
+from bough.rewards.rubric import Rubric
+from bough.rollouts.agents import ModelAgent
+from bough.rollouts.collect import Tally, attempts, collect
+from bough.types import Group, Task, Trajectory
+
+log = logging.getLogger(__name__)
+
+
+class GroupLessons:
+    """Plays the groups of an update, those of all members at the same time."""
+
+    def __init__(self, config: EvolveConfig, players: Players, builder: CallBuilder) -> None:
+        self.config, self.players, self.builder, self.tokens = config, players, builder, 0
+        environment = config.environment
+        self._stream = players.tasks(environment.split, environment.task_file, config.seed)
+        self._known: list[Task] = []
+        self._rubrics: dict[str, Rubric] = {}
+
+    def batches(self, pupils: Mapping[str, Pupil], update: int) -> dict[str, Sequence[Example]]:
+        settings = {name: _grpo(pupil) for name, pupil in pupils.items()}
+        with self.players.playing():
+            agents = self.players.agents({name: own.sampling for name, own in settings.items()})
+            played = self.players.run(self._play(agents, settings, update))
+        found: dict[str, Sequence[Example]] = {}
+        unused: Counter[str] = Counter()
+        for name, groups in played.items():
+            examples = self._examples(settings[name], groups, unused)
+            if examples:
+                found[name] = examples
+        if not found:
+            log.warning("Update %d teaches no member anything: %s.", update, dict(unused))
+        return found
+
+    async def _play(
+        self, agents: Mapping[str, ModelAgent], settings: Mapping[str, GRPOConfig], update: int
+    ) -> dict[str, list[Group]]:
+        share = max(1, self.config.fitness.concurrency // len(settings))
+        working = [self._groups(agents[name], own, update, share) for name, own in settings.items()]
+        return dict(zip(settings, await asyncio.gather(*working), strict=True))
+
+    async def _groups(self, agent: ModelAgent, config: GRPOConfig, update: int, concurrency: int) -> list[Group]:
+        tasks = self._tasks(update, config.optimizer.batch_size * config.optimizer.gradient_accumulation_steps)
+        wanted = list(attempts(tasks, config.rollouts.group_size, derived_seed(self.config.seed, f"update {update}")))
+        records: dict[str, Trajectory] = {}
+
+        def keep(record: Trajectory, _: object) -> None:
+            records[record.id] = record
+
+        tally: Tally = await collect(
+            self.players.environment_class, agent, wanted, keep,
+            limits=self.config.limits, concurrency=concurrency, retries=self.config.fitness.retries,
+        )  # fmt: skip
+        if not records:
+            raise LostError(0, [f"{id}: {why}" for id, why in tally.lost.items()])
+        self.tokens += tally.completion_tokens
+        # In the order of the attempts, whichever episode ended first.
+        by_task: dict[str, list[Trajectory]] = {}
+        for one in wanted:
+            if one.id in records:
+                by_task.setdefault(one.task.id, []).append(records[one.id])
+        return [Group(task=task, attempts=by_task[task.id]) for task in tasks if task.id in by_task]
+
+    def _tasks(self, update: int, count: int) -> list[Task]:
+        """The tasks of an update. All members begin with the same one; where tasks run out, the first comes again."""
+        begin = update * self.config.set_batch_size
+        while len(self._known) < begin + count and (task := next(self._stream, None)) is not None:
+            self._known.append(task)
+        if not self._known:
+            raise InputError("no task matches these settings")
+        chosen = [self._known[(begin + number) % len(self._known)] for number in range(count)]
+        return list({task.id: task for task in chosen}.values())
+
+    def _examples(self, config: GRPOConfig, groups: Sequence[Group], unused: Counter[str]) -> list[GroupExample]:
+        method, rubric = OnlineGRPO(config), self._rubric(config)
+        found = []
+        for group in groups:
+            attempts = group.attempts if rubric is None else rubric.score_all(group.attempts)
+            try:
+                scored = group.model_copy(update={"attempts": attempts})
+                found.append(method.example(scored, CallSource(self.builder, Ledger("calls"))))
+            except RowError as error:
+                unused[error.reason] += 1
+        return found
+
+    def _rubric(self, config: GRPOConfig) -> Rubric | None:
+        """The rewards with the member's weights; the same weights have one rubric, whose judges keep their answers."""
+        if not config.rewards:
+            return None
+        key = json_digest(config.rewards, size=8)
+        if key not in self._rubrics:
+            self._rubrics[key] = Rubric(config.rewards, timeout_s=config.reward_timeout_s)
+        return self._rubrics[key]
+
+
+def _grpo(pupil: Pupil) -> GRPOConfig:
+    assert isinstance(pupil.config, GRPOConfig)
+    return pupil.config

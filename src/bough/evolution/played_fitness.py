@@ -1,0 +1,120 @@
+"""Fitness in an environment: success or reward on the same tasks with the same seeds, all members in one engine.
+
+    OUTPUT/rollouts/generation-00003/NAME/          a member's episodes: a collection, as `bough collect` writes it
+    OUTPUT/rollouts/generation-00003-winner/NAME/   those of the last measurement
+
+Episodes that were finished before a kill are not played again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+from bough.config.rollouts import AgentConfig, CollectConfig
+from bough.environments.tasks import first_tasks
+from bough.evaluation.sequential import looks
+from bough.evolution.generation import Generation
+from bough.evolution.players import Players
+from bough.evolution.score import Score
+from bough.evolution.selection import confident, decided
+from bough.evolution.settings import EvolveConfig
+from bough.rewards.rubric import Rubric
+from bough.rewards.score import score
+from bough.rollouts.collect import AllLostError, Attempt, attempts, collect
+from bough.rollouts.collection import Collection
+from bough.types import Task, Trajectory
+
+
+class PlayedFitness:
+    """Lets members play. With a confident selection, tasks are played until it is decided or there are no more."""
+
+    def __init__(self, config: EvolveConfig, players: Players, folder: Path) -> None:
+        self.config, self.players, self.folder = config, players, folder
+        self.rubric = Rubric(config.rewards) if config.rewards and config.metric == "reward" else None
+
+    def of(self, generation: Generation) -> dict[str, Score]:
+        """The success of all members. Every generation plays other tasks."""
+        environment, seed = self.config.environment, self.config.seed + generation.number
+        tasks = self._tasks(environment.split, environment.task_file, seed)
+        sequential = self.config.selection.name == "confident" and not self.config.population.halving
+        counts = list(looks(len(tasks))) if sequential else [len(tasks)]
+        scores: dict[str, Score] = {}
+        for count in counts:
+            scores = self._played(generation, generation.members, tasks[:count], seed, generation_folder(generation))
+            if sequential and decided(confident(scores, alpha=self.config.selection.alpha)):
+                break
+        return scores
+
+    def of_winner(self, generation: Generation, name: str) -> Score:
+        """The success of one member on tasks that no member was selected on."""
+        fitness, seed = self.config.fitness, self.config.seed
+        tasks = self._tasks(fitness.test_split, fitness.test_task_file, seed)
+        return self._played(generation, [name], tasks, seed, f"{generation_folder(generation)}-winner")[name]
+
+    def _tasks(self, split: str, file: Path | None, seed: int) -> list[Task]:
+        return first_tasks(self.players.tasks(split, file, seed), self.config.fitness.tasks)
+
+    def _played(
+        self, generation: Generation, names: Sequence[str], tasks: Sequence[Task], seed: int, folder: str
+    ) -> dict[str, Score]:
+        wanted = list(attempts(tasks, 1, seed))
+        with self.players.playing(), ExitStack() as opened:
+            collections = {
+                name: opened.enter_context(Collection(self._settings(generation, name, seed, folder))) for name in names
+            }
+            lost = self.players.run(self._play(collections, wanted))
+            scores = {name: self._score(_known(one, wanted), len(wanted)) for name, one in collections.items()}
+        if lost and not any(score.values for score in scores.values()):
+            raise AllLostError(lost)
+        return scores
+
+    async def _play(self, collections: dict[str, Collection], wanted: Sequence[Attempt]) -> dict[str, str]:
+        """Plays what is missing, all members at the same time; returns why episodes were lost."""
+        missing = {name: one.missing(wanted) for name, one in collections.items()}
+        missing = {name: left for name, left in missing.items() if left}
+        if not missing:
+            return {}
+        agents = self.players.agents(dict.fromkeys(missing, self.config.sampling))
+        fitness = self.config.fitness
+        playing = [
+            collect(
+                self.players.environment_class, agents[name], left, collections[name].add_in_thread,
+                limits=self.config.limits, retries=fitness.retries,
+                concurrency=max(1, fitness.concurrency // len(missing)),
+            )
+            for name, left in missing.items()
+        ]  # fmt: skip
+        tallies = zip(missing, await asyncio.gather(*playing), strict=True)
+        return {f"{name}, {id}": why for name, tally in tallies for id, why in tally.lost.items()}
+
+    def _score(self, records: list[Trajectory], wanted: int) -> Score:
+        """The successes or rewards of the episodes; one without a known value counts as lost."""
+        if self.rubric is not None:
+            records = self.rubric.score_all(records)
+        rate = self.config.metric == "success"
+        found = {one.id: one.success if rate else score(one) for one in records}
+        values = {id: float(value) for id, value in found.items() if value is not None}
+        tokens = sum(int(str(one.info.get("completion_tokens", 0))) for one in records)
+        return Score(values, rate=rate, lost=wanted - len(values), tokens=tokens)
+
+    def _settings(self, generation: Generation, name: str, seed: int, folder: str) -> CollectConfig:
+        """The settings of a member's collection."""
+        config = self.config
+        return CollectConfig(
+            environment=config.environment, sampling=config.sampling, limits=config.limits,
+            agent=AgentConfig(model=str(generation.folder(name))), output=self.folder / folder / name, seed=seed,
+            tasks=config.fitness.tasks, rescore=0,
+        )  # fmt: skip
+
+
+def generation_folder(generation: Generation) -> str:
+    return f"generation-{generation.number:05}"
+
+
+def _known(collection: Collection, wanted: Sequence[Attempt]) -> list[Trajectory]:
+    """The wanted episodes that were finished."""
+    asked = {attempt.id for attempt in wanted}
+    return [record for record in collection if record.id in asked]

@@ -1,0 +1,78 @@
+"""The members as players: one engine on the population's own base model, an adapter per row, and the environment."""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+from bough.calls.template import ChatTemplate
+from bough.config.sampling import SamplingConfig
+from bough.engines.chat import TemplateEngine
+from bough.engines.local.adapter_engine import AdapterEngine
+from bough.engines.local.engine import LocalEngine
+from bough.environments.isolated import shut_down
+from bough.environments.registry import find
+from bough.environments.tasks import configured, tasks_of
+from bough.event_loop import BackgroundLoop
+from bough.evolution.settings import EvolveConfig
+from bough.policy.adapter_weights import AdapterWeights
+from bough.policy.population import Population
+from bough.rollouts.agents import ModelAgent
+from bough.types import Task
+
+T = TypeVar("T")
+
+
+class Players:
+    """Agents for the members, and a loop to play on. The engine is made when it is first needed."""
+
+    def __init__(self, config: EvolveConfig, population: Population, template: ChatTemplate) -> None:
+        self.config, self.population, self.template = config, population, template
+        self.environment_class = configured(find(config.environment.name), config.environment.options)
+        self._loop = BackgroundLoop()
+        self._engine: LocalEngine | None = None
+
+    def tasks(self, split: str, file: Path | None, seed: int) -> Iterator[Task]:
+        """The tasks of a split or a file."""
+        options = self.config.environment.options
+        return tasks_of(self.environment_class, options=options, split=split, task_file=file, seed=seed)
+
+    def agents(self, sampling: Mapping[str, SamplingConfig]) -> dict[str, ModelAgent]:
+        """An agent for each member named here, with its present adapter."""
+        policy = self.population.policy
+        if self._engine is None:
+            # Its own adapters are never folded into the base: they belong to members.
+            self._engine = LocalEngine.of(policy, name=self.config.model, tokenizer=self.template.tokenizer, fold=False)
+        for name in sampling:
+            self._engine.set_adapter(name, AdapterWeights.of(policy.model, name))
+        return {
+            name: ModelAgent(TemplateEngine(AdapterEngine(self._engine, name), self.template, own, name=name))
+            for name, own in sampling.items()
+        }
+
+    @contextmanager
+    def playing(self) -> Iterator[None]:
+        """Around everything that samples: the base model is the engine's within it, and the trainer's after it."""
+        policy = self.population.policy
+        training = policy.training
+        policy.eval()
+        self.population.lora.segments = ()  # the engine has the adapters by name
+        try:
+            yield
+        finally:
+            if self._engine is not None:
+                self._engine.rest()
+            policy.train(training)
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """The result of a coroutine on the players' event loop."""
+        return self._loop.run(work)
+
+    def close(self) -> None:
+        """Closes the engine and the environment."""
+        if self._engine is not None:
+            self._loop.run(self._engine.close())
+        self._loop.run(shut_down(self.environment_class))
+        self._loop.close()

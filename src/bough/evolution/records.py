@@ -1,0 +1,71 @@
+"""The records of a run: what members learn from, what they are selected on, and what no member was selected on."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from bough.calls.builder import CallBuilder
+from bough.errors import InputError
+from bough.evolution.settings import EvolveConfig
+from bough.ledger import Ledger
+from bough.methods.base import Data, Example, Method
+
+
+@dataclass(frozen=True)
+class Records:
+    """`selection` and `test` are empty where fitness is measured in an environment. `digest` covers all files."""
+
+    train: Sequence[Example]
+    selection: Sequence[Example]
+    test: Sequence[Example]
+    ledgers: list[Ledger]
+    digest: str
+
+
+def read_records(
+    config: EvolveConfig,
+    method: Method[Any],
+    builder: CallBuilder,
+    data: Data | None = None,
+    held_out: Data | None = None,
+    test: Data | None = None,
+) -> Records:
+    """The records of the settings' files, or those given here.
+
+    Without a held-out file, shares of the training file are held out. Without a test file, half of
+    the held-out file is the test. Records that begin alike stay on one side of a split.
+    """
+    if config.method == "grpo":
+        return Records([], [], [], [], "played")
+    files = (data or config.train_file, held_out or config.fitness.eval_file, test or config.fitness.test_file)
+    found = [None if file is None else method.examples(file, builder) for file in files]
+    train, selection, final = ([] if one is None else list(one.examples) for one in found)
+    if not config.environment.name:
+        share, rng = config.fitness.test_size, random.Random(config.seed)  # noqa: S311  no secret
+        if not selection:
+            train, selection = _split(train, share, rng, config)
+            if not final:
+                train, final = _split(train, share / (1 - share), rng, config)
+        elif not final:
+            selection, final = _split(selection, 0.5, rng, config)
+    ledgers = [ledger for one in found if one is not None for ledger in (one.rows, one.calls)]
+    return Records(train, selection, final, ledgers, " ".join(str(one.digest) for one in found if one is not None))
+
+
+def _split(
+    examples: Sequence[Example], share: float, rng: random.Random, config: EvolveConfig
+) -> tuple[list[Example], list[Example]]:
+    """The examples without, and those of, a share of the clusters."""
+    clusters = list(dict.fromkeys(example.cluster for example in examples))
+    count = max(1, round(share * len(clusters)))
+    if count >= len(clusters):
+        raise InputError(
+            f"{config.train_file} has too few different beginnings of records to hold some out; "
+            "give eval_file and test_file"
+        )
+    chosen = set(rng.sample(clusters, count))
+    apart = [example for example in examples if example.cluster in chosen]
+    return [example for example in examples if example.cluster not in chosen], apart

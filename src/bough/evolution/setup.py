@@ -1,0 +1,149 @@
+"""What a run works with: its folder, its records, the population on its base model, and its fitness."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+
+from bough.calls.template import ChatTemplate
+from bough.config.parts import flattened
+from bough.config.training import TrainingConfig
+from bough.config.yaml_file import YamlFile
+from bough.errors import InputError
+from bough.evolution.file_fitness import FileFitness
+from bough.evolution.generation import Used
+from bough.evolution.group_lessons import GroupLessons
+from bough.evolution.lessons import Lessons, RecordLessons
+from bough.evolution.member_settings import trained_by
+from bough.evolution.played_fitness import PlayedFitness
+from bough.evolution.players import Players
+from bough.evolution.records import Records, read_records
+from bough.evolution.score import Fitness
+from bough.evolution.settings import EvolveConfig
+from bough.evolution.trainees import Trainees, method_of
+from bough.methods.base import Data
+from bough.policy.load import base_and_adapter, load_call_builder, load_model
+from bough.policy.policy import Policy
+from bough.policy.population import Population
+from bough.policy.processes import Processes
+from bough.policy.shape import start_adapter
+from bough.rundir import RunDir
+from bough.training.loading import precision
+from bough.training.origin import Origin
+from bough.training.token_budget import choose_budget
+
+# Settings that a resumed run may change.
+FREE = {
+    *("output_dir", "resume", "overwrite", "generations", "max_updates", "max_tokens", "max_minutes"),
+    *("concurrency", "retries", "as_json"),
+}
+
+
+@dataclass
+class Setup:
+    """Everything that is open during a run. `start` is the adapter that members begin with, `rank` theirs."""
+
+    config: EvolveConfig
+    folder: RunDir
+    records: Records
+    trainees: Trainees
+    fitness: Fitness
+    template: ChatTemplate
+    start: Path | None
+    rank: int
+    used: Used = field(default_factory=Used)
+
+    def save(self, name: str, folder: Path) -> None:
+        """Writes a member's adapter with the tokenizer: a folder that every command takes as a model."""
+        self.trainees.population.members[name].save(folder)
+        self.template.tokenizer.save_pretrained(folder)
+
+
+@contextmanager
+def open_setup(
+    config: EvolveConfig, data: Data | None = None, held_out: Data | None = None, test: Data | None = None
+) -> Iterator[Setup]:
+    """The setup of the settings, with the run folder locked. InputError where it cannot be used or resumed."""
+    folder, processes = RunDir(config.output_dir), Processes()
+    if processes.count > 1:
+        raise InputError("bough evolve trains in one process; leave out accelerate launch")
+    with folder.locked():
+        _make_room(folder, config)
+        start, base = start_adapter(trained_by(config, {}))
+        if config.resume and folder.config.exists():
+            _check_settings(folder, config)
+        builder = load_call_builder(
+            config.model, base.calls.chat_template, max_length=base.calls.max_length, stride=base.calls.stride
+        )
+        records = read_records(config, method_of(base), builder, data, held_out, test)
+        _begin(folder, config, base, start, records)
+        population = _population(base, processes.device)
+        if start is not None:
+            population.refer_to(start)
+        budget = base.machine.token_budget or choose_budget(base, processes)
+        with _players(config, population, builder.template) as players:
+            lessons: Lessons = RecordLessons(records.train, config.seed)
+            fitness: Fitness = FileFitness(
+                population, method_of(base), records.selection, records.test, metric=config.metric, budget=budget
+            )
+            if players is not None:
+                fitness = PlayedFitness(config, players, folder.rollouts)
+            if players is not None and config.method == "grpo":
+                lessons = GroupLessons(config, players, builder)
+            trainees = Trainees(config, population, lessons, budget)
+            yield Setup(config, folder, records, trainees, fitness, builder.template, start, base.lora.r)
+
+
+@contextmanager
+def _players(config: EvolveConfig, population: Population, template: ChatTemplate) -> Iterator[Players | None]:
+    """Those who play in the environment; None where there is none."""
+    if not config.environment.name:
+        yield None
+        return
+    with closing(Players(config, population, template)) as players:
+        yield players
+
+
+def _population(base: TrainingConfig, device: torch.device) -> Population:
+    """The base model with all its weights frozen, and no members yet."""
+    autocast = precision(base, device)
+    model = load_model(base_and_adapter(base.model)[0], dtype=autocast or torch.float32, device=device, quantize=False)
+    if base.machine.gradient_checkpointing:
+        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    return Population(Policy(model, attention=base.machine.attention, autocast=autocast, device=device))
+
+
+def _begin(folder: RunDir, config: EvolveConfig, base: TrainingConfig, start: Path | None, records: Records) -> None:
+    """Writes settings and origin, checked against those that a resumed run began with."""
+    origin = Origin.of(base, start, records.digest, None)
+    before = Origin.read(folder) if config.resume and folder.origin.exists() else origin
+    if differences := origin.differences(before, base, start):
+        raise InputError(f"{folder.path} cannot resume:", differences)
+    folder.create(config)
+    origin.write(folder)
+
+
+def _check_settings(folder: RunDir, config: EvolveConfig) -> None:
+    """InputError where a resumed run has other settings than it began with: its generations would not be comparable."""
+    before = folder.recorded(flattened(type(config), YamlFile.read(folder.config).values))
+    now = folder.recorded(config.flat_dump())
+    changed = {key: value for key, value in now.items() if key not in FREE and before.get(key) != value}
+    if changed:
+        said = [f"{key} {before.get(key)} → {value}" for key, value in changed.items()]
+        raise InputError(f"{folder.path} began with other settings; give another --output-dir for a new run:", said)
+
+
+def _make_room(folder: RunDir, config: EvolveConfig) -> None:
+    """A folder with a run in it is only overwritten on request."""
+    if config.resume or not folder.used:
+        return
+    if not config.overwrite:
+        raise InputError(
+            f"{folder.path} already contains a run; --resume continues it, --overwrite deletes it, "
+            "--output-dir names another folder"
+        )
+    folder.clear()

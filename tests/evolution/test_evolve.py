@@ -1,0 +1,188 @@
+"""An evolution from its settings to its winner, and what must be the same after a kill."""
+
+import json
+import shutil
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from bough.errors import InputError
+from bough.evolution import evolve as loop
+from bough.evolution import generation as generations
+from bough.evolution.breeding import breed, select
+from bough.evolution.evolve import Evolved, evolve
+from bough.evolution.generation import Generation
+from bough.evolution.individual import Individual
+from bough.evolution.score import Score
+from bough.evolution.trainees import Trainees
+from bough.training.metrics_file import MetricsFile
+from tests.evolution.small import config
+
+ADAPTER = "adapter_model.safetensors"
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Evolved:
+    """A run that is never killed."""
+    return evolve(config(tmp_path_factory.mktemp("whole")))
+
+
+def bits(folder: Path) -> dict[str, bytes]:
+    return {str(file.relative_to(folder)): file.read_bytes() for file in sorted(folder.rglob("*")) if file.is_file()}
+
+
+def settled(lineage: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [{key: value for key, value in line.items() if key != "seconds"} for line in lineage]
+
+
+def test_every_member_of_every_generation_has_a_line(whole: Evolved):
+    by_generation = [[line for line in whole.lineage if line["generation"] == number] for number in range(3)]
+    assert [len(lines) for lines in by_generation] == [4, 4, 4]
+    for before, after in pairwise(by_generation):
+        known = {line["name"]: line for line in before}
+        for line in after:
+            if line["name"] in known:
+                assert known[line["name"]]["lives"] and line["step"] == known[line["name"]]["step"] + 2
+                continue
+            parent = known[line["parent"]]
+            assert line["born"] == line["generation"] and line["step"] == parent["step"] + 2
+            changed = {key: value for key, value in line["settings"].items() if value != parent["settings"][key]}
+            if line["mutation"]["kind"] == "hyper_parameter":
+                setting = line["mutation"]["setting"]
+                assert changed == ({setting: line["mutation"]["after"]} if changed else {})
+            else:
+                assert changed == {}
+        assert sum(line["children"] for line in before) + sum(line["lives"] for line in before) == 4
+
+
+def test_the_winner_is_measured_again_on_records_that_no_member_was_selected_on(whole: Evolved):
+    report = whole.report
+    last = [line for line in whole.lineage if line["generation"] == 2]
+    assert report["winner"]["name"] == last[0]["name"] and report["selected"]["fitness"] == last[0]["fitness"]
+    assert report["selected"]["tasks"] == report["untouched"]["tasks"] == 4  # a quarter of 16 each
+    assert report["shrinkage"] == report["selected"]["fitness"] - report["untouched"]["fitness"]
+    assert report["updates"] == 3 * 2 * 4
+    trained = whole.folder / "checkpoints" / "generation-00002-trained" / report["winner"]["name"] / ADAPTER
+    assert (whole.weights / ADAPTER).read_bytes() == trained.read_bytes()
+    assert (whole.weights / "tokenizer_config.json").exists()
+    assert json.loads((whole.folder / "report.json").read_text()) == report
+
+
+def test_children_go_on_with_the_moments_of_their_parents(whole: Evolved):
+    trained = Generation.read(whole.folder / "checkpoints" / "generation-00002-trained")
+    assert any(individual.born == 2 for individual in trained.individuals().values())
+    for name in trained.members:
+        moments = load_file(trained.folder(name) / "optimizer.safetensors")
+        assert {float(value) for key, value in moments.items() if key.endswith(".step")} == {6.0}
+
+
+class Killed(BaseException):
+    pass
+
+
+def killing(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, when: int) -> None:
+    """The call number `when` of a function ends the process; as after a real kill, nothing is cleaned up."""
+    own: Callable[..., Any] = getattr(owner, name)
+    calls = iter(range(1, 10_000))
+
+    def counted(*given: Any, **named: Any) -> Any:
+        if next(calls) == when:
+            raise Killed
+        return own(*given, **named)
+
+    monkeypatch.setattr(owner, name, counted)
+
+
+@pytest.mark.bit_exact
+def test_kills_at_any_moment_leave_the_same_population(tmp_path: Path, whole: Evolved, monkeypatch: pytest.MonkeyPatch):
+    moments: list[tuple[Any, str, int]] = [
+        (Trainees, "save", 1),  # the first generation is half written
+        (generations, "put_in_place", 1),  # trained, but not yet in place
+        (Individual, "write", 6),  # some of the children are written
+        (loop, "winner_report", 1),  # all is done but the report
+    ]
+    for owner, name, when in moments:
+        with monkeypatch.context() as patch:
+            killing(patch, owner, name, when)
+            with pytest.raises(Killed):
+                evolve(config(tmp_path, resume=True))
+    found = evolve(config(tmp_path, resume=True))
+    assert settled(found.lineage) == settled(whole.lineage)
+    assert bits(found.weights) == bits(whole.weights)
+    for name in ("generation-00002", "generation-00002-trained"):
+        mine, other = (bits(run.folder / "checkpoints" / name) for run in (found, whole))
+        mine.pop("state.json"), other.pop("state.json")  # it has seconds
+        assert mine == other
+    kept, other = (MetricsFile.read(run.folder / "metrics.jsonl") for run in (found, whole))
+    assert [(one["step"], one["fitness"]) for one in kept] == [(one["step"], one["fitness"]) for one in other]
+    assert [one["step"] for one in kept] == [2, 4, 6]
+
+
+def test_the_elite_lives_on_bit_for_bit_and_children_inherit_adapter_and_moments(whole: Evolved, tmp_path: Path):
+    copied = tmp_path / "generation-00002-trained"
+    shutil.copytree(whole.folder / "checkpoints" / copied.name, copied)
+    before = Generation.read(copied)
+    fittest = before.members[1]
+    scores = {name: Score({"task": float(name == fittest)}) for name in before.members}
+    settings = config(tmp_path, rank_mutation=1.0, crossover=1.0, seed=6)
+    after = breed(settings, before, scores, select(settings, scores, before.number))
+    assert bits(after.folder(fittest)) == bits(before.folder(fittest))
+    kinds = set()
+    for child in (after.individual(name) for name in after.members if name != fittest):
+        assert child.mutation is not None and child.step == 6 and child.parent is not None
+        kinds.add(child.mutation["kind"])
+        mine, parents = (
+            load_file(folder / ADAPTER) for folder in (after.folder(child.name), before.folder(child.parent))
+        )
+        moments, before_moments = (
+            load_file(folder / "optimizer.safetensors") if (folder / "optimizer.safetensors").exists() else {}
+            for folder in (after.folder(child.name), before.folder(child.parent))
+        )
+        if child.mutation["kind"] == "crossover":
+            assert moments == {} and mine.keys() == parents.keys()
+            continue
+        grown = child.mutation["kind"] == "rank"
+        assert child.rank == (4 if grown else 2)
+        for key, weight in parents.items():
+            assert torch.equal(mine[key][:2] if ".lora_A." in key else mine[key][:, :2], weight)
+        assert all(
+            torch.equal(moments[key][tuple(map(slice, value.shape))], value) for key, value in before_moments.items()
+        )
+    assert kinds >= {"rank", "crossover"}
+
+
+def test_a_run_can_be_made_longer_and_only_that(tmp_path: Path):
+    small = {"steps": 1, "population_size": 2}
+    evolve(config(tmp_path, generations=1, **small))
+    with pytest.raises(InputError, match="already contains a run"):
+        evolve(config(tmp_path, generations=9, **small))
+    with pytest.raises(InputError, match="began with other settings"):
+        evolve(config(tmp_path, generations=9, steps=2, population_size=2, resume=True))
+    longer = evolve(config(tmp_path, generations=9, **small, resume=True, max_updates=3))
+    # No generation begins after three updates: the second made the third and the fourth.
+    assert [line["generation"] for line in longer.lineage] == [0, 0, 1, 1] and longer.report["updates"] == 4
+
+
+def test_halving_trains_half_of_the_members_twice_as_long(tmp_path: Path):
+    found = evolve(config(tmp_path, halving=True, steps=1, generations=5))
+    steps = [(line["generation"], line["step"]) for line in found.lineage]
+    assert steps == [(0, 1)] * 4 + [(1, 1 + 2)] * 2
+    assert {line["parent"] for line in found.lineage} == {None}
+
+
+def test_a_start_adapter_is_where_members_begin_and_what_they_are_compared_with(tmp_path: Path, whole: Evolved):
+    settings = {"model": str(whole.weights), "set": {"batch_size": 2}, "steps": 1}
+    found = evolve(config(tmp_path, generations=1, population_size=2, **settings))
+    begun = tmp_path / "run" / "checkpoints" / "generation-00000"
+    start = load_file(whole.weights / ADAPTER)
+    for name in ("g0-0", "g0-1"):
+        weights = load_file(begun / name / ADAPTER)
+        assert weights.keys() == start.keys() and all(weights[key].equal(start[key]) for key in start)
+    # The loss of a pair whose sides are as likely as for the reference is log 2, whatever β is.
+    assert [line["loss"] for line in found.lineage] == pytest.approx([0.693147, 0.693147], abs=1e-6)
+    assert {line["rank"] for line in found.lineage} == {2}

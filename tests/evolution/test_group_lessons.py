@@ -1,0 +1,98 @@
+"""Members that learn from what they play themselves."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from safetensors.torch import load_file
+
+import bough
+from bough.errors import InputError
+from bough.evolution.group_lessons import GroupLessons
+from bough.evolution.member_settings import own_values, trained_by
+from bough.evolution.settings import EvolveConfig
+from bough.evolution.trainees import Trainees
+from bough.methods.grpo import GRPOConfig
+from tests.api.letters import WriteLetter
+from tests.evolution.small import SETTINGS
+
+ADAPTER = "adapter_model.safetensors"
+SETTINGS_OF_GRPO: dict[str, Any] = {
+    "method": "grpo", "environment": WriteLetter, "eval_tasks": 4, "max_new_tokens": 6, "population_size": 2,
+    "generations": 1, "steps": 2, "seed": 3, "initial": "same",
+    "set": {**SETTINGS["set"], "learning_rate": 0.01, "group_size": 4},
+    "mutate": {"temperature": "0.5..1.5", "group_size": "2..6", "clip_high": "0.1..0.5"},
+}  # fmt: skip
+
+
+def evolved(folder: Path, **changes: Any) -> bough.EvolvedModel:
+    return bough.evolve("tiny", **{**SETTINGS_OF_GRPO, "output_dir": folder, **changes})
+
+
+def test_members_learn_from_groups_that_they_play_and_a_kill_changes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    seen: list[dict[str, Any]] = []
+    own = GroupLessons.batches
+
+    def noted(self: GroupLessons, pupils: Any, update: int) -> Any:
+        found = own(self, pupils, update)
+        seen.append({"update": update, **found})
+        return found
+
+    monkeypatch.setattr(GroupLessons, "batches", noted)
+    whole = evolved(tmp_path / "whole")
+    assert [one["update"] for one in seen] == [0, 1] and whole.report["updates"] == 4
+    examples = [example for one in seen for name, of in one.items() if name != "update" for example in of]
+    assert examples and all(len(example.calls) == 4 for example in examples)  # groups of four attempts of one turn
+    assert all(min(example.advantages) < 0 < max(example.advantages) for example in examples)
+    names = {call.policy.rpartition("+")[2] for example in examples for call in example.calls}
+    assert names <= {"g0-0", "g0-1"}
+    folder = tmp_path / "whole" / "checkpoints"
+    for name in names:
+        before, after = (load_file(folder / f"generation-00000{end}" / name / ADAPTER) for end in ("", "-trained"))
+        assert any(not before[key].equal(after[key]) for key in before)
+    with monkeypatch.context() as patch:
+        patch.setattr(Trainees, "save", _killed_at_second_call())
+        with pytest.raises(KeyboardInterrupt):
+            evolved(tmp_path / "killed")
+    again = evolved(tmp_path / "killed", resume=True)
+    assert (again.path / ADAPTER).read_bytes() == (whole.path / ADAPTER).read_bytes()
+
+
+def _killed_at_second_call() -> Any:
+    save, calls = Trainees.save, iter((True, False))
+
+    def counted(self: Trainees, draft: Path) -> None:
+        if not next(calls):
+            raise KeyboardInterrupt
+        save(self, draft)
+
+    return counted
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"environment": ""}, "environment is required for grpo"),
+        ({"train_file": "a.jsonl"}, "leave out train_file"),
+        ({"set": {"max_turns": 3}}, "max_turns cannot be set for members"),
+        ({"set": {"engine": "vllm"}}, "engine cannot be set for members"),
+        ({"mutate": {"max_new_tokens": "2..8"}}, "max_new_tokens must be the same for all members"),
+        ({"mutate": {"rewards.steps": "0..1"}}, "rewards.steps is not the weight of a reward"),
+        ({"mutate": {"clip_high": "-1..0.5"}}, "clip_high=-1.0 is not possible"),
+    ],
+)
+def test_settings_of_grpo_that_make_no_sense_are_refused(changes: dict[str, Any], said: str):
+    with pytest.raises(InputError, match=said):
+        EvolveConfig(**{"method": "grpo", "environment": "household", **changes})
+
+
+def test_a_member_may_have_its_own_weights_of_rewards():
+    rewards = {"outcome": 1.0, "overlong": {"weight": 1.0, "max_length": 10}}
+    mutate = {"rewards.outcome": "0..2", "rewards.overlong": "0.1..2"}
+    config = EvolveConfig(method="grpo", environment="household", rewards=rewards, mutate=mutate)
+    assert own_values(config) == {"rewards.outcome": 1.0, "rewards.overlong": 1.0}
+    member = trained_by(config, {"rewards.outcome": 0.5, "rewards.overlong": 1.5})
+    assert isinstance(member, GRPOConfig)
+    assert member.rewards == {"outcome": 0.5, "overlong": {"weight": 1.5, "max_length": 10}}

@@ -1,0 +1,79 @@
+"""Members that play: the same tasks, each with its own adapter."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import bough
+from bough.errors import InputError
+from bough.evolution import played_fitness
+from bough.evolution.settings import EvolveConfig
+from tests.api.letters import WriteLetter, length
+from tests.evolution.small import SETTINGS, pairs
+
+PLAY: dict[str, Any] = {"environment": WriteLetter, "eval_tasks": 6, "max_new_tokens": 3, "temperature": 1.0}
+
+
+def evolved(folder: Path, **changes: Any) -> bough.EvolvedModel:
+    settings = {key: value for key, value in SETTINGS.items() if key not in ("model", "test_size")}
+    given = {**settings, "steps": 1, "generations": 2, "population_size": 3, "output_dir": folder, **PLAY, **changes}
+    return bough.evolve("tiny", pairs(4), **given)
+
+
+def episodes(folder: Path) -> dict[str, Any]:
+    records = [one for one in bough.read(folder / "trajectories.jsonl") if isinstance(one, bough.Trajectory)]
+    return {record.id: record for record in records}
+
+
+def test_all_members_play_the_same_tasks_with_their_own_adapters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    found = evolved(tmp_path)
+    first = tmp_path / "rollouts" / "generation-00000"
+    played = {path.name: episodes(path) for path in first.iterdir()}
+    assert played.keys() == {"g0-0", "g0-1", "g0-2"}
+    assert len({tuple(sorted(of)) for of in played.values()}) == 1 and all(len(of) == 6 for of in played.values())
+    assert all(name in one.turns[0].call.policy for name, of in played.items() for one in of.values())
+    for line in (line for line in found.lineage if line["generation"] == 0):
+        successes = [one.success for one in played[line["name"]].values()]
+        assert line["fitness"] == sum(successes) / 6 and line["tasks"] == 6
+    # Each generation has its own tasks, and the winner is measured on those of another split.
+    second = next((tmp_path / "rollouts" / "generation-00001").iterdir())
+    assert not episodes(second).keys() & played["g0-0"].keys()
+    [last] = (tmp_path / "rollouts" / "generation-00001-winner").iterdir()
+    assert last.name == found.report["winner"]["name"] and all(id.startswith("unseen-") for id in episodes(last))
+    assert found.report["untouched"]["fitness"] == sum(one.success for one in episodes(last).values()) / 6
+    # A resumed run finds all episodes on file.
+    monkeypatch.setattr(played_fitness, "collect", None)
+    assert evolved(tmp_path, resume=True).report["selected"] == found.report["selected"]
+
+
+def test_a_member_samples_with_the_weights_that_are_trained(tmp_path: Path):
+    fast = {**SETTINGS["set"], "learning_rate": 0.05}
+    evolved(tmp_path, generations=1, population_size=2, initial="same", set=fast)
+    record = next(iter(episodes(tmp_path / "rollouts" / "generation-00000" / "g0-1").values()))
+    call = record.turns[0].call
+    model = bough.load(tmp_path / "checkpoints" / "generation-00000-trained" / "g0-1")
+    [logprobs] = model.policy.logprobs([call])
+    assert logprobs.tolist() == pytest.approx(call.logprobs, abs=1e-4)
+    base = bough.load("tiny")
+    assert base.policy.logprobs([call])[0].tolist() != pytest.approx(call.logprobs, abs=1e-4)
+
+
+def test_fitness_may_be_any_reward(tmp_path: Path):
+    found = evolved(tmp_path, generations=1, population_size=2, metric="reward", rewards={length: 0.5})
+    played = episodes(tmp_path / "rollouts" / "generation-00000" / found.lineage[0]["name"])
+    assert found.lineage[0]["fitness"] == pytest.approx(sum(0.5 * length(one) for one in played.values()) / 6)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"test_split": "train"}, "measured on tasks that it was selected on"),
+        ({"task_file": "tasks.jsonl"}, "measured on tasks that it was selected on"),
+        ({"eval_file": "a.jsonl"}, "eval_file and test_file are not read"),
+        ({"metric": "accuracy"}, "success and reward are measured in an environment"),
+    ],
+)
+def test_settings_that_contradict_each_other_are_refused(changes: dict[str, Any], said: str):
+    with pytest.raises(InputError, match=said):
+        EvolveConfig(train_file="pairs.jsonl", environment="household", **changes)
