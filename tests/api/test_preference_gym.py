@@ -51,6 +51,16 @@ def test_agents_learn_from_batches_and_are_tested_on_the_held_out_pairs():
     assert clone.learn(batch)["mean_loss"] < first.learn(batch)["mean_loss"]
 
 
+def test_a_clone_learns_without_changing_the_optimizer_state_of_its_original():
+    [first] = bough.PreferenceAgent.population("tiny", 1, **SMALL)
+    first.learn(pairs(4))
+    state = first._trainer.training[first.name].updater.optimizer.state
+    before = [{key: tensor.clone() for key, tensor in values.items()} for values in state.values()]
+    first.clone("clone").learn(pairs(8)[4:])
+    for values, old in zip(state.values(), before, strict=True):
+        assert all((values[key] == old[key]).all() for key in old)
+
+
 def test_dpo_is_evolved_on_a_preference_gym(tmp_path: Path):
     gym = bough.PreferenceGym(pairs(), test_size=0.25)
     small = {key: SETTINGS[key] for key in ("set", "mutate", "seed")}

@@ -151,7 +151,10 @@ class PreferenceAgent:
             self._trainer.population.add(name, Path(folder) / name)
         twin = type(self)(name, self._trainer, self._builder, config)
         mine, other = (self._trainer.training[one] for one in (self.name, name))
-        OptimizerState.of(mine.updater.optimizer).put_into(other.updater.optimizer)
+        state = OptimizerState.of(mine.updater.optimizer)
+        # Copies: an optimizer keeps the tensors that it is given, and changes them in place.
+        copied = state._replace(tensors={key: tensor.clone() for key, tensor in state.tensors.items()})
+        copied.put_into(other.updater.optimizer)
         other.step = mine.step
         return twin
 
