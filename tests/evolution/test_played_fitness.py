@@ -1,13 +1,17 @@
 """Members that play: the same tasks, each with its own adapter."""
 
+import math
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import bough
+from bough import Environment, Observation, Task
 from bough.errors import InputError
 from bough.evolution import played_fitness
+from bough.evolution.score import Score, on_common_tasks
 from bough.evolution.settings import EvolveConfig
 from tests.api.letters import WriteLetter, length
 from tests.evolution.small import SETTINGS, pairs
@@ -63,6 +67,74 @@ def test_fitness_may_be_any_reward(tmp_path: Path):
     found = evolved(tmp_path, generations=1, population_size=2, metric="reward", rewards={length: 0.5})
     played = episodes(tmp_path / "rollouts" / "generation-00000" / found.lineage[0]["name"])
     assert found.lineage[0]["fitness"] == pytest.approx(sum(0.5 * length(one) for one in played.values()) / 6)
+
+
+class OneSplit(WriteLetter):
+    """The same tasks in every split."""
+
+    @classmethod
+    def tasks(cls, options: Any, *, split: str = "train", seed: int = 0) -> Iterator[Task]:
+        return (Task(id=f"letter-{number}", data={"letter": "etaoin"[number]}) for number in range(6))
+
+
+class NoUnseen(WriteLetter):
+    """No split of tasks for the last measurement."""
+
+    @classmethod
+    def tasks(cls, options: Any, *, split: str = "train", seed: int = 0) -> Iterator[Task]:
+        if split != "train":
+            raise InputError("there is only the split train")
+        return super().tasks(options, split=split, seed=seed)
+
+
+class NoOutcome(WriteLetter):
+    """Neither a success nor a failure."""
+
+    async def step(self, reply: str) -> Observation:
+        return Observation.end()
+
+
+@pytest.mark.parametrize(
+    ("environment", "said"),
+    [(OneSplit, "the split train has all tasks of the split unseen"), (NoUnseen, "there is only the split train")],
+)
+def test_a_winner_that_could_not_be_measured_is_refused_before_training(
+    environment: type[Environment], said: str, tmp_path: Path
+):
+    with pytest.raises(InputError, match=said):
+        evolved(tmp_path, environment=environment)
+    assert not (tmp_path / "checkpoints").exists()
+
+
+def test_the_winner_is_not_measured_on_tasks_that_a_generation_was_selected_on(tmp_path: Path):
+    found = evolved(tmp_path, environment=OneSplit, eval_tasks=4, generations=1, population_size=2)
+    [last] = (tmp_path / "rollouts" / "generation-00000-winner").iterdir()
+    assert {one.task.id for one in episodes(last).values()} == {"letter-4", "letter-5"}
+    assert found.report["untouched"]["tasks"] == 2
+
+
+def test_episodes_without_an_outcome_are_an_error_not_a_fitness(tmp_path: Path):
+    with pytest.raises(InputError, match="has a success to compare"):
+        evolved(tmp_path, environment=NoOutcome, generations=1, population_size=2)
+
+
+def test_members_are_compared_on_the_tasks_that_none_of_them_lost():
+    scores = {
+        "lucky": Score({"easy": 1.0, "middle": 0.0}, lost=1),
+        "better": Score({"easy": 1.0, "middle": 0.0, "hard": 0.0}),
+        "broken": Score({"easy": 1.0}, lost=2),
+    }
+    found = on_common_tasks(scores)
+    assert found["lucky"].fitness == found["better"].fitness == 0.5
+    assert found["broken"].fitness == -math.inf and found["lucky"].lost == 1
+
+
+def test_a_run_folder_is_found_again_under_its_absolute_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    small = {"generations": 1, "population_size": 2}
+    found = evolved(Path("run"), **small)
+    monkeypatch.setattr(played_fitness, "collect", None)  # nothing is played again
+    assert evolved(tmp_path / "run", resume=True, **small).report["selected"] == found.report["selected"]
 
 
 @pytest.mark.parametrize(

@@ -9,16 +9,19 @@ Episodes that were finished before a kill are not played again.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+import logging
+from collections.abc import Sequence, Set
 from contextlib import ExitStack
+from itertools import islice
 from pathlib import Path
 
 from bough.config.rollouts import AgentConfig, CollectConfig
-from bough.environments.tasks import first_tasks
+from bough.environments.tasks import digest, first_tasks
+from bough.errors import InputError
 from bough.evaluation.sequential import looks
 from bough.evolution.generation import Generation
 from bough.evolution.players import Players
-from bough.evolution.score import Score
+from bough.evolution.score import Score, on_common_tasks
 from bough.evolution.selection import confident, decided
 from bough.evolution.settings import EvolveConfig
 from bough.rewards.rubric import Rubric
@@ -27,6 +30,8 @@ from bough.rollouts.collect import AllLostError, Attempt, attempts, collect
 from bough.rollouts.collection import Collection
 from bough.types import Task, Trajectory
 
+log = logging.getLogger(__name__)
+
 
 class PlayedFitness:
     """Lets members play. With a confident selection, tasks are played until it is decided or there are no more."""
@@ -34,11 +39,19 @@ class PlayedFitness:
     def __init__(self, config: EvolveConfig, players: Players, folder: Path) -> None:
         self.config, self.players, self.folder = config, players, folder
         self.rubric = Rubric(config.rewards) if config.rewards and config.metric == "reward" else None
+        # Before anything is trained: the last measurement must be possible.
+        seen = set(map(_identity, self._selection_tasks(0)))
+        if not self._untouched(seen):
+            test = config.fitness.test_task_file or f"the split {config.fitness.test_split}"
+            selection = config.environment.task_file or f"the split {config.environment.split}"
+            raise InputError(
+                f"the winner would be measured on tasks that it was selected on: {selection} has all tasks of {test}; "
+                "give others with test_task_file"
+            )
 
     def of(self, generation: Generation) -> dict[str, Score]:
         """The success of all members. Every generation plays other tasks."""
-        environment, seed = self.config.environment, self.config.seed + generation.number
-        tasks = self._tasks(environment.split, environment.task_file, seed)
+        tasks, seed = self._selection_tasks(generation.number), self.config.seed + generation.number
         sequential = self.config.selection.name == "confident" and not self.config.population.halving
         counts = list(looks(len(tasks))) if sequential else [len(tasks)]
         scores: dict[str, Score] = {}
@@ -50,12 +63,31 @@ class PlayedFitness:
 
     def of_winner(self, generation: Generation, name: str) -> Score:
         """The success of one member on tasks that no member was selected on."""
-        fitness, seed = self.config.fitness, self.config.seed
-        tasks = self._tasks(fitness.test_split, fitness.test_task_file, seed)
-        return self._played(generation, [name], tasks, seed, f"{generation_folder(generation)}-winner")[name]
+        used = [self._selection_tasks(number) for number in range(generation.number + 1)]
+        if self.config.method == "grpo":
+            used.append(self._lesson_tasks(generation.individual(name).step * self.config.set_batch_size))
+        tasks = self._untouched({_identity(task) for tasks in used for task in tasks})
+        if not tasks:
+            log.warning("The winner cannot be measured: every task of the test has been used before.")
+        folder = f"{generation_folder(generation)}-winner"
+        return self._played(generation, [name], tasks, self.config.seed, folder)[name]
 
-    def _tasks(self, split: str, file: Path | None, seed: int) -> list[Task]:
-        return first_tasks(self.players.tasks(split, file, seed), self.config.fitness.tasks)
+    def _selection_tasks(self, number: int) -> list[Task]:
+        """The tasks that generation `number` is compared on."""
+        environment = self.config.environment
+        tasks = self.players.tasks(environment.split, environment.task_file, self.config.seed + number)
+        return first_tasks(tasks, self.config.fitness.tasks)
+
+    def _lesson_tasks(self, count: int) -> list[Task]:
+        """The first tasks that members have learnt from."""
+        environment = self.config.environment
+        return list(islice(self.players.tasks(environment.split, environment.task_file, self.config.seed), count))
+
+    def _untouched(self, seen: Set[tuple[str, str]]) -> list[Task]:
+        """The tasks of the last measurement, without those that were `seen`."""
+        fitness = self.config.fitness
+        tasks = self.players.tasks(fitness.test_split, fitness.test_task_file, self.config.seed)
+        return list(islice((task for task in tasks if _identity(task) not in seen), fitness.tasks))
 
     def _played(
         self, generation: Generation, names: Sequence[str], tasks: Sequence[Task], seed: int, folder: str
@@ -67,8 +99,13 @@ class PlayedFitness:
             }
             lost = self.players.run(self._play(collections, wanted))
             scores = {name: self._score(_known(one, wanted), len(wanted)) for name, one in collections.items()}
-        if lost and not any(score.values for score in scores.values()):
-            raise AllLostError(lost)
+        if not wanted:
+            return scores
+        scores = on_common_tasks(scores)
+        if not any(score.values for score in scores.values()):
+            if lost:
+                raise AllLostError(lost)
+            raise InputError(f"no episode of {self.config.environment.name} has a {self.config.metric} to compare")
         return scores
 
     async def _play(self, collections: dict[str, Collection], wanted: Sequence[Attempt]) -> dict[str, str]:
@@ -102,16 +139,20 @@ class PlayedFitness:
 
     def _settings(self, generation: Generation, name: str, seed: int, folder: str) -> CollectConfig:
         """The settings of a member's collection."""
-        config = self.config
+        config, weights = self.config, generation.folder(name).absolute()
         return CollectConfig(
             environment=config.environment, sampling=config.sampling, limits=config.limits,
-            agent=AgentConfig(model=str(generation.folder(name))), output=self.folder / folder / name, seed=seed,
+            agent=AgentConfig(model=str(weights)), output=self.folder / folder / name, seed=seed,
             tasks=config.fitness.tasks, rescore=0,
         )  # fmt: skip
 
 
 def generation_folder(generation: Generation) -> str:
     return f"generation-{generation.number:05}"
+
+
+def _identity(task: Task) -> tuple[str, str]:
+    return task.id, digest(task)
 
 
 def _known(collection: Collection, wanted: Sequence[Attempt]) -> list[Trajectory]:

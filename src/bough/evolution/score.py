@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from bough.evaluation.intervals import Interval, mean_interval, rate_interval
@@ -52,6 +52,22 @@ class Score:
 def differences(worse: Score, better: Score) -> list[float]:
     """The second's values less the first's, on the tasks that both have."""
     return [better.values[task] - value for task, value in worse.values.items() if task in better.values]
+
+
+def on_common_tasks(scores: Mapping[str, Score]) -> dict[str, Score]:
+    """The scores on the tasks that all members have a value for: means over different tasks cannot be compared.
+
+    A member that lost more than half of the tasks that others have is left out: nothing is known of it.
+    """
+    most = max(len(score.values) for score in scores.values())
+    known = {name: score for name, score in scores.items() if 2 * len(score.values) >= most}
+    common = set.intersection(*(set(score.values) for score in known.values()))
+    return {
+        name: replace(score, values={task: value for task, value in score.values.items() if task in common})
+        if name in known
+        else replace(score, values={})
+        for name, score in scores.items()
+    }
 
 
 class Fitness(Protocol):
