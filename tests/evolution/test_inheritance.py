@@ -6,11 +6,15 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from bough.disk import write_json
+import bough
+from bough.disk import read_json, write_json
+from bough.errors import InputError
 from bough.evolution.crossover import merged
+from bough.evolution.evolve import evolve
 from bough.evolution.individual import OPTIMIZER, Individual
 from bough.evolution.inheritance import bear, cross
 from bough.policy.adapter_weights import AdapterWeights, LoraPair
+from tests.evolution.small import config
 
 PREFIX = "base_model.model.layer.q_proj"
 
@@ -47,6 +51,20 @@ def test_an_adapter_of_larger_rank_computes_the_same(tmp_path: Path):
     assert weights[f"{PREFIX}.lora_B.weight"].shape == (5, 4) and not weights[f"{PREFIX}.lora_B.weight"][:, 2:].any()
     child = Individual.read(tmp_path / "child")
     assert (child.rank, child.step, child.optimizer) == (4, 3, {"kind": "AdamW"})
+
+
+def test_an_adapter_with_another_scale_than_alpha_over_r_is_not_grown_or_merged(tmp_path: Path):
+    [agent] = bough.PreferenceAgent.population("tiny", 1, lora_r=2, lora_target_modules=["q_proj"])
+    file = agent.save_checkpoint(tmp_path / "start") / "adapter_config.json"
+    write_json(file, {**read_json(file), "use_rslora": True})
+    for change in ("rank_mutation", "crossover"):
+        with pytest.raises(InputError, match="use_rslora cannot be grown or merged"):
+            evolve(config(tmp_path, model=str(tmp_path / "start"), set={}, **{change: 0.5}))
+
+
+def test_moments_of_8_bits_are_not_grown(tmp_path: Path):
+    with pytest.raises(InputError, match="rank_mutation needs optimizer adamw"):
+        config(tmp_path, rank_mutation=0.5, set={"optimizer": "adamw_8bit"})
 
 
 def test_the_moments_of_new_entries_are_zero_and_the_mean_of_the_others(tmp_path: Path):

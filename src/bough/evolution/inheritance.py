@@ -17,11 +17,24 @@ from torch import Tensor
 
 from bough.digest import derived_seed
 from bough.disk import read_json, write_json
+from bough.errors import InputError
 from bough.evolution.crossover import How, merged
 from bough.evolution.individual import OPTIMIZER, Individual
 from bough.policy.adapter_weights import CONFIG, TENSORS, AdapterWeights
 
 FIRST_MOMENT = "exp_avg"
+# With any of these an adapter has another scale or rank than lora_alpha and r say.
+ODD = ("use_rslora", "rank_pattern", "alpha_pattern")
+
+
+def check_plain(start: Path) -> None:
+    """InputError for an adapter that cannot be grown or merged."""
+    config = read_json(start / CONFIG)
+    if odd := [name for name in ODD if config.get(name)]:
+        raise InputError(
+            f"{start}: an adapter with {', '.join(odd)} cannot be grown or merged; "
+            "leave out rank_mutation and crossover, or merge it into the model first"
+        )
 
 
 def copy(parent: Path, child: Path) -> None:

@@ -215,7 +215,10 @@ class EvolveConfig(ReportConfig):
     def _members_can_be_trained(self) -> Self:
         if problems := [*self._fitness_problems(), *self._population_problems()]:
             raise ValueError("; ".join(problems))
-        trained_by(self, {})  # what is wrong with the method's own settings is said by them
+        # What is wrong with the method's own settings is said by them.
+        optimizer = trained_by(self, {}).optimizer.name
+        if self.mutation.rank and optimizer != "adamw":
+            raise ValueError(f"rank_mutation needs optimizer adamw: the moments of {optimizer} cannot grow")
         if problems := list(range_problems(self)):
             raise ValueError("; ".join(problems))
         return self

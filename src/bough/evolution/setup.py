@@ -17,6 +17,7 @@ from bough.errors import InputError
 from bough.evolution.file_fitness import FileFitness
 from bough.evolution.generation import Used
 from bough.evolution.group_lessons import GroupLessons
+from bough.evolution.inheritance import check_plain
 from bough.evolution.lessons import Lessons, RecordLessons
 from bough.evolution.member_settings import trained_by
 from bough.evolution.played_fitness import PlayedFitness
@@ -74,6 +75,8 @@ def open_setup(
     with folder.locked():
         _make_room(folder, config)
         start, base = start_adapter(trained_by(config, {}))
+        if start is not None and (config.mutation.rank or config.mutation.crossover):
+            check_plain(start)
         if config.resume and folder.config.exists():
             _check_settings(folder, config)
         builder = load_call_builder(
