@@ -74,7 +74,8 @@ def test_the_seeds_numbers_are_in_the_recipes():
 
 
 def test_the_seeds_population_is_in_its_recipe():
-    [(_, settings), _] = Run(load_recipe(file("agilerl-population"), {}), Path("run")).settings()
+    [(_, settings), (_, evaluation)] = Run(load_recipe(file("agilerl-population"), {}), Path("run")).settings()
+    assert evaluation["eval_file"] not in settings.values()  # nothing is selected on what the winner is evaluated on
     config = EvolveConfig(**{key: value for key, value in settings.items() if key != "resume"})
     alone = load("dpo-agilerl", DPOConfig)
     assert isinstance(alone, DPOConfig)
