@@ -21,7 +21,7 @@ from bough.evolution.individual import Individual
 from bough.evolution.score import Score
 from bough.evolution.trainees import Trainees
 from bough.training.metrics_file import MetricsFile
-from tests.evolution.small import config
+from tests.evolution.small import config, pairs
 
 ADAPTER = "adapter_model.safetensors"
 
@@ -186,3 +186,16 @@ def test_a_start_adapter_is_where_members_begin_and_what_they_are_compared_with(
     # The loss of a pair whose sides are as likely as for the reference is log 2, whatever β is.
     assert [line["loss"] for line in found.lineage] == pytest.approx([0.693147, 0.693147], abs=1e-6)
     assert {line["rank"] for line in found.lineage} == {2}
+
+
+def test_records_that_cannot_be_split_or_are_missing_are_named(tmp_path: Path):
+    one = pairs(1)
+    with pytest.raises(InputError, match=r"held-out\.jsonl has too few different beginnings"):
+        evolve(config(tmp_path, eval_file="held-out.jsonl"), pairs(), one)
+    with pytest.raises(InputError, match="records: no row can be trained on"):
+        evolve(config(tmp_path), [])
+
+
+def test_a_dropout_that_the_start_adapter_does_not_have_is_refused(tmp_path: Path, whole: Evolved):
+    with pytest.raises(InputError, match=r"has lora_dropout 0\.0, and members keep it"):
+        evolve(config(tmp_path, model=str(whole.weights), set={"lora_dropout": 0.3}))

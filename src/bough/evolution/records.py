@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from bough.calls.builder import CallBuilder
@@ -40,31 +41,32 @@ def read_records(
     """
     if config.method == "grpo":
         return Records([], [], [], [], "played")
-    files = (data or config.train_file, held_out or config.fitness.eval_file, test or config.fitness.test_file)
+    given = (data, held_out, test)
+    named = (config.train_file, config.fitness.eval_file, config.fitness.test_file)
+    files = [file if records is None else records for records, file in zip(given, named, strict=True)]
     found = [None if file is None else method.examples(file, builder) for file in files]
     train, selection, final = ([] if one is None else list(one.examples) for one in found)
     if not config.environment.name:
         share, rng = config.fitness.test_size, random.Random(config.seed)  # noqa: S311  no secret
         if not selection:
-            train, selection = _split(train, share, rng, config)
+            train, selection = _split(train, share, rng, config.train_file)
             if not final:
-                train, final = _split(train, share / (1 - share), rng, config)
+                train, final = _split(train, share / (1 - share), rng, config.train_file)
         elif not final:
-            selection, final = _split(selection, 0.5, rng, config)
+            selection, final = _split(selection, 0.5, rng, config.fitness.eval_file)
     ledgers = [ledger for one in found if one is not None for ledger in (one.rows, one.calls)]
     return Records(train, selection, final, ledgers, " ".join(str(one.digest) for one in found if one is not None))
 
 
 def _split(
-    examples: Sequence[Example], share: float, rng: random.Random, config: EvolveConfig
+    examples: Sequence[Example], share: float, rng: random.Random, file: Path | None
 ) -> tuple[list[Example], list[Example]]:
     """The examples without, and those of, a share of the clusters."""
     clusters = list(dict.fromkeys(example.cluster for example in examples))
     count = max(1, round(share * len(clusters)))
     if count >= len(clusters):
         raise InputError(
-            f"{config.train_file} has too few different beginnings of records to hold some out; "
-            "give eval_file and test_file"
+            f"{file} has too few different beginnings of records to hold some out; give eval_file and test_file"
         )
     chosen = set(rng.sample(clusters, count))
     apart = [example for example in examples if example.cluster in chosen]

@@ -31,6 +31,7 @@ from bough.policy.load import base_and_adapter, load_call_builder, load_model
 from bough.policy.policy import Policy
 from bough.policy.population import Population
 from bough.policy.processes import Processes
+from bough.policy.reconcile import read_shape
 from bough.policy.shape import start_adapter
 from bough.rundir import RunDir
 from bough.training.loading import precision
@@ -75,8 +76,8 @@ def open_setup(
     with folder.locked():
         _make_room(folder, config)
         start, base = start_adapter(trained_by(config, {}))
-        if start is not None and (config.mutation.rank or config.mutation.crossover):
-            check_plain(start)
+        if start is not None:
+            _check_start(config, start, base)
         if config.resume and folder.config.exists():
             _check_settings(folder, config)
         builder = load_call_builder(
@@ -118,6 +119,14 @@ def _population(base: TrainingConfig, device: torch.device) -> Population:
     if base.machine.gradient_checkpointing:
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
     return Population(Policy(model, attention=base.machine.attention, autocast=autocast, device=device))
+
+
+def _check_start(config: EvolveConfig, start: Path, base: TrainingConfig) -> None:
+    """InputError for a start adapter with which the settings cannot be kept."""
+    if (dropout := read_shape(start).dropout) != base.lora.dropout:
+        raise InputError(f"{start} has lora_dropout {dropout}, and members keep it; leave out lora_dropout")
+    if config.mutation.rank or config.mutation.crossover:
+        check_plain(start)
 
 
 def _begin(folder: RunDir, config: EvolveConfig, base: TrainingConfig, start: Path | None, records: Records) -> None:
