@@ -33,6 +33,8 @@ from pathlib import Path
 from benchmarks.experiment_table import tables
 
 STOPPED = 3
+# What a sweep writes about itself.
+OF_SWEEP = ("results.md", "figure.svg")
 SMALL = "model=$data/models/coder-0.5b.gguf"
 MATH = ("defaults.options.file=$data/math/gsm8k.jsonl", "demonstrations.task_file=$data/math/programs.jsonl")
 OUTCOME, TOOLS = "outcome: {weight: 1, failure: -1}", "tool_call: {weight: 1, failure: -1}"
@@ -136,6 +138,8 @@ class Running:
         if not self.commands:
             return False
         command = self.commands.pop(0)
+        for file in OF_SWEEP:  # those of the sweep before are not this one's, if it fails
+            (self.folder / file).unlink(missing_ok=True)
         with self.log.open("ab") as log:
             log.write(f"\n$ {shlex.join(command)}\n".encode())
             log.flush()
@@ -146,8 +150,8 @@ class Running:
         """Keeps the sweep's own table and figure: the next sweep in the folder writes others in their place."""
         self.process, self.ended = None, self.ended + 1
         if code:
-            self.failed.append(f"a sweep ended with exit code {code}; its output is in {self.log}")
-        for file in ("results.md", "figure.svg"):
+            self.failed.append(f"sweep {self.ended} ended with exit code {code}; its output is in {self.log.name}")
+        for file in OF_SWEEP:
             if (self.folder / file).exists():
                 kept = self.folder.with_name(f"{self.name}-{self.ended}{Path(file).suffix}")
                 shutil.copyfile(self.folder / file, kept)
@@ -180,6 +184,7 @@ def report(one: Running, commands: Sequence[Sequence[str]]) -> str:
     parts = [f"# {one.name}"]
     if one.unfinished:
         parts.append("Not finished: what follows is not all of it.")
+    parts += [f"Failed: {why}." for why in one.failed]
     for number, command in enumerate(commands, 1):
         parts.append(f"```sh\n{shlex.join(['bough', *command[3:]])}\n```")
         table = one.folder.with_name(f"{one.name}-{number}.md")
