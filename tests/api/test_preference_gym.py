@@ -24,6 +24,23 @@ def test_batches_pass_over_the_training_pairs_and_never_show_the_held_out_ones()
         assert gym.reset() == gym.test_dataset and len(gym) == 4
 
 
+def test_pairs_of_one_prompt_are_on_one_side_of_the_split():
+    twice = [pair.model_copy(update={"task": pair.task.model_copy(update={"id": name})})
+             for pair in pairs(8) for name in (pair.task.id, f"{pair.task.id} again")]  # fmt: skip
+    gym = bough.PreferenceGym(twice, test_size=0.25)
+    held_out, rest = ({pair.start[0].content for pair in some} for some in (gym.test_dataset, gym.train_dataset))
+    assert (len(held_out), len(rest), len(gym.test_dataset)) == (2, 6, 4) and not held_out & rest
+
+
+def test_an_epoch_counts_when_it_is_over_also_without_a_reset():
+    gym = bough.PreferenceGym(pairs(4), pairs(1), batch_size=2)
+    counts = []
+    for _ in range(5):
+        gym.step()
+        counts.append(gym.num_epochs)
+    assert counts == [0, 0, 1, 1, 2]
+
+
 def test_two_gyms_with_one_seed_have_the_same_split(tmp_path: Path):
     one, other = bough.PreferenceGym(pairs_file(tmp_path)), bough.PreferenceGym(pairs())
     assert [pair.task.id for pair in one.test_dataset] == [pair.task.id for pair in other.test_dataset]

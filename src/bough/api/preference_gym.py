@@ -26,7 +26,7 @@ from bough.calls.builder import CallBuilder
 from bough.errors import InputError
 from bough.evolution.file_fitness import FileFitness
 from bough.methods.dpo import DPO, DPOConfig, Preference
-from bough.methods.examples import IN_MEMORY
+from bough.methods.examples import IN_MEMORY, head_of
 from bough.policy.load import load_call_builder
 from bough.policy.policy import Policy
 from bough.policy.population import Population
@@ -43,7 +43,7 @@ ENDLESS = 2**31
 class PreferenceGym:
     """Preference pairs in shuffled batches, with some of them held out.
 
-    Without `test_dataset`, a share `test_size` of the pairs is held out. `reset` and `step` give the
+    Without `test_dataset`, the pairs of a share `test_size` of the prompts are held out. `reset` and `step` give the
     next batch; after the last one of an epoch the pairs are shuffled again.
     """
 
@@ -61,13 +61,9 @@ class PreferenceGym:
         self.train_dataset = _pairs(train_dataset)
         self.test_dataset = [] if test_dataset is None else _pairs(test_dataset)
         if not self.test_dataset:
-            count = max(1, round(test_size * len(self.train_dataset)))
-            if count >= len(self.train_dataset):
-                raise InputError(f"{len(self.train_dataset)} pairs are too few to hold out {count}")
-            shuffled = self._rng.sample(self.train_dataset, len(self.train_dataset))
-            self.test_dataset, self.train_dataset = shuffled[:count], shuffled[count:]
+            self.test_dataset, self.train_dataset = self._split(self.train_dataset, test_size)
         self._testing = False
-        self._left: list[Pair] = []
+        self._left: list[Pair] | None = None  # before the first batch
 
     def __len__(self) -> int:
         """The number of pairs that batches are made of."""
@@ -83,7 +79,7 @@ class PreferenceGym:
     def step(self) -> list[Pair]:
         """The next batch."""
         if not self._left:
-            self.num_epochs += not self._testing
+            self.num_epochs += self._left is not None and not self._testing
             return self.reset()
         batch, self._left = self._left[: self.batch_size], self._left[self.batch_size :]
         return batch
@@ -96,6 +92,20 @@ class PreferenceGym:
             yield self
         finally:
             self._left, self._testing = left, False
+
+    def _split(self, pairs: list[Pair], share: float) -> tuple[list[Pair], list[Pair]]:
+        """A share of the prompts with all their pairs, and the other pairs: nothing that is tested was trained on."""
+        prompts: dict[str, list[Pair]] = {}
+        for pair in pairs:
+            prompts.setdefault(head_of(pair.start), []).append(pair)
+        count = max(1, round(share * len(prompts)))
+        if count >= len(prompts):
+            raise InputError(f"pairs with {len(prompts)} different prompts are too few to hold out {count}")
+        shuffled = self._rng.sample(list(prompts.values()), len(prompts))
+        held_out, rest = (
+            [pair for of_prompt in some for pair in of_prompt] for some in (shuffled[:count], shuffled[count:])
+        )
+        return held_out, rest
 
     @property
     def _dataset(self) -> list[Pair]:
