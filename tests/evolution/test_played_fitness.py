@@ -11,6 +11,7 @@ import bough
 from bough import Environment, Observation, Task
 from bough.errors import InputError
 from bough.evolution import played_fitness
+from bough.evolution.players import Players
 from bough.evolution.score import Score, on_common_tasks
 from bough.evolution.settings import EvolveConfig
 from tests.api.letters import WriteLetter, length
@@ -61,6 +62,19 @@ def test_a_member_samples_with_the_weights_that_are_trained(tmp_path: Path):
     assert logprobs.tolist() == pytest.approx(call.logprobs, abs=1e-4)
     base = bough.load("tiny")
     assert base.policy.logprobs([call])[0].tolist() != pytest.approx(call.logprobs, abs=1e-4)
+
+
+def test_the_engine_has_the_adapters_of_living_members_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    close, kept = Players.close, set[str]()
+
+    def noted(self: Players) -> None:
+        assert self._engine is not None
+        kept.update(self._engine._adapters)
+        close(self)
+
+    monkeypatch.setattr(Players, "close", noted)
+    found = evolved(tmp_path, population_size=2, eval_tasks=2)
+    assert kept == {line["name"] for line in found.lineage if line["generation"] == 1}
 
 
 def test_fitness_may_be_any_reward(tmp_path: Path):

@@ -33,6 +33,7 @@ class Players:
         self.environment_class = configured(find(config.environment.name), config.environment.options)
         self._loop = BackgroundLoop()
         self._engine: LocalEngine | None = None
+        self._in_engine: set[str] = set()
 
     def tasks(self, split: str, file: Path | None, seed: int) -> Iterator[Task]:
         """The tasks of a split or a file."""
@@ -45,8 +46,11 @@ class Players:
         if self._engine is None:
             # Its own adapters are never folded into the base: they belong to members.
             self._engine = LocalEngine.of(policy, name=self.config.model, tokenizer=self.template.tokenizer, fold=False)
+        for name in self._in_engine - self.population.members.keys():
+            self._engine.remove_adapter(name)  # else the engine would keep every member that ever lived
         for name in sampling:
             self._engine.set_adapter(name, AdapterWeights.of(policy.model, name))
+        self._in_engine = (self._in_engine & self.population.members.keys()) | sampling.keys()
         return {
             name: ModelAgent(TemplateEngine(AdapterEngine(self._engine, name), self.template, own, name=name))
             for name, own in sampling.items()
