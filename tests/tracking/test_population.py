@@ -57,12 +57,13 @@ def test_every_member_is_a_child_with_its_settings_and_its_fitness_per_generatio
 
 
 def test_a_run_that_fails_ends_its_members_too(database: Path):
-    with (
-        pytest.raises(RuntimeError),
-        PopulationTrackers(["mlflow"], database / "run", "failed", {}) as trackers,
-    ):
-        trackers.log_members([line(0, "g0-0", 0.5)])
-        raise RuntimeError
+    def fail() -> None:
+        with PopulationTrackers(["mlflow"], database / "run", "failed", {}) as trackers:
+            trackers.log_members([line(0, "g0-0", 0.5)])
+            raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        fail()
     assert runs("failed")["g0-0"].info.status == "FAILED"
 
 

@@ -1,0 +1,166 @@
+// An evolution: its winner, the members of a generation, the family tree and the drift of settings; live while it runs.
+import { ask, exported } from "./api.js";
+import { address, h, link, svg } from "./dom.js";
+import { drift } from "./drift.js";
+import { empty } from "./empty.js";
+import { familyTree } from "./family.js";
+import { count, number, percent, plural, signed, stageName, words } from "./format.js";
+import { chip, fact, facts, nothing } from "./marks.js";
+import { written } from "./settings.js";
+import { table } from "./table.js";
+
+const EVERY_MS = 2000;
+
+export async function evolutionPage(asked) {
+  const { evolutions } = await ask("overview");
+  if (!evolutions.length) return { title: "Evolution", node: h("div", {}, h("header", { class: "head" }, h("h1", {}, "Evolution")), empty("evolution")) };
+  let [folder, generation, found, before, timer] = [null, null, null, "", null];
+  const badge = h("span", { role: "status" });
+  const tabs = h("nav", { class: "tabs", "aria-label": "evolutions", hidden: evolutions.length < 2 });
+  const [winner, members, tree, settings, problems] = [0, 1, 2, 3, 4].map(() => h("div", {}));
+
+  async function update(words_) {
+    [folder, generation] = [words_.folder ?? evolutions.at(-1), /^\d{1,9}$/.test(words_.generation ?? "") ? Number(words_.generation) : null];
+    tabs.replaceChildren(...evolutions.map((one) => {
+      const to = link("evolution", { folder: one }, stageName(one));
+      if (one === folder) to.setAttribute("aria-current", "page");
+      return to;
+    }));
+    before = "";
+    await read();
+  }
+  async function read() {
+    clearTimeout(timer);
+    found = await ask("evolution", { folder });
+    const now = JSON.stringify(found);
+    if (now !== before) draw();
+    before = now;
+    // A generation may take longer than a minute, so a run that looks interrupted is watched too.
+    if (!exported && found.state !== "done") timer = setTimeout(() => read().catch(() => {}), EVERY_MS);
+  }
+  function draw() {
+    badge.replaceChildren(found.state === "running" ? h("span", { class: "live" }, "live") : found.state === "done" ? "" : chip("interrupted", "interrupted"));
+    winner.replaceChildren(...winnerOf(found));
+    drawMembers();
+    const focused = tree.contains(document.activeElement) ? document.activeElement.dataset.key : null;
+    tree.replaceChildren(...(found.members.length ? familyTree(found, fitnessText, mutationText) : []));
+    if (focused) [...tree.querySelectorAll("[data-key]")].find((one) => one.dataset.key === focused)?.focus();
+    settings.replaceChildren(...drift(found));
+    problems.replaceChildren(...damaged(found));
+  }
+  function drawMembers() {
+    const last = found.generations - 1;
+    const shown = Math.min(generation ?? last, last);
+    const focused = members.contains(document.activeElement) ? document.activeElement.id : null;
+    members.replaceChildren(...(last < 0 ? [nothing("No generation has been measured yet. Its members appear here when it is.")] : generationOf(found, shown, show)));
+    if (focused) document.getElementById(focused)?.focus();
+  }
+  function show(wanted) {
+    const last = found.generations - 1;
+    generation = wanted >= last ? null : Math.max(0, wanted);
+    history.replaceState(null, "", address("evolution", { folder, generation }));
+    drawMembers();
+  }
+  const step = (by) => show((generation ?? found.generations - 1) + by);
+  await update(asked);
+  return {
+    title: "Evolution",
+    node: h("div", {}, h("header", { class: "head row" }, h("h1", {}, "Evolution"), badge), tabs, winner, members, tree, settings, problems),
+    update,
+    keys: { n: () => step(1), p: () => step(-1) },
+    close: () => clearTimeout(timer),
+  };
+}
+
+function winnerOf(found) {
+  const own = found.winner;
+  const curves = link("training", { folder: found.folder }, "curves of the fittest member");
+  const about = h("p", { class: "lead" }, `${plural(found.generations, "generation")}, fitness is ${words(found.metric)}`, curves);
+  if (!own) return [about];
+  const better = own.shrinkage !== null && own.shrinkage <= 0;
+  return [about, h("section", { class: "winner" },
+    h("h2", {}, h("span", { "aria-hidden": "true" }, "★ "), `Winner ${own.name}`),
+    facts(
+      fact(`${words(found.metric)} when selected`, h("span", {}, fitnessText(own.selected, found)), own.selected.tasks === null ? "" : ` on ${count(own.selected.tasks)}`),
+      fact(`${words(found.metric)} on untouched data`, h("b", {}, fitnessText(own.untouched, found)), own.untouched.tasks === null ? "" : ` on ${count(own.untouched.tasks)}`),
+      fact("shrinkage", own.shrinkage === null ? "–" : found.rate ? `${signed(100 * own.shrinkage, 1)} points` : number(own.shrinkage)),
+      own.updates === null ? null : fact("updates", count(own.updates)),
+      own.tokens_computed === null ? null : fact("tokens computed", count(own.tokens_computed)),
+    ),
+    h("p", { class: "faint small" }, better ? "The winner was not flattered by its selection." : "The best of several members is partly the luckiest: trust the number on untouched data."),
+  )];
+}
+
+function generationOf(found, shown, show) {
+  const lines = found.members.filter((one) => one.generation === shown).sort((a, b) => a.place - b.place);
+  const names = [...new Set(lines.flatMap((one) => Object.keys(one.settings)))];
+  const ranks = new Set(found.members.map((one) => one.rank)).size > 1;
+  const columns = [{ label: "member", first: true }, { label: "", wide: true }, { label: "fitness", num: 1 }, { label: "loss", num: 1 }, { label: "age", num: 1 },
+    { label: "parent" }, { label: "mutation" }, ...names.map((label) => ({ label: words(label), num: 1 })), ...(ranks ? [{ label: "rank", num: 1 }] : []),
+    { label: "updates", num: 1 }, { label: "next generation" }];
+  const scale = scaleOf(lines, found);
+  const rows = lines.map((one) => ({ class: mark(one, found) ? "current" : null, cells: [
+    h("span", {}, mark(one, found), one.name), bar(one, scale, found), fitnessText(one, found), number(one.loss), count(one.generation - one.born), parents(one) || "–", mutationText(one) || "–",
+    ...names.map((name) => written(one.settings[name])), ...(ranks ? [count(one.rank)] : []), count(one.step), fate(one),
+  ] }));
+  const chosen = h("select", { id: "generation", "aria-label": "generation", on: { change: () => show(Number(chosen.value)) } },
+    Array.from({ length: found.generations }, (_, i) => h("option", { value: i, selected: i === shown }, `generation ${i}`)));
+  const button = (id, text, to, label) => h("button", { type: "button", id, "aria-label": label, disabled: to < 0 || to >= found.generations, on: { click: () => show(to) } }, text);
+  return [h("div", { class: "head row" }, h("h2", {}, "Members"),
+    h("span", { class: "generation" }, button("earlier", "←", shown - 1, "previous generation (p)"), chosen, button("later", "→", shown + 1, "next generation (n)"))),
+  h("div", { class: "scroll" }, table(`the members of generation ${shown}`, columns, rows))];
+}
+
+function mark(one, found) {
+  const last = one.generation === found.generations - 1;
+  if (found.winner && last && one.name === found.winner.name) return "★ ";
+  return one.place === 1 && one.lives ? "■ " : null;
+}
+
+function fate(one) {
+  if (one.lives === null) return "–";
+  const children = one.children ? plural(one.children, "child").replace("childs", "children") : "";
+  return [one.place === 1 && one.lives ? "elite, lives on" : one.lives ? "lives on" : "replaced", children].filter(Boolean).join(", ");
+}
+
+export function parents(one) {
+  return [one.parent, one.mutation?.other_parent].filter(Boolean).join(" and ");
+}
+
+function mutationText(one) {
+  const { kind, setting, before, after, other_parent: other } = one.mutation ?? {};
+  if (!kind) return "";
+  if (setting) return `${words(setting)} ${written(before)} → ${written(after)}`;
+  return other ? `crossover with ${other}` : kind === "no_mutation" ? "none" : words(kind);
+}
+
+function fitnessText(score, found) {
+  if (score.fitness === null) return "unknown";
+  const text = found.rate ? (value) => percent(value) : number;
+  return score.interval ? `${text(score.fitness)} (${text(score.interval[0])} – ${text(score.interval[1])})` : text(score.fitness);
+}
+
+// Rates lie between 0 and 1; for other metrics the scale is that of the generation.
+function scaleOf(lines, found) {
+  if (found.rate) return [0, 1];
+  const values = lines.flatMap((one) => [one.fitness, ...(one.interval ?? [])]).filter((value) => value !== null);
+  const [low, high] = [Math.min(...values), Math.max(...values)];
+  return values.length && high > low ? [low, high] : [low - 1, low + 1];
+}
+
+function bar(one, [from, to], found) {
+  if (one.fitness === null) return h("span", { class: "faint" }, "not known");
+  const x = (value) => 4 + 192 * Math.min(1, Math.max(0, (value - from) / (to - from)));
+  const [low, high] = one.interval ?? [one.fitness, one.fitness];
+  return svg("svg", { viewBox: "0 0 200 20", class: "interval", role: "img", "aria-label": `${words(found.metric)}: ${fitnessText(one, found)}`, preserveAspectRatio: "none" },
+    svg("line", { x1: 4, x2: 196, y1: 10, y2: 10, class: "rail" }),
+    svg("line", { x1: x(low), x2: x(high), y1: 10, y2: 10, class: "range" }),
+    svg("rect", { x: x(one.fitness) - 2, y: 3, width: 4, height: 14, rx: 1.5, class: "dot" }));
+}
+
+function damaged(found) {
+  if (!found.damaged.length && !found.left_out) return [];
+  return [h("section", { class: "problems" }, h("h2", {}, "Lines that could not be read"), h("ul", {},
+    found.damaged.map((one) => h("li", {}, h("span", { class: "mono" }, `lineage.jsonl:${one.line}`), `: ${one.why}`)),
+    found.left_out ? h("li", {}, `${plural(found.left_out, "more line")} left out`) : null))];
+}
