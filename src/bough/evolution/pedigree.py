@@ -24,6 +24,7 @@ WHOLE = 10**9
 
 Text = Annotated[str, StringConstraints(min_length=1, max_length=200)]
 Count = Annotated[int, Field(ge=0, le=WHOLE)]
+Number = Annotated[int, Field(ge=0, le=99_999)]  # of a generation, as in the names of their folders
 
 
 def _plain(value: Any) -> Any:
@@ -51,9 +52,9 @@ class Mutation(BaseModel):
 class Member(BaseModel):
     """A member in one generation: a line of `lineage.jsonl`."""
 
-    generation: Count
+    generation: Number
     name: Text
-    born: Count
+    born: Number
     parent: Text | None = None
     mutation: Mutation | None = None
     settings: dict[Text, Value] = Field(max_length=100)

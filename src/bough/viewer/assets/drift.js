@@ -32,7 +32,7 @@ function chart(name, found, value) {
   const left = Math.ceil(DIGIT * Math.max(...scale.ticks.map(([, text]) => text.length))) + 14;
   const last = Math.max(1, found.generations - 1);
   const x = (generation) => left + (generation / last) * (W - left - RIGHT);
-  const y = (value_) => H - BOTTOM - scale.share(value_) * (H - TOP - BOTTOM);
+  const y = (value_) => H - BOTTOM - Math.min(1, Math.max(0, scale.share(value_) || 0)) * (H - TOP - BOTTOM);
   const across = axis(0, last, Math.floor((W - left - RIGHT) / 58), 1).ticks.filter((tick) => tick <= last);
   const medians = numeric ? generations(points).map(([generation, these]) => [generation, median(these.map((one) => one.value))]) : [];
   const own = ancestry(found, points);

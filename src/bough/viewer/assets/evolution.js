@@ -4,8 +4,9 @@ import { address, h, link, svg } from "./dom.js";
 import { drift } from "./drift.js";
 import { empty } from "./empty.js";
 import { familyTree } from "./family.js";
-import { count, number, percent, plural, signed, stageName, words } from "./format.js";
+import { count, number, plural, signed, stageName, words } from "./format.js";
 import { chip, fact, facts, nothing } from "./marks.js";
+import { fitnessText, mutationText, parents } from "./member.js";
 import { written } from "./settings.js";
 import { table } from "./table.js";
 
@@ -14,7 +15,7 @@ const EVERY_MS = 2000;
 export async function evolutionPage(asked) {
   const { evolutions } = await ask("overview");
   if (!evolutions.length) return { title: "Evolution", node: h("div", {}, h("header", { class: "head" }, h("h1", {}, "Evolution")), empty("evolution")) };
-  let [folder, generation, found, before, timer] = [null, null, null, "", null];
+  let [folder, generation, found, before, timer, numbers] = [null, null, null, "", null, []];
   const badge = h("span", { role: "status" });
   const tabs = h("nav", { class: "tabs", "aria-label": "evolutions", hidden: evolutions.length < 2 });
   const [winner, members, tree, settings, problems] = [0, 1, 2, 3, 4].map(() => h("div", {}));
@@ -39,35 +40,38 @@ export async function evolutionPage(asked) {
     if (!exported && found.state !== "done") timer = setTimeout(() => read().catch(() => {}), EVERY_MS);
   }
   function draw() {
+    numbers = [...new Set(found.members.map((one) => one.generation))].sort((a, b) => a - b);
     badge.replaceChildren(found.state === "running" ? h("span", { class: "live" }, "live") : found.state === "done" ? "" : chip("interrupted", "interrupted"));
     winner.replaceChildren(...winnerOf(found));
     drawMembers();
     const focused = tree.contains(document.activeElement) ? document.activeElement.dataset.key : null;
-    tree.replaceChildren(...(found.members.length ? familyTree(found, fitnessText, mutationText) : []));
+    tree.replaceChildren(...(found.members.length ? familyTree(found) : []));
     if (focused) [...tree.querySelectorAll("[data-key]")].find((one) => one.dataset.key === focused)?.focus();
     settings.replaceChildren(...drift(found));
     problems.replaceChildren(...damaged(found));
   }
+  // Where the generation that is shown stands among those on file.
+  function place() {
+    const at = numbers.findLastIndex((one) => generation === null || one <= generation);
+    return at < 0 ? 0 : at;
+  }
   function drawMembers() {
-    const last = found.generations - 1;
-    const shown = Math.min(generation ?? last, last);
     const focused = members.contains(document.activeElement) ? document.activeElement.id : null;
-    members.replaceChildren(...(last < 0 ? [nothing("No generation has been measured yet. Its members appear here when it is.")] : generationOf(found, shown, show)));
+    members.replaceChildren(...(numbers.length ? generationOf(found, numbers, place(), show) : [nothing("No generation has been measured yet. Its members appear here when it is.")]));
     if (focused) document.getElementById(focused)?.focus();
   }
-  function show(wanted) {
-    const last = found.generations - 1;
-    generation = wanted >= last ? null : Math.max(0, wanted);
+  function show(at) {
+    if (at < 0 || at >= numbers.length) return;
+    generation = at === numbers.length - 1 ? null : numbers[at]; // the newest, also when there is a newer one
     history.replaceState(null, "", address("evolution", { folder, generation }));
     drawMembers();
   }
-  const step = (by) => show((generation ?? found.generations - 1) + by);
   await update(asked);
   return {
     title: "Evolution",
     node: h("div", {}, h("header", { class: "head row" }, h("h1", {}, "Evolution"), badge), tabs, winner, members, tree, settings, problems),
     update,
-    keys: { n: () => step(1), p: () => step(-1) },
+    keys: { n: () => show(place() + 1), p: () => show(place() - 1) },
     close: () => clearTimeout(timer),
   };
 }
@@ -91,7 +95,8 @@ function winnerOf(found) {
   )];
 }
 
-function generationOf(found, shown, show) {
+function generationOf(found, numbers, at, show) {
+  const shown = numbers[at];
   const lines = found.members.filter((one) => one.generation === shown).sort((a, b) => a.place - b.place);
   const names = [...new Set(lines.flatMap((one) => Object.keys(one.settings)))];
   const ranks = new Set(found.members.map((one) => one.rank)).size > 1;
@@ -104,10 +109,10 @@ function generationOf(found, shown, show) {
     ...names.map((name) => written(one.settings[name])), ...(ranks ? [count(one.rank)] : []), count(one.step), fate(one),
   ] }));
   const chosen = h("select", { id: "generation", "aria-label": "generation", on: { change: () => show(Number(chosen.value)) } },
-    Array.from({ length: found.generations }, (_, i) => h("option", { value: i, selected: i === shown }, `generation ${i}`)));
-  const button = (id, text, to, label) => h("button", { type: "button", id, "aria-label": label, disabled: to < 0 || to >= found.generations, on: { click: () => show(to) } }, text);
+    numbers.map((one, i) => h("option", { value: i, selected: i === at }, `generation ${one}`)));
+  const button = (id, text, to, label) => h("button", { type: "button", id, "aria-label": label, disabled: to < 0 || to >= numbers.length, on: { click: () => show(to) } }, text);
   return [h("div", { class: "head row" }, h("h2", {}, "Members"),
-    h("span", { class: "generation" }, button("earlier", "←", shown - 1, "previous generation (p)"), chosen, button("later", "→", shown + 1, "next generation (n)"))),
+    h("span", { class: "generation" }, button("earlier", "←", at - 1, "previous generation (p)"), chosen, button("later", "→", at + 1, "next generation (n)"))),
   h("div", { class: "scroll" }, table(`the members of generation ${shown}`, columns, rows))];
 }
 
@@ -123,23 +128,6 @@ function fate(one) {
   return [one.place === 1 && one.lives ? "elite, lives on" : one.lives ? "lives on" : "replaced", children].filter(Boolean).join(", ");
 }
 
-export function parents(one) {
-  return [one.parent, one.mutation?.other_parent].filter(Boolean).join(" and ");
-}
-
-function mutationText(one) {
-  const { kind, setting, before, after, other_parent: other } = one.mutation ?? {};
-  if (!kind) return "";
-  if (setting) return `${words(setting)} ${written(before)} → ${written(after)}`;
-  return other ? `crossover with ${other}` : kind === "no_mutation" ? "none" : words(kind);
-}
-
-function fitnessText(score, found) {
-  if (score.fitness === null) return "unknown";
-  const text = found.rate ? (value) => percent(value) : number;
-  return score.interval ? `${text(score.fitness)} (${text(score.interval[0])} – ${text(score.interval[1])})` : text(score.fitness);
-}
-
 // Rates lie between 0 and 1; for other metrics the scale is that of the generation.
 function scaleOf(lines, found) {
   if (found.rate) return [0, 1];
@@ -150,7 +138,7 @@ function scaleOf(lines, found) {
 
 function bar(one, [from, to], found) {
   if (one.fitness === null) return h("span", { class: "faint" }, "not known");
-  const x = (value) => 4 + 192 * Math.min(1, Math.max(0, (value - from) / (to - from)));
+  const x = (value) => 4 + 192 * Math.min(1, Math.max(0, (value - from) / (to - from) || 0));
   const [low, high] = one.interval ?? [one.fitness, one.fitness];
   return svg("svg", { viewBox: "0 0 200 20", class: "interval", role: "img", "aria-label": `${words(found.metric)}: ${fitnessText(one, found)}`, preserveAspectRatio: "none" },
     svg("line", { x1: 4, x2: 196, y1: 10, y2: 10, class: "rail" }),

@@ -1,17 +1,18 @@
 // The family tree of an evolution: a column per generation, fittest on top, a line from parent to child.
 import { h, svg } from "./dom.js";
 import { count, number, plural, shorten, words } from "./format.js";
-import { written } from "./settings.js";
 import { fact, facts } from "./marks.js";
+import { fitnessText, mutationText, parents } from "./member.js";
+import { written } from "./settings.js";
 
 const [COLUMN, ROW, LEFT, TOP, RIGHT] = [138, 30, 26, 40, 118];
 const MOST = 800; // members; with more, only ancestors of the newest generation are drawn
 
-export function familyTree(found, fitnessText, mutationText) {
+export function familyTree(found) {
   const nodes = laidOut(found);
   const panel = h("section", { class: "panel", "aria-live": "polite" });
-  const choose = (node) => show(panel, node, found, fitnessText, mutationText);
-  const drawing = draw(nodes, found, fitnessText, choose);
+  const choose = (node) => show(panel, node, found);
+  const drawing = draw(nodes, found, choose);
   const leader = nodes.at.get(key(found.generations - 1, found.leader)) ?? nodes.all[0];
   choose(leader);
   return [
@@ -40,9 +41,10 @@ function laidOut(found) {
   if (all.length > MOST) all = [...reached(newest)];
   const columns = new Map();
   for (const node of all) columns.set(node.generation, [...(columns.get(node.generation) ?? []), node]);
-  for (const column of columns.values()) column.sort((a, b) => a.place - b.place).forEach((node, row) => {
-    [node.x, node.y] = [LEFT + COLUMN * node.generation, TOP + ROW * row];
-  });
+  const numbers = [...columns.keys()].sort((a, b) => a - b);
+  numbers.forEach((generation, at_) => columns.get(generation).sort((a, b) => a.place - b.place).forEach((node, row) => {
+    [node.x, node.y] = [LEFT + COLUMN * at_, TOP + ROW * row];
+  }));
   const line = new Set();
   for (const { generation, name } of found.pedigree) for (let g = generation; at.has(key(g, name)); g--) line.add(key(g, name));
   return { at, all, columns, line, hidden: at.size - all.length };
@@ -54,10 +56,10 @@ function reached(begin) {
   return known;
 }
 
-function draw(nodes, found, fitnessText, choose) {
-  const width = LEFT + COLUMN * (found.generations - 1) + RIGHT;
+function draw(nodes, found, choose) {
+  const width = LEFT + COLUMN * (nodes.columns.size - 1) + RIGHT;
   const height = TOP + ROW * Math.max(...[...nodes.columns.values()].map((column) => column.length));
-  const drawn = svg("svg", { viewBox: `0 0 ${width} ${height}`, width, height, class: "family", role: "group", "aria-label": `a family tree of ${found.generations} generations; arrow keys move between members` });
+  const drawn = svg("svg", { viewBox: `0 0 ${width} ${height}`, width, height, class: "family", role: "group", "aria-label": `a family tree of ${plural(nodes.columns.size, "generation")}; arrow keys move between members` });
   const edges = nodes.all.flatMap((node) => node.from.filter((one) => one.node.x !== undefined).map((one) => ({ ...one, child: node })));
   const own = ({ node, child }) => nodes.line.has(node.key) && nodes.line.has(child.key);
   // The line of the winner is drawn last, over the others.
@@ -66,10 +68,10 @@ function draw(nodes, found, fitnessText, choose) {
     const middle = (from.x + to.x) / 2;
     drawn.append(svg("path", { d: `M${from.x} ${from.y}C${middle} ${from.y} ${middle} ${to.y} ${to.x} ${to.y}`, class: `kin ${kind} ${own(edge) ? "own" : ""}` }));
   }
-  for (const generation of nodes.columns.keys()) drawn.append(svg("text", { x: LEFT + COLUMN * generation - 8, y: 18, class: "tick" }, `generation ${generation}`));
+  for (const [generation, [first]] of nodes.columns) drawn.append(svg("text", { x: first.x - 8, y: 18, class: "tick" }, `generation ${generation}`));
   const marks = new Map();
   for (const node of nodes.all) {
-    const mark = knot(node, nodes, found, fitnessText, () => select(node));
+    const mark = knot(node, nodes, found, () => select(node));
     marks.set(node, mark);
     drawn.append(mark);
   }
@@ -88,8 +90,8 @@ function draw(nodes, found, fitnessText, choose) {
     event.preventDefault();
     select(next, true);
   });
-  const first = nodes.at.get(key(found.generations - 1, found.leader));
-  marks.get(marks.has(first) ? first : nodes.all[0]).setAttribute("tabindex", "0");
+  const leader = nodes.at.get(key(found.generations - 1, found.leader));
+  marks.get(marks.has(leader) ? leader : nodes.all[0]).setAttribute("tabindex", "0");
   return drawn;
 }
 
@@ -103,7 +105,7 @@ function neighbour(node, pressed, nodes, marks) {
   return pressed === "ArrowRight" ? node.to.filter((one) => marks.has(one)).sort((a, b) => a.place - b.place)[0] : undefined;
 }
 
-function knot(node, nodes, found, fitnessText, act) {
+function knot(node, nodes, found, act) {
   const role = rank(node, found);
   const label = [node.name, `generation ${node.generation}`, role, `${words(found.metric)} ${fitnessText(node, found)}`].filter(Boolean).join(", ");
   const { x, y } = node;
@@ -132,13 +134,13 @@ function legend(found) {
   ].map(([drawing, text]) => h("span", {}, drawing, ` ${text}`)));
 }
 
-function show(panel, node, found, fitnessText, mutationText) {
+function show(panel, node, found) {
   const children = [...new Set(node.to.filter((one) => one.name !== node.name).map((one) => one.name))];
   panel.replaceChildren(
     h("h2", {}, node.name, h("span", { class: "faint" }, ` in generation ${node.generation}${rank(node, found) ? `, ${rank(node, found)}` : ""}`)),
     facts(
       fact(words(found.metric), fitnessText(node, found)), fact("place", count(node.place)), fact("loss", number(node.loss)),
-      fact("age", plural(node.generation - node.born, "generation")), fact("parent", [node.parent, node.mutation?.other_parent].filter(Boolean).join(" and ") || "–"),
+      fact("age", plural(node.generation - node.born, "generation")), fact("parent", parents(node) || "–"),
       fact("mutation", mutationText(node) || "–"), fact("children", children.length ? shorten(children.join(", "), 200) : "–"),
       Object.entries(node.settings).map(([name, value]) => fact(words(name), written(value))), fact("rank", count(node.rank)), fact("updates", count(node.step)),
     ),
