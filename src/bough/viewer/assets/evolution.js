@@ -81,12 +81,13 @@ function winnerOf(found) {
   const curves = link("training", { folder: found.folder }, "curves of the fittest member");
   const about = h("p", { class: "lead" }, `${plural(found.generations, "generation")}, fitness is ${words(found.metric)}`, curves);
   if (!own) return [about];
+  const on = ({ tasks }) => (tasks === null ? "" : ` on ${plural(tasks, ["success", "reward"].includes(found.metric) ? "task" : "record")}`);
   const better = own.shrinkage !== null && own.shrinkage <= 0;
   return [about, h("section", { class: "winner" },
     h("h2", {}, h("span", { "aria-hidden": "true" }, "★ "), `Winner ${own.name}`),
     facts(
-      fact(`${words(found.metric)} when selected`, h("span", {}, fitnessText(own.selected, found)), own.selected.tasks === null ? "" : ` on ${count(own.selected.tasks)}`),
-      fact(`${words(found.metric)} on untouched data`, h("b", {}, fitnessText(own.untouched, found)), own.untouched.tasks === null ? "" : ` on ${count(own.untouched.tasks)}`),
+      fact(`${words(found.metric)} when selected`, h("span", {}, fitnessText(own.selected, found)), on(own.selected)),
+      fact(`${words(found.metric)} on untouched data`, h("b", {}, fitnessText(own.untouched, found)), on(own.untouched)),
       fact("shrinkage", own.shrinkage === null ? "–" : found.rate ? `${signed(100 * own.shrinkage, 1)} points` : number(own.shrinkage)),
       own.updates === null ? null : fact("updates", count(own.updates)),
       own.tokens_computed === null ? null : fact("tokens computed", count(own.tokens_computed)),
@@ -99,14 +100,15 @@ function generationOf(found, numbers, at, show) {
   const shown = numbers[at];
   const lines = found.members.filter((one) => one.generation === shown).sort((a, b) => a.place - b.place);
   const names = [...new Set(lines.flatMap((one) => Object.keys(one.settings)))];
+  const selected = lines.some((one) => one.lives !== null);
   const ranks = new Set(found.members.map((one) => one.rank)).size > 1;
-  const columns = [{ label: "member", first: true }, { label: "", wide: true }, { label: "fitness", num: 1 }, { label: "loss", num: 1 }, { label: "age", num: 1 },
+  const columns = [{ label: "member", first: true }, { label: "fitness" }, { label: "loss", num: 1 }, { label: "age", num: 1 },
     { label: "parent" }, { label: "mutation" }, ...names.map((label) => ({ label: words(label), num: 1 })), ...(ranks ? [{ label: "rank", num: 1 }] : []),
-    { label: "updates", num: 1 }, { label: "next generation" }];
+    { label: "updates", num: 1 }, ...(selected ? [{ label: "next generation" }] : [])];
   const scale = scaleOf(lines, found);
   const rows = lines.map((one) => ({ class: mark(one, found) ? "current" : null, cells: [
-    h("span", {}, mark(one, found), one.name), bar(one, scale, found), fitnessText(one, found), number(one.loss), count(one.generation - one.born), parents(one) || "–", mutationText(one) || "–",
-    ...names.map((name) => written(one.settings[name])), ...(ranks ? [count(one.rank)] : []), count(one.step), fate(one),
+    h("span", {}, mark(one, found), one.name), [fitnessText(one, found), bar(one, scale, found)], number(one.loss), count(one.generation - one.born), parents(one) || "–", mutationText(one) || "–",
+    ...names.map((name) => written(one.settings[name])), ...(ranks ? [count(one.rank)] : []), count(one.step), ...(selected ? [fate(one)] : []),
   ] }));
   const chosen = h("select", { id: "generation", "aria-label": "generation", on: { change: () => show(Number(chosen.value)) } },
     numbers.map((one, i) => h("option", { value: i, selected: i === at }, `generation ${one}`)));
@@ -137,7 +139,7 @@ function scaleOf(lines, found) {
 }
 
 function bar(one, [from, to], found) {
-  if (one.fitness === null) return h("span", { class: "faint" }, "not known");
+  if (one.fitness === null) return null;
   const x = (value) => 4 + 192 * Math.min(1, Math.max(0, (value - from) / (to - from) || 0));
   const [low, high] = one.interval ?? [one.fitness, one.fitness];
   return svg("svg", { viewBox: "0 0 200 20", class: "interval", role: "img", "aria-label": `${words(found.metric)}: ${fitnessText(one, found)}`, preserveAspectRatio: "none" },

@@ -5,7 +5,7 @@ import { fact, facts } from "./marks.js";
 import { fitnessText, mutationText, parents } from "./member.js";
 import { written } from "./settings.js";
 
-const [COLUMN, ROW, LEFT, TOP, RIGHT] = [138, 30, 26, 40, 118];
+const [COLUMN, ROW, LEFT, TOP, RIGHT] = [130, 32, 26, 52, 112];
 const MOST = 800; // members; with more, only ancestors of the newest generation are drawn
 
 export function familyTree(found) {
@@ -58,7 +58,7 @@ function reached(begin) {
 
 function draw(nodes, found, choose) {
   const width = LEFT + COLUMN * (nodes.columns.size - 1) + RIGHT;
-  const height = TOP + ROW * Math.max(...[...nodes.columns.values()].map((column) => column.length));
+  const height = TOP - 10 + ROW * Math.max(...[...nodes.columns.values()].map((column) => column.length));
   const drawn = svg("svg", { viewBox: `0 0 ${width} ${height}`, width, height, class: "family", role: "group", "aria-label": `a family tree of ${plural(nodes.columns.size, "generation")}; arrow keys move between members` });
   const edges = nodes.all.flatMap((node) => node.from.filter((one) => one.node.x !== undefined).map((one) => ({ ...one, child: node })));
   const own = ({ node, child }) => nodes.line.has(node.key) && nodes.line.has(child.key);
@@ -114,7 +114,7 @@ function knot(node, nodes, found, act) {
   const value = node.fitness === null ? "?" : found.rate ? `${(100 * node.fitness).toFixed(0)}%` : number(node.fitness);
   return svg("g", { class: `member ${role} ${node.lives ? "lives" : ""} ${nodes.line.has(node.key) ? "own" : ""}`, tabindex: "-1", role: "button", "aria-label": label, "data-key": node.key, on: { click: act } },
     svg("circle", { cx: x, cy: y, r: 13, class: "target" }), shape,
-    svg("text", { x: x + 13, y: y + 4 }, `${shorten(node.name, 9)} ${value}`), svg("title", {}, label));
+    svg("text", { x: x + 9, y: y - 7 }, `${shorten(node.name, 9)} ${value}`), svg("title", {}, label));
 }
 
 function rank(node, found) {
