@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from bough.disk import drafting, put_in_place, write_json
+from bough.disk import drafting, put_in_place, write_atomically, write_json
 from bough.evolution.breeding import breed, founders, select
 from bough.evolution.generation import Generation, writing
 from bough.evolution.lineage import FILE_NAME, add_generation, generation_lines, read_lineage
@@ -75,6 +75,7 @@ class Evolution:
     def run(self) -> Evolved:
         generation = Generation.newest(self.folder.checkpoints) if self.config.resume else None
         if generation is None:
+            write_atomically(self.lineage, "")  # not that of a run that was overwritten; a viewer waits for its lines
             generation = self._founded()
         else:
             self.notify(f"resuming with generation {generation.number}")

@@ -6,7 +6,7 @@ import { empty } from "./empty.js";
 import { familyTree } from "./family.js";
 import { count, number, plural, signed, stageName, words } from "./format.js";
 import { chip, fact, facts, nothing } from "./marks.js";
-import { fitnessText, mutationText, parents } from "./member.js";
+import { fitnessText, metricName, mutationText, parents } from "./member.js";
 import { written } from "./settings.js";
 import { table } from "./table.js";
 
@@ -79,15 +79,15 @@ export async function evolutionPage(asked) {
 function winnerOf(found) {
   const own = found.winner;
   const curves = link("training", { folder: found.folder }, "curves of the fittest member");
-  const about = h("p", { class: "lead" }, `${plural(found.generations, "generation")}, fitness is ${words(found.metric)}`, curves);
+  const about = h("p", { class: "lead" }, `${plural(found.generations, "generation")}, fitness is ${metricName(found)}`, curves);
   if (!own) return [about];
   const on = ({ tasks }) => (tasks === null ? "" : ` on ${plural(tasks, ["success", "reward"].includes(found.metric) ? "task" : "record")}`);
   const better = own.shrinkage !== null && own.shrinkage <= 0;
   return [about, h("section", { class: "winner" },
     h("h2", {}, h("span", { "aria-hidden": "true" }, "★ "), `Winner ${own.name}`),
     facts(
-      fact(`${words(found.metric)} when selected`, h("span", {}, fitnessText(own.selected, found)), on(own.selected)),
-      fact(`${words(found.metric)} on untouched data`, h("b", {}, fitnessText(own.untouched, found)), on(own.untouched)),
+      fact(`${metricName(found)} when selected`, h("span", {}, fitnessText(own.selected, found)), on(own.selected)),
+      fact(`${metricName(found)} on untouched data`, h("b", {}, fitnessText(own.untouched, found)), on(own.untouched)),
       fact("shrinkage", own.shrinkage === null ? "–" : found.rate ? `${signed(100 * own.shrinkage, 1)} points` : number(own.shrinkage)),
       own.updates === null ? null : fact("updates", count(own.updates)),
       own.tokens_computed === null ? null : fact("tokens computed", count(own.tokens_computed)),
@@ -142,7 +142,7 @@ function bar(one, [from, to], found) {
   if (one.fitness === null) return null;
   const x = (value) => 4 + 192 * Math.min(1, Math.max(0, (value - from) / (to - from) || 0));
   const [low, high] = one.interval ?? [one.fitness, one.fitness];
-  return svg("svg", { viewBox: "0 0 200 20", class: "interval", role: "img", "aria-label": `${words(found.metric)}: ${fitnessText(one, found)}`, preserveAspectRatio: "none" },
+  return svg("svg", { viewBox: "0 0 200 20", class: "interval", role: "img", "aria-label": `${metricName(found)}: ${fitnessText(one, found)}`, preserveAspectRatio: "none" },
     svg("line", { x1: 4, x2: 196, y1: 10, y2: 10, class: "rail" }),
     svg("line", { x1: x(low), x2: x(high), y1: 10, y2: 10, class: "range" }),
     svg("rect", { x: x(one.fitness) - 2, y: 3, width: 4, height: 14, rx: 1.5, class: "dot" }));

@@ -2,7 +2,7 @@
 import { h, svg } from "./dom.js";
 import { count, number, plural, shorten, words } from "./format.js";
 import { fact, facts } from "./marks.js";
-import { fitnessText, mutationText, parents } from "./member.js";
+import { fitnessText, metricName, mutationText, parents } from "./member.js";
 import { written } from "./settings.js";
 
 const [COLUMN, ROW, LEFT, TOP, RIGHT] = [130, 32, 26, 52, 112];
@@ -107,7 +107,7 @@ function neighbour(node, pressed, nodes, marks) {
 
 function knot(node, nodes, found, act) {
   const role = rank(node, found);
-  const label = [node.name, `generation ${node.generation}`, role, `${words(found.metric)} ${fitnessText(node, found)}`].filter(Boolean).join(", ");
+  const label = [node.name, `generation ${node.generation}`, role, `${metricName(found)} ${fitnessText(node, found)}`].filter(Boolean).join(", ");
   const { x, y } = node;
   const star = Array.from({ length: 10 }, (_, i) => { const [r, a] = [i % 2 ? 4 : 9, (Math.PI * i) / 5]; return `${(x + r * Math.sin(a)).toFixed(1)} ${(y - r * Math.cos(a)).toFixed(1)}`; }).join("L");
   const shape = role === "winner" ? svg("path", { d: `M${star}Z`, class: "shape" }) : role === "elite" ? svg("rect", { x: x - 6, y: y - 6, width: 12, height: 12, class: "shape" }) : svg("circle", { cx: x, cy: y, r: 5.5, class: "shape" });
@@ -139,7 +139,7 @@ function show(panel, node, found) {
   panel.replaceChildren(
     h("h2", {}, node.name, h("span", { class: "faint" }, ` in generation ${node.generation}${rank(node, found) ? `, ${rank(node, found)}` : ""}`)),
     facts(
-      fact(words(found.metric), fitnessText(node, found)), fact("place", count(node.place)), fact("loss", number(node.loss)),
+      fact(metricName(found), fitnessText(node, found)), fact("place", count(node.place)), fact("loss", number(node.loss)),
       fact("age", plural(node.generation - node.born, "generation")), fact("parent", parents(node) || "–"),
       fact("mutation", mutationText(node) || "–"), fact("children", children.length ? shorten(children.join(", "), 200) : "–"),
       Object.entries(node.settings).map(([name, value]) => fact(words(name), written(value))), fact("rank", count(node.rank)), fact("updates", count(node.step)),

@@ -18,3 +18,8 @@ export function fitnessText(score, found) {
   const text = found.rate ? (value) => percent(value) : number;
   return score.interval ? `${text(score.fitness)} (${text(score.interval[0])} – ${text(score.interval[1])})` : text(score.fitness);
 }
+
+// What fitness is: more is better, so a loss counts with the other sign.
+export function metricName(found) {
+  return found.metric === "loss" ? "negative loss" : words(found.metric);
+}
