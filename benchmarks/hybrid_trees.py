@@ -11,7 +11,7 @@ plain rows and TRL get only some of the pairs, evenly spaced over the rounds.
 
 Where flash-linear-attention refuses the gradient of its gated delta rule (`trees/kernels.py`), all
 three use the same kernel in its place. Triton tunes the kernels in the first step, which can take
-minutes; it keeps the result on disk for the next run.
+minutes; --tune limits how many configurations of a kernel it tries, for all three alike.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from dpo import Result, add_options, compared, objective, preferences, run_trl, 
 from episodes import Episode, Lengths, Source
 from measure import Peak, failure_in, machine, seconds_of, table
 from ours import Ours, policy_of
+from tuning import limit_tuning
 
 import models
 from bough.methods.dpo import Preference
@@ -90,6 +91,7 @@ def main() -> None:
     parser.set_defaults(model="qwen3.5-4b")
     parser.add_argument("--episodes", type=int, help="in one of our optimizer steps (default: as many as fill a row)")
     parser.add_argument("--subset", type=int, help="how many of an episode's pairs plain rows and TRL get")
+    parser.add_argument("--tune", type=int, help="how many configurations of a kernel Triton tries (default: all)")
     parser.add_argument(
         "--small", action="store_true", help="the small shape, one timed step, six pairs for the others"
     )
@@ -98,6 +100,8 @@ def main() -> None:
         options.model, options.rank, options.subset, options.episodes = "qwen3.5-small", 8, 2, 1
         options.warm_up, options.steps, options.trl_batches = 0, 1, [1]
     torch.set_num_threads(options.threads)
+    if options.tune:
+        limit_tuning(options.tune)
     for rounds in options.rounds:
         compare(options, rounds)
 

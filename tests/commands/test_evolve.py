@@ -68,6 +68,7 @@ def test_a_recipe_gives_the_settings_that_flags_change():
         (["--set", "num_epochs=3"], "num_epochs cannot be set for members"),
         (["--set", "loss_type=kto"], "loss_type kto cannot be evolved"),
         (["--halving", "--selection", "truncation", "--mutate", "beta=1..2"], "halving is a selection of its own"),
+        (["--halving", "--generations", "9", "--mutate", "beta=1..2"], "halving ends when one member is left"),
         (["--metric", "loss", "--selection", "confident"], "selection confident needs values in a known range"),
         (["--method", "sft", "--metric", "accuracy"], "accuracy is that of preferences"),
     ],

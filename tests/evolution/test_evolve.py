@@ -20,6 +20,7 @@ from bough.evolution.generation import Generation
 from bough.evolution.individual import Individual
 from bough.evolution.score import Score
 from bough.evolution.trainees import Trainees
+from bough.training.metrics_file import MetricsFile
 from tests.evolution.small import config
 
 ADAPTER = "adapter_model.safetensors"
@@ -72,6 +73,14 @@ def test_the_winner_is_measured_again_on_records_that_no_member_was_selected_on(
     assert json.loads((whole.folder / "report.json").read_text()) == report
 
 
+def test_children_go_on_with_the_moments_of_their_parents(whole: Evolved):
+    trained = Generation.read(whole.folder / "checkpoints" / "generation-00002-trained")
+    assert any(individual.born == 2 for individual in trained.individuals().values())
+    for name in trained.members:
+        moments = load_file(trained.folder(name) / "optimizer.safetensors")
+        assert {float(value) for key, value in moments.items() if key.endswith(".step")} == {6.0}
+
+
 class Killed(BaseException):
     pass
 
@@ -93,9 +102,7 @@ def killing(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, when: int) -
 def test_kills_at_any_moment_leave_the_same_population(tmp_path: Path, whole: Evolved, monkeypatch: pytest.MonkeyPatch):
     moments: list[tuple[Any, str, int]] = [
         (Trainees, "save", 1),  # the first generation is half written
-        (Trainees, "train", 1),  # before the first update
         (generations, "put_in_place", 1),  # trained, but not yet in place
-        (loop, "breed", 1),  # measured, not yet bred
         (Individual, "write", 6),  # some of the children are written
         (loop, "winner_report", 1),  # all is done but the report
     ]
@@ -111,9 +118,9 @@ def test_kills_at_any_moment_leave_the_same_population(tmp_path: Path, whole: Ev
         mine, other = (bits(run.folder / "checkpoints" / name) for run in (found, whole))
         mine.pop("state.json"), other.pop("state.json")  # it has seconds
         assert mine == other
-    assert [line["fitness"] for line in map(json.loads, (found.folder / "metrics.jsonl").open())] == [
-        line["fitness"] for line in map(json.loads, (whole.folder / "metrics.jsonl").open())
-    ]
+    kept, other = (MetricsFile.read(run.folder / "metrics.jsonl") for run in (found, whole))
+    assert [(one["step"], one["fitness"]) for one in kept] == [(one["step"], one["fitness"]) for one in other]
+    assert [one["step"] for one in kept] == [2, 4, 6]
 
 
 def test_the_elite_lives_on_bit_for_bit_and_children_inherit_adapter_and_moments(whole: Evolved, tmp_path: Path):
@@ -150,22 +157,32 @@ def test_the_elite_lives_on_bit_for_bit_and_children_inherit_adapter_and_moments
 
 
 def test_a_run_can_be_made_longer_and_only_that(tmp_path: Path):
-    evolve(config(tmp_path, generations=1, steps=1))
+    small = {"steps": 1, "population_size": 2}
+    evolve(config(tmp_path, generations=1, **small))
     with pytest.raises(InputError, match="already contains a run"):
-        evolve(config(tmp_path, generations=2, steps=1))
+        evolve(config(tmp_path, generations=9, **small))
     with pytest.raises(InputError, match="began with other settings"):
-        evolve(config(tmp_path, generations=2, steps=2, resume=True))
-    longer = evolve(config(tmp_path, generations=2, steps=1, resume=True))
-    assert [line["generation"] for line in longer.lineage] == [0, 0, 0, 0, 1, 1, 1, 1]
-
-
-def test_no_generation_begins_after_the_budget_is_used_up(tmp_path: Path):
-    found = evolve(config(tmp_path, generations=9, steps=1, population_size=2, max_updates=3))
-    assert found.report["generations"] == 2 and found.report["updates"] == 4
+        evolve(config(tmp_path, generations=9, steps=2, population_size=2, resume=True))
+    longer = evolve(config(tmp_path, generations=9, **small, resume=True, max_updates=3))
+    # No generation begins after three updates: the second made the third and the fourth.
+    assert [line["generation"] for line in longer.lineage] == [0, 0, 1, 1] and longer.report["updates"] == 4
 
 
 def test_halving_trains_half_of_the_members_twice_as_long(tmp_path: Path):
-    found = evolve(config(tmp_path, halving=True, steps=1))
+    found = evolve(config(tmp_path, halving=True, steps=1, generations=5))
     steps = [(line["generation"], line["step"]) for line in found.lineage]
     assert steps == [(0, 1)] * 4 + [(1, 1 + 2)] * 2
     assert {line["parent"] for line in found.lineage} == {None}
+
+
+def test_a_start_adapter_is_where_members_begin_and_what_they_are_compared_with(tmp_path: Path, whole: Evolved):
+    settings = {"model": str(whole.weights), "set": {"batch_size": 2}, "steps": 1}
+    found = evolve(config(tmp_path, generations=1, population_size=2, **settings))
+    begun = tmp_path / "run" / "checkpoints" / "generation-00000"
+    start = load_file(whole.weights / ADAPTER)
+    for name in ("g0-0", "g0-1"):
+        weights = load_file(begun / name / ADAPTER)
+        assert weights.keys() == start.keys() and all(weights[key].equal(start[key]) for key in start)
+    # The loss of a pair whose sides are as likely as for the reference is log 2, whatever β is.
+    assert [line["loss"] for line in found.lineage] == pytest.approx([0.693147, 0.693147], abs=1e-6)
+    assert {line["rank"] for line in found.lineage} == {2}

@@ -73,7 +73,7 @@ def test_every_update_and_generation_is_told_and_tracked(tmp_path: Path, monkeyp
         )
     ]  # fmt: skip
     [tracked] = opened
-    assert tracked.opened == (["mlflow"], "run", "bred", 3) and tracked.logged == [0, 1]
+    assert tracked.opened == (["mlflow"], "run", "bred", 3) and tracked.logged == [2, 4]
     assert tracked.lines == found.lineage
     # Where a run is reported may change when it resumes.
     settings |= {"report_to": [], "generations": 3}

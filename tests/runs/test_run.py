@@ -159,6 +159,24 @@ def test_a_stage_may_name_several_to_read_from(tmp_path: Path):
     assert record is not None and set(record.inputs) == {"file", "also"}
 
 
+def test_a_model_may_be_that_of_an_earlier_stage(tmp_path: Path):
+    run = Run(
+        recipe(
+            {"sft": {"name": "teacher", "train_file": "shown.jsonl", "model": "large"}},
+            {"sft": {"name": "student", "train_file": "shown.jsonl", "model": "small"}},
+            {"collect": {"name": "play", "model": "teacher"}},
+            {"distill": {"model": "student", "teacher": "teacher", "max_steps": 1}},
+            {"eval": {"model": ["student", "play", "expert"], "tasks": 1}},
+        ),
+        tmp_path,
+    )
+    teacher, student = (str(tmp_path / folder / "final") for folder in ("01-teacher", "02-student"))
+    found = [given for _, given in run.settings()]
+    assert [given["model"] for given in found[:4]] == ["large", "small", teacher, student]
+    assert found[3]["teacher"] == teacher
+    assert found[4]["model"] == [student, "play", "expert"]  # `play` trains no model
+
+
 def test_a_stage_with_a_hyphen_can_be_changed_by_name(tmp_path: Path):
     (tmp_path / "mine.yaml").write_text("stages:\n  - collect: {name: own-play, environment: x, tasks: 3}\n")
     config = RunConfig(recipe="mine.yaml", set=["own-play.tasks=5"])

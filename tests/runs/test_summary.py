@@ -80,3 +80,18 @@ def test_other_tasks_are_not_compared(run: Path):
     text = (run / "03-after-sft/results.json").read_text()
     (run / "03-after-sft/results.json").write_text(text.replace('"task-', '"other-').replace('"task": "', '"task": "x'))
     assert rows(run)[1].compared is None
+
+
+def test_an_evaluation_is_compared_with_the_newest_one_of_the_same_tasks(tmp_path: Path):
+    """Each model is evaluated on two sets of tasks."""
+    both = [{"eval": {"name": "seen"}}, {"eval": {"name": "unseen"}}]
+    run = folders.recipe(tmp_path / "run", {"sft": {}}, *both, {"dpo": {}}, *both)
+    for stage, model in (("02", "01-sft"), ("05", "04-dpo")):
+        solved = {f"run/{model}/final": "1" * 20 + "0" * 20}
+        folders.evaluation(run / f"{stage}-seen", solved, goes_on_with=f"{model}/final")
+        other = folders.evaluation(run / f"{int(stage) + 1:02}-unseen", solved, goes_on_with=f"{model}/final")
+        file = other / "results.json"
+        file.write_text(file.read_text().replace('"task": "t', '"task": "other-t'))
+    found = rows(run)
+    assert [row.before for row in found] == ["", "02-seen", "02-seen", "03-unseen"]
+    assert [row.compared is not None for row in found] == [False, False, True, True]

@@ -9,6 +9,12 @@ def call(prompt_ids: list[int], completion_ids: list[int]) -> Call:
     return Call(prompt_ids=prompt_ids, completion_ids=completion_ids)
 
 
+# Two answers in each round, so that the tree is deep; and another episode beside it that is not.
+ROUNDS = [[*range(1, 4 + 3 * i)] for i in range(7)]
+DEEP = [call(prompt, answer) for prompt in ROUNDS for answer in ([40, 41], [30 + len(prompt)])]
+DEEP += [call([60, *prompt], [40, 41]) for prompt in ROUNDS[:3]] + [call([60, *ROUNDS[1]], [42])]
+
+
 @st.composite
 def call_sets(draw: st.DrawFn, max_calls: int = 7, max_new: int = 8) -> list[Call]:
     """Each call goes on from some point of an earlier one, or starts anew. Few tokens, so that accidents share too."""

@@ -10,10 +10,12 @@ import torch
 
 from bough.policy.policy import Policy
 from bough.trees import delta_net, kernels, mamba2, mixers
+from bough.trees import recurrent as recurrent_module
 from bough.trees.kernels import DELTA_RULE, KIMI_DELTA_RULE, LINEAR_ATTENTION, fla_kernel, with_gates_per_channel
 from bough.trees.recurrent import Branching
 from tests.policy.families import make
 from tests.policy.test_policy import EPISODE, distance, values_and_gradient
+from tests.trees.samples import DEEP
 
 NEEDS_FLA = pytest.mark.skipif(
     not (torch.cuda.is_available() and importlib.util.find_spec("fla")),
@@ -63,16 +65,18 @@ def kernel_per_channel(q, k, v, *, g, **options):
 FAMILIES = [("qwen3_5_text", DELTA_RULE), ("kimi_linear", KIMI_DELTA_RULE), ("bamba", LINEAR_ATTENTION)]
 
 
+@pytest.mark.parametrize("few_levels", [1, 100], ids=["two passes", "level by level"])
 @pytest.mark.parametrize(("family", "name"), FAMILIES)
-def test_kernels_are_given_one_level_at_a_time_without_padding(family, name, monkeypatch):
+def test_kernels_are_given_segments_without_padding(family, name, few_levels, monkeypatch):
+    monkeypatch.setattr(recurrent_module, "FEW_LEVELS", few_levels)
     policy = Policy(make(family))
-    expected = values_and_gradient(policy, EPISODE)
+    expected = values_and_gradient(policy, DEEP)
     offered = [kernel] if name == KIMI_DELTA_RULE else [kernel, with_gates_per_channel(kernel_per_channel)]
     for each in offered:
         asked = set()
         for module in (delta_net, mamba2):
             monkeypatch.setattr(module, "fla_kernel", lambda name, _, each=each, asked=asked: asked.add(name) or each)
-        found = values_and_gradient(policy, EPISODE)
+        found = values_and_gradient(policy, DEEP)
         assert asked == {name}
         assert distance(found[0], expected[0]) < 5e-5
         assert distance(found[1], expected[1]) < 5e-5

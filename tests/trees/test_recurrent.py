@@ -5,10 +5,12 @@ import itertools
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
 
 from bough.trees.convolution import tree_convolution
 from bough.trees.recurrent import Branching
+from bough.trees.two_pass import TwoPass
 from tests.trees.test_segments import PARENTS, parents, trees
 
 CPU = torch.device("cpu")
@@ -59,6 +61,67 @@ def test_states_and_gradients_are_those_of_each_path(parent_L):
         (found * weights).sum().backward()
         torch.testing.assert_close(found, expected)
         torch.testing.assert_close(found_of.grad, expected_of.grad)
+
+
+def outer_products(inputs, before_S, bounds, bounds_on_cpu):
+    """state = gate * state (1 - beta k k') + beta k v': linear in the state, with keys and values of different size."""
+    assert bounds.tolist() == bounds_on_cpu.tolist()
+    outputs, states = [], []
+    for s, (start, stop) in enumerate(itertools.pairwise(bounds)):
+        state = before_S[s]
+        for q, k, v, gate in zip(*(each[0, start:stop] for each in inputs), strict=True):
+            state = gate[:, None, None] * state
+            new = (v - torch.einsum("hk,hkv->hv", k, state)) / k.shape[-1]
+            state = state + k[..., None] * new[:, None]
+            outputs.append(torch.einsum("hk,hkv->hv", q, state))
+        states.append(state)
+    return torch.stack(outputs)[None], torch.stack(states)
+
+
+@settings(max_examples=40, deadline=None)
+@given(trees(), st.sampled_from([(3, 3), (2, 4), (4, 2)]), st.integers(1, 3))
+def test_two_passes_give_what_one_launch_for_each_level_gives(parent_L, sizes, few):
+    key_size, value_size = sizes
+    generator = torch.Generator().manual_seed(0)
+    shapes = [(2, key_size), (2, key_size), (2, value_size), (2,)]
+    inputs = [torch.rand(len(parent_L), *shape, generator=generator) for shape in shapes]
+    branching = Branching(parent_L, CPU)
+    assume(len(branching.levels) > few)
+    launches = []
+
+    def step(inputs, before_S, bounds, bounds_on_cpu):
+        launches.append(bounds.tolist())
+        if before_S is None:
+            before_S = torch.zeros(len(bounds) - 1, 2, inputs[1].shape[-1], inputs[2].shape[-1])
+        return outer_products(inputs, before_S, bounds, bounds_on_cpu)
+
+    found = []
+    for run in (branching.packed_scan, TwoPass.of(branching._segments, torch.from_numpy).scan):
+        launches.clear()
+        leaves = [each.clone().requires_grad_() for each in inputs]
+        output = run(leaves, step)
+        (output * torch.arange(1.0, 1 + len(parent_L))[:, None, None]).sum().backward()
+        found.append([output.detach(), *(leaf.grad for leaf in leaves)])
+    assert len(launches) == 2
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other, atol=1e-4, rtol=1e-4)
+
+
+def test_only_deep_trees_are_computed_in_two_passes():
+    deep, wide = np.array([-1, 0, 0, 1, 1, 3, 3]), np.array([-1, 0, 0, 1, 1])
+    inputs = [torch.rand(7, 1, size) for size in (2, 2, 2)] + [torch.rand(7, 1)]
+    launches = []
+
+    def step(inputs, before_S, bounds, bounds_on_cpu):
+        launches.append(before_S is None)
+        before_S = torch.zeros(len(bounds) - 1, 1, 2, 2) if before_S is None else before_S
+        return outer_products(inputs, before_S, bounds, bounds_on_cpu)
+
+    Branching(deep, CPU).linear_scan(inputs, step)
+    assert launches == [False, False], "the first pass has its own states"
+    launches.clear()
+    Branching(wide, CPU).linear_scan([each[:5] for each in inputs], step)
+    assert launches == [True, False, False], "one launch for each level"
 
 
 def test_segments_of_very_different_length_are_not_padded_to_the_longest():

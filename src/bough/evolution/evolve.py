@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from bough.disk import drafting, put_in_place, write_atomically, write_json
+from bough.disk import drafting, put_in_place, remove, write_atomically, write_json
 from bough.evolution.breeding import breed, founders, select
 from bough.evolution.generation import Generation, writing
 from bough.evolution.lineage import FILE_NAME, add_generation, generation_lines, read_lineage
@@ -144,7 +144,8 @@ class Evolution:
             f"{self.config.metric} {scores[best]}"
         )
         values = {
-            "step": generation.number,
+            "step": individual.step,
+            "generation": generation.number,
             "loss": generation.losses.get(best),
             "fitness": scores[best].fitness,
             "fitness_low": interval.low if interval else None,
@@ -155,7 +156,7 @@ class Evolution:
             "seconds": generation.used.seconds,
             **{name: value for name, value in individual.settings.items() if isinstance(value, int | float)},
         }
-        MetricsFile(self.folder.metrics, generation.number - 1).append(values)
+        MetricsFile(self.folder.metrics, individual.step - 1).append(values)
         self.trackers.log(values)
 
     def _finish(self, generation: Generation, scores: Scores) -> Evolved:
@@ -164,6 +165,7 @@ class Evolution:
         report = winner_report(self.config, generation, scores, again)
         draft = self.folder.final.with_name(f".{self.folder.final.name}")
         with drafting(draft, self.folder.final):
+            remove(draft)  # a kill may have left a part of it
             self.setup.save(winner, draft)
             put_in_place(draft, self.folder.final)
         ledgers = [ledger.to_json() for ledger in self.setup.records.ledgers]

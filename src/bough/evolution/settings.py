@@ -262,9 +262,11 @@ class EvolveConfig(ReportConfig):
 
     def _population_problems(self) -> list[str]:
         problems = []
-        if self.population.halving and self.selection.model_fields_set:
-            given = ", ".join(sorted(self.selection.model_fields_set))
-            problems.append(f"halving is a selection of its own; leave out {given}")
+        # Compared with the defaults: the settings that a run has written name all of them.
+        if self.population.halving and self.selection != SelectionConfig():
+            problems.append("halving is a selection of its own; leave out the settings of selection")
+        if self.population.halving and self.population.generations != PopulationConfig().generations:
+            problems.append("halving ends when one member is left; leave out generations")
         if self.population.halving and not self.mutation.mutate:
             problems.append("halving compares settings; give their ranges with mutate")
         if self.population.halving and self.population.initial == "same":

@@ -20,9 +20,10 @@ def winner_report(config: EvolveConfig, generation: Generation, scores: Scores, 
     name = ranked(scores)[0]
     selected = scores[name]
     shrinkage = selected.fitness - again.fitness
+    winner = generation.individual(name)
     return {
-        "step": generation.number + 1,
-        "winner": generation.individual(name).described(),
+        "step": winner.step,
+        "winner": winner.described(),
         "metric": config.metric,
         "selected": selected.to_json(),
         "untouched": again.to_json(),

@@ -32,22 +32,27 @@ class SummaryRow:
 def summary(folder: Path, recipe: Recipe) -> list[SummaryRow]:
     """All finished evaluations in order; p-values are corrected for the number of comparisons (Holm)."""
     rows: list[SummaryRow] = []
-    held: tuple[str, Results] | None = None
     seen: list[tuple[str, Results]] = []
+    held: list[tuple[str, Results]] = []  # those of the model in use last
     for stage, record, results in _evaluations(folder, recipe):
-        row = _row(stage, results)
-        if held is not None:
-            row = replace(row, before=held[0], compared=_compared(held[1], results))
-        rows.append(row)
+        rows.append(_with_comparison(_row(stage, results), held, results))
         seen.append((stage, results))
         onward = record.goes_on_with
-        of_it = (one for one in reversed(seen) if onward is None or one[1].models[-1].name.endswith(onward))
-        held = next(of_it, held or seen[0])
+        of_it = [one for one in seen if one[1].models[-1].name.endswith(onward)] if onward else seen[-1:]
+        held = [one for one in held if one not in of_it] + of_it or seen[:1]
     corrected = iter(holm([row.compared.success.p for row in rows if row.compared]))
     return [
         replace(row, compared=replace(row.compared, adjusted_p=next(corrected))) if row.compared else row
         for row in rows
     ]
+
+
+def _with_comparison(row: SummaryRow, held: list[tuple[str, Results]], results: Results) -> SummaryRow:
+    """The row with the comparison to the newest evaluation of the same tasks: a run may have several sets of them."""
+    for before, old in reversed(held):
+        if (compared := _compared(old, results)) is not None:
+            return replace(row, before=before, compared=compared)
+    return replace(row, before=held[-1][0]) if held else row
 
 
 def _evaluations(folder: Path, recipe: Recipe) -> Iterator[tuple[str, StageRecord, Results]]:

@@ -31,6 +31,13 @@ class Artifacts:
     evaluated: dict[str, tuple[Path, str]] = field(default_factory=dict)
     accepted: tuple[Path, str] | None = None
 
+    def model_named(self, name: Any) -> Any:
+        """The model that the stage of this name has trained, or `name` itself if there is no such stage."""
+        if isinstance(name, list):
+            return [self.model_named(one) for one in name]
+        path = self.by_name.get(name) if isinstance(name, str) else None
+        return str(path) if path is not None and path.name == KINDS["sft"].artefact else name
+
 
 @dataclass(frozen=True)
 class Wiring:
@@ -64,6 +71,8 @@ class Wiring:
                 values[kind.file] = sources[0]
                 for name in ("environment", "options") if kind.or_plays else ():
                     values.pop(name, None)
+        for name in filter(None, ("model", kind.labels)):
+            values |= {name: artifacts.model_named(values[name])} if name in values else {}
         if kind.adds and kind.adds not in own and kind.writes in artifacts.newest:
             values[kind.adds] = [artifacts.newest[kind.writes]]
         return config(**values)

@@ -34,7 +34,7 @@ def tree_delta_rule(
     inputs = [each[0] for each in (query, key, value, g, beta)]
     kernel = fla_kernel(KIMI_DELTA_RULE if g.dim() == key.dim() else DELTA_RULE, query)
     if kernel is not None:
-        return branching.packed_scan(inputs, _packed(kernel, options))[None], None
+        return branching.linear_scan(inputs, _packed(kernel, options))[None], None
 
     def step(inputs: Sequence[Tensor], state_S: Tensor | None) -> tuple[Tensor, Tensor]:
         q, k, v, g, beta = inputs

@@ -82,5 +82,5 @@ def _with_kernel(
         )  # fmt: skip
         return output, state
 
-    output_1LHP = branching.packed_scan([each[0] for each in (q, k, v, decay_1LH)], step)[None]
+    output_1LHP = branching.linear_scan([each[0] for each in (q, k, v, decay_1LH)], step)[None]
     return output_1LHP if D_H is None else output_1LHP + D_H[:, None] * x_1LHP

@@ -20,6 +20,10 @@ from torch import Tensor
 
 from bough.trees.build import Ids
 from bough.trees.segments import Segments, odd_windows, segments_by_level
+from bough.trees.two_pass import PackedStep, TwoPass
+
+# In a tree of so few levels one launch for each level is less work than two passes.
+FEW_LEVELS = 3
 
 
 class PaddedStep(Protocol):
@@ -31,14 +35,6 @@ class PaddedStep(Protocol):
     """
 
     def __call__(self, inputs: Sequence[Tensor], before_S: Tensor | None, /) -> tuple[Tensor, Tensor]: ...
-
-
-class PackedStep(Protocol):
-    """The same over segments one after the other: inputs [1, M, ...], with the segments' bounds [S + 1]."""
-
-    def __call__(
-        self, inputs: Sequence[Tensor], before_S: Tensor | None, bounds: Tensor, bounds_on_cpu: Tensor, /
-    ) -> tuple[Tensor, Tensor]: ...
 
 
 @dataclass(frozen=True)
@@ -122,6 +118,16 @@ class Branching:
             output, states = step(packed, level.before(states), level.bounds, level.bounds_on_cpu)
             outputs.append(output[0])
         return torch.cat(outputs).index_select(0, self._place)
+
+    def linear_scan(self, inputs: Sequence[Tensor], step: PackedStep) -> Tensor:
+        """The same for a recurrence that is linear in its state, with queries, keys, values and gates as inputs."""
+        if len(self._segments) <= FEW_LEVELS:
+            return self.packed_scan(inputs, step)
+        return self._two_pass.scan(inputs, step)
+
+    @cached_property
+    def _two_pass(self) -> TwoPass:
+        return TwoPass.of(self._segments, self._tensor)
 
     @cached_property
     def levels(self) -> list[Level]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from bough.trees.build import Ids
 
@@ -27,9 +28,12 @@ class Segments:
     @property
     def nodes(self) -> Ids:
         """The nodes of all segments, one segment after the other."""
-        return np.concatenate(
-            [np.arange(start, start + length) for start, length in zip(self.starts, self.lengths, strict=True)]
-        )
+        ranges = [np.arange(start, start + length) for start, length in zip(self.starts, self.lengths, strict=True)]
+        return np.concatenate([np.empty(0, np.int64), *ranges])
+
+    def chosen(self, which: NDArray[np.bool_]) -> Segments:
+        """Some of them, without what they continue."""
+        return Segments(self.starts[which], self.lengths[which], np.empty(0, np.int64))
 
 
 def segments_by_level(parent_L: Ids) -> list[Segments]:

@@ -8,6 +8,7 @@ import pytest
 
 from bough.environments.base import Observation
 from bough.environments.check import check
+from bough.environments.tasks import digest
 from bough.errors import InputError
 from bough.types import Task
 from bough.worlds.household.environment import Household
@@ -198,6 +199,16 @@ def test_official_games_are_played_from_their_files(tmp_path: Path):
     path.unlink()  # the task says everything
     start = asyncio.run(Household(task).start())
     assert start.messages[1].content.endswith("Your task is to: put a cup in shelf.")
+
+
+def test_an_official_game_is_the_same_task_with_every_seed(tmp_path: Path):
+    """Otherwise an evaluation with three seeds would seem to have three times the tasks."""
+    path = tmp_path / "game.tw-pddl"
+    path.write_text(json.dumps(CONTENT))
+    found = [task for seed in (0, 1) for task in Household.tasks(Household.Options(games=path), seed=seed)]
+    assert digest(found[0]) == digest(found[1])
+    generated = [next(iter(Household.tasks(Household.Options(), seed=seed))) for seed in (0, 1)]
+    assert digest(generated[0]) != digest(generated[1])
 
 
 def test_the_rules_name_the_verb_of_the_edition():

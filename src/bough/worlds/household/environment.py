@@ -104,7 +104,8 @@ class Household(Environment):
             found = games.official(options.games, options.types, split, random.Random(seed))  # noqa: S311  no secret
         for identity, game in found:
             data = {"game": game.to_data(), "type": game.goal.kind, **shown}
-            yield Task(id=identity, environment=cls.name, seed=seed, data=data)
+            # A game from a file is the same whatever the seed, which only shuffles their order.
+            yield Task(id=identity, environment=cls.name, seed=seed if options.games is None else None, data=data)
 
     async def start(self) -> Observation:
         put = self.engine.world.game.wording.put_command.format(o="(object)", r="(receptacle)")

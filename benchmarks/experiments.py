@@ -1,0 +1,227 @@
+"""Runs the experiments of the results page: sweeps of shipped recipes, and a table of what they found.
+
+    python -m benchmarks.experiments NAME [NAME ...] [--data data] [--folder runs/experiments] [--limit-s 540]
+
+Several experiments run side by side, each in processes of its own. After `--limit-s` seconds they are stopped,
+and the exit code is 3; the same command resumes them. Each time a table of all that is finished is written to
+`--results`, one file per experiment, with the figures of its sweeps. `--dry-run` checks the settings of all runs
+and prints the commands.
+
+The folder `--data` contains what the experiments read, under these names:
+
+    alfworld/valid_seen/                           the official ALFWorld games
+    math/gsm8k.jsonl                               GSM8K's training set: question, answer
+    math/programs.jsonl                            its problems as programs, from `benchmarks/gsm8k_programs.py`
+    models/coder-0.5b.gguf, models/coder-1.5b.gguf   Qwen2.5-Coder-Instruct
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from benchmarks.experiment_table import tables
+
+STOPPED = 3
+SMALL = "model=$data/models/coder-0.5b.gguf"
+MATH = ("defaults.options.file=$data/math/gsm8k.jsonl", "demonstrations.task_file=$data/math/programs.jsonl")
+OUTCOME, TOOLS = "outcome: {weight: 1, failure: -1}", "tool_call: {weight: 1, failure: -1}"
+OVERLONG = "overlong: {weight: 1, max_length: 1024, buffer: 512}"
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """The arguments of one `bough sweep`; `$data` stands for the folder of the data."""
+
+    recipe: str
+    vary: tuple[str, ...] = ("model=smollm2",)
+    changes: tuple[str, ...] = ()
+    seeds: int = 3
+    jobs: int = 3
+
+    def command(self, folder: Path, data: Path, more: Sequence[str]) -> list[str]:
+        words = [self.recipe, "--vary", *self.vary, "--seeds", f"{self.seeds}", "--jobs", f"{self.jobs}"]
+        words += ["--output", f"{folder}"]
+        changes = [*self.changes, *more]
+        words += ["--set", *changes] if changes else []
+        return [sys.executable, "-m", "bough", "sweep", *(word.replace("$data", f"{data}") for word in words)]
+
+
+# An adapter instead of all weights: small enough to be published, and it needs higher learning rates.
+ADAPTER = (
+    "defaults.use_lora=true", "sft.learning_rate=1e-3", "corrected.learning_rate=5e-4", "grpo.learning_rate=5e-5",
+)  # fmt: skip
+# The sweeps of an experiment run one after the other in one folder, so that they share stages.
+EXPERIMENTS: dict[str, tuple[Sweep, ...]] = {
+    "alfworld": (Sweep("alfworld", changes=("seen.options.games=$data/alfworld",)),),
+    "alfworld-adapter": (Sweep("alfworld", changes=("seen.options.games=$data/alfworld", *ADAPTER), seeds=1, jobs=1),),
+    "alfworld-alone": (
+        Sweep("alfworld-alone", (SMALL,), changes=("seen.options.games=$data/alfworld",), seeds=1, jobs=1),
+    ),
+    "mistakes": (Sweep("household-mistakes"),),
+    "miniwob": (Sweep("miniwob-25", seeds=1, jobs=1),),
+    "miniwob-adapter": (Sweep("miniwob-25", changes=ADAPTER, seeds=1, jobs=1),),
+    "math": (
+        Sweep("math-tcr", (SMALL,), MATH, seeds=1, jobs=1),
+        Sweep(
+            "math-tcr",
+            (
+                f"grpo.rewards={{{OUTCOME}, {TOOLS}, {OVERLONG}}},{{{OUTCOME}, {OVERLONG}}},{{{OUTCOME}, {TOOLS}}}",
+                "grpo.clip_high=0.28,0.2",
+            ),
+            (SMALL, *MATH),
+            seeds=1,
+        ),
+    ),
+    "ef-dpo": (
+        Sweep("ef-dpo-miniwob", ("dpo.beta=0.01,0.05,0.1,0.2,0.5",), jobs=6),
+        Sweep("ef-dpo-miniwob", ("demonstrations.tasks=5,10,20,50,100",), jobs=6),
+        Sweep("ef-dpo-miniwob", ("pairs.kinds=[episode],[parting],[episode,parting]",), jobs=6),
+    ),
+    "ef-dpo-dense": (
+        Sweep(
+            "ef-dpo-miniwob",
+            ("pairs.progress_margin=null,0.25",),
+            ("defaults.options.pages=[click-button,click-checkboxes]", "defaults.max_turns=8"),
+        ),
+    ),
+    "functions": (Sweep("bfcl", (SMALL,), seeds=1, jobs=1),),
+    "distill": (
+        Sweep(
+            "distill-household",
+            ("model=$data/models/coder-1.5b.gguf",),
+            ("student.model=$data/models/coder-0.5b.gguf",),
+            seeds=1,
+            jobs=1,
+        ),
+    ),
+}
+
+
+@dataclass
+class Running:
+    """An experiment in progress: the process of its current sweep, and the commands that are left."""
+
+    name: str
+    commands: list[list[str]]
+    folder: Path
+    process: subprocess.Popen[bytes] | None = None
+    ended: int = 0
+    failed: list[str] = field(default_factory=list)
+
+    @property
+    def unfinished(self) -> bool:
+        return self.process is not None or bool(self.commands)
+
+    @property
+    def log(self) -> Path:
+        return self.folder.with_name(f"{self.name}.log")
+
+    def advance(self) -> bool:
+        """Starts the next sweep if none is running; whether there is anything left to wait for."""
+        if self.process is not None:
+            if self.process.poll() is None:
+                return True
+            self._end(self.process.returncode)
+        if not self.commands:
+            return False
+        command = self.commands.pop(0)
+        with self.log.open("ab") as log:
+            log.write(f"\n$ {shlex.join(command)}\n".encode())
+            log.flush()
+            self.process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
+        return True
+
+    def _end(self, code: int) -> None:
+        """Keeps the sweep's own table and figure: the next sweep in the folder writes others in their place."""
+        self.process, self.ended = None, self.ended + 1
+        if code:
+            self.failed.append(f"a sweep ended with exit code {code}; its output is in {self.log}")
+        for file in ("results.md", "figure.svg"):
+            if (self.folder / file).exists():
+                kept = self.folder.with_name(f"{self.name}-{self.ended}{Path(file).suffix}")
+                shutil.copyfile(self.folder / file, kept)
+
+    def stop(self) -> None:
+        """Ends the sweep and every process that it started."""
+        if self.process is None or self.process.poll() is not None:
+            return
+        os.killpg(self.process.pid, signal.SIGTERM)
+        with suppress(subprocess.TimeoutExpired):
+            self.process.wait(10)
+        with suppress(ProcessLookupError):  # what the sweep itself has left
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+
+
+def run(experiments: Sequence[Running], limit_s: float) -> None:
+    """Runs all experiments side by side until they end or the limit is reached."""
+    end = time.monotonic() + limit_s
+    try:
+        while sum(one.advance() for one in experiments) and time.monotonic() < end:
+            time.sleep(0.2)
+    finally:
+        for one in experiments:
+            one.stop()
+
+
+def report(one: Running, commands: Sequence[Sequence[str]]) -> str:
+    """The experiment's Markdown: its commands, the table of each sweep, and what each stage gained."""
+    parts = [f"# {one.name}"]
+    if one.unfinished:
+        parts.append("Not finished: what follows is not all of it.")
+    for number, command in enumerate(commands, 1):
+        parts.append(f"```sh\n{shlex.join(['bough', *command[3:]])}\n```")
+        table = one.folder.with_name(f"{one.name}-{number}.md")
+        parts += [table.read_text().strip()] if table.exists() else []
+    runs = one.folder / "runs"
+    parts.append((tables(runs) if runs.is_dir() else "") or "No evaluation has finished.")
+    return "\n\n".join(parts) + "\n"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="+", choices=sorted(EXPERIMENTS), metavar="NAME", help=", ".join(EXPERIMENTS))
+    parser.add_argument("--data", type=Path, default=Path("data"))
+    parser.add_argument("--folder", type=Path, default=Path("runs/experiments"), help="one folder per experiment in it")
+    parser.add_argument("--results", type=Path, default=Path(__file__).parent / "results")
+    parser.add_argument("--limit-s", type=float, default=1e9, help="stop after this many seconds")
+    parser.add_argument("--set", nargs="*", default=[], help="more changes to the recipes, as in `bough sweep`")
+    parser.add_argument("--dry-run", action="store_true", help="check the settings and print the commands; run nothing")
+    parser.add_argument("--tables-only", action="store_true", help="write the tables of what has finished; run nothing")
+    options = parser.parse_args()
+    commands = {
+        name: [sweep.command(options.folder / name, options.data, options.set) for sweep in EXPERIMENTS[name]]
+        for name in options.names
+    }
+    if options.dry_run:
+        every = [command for several in commands.values() for command in several]
+        return max(subprocess.run([*command, "--dry-run"]).returncode for command in every)
+    for folder in (options.folder, options.results):
+        folder.mkdir(parents=True, exist_ok=True)
+    running = [Running(name, list(given), options.folder / name) for name, given in commands.items()]
+    if not options.tables_only:
+        run(running, options.limit_s)
+    for one in running:
+        text = report(one, commands[one.name])
+        (options.results / f"{one.name}.md").write_text(text)
+        for figure in options.folder.glob(f"{one.name}-[0-9].svg"):
+            shutil.copyfile(figure, options.results / figure.name)
+        print(text, *one.failed, sep="\n", flush=True)
+    if any(one.unfinished for one in running):
+        return STOPPED
+    return 1 if any(one.failed for one in running) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
