@@ -15,9 +15,10 @@ demo: setup
 		$(BIN)/bough run demo-household; \
 	fi
 
+# Five processes for two cores: many tests wait for a browser, a sandbox or another process.
 # Tests start Bough some hundred times: compiled modules are kept, also where the environment says otherwise.
 test: setup browser sandbox
-	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n 4 --dist loadfile
+	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -p tests.forked -n 5 --dist loadfile
 
 # vLLM pins much of what it needs, so its tests have an environment of their own.
 test-vllm:

@@ -10,6 +10,7 @@ UNREAD = "every entry is written before it is read"
 PROMOTED = "the other side is in float32, and so is the result"
 ONE_CALL = "every call is a part of its own, so the first is the last"
 MASK = "a mask has the same mean"
+NO_WEIGHTS = "distillation reads neither advantages nor weights"
 ON_CPU = "a CPU has nothing to move or to wait for"
 EQUIVALENT = {
     **dict.fromkeys(
@@ -32,6 +33,20 @@ EQUIVALENT = {
             "teacher = torch.cat([of_part[(-1)] for of_part in reference])",
         ),
         ONE_CALL,
+    ),
+    **dict.fromkeys(
+        (
+            "advantages=((1.0),) * len(calls),",
+            "advantages=((-1.0),) * len(calls),",
+            "weights=((2.0),) * len(calls),",
+            "weights=((0.0),) * len(calls),",
+            *(
+                f"replace(example, calls=[c], advantages=({a},), weights=({w},), "
+                "old_logprobs=example.old_logprobs[i : i + 1])"
+                for a, w in (("(1.0)", "1.0"), ("(-1.0)", "1.0"), ("0.0", "(2.0)"), ("0.0", "(0.0)"))
+            ),
+        ),
+        NO_WEIGHTS,
     ),
     '"clip_high_fraction": (too_high_N),': MASK,
     '"clip_low_fraction": (too_low_N),': MASK,
@@ -63,6 +78,9 @@ EQUIVALENT = {
     "return Aggregation([1 / max(length, 1) for length in lengths], (num_sequences))": NUMBER,
     "return Aggregation([1.0] * len(lengths), (sum(lengths)))": NUMBER,
     "return Aggregation([1 / constant_length] * len(lengths), (num_sequences))": NUMBER,
+    "self.branches.append(((size + depth + self.depth), branch))": (
+        "the branches of one branching all get the same amount more, so their order stays"
+    ),
     "shape = tensors[(-1)].shape": "all have the same shape, or it is an error",
     "cut = np.zeros(num_calls + (2), np.int64)": "one more entry that is not read",
     "for j in range((2), num_calls + 1):": "the first call alone costs 0 and is cut at 0, as the zeros say",
@@ -82,7 +100,7 @@ EQUIVALENT = {
     ): "any negative number says that there is no parent",
     "inputs = [each[(-1)] for each in (query, key, value, g, beta)]": ONE_ROW,
     "return branching.scan([each[(-1)] for each in (hidden_states, dt, B, C)], step)[None]": ONE_ROW,
-    "output_1LHP = branching.packed_scan([each[(-1)] for each in (q, k, v, decay_1LH)], step)[None]": ONE_ROW,
+    "output_1LHP = branching.linear_scan([each[(-1)] for each in (q, k, v, decay_1LH)], step)[None]": ONE_ROW,
     "outputs.append(output[(-1)])": ONE_ROW,
     "differences, alpha = task_differences(known), round(1.0 - level, (13))": "0.05 either way",
     "differences, alpha = task_differences(known), round(1.0 - level, (11))": "0.05 either way",

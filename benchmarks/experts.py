@@ -1,11 +1,10 @@
 """The experts from random states: do they still win after an agent has acted at random?
 
-    python benchmarks/experts.py household [--states 10000] [--options claim=true] [--output FILE]
+    python -m benchmarks.experts household [--states 10000] [--options claim=true] [--output FILE]
 
-Each state is a task of its own: up to 40 random actions among the possible ones, one in ten
-of them a reply that means nothing, then the expert to the end. A state is lost if random
-actions ended the episode, and a dead end if the world itself rules out a win from there
-(household: the agent holds a thing that no receptacle of the game takes).
+Each state is a task of its own, brought into a random state (`random_states.py`). From there the
+expert has as many replies as an episode of the environment may have. A state is lost if it is
+proven that no reply wins any more; the reasons are in `lost`.
 """
 
 from __future__ import annotations
@@ -15,50 +14,157 @@ import asyncio
 import platform
 import time
 from collections import Counter, defaultdict
-from itertools import islice
+from collections.abc import Awaitable, Callable
+from itertools import islice, pairwise
 from pathlib import Path
 from random import Random
 from typing import Any
+
+from benchmarks import functions_in_process
+from benchmarks.random_states import random_state
 
 from bough.environments.base import Environment
 from bough.environments.isolated import Isolated, shut_down
 from bough.environments.registry import find
 from bough.environments.tasks import configured, tasks_of
 from bough.types import Task
+from bough.worlds.functions.conversation import MAX_STEPS
+from bough.worlds.web.experts.puzzles import chance_to_win, marks_of
 
-MOST_ACTIONS, NONSENSE = 40, 0.1
+FINE = ("won", "lost: ")
 
 
-async def outcome(environment_class: type[Environment], task: Task, rng: Random, limit: int) -> tuple[str, int]:
+async def outcome(environment_class: type[Environment], task: Task, rng: Random) -> tuple[str, int]:
     """What became of one state, and how many replies the expert needed."""
-    environment = Isolated(environment_class, task)
+    environment = await random_state(environment_class, task, rng)
     try:
-        await environment.start()
-        for _ in range(rng.randrange(MOST_ACTIONS)):
-            choices = sorted(await environment.choices())
-            reply = "Hm." if rng.random() < NONSENSE or not choices else await environment.say(rng.choice(choices))
-            if (await environment.step(reply)).done:
-                return "ended by a random action", 0
-        for replies in range(limit):
-            advice = await environment.expert()
-            if advice is None:
-                return "dead end" if dead_end(environment) else "no advice", replies
-            seen = await environment.step(advice)
-            if seen.done:
-                return "won" if seen.success else "lost", replies + 1
-            if seen.error:
-                return "invalid advice", replies
-        return "too long", limit
+        before = len(getattr(environment._made, "history", ()))  # actions that are not the expert's
+        if (reason := await lost(environment, before)) is not None:
+            return f"lost: {reason}", 0
+        word, replies = await played(environment, environment_class.max_turns)
+        # Some pages show only later what an earlier action has spoiled.
+        if (
+            word != "won"
+            and environment_class.name == "web"
+            and (reason := await lost(environment, before)) is not None
+        ):
+            return f"lost: {reason}", 0
+        return word, replies
     finally:
         await environment.close()
 
 
-def dead_end(environment: Isolated) -> bool:
-    """Whether the household's agent holds something that it can never put down."""
-    world: Any = getattr(getattr(environment._made, "engine", None), "world", None)
-    if world is None or world.held is None:
-        return False
-    return not any(world.fits(world.held, receptacle) for receptacle in range(len(world.game.receptacles)))
+async def played(environment: Isolated, limit: int) -> tuple[str, int]:
+    """What comes of the expert's play, and after how many replies."""
+    for replies in range(2 * limit):
+        advice = await environment.expert()
+        if advice is None:
+            return "no advice", replies
+        seen = await environment.step(advice)
+        if seen.done and seen.success and replies >= limit:
+            return "won, but after the turn limit", replies + 1
+        if seen.done:
+            return "won" if seen.success else "not won", replies + 1
+        if seen.error == "invalid_action":
+            return "invalid advice", replies
+    return "not won in twice the turn limit", 2 * limit
+
+
+async def lost(environment: Isolated, before: int) -> str | None:
+    """Why the state cannot be won, if that is certain; the first `before` actions led to it."""
+    made: Any = environment._made
+    if type(made).name == "web":
+        return _web(made, before)
+    return await LOST[type(made).name](made) if type(made).name in LOST else None
+
+
+async def _household(made: Any) -> str | None:
+    world = made.engine.world
+    if world.held is None or any(world.fits(world.held, i) for i in range(len(world.game.receptacles))):
+        return None
+    return "the agent holds a thing that no receptacle of the game takes, so it can never put it down"
+
+
+# Calls whose effect no function of their back end takes back, as its source shows.
+FINAL = {
+    **dict.fromkeys(("post_tweet", "comment", "retweet", "mention"), "what was posted is never removed"),
+    **dict.fromkeys(
+        ("place_order", "cancel_order", "fund_account", "withdraw_funds"), "orders and transactions stay on record"
+    ),
+    "send_message": "deleting a message does not reduce the count of messages",
+    "add_contact": "no function removes a contact",
+    "fillFuelTank": "no function lowers the fuel level",
+    **dict.fromkeys(("create_ticket", "resolve_ticket"), "no function removes a ticket or its resolution"),
+    **dict.fromkeys(("authenticate_travel", "book_flight"), "the next token or booking has another random number"),
+    **dict.fromkeys(
+        ("register_credit_card", "purchase_insurance", "cancel_booking"), "no function takes it back with its number"
+    ),
+}
+
+
+async def _functions(made: Any) -> str | None:
+    conversation, recovery = made.conversation, made.recovery
+    if conversation.failure is not None:
+        return "a user turn has ended and failed its check, which is final"
+    if conversation.steps >= MAX_STEPS and not await recovery.wins([]):
+        return f"more calls are needed after {MAX_STEPS} replies with calls, all that a user turn may have"
+    plan = await recovery.next_calls()
+    left = [call for call in conversation.missing() if call not in plan]
+    if await recovery.wins([*plan, *left]):
+        return None
+    for call, undone in await recovery.harmful():
+        if not undone and call.name in FINAL:
+            return f"a call that was not asked for cannot be undone: {FINAL[call.name]}"
+    if not await recovery.wins(conversation.turn_gold, alone=True):
+        return "a call of an earlier user turn has changed what later calls return, and earlier turns are over"
+    return None
+
+
+def _web(made: Any, before: int) -> str | None:
+    page, history = made.page_name, made.history[:before]
+    if not made.view.done and not any(line.number for line in made.view.lines):
+        return "the page shows nothing to act on any more"
+    presses = [_named(made, turn) for turn, action in enumerate(history) if action.name == "click"]
+    if page in ("button-delay", "click-button-sequence") and [n for n in presses if n in ("ONE", "TWO")][:1] == ["TWO"]:
+        return "TWO was pressed before ONE, and the page keeps the first two presses"
+    if page == "simon-says" and (reason := _simon(made, before)):
+        return reason
+    if page == "moving-items" and any(_missed(made, turn) for turn in range(len(history))):
+        return "a click caught nothing, which costs points that cannot be made up"
+    if page == "tic-tac-toe" and len(made.history) == before and chance_to_win(marks_of(made.view.lines)) == 0:
+        return "the game of tic-tac-toe cannot be won any more"
+    return None
+
+
+def _simon(made: Any, before: int) -> str | None:
+    """The lights that came on, in order, against the buttons that were pressed."""
+    lit = [{line.number for line in view.lines if "push" in str(line.facts.get("class"))} for view in _views(made)]
+    lights = [now for before, after in pairwise([set(), *lit]) for now in after - before]
+    presses = [action.arguments["element"] for action in made.history[:before] if action.name == "click"]
+    if any(light != press for light, press in zip(lights, presses, strict=False)):
+        return "a wrong button was pressed, and the page keeps all presses"
+    if any(action.name == "wait" for action in made.history[:before]):
+        return "a light came and went during one action, and the lights are shown once"
+    return None
+
+
+def _views(made: Any) -> list[Any]:
+    return [*made.seen, made.view]
+
+
+def _missed(made: Any, turn: int) -> bool:
+    before, after = (
+        {line.number for line in view.lines if line.kind == "circle"} for view in _views(made)[turn : turn + 2]
+    )
+    return made.history[turn].name in ("click", "mouse_click", "drag") and before <= after
+
+
+def _named(made: Any, turn: int) -> str:
+    number = made.history[turn].arguments["element"]
+    return next((line.name for line in made.seen[turn].lines if line.number == number), "")
+
+
+LOST: dict[str, Callable[[Any], Awaitable[str | None]]] = {"household": _household, "functions": _functions}
 
 
 async def main() -> None:
@@ -66,13 +172,13 @@ async def main() -> None:
     parser.add_argument("environment")
     parser.add_argument("--states", type=int, default=10_000)
     parser.add_argument("--options", nargs="*", default=[])
-    parser.add_argument("--limit", type=int, default=150, help="replies of the expert")
     parser.add_argument("--at-once", type=int, default=4)
     parser.add_argument("--output", type=Path)
     given = parser.parse_args()
     options = dict(option.split("=", 1) for option in given.options)
     environment_class = configured(find(given.environment), options)
-    tasks = islice(tasks_of(environment_class, options=options, split="train", task_file=None, seed=1), given.states)
+    if given.environment == "functions":
+        functions_in_process.use()
     gate, begin = asyncio.Semaphore(given.at_once), time.perf_counter()
     counts: Counter[str] = Counter()
     failed: defaultdict[str, list[str]] = defaultdict(list)
@@ -81,23 +187,30 @@ async def main() -> None:
     async def one(number: int, task: Task) -> None:
         nonlocal longest
         async with gate:
-            word, replies = await outcome(environment_class, task, Random(number), given.limit)
+            word, replies = await outcome(environment_class, task, Random(number))
         counts[word] += 1
-        longest = max(longest, replies)
-        if word not in ("won", "ended by a random action", "dead end"):
+        longest = max(longest, replies if word == "won" else 0)
+        if not word.startswith(FINE):
             failed[word].append(f"{task.id} (state {number})")
 
-    for begin_at in range(0, given.states, 100):  # a task may contain a whole game: not all of them at a time
-        some = list(islice(tasks, 100))
-        await asyncio.gather(*(one(begin_at + at, task) for at, task in enumerate(some)))
+    def tasks() -> Any:
+        """All tasks, then all again: a benchmark may have fewer than states are wanted."""
+        while True:
+            yield from tasks_of(environment_class, options=options, split="train", task_file=None, seed=1)
+
+    source = tasks()
+    for start in range(0, given.states, 100):  # a task may contain a whole game: not all of them at a time
+        some = list(islice(source, min(100, given.states - start)))
+        await asyncio.gather(*(one(start + at, task) for at, task in enumerate(some)))
+        print(f"{start + len(some)} states, {time.perf_counter() - begin:.0f} s", dict(counts), flush=True)
     await shut_down(environment_class)
     lines = [
-        f"{given.environment} {' '.join(given.options)}: {counts.total()} random states, "
+        f"{' '.join([given.environment, *given.options])}: {counts.total():,} random states, "
         f"{time.perf_counter() - begin:.0f} s, Python {platform.python_version()}, {platform.machine()}, "
         f"{time.strftime('%F')}",
-        "", "| outcome | states |", "|---|---|", *(f"| {word} | {count} |" for word, count in counts.most_common()), "",
-        f"The longest win took the expert {longest} replies.",
-        *(f"{word}: {', '.join(where[:20])}" for word, where in failed.items()),
+        "", "| outcome | states |", "|---|---|", *(f"| {word} | {count:,} |" for word, count in counts.most_common()),
+        "", f"The longest win took the expert {longest} of {environment_class.max_turns} replies.",
+        *(f"- {word}: {', '.join(where)}" for word, where in failed.items()),
     ]  # fmt: skip
     print("\n".join(lines))
     if given.output:

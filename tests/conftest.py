@@ -7,23 +7,21 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator
-from functools import cache
+from functools import cache, lru_cache
 from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
 
+import jinja2
 import pytest
 
 from bough import bit_exact
-from tests import warm
-
-# Processes that run tests beside each other share the cores. More threads than cores spin while they wait.
-PROCESSES = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
-if PROCESSES > 1:
-    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // PROCESSES)))
+from tests import forked, warm
 
 # Installed versions do not change while tests run, and each run of a built-in model asks for ten of them.
 metadata.version = cache(metadata.version)
+# PEFT compiles its model card's template for every adapter that is saved.
+jinja2.Environment.compile = lru_cache(64)(jinja2.Environment.compile)  # type: ignore[method-assign]
 
 if find_spec("hypothesis") is not None:  # vLLM's environment has no need of it
     from hypothesis import HealthCheck, settings
@@ -130,13 +128,23 @@ def _nothing_helps() -> bool:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    _share_cores(int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")))
     # Files start in the order in which they were collected, not by how many tests they have.
     config.option.loadscopereorder = False
     # A shell starts background jobs with SIGINT ignored, and so would be the programs that tests interrupt.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
-    if not hasattr(config, "workerinput"):  # the process that starts the workers, or runs all tests itself
-        config.add_cleanup(warm.start_server())
+    # The process that starts the workers, or runs all tests itself.
+    if not hasattr(config, "workerinput") and not config.option.collectonly:
+        config.add_cleanup(warm.start_server(forked.to_collect(config)))
+
+
+def _share_cores(processes: int) -> None:
+    """Processes that run tests beside each other share the cores. More threads than cores spin while they wait."""
+    if processes > 1:
+        threads = os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // processes)))
+        if "torch" in sys.modules:  # a forked process: see forked.py
+            sys.modules["torch"].set_num_threads(int(threads))
 
 
 @pytest.hookimpl(wrapper=True)

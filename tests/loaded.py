@@ -2,6 +2,8 @@
 
 import importlib
 
+import anyio
+import pytest
 import torch
 
 from bough.calls.template import load_template
@@ -22,3 +24,10 @@ def load_everything() -> None:
         importlib.import_module(module)
     load_template("tiny")
     Policy.load("tiny", lora=Lora(r=1))
+
+
+def load_tests(paths: list[str]) -> None:
+    """Imports the modules of these tests. What pytest makes of them is collected by each of its processes again."""
+    # Its plugin for pytest is not used. That it is imported already would be a warning of each process.
+    anyio.__doc__ = "PYTEST_DONT_REWRITE"
+    pytest.main(["--collect-only", "--quiet", "-p", "no:cacheprovider", "-p", "no:xdist", *paths])

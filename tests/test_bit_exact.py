@@ -44,7 +44,7 @@ def told(code: str, **variables: str) -> Any:
 SAY = f"import json, os, sys; print(json.dumps([os.environ.get({VARIABLE!r}), 'torch' in sys.modules]))"
 
 
-@pytest.mark.parametrize("name", ["bough", "bough.cli", "bough.trees.attend"])
+@pytest.mark.parametrize("name", ["bough", "bough.cli", "bough.trees.build"])
 def test_importing_bough_sets_mkls_strict_mode(name: str):
     assert told(f"import {name}; {SAY}")[0] == STRICT
 

@@ -1,6 +1,7 @@
 """Coroutines from plain functions, with and without a loop around them."""
 
 import asyncio
+import contextlib
 import os
 import signal
 import threading
@@ -73,17 +74,16 @@ def test_an_interrupt_cancels_the_work_and_lets_it_clean_up():
 
 def test_time_that_is_not_counted_does_not_end_the_work():
     async def waits(counted: bool) -> str:
-        async with event_loop.time_limit(0.5):
-            if counted:
-                await asyncio.sleep(60)
-            else:
-                with event_loop.not_counted():
-                    await asyncio.sleep(0.6)
-            return "done"
+        if counted:
+            await asyncio.sleep(60)
+        else:
+            with event_loop.not_counted():
+                await asyncio.sleep(0.6)
+        return "done"
 
-    assert asyncio.run(waits(counted=False)) == "done"
+    assert asyncio.run(event_loop.limited(waits(counted=False), 0.5)) == "done"
     with pytest.raises(TimeoutError):
-        asyncio.run(waits(counted=True))
+        asyncio.run(event_loop.limited(waits(counted=True), 0.5))
 
 
 def test_the_clock_goes_on_where_it_stopped_and_stands_while_any_of_several_waits():
@@ -92,14 +92,13 @@ def test_the_clock_goes_on_where_it_stopped_and_stands_while_any_of_several_wait
             await asyncio.sleep(seconds)
 
     async def work() -> None:
-        async with event_loop.time_limit(1.0):
-            await asyncio.sleep(0.2)
-            await asyncio.gather(wait(0.1), wait(0.5))
-            await asyncio.sleep(60)
+        await asyncio.sleep(0.2)
+        await asyncio.gather(wait(0.1), wait(0.5))
+        await asyncio.sleep(60)
 
     begin = time.monotonic()
     with pytest.raises(TimeoutError):
-        asyncio.run(work())
+        asyncio.run(event_loop.limited(work(), 1.0))
     assert 1.4 < time.monotonic() - begin < 30
 
 
@@ -108,14 +107,72 @@ def test_waiting_without_a_limit_or_after_it_is_over_is_allowed():
         with event_loop.not_counted():
             await asyncio.sleep(0.1)
 
+    async def begin() -> asyncio.Task[None]:
+        task = asyncio.create_task(late())
+        await asyncio.sleep(0)
+        return task
+
     async def work() -> None:
         await late()
-        async with event_loop.time_limit(5):
-            task = asyncio.create_task(late())
-            await asyncio.sleep(0)
-        await task
+        await (await event_loop.limited(begin(), 5))
 
     asyncio.run(work())
+
+
+def test_limited_work_that_never_waits_sets_no_timer(monkeypatch: pytest.MonkeyPatch):
+    async def work() -> int:
+        return 7
+
+    async def limited() -> int:
+        loop = asyncio.get_running_loop()
+        monkeypatch.setattr(loop, "call_at", lambda *_: pytest.fail("a timer was set"))
+        return await event_loop.limited(work(), 5)
+
+    assert asyncio.run(limited()) == 7
+
+
+def test_limited_work_is_sent_results_errors_and_cancellations_like_awaited_work():
+    heard: list[object] = []
+
+    async def work(future: asyncio.Future[int]) -> int:
+        await asyncio.sleep(0)
+        try:
+            heard.append(await future)
+        except BaseException as error:
+            heard.append(type(error))
+            if not isinstance(error, ValueError):
+                raise
+        await asyncio.sleep(0)
+        return len(heard)
+
+    async def play() -> None:
+        loop = asyncio.get_running_loop()
+        for settle in (lambda one: one.set_result(5), lambda one: one.set_exception(ValueError())):
+            future = loop.create_future()
+            loop.call_later(0.001, settle, future)
+            heard.append(await event_loop.limited(work(future), 60))
+        task = asyncio.create_task(event_loop.limited(work(loop.create_future()), 60))
+        loop.call_later(0.001, task.cancel)
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(play())
+    assert heard == [5, 1, ValueError, 3, asyncio.CancelledError]
+
+
+def test_the_time_before_the_first_wait_counts_unless_it_is_not_counted(monkeypatch: pytest.MonkeyPatch):
+    async def work(counted: bool) -> str:
+        loop, now = asyncio.get_running_loop(), [100.0]
+        with contextlib.nullcontext() if counted else event_loop.not_counted():
+            monkeypatch.setattr(loop, "time", lambda: now[0] + time.monotonic())
+            now[0] += 1000  # as if it had blocked the event loop
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        return "done"
+
+    assert asyncio.run(event_loop.limited(work(counted=False), 50)) == "done"
+    with pytest.raises(TimeoutError):
+        asyncio.run(event_loop.limited(work(counted=True), 50))
 
 
 def test_a_background_loop_continues_between_calls_and_cleans_up_when_it_is_closed():

@@ -3,7 +3,6 @@
 import json
 import os
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.blocks import ROOT
+from tests.warm import Warm
 
 WORK = (
     "doctor examples/household.jsonl --model tiny",
@@ -39,10 +39,12 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     }
     for name in ("BOUGH_CHROMIUM", "BOUGH_CACHE"):
         environment.pop(name, None)
-    command = [sys.executable, "-m", "tests.on_macos", *WORK, SANDBOX, UNSAFE, *SETUP]
-    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=280)
-    assert done.returncode == 0, done.stderr
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    commands = (*WORK, SANDBOX, UNSAFE, *SETUP)
+    with (folder / "errors").open("wb") as errors:
+        program = Warm("tests.on_macos", *commands, folder=folder, environment=environment, errors=errors)
+        said = program.communicate()
+    assert program.wait() == 0, (folder / "errors").read_text()
+    found: dict[str, Any] = json.loads(said.splitlines()[-1])
     return found
 
 

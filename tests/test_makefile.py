@@ -59,7 +59,8 @@ def test_a_demo_that_fails_is_a_failure(make):
 def test_the_tests_run_with_a_browser_and_bubblewrap_or_without(make, failing):
     status, lines = make("test", failing=failing)
     assert status == 0
-    assert lines[:2] == ["bough env setup web", "bough env setup interpreter"] and "-m pytest" in lines[2]
+    assert lines[:2] == ["bough env setup web", "bough env setup interpreter"]
+    assert "-m pytest -p tests.forked" in lines[2]
     assert lines[3] == "bytecode: kept"
 
 

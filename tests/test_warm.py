@@ -2,7 +2,10 @@
 
 import os
 import signal
+import sys
 from pathlib import Path
+
+import pytest
 
 from tests.warm import Warm
 
@@ -11,6 +14,15 @@ import os, sys
 print("torch" in sys.modules, sys.argv[1:], os.getcwd(), os.environ.get("WORD"), sys.stdin.read())
 print("a sentence", file=sys.stderr)
 sys.exit(3)
+"""
+
+THREADS = """
+import os
+from pathlib import Path
+
+supervisor = Path(f"/proc/{os.getppid()}/status").read_text()
+server = supervisor.split("PPid:")[1].split()[0]
+print(len(os.listdir(f"/proc/{server}/task")), os.environ.get("TOKENIZERS_PARALLELISM"))
 """
 
 
@@ -38,3 +50,10 @@ def test_a_program_can_be_killed_and_asked_whether_it_runs():
         assert program.stdout.readline() == "here\n" and program.poll() is None
         program.kill()
         assert program.wait() == program.poll() == -signal.SIGKILL
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_the_server_has_no_threads_that_a_fork_would_lose(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.delenv("TOKENIZERS_PARALLELISM", raising=False)
+    with Warm(None, code=THREADS) as program:
+        assert program.communicate() == "1 None\n"

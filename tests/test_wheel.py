@@ -10,7 +10,22 @@ from pathlib import Path
 import pytest
 
 from tests.blocks import ROOT
+from tests.warm import Warm
 
+# Runs a command of the package that is in a folder; what it depends on is loaded already.
+INSTALLED = """
+import sys
+
+for name in [name for name in sys.modules if name.partition(".")[0] == "bough"]:
+    del sys.modules[name]
+sys.path.insert(0, sys.argv[1])
+from bough.cli import main
+
+status = main(sys.argv[2:])
+ours = [module for name, module in sys.modules.items() if name.partition(".")[0] == "bough" and module.__file__]
+print(all(module.__file__.startswith(sys.argv[1]) for module in ours))
+sys.exit(status)
+"""
 ROW = {"messages": [{"role": "user", "content": "1 + 1?"}, {"role": "assistant", "content": "2"}]}
 
 
@@ -38,7 +53,10 @@ def test_commands_run_from_the_wheel(installed: Path, tmp_path: Path):
     assert "Bough turns an open language model into an agent." in _run([bough, "--help"], tmp_path)
     (tmp_path / "rows.jsonl").write_text(json.dumps(ROW) + "\n")
     options = ["--train-file", "rows.jsonl", "--output-dir", "run", "--max-steps", "1", "--batch-size", "1"]
-    _run([bough, "sft", "--model", "tiny", *options], tmp_path)
+    (packages,) = installed.glob("lib/python*/site-packages")
+    with Warm(None, str(packages), "sft", "--model", "tiny", *options, code=INSTALLED, folder=tmp_path) as program:
+        said = program.communicate()
+    assert program.wait() == 0 and said.endswith("True\n")
     assert (tmp_path / "run" / "final" / "adapter_model.safetensors").exists()
 
 

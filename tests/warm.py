@@ -4,6 +4,11 @@ Loading torch, transformers and Bough takes seven CPU-seconds. `Warm` forks a pr
 process that has loaded them once for all tests: `pytest` starts it (see conftest.py), and it
 loads when the first program is asked for. A program sees no GPU, and variables that a package
 reads when it is imported (HF_HOME) have no effect.
+
+    python tests/warm.py [-u] -m MODULE [ARGUMENTS]
+    python tests/warm.py [-u] -c CODE [ARGUMENTS]
+
+does what Python does with these arguments, but in such a process.
 """
 
 import json
@@ -14,7 +19,7 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import IO, Self
 
@@ -22,15 +27,19 @@ ROOT = Path(__file__).parents[1]
 ADDRESS = "BOUGH_TESTS_WARM"
 
 
-def start_server() -> Callable[[], None]:
-    """Starts the process that programs are forked from, for this process and its children; returns what ends it."""
+def start_server(collect: Sequence[str] = ()) -> Callable[[], None]:
+    """Starts the process that programs are forked from, for this process and its children; returns what ends it.
+
+    It also imports the tests in `collect`.
+    """
     folder = tempfile.TemporaryDirectory(prefix="bough-tests-")
     address = os.environ[ADDRESS] = str(Path(folder.name) / "socket")
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+    # No threads: a fork loses them, and what they have locked stays locked.
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", "CUDA_VISIBLE_DEVICES": ""}
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(address)
         listener.listen(64)  # from now on requests wait until it has loaded
-        command = [sys.executable, "-m", "tests.warm_server", str(listener.fileno())]
+        command = [sys.executable, "-m", "tests.warm_server", str(listener.fileno()), *collect]
         server = subprocess.Popen(
             command,
             cwd=ROOT,
@@ -47,6 +56,15 @@ def start_server() -> Callable[[], None]:
     return end
 
 
+def ask(streams: Sequence[int], **wanted: object) -> socket.socket:
+    """Asks the server for a program with these standard streams; its id and its exit code come as lines."""
+    connection = socket.socket(socket.AF_UNIX)
+    connection.connect(os.environ[ADDRESS])
+    socket.send_fds(connection, [b"."], streams)
+    connection.sendall(json.dumps(wanted).encode() + b"\n")
+    return connection
+
+
 class Warm:
     """A forked program. Its standard input and output are pipes; its standard error goes to `errors` or nowhere."""
 
@@ -60,20 +78,14 @@ class Warm:
         errors: IO[bytes] | None = None,
     ) -> None:
         self._returncode: int | None = None
-        wanted = {
-            "module": module,
-            "code": code,
-            "arguments": arguments,
-            "folder": str(folder),
-            "environment": dict(os.environ if environment is None else environment),
-        }
         theirs_in, ours_in = os.pipe()
         ours_out, theirs_out = os.pipe()
         theirs_err = os.dup(errors.fileno()) if errors else os.open(os.devnull, os.O_WRONLY)
-        self._connection = socket.socket(socket.AF_UNIX)
-        self._connection.connect(os.environ[ADDRESS])
-        socket.send_fds(self._connection, [b"."], [theirs_in, theirs_out, theirs_err])
-        self._connection.sendall(json.dumps(wanted).encode() + b"\n")
+        self._connection = ask(
+            [theirs_in, theirs_out, theirs_err],
+            module=module, code=code, arguments=arguments, folder=str(folder),
+            environment=dict(os.environ if environment is None else environment),
+        )  # fmt: skip
         for theirs in (theirs_in, theirs_out, theirs_err):
             os.close(theirs)
         self.stdin, self.stdout = os.fdopen(ours_in, "w"), os.fdopen(ours_out)
@@ -113,3 +125,19 @@ class Warm:
         if error is not None:
             self.kill()
         self.communicate()
+
+
+def main(words: list[str]) -> int:
+    """Runs a module or code with this process's standard streams, folder and environment."""
+    option, name, *arguments = words[1:] if words[0] == "-u" else words
+    wanted = {"module": name if option == "-m" else None, "code": name if option == "-c" else None}
+    connection = ask(
+        [0, 1, 2], **wanted, arguments=arguments, folder=str(Path.cwd()), environment=dict(os.environ)
+    )  # fmt: skip
+    with connection.makefile() as answers:
+        _, exit_code = int(answers.readline()), int(answers.readline())
+    return exit_code if exit_code >= 0 else 128 - exit_code
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,12 +1,12 @@
 """A program: forks programs from a process that has loaded torch, transformers and Bough.
 
-    python -m tests.warm_server SOCKET
+    python -m tests.warm_server SOCKET [TESTS ...]
 
 SOCKET is the number of an open Unix socket that listens. The server loads everything at the
-first request, and ends when its standard input does. A request is one byte with the program's
-standard input, output and error attached, then a line of JSON: a `module` or `code`,
-`arguments`, `folder` and `environment`, as `tests.warm` sends it. The answers are the program's
-id, and its exit code when it has ended.
+first request, with the modules of the TESTS, and ends when its standard input does. A request
+is one byte with the program's standard input, output and error attached, then a line of JSON:
+a `module` or `code`, `arguments`, `folder` and `environment`, as `tests.warm` sends it. The
+answers are the program's id, and its exit code when it has ended.
 """
 
 import gc
@@ -18,21 +18,26 @@ import signal
 import socket
 import sys
 import traceback
+from contextlib import suppress
 
 
-def serve(listener: socket.socket) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # of the terminal: whoever asked decides what becomes of a program
+def serve(listener: socket.socket, tests: list[str]) -> None:
+    _leave_interrupts_to_programs()
     supervisors: list[int] = []
     while True:
         ready, _, _ = select.select([listener, sys.stdin], [], [])
+        # Also at the end, so that their CPU time is counted.
         supervisors = [one for one in supervisors if os.waitpid(one, os.WNOHANG) == (0, 0)]
         if sys.stdin in ready:
             return
         connection, _ = listener.accept()
         if "tests.loaded" not in sys.modules:
-            from tests.loaded import load_everything
+            from tests.loaded import load_everything, load_tests
 
             load_everything()
+            if tests:
+                load_tests(tests)
+                _leave_interrupts_to_programs()
             gc.freeze()  # a program's garbage collector leaves alone, and so does not copy, what is loaded
         supervisor = os.fork()
         if supervisor == 0:
@@ -41,6 +46,11 @@ def serve(listener: socket.socket) -> None:
             os._exit(0)
         supervisors.append(supervisor)
         connection.close()
+
+
+def _leave_interrupts_to_programs() -> None:
+    """A terminal interrupts all processes: those that asked decide what becomes of their programs."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def supervise(connection: socket.socket) -> None:
@@ -56,7 +66,8 @@ def supervise(connection: socket.socket) -> None:
         os.close(stream)
     connection.sendall(f"{program}\n".encode())
     _, status = os.waitpid(program, 0)
-    connection.sendall(f"{os.waitstatus_to_exitcode(status)}\n".encode())
+    with suppress(BrokenPipeError):  # the one that asked was killed
+        connection.sendall(f"{os.waitstatus_to_exitcode(status)}\n".encode())
 
 
 def become(
@@ -100,4 +111,4 @@ def become(
 
 
 if __name__ == "__main__":
-    serve(socket.socket(fileno=int(sys.argv[1])))
+    serve(socket.socket(fileno=int(sys.argv[1])), sys.argv[2:])

@@ -4,7 +4,7 @@ asyncio refuses to start a second loop in a thread that has one. There the loop 
 `LoopRunner` gets a thread of its own, and the caller waits for it. The loop of a
 `BackgroundLoop` runs all the time: what was started on it goes on while the caller does something else.
 
-`time_limit` is `asyncio.timeout` with a clock that `not_counted` stops: work that waits for
+`limited` runs work with a time limit whose clock `not_counted` stops: work that waits for
 something shared, such as a sandbox, must not be ended because others use it.
 """
 
@@ -13,11 +13,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-from collections.abc import AsyncIterator, Coroutine, Iterator
+from collections.abc import Coroutine, Generator, Iterator
 from concurrent.futures import CancelledError, ThreadPoolExecutor
 from contextvars import ContextVar
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Generic, Self, TypeVar
 
 T = TypeVar("T")
 
@@ -108,7 +108,10 @@ def run(work: Coroutine[Any, Any, T]) -> T:
 
 def current_task() -> asyncio.Task[Any] | None:
     """The task that is running in this thread; None where no event loop is running."""
-    return asyncio.current_task() if _loop_is_running() else None
+    try:
+        return asyncio.current_task()
+    except RuntimeError:
+        return None
 
 
 def _loop_is_running() -> bool:
@@ -120,16 +123,21 @@ def _loop_is_running() -> bool:
 
 
 class _Limit:
-    """A time-out whose clock stands still while anything that it covers waits."""
+    """A deadline that moves while anything that it covers waits."""
 
-    def __init__(self, timeout: asyncio.Timeout) -> None:
+    def __init__(self, seconds: float) -> None:
         self.loop = asyncio.get_running_loop()
-        self._timeout, self._waits, self._left_s = timeout, 0, 0.0
+        self._end: float | None = self.loop.time() + seconds
+        self._timeout: asyncio.Timeout | None = None
+        self._waits, self._left_s = 0, 0.0
+
+    def timeout(self) -> asyncio.Timeout:
+        self._timeout = asyncio.timeout_at(self._end)
+        return self._timeout
 
     def stop(self) -> None:
-        end = self._timeout.when()
-        if not self._waits and end is not None:
-            self._left_s = end - self.loop.time()
+        if not self._waits and self._end is not None:
+            self._left_s = self._end - self.loop.time()
             self._set(None)
         self._waits += 1
 
@@ -139,27 +147,62 @@ class _Limit:
             self._set(self.loop.time() + self._left_s)
 
     def _set(self, end: float | None) -> None:
-        with contextlib.suppress(RuntimeError):  # it expires already, or is over and a task of it still runs
-            self._timeout.reschedule(end)
+        self._end = end
+        if self._timeout is not None:
+            with contextlib.suppress(RuntimeError):  # it expires already, or is over and a task of it still runs
+                self._timeout.reschedule(end)
 
 
 _limit: ContextVar[_Limit | None] = ContextVar("limit", default=None)
 
 
-@contextlib.asynccontextmanager
-async def time_limit(seconds: float) -> AsyncIterator[None]:
-    """Raises TimeoutError after `seconds`, not counting the time inside `not_counted`."""
-    async with asyncio.timeout(seconds) as timeout:
-        token = _limit.set(_Limit(timeout))
+async def limited(work: Coroutine[Any, Any, T], seconds: float) -> T:
+    """The result of `work`; TimeoutError after `seconds`, not counting the time inside `not_counted`.
+
+    A timer ends only work that waits, so it is started when `work` first does: most steps of
+    most environments never wait.
+    """
+    limit = _Limit(seconds)
+    token = _limit.set(limit)
+    try:
         try:
-            yield
-        finally:
-            _limit.reset(token)
+            waits_for = work.send(None)
+        except StopIteration as done:
+            result: T = done.value
+            return result
+        async with limit.timeout():
+            return await _Begun(work, waits_for)
+    finally:
+        _limit.reset(token)
+
+
+class _Begun(Generic[T]):
+    """The rest of a coroutine that already waits for something. `await` itself refuses such a coroutine."""
+
+    def __init__(self, work: Coroutine[Any, Any, T], waits_for: Any) -> None:
+        self._work, self._waits_for = work, waits_for
+
+    def __await__(self) -> Generator[Any, Any, T]:
+        work, waits_for = self._work, self._waits_for
+        try:
+            while True:
+                try:
+                    sent = yield waits_for
+                except GeneratorExit:
+                    work.close()
+                    raise
+                except BaseException as error:
+                    waits_for = work.throw(error)
+                else:
+                    waits_for = work.send(sent)
+        except StopIteration as done:
+            result: T = done.value
+            return result
 
 
 @contextlib.contextmanager
 def not_counted() -> Iterator[None]:
-    """Time that does not count towards the `time_limit` around it, if there is one on this event loop."""
+    """Time that does not count towards the limit of the `limited` work around it, if it is on this event loop."""
     limit = _limit.get()
     if limit is None or limit.loop is not asyncio.get_running_loop():
         yield

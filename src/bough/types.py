@@ -29,7 +29,10 @@ TokenIds = Annotated[list[Annotated[int, Strict()]], AfterValidator(_not_negativ
 
 
 class Record(BaseModel):
-    """A value that is written once and never changed."""
+    """A value that is written once and never changed.
+
+    Empty lists and objects are given as factories: pydantic makes a deep copy of any other default for each record.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -38,7 +41,7 @@ class ToolCall(Record):
     """One use of a tool inside a reply."""
 
     name: str
-    arguments: dict[str, JsonValue] = {}
+    arguments: dict[str, JsonValue] = Field(default_factory=dict)
     id: str | None = None
 
 
@@ -54,7 +57,7 @@ class Message(Record):
     content: str = ""
     hint: str | None = None
     reasoning: str | None = None
-    tool_calls: list[ToolCall] = []
+    tool_calls: list[ToolCall] = Field(default_factory=list)
     tool_call_id: str | None = None
     name: str | None = None
 
@@ -69,7 +72,7 @@ class Task(Record):
     id: str
     environment: str | None = None
     seed: int | None = None
-    data: dict[str, JsonValue] = {}
+    data: dict[str, JsonValue] = Field(default_factory=dict)
 
 
 class Call(Record):
@@ -96,6 +99,11 @@ class Call(Record):
             raise ValueError(f"{len(self.logprobs)} log-probabilities for {len(self.completion_ids)} completion tokens")
         return self
 
+    @property
+    def sampled_at(self) -> float:
+        """The sampling temperature; 1 for greedy tokens and where it is not known."""
+        return self.temperature or 1.0
+
 
 class Turn(Record):
     """The agent's reply and what came of it.
@@ -116,7 +124,7 @@ class Turn(Record):
     correction: Message | None = None
     call: Call | None = None
     action: str | None = None
-    observation: list[Message] = []
+    observation: list[Message] = Field(default_factory=list)
     reward: FiniteFloat | None = None
     progress: FiniteFloat | None = None
     error: str | None = None
@@ -131,8 +139,9 @@ class Turn(Record):
             raise ValueError(f"a turn's reply is the assistant's, not the {self.reply.role}'s")
         if self.correction is not None and self.correction.role != "assistant":
             raise ValueError(f"a turn's correction is the assistant's, not the {self.correction.role}'s")
-        if any(message.role == "assistant" for message in self.observation):
-            raise ValueError("an observation holds no assistant message; that would be the next turn's reply")
+        for message in self.observation:
+            if message.role == "assistant":
+                raise ValueError("an observation holds no assistant message; that would be the next turn's reply")
         return self
 
 
@@ -143,11 +152,11 @@ class Trajectory(Record):
     task: Task
     start: list[Message] = Field(min_length=1)
     turns: list[Turn]
-    tools: list[dict[str, JsonValue]] = []
-    rewards: dict[str, FiniteFloat | None] = {}
+    tools: list[dict[str, JsonValue]] = Field(default_factory=list)
+    rewards: dict[str, FiniteFloat | None] = Field(default_factory=dict)
     success: bool | None = None
     stop: str | None = None
-    info: dict[str, JsonValue] = {}
+    info: dict[str, JsonValue] = Field(default_factory=dict)
 
     @property
     def messages(self) -> list[Message]:
@@ -160,7 +169,7 @@ class Group(Record):
 
     task: Task
     attempts: list[Trajectory] = Field(min_length=1)
-    info: dict[str, JsonValue] = {}
+    info: dict[str, JsonValue] = Field(default_factory=dict)
 
 
 class Pair(Record):
@@ -170,10 +179,10 @@ class Pair(Record):
     start: list[Message] = Field(min_length=1)
     chosen: list[Turn] = Field(min_length=1)
     rejected: list[Turn] = Field(min_length=1)
-    tools: list[dict[str, JsonValue]] = []
+    tools: list[dict[str, JsonValue]] = Field(default_factory=list)
     reason: str | None = None
     margin: FiniteFloat | None = None
-    info: dict[str, JsonValue] = {}
+    info: dict[str, JsonValue] = Field(default_factory=dict)
 
     @model_validator(mode="after")
     def _two_different_ways(self) -> Self:

@@ -1,12 +1,14 @@
 """The direct way gives what the tokenizer's own call gives."""
 
+import random
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tokenizers import Tokenizer, decoders, models
 
-from bough.calls.tokenizer import DirectTokenizer
+from bough.calls.tokenizer import BYTES, DirectTokenizer, _TokenBytes
 from tests.calls.conftest import FAMILIES, template_of, tokenizer_of
 
 TOKENIZERS = {family: template_of(family).tokenizer for family in FAMILIES}
@@ -24,6 +26,32 @@ def test_text_to_ids_and_back(family: str, text: str):
     assert direct.encode(text) == ids
     assert direct.decode(ids) == tokenizer.decode(ids)
     assert direct._encodes is not None and direct._decodes is not None
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@given(data=st.data())
+@settings(max_examples=60, deadline=None)
+def test_any_ids_to_text(family: str, data: st.DataObject):
+    """Tokens of single bytes too, which are no whole character, and ids that the vocabulary does not have."""
+    tokenizer = TOKENIZERS[family]
+    direct = DirectTokenizer(tokenizer)
+    ids = data.draw(st.lists(st.integers(0, len(tokenizer) + 3), max_size=12))
+    assert direct.decode(ids) == tokenizer.decode(ids)
+    assert direct._bytes is not None
+
+
+def test_every_byte_sequence_is_repaired_as_the_library_does():
+    alphabet = {character: i for i, character in enumerate(sorted(BYTES))} | {"é€x": 256}
+    backend = Tokenizer(models.BPE(alphabet, []))
+    backend.decoder = decoders.ByteLevel()
+    table, ids = _TokenBytes(backend), {byte: alphabet[character] for character, byte in BYTES.items()}
+    rng = random.Random(0)
+    for _ in range(3000):
+        # Bytes at the borders of UTF-8's rules, in any order.
+        drawn = rng.choices([0x41, 0x7F, 0x80, 0x8F, 0x90, 0x9F, 0xA0, 0xBF, 0xC1, 0xC2, 0xDF, 0xE0, 0xED, 0xEF, 0xF0,
+                             0xF4, 0xF5, 0xFF], k=rng.randint(1, 6))  # fmt: skip
+        given = [*(ids[byte] for byte in drawn), *rng.choices([256, 999], k=1)]
+        assert b"".join(map(table.__getitem__, given)).decode(errors="replace") == backend.decode(given)
 
 
 def test_what_another_call_left_behind_changes_nothing():

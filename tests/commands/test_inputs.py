@@ -25,6 +25,11 @@ def say(*words: str) -> subprocess.CompletedProcess[str]:
         (["doctor", DATA, "--chat-template", "none.jinja"], "--chat-template none.jinja: there is no such file"),
         (["eval", "--environment", "household", "--model", "./none", "-o", "eval"], "there is no folder ./none"),
         (["demos", "none", "-o", "demos.jsonl"], "none: there is no such file or folder"),
+        (["grpo", "--environment", "housold", "--max-steps", "1"], "no environment 'housold'; did you mean household?"),
+        (["collect", "--environment", "household", "--split", "nowhere", "--model", "tiny", "-o", "none"],
+         "there is no split 'nowhere'"),
+        (["collect", "--environment", "household", "--adapter", "none", "--model", "tiny", "-o", "none"],
+         "--adapter none: there is no such folder"),
     ],
 )  # fmt: skip
 def test_a_missing_input_is_said_before_torch_is_imported(words: list[str], said: str):

@@ -6,9 +6,8 @@ import asyncio
 import json
 import os
 import shutil
+import signal
 import socket
-import subprocess
-import sys
 import time
 import urllib.request
 from collections.abc import Iterator
@@ -23,7 +22,17 @@ from bough.engines.base import Answer
 from bough.engines.openai import OpenAIEngine
 from bough.models.resolve import resolve
 from bough.types import Message
+from tests.warm import Warm
 
+# The `transformers` command. The hub's cache is chosen when huggingface_hub is imported, which it is already.
+TRANSFORMERS = """
+import os, runpy, sys
+from huggingface_hub.utils import _cache_manager
+
+_cache_manager.HF_HUB_CACHE = sys.argv.pop(1)
+os.dup2(2, 1)
+runpy.run_module("transformers.cli.transformers", run_name="__main__", alter_sys=True)
+"""
 START = [Message(role="system", content="You are in a house."), Message(role="user", content="Find the lamp.")]
 
 
@@ -48,20 +57,21 @@ def url(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         port = free.getsockname()[1]
     log = tmp_path_factory.mktemp("serve") / "log"
     (log.parent / "hub").mkdir()  # it lists the models of the hub cache, and breaks where there is none
-    command = [sys.executable, "-m", "transformers.cli.transformers", "serve", str(model)]
-    command += ["--host", "127.0.0.1", "--port", str(port), "--device", "cpu"]
-    environment = os.environ | {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "HF_HOME": str(log.parent)}
+    arguments = ["serve", str(model), "--host", "127.0.0.1", "--port", str(port), "--device", "cpu"]
+    environment = os.environ | {"HF_HUB_OFFLINE": "1"}
     with log.open("wb") as file:
-        server = subprocess.Popen(command, stdout=file, stderr=file, env=environment)
+        server = Warm(
+            None, str(log.parent / "hub"), *arguments, code=TRANSFORMERS, environment=environment, errors=file
+        )  # fmt: skip
     try:
         wait_for(f"http://127.0.0.1:{port}/health", server, log)
         yield f"http://127.0.0.1:{port}"
     finally:
-        server.terminate()
-        server.wait()
+        os.kill(server.pid, signal.SIGTERM)
+        server.communicate()
 
 
-def wait_for(url: str, server: subprocess.Popen[bytes], log: Path) -> None:
+def wait_for(url: str, server: Warm, log: Path) -> None:
     while True:
         try:
             urllib.request.urlopen(url, timeout=5).close()

@@ -68,6 +68,15 @@ def test_draws_stand_for_all_flips_where_there_are_too_many(monkeypatch: pytest.
     assert sign_flip(exact, seed=1) == sign_flip(exact, seed=1) != sign_flip(exact, seed=2)
 
 
+def test_the_work_of_an_exact_count_is_a_table_of_sums_for_every_difference(monkeypatch: pytest.MonkeyPatch):
+    differences = [1.0] * 12 + [-1.0] * 3  # sums from -15 to 15
+    exact = sign_flip(differences)
+    monkeypatch.setattr(paired, "EXACT_WORK", 15 * 31)
+    assert sign_flip(differences) == exact
+    monkeypatch.setattr(paired, "EXACT_WORK", 15 * 31 - 1)
+    assert sign_flip(differences) != exact and sign_flip(differences) == pytest.approx(exact, abs=0.01)
+
+
 def test_no_difference_anywhere_is_no_evidence():
     assert sign_flip([]) == sign_flip([0.0, 0.0]) == 1.0
 

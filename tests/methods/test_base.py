@@ -1,3 +1,4 @@
+import json
 import math
 import subprocess
 import sys
@@ -7,7 +8,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bough.methods.base import float_vectors, share
+from bough.ledger import Ledger
+from bough.methods.base import Examples, float_vectors, share
+from bough.methods.dpo import DPO
+from bough.methods.kto import KTO
+from bough.methods.sft import SFT
 from bough.metrics import Mean, add_metrics
 
 
@@ -78,6 +83,18 @@ def test_math_is_done_in_float32_or_wider():
     kinds = [torch.bfloat16, torch.float16, torch.float32, torch.float64, torch.int64]
     vectors = float_vectors(*[torch.ones(2, dtype=kind) for kind in kinds])
     assert [v.dtype for v in vectors] == [torch.float32, torch.float32, torch.float32, torch.float64, torch.float32]
+
+
+def test_everything_but_the_examples_survives_in_json():
+    kept = Examples("rows.jsonl", (), Ledger("rows"), Ledger("calls"), {1.0, 0.5}, "digest")
+    kept.rows.keep(2)
+    kept.calls.drop("too_long", 3)
+    assert Examples.from_json("rows.jsonl", json.loads(json.dumps(kept.to_json()))) == kept
+
+
+@pytest.mark.parametrize("method", [SFT, DPO, KTO])
+def test_data_that_was_not_sampled_is_scored_at_temperature_1(method: type[SFT | DPO | KTO]):
+    assert method.temperature == 1.0
 
 
 @pytest.mark.parametrize("method", ["sft", "dpo", "grpo"])

@@ -7,8 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bough.errors import InputError
-from bough.methods.dpo import DPO, DPOConfig, PairLossType, Sides, dpo_loss
+from bough.methods.dpo import DPO, DPOConfig, PairLossType, Preference, Sides, dpo_loss
 from bough.metrics import add_metrics
+from bough.types import Call
 
 LN2 = math.log(2)
 SETTINGS = {
@@ -260,3 +261,14 @@ def test_every_loss_but_simpo_has_a_reference(loss_type: PairLossType, reference
     assert DPO(DPOConfig(train_file="pairs.jsonl", loss_type=loss_type)).needs_reference == (reference is None)
     with pytest.raises(AssertionError, match="has a reference"):
         dpo_loss(one, reference, one, denominator=1, loss_type=loss_type)
+
+
+def test_the_sides_of_a_pair_are_the_sums_of_their_calls():
+    calls = [Call(prompt_ids=[1], completion_ids=ids) for ids in ([2], [3], [4])]
+    pair = Preference(calls, cluster=0, num_chosen=2, reason="loop")
+    policy = [torch.tensor([-1.0]), torch.tensor([-2.0]), torch.tensor([-4.0])]
+    reference = [torch.tensor([-2.0]), torch.tensor([-2.0]), torch.tensor([-3.0])]
+    loss, metrics = DPO(DPOConfig(train_file="pairs.jsonl", beta=0.5)).loss([pair], [policy], [reference], 2.0)
+    # The chosen side gained 1 on its reference, the rejected side lost 1.
+    assert loss.item() == pytest.approx(math.log(1 + math.exp(-0.5 * 2)) / 2)
+    assert metrics["margin"].value == metrics["margin/loop"].value == pytest.approx(0.5 * 2)

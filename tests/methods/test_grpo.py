@@ -249,6 +249,7 @@ def test_settings_that_make_no_sense_are_errors(settings: dict[str, Any], said: 
 
 def test_settings_that_go_together_are_taken():
     GRPOConfig(train_file="groups.jsonl", averaging="constant_length", constant_length=64, dual_clip=10)
+    GRPOConfig(train_file="groups.jsonl", clip_high=0.28, dual_clip=1.3)
 
 
 def test_a_divergence_needs_a_reference():

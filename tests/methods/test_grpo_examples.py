@@ -13,6 +13,7 @@ from bough.errors import InputError, RowError
 from bough.ledger import Ledger
 from bough.methods.examples import CallSource
 from bough.methods.grpo import GRPO, GroupExample, GRPOConfig
+from bough.methods.surrogate import sampler_logprobs
 from bough.online.grpo import OnlineGRPO
 from bough.trajectories.writer import Writer
 from bough.types import Call, Group, Message, Task, Trajectory, Turn
@@ -194,11 +195,13 @@ def sampled_at(*temperatures: float | None) -> list[Trajectory]:
     return [attempt(float(n)).model_copy(update={"turns": [turn]}) for n, turn in enumerate(turns)]
 
 
-def read_groups(folder: Path, temperature: float, *sampled: float | None) -> int:
+def read_groups(folder: Path, temperature: float | list[float], *sampled: float | None) -> int:
     file = folder / "groups.jsonl"
+    file.unlink(missing_ok=True)
     with Writer(file) as writer:
         writer.write(Group(task=Task(id="t"), attempts=sampled_at(*sampled)))
-    config = GRPOConfig(train_file=file, temperature=temperature)
+    name = "temperatures" if isinstance(temperature, list) else "temperature"
+    config = GRPOConfig(**{"train_file": file, name: temperature})  # type: ignore[arg-type]
     return len(GRPO(config).examples(file, CallBuilder(load_template("tiny"))).examples)
 
 
@@ -211,9 +214,25 @@ def test_groups_on_file_are_trained_at_the_temperature_they_were_sampled_at(tmp_
         read_groups(tmp_path, 1.0, 0.7, 0.7)
 
 
-def test_groups_sampled_at_several_temperatures_are_refused(tmp_path: Path):
-    with pytest.raises(InputError, match=r"sampled at several temperatures \(0.7, 1\)"):
+def test_groups_sampled_at_several_temperatures_need_all_of_them(tmp_path: Path):
+    said = "sampled at temperatures 0.7 1, but temperature is 1; use --temperatures 0.7 1"
+    with pytest.raises(InputError, match=said):
         read_groups(tmp_path, 1.0, 0.7, 1.0)
+    said = "sampled at temperature 0.9, but temperatures is 0.7 1; use --temperature 0.9"
+    with pytest.raises(InputError, match=said):
+        read_groups(tmp_path, [0.7, 1.0], 0.9, None)
+    for sampled in [(0.7, 1.0), (0.7, 0.7), (0.7, None), (1.0, 0.0)]:
+        assert read_groups(tmp_path, [1.0, 0.7], *sampled) == 1
+
+
+def test_each_call_is_corrected_at_the_temperature_it_was_sampled_at():
+    calls = [
+        Call(prompt_ids=[3], completion_ids=[4], logprobs=[-2.0], logprobs_temperature=at, temperature=sampled)
+        for at, sampled in [(0.7, 0.7), (1.5, 1.5), (1.0, 1.5), (1.0, 0.0), (1.0, None)]
+    ]
+    found = sampler_logprobs(calls, torch.full((5,), -1.0), None)
+    assert found is not None
+    assert found.tolist() == [-2.0, -2.0, -1.0, -2.0, -2.0], "one at another temperature is not corrected"
 
 
 def test_a_group_with_nothing_to_tell_apart_is_dropped_with_its_reason():

@@ -1,4 +1,4 @@
-"""transformers imports scikit-learn when it uses it, not together with every model."""
+"""transformers imports scikit-learn and SciPy when it uses them, not together with every model."""
 
 import importlib
 import sys
@@ -15,30 +15,42 @@ from bough.policy.load import load_model, load_outline
 
 
 @pytest.fixture
-def user(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """The module of transformers that would import scikit-learn, imported again by `import_later`."""
-    importlib.import_module(scikit_learn.USER)
-    monkeypatch.delitem(sys.modules, scikit_learn.USER)
-    # The package has it as an attribute as well, where an import would find the module of before.
-    monkeypatch.delattr("transformers.generation.candidate_generator")
-    scikit_learn.import_later()
-    return sys.modules[scikit_learn.USER]
+def users(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The modules of transformers that would import scikit-learn and SciPy, imported again by `import_later`."""
+    names = [later.user for later in (scikit_learn.TOKENIZERS, scikit_learn.MODELS)]
+    for name in names:
+        importlib.import_module(name)
+        monkeypatch.delitem(sys.modules, name)
+        # The package has it as an attribute as well, where an import would find the module of before.
+        monkeypatch.delattr(name)
+    scikit_learn.import_later(models=True)
+    return [sys.modules[name] for name in names]
 
 
-def test_its_function_is_imported_when_it_is_called(user: Any):
-    assert user.roc_curve is scikit_learn._roc_curve
-    rates = user.roc_curve([0, 0, 1, 1], [0.1, 0.4, 0.35, 0.8])
+def test_a_function_is_imported_when_it_is_called(users: list[Any]):
+    generation, detection = users
+    assert {generation.roc_curve.__module__, detection.linear_sum_assignment.__module__} == {scikit_learn.__name__}
+    rates = generation.roc_curve([0, 0, 1, 1], [0.1, 0.4, 0.35, 0.8])
     assert [list(rate) for rate in rates[:2]] == [[0, 0, 0.5, 0.5, 1], [0, 0.5, 0.5, 1, 1]]
+    assert [list(chosen) for chosen in detection.linear_sum_assignment([[4, 1], [2, 3]])] == [[0, 1], [1, 0]]
 
 
-def test_transformers_knows_that_it_is_installed(user: Any):
-    assert transformers.utils.is_sklearn_available() and user.is_sklearn_available()
+def test_transformers_knows_that_they_are_installed(users: list[Any]):
+    generation, detection = users
+    assert transformers.utils.is_sklearn_available() and generation.is_sklearn_available()
+    assert transformers.utils.is_scipy_available() and detection.is_scipy_available()
 
 
-def test_what_transformers_imported_before_stays_as_it_is(user: Any, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(user, "roc_curve", None)
-    scikit_learn.import_later()
-    assert user.roc_curve is None
+def test_what_transformers_imported_before_stays_as_it_is(users: list[Any], monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(users[0], "roc_curve", None)
+    scikit_learn.import_later(models=True)
+    assert users[0].roc_curve is None
+
+
+def test_a_version_of_transformers_without_the_module_is_left_alone(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(scikit_learn, "MODELS", scikit_learn.MODELS._replace(user="transformers.loss.nowhere"))
+    scikit_learn.import_later(models=True)
+    assert transformers.utils.is_scipy_available()
 
 
 @pytest.mark.parametrize(
@@ -52,6 +64,6 @@ def test_what_transformers_imported_before_stays_as_it_is(user: Any, monkeypatch
 )
 def test_whatever_loads_a_model_imports_it_later(load: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch):
     calls: list[None] = []
-    monkeypatch.setattr(scikit_learn, "import_later", lambda: calls.append(None))
+    monkeypatch.setattr(scikit_learn, "import_later", lambda **_: calls.append(None))
     load("tiny")
     assert calls

@@ -16,6 +16,7 @@ from bough.errors import BoughError
 from bough.models import smollm2
 from bough.models.resolve import load_tokenizer
 from bough.wheels import Wheel
+from tests import warm
 
 
 @pytest.fixture
@@ -95,7 +96,11 @@ def test_without_pip_the_message_says_so(cache, tmp_path, monkeypatch):
 
 
 @pytest.mark.usefixtures("no_network")
-def test_a_file_that_cannot_be_converted_is_a_sentence_and_leaves_nothing(cache, monkeypatch):
+def test_a_file_that_cannot_be_converted_is_a_sentence_and_leaves_nothing(cache, tmp_path, monkeypatch):
+    warm_python = tmp_path / "python"
+    warm_python.write_text(f'#!/bin/sh\nexec "{sys.executable}" "{warm.__file__}" "$@"\n')
+    warm_python.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(warm_python))
     wheel = lay_by_hand(cache, {smollm2.GGUF: b"not a model"})
     sha256 = hashlib.sha256(wheel.read_bytes()).hexdigest()
     monkeypatch.setattr(smollm2, "WHEEL", replace(smollm2.WHEEL, sha256=sha256))

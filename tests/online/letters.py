@@ -230,3 +230,12 @@ class Far(Letters):
             won = len(reply) % 2
             return Observation.end(success=bool(won), reward=float(won))
         return Observation.say(f"Turn {self.turn} after {reply}.", state=str(self.turn))
+
+
+class Rare(Letters):
+    """Of sixteen tasks, fifteen pay all the same."""
+
+    async def step(self, reply: str) -> Observation:
+        if int(str(self.task.data["number"])) % 16 != 15:
+            return Observation.end(success=False, reward=0.0)
+        return await super().step(reply)

@@ -325,8 +325,7 @@ def test_groups_that_teach_nothing_are_replaced_up_to_a_budget(tmp_path: Path, w
     said = r"the first tasks teach nothing \(24 groups in, 0 kept, 24 dropped \(24 zero_variance\)"
     with pytest.raises(BoughError, match=said) as error:
         grpo(config)
-    assert "Try easier or harder tasks, a higher --temperature (it is 1), --advantage state" in str(error.value)
-    assert "--entropy-coef" in str(error.value) and "--group-size above 4, --resample above 3" in str(error.value)
+    assert "in 24 of them all attempts failed (try easier tasks, --reset-file" in str(error.value)
     assert list((tmp_path / "rollouts").iterdir()) == [], "the same settings must not be stuck with it"
     assert grpo(settings(tmp_path, max_steps=1, resume=True)).counters.step == 1
 
@@ -335,7 +334,7 @@ def test_a_run_that_ran_out_of_tasks_that_teach_goes_on_with_other_settings(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ):
     ended = grpo(settings(tmp_path, environment="tests.online.letters:Gap", resample=1.0))
-    assert "Batch 2 teaches nothing" in caplog.text and "a higher --temperature" in caplog.text
+    assert "Batch 2 teaches nothing" in caplog.text and "all attempts failed (try easier tasks" in caplog.text
     assert ended.counters.step == 2 and not list((tmp_path / "rollouts").glob("00002*"))
     assert ended.ledgers[0] == {"item": "groups", "in": 12, "kept": 4, "dropped": {"zero_variance": 8}}
     resumed = grpo(settings(tmp_path, environment="tests.online.letters:Gap", resample=8.0, resume=True))

@@ -90,7 +90,7 @@ Kept = list[tuple[int, str, range]]
 def stream(agent: Agent, *, concurrency: int = 4, retries: int = 0, keep: Any = None) -> Iterator[EpisodeStream]:
     loop = BackgroundLoop()
     config = StreamConfig(OneTurn, LimitsConfig(), concurrency, retries)
-    found = EpisodeStream(config, agent, loop, keep=keep or (lambda *_: None))
+    found = EpisodeStream(config, lambda _: agent, loop, keep=keep or (lambda *_: None))
     try:
         yield found
     finally:

@@ -116,3 +116,8 @@ def test_other_data_another_model_or_another_temperature_is_another_file(policy:
     policy.temperature = 0.7
     Reference(policy).compute(CALLS, 4096, tmp_path, "tiny")
     assert len(list(tmp_path.glob("*.safetensors"))) == 4
+    policy.temperature = None
+    for temperature in (0.7, 1.3):
+        calls = [call.model_copy(update={"temperature": temperature}) for call in CALLS]
+        Reference(policy).compute(calls, 4096, tmp_path, "tiny")
+    assert len(list(tmp_path.glob("*.safetensors"))) == 6

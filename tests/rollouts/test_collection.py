@@ -13,6 +13,7 @@ from pydantic import JsonValue
 from bough.config.rollouts import CollectConfig
 from bough.errors import BoughError, InputError
 from bough.formats.bough import FORMAT
+from bough.rollouts import collection as collection_module
 from bough.rollouts.collect import Attempt
 from bough.rollouts.collection import Collection
 from bough.rollouts.rescore import sampled_calls
@@ -175,6 +176,21 @@ def test_another_task_of_the_same_name_needs_another_folder(change: Any, tmp_pat
         with pytest.raises(InputError, match=r"(?s)episodes of different tasks.*--output, or --overwrite:\n  - t#0$"):
             collection.missing([Attempt("t#0", other, 1), Attempt("t#1", other, 1)])
         assert len(collection.missing([Attempt("t#1", other, 1)])) == 1
+
+
+def test_a_task_is_digested_once_for_all_its_attempts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    digested: list[Task] = []
+    original = collection_module.digest
+    monkeypatch.setattr(collection_module, "digest", lambda task: (digested.append(task), original(task))[1])
+    task = Task(id="t", data={"goal": 2})
+    other = task.model_copy(update={"data": {"goal": 3}})
+    with Collection(config(tmp_path)) as collection:
+        assert len(collection.missing([Attempt(f"t#{number}", task, 1) for number in range(8)])) == 8
+        for number in range(8):
+            collection.add(episode(f"t#{number}", task), [])
+        assert digested == [task]
+        with pytest.raises(InputError, match="different tasks"):
+            collection.missing([Attempt("t#0", other, 1)])
 
 
 def test_a_report_counts_only_if_it_is_of_every_episode(tmp_path: Path):

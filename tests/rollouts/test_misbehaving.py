@@ -38,7 +38,8 @@ def test_healthy_episodes_finish_beside_a_misbehaving_environment(
     names = [f"good-{number}" for number in range(GOOD)] + [f"bad-{number}" for number in range(BAD)]
     Path("tasks.jsonl").write_text("".join(f'{{"id": "{name}", "data": {{"goal": 2}}}}\n' for name in names))
     settings = ["--model", "expert", "-o", "out", "--tasks", "9", "--retries", "0", "--task-file", "tasks.jsonl"]
-    code = main(["collect", "--environment", "tests.rollouts.misbehaving:Chosen", "--step-timeout-s", "1", *settings])
+    settings += ["--step-timeout-s", "3" if name == "step spins" else "1"]  # spinning holds up the healthy ones
+    code = main(["collect", "--environment", "tests.rollouts.misbehaving:Chosen", *settings])
     said = capfd.readouterr()
     assert code == 0, said.err
     rows = [json.loads(line) for line in (tmp_path / "out/trajectories.jsonl").read_text().splitlines()]

@@ -1,11 +1,12 @@
+import re
 from contextlib import suppress
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bough.speech.base import MalformedError
-from bough.speech.lines import PROMPT, parse, write
+from bough.speech.base import MAX_REPLY, MalformedError
+from bough.speech.lines import PROMPT, _actions, parse, write
 
 
 @pytest.mark.parametrize(
@@ -51,6 +52,24 @@ def test_what_is_missing_or_ambiguous_is_told_with_an_example(reply: str, messag
     with pytest.raises(MalformedError, match=message) as raised:
         parse(reply)
     assert str(raised.value).endswith(PROMPT)
+
+
+ONE_EXPRESSION = re.compile(
+    r"(?:^[ \t*]*(?i:action|act)|(?<=[ \t])ACTION)[ \t]*:\**[ \t]*(?:\r?\n[ \t]*)?([^\r\n]*)", re.MULTILINE
+)
+PIECES = ["ACTION", "action", "Act", "ACTıON", "ACT", ":", " ", "\t", "*", "\n", "\r", "x", "`", "THOUGHT:", "look"]
+
+
+@settings(max_examples=300)
+@given(st.lists(st.sampled_from(PIECES), max_size=14).map("".join))
+def test_actions_are_found_where_one_expression_finds_them(reply: str):
+    found = [(match.start(), match[1].strip().strip("`").strip()) for match in ONE_EXPRESSION.finditer(reply)]
+    assert list(_actions(reply)) == found
+
+
+def test_a_line_of_many_tags_takes_linear_time():
+    with pytest.raises(MalformedError, match="no action"):
+        parse("x act:" * (MAX_REPLY // 6))
 
 
 def test_a_reply_is_written_in_two_lines_or_one():

@@ -322,3 +322,9 @@ def test_training_that_a_population_cannot_do_is_refused(name: str, config: Trai
     trainer = PopulationTrainer(population_of(["sft"]))
     with pytest.raises(InputError, match=said):
         trainer.add(name, SFT(SFTConfig(train_file=FILE)), config, 1)
+
+
+def test_a_member_is_trained_at_one_temperature():
+    config = GRPOConfig(train_file=FILE, temperatures=[0.7, 1.0])
+    with pytest.raises(InputError, match="one temperature"):
+        PopulationTrainer(population_of(["sft"])).add("sft", GRPO(config), config, 1)

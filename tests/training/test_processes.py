@@ -5,7 +5,6 @@ import os
 import shutil
 import signal
 import socket
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -19,9 +18,9 @@ from safetensors.torch import load_file
 from bough.cli import main
 from bough.training.checkpoint import checkpoints
 from bough.training.metrics_file import MetricsFile
+from tests import warm
 from tests.warm import Warm
 
-ROOT = Path(__file__).parents[2]
 CPU = os.environ | {"ACCELERATE_USE_CPU": "true", "OMP_NUM_THREADS": "1"}
 
 
@@ -160,10 +159,12 @@ def test_dpo_of_sharded_weights_is_that_of_one_process(tmp_path: Path, two: Pair
 def test_torchrun_with_whole_weights_trains_what_one_process_does(tmp_path: Path, commands: Commands):
     arguments = [*commands.lora, "--max-steps", "2", "--token-budget", "1024"]
     alone(arguments, tmp_path / "one")
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "bough"]
-    command += [*arguments, "--output-dir", str(tmp_path / "two")]
-    done = subprocess.run(command, cwd=ROOT, env=CPU, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[-3000:]
+    bough = [sys.executable, warm.__file__, "-m", "bough", *arguments, "--output-dir", str(tmp_path / "two")]
+    two = ["--standalone", "--nproc-per-node", "2", "--no-python", *bough]
+    with (tmp_path / "errors").open("wb") as errors:
+        program = Warm("torch.distributed.run", *two, environment=CPU, errors=errors)
+        program.communicate()
+    assert program.wait() == 0, (tmp_path / "errors").read_text()[-3000:]
     assert_same(tmp_path / "one", tmp_path / "two")
     # What pairs of two processes have in common is computed by both: there were two.
     assert told(tmp_path / "two", "tokens_computed")[-1] > told(tmp_path / "one", "tokens_computed")[-1]

@@ -101,6 +101,20 @@ def test_plain_rows_are_trained_with_another_kernel_where_fla_refuses_its_own(mo
     assert not asked
 
 
+def test_the_kernel_of_plain_rows_starts_from_a_state_in_float32(monkeypatch):
+    states = []
+
+    def kernel_of_states(q, *_, initial_state, **__):
+        states.append(initial_state)
+        return q, initial_state
+
+    monkeypatch.setattr(delta_net, "fla_kernel", lambda *_: kernel_of_states)
+    one = torch.ones(1, 2, 1, 4, dtype=torch.bfloat16)
+    delta_net.row_delta_rule(one, one, one, g=one[..., 0], beta=one[..., 0], initial_state=one[:, :1, :, :, None])
+    delta_net.row_delta_rule(one, one, one, g=one[..., 0], beta=one[..., 0])
+    assert states[0].dtype == torch.float32 and states[1] is None
+
+
 @pytest.mark.parametrize("refused", [False, True])
 def test_kernels_with_a_gate_per_head_are_replaced_where_they_are_refused(refused, monkeypatch):
     monkeypatch.setattr(torch.Tensor, "is_cuda", property(lambda _: True))

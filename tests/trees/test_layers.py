@@ -50,3 +50,10 @@ def test_a_window_that_the_model_never_looks_at_is_none():
     model = make("llama")
     model.config.sliding_window = 2
     assert layer_sights(model.model) == {"full_attention": Sight()}
+
+
+def test_a_sight_begins_at_a_position():
+    positions = torch.arange(5)
+    assert Sight(window=3).since(positions).tolist() == [-2, -1, 0, 1, 2]  # the token itself and two before it
+    assert Sight(chunk=2).since(positions).tolist() == [0, 0, 2, 2, 4]
+    assert Sight().since(positions) is None

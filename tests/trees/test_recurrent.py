@@ -9,7 +9,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from bough.trees.convolution import tree_convolution
-from bough.trees.recurrent import Branching
+from bough.trees.recurrent import Batch, Branching
 from bough.trees.two_pass import TwoPass
 from tests.trees.test_segments import PARENTS, parents, trees
 
@@ -61,6 +61,14 @@ def test_states_and_gradients_are_those_of_each_path(parent_L):
         (found * weights).sum().backward()
         torch.testing.assert_close(found, expected)
         torch.testing.assert_close(found_of.grad, expected_of.grad)
+
+
+def test_padding_is_taken_out_again_where_nodes_have_several_numbers():
+    nodes_M = torch.arange(10.0).view(5, 2)
+    batch = Batch(num_segments=2, longest=3, slots_M=torch.tensor([0, 1, 2, 3, 4]))
+    padded_SN = batch.padded(nodes_M)
+    assert padded_SN.shape == (2, 3, 2) and padded_SN[1, 2].tolist() == [0.0, 0.0]
+    assert torch.equal(batch.unpadded(padded_SN), nodes_M)
 
 
 def outer_products(inputs, before_S, bounds, bounds_on_cpu):

@@ -11,6 +11,8 @@ from typing import Any
 from bough.worlds.web import browser as browsers
 from bough.worlds.web.browser import Browser
 
+PATIENCE_S = 120.0  # far more than any page takes, also on a busy machine
+
 COMPLAINTS = {"Runtime.exceptionThrown", "Log.entryAdded", "Runtime.consoleAPICalled"}
 
 
@@ -62,12 +64,12 @@ class Tab:
         await self.until("location.href === 'about:blank'")
         await asyncio.sleep(0.1)
 
-    async def settled(self, within_s: float = 20.0) -> None:
+    async def settled(self, within_s: float = PATIENCE_S) -> None:
         """Waits until a page is shown and not waiting for an answer."""
         ready = "!!document.querySelector('main h1') && !document.querySelector('main[aria-busy]')"
         await self.until(ready, within_s)
 
-    async def until(self, condition: str, within_s: float = 20.0) -> None:
+    async def until(self, condition: str, within_s: float = PATIENCE_S) -> None:
         end = asyncio.get_running_loop().time() + within_s
         while not await self.evaluate(condition):
             assert asyncio.get_running_loop().time() < end, f"never came true: {condition}; {self.complaints}"

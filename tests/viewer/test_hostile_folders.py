@@ -112,6 +112,8 @@ def test_every_page_of_every_folder_is_answered(viewer: Viewer):
     pages += [f"/api/evaluation?folder={quote(folder)}" for folder in overview["evaluations"]]
     rows = viewer.get("/api/records?limit=500")[1]["rows"]
     pages += [f"/api/{page}?at={quote(row['at'])}&turn=0" for row in rows for page in ("record", "tree", "tokens")]
+    # Ten seconds, and a new process that renders: the next test asks for it.
+    pages.remove("/api/tokens?at=templates/without-end/a.jsonl%3A1&turn=0")
     assert len(pages) > 20
     for page in pages:
         status, answer = viewer.get(page)

@@ -1,4 +1,7 @@
-"""Experts from random states: `benchmarks/experts.py` does the same with ten thousand."""
+"""Experts from random states: `benchmarks/experts.py` does the same with ten thousand.
+
+Those of web pages and functions are tested with their environments.
+"""
 
 import asyncio
 from itertools import islice
@@ -20,7 +23,7 @@ def outcomes(environment_class: type[Environment], count: int, **options: Any) -
     async def all_of_them() -> list[str]:
         tasks = islice(environment_class.tasks(environment_class.Options(**options), seed=3), count)  # type: ignore[arg-type]
         try:
-            return [(await outcome(environment_class, task, Random(at), 80))[0] for at, task in enumerate(tasks)]
+            return [(await outcome(environment_class, task, Random(at)))[0] for at, task in enumerate(tasks)]
         finally:
             await shut_down(environment_class)
 
@@ -30,8 +33,12 @@ def outcomes(environment_class: type[Environment], count: int, **options: Any) -
 @pytest.mark.parametrize("options", [{}, {"claim": True}, {"expert": "plan"}], ids=str)
 def test_the_household_is_won_from_any_state_that_can_be_won(options: dict[str, Any]):
     found = outcomes(Household, 100, **options)
-    assert set(found) <= {"won", "dead end", "ended by a random action"}
-    assert found.count("won") > 40
+    assert not {word for word in found if word != "won" and not word.startswith("lost: the agent holds a thing")}
+    assert found.count("won") > 90
+
+
+def test_the_interpreter_is_won_from_any_state():
+    assert outcomes(Interpreter, 10) == ["won"] * 10
 
 
 def code(text: str) -> str:

@@ -23,8 +23,9 @@ Json = TypeVar("Json")
 # Digits survive everything that templates do to text (strip, JSON, upper case). The first digit occurs
 # once, so that a break overlaps with no other; one that a content has already is escaped like a token.
 BREAK = "7184605239318456"
-# Attempts at one task see the same observations again and again: this many short texts keep their ids.
-MAX_KNOWN, MAX_KNOWN_CHARACTERS = 4096, 2000
+# Attempts at one task see the same observations again and again, and begin with the same prompt: this many texts of
+# up to so many characters keep their ids.
+SHORT, LONG = (4096, 2_000), (64, 32_000)
 
 
 def plain(text: str) -> str:
@@ -43,7 +44,7 @@ class ControlTokens:
     def __init__(self, tokenizer: Any, around: Iterable[str] = (), inside: Iterable[str] = ()) -> None:
         self.tokenizer = tokenizer
         self.direct = DirectTokenizer(tokenizer)
-        self._known = lru_cache(MAX_KNOWN)(self._encode)
+        self._known = [(size, lru_cache(count)(self._encode)) for count, size in (SHORT, LONG)]
         special = {token.content for token in tokenizer.added_tokens_decoder.values() if token.special}
         # A single character is text, whatever the tokenizer calls it ("!" is the padding of some).
         self.tokens = frozenset(token for token in special.union(around) if len(token) > 1 and not token.isspace())
@@ -79,7 +80,10 @@ class ControlTokens:
 
     def encode(self, text: str) -> list[int]:
         """The ids of a text, as the tokenizer gives them without adding tokens of its own; what is escaped is text."""
-        return list(self._known(text) if len(text) <= MAX_KNOWN_CHARACTERS else self._encode(text))
+        for size, known in self._known:
+            if len(text) <= size:
+                return list(known(text))
+        return self._encode(text)
 
     def _encode(self, text: str) -> list[int]:
         if BREAK not in text:

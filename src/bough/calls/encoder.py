@@ -19,20 +19,28 @@ class Encoder:
         self._ids, self._special = control.cuts
         self._text = ""
         self._tokens: list[int] = []
-        # For each of these tokens where it starts and ends in the text, and its place among the ids.
+        # For each control token where it starts and ends in the text, and its place among the ids.
         self._places: list[tuple[int, int, int]] = []
+        # Where the part of the text and of the ids begins whose control tokens are not looked up yet.
+        self._unread = (0, 0)
 
     def encode(self, text: str) -> list[int]:
         """The ids of `text`, as `ControlTokens.encode` gives them."""
         common = common_prefix(self._text, text)
+        if common:
+            self._read()  # only now: most texts have no successor
         while self._places and self._places[-1][1] > common:
             self._places.pop()
         # The last control token that both texts share: the ids before it stay.
         begin, _, kept = self._places.pop() if self._places else (0, 0, 0)
-        new = self._control.encode(text[begin:])
-        self._text, self._tokens = text, self._tokens[:kept] + new
-        spans = [match.span() for match in self._special.finditer(text, begin)]
-        places = [kept + i for i, token in enumerate(new) if token in self._ids]
+        self._text, self._tokens = text, self._tokens[:kept] + self._control.encode(text[begin:])
+        self._unread = begin, kept
+        return list(self._tokens)
+
+    def _read(self) -> None:
+        """Looks up the control tokens in what was encoded last."""
+        begin, kept = self._unread
+        spans = [match.span() for match in self._special.finditer(self._text, begin)]
+        places = [i for i in range(kept, len(self._tokens)) if self._tokens[i] in self._ids]
         if len(spans) == len(places):  # else one of them is part of a longer token
             self._places += [(*span, place) for span, place in zip(spans, places, strict=True)]
-        return list(self._tokens)

@@ -124,7 +124,7 @@ class Prompts:
     def rule(self, start: Start, turns: list[Message], contents: list[str], old: int) -> Rule | None:
         """How a prompt continues whose latest `old` messages are the first of `turns`; None if that is not known."""
         kinds = zip(turns, contents, strict=True)
-        kind = (old, *((one.role, one.name, one.tool_call_id, bool(content)) for one, content in kinds))
+        kind = (old, *[(one.role, one.name, one.tool_call_id, bool(content)) for one, content in kinds])
         if kind not in start.rules:
             if len(start.rules) >= MAX_RULES:
                 start.rules.clear()
@@ -150,6 +150,7 @@ class GrowingPrompt:
         self._tools: Tools = []
         self._text = ""
         self._start: Start | None = None
+        self._first_reply: int | None = None
         self._alternates = False
 
     def prompt(self, messages: list[Message], tools: Tools) -> str:
@@ -161,7 +162,7 @@ class GrowingPrompt:
             self._alternates = self._alternates and roles == [True, False]
             text = self._continued(messages, known) if self._prompts.local() else None
         else:
-            self._start = None
+            self._start = self._first_reply = None
             self._alternates = next(_replies(range(len(messages)), messages), None) is None
             text = self._first(messages, tools) if self._alternates and self._prompts.locality else None
         if text is None:
@@ -177,7 +178,9 @@ class GrowingPrompt:
 
     def _continued(self, messages: list[Message], known: int) -> str | None:
         """The text of `messages`, of which `known` were in the text before; None if the template must render it."""
-        first = next(_replies(range(len(messages)), messages), 0)
+        first = self._first_reply
+        if first is None:
+            first = self._first_reply = next(_replies(range(len(messages)), messages), 0)
         last = next(_replies(range(known - 1, first, -1), messages), min(first, known))
         turns = messages[last:]
         old = known - last

@@ -1,4 +1,4 @@
-"""Are the files and models that a command names there? Checked before anything heavy is imported.
+"""Are the files, models and environments that a command names there? Checked before anything heavy is imported.
 
 torch and transformers take seconds to import; a misspelt path is reported without them.
 What the files contain is checked by the command itself.
@@ -11,10 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from bough.config.base import Config
+from bough.config.code_names import is_code
 from bough.config.corrections import is_server
+from bough.config.environment import AGENT_PREFIX
 from bough.config.evaluation import BASELINES
 from bough.config.parts import leaves
-from bough.config.problems import flag
+from bough.config.problems import flag, is_positional
 from bough.errors import InputError
 from bough.models.resolve import check_name
 from bough.trajectories.lines import files
@@ -44,7 +46,9 @@ def _problems(config: Config) -> Iterator[str]:
         for path in _values(config, name):
             if not Path(path).is_file():
                 yield f"{flag(name)} {path}: there is no such file"
-    if _values(config, "engine") != ["openai"]:  # a server has model names of its own
+    yield from _unknown_environments(config)
+    if _values(config, "engine") != ["openai"]:  # a server has models and adapters of its own
+        yield from _missing_adapters(config)
         named = [*_values(config, "by"), *_values(config, "teacher")]
         for name in [*_values(config, "model"), *(name for name in named if not is_server(name))]:
             try:
@@ -52,6 +56,25 @@ def _problems(config: Config) -> Iterator[str]:
                     check_name(name)
             except InputError as error:
                 yield str(error)
+
+
+def _unknown_environments(config: Config) -> Iterator[str]:
+    for name in _values(config, "environment"):
+        if is_code(name) or name.startswith(AGENT_PREFIX):
+            continue  # the user's own code is imported by the command itself
+        from bough.environments.registry import find_listed
+
+        try:
+            find_listed(name)
+        except InputError as error:
+            yield str(error)
+
+
+def _missing_adapters(config: Config) -> Iterator[str]:
+    leaf = leaves(type(config)).get("adapter")
+    for path in [] if leaf is None or is_positional(leaf.info) else _values(config, "adapter"):
+        if not Path(path).is_dir():
+            yield f"--adapter {path}: there is no such folder"
 
 
 def _values(config: Config, name: str) -> list[Any]:

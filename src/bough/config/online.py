@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -31,6 +31,41 @@ class OnlineSamplingConfig(SamplingConfig):
     temperature: float = Field(
         1.0, gt=0, description="sampling temperature; the loss uses log-probabilities at this temperature too"
     )
+
+    @property
+    def all_temperatures(self) -> list[float]:
+        """What attempts are sampled at."""
+        return [self.temperature]
+
+    def temperature_of(self, task: int, attempt: int) -> float:  # noqa: ARG002  the same for all
+        """The temperature of an attempt at the task with this number."""
+        return self.temperature
+
+
+class GroupSamplingConfig(OnlineSamplingConfig):
+    """Sampling parameters."""
+
+    temperatures: list[Annotated[float, Field(gt=0)]] = Field(
+        [],
+        description="sample the attempts of each group at these temperatures in turn, such as 0.7 1 1.3, instead of "
+        "at one; the loss uses the temperature of each attempt",
+    )
+
+    @model_validator(mode="after")
+    def _one_or_several(self) -> Self:
+        if self.temperatures and self.temperature != 1:
+            raise ValueError("temperature does not go with temperatures: give one of them")
+        return self
+
+    @property
+    def all_temperatures(self) -> list[float]:
+        return sorted(set(self.temperatures)) or [self.temperature]
+
+    def temperature_of(self, task: int, attempt: int) -> float:
+        """In turn, from another one at each task: groups need not be multiples of their number."""
+        if not self.temperatures:
+            return self.temperature
+        return self.temperatures[(task + attempt) % len(self.temperatures)]
 
 
 class SamplerConfig(Config):
@@ -62,7 +97,7 @@ class SamplerConfig(Config):
             raise ValueError("engine_options are for vLLM in this process; a server has its own, leave out one of them")
         return self
 
-    def problem(self, sampling: SamplingConfig, *, lora: bool, qlora: bool) -> str | None:
+    def problem(self, sampling: OnlineSamplingConfig, *, lora: bool, qlora: bool) -> str | None:
         """Why the engine cannot sample for this training."""
         if self.engine != "vllm":
             return None
@@ -70,9 +105,10 @@ class SamplerConfig(Config):
             return "engine vllm with base_url needs use_lora: a server takes new adapters, but no other weights"
         if qlora:
             return "engine vllm does not go with qlora: it would sample from weights that are not quantised"
-        if sampling.temperature != 1 and (sampling.top_p < 1 or sampling.top_k or sampling.min_p):
+        others = [value for value in sampling.all_temperatures if value != 1]
+        if others and (sampling.top_p < 1 or sampling.top_k or sampling.min_p):
             return (
-                f"temperature is {sampling.temperature:g}: with top_p, top_k or min_p, vLLM gives log-probabilities "
+                f"temperature is {others[0]:g}: with top_p, top_k or min_p, vLLM gives log-probabilities "
                 "only at temperature 1; use one or the other, or engine local"
             )
         return None

@@ -93,7 +93,7 @@ class TemplateChat:
         # Where another token ended the reply, the next prompt has the template's in its place.
         self._ids = prompt + (ids if ended else said)
         call = Call(
-            prompt_ids=[],  # ours, and long: filled in below without being checked again
+            prompt_ids=[],  # ours, and long: set below without being checked or copied again
             completion_ids=ids,
             logprobs=drawn.logprobs,
             logprobs_temperature=drawn.logprobs_temperature,
@@ -102,10 +102,11 @@ class TemplateChat:
             finish=drawn.finish,
             policy=drawn.policy or tokens.policy,
         )
-        call.prompt_ids.extend(prompt)
-        reply = Message(role="assistant", content=written)
+        call.__dict__["prompt_ids"] = prompt
         if tools:
             reply = read_reply(template, written, place=len(prompt))
+        else:
+            reply = Message(role="assistant", content=written)
         return Answer(reply, call, drawn.finish, len(prompt), len(ids))
 
     def close(self) -> None:

@@ -14,6 +14,7 @@ import logging
 import marshal
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import replace
+from types import CoroutineType
 from typing import Any, TypeVar
 
 from bough import event_loop
@@ -140,8 +141,10 @@ class Isolated:
 
         return await self._call(what, observe)
 
-    async def _call(self, what: str, work: Callable[[], Coroutine[Any, Any, T]], timeout_s: float | None = None) -> T:
-        return await _bounded(self._thread, what, work, timeout_s or self.step_timeout_s)
+    def _call(
+        self, what: str, work: Callable[[], Coroutine[Any, Any, T]], timeout_s: float | None = None
+    ) -> Coroutine[Any, Any, T]:
+        return _bounded(self._thread, what, work, timeout_s or self.step_timeout_s)
 
 
 async def shut_down(environment_class: type[Environment]) -> None:
@@ -183,16 +186,18 @@ async def _bounded(
     try:
         if thread is not None:
             return await thread.run(attributed, timeout_s)
-        async with event_loop.time_limit(timeout_s):
-            return await attributed()
+        return await event_loop.limited(attributed(), timeout_s)
     except TimeoutError as error:  # ours: one of the environment's own is a EnvironmentFailedError by now
         raise TooSlowError(f"{what} took longer than {timeout_s:g} s") from error
 
 
 async def _result(what: str, given: Any) -> Any:
     """The result of a method, which may be a plain function or `async def`."""
-    result = await given if inspect.isawaitable(given) else given
-    if inspect.iscoroutine(result):
+    if isinstance(given, CoroutineType):
+        result = await given
+    else:
+        result = await given if inspect.isawaitable(given) else given
+    if isinstance(result, CoroutineType):
         result.close()
         raise EnvironmentFailedError(f"{what} returned a coroutine; an await is missing in it")
     return result

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from numbers import Real
+from operator import attrgetter
 from typing import Any
 
 from bough.environments.base import EnvironmentFailedError, Observation
@@ -27,15 +28,20 @@ KINDS: dict[str, tuple[type[Any] | tuple[type[Any], ...], str]] = {
 }
 
 
+_fields = attrgetter(*KINDS)
+_kinds = [kinds for kinds, _ in KINDS.values()]
+
+
 def check_observation(what: str, given: Any) -> Observation:
     """The observation that `what` returned, as it is. Raises EnvironmentFailedError saying what is wrong with it."""
     if not isinstance(given, Observation):
         name = "None" if given is None else f"a {type(given).__name__}"
         raise EnvironmentFailedError(f"{what} returned {name}; it must return an Observation")
-    for name, (kinds, allowed) in KINDS.items():
-        value = getattr(given, name)
-        if not isinstance(value, kinds):
-            raise EnvironmentFailedError(f"{what} gave the {name} {short_repr(value)}; it must be {allowed}")
+    values = _fields(given)
+    if not all(map(isinstance, values, _kinds)):
+        for value, (name, (kinds, allowed)) in zip(values, KINDS.items(), strict=True):
+            if not isinstance(value, kinds):
+                raise EnvironmentFailedError(f"{what} gave the {name} {short_repr(value)}; it must be {allowed}")
     for name, kind in (("messages", Message), ("tools", Mapping), ("images", bytes)):
         for value in getattr(given, name):
             if not isinstance(value, kind):
@@ -52,6 +58,8 @@ def check_observation(what: str, given: Any) -> Observation:
 
 
 def _finite(value: Any) -> bool:
+    if type(value) is float:
+        return math.isfinite(value)
     try:
         return isinstance(value, Real) and math.isfinite(value)
     except (OverflowError, ValueError):
@@ -60,7 +68,7 @@ def _finite(value: Any) -> bool:
 
 def _check_text(what: str, given: Observation) -> None:
     said = [text for message in given.messages for text in (message.content, message.hint, message.reasoning)]
-    texts = [text for text in [*said, given.action, given.error, given.stop, given.state] if text]
+    texts = [text for text in (*said, given.action, given.error, given.stop, given.state) if text]
     if (size := sum(map(len, texts))) > MAX_TEXT:
         raise EnvironmentFailedError(f"{what} returned {size:,} characters; at most {MAX_TEXT:,} are allowed")
     for text in texts:

@@ -25,12 +25,15 @@ VERSION = 1
 # Shared prefixes are stored once; restored, this many tokens take half a gigabyte.
 MAX_TOKENS = 1 << 26
 KINDS: dict[str, type[Sample]] = {"trajectory": Trajectory, "pair": Pair, "group": Group}
-# Where the prompts of a record are, in the form in which pydantic leaves fields out.
-IN_TURNS: dict[str, Any] = {"__all__": {"call": {"prompt_ids"}}}
-PROMPTS: dict[str, dict[str, Any]] = {
-    "trajectory": {"turns": IN_TURNS},
-    "pair": {"chosen": IN_TURNS, "rejected": IN_TURNS},
-    "group": {"attempts": {"__all__": {"turns": IN_TURNS}}},
+CALL_DEFAULTS = {name: field.default for name, field in Call.model_fields.items() if not field.is_required()}
+# What is written without pydantic, in the form in which it leaves fields out: the calls, of which most is left out, and
+# the data of tasks, of which it makes a slow copy.
+IN_TURNS: dict[str, Any] = {"__all__": {"call": set(Call.model_fields)}}
+IN_TASK = {"data"}
+LEFT_OUT: dict[str, dict[str, Any]] = {
+    "trajectory": {"task": IN_TASK, "turns": IN_TURNS},
+    "pair": {"task": IN_TASK, "chosen": IN_TURNS, "rejected": IN_TURNS},
+    "group": {"task": IN_TASK, "attempts": {"__all__": {"task": IN_TASK, "turns": IN_TURNS}}},
 }
 
 
@@ -61,23 +64,35 @@ def read(row: Row) -> Sample:
 def write(record: Sample) -> Row:
     """The row of one record."""
     kind = next(name for name, model in KINDS.items() if isinstance(record, model))
-    # The prompts are left out first: whole, they are many times as long as what is written of them.
-    row: Row = {"bough": f"{kind}/{VERSION}", **record.model_dump(exclude_defaults=True, exclude=PROMPTS[kind])}
-    previous: list[int] = []
+    row: Row = {"bough": f"{kind}/{VERSION}", **record.model_dump(exclude_defaults=True, exclude=LEFT_OUT[kind])}
+    attempts = record.attempts if isinstance(record, Group) else []
+    for part, task in zip([row, *row.get("attempts", [])], [record.task, *(one.task for one in attempts)], strict=True):
+        if task.data:
+            part["task"]["data"] = task.data
+    previous: Call | None = None
     for stored, call in zip(_stored_calls(row), _calls(record), strict=True):
-        count = common_prefix(previous, call.prompt_ids)
-        others = dict(stored)
-        stored.clear()
-        stored |= {"prompt_ids": call.prompt_ids[count:], **others}
+        count = _shared(previous, call)
+        stored |= {name: value for name, value in call.__dict__.items() if value != CALL_DEFAULTS.get(name, ...)}
+        stored["prompt_ids"] = call.prompt_ids[count:]
         if count:
             stored["shared"] = count
-        previous = call.prompt_ids + call.completion_ids
+        previous = call
     return row
 
 
 def prompt_tokens(row: Row) -> int:
     """Number of tokens of the prompts of a row once they are restored. Raises if the row is not a record."""
     return sum(int(stored.get("shared", 0)) + len(stored["prompt_ids"]) for stored in _stored_calls(row))
+
+
+def _shared(before: Call | None, call: Call) -> int:
+    """How many tokens a call's prompt begins with that the call before it begins with."""
+    if before is None:
+        return 0
+    size = len(before.prompt_ids)
+    if call.prompt_ids[:size] == before.prompt_ids:
+        return size + common_prefix(before.completion_ids, call.prompt_ids[size:])
+    return common_prefix(before.prompt_ids, call.prompt_ids)
 
 
 def common_prefix(left: S, right: S) -> int:

@@ -99,13 +99,15 @@ class Method(Protocol[E]):
     (a pair; for most methods a single call): the loop may spread parts over forward passes
     as it likes, but not the calls of one part.
 
-    `temperature` is the sampling temperature of the log-probabilities. `precompute_reference`
-    asks for the reference's log-probabilities to be computed once, before the first step.
+    `precompute_reference` asks for the reference's log-probabilities to be computed once, before the first step.
     """
 
     needs_reference: bool
     precompute_reference: bool
-    temperature: float
+
+    @property
+    def temperature(self) -> float | None:
+        """The sampling temperature of the log-probabilities; None: that of each call."""
 
     def examples(self, data: Data, builder: CallBuilder) -> Examples[E]:
         """The examples of a data file, a folder of shards, or records in memory."""

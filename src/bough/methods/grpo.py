@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Literal, Self
 from pydantic import Field, model_validator
 
 from bough.config.online import (
+    GroupSamplingConfig,
     HeldOutTasksConfig,
     OnlineEnvironmentConfig,
-    OnlineSamplingConfig,
     RolloutsConfig,
     SamplerConfig,
     WatchConfig,
@@ -78,7 +78,7 @@ class GRPOConfig(TrainingConfig):
     sampler: SamplerConfig = SamplerConfig()
     held_out: HeldOutTasksConfig = HeldOutTasksConfig()
     watch: WatchConfig = WatchConfig()
-    sampling: OnlineSamplingConfig = OnlineSamplingConfig()
+    sampling: GroupSamplingConfig = GroupSamplingConfig()
     limits: LimitsConfig = LimitsConfig()
     rewards: RewardWeights = Field({}, description=REWARDS)
     reward_timeout_s: float = Field(60, gt=0, description=REWARD_TIMEOUT)
@@ -202,7 +202,7 @@ class GRPO:
     def __init__(self, config: GRPOConfig) -> None:
         self.config = config
         self.precompute_reference = config.precompute_reference
-        self.temperature = config.sampling.temperature
+        self.temperature = None if config.sampling.temperatures else config.sampling.temperature
         self.entropy_coef = config.entropy_coef
 
     def examples(self, data: Data, builder: CallBuilder) -> Examples[GroupExample]:
@@ -210,7 +210,7 @@ class GRPO:
         found = examples_from(
             data, self.config, builder, self._checked, GroupExample, score="reward", depends_on=OF_EXAMPLES
         )
-        _check_temperature(found, self.temperature)
+        _check_temperature(found, self.config.sampling)
         return found
 
     def example(self, group: Group, source: CallSource) -> GroupExample:
@@ -297,7 +297,7 @@ class GRPO:
             kl_coef=config.kl_coef,
             entropy_coef=self.entropy_coef,
             reference_logprobs_N=start if config.kl_coef else None,
-            sampler_logprobs_N=sampler_logprobs([part.calls[0] for part in parts], old, config.sampling.temperature),
+            sampler_logprobs_N=sampler_logprobs([part.calls[0] for part in parts], old, self.temperature),
             importance_cap=config.importance_cap,
         )
 
@@ -318,18 +318,15 @@ class GRPO:
         return self.example(sample, source)
 
 
-def _check_temperature(groups: Examples[GroupExample], temperature: float) -> None:
+def _check_temperature(groups: Examples[GroupExample], sampling: GroupSamplingConfig) -> None:
     """Replies sampled at another temperature come from another distribution than the one that is trained."""
-    sampled = groups.temperatures
-    if sampled <= {temperature}:
+    sampled, expected = groups.temperatures, sampling.all_temperatures
+    if sampled <= set(expected):
         return
-    if len(sampled) > 1:
-        found = ", ".join(f"{value:g}" for value in sorted(sampled))
-        raise InputError(
-            f"{groups.name}: replies were sampled at several temperatures ({found}); GRPO needs one for all groups"
-        )
-    [value] = sampled
+    found = " ".join(f"{value:g}" for value in sorted(sampled))
+    name = "temperature" if len(sampled) == 1 else "temperatures"
+    ours = "temperature" if len(expected) == 1 else "temperatures"
     raise InputError(
-        f"{groups.name}: replies were sampled at temperature {value:g}, but temperature is {temperature:g}; "
-        f"use --temperature {value:g}"
+        f"{groups.name}: replies were sampled at {name} {found}, but {ours} is "
+        f"{' '.join(f'{value:g}' for value in expected)}; use --{name} {found}"
     )

@@ -123,15 +123,19 @@ def entropy_gain(logprobs_N: Tensor, old_logprobs_N: Tensor) -> Tensor:
     return -logprobs_N.detach() * _exp(logprobs_N - old_logprobs_N)
 
 
-def sampler_logprobs(calls: Sequence[Call], old_N: Tensor, temperature: float) -> Tensor | None:
+def sampler_logprobs(calls: Sequence[Call], old_N: Tensor, temperature: float | None) -> Tensor | None:
     """The sampler's log-probabilities of the calls' answers; None where no call has any.
 
-    A call without them gets those before the update, so nothing is corrected. Those at
-    another temperature cannot be compared with the trainer's: they count as missing.
+    A call without them gets those before the update, so nothing is corrected. The trainer's are
+    at `temperature`, or if that is None at the one that each call was sampled at. The sampler's at
+    another temperature cannot be compared with them: they count as missing.
     """
     import torch
 
-    values = [call.logprobs if call.logprobs_temperature == temperature else None for call in calls]
+    wanted = [call.sampled_at if temperature is None else temperature for call in calls]
+    values = [
+        call.logprobs if call.logprobs_temperature == at else None for call, at in zip(calls, wanted, strict=True)
+    ]
     if all(value is None for value in values):
         return None
     pieces = torch.split(old_N, [len(call.completion_ids) for call in calls])

@@ -19,6 +19,7 @@ from bough.methods.examples import CallSource, count_calls
 from bough.methods.grpo import GRPO, GroupExample
 from bough.online.batch_metrics import batch_metrics
 from bough.online.episode_files import EpisodeFiles
+from bough.online.flat_groups import FlatGroups
 from bough.online.pace import Pace
 from bough.online.player import LostError, Player
 from bough.online.staleness import Ages
@@ -99,6 +100,7 @@ class Gatherer:
         size = config.optimizer.batch_size * config.optimizer.gradient_accumulation_steps
         self.pace: Pace[Outcome] = Pace(size, int(size * rollouts.resample), rollouts.max_staleness)
         self.groups, self.calls, self.episodes = Ledger("groups"), Ledger("calls"), Ledger("episodes")
+        self.flat = FlatGroups(config)
         self._builder = builder
         self._plays: dict[int, _Play] = {}
         self._updates = rollouts.updates * rollouts.passes
@@ -216,6 +218,7 @@ class Gatherer:
             self.episodes.keep(one.num_finished)
             if one.lost:
                 self.episodes.drop("lost", one.num_lost)
+            self.flat.note(one.played, one.reason)
             if one.teaches:
                 self.groups.keep()
             else:

@@ -57,8 +57,8 @@ def train_online(config: GRPOConfig) -> Trained:
         _check(config, run.processes.count)
         run.begin()
         # The start policy is kept in any case, to measure how far the policy has moved.
-        policy = run.load_policy(reference=True, temperature=config.sampling.temperature)
         method = OnlineGRPO(config)
+        policy = run.load_policy(reference=True, temperature=method.temperature)
         with (
             closing(OnlineSource(config, method, policy, run.template, run.folder, see=method.see)) as source,
             run.trainer(policy, method, source) as trainer,

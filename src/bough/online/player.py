@@ -77,11 +77,11 @@ class Player:
             temperature: ModelAgent(
                 TemplateEngine(metered, template, config.sampling.model_copy(update={"temperature": temperature}))
             )
-            for temperature in {config.sampling.temperature, config.held_out.temperature}
+            for temperature in {*config.sampling.all_temperatures, config.held_out.temperature}
         }
         self.stream = EpisodeStream(
             StreamConfig(self.environment_class, config.limits, config.rollouts.concurrency, config.rollouts.retries),
-            self._agents[config.sampling.temperature],
+            self._agent_of,
             self._loop,
             keep=files.add,
             watch=self.meter.episodes,
@@ -118,7 +118,15 @@ class Player:
         index = self.pool.choose(number) if self.pool and not replayed else number % len(self._known)
         task = replayed.record.task if replayed else self._known[index]
         found = attempts([task], self.config.rollouts.group_size, self._seed(number))
-        return task, [replace(attempt, replayed=replayed) for attempt in found]
+        temperature_of = self.config.sampling.temperature_of
+        return task, [
+            replace(attempt, replayed=replayed, temperature=temperature_of(number, place))
+            for place, attempt in enumerate(found)
+        ]
+
+    def _agent_of(self, attempt: Attempt) -> ModelAgent:
+        assert attempt.temperature is not None
+        return self._agents[attempt.temperature]
 
     def _seed(self, number: int) -> int:
         """The tasks of one batch size share a seed; one that comes again among them has its own."""

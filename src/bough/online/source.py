@@ -27,7 +27,7 @@ from bough.errors import BoughError, RowError
 from bough.ledger import Ledger
 from bough.methods.distill import Distill, OnlineConfig
 from bough.methods.examples import CallSource
-from bough.methods.grpo import GRPO, GroupExample, GRPOConfig
+from bough.methods.grpo import GRPO, GroupExample
 from bough.online.batch_file import BatchFile, remove_drafts
 from bough.online.batch_metrics import distances
 from bough.online.episode_files import EpisodeFiles
@@ -51,24 +51,6 @@ PROBLEMS: dict[type[BoughError], str] = {
 }
 # What a batch's file has besides its metrics.
 NOT_METRICS = ("stamp", "ledgers", "tasks_unfinished", "task_pool")
-
-
-def ways_out(config: OnlineConfig) -> str:
-    """The settings to try where the attempts of all groups are alike, as the end of a sentence about it."""
-    ways = [f"a higher --temperature (it is {config.sampling.temperature:g})"]
-    if isinstance(config, GRPOConfig):
-        if config.advantage not in ("state", "graph"):
-            ways.append("--advantage state, which also compares attempts that all succeed")
-        if not config.entropy_coef:
-            ways.append("--entropy-coef 0.001 from the start of training")
-        if not config.rewards:
-            ways.append("--rewards with a part for progress")
-    if config.rollouts.reset_file is None:
-        ways.append("--reset-file with successful episodes, to start near the goal")
-    if config.rollouts.task_pool is None:
-        ways.append("--task-pool, which draws tasks with mixed results more often")
-    ways += [f"--group-size above {config.rollouts.group_size}", f"--resample above {config.rollouts.resample:g}"]
-    return f": the attempts at each task all have the same reward. Try easier or harder tasks, {', '.join(ways)}"
 
 
 class OnlineSource:
@@ -159,14 +141,14 @@ class OnlineSource:
         self.policy.train(training)
         self._batches = list(self._mini_batches(examples, number)) if examples else []
         if not self._batches and number == 0:
-            raise BoughError(f"the first tasks teach nothing ({self.gatherer.groups}){self._ways_out()}")
+            raise BoughError(f"the first tasks teach nothing ({self.gatherer.groups}){self.gatherer.flat.advice()}")
         if not self._batches:
-            log.warning("Batch %d teaches nothing (%s)%s", number, self.gatherer.groups, self._ways_out())
+            advice = self.gatherer.flat.advice()
+            log.warning("Batch %d teaches nothing (%s)%s", number, self.gatherer.groups, advice)
+        else:
+            self.gatherer.flat.warn()
         if self._batches and (alarm := self._watch.alarm()) is not None:
             raise PausedError(f"paused before batch {number}: {alarm}; --resume --no-watch continues anyway")
-
-    def _ways_out(self) -> str:
-        return ways_out(self.config) if self.gatherer.groups.dropped["zero_variance"] else ""
 
     def _on_file(self, file: BatchFile, now: Stamp, update: int) -> list[GroupExample]:
         """The batch as it was played before a kill; empty if it is missing or of other settings or weights.

@@ -58,20 +58,20 @@ class StreamConfig:
 class EpisodeStream:
     """Plays jobs in the order in which they are submitted, `concurrency` at a time.
 
-    `keep` writes a finished episode to the disk, with the range of versions of the policy that
-    sampled it; `watch` hears how many episodes are in flight.
+    `agent_of` says who plays an attempt; `keep` writes a finished episode to the disk, with the range
+    of versions of the policy that sampled it; `watch` hears how many episodes are in flight.
     """
 
     def __init__(
         self,
         config: StreamConfig,
-        agent: Agent,
+        agent_of: Callable[[Attempt], Agent],
         loop: BackgroundLoop,
         *,
         keep: Callable[[int, Trajectory, range], None],
         watch: Callable[[int], None] = lambda _: None,
     ) -> None:
-        self.config, self.agent, self.version = config, agent, 0
+        self.config, self.agent_of, self.version = config, agent_of, 0
         self._loop, self._keep, self._watch = loop, keep, watch
         self._results: SimpleQueue[Result | BaseException] = SimpleQueue()
         self._waiting: deque[Job] = deque()
@@ -132,7 +132,7 @@ class EpisodeStream:
         config, began, tally = self.config, self.version, Tally()
         first = config.retries + 1 if alone else 0
         tries = range(first, first + config.retries + 1)
-        agent = _InJob(self.agent, job)
+        agent = _InJob(self.agent_of(job.attempt), job)
         played = await play_attempt(config.environment_class, agent, job.attempt, config.limits, tries, tally)
         if played is None:
             if config.retries and not alone:

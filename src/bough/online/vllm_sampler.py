@@ -83,7 +83,8 @@ class VLLMSampler:
         sampling = SamplingConfig(temperature=temperature, max_new_tokens=8)
         drawn = self._loop.run(self.tokens.generate("check", prompt_ids, sampling=sampling, seed=0, stop_ids=[]))
         with torch.no_grad():
-            (ours,) = self.policy.logprobs([Call(prompt_ids=prompt_ids, completion_ids=drawn.completion_ids)])
+            call = Call(prompt_ids=prompt_ids, completion_ids=drawn.completion_ids, temperature=temperature)
+            (ours,) = self.policy.logprobs([call])
         gap = float((ours.cpu() - torch.tensor(drawn.logprobs)).abs().mean())
         if not gap <= LARGEST_GAP:
             raise InputError(
@@ -94,8 +95,8 @@ class VLLMSampler:
 
 def open_vllm(config: OnlineConfig, policy: Policy, template: ChatTemplate, loop: BackgroundLoop) -> VLLMSampler:
     """Starts vLLM, or finds the server, and checks that it samples from the policy's model."""
-    temperature = config.sampling.temperature
-    mode: LogprobsMode = "raw_logprobs" if temperature == 1 else "processed_logprobs"
+    temperatures = config.sampling.all_temperatures
+    mode: LogprobsMode = "raw_logprobs" if temperatures == [1] else "processed_logprobs"
     engine: VLLMEngine | VLLMServerEngine
     if config.sampler.base_url is not None:
         key = config.sampler.key_variable
@@ -113,7 +114,7 @@ def open_vllm(config: OnlineConfig, policy: Policy, template: ChatTemplate, loop
         policy.eval()
         sampler.renew("start")
         prompt = template.encode_prompt(template.prompt([Message(role="user", content="Hello!")], []))
-        sampler.check(prompt, temperature)
+        sampler.check(prompt, temperatures[0])
         sampler.pause()  # a run that resumes may train first
         policy.train(training)
     except BaseException:

@@ -75,25 +75,31 @@ class Predictions(NamedTuple):
     greedy_M: Tensor
 
 
-def predict(hidden_MD: Tensor, targets_M: Tensor, head: Head) -> Predictions:
-    """How probable each target is after its hidden state."""
+def predict(hidden_MD: Tensor, targets_M: Tensor, head: Head, temperature_M: Tensor | None = None) -> Predictions:
+    """How probable each target is after its hidden state, at its own temperature where `temperature_M` is given."""
     size = max(CHUNK_LOGITS // head.vocabulary // 128, 1) * 128  # whole tiles for the matrix units
     cuts = list(range(size, len(hidden_MD), size))
-    chunks = list(zip(torch.tensor_split(hidden_MD, cuts), torch.tensor_split(targets_M, cuts), strict=True))
+    temperatures = [None] * (len(cuts) + 1) if temperature_M is None else torch.tensor_split(temperature_M, cuts)
+    hidden, targets = torch.tensor_split(hidden_MD, cuts), torch.tensor_split(targets_M, cuts)
+    chunks = list(zip(hidden, targets, [head] * len(hidden), temperatures, strict=True))
     if head.trained:
-        done = [checkpoint(_predict_chunk, *chunk, head, use_reentrant=False) for chunk in chunks[:-1]]
-        done.append(_predict_chunk(*chunks[-1], head))
+        done = [checkpoint(_predict_chunk, *chunk, use_reentrant=False) for chunk in chunks[:-1]]
+        done.append(_predict_chunk(*chunks[-1]))
     elif hidden_MD.requires_grad and torch.is_grad_enabled():
-        done = [_FrozenHead.apply(*chunk, head) for chunk in chunks]  # type: ignore[no-untyped-call]
+        done = [_FrozenHead.apply(*chunk) for chunk in chunks]  # type: ignore[no-untyped-call]
     else:
-        done = [_predict_chunk(*chunk, head) for chunk in chunks]
+        done = [_predict_chunk(*chunk) for chunk in chunks]
     return Predictions(*(torch.cat(parts) for parts in zip(*done, strict=True)))
 
 
-def _predict_chunk(hidden_CD: Tensor, targets_C: Tensor, head: Head) -> tuple[Tensor, Tensor, Tensor]:
+def _predict_chunk(
+    hidden_CD: Tensor, targets_C: Tensor, head: Head, temperature_C: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor]:
     logits_CV = head.logits(hidden_CD)
-    if head.temperature != 1.0:
-        # In float32, as the sampler divides: bfloat16 would round the quotients.
+    # In float32, as the sampler divides: bfloat16 would round the quotients.
+    if temperature_C is not None:
+        logits_CV = logits_CV.float() / temperature_C[:, None]
+    elif head.temperature != 1.0:
         logits_CV = logits_CV.float() / head.temperature
     result: tuple[Tensor, Tensor, Tensor] = _LogSoftmaxAt.apply(logits_CV, targets_C)  # type: ignore[no-untyped-call]
     return result
@@ -103,19 +109,21 @@ class _FrozenHead(torch.autograd.Function):
     """A chunk's predictions together with their derivatives by its hidden states."""
 
     @staticmethod
-    def forward(ctx: Any, hidden_CD: Tensor, targets_C: Tensor, head: Head) -> tuple[Tensor, Tensor, Tensor]:
+    def forward(
+        ctx: Any, hidden_CD: Tensor, targets_C: Tensor, head: Head, temperature_C: Tensor | None
+    ) -> tuple[Tensor, Tensor, Tensor]:
         with torch.enable_grad():
             hidden_CD = hidden_CD.detach().requires_grad_()
-            logprobs_C, entropies_C, greedy_C = _predict_chunk(hidden_CD, targets_C, head)
+            logprobs_C, entropies_C, greedy_C = _predict_chunk(hidden_CD, targets_C, head, temperature_C)
             (slopes_CD,) = torch.autograd.grad(logprobs_C.sum(), hidden_CD)
         ctx.save_for_backward(slopes_CD)
         ctx.mark_non_differentiable(entropies_C, greedy_C)
         return logprobs_C.detach(), entropies_C, greedy_C
 
     @staticmethod
-    def backward(ctx: Any, grad_C: Tensor, *_: Tensor) -> tuple[Tensor, None, None]:
+    def backward(ctx: Any, grad_C: Tensor, *_: Tensor) -> tuple[Tensor, None, None, None]:
         (slopes_CD,) = ctx.saved_tensors
-        return (slopes_CD * grad_C[:, None]).to(slopes_CD.dtype), None, None
+        return (slopes_CD * grad_C[:, None]).to(slopes_CD.dtype), None, None, None
 
 
 class _LogSoftmaxAt(torch.autograd.Function):

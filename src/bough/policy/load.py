@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
-
-import torch
+from typing import TYPE_CHECKING, Any
 
 from bough.calls.builder import CallBuilder
 from bough.calls.template import load_template
@@ -16,6 +14,9 @@ from bough.models.context import context_length
 from bough.models.gguf_source import FOLDER as GGUF_FOLDER
 from bough.models.hub import check_hub
 
+if TYPE_CHECKING:
+    import torch
+
 
 def load_model(name: str, *, dtype: torch.dtype | None, device: torch.device, quantize: bool) -> Any:
     """The causal language model `name`, without dropout: its log-probabilities are a function of its weights.
@@ -23,7 +24,8 @@ def load_model(name: str, *, dtype: torch.dtype | None, device: torch.device, qu
     float32 on the CPU and bfloat16 on CUDA unless `dtype` says otherwise; with `quantize`
     the weights are NF4 and `dtype` is what they compute in.
     """
-    scikit_learn.import_later()
+    scikit_learn.import_later(models=True)
+    import torch
     from transformers import AutoConfig
 
     from bough.models.progress import no_bars
@@ -47,7 +49,8 @@ def load_model(name: str, *, dtype: torch.dtype | None, device: torch.device, qu
 
 def load_outline(name: str) -> Any:
     """The model `name` without its weights: which layers it has, at no cost."""
-    scikit_learn.import_later()
+    scikit_learn.import_later(models=True)
+    import torch
     from transformers import AutoConfig
 
     from bough.models.resolve import resolve

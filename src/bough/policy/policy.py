@@ -56,12 +56,13 @@ class Policy(nn.Module):
     each layer's small operations become a few kernels: a minute once, then a step is faster.
     `device` is where it will compute, if its weights are elsewhere until they are sharded.
     Without `probe`, nothing is compared with the model's own forward pass first.
-    All its log-probabilities and entropies are of the logits divided by `temperature`. With a
-    `teacher`, answers also say how far each token's distribution is from the teacher's.
+    All its log-probabilities and entropies are of the logits divided by `temperature`; if it is
+    None, by the temperature that each call was sampled at. With a `teacher`, answers also say how
+    far each token's distribution is from the teacher's.
     """
 
     sharded = False
-    temperature = 1.0
+    temperature: float | None = 1.0
     teacher: Teacher | None = None
     router_coefficient = 0.0  # weight of the routers' load-balancing loss in training
 
@@ -227,14 +228,21 @@ class Policy(nn.Module):
     ) -> list[TreeRow] | list[PlainRow]:
         """What to compute together, at most `budget` tokens a row. Calls that answered nothing are in no row."""
         rows: list[TreeRow] | list[PlainRow]
+        temperatures = self._temperatures(calls)
         if share and self.obstacle is None:
-            rows = tree_rows(calls, budget)
+            rows = tree_rows(calls, budget, temperatures)
         elif share and self.together:
-            rows = plain_rows(calls, budget)
+            rows = plain_rows(calls, budget, temperatures)
         else:
-            rows = [plain_row(calls, [c]) for c, call in enumerate(calls) if len(call.completion_ids)]
+            rows = [plain_row(calls, [c], temperatures) for c, call in enumerate(calls) if len(call.completion_ids)]
         self.check_ids(rows)
         return rows
+
+    def _temperatures(self, calls: Sequence[CallTokens]) -> list[float] | None:
+        """Of each call its own; None if all have the policy's."""
+        if self.temperature is not None:
+            return None
+        return [call.sampled_at if isinstance(call, Call) else 1.0 for call in calls]
 
     def forward(self, row: TreeRow | PlainRow) -> Answers:
         """Compute one row."""
@@ -244,8 +252,10 @@ class Policy(nn.Module):
         with self._autocasting(), self._listening() as router_logits:
             hidden_MD, targets_M = self.predictors(row), self._tensor(row.targets_M)
             if teacher is None or teacher_ME is None:
-                predictions = predict(hidden_MD, targets_M, self.head)
+                own = None if row.temperature_M is None else self._tensor(row.temperature_M)
+                predictions = predict(hidden_MD, targets_M, self.head, own)
             else:
+                assert self.temperature is not None, "a teacher and its student have one temperature"
                 other = replace(teacher.policy.head, temperature=self.temperature)
                 predictions = diverge(hidden_MD, targets_M, self.head, teacher_ME, other, teacher.beta)
         index_N = self._tensor(row.index_N)
@@ -261,8 +271,8 @@ class Policy(nn.Module):
 
     @property
     def head(self) -> Head:
-        """The output layer, at the policy's temperature."""
-        return Head.of(self.base, self.temperature)
+        """The output layer, at the policy's temperature if it has one for all calls."""
+        return Head.of(self.base, self.temperature or 1.0)
 
     def predictors(self, row: TreeRow | PlainRow) -> Tensor:
         """The hidden states [M, D] that predict the targets of a row."""

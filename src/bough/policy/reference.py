@@ -66,7 +66,8 @@ class Reference:
         one here has been trained and contains nothing that has not.
         """
         processes = Processes()
-        path = cache / f"reference-{_digest(calls, f'{name}|{self.policy.temperature}')}.safetensors"
+        temperature = self.policy.temperature or [call.sampled_at for call in calls]
+        path = cache / f"reference-{_digest(calls, f'{name}|{temperature}')}.safetensors"
         values = _read(path, sum(len(call.completion_ids) for call in calls))
         if processes.sum(values is not None) < processes.count:
             policy = start() if start else self.policy

@@ -81,12 +81,16 @@ class Tally:
 
 @dataclass(frozen=True)
 class Attempt:
-    """One episode to be played, from its beginning or from a recorded state."""
+    """One episode to be played, from its beginning or from a recorded state.
+
+    `temperature` is what to sample at, where the attempts at a task differ in it.
+    """
 
     id: str
     task: Task
     seed: int
     replayed: Replayed | None = None
+    temperature: float | None = None
 
 
 class AllLostError(BoughError):

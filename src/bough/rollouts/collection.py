@@ -39,7 +39,7 @@ from bough.paths import without_absolute
 from bough.rollouts.collect import Attempt
 from bough.trajectories.reader import Reader
 from bough.trajectories.writer import Writer
-from bough.types import Trajectory
+from bough.types import Task, Trajectory
 
 SETTINGS, TRAJECTORIES, IMAGES = "config.yaml", "trajectories.jsonl", "images"
 REPORT, RESCORED, WEIGHTS = "report.json", "rescored.json", "weights.json"
@@ -73,6 +73,7 @@ class Collection:
         self._writer = Writer(self.trajectories, batch_s=0.0)
         self._disk = ThreadPoolExecutor(1, "bough-collection")  # one thread: episodes are appended to one file
         self.finished = {record.id: digest(record.task) for record in self}
+        self._digests: dict[str, tuple[Task, str]] = {}
 
     def __iter__(self) -> Iterator[Trajectory]:
         """Every recorded episode, read one at a time."""
@@ -82,7 +83,9 @@ class Collection:
     def missing(self, wanted: Iterable[Attempt]) -> list[Attempt]:
         """The episodes that are not recorded yet. One that was recorded for a different task is an InputError."""
         wanted = list(wanted)
-        others = [one.id for one in wanted if self.finished.get(one.id, "") not in ("", digest(one.task))]
+        others = [
+            one.id for one in wanted if one.id in self.finished and self.finished[one.id] != self._digest(one.task)
+        ]
         if others:
             more = [f"and {len(others) - MAX_NAMED} more"] if len(others) > MAX_NAMED else []
             raise InputError(
@@ -104,7 +107,7 @@ class Collection:
             trajectory = trajectory.model_copy(update={"info": {**trajectory.info, "images": names}})
         self._writer.write(trajectory)
         self._writer.flush()
-        self.finished[trajectory.id] = digest(trajectory.task)
+        self.finished[trajectory.id] = self._digest(trajectory.task)
 
     def add_in_thread(self, trajectory: Trajectory, images: list[tuple[int, bytes]]) -> Awaitable[None]:
         """Like `add`, without the event loop waiting for the disk.
@@ -158,6 +161,13 @@ class Collection:
             for folder in self._new:
                 with suppress(OSError):  # something else is in it by now
                     folder.rmdir()
+
+    def _digest(self, task: Task) -> str:
+        """The task's digest, computed once: all attempts share the task, and its data may be a whole game."""
+        known = self._digests.get(task.id)
+        if known is None or known[0] is not task:
+            known = self._digests[task.id] = task, digest(task)
+        return known[1]
 
     def _is_ours(self) -> bool:
         """Whether a collection was begun here. One without an episode has no settings to keep."""

@@ -107,7 +107,8 @@ class Episode:
     def _look(self, observation: Observation) -> None:
         self.images += [(len(self.turns), image) for image in observation.images]
         self.state = observation.state
-        self.raised.update(one.place for one in raised_in(observation.info))
+        for one in raised_in(observation.info):
+            self.raised[one.place] += 1
         if observation.done:
             self.ended, self.success = True, observation.success
             self.stop = observation.stop or ("done" if observation.terminated else "truncated")

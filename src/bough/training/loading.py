@@ -29,12 +29,13 @@ def load_policy(
     processes: Processes,
     *,
     reference: bool,
-    temperature: float = 1.0,
+    temperature: float | None = 1.0,
 ) -> Policy:
     """The policy as the run begins or resumes.
 
     `start` is the adapter that the run starts from. With `reference` it is also kept as it
-    was, beside the one that is trained. `temperature` is that of the log-probabilities.
+    was, beside the one that is trained. `temperature` is that of the log-probabilities; None: each
+    call's own.
     """
     name = base_and_adapter(config.model)[0]
     actor = start

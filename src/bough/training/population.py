@@ -61,6 +61,8 @@ class PopulationTrainer:
             raise InputError("members of a population have no loss scale of their own; use bf16 instead of fp16")
         if hasattr(config, "teacher"):
             raise InputError("members of a population cannot be distilled: their rows have no teacher")
+        if method.temperature is None:
+            raise InputError("members of a population are trained at one temperature each; leave out temperatures")
         updater = Updater(self.population.members[name], config)
         self.training[name] = Training(method, config, updater, num_steps)
 

@@ -55,7 +55,7 @@ class PopulationStep:
             for name, each in work.items()
         }
         self.denominators = {name: sum(map(each.method.amount, each.examples)) for name, each in work.items()}
-        self.temperatures = {name: each.method.temperature for name, each in work.items()}
+        self.temperatures = {name: each.method.temperature or 1.0 for name, each in work.items()}
 
     def run(self, *, backward: bool) -> dict[str, Gradient]:
         """Each member's loss and metrics; with `backward`, its gradient is added to its parameters'."""

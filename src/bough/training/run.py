@@ -128,7 +128,7 @@ class Run(Generic[C]):
             self.folder.create(self.config)
             self.origin.write(self.folder)
 
-    def load_policy(self, *, reference: bool, temperature: float) -> Policy:
+    def load_policy(self, *, reference: bool, temperature: float | None) -> Policy:
         """The policy as the run begins or resumes."""
         return load_policy(
             self.config, self.start, self.resumed, self.processes, reference=reference, temperature=temperature
@@ -190,7 +190,7 @@ class Run(Generic[C]):
             write_json(self.folder.report, asdict(counters) | {"weights": self.folder.final.name})
         return Trained(self.folder.final, counters, ledgers)
 
-    def _initial_policy(self, temperature: float) -> Policy:
+    def _initial_policy(self, temperature: float | None) -> Policy:
         """The model that a run of all weights began with, loaded in addition to the trained one."""
         log.warning(
             "The run folder has no reference for these settings and this data; computing it from %s again.",

@@ -1,4 +1,5 @@
 import asyncio
+import copy
 import json
 from itertools import islice
 from pathlib import Path
@@ -245,3 +246,13 @@ def test_the_state_is_that_of_the_game_however_it_was_reached():
 def test_whatever_an_action_changes_changes_the_state():
     states = [answer.state for answer in play(*WIN)]
     assert None not in states and len(set(states)) == len(states)
+
+
+def test_a_game_is_read_once_for_all_attempts_and_again_when_a_task_of_the_same_name_has_another():
+    (task,) = islice(Household.tasks(Household.Options()), 1)
+    first, again = Household(task), Household(task.model_copy(update={"data": copy.deepcopy(task.data)}))
+    assert first.engine.world.game is again.engine.world.game
+    assert first.engine.world is not again.engine.world
+    other = copy.deepcopy(task.data)
+    other["game"]["task"] = "Your task is to: do nothing."
+    assert Household(task.model_copy(update={"data": other})).engine.world.game.task == "Your task is to: do nothing."

@@ -14,7 +14,7 @@ def remembered(*commands: str) -> Memory:
 
 def test_nothing_is_known_at_first():
     memory = remembered()
-    assert (memory.seen, memory.last, memory.knows(MUG)) == (set(), None, False)
+    assert (memory.seen, memory.last, memory.knows({MUG})) == (set(), None, False)
 
 
 def test_an_open_receptacle_is_known_once_one_stands_before_it():
@@ -25,7 +25,7 @@ def test_an_open_receptacle_is_known_once_one_stands_before_it():
 def test_a_closed_one_is_known_only_when_it_was_opened():
     assert remembered("go to drawer 1", "examine drawer 1").seen == set()
     memory = remembered("go to drawer 1", "open drawer 1", "close drawer 1")
-    assert memory.seen == {DRAWER} and memory.knows(APPLE_2)
+    assert memory.seen == {DRAWER} and memory.knows({APPLE_2})
 
 
 def test_a_neighbour_at_the_same_spot_is_not_seen_by_going_there():
@@ -35,7 +35,7 @@ def test_a_neighbour_at_the_same_spot_is_not_seen_by_going_there():
 
 def test_what_is_held_is_known():
     memory = remembered("go to shelf 1", "take mug 1 from shelf 1")
-    assert memory.knows(MUG) and memory.where(MUG) == []
+    assert memory.knows({MUG}) and memory.where(MUG) == []
 
 
 def test_omniscience_has_seen_it_all():

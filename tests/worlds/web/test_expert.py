@@ -1,6 +1,11 @@
 import asyncio
+from random import Random
 
+from benchmarks.experts import outcome
+
+from bough.types import Task
 from bough.worlds.web.elements import Line
+from bough.worlds.web.environment import Web
 from bough.worlds.web.expert import EXPERTS, advise
 from bough.worlds.web.page import View
 from tests.worlds.web.conftest import web
@@ -60,3 +65,17 @@ def test_experts_of_every_family_win(run):
         return await asyncio.gather(*(one(page, seed) for page in pages for seed in (70_000, 70_001)))
 
     assert [page for page, success in run(main()) if not success] == []
+
+
+def test_experts_go_on_from_random_states(run):
+    """Pages on which a random agent leaves something to be undone."""
+    pages = (
+        "email-inbox", "social-media-all", "order-food", "click-shades", "text-editor", "form-sequence-2", "copy-paste",
+        "search-engine", "click-collapsible-2", "terminal",
+    )  # fmt: skip
+
+    async def main():
+        tasks = [Task(id=page, seed=70_000, data={"page": page}) for page in pages]
+        return await asyncio.gather(*(outcome(Web, task, Random(at)) for at, task in enumerate(tasks)))
+
+    assert {page: word for page, (word, _) in zip(pages, run(main()), strict=True) if word != "won"} == {}

@@ -29,7 +29,7 @@ def difference(reader: Reader, store: Store, runner: SpanRunner) -> float:
     request = Request(
         "trial",
         trial_tokens(reader, length - DRAWN),
-        SamplingConfig(max_new_tokens=DRAWN, temperature=policy.temperature),
+        SamplingConfig(max_new_tokens=DRAWN, temperature=policy.temperature or 1.0),
         seed=0,
         stop_ids=frozenset(),
         stops=StopTexts([], None),

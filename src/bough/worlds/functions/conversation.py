@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from math import ceil
 from typing import Any
 
 from bough.types import Message, ToolCall
@@ -86,15 +85,34 @@ class Conversation:
         self.turns.append([])
         self.steps = 0
 
+    @property
+    def turn_gold(self) -> list[ToolCall]:
+        """The gold calls of the current user turn."""
+        return self.gold[len(self.turns) - 1]
+
+    @property
+    def in_order(self) -> bool:
+        """Whether all calls of this turn so far are its first gold calls."""
+        made = [call for step in self.turns[-1] for call in step]
+        return len(made) <= len(self.turn_gold) and all(map(_same, made, self.turn_gold))
+
     def missing(self) -> list[ToolCall]:
-        """The gold calls to make in the next reply: one, or a few where a turn has more of them than steps."""
-        gold = self.gold[len(self.turns) - 1]
-        left = list(gold)
+        """The gold calls of the current turn that were not made yet."""
+        return self._matched()[0]
+
+    def unasked(self) -> list[ToolCall]:
+        """The calls of the current turn that are not among its gold calls."""
+        return self._matched()[1]
+
+    def _matched(self) -> tuple[list[ToolCall], list[ToolCall]]:
+        left, others = list(self.turn_gold), list[ToolCall]()
         for made in (call for step in self.turns[-1] for call in step):
-            same = [call for call in left if (call.name, call.arguments) == (made.name, made.arguments)]
-            if same:
-                left.remove(same[0])
-        return left[: ceil(len(gold) / MAX_STEPS)]
+            same = next((call for call in left if _same(call, made)), None)
+            if same is None:
+                others.append(made)
+            else:
+                left.remove(same)
+        return left, others
 
     @property
     def _functions(self) -> dict[str, Mapping[str, Any]]:
@@ -106,3 +124,7 @@ class Conversation:
         """The functions that appear later, by the number of their turn."""
         held_back: dict[str, list[str]] = self.entry.row.get("missed_function", {})
         return held_back
+
+
+def _same(one: ToolCall, other: ToolCall) -> bool:
+    return (one.name, one.arguments) == (other.name, other.arguments)

@@ -27,6 +27,7 @@ from bough.types import Message, Task, ToolCall
 from bough.worlds.functions import back_ends, benchmark, schemas
 from bough.worlds.functions.conversation import MAX_STEPS, Conversation
 from bough.worlds.functions.gold import gold_calls
+from bough.worlds.functions.recovery import Recovery
 
 RULES = (
     "You help a user by calling functions. {how} If none of the functions can do what the user asks, or a value that "
@@ -81,6 +82,7 @@ class Functions(Environment):
         super().__init__(task)
         self.entry = benchmark.entry(task.id)
         self.conversation = Conversation(self.entry) if self.entry.multi_turn else None
+        self.recovery = Recovery(self.conversation, self._timeout_s) if self.conversation else None
 
     @classmethod
     def tasks(cls, options: Config, *, split: str = "train", seed: int = 0) -> Iterator[Task]:
@@ -142,11 +144,10 @@ class Functions(Environment):
         return hermes.write(action, thought)
 
     async def expert(self) -> str | None:
-        """Makes the benchmark's gold calls. There are none for live_relevance."""
-        if self.conversation is not None:
-            calls = self.conversation.missing()
-            gold = self.conversation.gold[len(self.conversation.turns) - 1]
-            return self.say(_written(calls) or (DONE if gold else CANNOT))
+        """Makes the benchmark's gold calls, and undoes others first. There are none for live_relevance."""
+        if self.conversation is not None and self.recovery is not None:
+            calls = await self.recovery.next_calls()
+            return self.say(_written(calls) or (DONE if self.conversation.turn_gold else CANNOT))
         if self.entry.id in benchmark.UNWINNABLE or self.entry.set == "live_relevance":
             return None
         return self.say(_written(gold_calls(self.entry)) or NO_FUNCTION)

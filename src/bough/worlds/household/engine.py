@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from functools import cached_property
+from typing import Any
 
 from bough.worlds.household import feedback
 from bough.worlds.household.game import Game
 from bough.worlds.household.goal import met
-from bough.worlds.household.world import Action, World
+from bough.worlds.household.world import Action, Commands, World
 
 
 class GameEngine:
@@ -18,7 +20,7 @@ class GameEngine:
         self.intro = feedback.intro(self.world)
 
     @cached_property
-    def commands(self) -> dict[str, Action]:
+    def commands(self) -> Commands:
         """The commands that are possible now."""
         return self.world.commands()
 
@@ -39,3 +41,19 @@ class GameEngine:
         del self.commands
         self.__dict__.pop("won", None)
         return feedback.after(self.world, action), action
+
+
+class GameInfo(Mapping[str, Any]):
+    """What programs are told about a step. `admissible` is sorted when it is asked for, since few programs do."""
+
+    def __init__(self, commands: Commands, **facts: Any) -> None:
+        self._commands, self._facts = commands, facts
+
+    def __getitem__(self, name: str) -> Any:
+        return sorted(self._commands) if name == "admissible" else self._facts[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(["admissible", *self._facts])
+
+    def __len__(self) -> int:
+        return len(self._facts) + 1

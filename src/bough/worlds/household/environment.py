@@ -22,7 +22,7 @@ from bough.speech.base import MalformedError
 from bough.speech.reply import Reply
 from bough.types import Task
 from bough.worlds.household import feedback, games
-from bough.worlds.household.engine import GameEngine
+from bough.worlds.household.engine import GameEngine, GameInfo
 from bough.worlds.household.expert import Expert
 from bough.worlds.household.game import KINDS, Game, Kind
 from bough.worlds.household.memory import Memory, Omniscience
@@ -56,6 +56,23 @@ WON: dict[str, Any] = {"terminated": True, "success": True, "reward": 1.0}
 PREMATURE: dict[str, Any] = {"terminated": True, "success": False, "stop": "premature_success", "reward": 0.0}
 
 
+# Games that are kept: attempts at one task share it, and reading it takes as long as several steps.
+MAX_GAMES = 256
+_games: dict[str, tuple[dict[str, Any], Game]] = {}
+
+
+def _game(task: Task) -> Game:
+    data = task.data.get("game")
+    if not isinstance(data, dict):
+        raise InputError(f'task {task.id}: its data has no "game"; tasks of this environment contain the whole game')
+    known = _games.get(task.id)
+    if known is None or known[0] != data:
+        if len(_games) >= MAX_GAMES:
+            _games.clear()
+        known = _games[task.id] = data, Game.from_data(data)
+    return known[1]
+
+
 class Household(Environment):
     """ALFWorld's text games: find, clean, heat, cool and place objects in a house.
 
@@ -84,12 +101,7 @@ class Household(Environment):
 
     def __init__(self, task: Task) -> None:
         super().__init__(task)
-        data = task.data.get("game")
-        if not isinstance(data, dict):
-            raise InputError(
-                f'task {task.id}: its data has no "game"; tasks of this environment contain the whole game'
-            )
-        self.engine = GameEngine(Game.from_data(data))
+        self.engine = GameEngine(_game(task))
         self.memory = Memory(self.engine.world)
         self.claim = bool(task.data.get("claim"))
         self.ended: dict[str, Any] = {}
@@ -111,7 +123,7 @@ class Household(Environment):
         put = self.engine.world.game.wording.put_command.format(o="(object)", r="(receptacle)")
         rules = f"{RULES.format(put=put, end=CLAIMS if self.claim else ENDS)}\n{lines.PROMPT}"
         intro = self.engine.intro.removeprefix(feedback.BANNER)
-        info = {**self._info("", self.engine.intro), "intro": self.engine.intro}
+        info = self._info("", self.engine.intro, intro=self.engine.intro)
         return Observation.begin(rules, intro, hint=self._hint(), **self._facts(), info=info)
 
     async def step(self, reply: str) -> Observation:
@@ -143,9 +155,8 @@ class Household(Environment):
     def _facts(self) -> dict[str, Any]:
         return {"progress": progress(self.memory), "state": self.engine.world.digest()}
 
-    def _info(self, command: str, text: str) -> dict[str, Any]:
-        engine = self.engine
-        return {"command": command, "feedback": text, "admissible": engine.admissible, "won": engine.won}
+    def _info(self, command: str, text: str, **more: Any) -> GameInfo:
+        return GameInfo(self.engine.commands, command=command, feedback=text, won=self.engine.won, **more)
 
     def _hint(self) -> str | None:
         return HINT + ", ".join(self.choices()) if self.task.data.get("admissible") else None

@@ -51,7 +51,7 @@ class Expert:
         """The things that can satisfy the goal."""
         change = goals.CHANGES.get(self.goal.kind)
         needed = {"p", change[0]} if change else {"p"}
-        return [i for i in self.world.candidates if needed <= set(self.game.things[i].traits)]
+        return [i for i in sorted(self.world.candidates) if needed <= set(self.game.things[i].traits)]
 
     def _fetch(self) -> Move | None:
         target = self._target()

@@ -18,7 +18,16 @@ def met(world: World) -> bool:
     goal = world.game.goal
     if goal.kind == "look_at_obj_in_light":
         return world.held is not None and world.game.things[world.held].type == goal.object and lit(world)
-    return any(len(placed(world, receptacle)) >= needed(world) for receptacle in world.targets)
+    return len(best_placed(world)) >= needed(world)
+
+
+def best_placed(world: World) -> list[int]:
+    """The right things, ready, in the allowed receptacle that has most of them."""
+    found: list[int] | None = world.derived.get("placed")
+    if found is None:
+        found = max((placed(world, receptacle) for receptacle in world.targets), key=len, default=[])
+        world.derived["placed"] = found
+    return found
 
 
 def needed(world: World) -> int:

@@ -6,6 +6,8 @@ from then on only the agent itself changes it.
 
 from __future__ import annotations
 
+from collections.abc import Set
+
 from bough.worlds.household.world import Action, World
 
 SHOWING = ("go", "open", "examine receptacle")
@@ -29,9 +31,12 @@ class Memory:
         """The receptacles in which the thing is known to lie."""
         return [receptacle for receptacle in sorted(self.seen) if thing in self.world.contents[receptacle]]
 
-    def knows(self, thing: int) -> bool:
-        """Whether the agent knows where the thing is: in its hand, or where it saw it."""
-        return thing == self.world.held or any(thing in self.world.contents[receptacle] for receptacle in self.seen)
+    def knows(self, things: Set[int]) -> bool:
+        """Whether the agent knows where one of these is: in its hand, or where it saw it."""
+        if self.world.held in things:
+            return True
+        contents = self.world.contents
+        return any(not things.isdisjoint(contents[receptacle]) for receptacle in self.seen)
 
 
 class Omniscience(Memory):

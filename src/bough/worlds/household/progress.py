@@ -19,12 +19,12 @@ def progress(memory: Memory) -> float:
     if goal.kind == "look_at_obj_in_light":
         if goals.met(world):
             return 1.0
-        found = any(memory.knows(thing) for thing in candidates)
+        found = memory.knows(candidates)
         return (found + (held is not None) + goals.lit(world)) / 3
-    best = max((goals.placed(world, receptacle) for receptacle in world.targets), key=len, default=[])
+    best = goals.best_placed(world)
     if len(best) >= goals.needed(world):
         return 1.0
-    found = any(memory.knows(thing) for thing in candidates if thing not in best)
+    found = memory.knows(candidates.difference(best))
     changing = goal.kind in goals.CHANGES
     changed = changing and held is not None and goals.ready(world, held)
     share = (found + (held is not None) + changed) / (4 if changing else 3)

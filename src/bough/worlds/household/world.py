@@ -8,15 +8,20 @@ to" a place are things that came back to it after they were taken from a recepta
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterator, Mapping
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from bough.digest import json_digest
+from pydantic_core import to_json
+
+from bough.digest import text_digest
 from bough.worlds.household.game import Game
 
 NOWHERE = -1
 CLEANERS = ("sink", "sinkbasin")
 KNIVES = ("knife", "butterknife")
+# What changes the agent's place at most.
+ONLY_MOVES = frozenset({"go", "look", "inventory", "help", "examine receptacle", "examine thing"})
 
 
 class Action(NamedTuple):
@@ -28,8 +33,35 @@ class Action(NamedTuple):
     tool: int = NOWHERE
 
 
+# What is possible everywhere.
+ALWAYS = {verb: Action(verb) for verb in ("look", "inventory", "help")}
+
+
+class Commands(Mapping[str, Action]):
+    """The commands that are possible in one state, and their actions. It does not change with the world.
+
+    Most of them only go elsewhere. These are the same for every state at a place, so a command is looked up
+    without listing them.
+    """
+
+    def __init__(self, place: int, ways: Mapping[str, tuple[int, Action]], at_hand: Mapping[str, Action]) -> None:
+        self._place, self._ways, self._at_hand = place, ways, at_hand
+
+    def __getitem__(self, command: str) -> Action:
+        place, action = self._ways.get(command, (self._place, None))
+        # Going to the current place, or to another receptacle at the same place, is not possible.
+        return action if action is not None and place != self._place else self._at_hand[command]
+
+    def __iter__(self) -> Iterator[str]:
+        yield from (command for command, (place, _) in self._ways.items() if place != self._place)
+        yield from self._at_hand
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+
 class World:
-    """A game being played."""
+    """A game being played. Only `apply` changes it."""
 
     def __init__(self, game: Game) -> None:
         self.game = game
@@ -40,6 +72,8 @@ class World:
         self.lying: defaultdict[int, set[int]] = defaultdict(set)  # place -> things said to be there
         self.taken: set[tuple[int, int]] = set()  # (thing, receptacle) it was taken from and not put back to
         self.states: dict[str, set[int]] = {state: set() for state in "CHKTS"}
+        # Computed from everything but the agent's place, and dropped when that changes: most actions only look or go.
+        self.derived: dict[str, Any] = {}
         self.at: defaultdict[int, list[int]] = defaultdict(list)
         for i, receptacle in enumerate(game.receptacles):
             self.at[receptacle.place].append(i)
@@ -58,16 +92,16 @@ class World:
         return [i for i, receptacle in enumerate(self.game.receptacles) if receptacle.type == wanted]
 
     @cached_property
-    def candidates(self) -> list[int]:
+    def candidates(self) -> frozenset[int]:
         """The things that the goal may mean."""
         wanted = self.game.goal.object
-        return [i for i, thing in enumerate(self.game.things) if thing.type == wanted]
+        return frozenset(i for i, thing in enumerate(self.game.things) if thing.type == wanted)
 
     @cached_property
-    def _ways(self) -> list[tuple[int, str, Action]]:
-        """For each receptacle that one can go to its place, the command and the action."""
+    def _ways(self) -> dict[str, tuple[int, Action]]:
+        """For each receptacle that one can go to the command, its place and the action."""
         named = enumerate(self.game.receptacles)
-        return [(r.place, f"go to {r.name}", Action("go", receptacle=i)) for i, r in named if r.place != NOWHERE]
+        return {f"go to {r.name}": (r.place, Action("go", receptacle=i)) for i, r in named if r.place != NOWHERE}
 
     @property
     def here(self) -> list[int]:
@@ -89,25 +123,26 @@ class World:
 
     def digest(self) -> str:
         """Equal for equal states: where everything is, what is open, and what was done to each thing."""
-        return json_digest(
-            (
-                self.place,
+        if "digest" not in self.derived:
+            rest = (
                 self.held,
                 sorted(self.opened),
                 [sorted(inside) for inside in self.contents],
                 sorted((place, sorted(things)) for place, things in self.lying.items() if things),
                 sorted(self.taken),
                 [sorted(things) for things in self.states.values()],
-            ),
-            size=16,
-        )
+            )
+            self.derived["digest"] = to_json(rest)[1:]
+        return text_digest(b"[%d,%b" % (self.place, self.derived["digest"]), size=16)
 
-    def commands(self) -> dict[str, Action]:
+    def commands(self) -> Commands:
         """Every command that is possible now, and its action."""
+        return Commands(self.place, self._ways, self._at_hand())
+
+    def _at_hand(self) -> dict[str, Action]:
+        """Every possible command that does not go elsewhere."""
         game, things = self.game, self.game.things
-        found = {"look": Action("look"), "inventory": Action("inventory"), "help": Action("help")}
-        # Going to the current place, or to another receptacle at the same place, is not possible.
-        found |= {command: action for place, command, action in self._ways if place != self.place}
+        found = dict(ALWAYS)
         for i in self.here:
             receptacle = game.receptacles[i]
             found[f"examine {receptacle.name}"] = Action("examine receptacle", receptacle=i)
@@ -157,6 +192,8 @@ class World:
     def apply(self, action: Action) -> None:
         """Carries out an action."""
         verb, thing, receptacle, _ = action
+        if verb not in ONLY_MOVES:
+            self.derived.clear()
         match verb:
             case "go":
                 self.place = self.game.receptacles[receptacle].place

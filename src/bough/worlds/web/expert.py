@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from bough.worlds.web.actions import Action
-from bough.worlds.web.experts import clicking, dates, drawing, filling, moving, posts, puzzles, reading, words
+from bough.worlds.web.experts import clicking, dates, drawing, filling, moving, posts, puzzles, reading, words, writing
 from bough.worlds.web.experts.scene import Advice, Expert, Scene
 from bough.worlds.web.page import View
 
 EXPERTS: dict[str, Expert] = {
     page: expert
-    for module in (clicking, filling, dates, reading, puzzles, posts, words, moving, drawing)
+    for module in (clicking, filling, dates, reading, puzzles, posts, words, writing, moving, drawing)
     for page, expert in module.EXPERTS.items()
 }
 

@@ -39,9 +39,55 @@ def test_a_field_goes_by_its_ordinal_if_there_is_one():
 def test_tabs_are_opened_one_after_the_other_until_the_link_is_there():
     goal = 'Switch between the tabs to find and click on the link "eu".'
     tabs = [("link", "Tab #1", {"selected": True}), ("link", "Tab #2"), ("link", "Tab #3")]
-    assert advice(clicking.link_behind_tabs, goal, *tabs, ("span", "ante")) == "click('2')"
-    assert advice(clicking.link_behind_tabs, goal, *tabs, ("span", "ante"), did=("click('2')",)) == "click('3')"
-    assert advice(clicking.link_behind_tabs, goal, *tabs, ("span", "ante"), ("span", "eu")) == "click('5')"
+    assert advice(clicking.link_in_tabs, goal, *tabs, ("span", "ante")) == "click('2')"
+    assert advice(clicking.link_in_tabs, goal, *tabs, ("span", "ante"), did=("click('2')",)) == "click('3')"
+    assert advice(clicking.link_in_tabs, goal, *tabs, ("span", "ante"), ("span", "eu")) == "click('5')"
+
+
+def test_after_all_tabs_were_opened_they_are_opened_again():
+    goal = 'Switch between the tabs to find and click on the link "eu".'
+    tabs = [("link", "Tab #1"), ("link", "Tab #2"), ("link", "Tab #3", {"selected": True})]
+    did = ("click('2')", "click('1')", "click('3')")
+    assert advice(clicking.link_in_tabs, goal, *tabs, did=did) == "click('2')", "its click is longest ago"
+
+
+def test_only_presses_of_the_buttons_count():
+    buttons, goal = [("button", "ONE"), ("button", "TWO"), ("div", "")], "Click button ONE, then click button TWO."
+    assert advice(clicking.buttons_in_turn, goal, *buttons, did=("click('3')",)) == "click('1')"
+    assert advice(clicking.buttons_in_turn, goal, *buttons, did=("click('1')", "click('3')")) == "click('2')"
+    goal = "Click button ONE, wait 2 seconds, then click button TWO."
+    assert advice(clicking.delayed_buttons, goal, *buttons, did=("wait()", "wait()", "click('1')")) == "wait()"
+
+
+def test_a_press_by_the_mouse_is_seen_by_the_focus():
+    goal = "Click button ONE, then click button TWO."
+    before, now = [("button", "ONE"), ("button", "TWO")], [("button", "ONE", {"focused": True}), ("button", "TWO")]
+    did = {"did": ("mouse_click(9, 9)",), "seen": [lines(*before)]}
+    assert advice(clicking.buttons_in_turn, goal, *now, **did) == "click('2')"
+    assert advice(clicking.buttons_in_turn, goal, *before, **did) == "click('1')"
+
+
+def test_wrong_shades_are_taken_back():
+    shades = [("span", "", {"color": "rgb(200, 9, 9)"}), ("span", "", {"color": "rgb(9, 200, 9)", "class": "selected"})]
+    goal = "Select all the shades of red and press Submit."
+    assert advice(clicking.shades, goal, shades[1], ("button", "Submit")) == "click('1')"
+    assert advice(clicking.shades, goal, shades[0], ("button", "Submit")) == "click('1')"
+
+
+def test_pages_are_turned_to_the_last_and_back():
+    goal, links = "Find Ann in the contact book and click on their email.", [("link", "<"), ("link", ">")]
+    assert advice(clicking.phone_book, goal, "Bob", links[1]) == "click('1')"
+    assert advice(clicking.phone_book, goal, "Bob", *links) == "click('2')"
+    assert advice(clicking.phone_book, goal, "Bob", links[0]) == "click('1')"
+    last, first = lines("Zoe", links[0]), lines("Amy", links[1])
+    assert advice(clicking.phone_book, goal, "Bob", *links, did=("click('1')",), seen=[last]) == "click('1')"
+    assert advice(clicking.phone_book, goal, "Bob", *links, did=("click('1')",) * 2, seen=[last, first]) == "click('2')"
+
+
+def test_a_closed_pie_is_opened():
+    goal, plus = 'Expand the pie menu below and click on the item labeled "q".', ("letter", "+", {"size": "27x38"})
+    assert advice(clicking.pie, goal, ("letter", "q", {"size": "1x2"}), plus, did=("click('2')",) * 2) == "click('2')"
+    assert advice(clicking.pie, goal, ("letter", "q", {"size": "9x12"}), plus) == "click('1')"
 
 
 def test_a_menu_is_walked_level_by_level():

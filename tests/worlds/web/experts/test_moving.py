@@ -1,7 +1,7 @@
 import pytest
 
 from bough.worlds.web.experts import moving
-from tests.worlds.web.experts.scenes import advice
+from tests.worlds.web.experts.scenes import advice, lines
 
 SUBMIT = ("button", "Submit")
 
@@ -14,18 +14,23 @@ def circle(x, y, **facts):
 def test_a_shape_is_dragged_aside(way, x, y):
     goal = f"Drag the circle {way} then press Submit."
     assert advice(moving.drag_aside, goal, circle(50, 100), SUBMIT) == f"mouse_drag(50, 100, {x}, {y})"
-    assert advice(moving.drag_aside, goal, circle(50, 85), SUBMIT, did=("mouse_drag(1, 1, 1, 1)",)) == "click('2')"
+    dragged = {"did": ("mouse_drag(1, 1, 1, 1)",), "seen": [lines(circle(50, 100), SUBMIT)]}
+    assert advice(moving.drag_aside, goal, circle(x, y), SUBMIT, **dragged) == "click('2')"
+    wrong = advice(moving.drag_aside, goal, circle(100 - x, 200 - y), SUBMIT, **dragged)
+    assert wrong == f"mouse_drag({100 - x}, {200 - y}, {x}, {y})", "dragged the other way before"
 
 
-def test_a_dot_that_came_down_beside_is_corrected_once():
+def test_a_dot_that_came_down_beside_is_corrected():
     target, goal = circle(60, 100), "Find and click on the center of the circle."
     assert advice(moving.circle_center, goal, target, SUBMIT) == "mouse_click(60, 100)"
     beside = [target, SUBMIT, circle(62, 103, id="blue-circle")]
     assert advice(moving.circle_center, goal, *beside, did=("mouse_click(60, 100)",)) == "mouse_click(58, 97)"
     right = [target, SUBMIT, circle(60, 100, id="blue-circle")]
     assert advice(moving.circle_center, goal, *right, did=("mouse_click(60, 100)",)) == "click('2')"
-    twice = ("mouse_click(60, 100)", "mouse_click(58, 97)")
-    assert advice(moving.circle_center, goal, *beside, did=twice) == "click('2')"
+    twice, near = ("mouse_click(60, 100)", "mouse_click(58, 97)"), [target, SUBMIT, circle(61, 101, id="blue-circle")]
+    assert advice(moving.circle_center, goal, *near, did=twice) == "click('2')"
+    assert advice(moving.circle_center, goal, *beside, did=twice * 2) == "click('2')", "it will not get better"
+    assert advice(moving.circle_center, goal, *near, did=("click('1')",)) == "mouse_click(60, 100)", "not its own dot"
 
 
 def test_the_middle_of_two_points():

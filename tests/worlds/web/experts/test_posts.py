@@ -2,11 +2,16 @@ import pytest
 
 from bough.worlds.web.experts import posts
 from bough.worlds.web.experts.scene import StuckError
-from tests.worlds.web.experts.scenes import advice
+from tests.worlds.web.experts.scenes import advice, lines
 
 INBOX = [
     ("div", "Annabel Hi. Lorem.."), ("span", "", {"class": "trash"}), ("span", "", {"class": "star"}),
     ("div", "Anna Re. Ipsum.."), ("span", "", {"class": "trash"}), ("span", "", {"class": "star"}),
+]  # fmt: skip
+
+
+MAIL = [
+    ("span", "", {"id": "close-email"}), "Re.", "Anna to me", "Lorem ipsum.", ("span", "Reply"), ("span", "Forward"),
 ]  # fmt: skip
 
 
@@ -20,16 +25,36 @@ def test_a_mail_is_found_by_its_sender_and_dealt_with():
 def test_a_mail_is_opened_answered_and_sent():
     goal = 'Find the email by Anna and reply to them with the text "Yes".'
     assert advice(posts.mail, goal, *INBOX) == "click('4')"
-    assert advice(posts.mail, goal, ("span", "Reply"), ("span", "Forward")) == "click('1')"
-    form = [("span", "", {"id": "close-reply"}), ("span", "", {"id": "send-reply"})]
+    assert advice(posts.mail, goal, *MAIL) == "click('2')"
+    form = [("span", "", {"id": "close-reply"}), ("span", "", {"id": "send-reply"}), "to: Anna"]
     assert advice(posts.mail, goal, *form, ("textarea", "", {"value": ""})) == "fill('3', 'Yes')"
     assert advice(posts.mail, goal, *form, ("textarea", "", {"value": "Yes"})) == "click('2')"
 
 
 def test_a_mail_is_forwarded_to_whom_the_goal_names():
     goal = "Find the email by Anna and forward that email to Bob."
-    assert advice(posts.mail, goal, ("span", "Reply"), ("span", "Forward")) == "click('2')"
-    assert advice(posts.mail, goal, ("text", "", {"value": ""})) == "fill('1', 'Bob')"
+    assert advice(posts.mail, goal, *MAIL) == "click('3')"
+    form = [("span", "", {"id": "close-forward"}), ("span", "", {"id": "send-forward"}), ("text", "", {"value": ""})]
+    opened = {"did": ("click('3')",), "seen": [lines(*MAIL)]}
+    assert advice(posts.mail, goal, *form, ("textarea", "", {"value": "Lorem ipsum."}), **opened) == "fill('3', 'Bob')"
+    assert advice(posts.mail, goal, *form, ("textarea", "", {"value": "Changed."}), **opened) == "click('1')"
+
+
+def test_what_is_open_by_mistake_is_closed_first():
+    reply = 'Find the email by Anna and reply to them with the text "Yes".'
+    wrong_form = [
+        ("span", "", {"id": "close-forward"}),
+        ("span", "", {"id": "send-forward"}),
+        ("text", "", {"value": ""}),
+    ]
+    assert advice(posts.mail, reply, *wrong_form) == "click('1')"
+    wrong_mail = [("span", "", {"id": "close-email"}), "Hi.", "Bob to me", ("span", "Reply"), ("span", "Forward")]
+    assert advice(posts.mail, reply, *wrong_mail) == "click('1')"
+    wrong_receiver = [("span", "", {"id": "close-reply"}), ("span", "", {"id": "send-reply"}), "to: Bob"]
+    assert advice(posts.mail, reply, *wrong_receiver, ("textarea", "", {"value": "Yes"})) == "click('1')"
+    search = [("span", "", {"id": "search-cancel"}), ("text", "Search", {"id": "search-input", "value": ""})]
+    assert advice(posts.mail, reply, *search) == "click('1')"
+    assert advice(posts.mail, "Find the email by Anna and click the trash icon.", *MAIL) == "click('1')"
 
 
 def icons(*names):
@@ -50,6 +75,9 @@ def test_the_same_icon_on_all_or_some_posts_of_a_user():
         advice(posts.posts_by, 'Click the "Like" button on all posts by @ann and then click Submit.', *page)
         == "click('3')"
     )
+    wrong = ["@ann", *icons("like active"), "@bob", *icons("like active"), ("button", "Submit")]
+    goal = 'Click the "Like" button on all posts by @ann and then click Submit.'
+    assert advice(posts.posts_by, goal, *wrong) == "click('2')", "what was clicked by mistake is clicked again"
     assert (
         advice(posts.posts_by, 'Click the "Like" button on 1 post by @ann and then click Submit.', *page)
         == "click('4')"

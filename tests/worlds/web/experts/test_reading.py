@@ -60,29 +60,33 @@ def test_a_number_is_guessed_by_halving_what_is_left():
 
 def test_results_are_three_a_page():
     goal = 'Use the textbox to enter "Ann" and press "Search", then find and click the 5th search result.'
-    box = ("text", "", {"value": "Ann"})
-    results = [box, ("button", "Search"), ("link", "a"), ("link", "b"), ("link", "c"), ("link", "1"), ("link", ">")]
+    box, pages = ("text", "", {"value": "Ann"}), [("link", name) for name in ("1", "2", "3", ">")]
+    results = [box, ("button", "Search"), ("link", "a"), ("link", "b"), ("link", "c"), *pages]
     assert advice(reading.search, goal, FIELD, ("button", "Search")) == "fill('1', 'Ann')"
     assert advice(reading.search, goal, box, ("button", "Search")) == "click('2')"
     assert advice(reading.search, goal, *results, did=("click('2')",)) == "click('7')"
     assert advice(reading.search, goal, *results, did=("click('2')", "click('7')")) == "click('4')"
+    assert advice(reading.search, goal, *results, did=("click('2')", "click('7')", "click('8')")) == "click('7')"
+    assert advice(reading.search, goal, *results, did=("click('2')", "fill('1', 'Ann')")) == "click('2')"
     third = goal.replace("5th", "3rd")
     assert advice(reading.search, third, *results, did=("click('2')",)) == "click('5')"
+    assert advice(reading.search, third, *results, did=("click('2')", "click('9')")) == "click('6')"
 
 
 def test_files_are_listed_and_the_right_one_removed():
     goal = "Use the terminal below to delete a file ending with the extension .py"
+    assert advice(reading.terminal, goal, ("div", "Welcome! user$", {"id": "terminal"})) == "type('ls\\n')"
     screen = ("div", "user$ ls a.txt b.py user$", {"id": "terminal"})
-    assert advice(reading.terminal, goal, screen) == "type('ls\\n')"
-    assert advice(reading.terminal, goal, screen, did=("type('ls\\n')",)) == "type('rm b.py\\n')"
+    assert advice(reading.terminal, goal, screen) == "type('rm b.py\\n')"
+    written = ("div", "user$ ls a.txt b.py user$ something", {"id": "terminal"})
+    assert advice(reading.terminal, goal, written) == "press('Enter')"
     bare = ("div", "user$ ls a.txt b user$", {"id": "terminal"})
     goal = "Use the terminal below to delete a file that has no file extension."
-    assert advice(reading.terminal, goal, bare, did=("type('ls\\n')",)) == "type('rm b\\n')"
+    assert advice(reading.terminal, goal, bare) == "type('rm b\\n')"
 
 
-def test_a_text_is_marked_and_given_its_style():
-    goal = "Using the text editor, give the text Lorem the style bold and press Submit."
-    page = [("div", "Lorem ipsum"), ("button", "", {"class": "ql-bold"}), SUBMIT]
-    steps = ["select_text('Lorem')", "click('2')", "click('3')"]
-    for number, step in enumerate(steps):
-        assert advice(reading.editor, goal, *page, did=tuple(steps[:number])) == step
+def test_what_is_copied_is_what_the_area_had_at_first():
+    before = lines(("textarea", "", {"value": "a b"}), FIELD, SUBMIT)
+    now = [("textarea", "", {"value": "x"}), FIELD, SUBMIT]
+    goal = "Copy the text in the textarea below, paste it into the textbox and press Submit."
+    assert advice(reading.copy, goal, *now, did=("fill('1', 'x')",), seen=[before]) == "fill('2', 'a b')"

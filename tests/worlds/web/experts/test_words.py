@@ -35,8 +35,8 @@ def test_whose_mail_it_is_and_what_becomes_of_it(goal, did):
 
 def test_the_receiver_is_the_other_one():
     for goal in ("Forward Bob the email from Ann.", "Forward Ann's email to Bob.", "Give Ann's mail to Bob"):
-        form = ("text", "", {"value": ""})
-        assert advice(words.letter, goal, form, did=("click('1')",), seen=[lines(*INBOX)]) == "fill('1', 'Bob')"
+        form = [("span", "", {"id": "send-forward"}), ("text", "", {"value": ""})]
+        assert advice(words.letter, goal, *form, did=("click('1')",), seen=[lines(*INBOX)]) == "fill('2', 'Bob')"
 
 
 def dish(name, kinds, quantity=""):
@@ -49,6 +49,8 @@ def test_dishes_are_ordered_by_name_or_by_kind():
     assert advice(words.order_food, "Order one of each item: Tart, Pie", *menu) == "click('2')"
     assert advice(words.order_food, "Order one of each item: Tart", *menu) == "click('5')"
     assert advice(words.order_food, "Order 3 items that are vegan", *menu) == "click('4')"
+    too_many = ["Entrees", *dish("Pie", "(meat)", "4"), order]
+    assert advice(words.order_food, "Order 3 items that are meat", *too_many) == "click('1')"
     done = ["Entrees", *dish("Pie", "(meat)", "3"), order]
     assert advice(words.order_food, "Order 3 items that are meat", *done) == "click('3')"
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
+from bough.worlds.web.elements import Line
 from bough.worlds.web.experts.scene import (
     Advice,
     Expert,
@@ -28,17 +30,32 @@ def named_button(scene: Scene) -> Advice:
 
 
 def buttons_in_turn(scene: Scene) -> Advice:
-    names = re.findall(r"ONE|TWO", scene.goal)
-    return click(scene.named(names[len(scene.done("click"))], "button"))
+    one, two = (scene.named(name, "button") for name in re.findall(r"ONE|TWO", scene.goal))
+    return click(two if _pressed(scene, one) >= 0 else one)
 
 
 def delayed_buttons(scene: Scene) -> Advice:
     seconds = int(scene.goal_match(r"wait (\d+) second")[1])
-    if not scene.done("click"):
-        return click(scene.named("ONE"))
-    if len(scene.done("wait")) < seconds:
+    one = scene.named("ONE")
+    since = _pressed(scene, one)
+    if since < 0:
+        return click(one)
+    if sum(action.name == "wait" for action in scene.history[since:]) < seconds:
         return Advice(call("wait"), "I let the time pass.")
     return click(scene.named("TWO"))
+
+
+def _pressed(scene: Scene, button: Line) -> int:
+    """When a button was pressed, -1 if it was not; a click on its place leaves only the focus as a trace."""
+    turns = [turn for turn, action in enumerate(scene.history) if action.name == "mouse_click"]
+    by_place = [
+        turn for turn in turns if _focused(scene.views[turn + 1], button) and not _focused(scene.seen[turn], button)
+    ]
+    return max([scene.last_use(button), *by_place])
+
+
+def _focused(view: Sequence[Line], button: Line) -> bool:
+    return any(line.number == button.number and line.facts.get("focused") for line in view)
 
 
 def link(scene: Scene) -> Advice:
@@ -60,16 +77,20 @@ def tab(scene: Scene) -> Advice:
     return click(scene.named(name, "link"))
 
 
-def link_behind_tabs(scene: Scene) -> Advice:
+def link_in_tabs(scene: Scene) -> Advice:
     """Opens one tab or section after the other until the link is there."""
     wanted = scene.quoted[0]
     for line in scene.all("span"):
         if line.name == wanted:
             return click(line)
     headers = [line for line in scene.all("link", "tab") if re.fullmatch(r"(Tab #|Section #)?\d+", line.name)]
-    opened = {action.arguments["element"] for action in scene.done("click")}
-    unopened = [line for line in headers if line.number not in opened and not line.facts.get("selected")]
-    return click(first(unopened), "The link is not here; I look behind the next one.")
+    closed = [line for line in headers if not line.facts.get("selected")]
+    return click(_longest_unused(scene, closed), "The link is not here; I open the next one.")
+
+
+def _longest_unused(scene: Scene, lines: list[Line]) -> Line:
+    """The first element that was not clicked yet, else the one whose click is longest ago."""
+    return min(lines, key=scene.last_use)
 
 
 def collapsible(scene: Scene) -> Advice:
@@ -101,7 +122,8 @@ def menu_with_button(scene: Scene) -> Advice:
 
 def option(scene: Scene) -> Advice:
     wanted = scene.goal_match(r"Select (.*) and click Submit")[1]
-    return check_then(scene.all("radio"), lambda box: box.name == wanted, scene.submit())
+    radio = scene.named(wanted, "radio")
+    return click(scene.submit() if radio.facts.get("checked") else radio)
 
 
 def checkboxes(scene: Scene) -> Advice:
@@ -122,8 +144,9 @@ def shades(scene: Scene) -> Advice:
     wanted = ("red", "green", "blue").index(scene.goal_match(r"shades of (\w+)")[1])
     for line in scene.all("span"):
         parts = [int(part) for part in re.findall(r"\d+", str(line.facts.get("color", "")))]
-        if len(parts) == 3 and max(parts) == parts[wanted] and line.facts.get("class") != "selected":
-            return click(line, "This one has the most of the colour.")
+        chosen, right = line.facts.get("class") == "selected", len(parts) == 3 and max(parts) == parts[wanted]
+        if right != chosen:
+            return click(line, "This one has the most of the colour." if right else "This one does not belong here.")
     return click(scene.submit())
 
 
@@ -158,22 +181,37 @@ def tree(scene: Scene) -> Advice:
     for line in scene.all("li", "span"):
         if line.name == wanted:
             return click(line)
-    opened = {action.arguments["element"] for action in scene.done("click")}
     folders = [line for line in scene.elements if "expandable-hitarea" in str(line.facts.get("class", ""))]
-    return click(first(line for line in folders if line.number not in opened), "I open the next folder.")
+    return click(_longest_unused(scene, folders), "I open the next folder.")
 
 
 def phone_book(scene: Scene) -> Advice:
     name, what = scene.goal_match(r"Find (.*) in the contact book and click on their (phone|email|address)").groups()
     if name in scene.texts:
         return click(first(scene.after_text(f"{what.capitalize()}:")))
-    return click(scene.named(">", "link"), f"This is not {name}; I turn the page.")
+    # Onwards to the last page, then back: an earlier turn may have gone past the right one.
+    forth, back = (next((line for line in scene.all("link") if line.name == name), None) for name in "><")
+    if forth is None or (back is not None and _going_back(scene)):
+        forth = back
+    return click(first([line for line in [forth] if line]), f"This is not {name}; I turn the page.")
+
+
+def _going_back(scene: Scene) -> bool:
+    """Whether the last page was shown since the first."""
+    shown = [{line.name for line in view} & {"<", ">"} for view in scene.views]
+    ends = [names for names in shown if len(names) == 1]
+    return bool(ends) and ends[-1] == {"<"}
 
 
 def pie(scene: Scene) -> Advice:
-    if not scene.history:
-        return click(scene.named("+"))
-    return click(scene.named(scene.quoted[0]))
+    """The items of a closed menu are there, but too small to be seen."""
+    item = scene.named(scene.quoted[0])
+    width, height = map(int, str(item.facts["size"]).split("x"))
+    return (
+        click(item)
+        if max(width, height) > 4
+        else click(first(line for line in scene.elements if line.name in "+-x" and line.name))
+    )
 
 
 EXPERTS: dict[str, Expert] = {
@@ -190,14 +228,14 @@ EXPERTS: dict[str, Expert] = {
     "focus-text": text_field,
     "focus-text-2": text_field,
     "click-tab": tab,
-    "click-tab-2": link_behind_tabs,
-    "click-tab-2-easy": link_behind_tabs,
-    "click-tab-2-medium": link_behind_tabs,
-    "click-tab-2-hard": link_behind_tabs,
+    "click-tab-2": link_in_tabs,
+    "click-tab-2-easy": link_in_tabs,
+    "click-tab-2-medium": link_in_tabs,
+    "click-tab-2-hard": link_in_tabs,
     "click-collapsible": collapsible,
     "click-collapsible-nodelay": collapsible,
-    "click-collapsible-2": link_behind_tabs,
-    "click-collapsible-2-nodelay": link_behind_tabs,
+    "click-collapsible-2": link_in_tabs,
+    "click-collapsible-2-nodelay": link_in_tabs,
     "click-menu": menu,
     "click-menu-2": menu_with_button,
     "click-option": option,

@@ -6,13 +6,15 @@ import re
 from datetime import datetime
 
 from bough.worlds.web.elements import Line
-from bough.worlds.web.experts.scene import Advice, Expert, Scene, click, fill, first, matched
+from bough.worlds.web.experts.scene import Advice, Expert, Scene, click, fill, first, matched, press
 
 
 def pick_date(scene: Scene, field: Line, wanted: str) -> Advice:
     """Opens the calendar of a field, turns to the month, takes the day."""
     day = datetime.strptime(wanted, "%m/%d/%Y")
     days = [line for line in scene.all("link") if line.name.isdecimal()]
+    if not days and scene.history and scene.last_use(field) == len(scene.history) - 1:
+        return press("Tab", "The calendar opens when the field gets the focus, so I leave it first.")
     if not days:
         return click(field, "I open the calendar.")
     shown = datetime.strptime(matched(re.search(r"[A-Z][a-z]+ \d{4}", "\n".join(scene.texts)))[0], "%B %Y")
@@ -44,6 +46,8 @@ def book_flight(scene: Scene) -> Advice:
             suggestions = [line for line in scene.all("menuitem", "li", "div") if place in line.name]
             if suggestions:
                 return click(suggestions[0])
+            if scene.last_use(field, "fill") != len(scene.history) - 1:  # the suggestions are closed
+                return fill(field, place)
     field = first(scene.all("text", id="datepicker"))
     if field.facts["value"] != match[4]:
         return pick_date(scene, field, match[4])

@@ -13,10 +13,14 @@ RADIUS = 20
 
 def draw_circle(scene: Scene) -> Advice:
     """Round the mark from corner to corner with the button held; the page wants the corners equally far from it."""
-    drawn = [*scene.done("mouse_down"), *scene.done("mouse_move")]
-    if scene.done("mouse_up"):
-        return click(scene.submit())
     mark = first(scene.all(id="circ")).facts
+    names = [action.name for action in scene.history]
+    begin = len(names) - names[::-1].index("mouse_down") - 1 if "mouse_down" in names else len(names)
+    drawn, rest = names[begin : begin + CORNERS + 1], names[begin + CORNERS + 1 :]
+    if drawn[1:] != ["mouse_move"] * len(drawn[1:]) or rest not in ([], ["mouse_up"]):
+        drawn, rest = [], []  # it was not a circle
+    if rest:
+        return click(scene.submit())
     angle = 2 * math.pi * len(drawn) / CORNERS
     x, y = round(mark["x"] + RADIUS * math.cos(angle)), round(mark["y"] + RADIUS * math.sin(angle))
     name = "mouse_down" if not drawn else "mouse_move" if len(drawn) <= CORNERS else "mouse_up"
@@ -29,19 +33,32 @@ HOLD, PULL = (80, 80), 75
 
 def turn_cube(scene: Scene) -> Advice:
     """Takes the cube and pulls it on, a quarter at a time, until the wanted side is the active one."""
-    if not scene.history:
+    last, wanted = scene.last, scene.quoted[0]
+    if not _held(scene) and _active(scene) == wanted:
+        return click(scene.submit())
+    if last is None or last.name not in ("mouse_move", "mouse_down"):
+        if _held(scene):
+            return Advice(call("mouse_up", *HOLD), "I let go first.")
         # A mouse that comes from elsewhere with its button down would turn the cube on its way.
         return Advice(call("mouse_move", *HOLD), "I go to the cube.")
-    last, wanted = scene.history[-1], scene.quoted[0]
-    if not scene.done("mouse_down"):
-        return Advice(call("mouse_down", *HOLD), "I take the cube.")
-    if scene.done("mouse_up"):
-        return click(scene.submit())
     x, y = (round(float(str(last.arguments[axis]))) for axis in ("x", "y"))
-    if _active(scene) == wanted and len(scene.done("mouse_move")) > 1:
+    if not _held(scene):
+        near = Advice(call("mouse_down", *HOLD), "I take the cube.")
+        return near if (x, y) == HOLD else Advice(call("mouse_move", *HOLD), "I go to the cube.")
+    if _active(scene) == wanted:
         return Advice(call("mouse_up", x, y), f"{wanted} is in front; I let go.")
     x, y = (x, y + PULL) if _head_over_heels(scene, wanted) else (x + PULL, y)
     return Advice(call("mouse_move", x, y), f"{_active(scene)} is in front; I pull on.")
+
+
+def _held(scene: Scene) -> bool:
+    """Whether the mouse button is down. Every other use of the mouse ends with the button up."""
+    uses = [
+        a.name
+        for a in scene.history
+        if a.name in ("mouse_down", "mouse_up", "mouse_click", "mouse_drag", "click", "drag")
+    ]
+    return bool(uses) and uses[-1] == "mouse_down"
 
 
 def _active(scene: Scene) -> str:
@@ -105,10 +122,11 @@ def repeat_lights(scene: Scene) -> Advice:
         if now and now != lit:
             lights.append(now)
         lit, quiet = now, 0 if now else quiet + 1
-    pressed = scene.done("click")
-    if not pressed and (not lights or quiet <= READS_PER_LIGHT):
-        return Advice(call("mouse_move", 1, 1), "I watch the lights.")
-    return click(first(scene.all("button", id=lights[len(pressed)])))
+    if not lights or quiet <= READS_PER_LIGHT:
+        pressed = scene.done("click")
+        if not pressed or len(lights) <= len(pressed):
+            return Advice(call("mouse_move", 1, 1), "I watch the lights.")
+    return click(first(scene.all("button", id=lights[len(scene.done("click"))])))
 
 
 def follow_circle(scene: Scene) -> Advice:

@@ -149,7 +149,8 @@ def radio_and_text(scene: Scene) -> Advice:
     radio, field = scene.all("radio")[places[0]], scene.all("text")[places[1]]
     if not radio.facts["checked"]:
         return click(radio)
-    return fill_then([(field, scene.quoted[0])], scene.submit())
+    others = [(other, "") for other in scene.all("text") if other is not field]
+    return fill_then([*others, (field, scene.quoted[0])], scene.submit())
 
 
 def dropdown_and_button(scene: Scene) -> Advice:
@@ -180,9 +181,12 @@ def color_code(scene: Scene) -> Advice:
     field = first(scene.all("text"))
     if field.facts["value"] != code:
         return fill(field, code)
+    if scene.all("canvas"):  # the open picker may lie over the button
+        return Advice(call("mouse_click", *CORNER), "I close the picker.")
     return click(scene.submit())
 
 
+CORNER = (150, 205)  # of the page, where nothing is
 COLORS = {
     "black": "000000", "white": "FFFFFF", "aqua": "00FFFF", "blue": "0000FF", "gray": "808080", "green": "008000",
     "lime": "00FF00", "maroon": "800000", "navy": "000080", "olive": "808000", "purple": "800080", "red": "FF0000",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable
+from itertools import takewhile
 
 from bough.worlds.web.elements import Line
 from bough.worlds.web.experts.scene import Advice, Expert, Scene, call, click, first, ordinal
@@ -26,20 +27,19 @@ def _point(at: tuple[float, float]) -> Advice:
 
 
 def drag_aside(scene: Scene) -> Advice:
-    """Any distance in the right direction will do."""
-    if scene.done("mouse_drag"):
-        return click(scene.submit())
+    """Any distance from the start in the right direction will do."""
     direction = scene.goal_match(r"\b(left|right|up|down)\b")[1]
     item = first(line for line in scene.elements if line.kind in ("circle", "rect", "polygon", "letter"))
-    (x, y), (dx, dy) = _at(item), STEPS[direction]
-    return _drag(item, (x + 15 * dx, y + 15 * dy))
+    (x, y), (dx, dy), (x0, y0) = _at(item), STEPS[direction], _at(scene.at_first(item))
+    if (x - x0) * dx + (y - y0) * dy >= 10:
+        return click(scene.submit())
+    return _drag(item, (x0 + 15 * dx, y0 + 15 * dy))
 
 
 def drag_box(scene: Scene) -> Advice:
-    if scene.done("mouse_drag"):
-        return click(scene.submit())
     small, large = first(scene.all(id="draggableSmall")), first(scene.all(id="draggableLarge"))
-    return _drag(small, _at(large))
+    (x, y), (bx, by) = _at(small), _at(large)
+    return click(scene.submit()) if abs(x - bx) < 5 and abs(y - by) < 5 else _drag(small, (bx, by))
 
 
 KINDS = {"circle": "circle", "rectangle": "rect", "square": "rect", "triangle": "polygon"}
@@ -68,15 +68,16 @@ def drag_shapes(scene: Scene) -> Advice:
 
 
 def _aim(scene: Scene, wanted: tuple[float, float]) -> Advice:
-    """Clicks, looks where the dot came down (these pages draw it a little beside), corrects that once, and submits."""
+    """Clicks, looks where the dot came down (these pages draw it a little beside), corrects that, and submits."""
     dots = scene.all("circle", id="blue-circle")
-    if not dots:
+    if not dots or scene.last is None or scene.last.name != "mouse_click":
         return _point(wanted)
-    clicks = scene.done("mouse_click")
     x, y = _at(dots[0])
-    if len(clicks) > 1 or (x, y) == (round(wanted[0]), round(wanted[1])):
+    near = abs(x - wanted[0]) <= 2 and abs(y - wanted[1]) <= 2
+    tries = len(list(takewhile(lambda action: action.name == "mouse_click", reversed(scene.history))))
+    if (near and tries > 1) or tries > 3 or (x, y) == (round(wanted[0]), round(wanted[1])):
         return click(scene.submit())
-    clicked = [float(str(clicks[-1].arguments[axis])) for axis in ("x", "y")]
+    clicked = [float(str(scene.last.arguments[axis])) for axis in ("x", "y")]
     return _point((wanted[0] - x + clicked[0], wanted[1] - y + clicked[1]))
 
 
@@ -130,13 +131,13 @@ def drag_item(scene: Scene) -> Advice:
 
 
 def resize(scene: Scene) -> Advice:
-    if scene.done("mouse_drag"):
-        return click(scene.submit())
-    larger = "larger" in scene.goal
     line = first(line for line in scene.elements if "ui-resizable-se" in str(line.facts.get("class", "")).split())
-    x, y = _at(line)
-    step = 15 if larger else -15
-    return _drag(line, (x, y + step) if "height" in scene.goal else (x + step, y))
+    (x, y), (x0, y0) = _at(line), _at(scene.at_first(line))
+    step = 15 if "larger" in scene.goal else -15
+    wanted = (x0, y0 + step) if "height" in scene.goal else (x0 + step, y0)
+    if abs(x - wanted[0]) <= 5 and abs(y - wanted[1]) <= 5:
+        return click(scene.submit())
+    return _drag(line, wanted)
 
 
 def right_angle(scene: Scene) -> Advice:
@@ -168,7 +169,7 @@ def hot_cold(scene: Scene) -> Advice:
     area = first(scene.all(id="touch-area"))
     width, height = map(int, str(area.facts["size"]).split("x"))
     left, top = area.facts["x"] - width // 2, area.facts["y"] - height // 2
-    felt = dict(zip(_visited(scene), _felt(scene), strict=False))
+    felt = _felt(scene)
     for point, signal in felt.items():
         if signal == "HOT":
             return _point(point)
@@ -200,15 +201,14 @@ def _possible(point: tuple[int, int], felt: dict[tuple[int, int], str]) -> bool:
     return True
 
 
-def _visited(scene: Scene) -> list[tuple[int, int]]:
-    return [
-        (round(float(str(a.arguments["x"]))), round(float(str(a.arguments["y"])))) for a in scene.done("mouse_move")
-    ]
-
-
-def _felt(scene: Scene) -> list[str]:
-    views = [*scene.seen, scene.lines][1:]
-    return [next((line.name for line in view if line.name in BANDS), "") for view in views]
+def _felt(scene: Scene) -> dict[tuple[int, int], str]:
+    """What the page showed where the mouse was moved to."""
+    felt = {}
+    for action, view in zip(scene.history, scene.views[1:], strict=True):
+        if action.name == "mouse_move":
+            x, y = (round(float(str(action.arguments[axis]))) for axis in ("x", "y"))
+            felt[x, y] = next((line.name for line in view if line.name in BANDS), "")
+    return felt
 
 
 EXPERTS: dict[str, Expert] = {

@@ -26,25 +26,50 @@ def mail(scene: Scene) -> Advice:
     """Delete, star, reply to, or forward the mail by somebody."""
     sender = scene.goal_match(r"email by (\w+)")[1]
     if "trash icon" in scene.goal or "delete" in scene.goal:
-        return click(find_icon(mail_of(scene, sender), "trash"))
+        return mark(scene, sender, "trash")
     if "star icon" in scene.goal:
-        return click(find_icon(mail_of(scene, sender), "star"))
+        return mark(scene, sender, "star")
     if "reply" in scene.goal:
         return answer(scene, sender, "Reply", scene.quoted[0])
     return answer(scene, sender, "Forward", scene.goal_match(r"forward that email to (\w+)")[1])
 
 
+def mark(scene: Scene, sender: str, icon: str) -> Advice:
+    """Clicks an icon of the mail in the inbox."""
+    opened = scene.identified("close-reply", "close-forward", "search-cancel", "close-email")
+    return click(opened, "I go back to the inbox.") if opened else click(find_icon(mail_of(scene, sender), icon))
+
+
 def answer(scene: Scene, sender: str, button: str, text: str) -> Advice:
-    """Opens the mail, then its form, fills it in and sends it."""
-    fields = scene.all("text", "textarea")
-    if fields:
-        if fields[0].facts["value"] != text:
-            return fill(fields[0], text)
-        return click(
-            first(line for line in scene.elements if "send" in str(line.facts.get("id", line.facts.get("class", ""))))
-        )
-    buttons = [line for line in scene.elements if line.name == button]
-    return click(buttons[0]) if buttons else click(mail_of(scene, sender)[0])
+    """Opens the mail, then its form, fills it in and sends it. What is open by mistake is closed first."""
+    form, other = ("reply", "forward") if button == "Reply" else ("forward", "reply")
+    if wrong := scene.identified(f"close-{other}", "search-cancel"):
+        return click(wrong, "This is not the right place; I go back.")
+    if send := scene.identified(f"send-{form}"):
+        fields = scene.all("text", "textarea")
+        if not _form_is_right(scene, sender, button):
+            return click(first(scene.all(id=f"close-{form}")), "This is not the right mail; I go back.")
+        return fill(fields[0], text) if fields[0].facts["value"] != text else click(send)
+    if close := scene.identified("close-email"):
+        right = sender in _all_words(scene.texts)
+        return click(scene.named(button)) if right else click(close, "This is not the right mail; I go back.")
+    return click(mail_of(scene, sender)[0])
+
+
+def _form_is_right(scene: Scene, sender: str, button: str) -> bool:
+    """Whether a reply goes to the sender, or what is forwarded is the sender's mail and unchanged."""
+    if button == "Reply":
+        return f"to: {sender}" in scene.texts
+    texts = [line.facts["value"] for line in scene.all("textarea")]
+    mails = [view for view in scene.seen if any(line.facts.get("id") == "close-email" for line in view)]
+    if not mails or not texts:
+        return True
+    shown = [line.name for line in mails[-1] if not line.number]
+    return sender in _all_words(shown) and any(re.sub(r"\s+", " ", str(texts[0])).strip() in line for line in shown)
+
+
+def _all_words(texts: list[str]) -> list[str]:
+    return " ".join(texts).split()
 
 
 BUTTONS = {"Reply": "reply", "Retweet": "retweet", "Like": "like", "Share": "share"}
@@ -78,8 +103,9 @@ def posts_by(scene: Scene) -> Advice:
     button, user = scene.goal_match(r"Click the \"(.*)\" button on .* by (@\w+)").groups()
     icons = [find_icon(icons, BUTTONS[button]) for name, icons in _posts(scene) if name == user]
     amount = re.search(r"on (\d+) posts?", scene.goal)
-    for icon in icons[: int(amount[1])] if amount else icons:
-        if "active" not in str(icon.facts["class"]).split():
+    wanted = icons[: int(amount[1])] if amount else icons
+    for icon in [icon for _, of_post in _posts(scene) for icon in of_post if icon.facts.get("class")]:
+        if ("active" in str(icon.facts["class"]).split()) != (icon in wanted):
             return click(icon)
     return click(scene.submit())
 

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
+from functools import cache
+from statistics import fmean
 
 from bough.worlds.web.elements import Line
 from bough.worlds.web.experts.scene import Advice, Expert, Scene, call, click, first
@@ -103,21 +106,53 @@ def count_shapes(scene: Scene) -> Advice:
 
 
 def tic_tac_toe(scene: Scene) -> Advice:
-    """Wins if it can, prevents the other from winning, else the middle, a corner, a side."""
-    cells = scene.all("span")
-    marks = [
-        "X" if "mark-x" in str(c.facts.get("class")) else "O" if "mark-o" in str(c.facts.get("class")) else ""
-        for c in cells
-    ]
-    free = [place for place, mark in enumerate(marks) if not mark]
-    for player in "XO":
-        for place in free:
-            if any(all(marks[i] == player or i == place for i in row) for row in ROWS if place in row):
-                return click(cells[place])
-    return click(cells[next(place for place in (4, 0, 2, 6, 8, 1, 3, 5, 7) if place in free)])
+    """The move that wins most often against the page's player."""
+    cells, marks = scene.all("span"), marks_of(scene.lines)
+    free = [place for place in (4, 0, 2, 6, 8, 1, 3, 5, 7) if marks[place] == " "]
+    return click(cells[max(free, key=lambda place: _chance_after(marks, place))])
 
 
 ROWS = ((0, 1, 2), (3, 4, 5), (6, 7, 8), (0, 3, 6), (1, 4, 7), (2, 5, 8), (0, 4, 8), (2, 4, 6))
+RANDOM = 0.55  # how often the page's player takes any free place
+
+
+def marks_of(lines: Sequence[Line]) -> str:
+    """The nine places, row by row: X, O or a space."""
+    classes = [str(line.facts.get("class")) for line in lines if line.kind == "span"]
+    return "".join("X" if "mark-x" in name else "O" if "mark-o" in name else " " for name in classes)
+
+
+def chance_to_win(marks: str) -> float:
+    """How likely X, who is to move, wins with the best moves."""
+    return max((_chance_after(marks, place) for place in range(9) if marks[place] == " "), default=0.0)
+
+
+@cache
+def _chance_after(marks: str, place: int) -> float:
+    marks = _with(marks, place, "X")
+    if _won(marks, "X"):
+        return 1.0
+    free = [place for place in range(9) if marks[place] == " "]
+    if not free:
+        return 0.0
+    later = {place: _chance_if_o_took(_with(marks, place, "O")) for place in free}
+    # Its other moves win if they can, else they prevent X from winning.
+    best = next(
+        (moves for player in "OX" if (moves := [p for p in free if _won(_with(marks, p, player), player)])), free
+    )
+    return RANDOM * fmean(later.values()) + (1 - RANDOM) * fmean(later[place] for place in best)
+
+
+def _chance_if_o_took(marks: str) -> float:
+    return 0.0 if _won(marks, "O") else chance_to_win(marks)
+
+
+def _with(marks: str, place: int, player: str) -> str:
+    return marks[:place] + player + marks[place + 1 :]
+
+
+def _won(marks: str, player: str) -> bool:
+    return any(all(marks[i] == player for i in row) for row in ROWS)
 
 
 EXPERTS: dict[str, Expert] = {

@@ -14,8 +14,8 @@ from bough.worlds.web.experts.scene import (
     fill,
     fill_then,
     first,
-    matched,
     ordinal,
+    press,
 )
 
 
@@ -54,18 +54,18 @@ def first_text(scene: Scene) -> str:
 def copy(scene: Scene) -> Advice:
     areas = scene.all("textarea")
     area = areas[ordinal(scene) - 1] if len(areas) > 1 else areas[0]
-    return _answer(scene, str(area.facts["value"]))
+    return _answer(scene, str(scene.at_first(area).facts["value"]))
 
 
 def last_word(scene: Scene) -> Advice:
-    text = str(first(scene.all("textarea")).facts["value"])
+    text = str(scene.at_first(first(scene.all("textarea"))).facts["value"])
     return _answer(scene, re.findall(r"[^\s.,]+", text)[-1])
 
 
 def scroll(scene: Scene) -> Advice:
     area = first(scene.all("textarea"))
     end = "bottom" if "bottom" in scene.goal else "top"
-    if area.facts.get("scrolled") != ("100%" if end == "bottom" else "0%"):
+    if area.facts.get("scrolled") not in (None, "100%" if end == "bottom" else "0%"):
         return Advice(call("scroll", end, str(area.number)), f"I scroll to the {end}.")
     return click(scene.submit())
 
@@ -116,18 +116,29 @@ def search(scene: Scene) -> Advice:
     if field.facts["value"] != scene.quoted[0]:
         return fill(field, scene.quoted[0])
     links = [line for line in scene.all("link") if line.name not in ("<", ">", "") and not line.name.isdecimal()]
-    if not links:
-        return click(scene.named("Search", "button"))
-    page = len(scene.done("click")) - 1  # the first click was the search's
-    if page == (wanted - 1) // 3:
+    button = scene.named("Search", "button")
+    searched = scene.last_use(button)
+    if not links or searched < scene.last_use(field, "fill"):
+        return click(button)
+    page = str((wanted - 1) // 3 + 1)
+    number = scene.named(page, "link")
+    turned = _turned(scene, searched)
+    if scene.last_use(number) == turned if turned else page == "1":
         return click(links[(wanted - 1) % 3])
-    return click(scene.named(">", "link"), "It is further on.")
+    return click(number, f"It is on page {page}.")
+
+
+def _turned(scene: Scene, since: int) -> int:
+    """When a page was last turned after `since`; 0 if it was not."""
+    numbers = {line.number for view in scene.views for line in view if line.name in ("<", ">", "1", "2", "3")}
+    clicks = [turn for turn, a in enumerate(scene.history) if a.name == "click" and a.arguments["element"] in numbers]
+    return max((turn for turn in clicks if turn > since), default=0)
 
 
 def highlight(scene: Scene) -> Advice:
     texts = [text for text in scene.texts if text]
     text = texts[ordinal(scene) - 1] if "paragraph below" not in scene.goal else texts[0]
-    if not scene.done("select_text"):
+    if scene.last is None or (scene.last.name, scene.last.arguments.get("text")) != ("select_text", text):
         return Advice(call("select_text", text), "I mark the text.")
     return click(scene.submit())
 
@@ -135,10 +146,12 @@ def highlight(scene: Scene) -> Advice:
 def terminal(scene: Scene) -> Advice:
     """Lists the files, then removes the one that the goal describes."""
     screen = first(scene.all("div", id="terminal")).name
-    typed = [str(action.arguments["text"]).strip() for action in scene.done("type")]
-    if "ls" not in typed:
+    if screen.rpartition("user$")[2].strip():
+        return press("Enter", "There is something in the line; I send it off.")
+    found = re.findall(r"user\$ ls (.*?) (?=user\$)", screen)
+    if not found:
         return Advice(call("type", "ls\n"), "I list the files.")
-    listed = matched(re.search(r"user\$ ls (.*?) user\$", screen))[1].split()
+    listed = found[-1].split()
     ending = re.search(r"ending with the extension (\S+?)\.?$|extension (\.\w+)", scene.goal)
     if "no file extension" in scene.goal:
         name = next(file for file in listed if "." not in file)
@@ -148,22 +161,6 @@ def terminal(scene: Scene) -> Advice:
         raise StuckError
     return Advice(call("type", f"rm {name}\n"), f"{name} is the one.")
 
-
-def editor(scene: Scene) -> Advice:
-    """Marks the text, then sets its style or colour."""
-    wanted = re.search(r"give the text (.*?) the (?:style|color)", scene.goal)
-    style = scene.goal_match(r"the (?:style|color) (\w+)")[1]
-    chosen = [line for line in scene.elements if STYLES.get(style, "-") in str(line.facts.get("class", ""))]
-    if not scene.done("select_text"):
-        text = wanted[1] if wanted else first(line for line in scene.all("div") if line.name).name
-        return Advice(call("select_text", text), "I mark the text.")
-    if chosen:
-        done = [action for action in scene.done("click") if action.arguments["element"] == chosen[0].number]
-        return click(scene.submit()) if done else click(chosen[0])
-    raise StuckError
-
-
-STYLES = {"bold": "ql-bold", "italics": "ql-italic", "italic": "ql-italic", "underlined": "ql-underline"}
 
 EXPERTS: dict[str, Expert] = {
     "read-table": read_table,
@@ -182,5 +179,4 @@ EXPERTS: dict[str, Expert] = {
     "highlight-text": highlight,
     "highlight-text-2": highlight,
     "terminal": terminal,
-    "text-editor": editor,
 }

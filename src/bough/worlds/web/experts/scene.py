@@ -76,6 +76,33 @@ class Scene:
     def done(self, name: str) -> list[Action]:
         return [action for action in self.history if action.name == name]
 
+    @property
+    def views(self) -> list[Sequence[Line]]:
+        """What the page has shown, from the start to now."""
+        return [*self.seen, self.lines]
+
+    def identified(self, *identities: str) -> Line | None:
+        """The first element with one of these ids, None if there is none."""
+        return next((line for line in self.elements if line.facts.get("id") in identities), None)
+
+    def last_use(self, line: Line, *names: str) -> int:
+        """When one of these actions (default: click) was last done to an element; -1 if never."""
+        uses = [
+            turn
+            for turn, action in enumerate(self.history)
+            if action.name in (names or ("click",)) and action.arguments.get("element") == line.number
+        ]
+        return max(uses, default=-1)
+
+    def at_first(self, line: Line) -> Line:
+        """The element as it was when it was first seen."""
+        return first(past for view in self.views for past in view if past.number == line.number)
+
+    @property
+    def last(self) -> Action | None:
+        """The newest action."""
+        return self.history[-1] if self.history else None
+
 
 Expert = Callable[[Scene], Advice]
 

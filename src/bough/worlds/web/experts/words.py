@@ -6,7 +6,7 @@ import re
 from typing import NamedTuple
 
 from bough.worlds.web.elements import Line
-from bough.worlds.web.experts.posts import answer, find_icon, mail_of
+from bough.worlds.web.experts.posts import answer, mark
 from bough.worlds.web.experts.scene import Advice, Expert, Scene, StuckError, call, check_then, click, fill, first
 
 SYNONYMS = [
@@ -48,8 +48,7 @@ def letter(scene: Scene) -> Advice:
     if len(other) > 1:
         sender, receiver = _from_whom_to_whom(told, other)
         return answer(scene, sender, "Forward", receiver)
-    kind = "star" if IMPORTANT.search(told) else "trash"
-    return click(find_icon(mail_of(scene, names[0]), kind))
+    return mark(scene, names[0], "star" if IMPORTANT.search(told) else "trash")
 
 
 def _words(text: str) -> list[str]:
@@ -79,6 +78,8 @@ def order_food(scene: Scene) -> Advice:
     for dish in dishes:
         if dish.quantity < wanted.get(dish.name, 0):
             return click(dish.plus, f"I order {dish.name}.")
+        if dish.quantity > wanted.get(dish.name, 0):
+            return click(dish.minus, f"That is too much of {dish.name}.")
     return click(scene.named("Order!"))
 
 
@@ -86,6 +87,7 @@ class Dish(NamedTuple):
     name: str
     kinds: str
     quantity: int
+    minus: Line
     plus: Line
 
 
@@ -97,25 +99,44 @@ def _dishes(scene: Scene) -> list[Dish]:
             minus = max(i for i in range(place) if scene.lines[i].name == "-")
             name, kinds = (past.name for past in scene.lines[minus - 2 : minus])
             quantity = int(scene.lines[place - 1].name) if place - minus > 1 else 0
-            dishes.append(Dish(name, kinds, quantity, line))
+            dishes.append(Dish(name, kinds, quantity, scene.lines[minus], line))
     return dishes
 
 
 def appointment(scene: Scene) -> Advice:
     """Drags over as many half hours as the event lasts, inside the window, and names it."""
-    fields = scene.all("text")
-    if fields:
-        name = scene.quoted[0]
-        return fill(fields[0], name) if fields[0].facts["value"] != name else click(scene.named("Create"))
     length = scene.goal_match(r"Create a ([\d.]+) (hour|min)")
     slots = round(float(length[1]) * (2 if length[2] == "hour" else 1 / 30))
     begin = scene.goal_match(r"between (\d+)([AP])M")
     opening = 2 * (int(begin[1]) % 12 + (12 if begin[2] == "P" else 0))
-    tried = len(scene.done("mouse_drag")) + len(scene.done("drag"))
-    for start in range(opening, opening + 8 - slots + 1):
+    starts = range(opening, opening + 8 - slots + 1)
+    tried = [(start, end) for start, end in _drags(scene) if end - start == slots - 1 and start in starts]
+    if fields := scene.all("text"):
+        if _drags(scene)[-1:] != tried[-1:]:
+            return click(scene.named("Cancel"), "This is not the right time.")
+        name = scene.quoted[0]
+        return fill(fields[0], name) if fields[0].facts["value"] != name else click(scene.named("Create"))
+    for start in starts:
         if all(_free(scene, slot) for slot in range(start, start + slots)):
-            return _span(scene, start + tried, slots)
+            return _span(scene, start + len(tried), slots)
     raise StuckError
+
+
+def _drags(scene: Scene) -> list[tuple[int, int]]:
+    """The half hours that were dragged over, each time from the first to the last; a click takes one of them."""
+    slots = {
+        str(line.number): int(str(line.facts["id"])[3:])
+        for view in scene.views
+        for line in view
+        if str(line.facts.get("id", "")).startswith("hh-")
+    }
+    taken = []
+    for action in scene.history:
+        ends = [slots.get(str(action.arguments.get(name))) for name in ("element", "target")]
+        found = [end for end in ends[: 2 if action.name == "drag" else 1] if end is not None]
+        if action.name in ("drag", "click") and found:
+            taken.append((min(found), max(found)))
+    return taken
 
 
 def _slot(scene: Scene, number: int) -> Line:

@@ -1,0 +1,186 @@
+"""What to call next in a multi-turn task, also after calls that were not asked for.
+
+The gold calls that are still missing are enough if other calls have changed nothing. Otherwise
+those that did are undone first, where a back end has a function for that. Every plan is tried on
+back ends of its own before it is advised, so nothing here has to know what a call changes.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from math import ceil
+from typing import Any
+
+from bough.types import ToolCall
+from bough.worlds.functions import back_ends
+from bough.worlds.functions.conversation import MAX_STEPS, Conversation
+
+Arguments = Mapping[str, Any]
+Calls = list[ToolCall]
+
+
+@dataclass
+class Recovery:
+    """Plans for one conversation. What a call changes is found out once."""
+
+    conversation: Conversation
+    timeout_s: float
+    _harm: dict[str, bool] = field(default_factory=dict)
+
+    async def next_calls(self) -> Calls:
+        """The calls of the next reply; none if the user's turn is done, or nothing helps any more."""
+        conversation = self.conversation
+        missing = conversation.missing()
+        if conversation.failure is not None or conversation.in_order or await self.wins(missing):
+            return self._share(missing)
+        undone = [call for _, inverse in reversed(await self.harmful()) for call in inverse]
+        if undone and await self.wins([*undone, *missing]):
+            return undone if self._steps_left > 1 else [*undone, *missing]
+        if await self.wins(conversation.turn_gold):  # in another order they did something else
+            return conversation.turn_gold
+        if undone and await self.wins([*undone, *conversation.turn_gold]):
+            return [*undone, *conversation.turn_gold]
+        return self._share(missing)
+
+    async def harmful(self) -> list[tuple[ToolCall, Calls]]:
+        """The calls of this turn that spoil the task, each with calls that undo it, or none if there are none."""
+        if not await self.wins(self.conversation.turn_gold, alone=True):
+            return []  # an earlier turn has changed what follows
+        found = []
+        made = [call for step in self.conversation.turns[-1] for call in step]
+        for call in self.conversation.unasked():
+            if await self._spoils(call):
+                before = made[: next(place for place, one in enumerate(made) if one is call)]
+                found.append((call, await self._inverse(call, before)))
+        return found
+
+    @property
+    def _steps_left(self) -> int:
+        return MAX_STEPS - self.conversation.steps
+
+    def _share(self, missing: Calls) -> Calls:
+        """One call, or a few where more are missing than replies are left."""
+        return missing[: ceil(len(missing) / max(1, self._steps_left))]
+
+    async def wins(self, calls: Calls, *, alone: bool = False) -> bool:
+        """Whether the task is won with these calls, after those that were made in this turn or instead of them.
+
+        What is done in a turn may show only later: all later turns are played with their gold calls.
+        """
+        conversation = self.conversation
+        now = len(conversation.turns)
+        made = [] if alone else conversation.turns[-1]
+        turns = [*conversation.turns[: now - 1], [*made, calls], *([later] for later in conversation.gold[now:])]
+        return await back_ends.check_turns(conversation.scenario, turns, conversation.gold, self.timeout_s) == "valid"
+
+    async def _spoils(self, call: ToolCall) -> bool:
+        key = json.dumps([len(self.conversation.turns), call.name, call.arguments], sort_keys=True)
+        if key not in self._harm:
+            self._harm[key] = not await self.wins([call, *self.conversation.turn_gold], alone=True)
+        return self._harm[key]
+
+    async def _inverse(self, call: ToolCall, before: Calls) -> Calls:
+        """Calls that undo a call; none where none is known. `before` are the earlier calls of the turn."""
+        options = [*inverses(call, self.conversation.scenario["config"]), await self._cancelled(call, [])]
+        for inverse in options:
+            if inverse and await self.wins([call, *inverse, *self.conversation.turn_gold], alone=True):
+                return inverse if call.name != "book_flight" else await self._cancelled(call, before)
+        return []
+
+    async def _cancelled(self, call: ToolCall, before: Calls) -> Calls:
+        """A flight is cancelled by the number that its booking was given."""
+        if call.name != "book_flight":
+            return []
+        done = [call for steps in self.conversation.turns[:-1] for step in steps for call in step]
+        (told,) = await back_ends.results(self.conversation.scenario, [*done, *before], [call], self.timeout_s)
+        booking = re.search(r'"booking_id": "(\w+)"', told or "")
+        arguments = {"access_token": call.arguments.get("access_token"), "booking_id": booking and booking[1]}
+        return [ToolCall(name="cancel_booking", arguments=arguments)] if booking else []
+
+
+def inverses(call: ToolCall, config: Mapping[str, Any]) -> Iterator[Calls]:
+    """Calls that may undo a call; `config` has the back ends' first state."""
+    if call.name in INVERSES:
+        for name, arguments in INVERSES[call.name](call.arguments, config):
+            yield [ToolCall(name=name, arguments=arguments)]
+
+
+def _opposite(name: str, argument: str, one: str, other: str) -> Callable[[Arguments, Any], list[tuple[str, Any]]]:
+    """The same call with the other of two values."""
+    return lambda given, _: [(name, {argument: value}) for value in (one, other) if value != given.get(argument)]
+
+
+def _climate(_: Arguments, config: Any) -> list[tuple[str, Any]]:
+    first = config.get("VehicleControlAPI", {})
+    wanted = {"temperature": "acTemperature", "fanSpeed": "fanSpeed", "mode": "acMode"}
+    return [("adjustClimateControl", {name: first[key] for name, key in wanted.items() if key in first})]
+
+
+def _ticket(given: Arguments, config: Any) -> list[tuple[str, Any]]:
+    """The fields of a ticket as they were."""
+    tickets = config.get("TicketAPI", {}).get("ticket_queue", [])
+    fields = ("title", "description", "status", "priority")
+    return [
+        (
+            "edit_ticket",
+            {"ticket_id": ticket["id"], "updates": {name: ticket[name] for name in fields if name in ticket}},
+        )
+        for ticket in tickets
+        if ticket.get("id") == given.get("ticket_id")
+    ]
+
+
+def _folders(config: Any) -> list[str]:
+    """The names of all folders."""
+    if not isinstance(config, dict):
+        return []
+    own = [name for name, value in config.items() if isinstance(value, dict) and value.get("type") == "directory"]
+    return own + [name for value in config.values() for name in _folders(value)]
+
+
+def _back(given: Arguments, config: Any) -> list[tuple[str, Any]]:
+    if given.get("folder") == "..":
+        return [("cd", {"folder": name}) for name in dict.fromkeys(_folders(config))]
+    return [("cd", {"folder": ".."})]
+
+
+INVERSES: dict[str, Callable[[Arguments, Any], list[tuple[str, Any]]]] = {
+    "cd": _back,
+    "mkdir": lambda given, _: [("rmdir", {"dir_name": given.get("dir_name")})],
+    "rmdir": lambda given, _: [("mkdir", {"dir_name": given.get("dir_name")})],
+    "touch": lambda given, _: [("rm", {"file_name": given.get("file_name")})],
+    "echo": lambda given, _: [("rm", {"file_name": given.get("file_name")})],
+    "cp": lambda given, _: [("rm", {"file_name": given.get("destination")})],
+    "mv": lambda given, _: [("mv", {"source": given.get("destination"), "destination": given.get("source")})],
+    "send_message": lambda given, _: [("delete_message", {"receiver_id": given.get("receiver_id")})],
+    "add_to_watchlist": lambda given, _: [("remove_stock_from_watchlist", {"symbol": given.get("stock")})],
+    "remove_stock_from_watchlist": lambda given, _: [("add_to_watchlist", {"stock": given.get("symbol")})],
+    "fund_account": lambda given, _: [("withdraw_funds", {"amount": given.get("amount")})],
+    "withdraw_funds": lambda given, _: [("fund_account", {"amount": given.get("amount")})],
+    "trading_login": lambda *_: [("trading_logout", {})],
+    "trading_logout": lambda *_: [("trading_login", {"username": "user", "password": "password"})],
+    "message_login": lambda _, config: [
+        ("message_login", {"user_id": config.get("MessageAPI", {}).get("current_user")})
+    ],
+    "close_ticket": _ticket,
+    "edit_ticket": _ticket,
+    "ticket_login": lambda *_: [("logout", {})],
+    "follow_user": lambda given, _: [("unfollow_user", {"username_to_unfollow": given.get("username_to_follow")})],
+    "unfollow_user": lambda given, _: [("follow_user", {"username_to_follow": given.get("username_to_unfollow")})],
+    "lockDoors": lambda given, _: [("lockDoors", {**given, "unlock": not given.get("unlock")})],
+    "startEngine": _opposite("startEngine", "ignitionMode", "START", "STOP"),
+    "activateParkingBrake": _opposite("activateParkingBrake", "mode", "engage", "release"),
+    "pressBrakePedal": lambda *_: [("releaseBrakePedal", {})],
+    "releaseBrakePedal": lambda *_: [("pressBrakePedal", {"pedalPosition": 1.0})],
+    "setHeadlights": _opposite("setHeadlights", "mode", "on", "off"),
+    "adjustClimateControl": _climate,
+    "set_navigation": lambda _, config: [
+        ("set_navigation", {"destination": config.get("VehicleControlAPI", {}).get("destination")})
+    ],
+    "set_budget_limit": lambda given, config: [
+        ("set_budget_limit", {**given, "budget_limit": config.get("TravelAPI", {}).get("budget_limit")})
+    ],
+}

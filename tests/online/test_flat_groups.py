@@ -1,0 +1,104 @@
+"""What is said of groups that teach nothing."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bough.methods.grpo import GRPOConfig
+from bough.online.flat_groups import ENOUGH, FlatGroups, kind_of
+from bough.train import grpo
+from bough.types import Group, Message, Task, Trajectory, Turn
+from tests.online.test_online import settings
+
+SAME, FAILED, SUCCEEDED = "the same, word for word", "all attempts failed", "all attempts succeeded"
+
+
+def group(*attempts: tuple[str, bool | None]) -> Group:
+    task = Task(id="t")
+    return Group(
+        task=task,
+        attempts=[
+            Trajectory(
+                id=f"t#{n}", task=task, start=[Message(role="user", content="Hi")], success=success,
+                turns=[Turn(reply=Message(role="assistant", content=text))],
+            )
+            for n, (text, success) in enumerate(attempts)
+        ],
+    )  # fmt: skip
+
+
+def flat(**more: Any) -> FlatGroups:
+    return FlatGroups(GRPOConfig(environment="household", max_steps=1, **more))
+
+
+def test_groups_are_told_apart_by_why_their_rewards_are_equal():
+    assert kind_of(group(("a", False), ("a", False))) == "same", "a higher temperature helps, whatever the outcome"
+    assert kind_of(group(("a", False), ("b", False))) == "failed"
+    assert kind_of(group(("a", True), ("b", True))) == "succeeded"
+    assert kind_of(group(("a", True), ("b", False))) == "equal", "the reward is not the outcome"
+
+
+def advice(*attempts: tuple[str, bool | None], **more: Any) -> str:
+    found = flat(**more)
+    found.note(group(*attempts), "zero_variance")
+    return found.advice()
+
+
+def test_advice_depends_on_the_reason():
+    same, failed, succeeded = (advice(("a", True), ("a", True)), advice(("a", False), ("b", False)),
+                               advice(("a", True), ("b", True)))  # fmt: skip
+    assert SAME in same and "try a --temperature above 1, --temperatures 1 1.5 or --entropy-coef 0.001" in same
+    assert FAILED in failed and "try easier tasks, --reset-file" in failed and "--group-size above 8" in failed
+    assert SUCCEEDED in succeeded and "try harder tasks, --advantage state" in succeeded
+    assert "--temperature" not in failed + succeeded and "--reset-file" not in same + succeeded
+    assert "--advantage" not in same + failed
+
+
+def test_settings_that_are_in_use_are_not_advised():
+    same = advice(("a", True), ("a", True), entropy_coef=0.01, temperatures=[1.0, 1.2])
+    assert "--entropy-coef" not in same and "--temperatures" not in same and "above 1.2" in same
+    succeeded = advice(("a", True), ("b", True), advantage="graph", task_pool=9)
+    assert "--advantage" not in succeeded and "--task-pool" not in succeeded
+
+
+def test_the_most_frequent_reason_comes_first_with_its_count():
+    found = flat()
+    for attempts in ([("a", True), ("b", True)], [("a", False), ("b", False)], [("a", False), ("c", False)]):
+        found.note(group(*attempts), "zero_variance")
+    assert (
+        found.advice().startswith(f": in 2 of them {FAILED} (try ")
+        and f"; in 1 of them {SUCCEEDED} (" in found.advice()
+    )
+
+
+def test_a_warning_comes_once_and_only_if_most_groups_teach_nothing(caplog: pytest.LogCaptureFixture):
+    found, one = flat(), group(("a", False), ("b", False))
+    for _ in range(ENOUGH // 2):
+        found.note(one, "zero_variance")
+        found.note(one, "")
+    found.warn()
+    assert not caplog.records, "half of them is not most"
+    found.note(one, "too_few_scored")
+    found.warn()
+    assert not caplog.records, "other reasons need other advice"
+    for _ in range(2):
+        found.note(one, "zero_variance")
+        found.warn()
+    (record,) = caplog.records
+    assert record.levelno == logging.WARNING
+    assert f"{ENOUGH // 2 + 2} of {ENOUGH + 3} groups teach nothing: in 10 of them {FAILED}" in record.getMessage()
+
+
+def test_a_run_warns_in_time_to_change_its_settings(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    """Fifteen of sixteen tasks always pay the same."""
+    grpo(
+        settings(
+            tmp_path, environment="tests.online.letters:Rare", resample=16.0, max_steps=1, batch_size=1, group_size=2
+        )
+    )
+    (said,) = [record.getMessage() for record in caplog.records if "groups teach nothing" in record.getMessage()]
+    assert f"15 of 16 groups teach nothing: in 15 of them {FAILED} (try easier tasks, --reset-file" in said
