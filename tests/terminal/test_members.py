@@ -25,20 +25,24 @@ def test_the_table_follows_a_generation_from_training_to_selection():
     progress = MembersProgress(3)
     assert drawn(progress) == [["loading", "the", "model"]]
     progress.begin(0, [described("g0-0"), described("g0-1")], 2)
-    assert " ".join(drawn(progress)[0]) == "generation 1 of 3: training, 0 of 2 updates"
+    assert " ".join(drawn(progress)[0]) == "generation 0 (1 of 3): training, 0 of 2 updates"
     progress.updated(1, {"g0-1": 0.5})
-    assert " ".join(drawn(progress)[0]) == "generation 1 of 3: training, 1 of 2 updates"
+    assert " ".join(drawn(progress)[0]) == "generation 0 (1 of 3): training, 1 of 2 updates"
     assert drawn(progress)[3] == ["g0-1", "0.5", "0", "2", "beta=0.125,", "lora_r=4"]
     progress.measuring(0, [described("g0-0"), described("g0-1")])
     assert drawn(progress)[3][:2] == ["g0-1", "0.5"]
     score = {"generation": 0, "loss": 0.25, "fitness": 0.75, "interval": [0.5, 1.0]}
-    progress.measured([described("g0-1", **score), described("g0-0", **score)])
+    progress.measured([described("g0-1", **score, lives=True), described("g0-0", **score, lives=False)])
+    assert " ".join(drawn(progress)[0]) == "generation 0 (1 of 3): selecting"
     assert [row[0] for row in drawn(progress)[2:]] == ["g0-1", "g0-0"]
     child = described("g1-1", born=1, parent="g0-1", mutation={"kind": "crossover", "other_parent": "g0-0"})
     progress.begin(1, [described("g0-1"), child], 2)
     known, new = drawn(progress)[2:]
     assert known[:7] == ["g0-1", "0.75", "(0.5", "to", "1)", "0.25", "1"]  # its last fitness, one generation old
+    assert " ".join(drawn(progress)[0]) == "generation 1 (2 of 3): training, 0 of 2 updates"
     assert new[:6] == ["g1-1", "0", "2", "g0-1", "crossover", "with"]
+    progress.measured([described("g0-1", **score | {"generation": 1})])
+    assert " ".join(drawn(progress)[0]) == "generation 1 (2 of 3): measuring the winner on untouched data"
 
 
 def test_on_a_terminal_it_is_drawn_and_elsewhere_it_is_not(monkeypatch: pytest.MonkeyPatch):

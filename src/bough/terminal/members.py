@@ -66,7 +66,8 @@ class MembersProgress:
 
     def measured(self, lines: Sequence[Line]) -> None:
         self.members = {line["name"]: dict(line) for line in lines}
-        self._say("selecting")
+        last = not any("lives" in line for line in lines)
+        self._say("measuring the winner on untouched data" if last else "selecting")
 
     def _enter(self, generation: int, members: Sequence[Line]) -> None:
         """Makes `members` those on the screen; what is known of them otherwise stays."""
@@ -75,8 +76,8 @@ class MembersProgress:
         self._number = generation
 
     def _say(self, what: str) -> None:
-        of = f" of {self.generations}" if self.generations else ""
-        self.title = f"generation {self._number + 1}{of}: {what}"
+        of = f" ({self._number + 1} of {self.generations})" if self.generations else ""
+        self.title = f"generation {self._number}{of}: {what}"
 
 
 def members_table(lines: Iterable[Line]) -> Table:
