@@ -27,6 +27,8 @@ def test_ancestors_come_with_the_fitness_they_were_selected_by(tmp_path: Path):
     ]
     assert ancestors[-1].parents == ["g1-1", "g0-0"]
     assert [one.name for one in found.ancestors("g0-0", 1)] == ["g0-0"]
+    # Its parent is that of the generation before its birth, however old it is.
+    assert [(one.name, one.generation) for one in found.ancestors("g1-1", 2)] == [("g0-1", 0), ("g1-1", 2)]
     assert found.ancestors("absent", 2) == []
 
 

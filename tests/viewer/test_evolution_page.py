@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
 from typing import Any
@@ -62,6 +63,24 @@ def test_the_runs_page_leads_to_members_family_tree_and_drift(grown: Server, tab
         assert "lineage.jsonl:7: it is not JSON" in await tab.text(".problems")
 
     run(read())
+
+
+def test_learning_rates_and_wide_ranges_have_a_logarithmic_axis(grown: Server, tab: Tab, run: Run):
+    members = [
+        {"generation": n, "name": f"g0-{n}", "born": 0, "rank": 4, "settings": settings}
+        for n, settings in enumerate([
+            {"learning_rate": 1e-3, "beta": 0.1, "kl_coef": 1e-3, "nll_alpha": 0.0},
+            {"learning_rate": 2e-3, "beta": 0.2, "kl_coef": 1e-1, "nll_alpha": 1.0},
+        ])
+    ]  # fmt: skip
+    found = json.dumps({"members": members, "generations": 2, "leader": "g0-1", "winner": None})
+
+    async def read() -> Any:
+        await tab.goto(grown.address)
+        texts = "[...m.drift(found).at(-1).querySelectorAll('.readout')].map(e => e.textContent.startsWith('log'))"
+        return await tab.evaluate(f"import('/assets/drift.js').then(m => {{ const found = {found}; return {texts}; }})")
+
+    assert run(read()) == [True, False, True, False]
 
 
 def test_the_keyboard_walks_generations_and_descent(grown: Server, tab: Tab, run: Run):
