@@ -25,8 +25,7 @@ EQUIVALENT = {
             "start = torch.cat([of_part[(-1)] for of_part in reference]) if reference is not None else None",
             "torch.cat([torch.full_like(f, part.advantages[(-1)]) for part, f in zip(parts, found, strict=True)]),",
             "torch.cat([torch.full_like(f, part.weights[(-1)]) for part, f in zip(parts, found, strict=True)]),",
-            "sampler_logprobs_N=sampler_logprobs([part.calls[(-1)] for part in parts], old, "
-            "config.sampling.temperature),",
+            "sampler_logprobs_N=sampler_logprobs([part.calls[(-1)] for part in parts], old, self.temperature),",
             "found = torch.cat([of_part[(-1)] for of_part in logprobs])",
             "old = torch.cat([part.old_logprobs[(-1)].to(now) if part.old_logprobs else now.detach() "
             "for part, (now,) in pairs])",

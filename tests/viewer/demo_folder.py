@@ -5,6 +5,7 @@ python -m tests.viewer.demo_folder runs/viewer-demo
 
 import json
 import sys
+import tempfile
 from pathlib import Path
 
 import yaml
@@ -12,6 +13,7 @@ import yaml
 from bough.cli import main as bough
 from bough.speech import hermes
 from bough.types import Group, Message, Task, ToolCall, Trajectory, Turn
+from tests.evolution.small import pairs_file
 from tests.viewer.samples import write
 
 RECIPE = {
@@ -31,6 +33,11 @@ RECIPE = {
         {"eval": {"name": "after-dpo", "tasks": 12}},
     ],
 }
+EVOLVE = [
+    *("--model", "tiny", "--metric", "loss", "--test-size", "0.25", "--seed", "4"),
+    *("--population-size", "8", "--generations", "6", "--steps", "3", "--set", "batch_size=2", "lora_r=4"),
+    *("--mutate", "learning_rate=1e-4..1e-2", "nll_alpha=0..1", "loss_type=sigmoid,ipo", "--crossover", "0.2"),
+]
 PROBLEM = "Which positive whole numbers up to 60 divide 360? Give their sum."
 SUM = "divisors = [n for n in range(1, 61) if 360 % n == 0]\nprint(sum(divisors))"
 # Each attempt: the code of its calls with what they print, then the answer.
@@ -52,9 +59,17 @@ def make(folder: Path) -> None:
     assert bough(["eval", *household, "--model", *models, "--episodes", "24", "--output", f"{folder}/10-all"]) == 0
     assert bough(["collect", "--environment", "interpreter", "--model", "expert", "--tasks", "6",
                   "--output", f"{folder}/11-tools"]) == 0  # fmt: skip
+    evolved(folder / "13-evolution")
     task = Task(id="divisors-of-360", environment="interpreter", data={"kind": "arithmetic"})
     attempts = [_attempt(task, number, *one) for number, one in enumerate(ATTEMPTS)]
     write(folder / "12-tool-groups/groups.jsonl", Group(task=task, attempts=attempts))
+
+
+def evolved(folder: Path) -> None:
+    """An evolution on a few short pairs."""
+    with tempfile.TemporaryDirectory() as place:
+        train_file = str(pairs_file(Path(place)))
+        assert bough(["evolve", *EVOLVE, "--train-file", train_file, "--output-dir", str(folder)]) == 0
 
 
 def _attempt(task: Task, number: int, calls: list[tuple[str, str]], answer: str) -> Trajectory:

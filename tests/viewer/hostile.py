@@ -81,6 +81,7 @@ def fill_hostile(folder: Path) -> None:
         "".join(json.dumps({"step": n, EVIL: n, f"{EVIL}/{EVIL}": n, "loss": n}) + "\n" for n in range(1, 4))
     )
     (training / "config.yaml").write_text(json.dumps({"model": EVIL, "train_file": EVIL, EVIL: EVIL}))
+    _evolved(training)
     evaluation = folder / "evaluation"
     evaluation.mkdir()
     outcomes = [Outcome(task=EVIL, digest="d", type=EVIL, success=False, stop=EVIL, errors={EVIL: 2})]
@@ -92,3 +93,18 @@ def fill_hostile(folder: Path) -> None:
         evaluation / "results.json"
     )
     (folder / "<img src=x onerror=window.pwned=1>.jsonl").write_text("nonsense\n")
+
+
+def _evolved(folder: Path) -> None:
+    """Two generations whose every name and setting is hostile, and lines that are no members."""
+    settings = {EVIL: EVIL, "learning_rate": 1e-300, "beta": 1.7e308}
+    mutation = {"kind": EVIL, "setting": EVIL, "before": EVIL, "after": EVIL, "other_parent": EVIL}
+    mother = {"generation": 0, "name": EVIL, "born": 0, "settings": settings, "place": 1, "lives": True}
+    mother |= {"fitness": -1.7e308, "interval": [-1.7e308, 1.7e308]}
+    child = mother | {"generation": 1, "name": LINK, "born": 1, "parent": EVIL, "mutation": mutation, "place": 2}
+    child |= {"settings": {**settings, "beta": -1.7e308}, "fitness": 1.7e308}
+    far = mother | {"generation": 99_999, "place": 10**9}
+    lines = [json.dumps(one) for one in (mother, child, far, {"generation": EVIL})]
+    (folder / "lineage.jsonl").write_text("\n".join([*lines, EVIL, "[" * 5000]))
+    report = {"winner": {"name": EVIL}, "metric": EVIL, "selected": {"fitness": 1e308, "interval": EVIL}}
+    write_json(folder / "report.json", report | {"shrinkage": EVIL, "updates": EVIL})

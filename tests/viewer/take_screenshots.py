@@ -35,6 +35,7 @@ PICTURES = {
     "runs": Picture("runs", ".ladder"),
     "training": Picture("training?folder=03-sft&also=04-sft-slower", ".plot path"),
     "settings": Picture("training?folder=03-sft&also=04-sft-slower", ".compared table", height=460, top=".compared"),
+    "evolution": Picture("evolution", "svg.family", height=1400),
     "trajectories": Picture("trajectories", "tbody tr[data-row]", height=760),
     "calls": Picture(f"trajectory?at={GROUPS}%3A1&attempt=1", ".call", height=820),
     "tokens": Picture(TURNS, ".tokens .legend", ("details.exact summary",), 820, ".turns .turn"),

@@ -76,6 +76,7 @@ def test_a_hostile_folder_makes_a_harmless_file(tmp_path: Path, make_index: Make
             "pair?at=p.jsonl%3A1",
             "tree?at=g.jsonl%3A1",
             "evaluation",
+            "evolution",
             "training",
         ):
             await tab.goto(f"file://{tmp_path}/page.html#/{words}")

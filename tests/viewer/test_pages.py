@@ -379,7 +379,7 @@ def test_an_empty_page_names_a_command_that_fills_it(tmp_path: Path, tab: Tab, r
 
     async def read(address: str) -> list[str]:
         commands = []
-        for page in ("runs", "training", "trajectories", "pairs", "groups", "evaluation"):
+        for page in ("runs", "training", "trajectories", "pairs", "groups", "evaluation", "evolution"):
             await tab.goto(f"{address}#/{page}")
             assert "yet." in await tab.text(".nothing b"), page
             commands.append(await tab.text(".nothing code"))
@@ -400,8 +400,8 @@ def test_no_field_of_a_record_becomes_a_script(tmp_path: Path, tab: Tab, run: Ru
         answers = server.answers
         ats = [row["at"] for kind in ("trajectory",) for row in answers.known["records"]({"kind": kind})["rows"]]
         at = json.dumps(ats[0])
-        pages = ["runs", "training", "evaluation", "trajectories", "pairs", "groups", "pair?at=p.jsonl%3A1",
-                 "tree?at=g.jsonl%3A1",
+        pages = ["runs", "training", "evaluation", "evolution", "trajectories", "pairs", "groups",
+                 "pair?at=p.jsonl%3A1", "tree?at=g.jsonl%3A1",
                  "tree?at=t.jsonl%3A1", "trajectory?at=g.jsonl%3A1&attempt=1", "trajectory?at=t.jsonl%3A1"]  # fmt: skip
         pages += [await tab.evaluate(f"'trajectory?at=' + encodeURIComponent({at})")]
         for page in pages:
@@ -409,7 +409,7 @@ def test_no_field_of_a_record_becomes_a_script(tmp_path: Path, tab: Tab, run: Ru
             assert "onerror" in await tab.text("body"), page
             await tab.evaluate("document.querySelectorAll('details').forEach(e => { e.open = true; })")
             await tab.evaluate(
-                "document.querySelectorAll('svg .knot').forEach(e => e.dispatchEvent(new Event('click')))"
+                "document.querySelectorAll('svg .knot, svg .member').forEach(e => e.dispatchEvent(new Event('click')))"
             )
             await tab.until("!document.querySelector('.tokens [role=status]')")
             assert await tab.evaluate("window.pwned") is None

@@ -25,6 +25,7 @@ from bough.evolution.settings import EvolveConfig
 from bough.methods.examples import IN_MEMORY
 from bough.rundir import RunDir
 from bough.terminal import console
+from bough.terminal.members import MembersProgress
 from bough.training.metrics_file import MetricsFile
 
 
@@ -80,7 +81,8 @@ def evolve(
     play = where_to_play(environment, None) | ({"rewards": reward_weights(rewards)} if rewards else {})
     config = make_config(EvolveConfig, "evolve", settings, model=model_name(start), output_dir=folder, **named, **play)
     in_memory = [None if one is None or is_path(one) else records_of(one) for one in sources.values()]
-    found = run(config, *in_memory, notify=console.announce)
+    with MembersProgress(None if config.population.halving else config.population.generations) as progress:
+        found = run(config, *in_memory, notify=console.announce, watch=progress)
     name = model.name if isinstance(model, LoadedModel | TrainedModel) else model_name(model)
     return EvolvedModel(
         f"{name}+evolve", found.weights,

@@ -14,6 +14,7 @@ from bough.cards.front_matter import all_datasets, front_matter
 from bough.cards.lineage import read_json
 from bough.cards.markdown import code, fenced, plain, table
 from bough.cards.measured import Measured
+from bough.cards.pedigree import pedigrees
 from bough.cards.places import without_places
 from bough.cards.subject import Subject, find_subject
 from bough.cards.usage import usage
@@ -68,6 +69,9 @@ def _body(subject: Subject, base: BaseModel, found: Sequence[Measured], config: 
     yield from training.objective(subject.about, lineage)
     yield "## Training pipeline"
     yield fenced(training.pipeline(base, lineage))
+    if ancestry := list(pedigrees(lineage)):
+        yield "## Pedigree"
+        yield from ancestry
     yield "## Data"
     yield from training.data(lineage)
     yield "## Hyper-parameters"

@@ -59,7 +59,7 @@ def _problems(config: Config) -> Iterator[str]:
 
 
 def _unknown_environments(config: Config) -> Iterator[str]:
-    for name in _values(config, "environment"):
+    for name in filter(None, _values(config, "environment")):  # evolve has none where fitness is measured on files
         if is_code(name) or name.startswith(AGENT_PREFIX):
             continue  # the user's own code is imported by the command itself
         from bough.environments.registry import find_listed

@@ -16,15 +16,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from bough.disk import drafting, put_in_place, remove, write_json
+from bough.disk import drafting, put_in_place, remove, write_atomically, write_json
 from bough.evolution.breeding import breed, founders, select
 from bough.evolution.generation import Generation, writing
 from bough.evolution.lineage import FILE_NAME, add_generation, generation_lines, read_lineage
 from bough.evolution.selection import Scores, ranked
 from bough.evolution.settings import EvolveConfig
 from bough.evolution.setup import Setup, open_setup
+from bough.evolution.watch import Unwatched, Watcher
 from bough.evolution.winner import winner_report
 from bough.methods.base import Data
+from bough.tracking.population import PopulationTrackers
 from bough.training.metrics_file import MetricsFile
 
 Notify = Callable[[str], None]
@@ -48,16 +50,24 @@ def evolve(
     test: Data | None = None,
     *,
     notify: Notify = lambda _: None,
+    watch: Watcher | None = None,
 ) -> Evolved:
-    """Evolves a population on the settings' files, or on the records given here."""
-    with open_setup(config, data, held_out, test) as setup:
-        return Evolution(setup, notify).run()
+    """Evolves a population on the settings' files, or on the records given here. `watch` is told how it proceeds."""
+    with open_setup(config, data, held_out, test) as setup, _trackers(setup) as trackers:
+        return Evolution(setup, notify, watch or Unwatched(), trackers).run()
+
+
+def _trackers(setup: Setup) -> PopulationTrackers:
+    tracking, folder = setup.config.tracking, setup.folder
+    settings = folder.recorded(setup.config.flat_dump())
+    return PopulationTrackers(tracking.report_to, folder.path, tracking.wandb_project, settings)
 
 
 class Evolution:
     """A run. All that it must remember between generations is in their folders."""
 
-    def __init__(self, setup: Setup, notify: Notify) -> None:
+    def __init__(self, setup: Setup, notify: Notify, watch: Watcher, trackers: PopulationTrackers) -> None:
+        self.watch, self.trackers = watch, trackers
         self.setup, self.config, self.folder, self.notify = setup, setup.config, setup.folder, notify
         self.trainees, self.fitness = setup.trainees, setup.fitness
         self.lineage = self.folder.path / FILE_NAME
@@ -65,6 +75,7 @@ class Evolution:
     def run(self) -> Evolved:
         generation = Generation.newest(self.folder.checkpoints) if self.config.resume else None
         if generation is None:
+            write_atomically(self.lineage, "")  # not that of a run that was overwritten; a viewer waits for its lines
             generation = self._founded()
         else:
             self.notify(f"resuming with generation {generation.number}")
@@ -74,8 +85,11 @@ class Evolution:
                 generation = self._trained(generation)
             generation, scores = self._measured(generation)
             places = None if self._last(generation) else select(self.config, scores, generation.number)
-            add_generation(self.lineage, generation_lines(generation, scores, places))
+            lines = generation_lines(generation, scores, places)
+            add_generation(self.lineage, lines)
             self._log(generation, scores)
+            self.trackers.log_members(lines)
+            self.watch.measured(lines)
             if places is None:
                 return self._finish(generation, scores)
             generation = breed(self.config, generation, scores, places)
@@ -93,7 +107,8 @@ class Evolution:
         steps, first = self.config.population.steps, self.config.population.steps * generation.number
         if self.config.population.halving:
             steps, first = steps * 2**generation.number, steps * (2**generation.number - 1)
-        losses, tokens = self.trainees.train(generation.number, first, steps)
+        self.watch.begin(generation.number, _described(generation), steps)
+        losses, tokens = self.trainees.train(generation.number, first, steps, each=self.watch.updated)
         used = generation.used.plus(updates=steps * len(losses), tokens=tokens, seconds=time.monotonic() - begin)
         with writing(folder, generation.number, trained=True, used=used, losses=losses) as draft:
             self.trainees.save(draft)
@@ -102,6 +117,7 @@ class Evolution:
     def _measured(self, generation: Generation) -> tuple[Generation, Scores]:
         """The scores of the members, and the generation with what measuring has used up."""
         begin = time.monotonic()
+        self.watch.measuring(generation.number, _described(generation))
         scores = self.fitness.of(generation)
         tokens = sum(score.tokens for score in scores.values())
         used = generation.used.plus(tokens=tokens, seconds=time.monotonic() - begin)
@@ -127,22 +143,21 @@ class Evolution:
             f"generation {generation.number}: {len(scores)} members, the fittest is {best} with "
             f"{self.config.metric} {scores[best]}"
         )
-        metrics = MetricsFile(self.folder.metrics, individual.step - 1)
-        metrics.append(
-            {
-                "step": individual.step,
-                "generation": generation.number,
-                "loss": generation.losses.get(best),
-                "fitness": scores[best].fitness,
-                "fitness_low": interval.low if interval else None,
-                "fitness_high": interval.high if interval else None,
-                "members": len(scores),
-                "updates": generation.used.updates,
-                "tokens_computed": generation.used.tokens,
-                "seconds": generation.used.seconds,
-                **{name: value for name, value in individual.settings.items() if isinstance(value, int | float)},
-            }
-        )
+        values = {
+            "step": individual.step,
+            "generation": generation.number,
+            "loss": generation.losses.get(best),
+            "fitness": scores[best].fitness,
+            "fitness_low": interval.low if interval else None,
+            "fitness_high": interval.high if interval else None,
+            "members": len(scores),
+            "updates": generation.used.updates,
+            "tokens_computed": generation.used.tokens,
+            "seconds": generation.used.seconds,
+            **{name: value for name, value in individual.settings.items() if isinstance(value, int | float)},
+        }
+        MetricsFile(self.folder.metrics, individual.step - 1).append(values)
+        self.trackers.log(values)
 
     def _finish(self, generation: Generation, scores: Scores) -> Evolved:
         winner = ranked(scores)[0]
@@ -157,3 +172,7 @@ class Evolution:
         write_json(self.folder.ledger, ledgers)
         write_json(self.folder.report, report)
         return Evolved(self.folder.path, self.folder.final, report, read_lineage(self.lineage), ledgers)
+
+
+def _described(generation: Generation) -> list[dict[str, Any]]:
+    return [individual.described() for individual in generation.individuals().values()]

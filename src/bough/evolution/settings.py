@@ -140,6 +140,15 @@ class FitnessEnvironmentConfig(PlayedTasksConfig):
     )
 
 
+class EvolutionTrackingConfig(Config):
+    """Trackers."""
+
+    report_to: list[Literal["mlflow", "wandb", "tensorboard"]] = Field(
+        [], description="trackers to use in addition to metrics.jsonl; mlflow has a child run per member"
+    )
+    wandb_project: str | None = Field(None, description="W&B project and MLflow experiment")
+
+
 class EvolveConfig(ReportConfig):
     """Trains a population of adapters on one base model and breeds it by fitness.
 
@@ -176,6 +185,7 @@ class EvolveConfig(ReportConfig):
     sampling: SamplingConfig = SamplingConfig(temperature=0.0)
     limits: LimitsConfig = LimitsConfig()
     rewards: RewardWeights = Field({}, description=REWARDS)
+    tracking: EvolutionTrackingConfig = EvolutionTrackingConfig()
 
     @model_validator(mode="before")
     @classmethod

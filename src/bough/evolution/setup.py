@@ -41,7 +41,7 @@ from bough.training.token_budget import choose_budget
 # Settings that a resumed run may change.
 FREE = {
     *("output_dir", "resume", "overwrite", "generations", "max_updates", "max_tokens", "max_minutes"),
-    *("concurrency", "retries", "as_json"),
+    *("concurrency", "retries", "as_json", "report_to", "wandb_project"),
 }
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
@@ -75,10 +75,18 @@ class Trainees:
             del self.individuals[name], self.trainer.training[name]
         self.individuals = {name: self.individuals[name] for name in wanted}
 
-    def train(self, generation: int, first: int, steps: int) -> tuple[dict[str, float], int]:
+    def train(
+        self,
+        generation: int,
+        first: int,
+        steps: int,
+        *,
+        each: Callable[[int, dict[str, float]], None] = lambda _done, _losses: None,
+    ) -> tuple[dict[str, float], int]:
         """`steps` updates of each member, the first being number `first` of the run.
 
-        Returns the members' mean losses and the number of tokens computed and sampled.
+        After each update, `each` is told how many are done and the members' losses. Returns their
+        mean losses and the number of tokens computed and sampled.
         """
         torch.manual_seed(derived_seed(self.config.seed, f"generation {generation}"))  # dropout
         self.population.policy.train()
@@ -93,6 +101,7 @@ class Trainees:
             for name, done in self.trainer.update(batches).items() if batches else ():
                 losses[name].append(done.gradient.loss)
                 tokens += done.gradient.tokens_computed
+            each(update - first + 1, {name: losses[name][-1] for name in batches if losses[name]})
         self.individuals = {
             name: replace(one, step=self.trainer.training[name].step) for name, one in self.individuals.items()
         }

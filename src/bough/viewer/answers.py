@@ -7,6 +7,7 @@ from typing import Any
 
 from bough.viewer.attempts import tree
 from bough.viewer.evaluations import evaluation
+from bough.viewer.evolutions import evolution
 from bough.viewer.index import Index
 from bough.viewer.models import Models
 from bough.viewer.queries import records
@@ -31,6 +32,7 @@ class FolderAnswers:
             "tokens": self._tokens,
             "training": lambda asked: training(index, asked.get("folder", ""), _whole(asked, "after") or 0),
             "evaluation": lambda asked: evaluation(index, asked.get("folder", "")),
+            "evolution": lambda asked: evolution(index, asked.get("folder", "")),
         }
 
     def image(self, asked: Asked) -> tuple[bytes, str]:

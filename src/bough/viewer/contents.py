@@ -1,4 +1,4 @@
-"""What a folder contains that can be shown: data files, training runs, evaluations, stages of recipes.
+"""What a folder contains that can be shown: data files, training runs, evaluations, evolutions, stages of recipes.
 
 Only what is found here is ever served: a page asks for a name, and unknown names are
 refused. Links that lead out of the folder are not followed.
@@ -30,12 +30,13 @@ class Contents:
     data: list[str] = field(default_factory=list)
     training: list[str] = field(default_factory=list)
     evaluations: list[str] = field(default_factory=list)
+    evolutions: list[str] = field(default_factory=list)
     stages: list[str] = field(default_factory=list)
     problems: dict[str, str] = field(default_factory=dict)
 
     def stage_of(self, file: str) -> str:
         """The folder of the stage that a data file belongs to: the nearest stage above it, else its own folder."""
-        known = {*self.stages, *self.evaluations, *self.training}
+        known = {*self.stages, *self.evaluations, *self.evolutions, *self.training}
         folders = [str(folder) for folder in Path(file).parents]
         return next((folder for folder in folders if folder in known), folders[0])
 
@@ -64,7 +65,12 @@ class Root:
         found = Contents()
         for file in self._files(found.problems):
             name, folder = os.path.relpath(file, self.path), os.path.relpath(file.parent, self.path)
-            places = {"metrics.jsonl": found.training, "results.json": found.evaluations, "stage.json": found.stages}
+            places = {
+                "metrics.jsonl": found.training,
+                "results.json": found.evaluations,
+                "stage.json": found.stages,
+                "lineage.jsonl": found.evolutions,
+            }
             is_data = file.name.endswith(DATA_ENDINGS) or file.suffix == ".parquet"
             if file.name not in places and not is_data:
                 continue

@@ -65,6 +65,8 @@ def export(answers: FolderAnswers, path: Path, max_records: int) -> Written:
         _ask(answers, parts, "training", folder=folder)
     for folder in answers.index.contents.evaluations:
         _ask(answers, parts, "evaluation", folder=folder)
+    for folder in answers.index.contents.evolutions:
+        _ask(answers, parts, "evolution", folder=folder)
     if not parts.rows and len(parts.answers) == 1:
         raise InputError(f"{answers.index.root.path}: it contains nothing to export")
     text = page(vars(parts))

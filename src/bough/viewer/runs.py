@@ -26,7 +26,9 @@ def overview(index: Index) -> dict[str, Any]:
     by_folder: dict[str, list[dict[str, Any]]] = {}
     for row in counts(index):
         by_folder.setdefault(contents.stage_of(row["file"]), []).append(row)
-    folders = sorted({*contents.stages, *contents.training, *contents.evaluations, *by_folder} - {""})
+    folders = sorted(
+        {*contents.stages, *contents.training, *contents.evaluations, *contents.evolutions, *by_folder} - {""}
+    )
     stages = {folder: _stage(index, folder, by_folder.get(folder, [])) for folder in folders}
     runs, problems = [], index.problems()
     # A recipe that was never run is a file like any other.
@@ -48,6 +50,7 @@ def overview(index: Index) -> dict[str, Any]:
                    for kind in ("trajectory", "pair", "group")},
         "training": contents.training,
         "evaluations": contents.evaluations,
+        "evolutions": contents.evolutions,
         "problems": problems,
         "busy": index.busy,
     }  # fmt: skip
@@ -92,6 +95,7 @@ def _stage(index: Index, folder: str, rows: list[dict[str, Any]]) -> dict[str, A
         "files": rows,
         "training": folder in index.contents.training,
         "evaluation": folder in index.contents.evaluations,
+        "evolution": folder in index.contents.evolutions,
         "success": rates(index, folder) if folder in index.contents.evaluations else [],
         "report": _numbers(report),
         "lost": _lost(report),
@@ -101,6 +105,8 @@ def _stage(index: Index, folder: str, rows: list[dict[str, Any]]) -> dict[str, A
 def _guess(index: Index, folder: str, rows: list[dict[str, Any]]) -> str:
     if folder in index.contents.evaluations:
         return "eval"
+    if folder in index.contents.evolutions:
+        return "evolve"
     if folder in index.contents.training:
         return "training"
     return "collect" if _is_there(index.root.path / folder / "config.yaml") else "data" if rows else ""
@@ -150,7 +156,14 @@ def _sentence(error: Exception) -> str:
 def _pending(stages: list[Planned], begun: set[str]) -> list[dict[str, Any]]:
     """The stages of the recipe that have not started yet."""
     nothing: dict[str, Any] = {"inputs": {}, "outputs": {}, "files": [], "success": [], "report": {}, "note": ""}
-    nothing |= {"seconds": None, "lost": 0, "training": False, "evaluation": False, "state": "pending"}
+    nothing |= {
+        "seconds": None,
+        "lost": 0,
+        "training": False,
+        "evaluation": False,
+        "evolution": False,
+        "state": "pending",
+    }
     return [
         {"folder": stage.folder, "name": stage.folder, "verb": stage.verb, **nothing}
         for stage in stages

@@ -7,6 +7,7 @@ const HOW = {
   trajectories: ["This folder has no trajectories yet.", "Let a model play some episodes:", "bough collect --environment household --model smollm2 --tasks 20 --output runs/collect"],
   pairs: ["This folder has no preference pairs yet.", "Find some in episodes that were collected:", "bough pairs runs/collect --output runs/pairs.jsonl"],
   groups: ["This folder has no groups of attempts yet.", "Collect with --attempts 4 or more, then group the attempts at each task:", "bough groups runs/collect --output runs/groups.jsonl"],
+  evolution: ["This folder has no evolution yet.", "Its members appear here, a generation at a time:", "bough evolve --train-file examples/household-pairs.jsonl --output-dir runs/evolve --mutate learning_rate=1e-5..1e-3"],
   evaluation: ["This folder has no evaluation yet.", "Measure one or more models on the same tasks:", "bough eval --environment household --model expert random --episodes 20 --output runs/eval"],
 };
 

@@ -2,6 +2,7 @@
 import { ask, exported } from "./api.js";
 import { h, link } from "./dom.js";
 import { evaluationPage } from "./evaluation.js";
+import { evolutionPage } from "./evolution.js";
 import { listPage } from "./list.js";
 import { pairPage } from "./pair.js";
 import { runsPage } from "./runs.js";
@@ -10,12 +11,12 @@ import { trajectoryPage } from "./trajectory.js";
 import { treePage } from "./tree.js";
 
 const TABS = [["runs", "Runs"], ["training", "Training"], ["trajectories", "Trajectories"], ["pairs", "Pairs"], ["groups", "Trees"], ["evaluation", "Evaluation"]];
-const UNDER = { trajectory: "trajectories", pair: "pairs", tree: "groups" };
+const UNDER = { evolution: "training", trajectory: "trajectories", pair: "pairs", tree: "groups" };
 const PAGES = {
-  runs: runsPage, training: trainingPage, evaluation: evaluationPage, trajectory: trajectoryPage, pair: pairPage, tree: treePage,
+  runs: runsPage, training: trainingPage, evaluation: evaluationPage, evolution: evolutionPage, trajectory: trajectoryPage, pair: pairPage, tree: treePage,
   trajectories: (asked) => listPage("trajectories", asked), pairs: (asked) => listPage("pairs", asked), groups: (asked) => listPage("groups", asked),
 };
-const KEYS = [["1 … 6", "the pages, left to right"], ["j, k", "next, previous row or turn"], ["Enter", "open the row"], ["n, p", "next, previous record"],
+const KEYS = [["1 … 6", "the pages, left to right"], ["j, k", "next, previous row or turn"], ["Enter", "open the row"], ["n, p", "next, previous record or generation"],
   ["t", "exact tokens of the turn"], ["/", "search"], ["d", "light or dark"], ["?", "this list"]];
 
 const title = h("span", { class: "where" });

@@ -7,7 +7,7 @@ import { chip, interval, nothing } from "./marks.js";
 import { table } from "./table.js";
 
 const PAGES = { trajectory: "trajectories", pair: "pairs", group: "groups" };
-const VERBS = { sft: "train", dpo: "train", grpo: "train", training: "train", eval: "measure", collect: "play" };
+const VERBS = { sft: "train", dpo: "train", grpo: "train", evolve: "train", training: "train", eval: "measure", collect: "play" };
 
 export async function runsPage() {
   const body = h("div", {});
@@ -90,6 +90,7 @@ function stage(one) {
     ])) : null,
     h("p", { class: "links" },
       one.training ? link("training", { folder: one.folder }, "curves") : null,
+      one.evolution ? link("evolution", { folder: one.folder }, "members and family tree") : null,
       one.evaluation ? link("evaluation", { folder: one.folder }, "evaluation") : null,
       one.files.map((file) => link(PAGES[file.kind], { file: file.file },
         plural(file.count, file.kind),

@@ -1,7 +1,7 @@
 // The curves of one or more training runs, live while a run is going.
 import { ask, exported } from "./api.js";
 import { chart } from "./chart.js";
-import { address, h } from "./dom.js";
+import { address, h, link } from "./dom.js";
 import { empty } from "./empty.js";
 import { count, stageName, words } from "./format.js";
 import { chip, fact, facts, nothing } from "./marks.js";
@@ -17,7 +17,7 @@ const MOST = 6; // colours
 const SMOOTH_FROM = 40;
 
 export async function trainingPage(asked) {
-  const { training } = await ask("overview");
+  const { training, evolutions } = await ask("overview");
   if (!training.length) return { title: "Training", node: h("div", {}, h("header", { class: "head" }, h("h1", {}, "Training")), empty("training")) };
   const runs = new Map(); // by folder: { lines, next, settings, state }
   const view = { smoothing: null, from: -Infinity, to: Infinity, zoom };
@@ -88,7 +88,8 @@ export async function trainingPage(asked) {
     moreBox.hidden = drawn.length <= SHOWN;
     const one = picked.length === 1 ? runs.get(picked[0]) : null;
     about.replaceChildren(one ? facts(one.lines.length ? fact("steps", count(one.lines.at(-1).step)) : null,
-      FACTS.filter((name) => (one.settings?.[name] ?? null) !== null).map((name) => fact(words(name), written(one.settings[name])))) : "");
+      FACTS.filter((name) => (one.settings?.[name] ?? null) !== null).map((name) => fact(words(name), written(one.settings[name])))) : "",
+      one && evolutions.includes(picked[0]) ? h("p", { class: "links" }, link("evolution", { folder: picked[0] }, "members and family tree")) : "");
     settings.replaceChildren(settingsOf(picked.map((folder) => ({ name: stageName(folder), settings: runs.get(folder).settings }))) ?? "");
   }
   function drawPicker() {
