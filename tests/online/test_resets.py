@@ -68,6 +68,14 @@ def test_the_same_number_starts_in_the_same_state_and_all_states_occur(record: T
     assert set(counts) == {0, 1, 2, 3} and all(70 < count < 130 for count in counts.values())
 
 
+def test_a_turn_is_left_to_play_within_the_limit(tmp_path: Path, record: Trajectory):
+    write(tmp_path / "won.jsonl", [record])
+    resets = Resets.load(tmp_path / "won.jsonl", Far, 1.0, 0, max_turns=3)
+    assert {one.turns for number in range(40) if (one := resets.of(number))} == {1, 2}
+    with pytest.raises(InputError, match="--max-turns must be at least 2"):
+        Resets.load(tmp_path / "won.jsonl", Far, 1.0, 0, max_turns=1)
+
+
 def settings(folder: Path, **more: object) -> GRPOConfig:
     values: dict[str, object] = {
         "model": "tiny", "environment": "tests.online.letters:Far", "output_dir": folder, "max_steps": 1,

@@ -66,7 +66,8 @@ class FlatGroups:
         grpo = config if isinstance(config, GRPOConfig) else None
         highest = max(config.sampling.all_temperatures)
         if kind == "same":
-            yield f"a --temperature above {highest:g}"
+            several = bool(grpo and grpo.sampling.temperatures)
+            yield f"{'--temperatures' if several else 'a --temperature'} above {highest:g}"
             if grpo and not grpo.sampling.temperatures:
                 yield f"--temperatures {highest:g} {highest * 1.5:g}"
             if grpo and not grpo.entropy_coef:

@@ -68,7 +68,12 @@ class Player:
             self.pool = TaskPool(len(self._known), config.seed)
         file, share = config.rollouts.reset_file, config.rollouts.reset_share
         held_out = list(self._held_out_tasks()) if file and config.held_out.every else []
-        self._resets = Resets.load(file, self.environment_class, share, config.seed, held_out) if file else None
+        self._resets = None
+        if file:
+            limit = config.limits.max_turns
+            self._resets = Resets.load(
+                file, self.environment_class, share, config.seed, held_out=held_out, max_turns=limit
+            )
         self._loop = BackgroundLoop()
         self._sampler = open_sampler(config, policy, template, self._loop)
         self.meter = Meter(overlaps=self._sampler.overlaps)

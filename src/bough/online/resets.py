@@ -22,14 +22,23 @@ from bough.types import Task, Trajectory
 class Resets:
     """Chooses which task numbers start from a recorded state, and from which: the same for the same seed."""
 
-    def __init__(self, records: Sequence[Trajectory], share: float, seed: int) -> None:
-        self.records, self.share, self.seed = records, share, seed
+    def __init__(self, records: Sequence[Trajectory], share: float, seed: int, max_turns: int | None = None) -> None:
+        self.records, self.share, self.seed, self.max_turns = records, share, seed, max_turns
 
     @classmethod
     def load(
-        cls, file: Path, environment_class: type[Environment], share: float, seed: int, held_out: Sequence[Task] = ()
+        cls,
+        file: Path,
+        environment_class: type[Environment],
+        share: float,
+        seed: int,
+        *,
+        held_out: Sequence[Task] = (),
+        max_turns: int | None = None,
     ) -> Resets:
         """The episodes of a file that have a state to start from. InputError if there are none.
+
+        `max_turns` is the limit of an episode if it is not the environment's: at least one turn is left to play.
 
         InputError also if one is of a held-out task: what is measured there would no longer be held out.
         """
@@ -44,7 +53,9 @@ class Resets:
             )
         if not records:
             raise InputError(f"{file}: it has no episode of this environment with two or more turns to start in")
-        return cls(records, share, seed)
+        if (limit := max_turns or environment_class.max_turns) < 2:
+            raise InputError("--reset-file replays a turn or more, so --max-turns must be at least 2")
+        return cls(records, share, seed, limit)
 
     def of(self, number: int) -> Replayed | None:
         """What the attempts at the task with this number start with; None if they start at the beginning."""
@@ -52,7 +63,8 @@ class Resets:
         if rng.random() >= self.share:
             return None
         record = rng.choice(self.records)
-        return Replayed(record, rng.randrange(1, len(record.turns)))
+        end = min(len(record.turns), self.max_turns or len(record.turns))
+        return Replayed(record, rng.randrange(1, end))
 
 
 def _known(task: Task) -> str:

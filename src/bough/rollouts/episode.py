@@ -202,7 +202,7 @@ async def _all_turns(episode: Episode, environment: Isolated, chat: Chat, limits
 async def _turns(episode: Episode, environment: Isolated, chat: Chat, limits: LimitsConfig) -> None:
     max_turns = limits.max_turns or environment.environment_class.max_turns
     while episode.stop is None:
-        if len(episode.turns) == max_turns:
+        if len(episode.turns) >= max_turns:
             episode.stop = "max_turns"
             break
         answer = await chat.answer(list(episode.messages), episode.tools)
