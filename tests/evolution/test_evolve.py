@@ -21,7 +21,7 @@ from bough.evolution.individual import Individual
 from bough.evolution.score import Score
 from bough.evolution.trainees import Trainees
 from bough.training.metrics_file import MetricsFile
-from tests.evolution.small import config, pairs
+from tests.evolution.small import config, pairs, pairs_file
 
 ADAPTER = "adapter_model.safetensors"
 
@@ -194,6 +194,14 @@ def test_records_that_cannot_be_split_or_are_missing_are_named(tmp_path: Path):
         evolve(config(tmp_path, eval_file="held-out.jsonl"), pairs(), one)
     with pytest.raises(InputError, match="records: no row can be trained on"):
         evolve(config(tmp_path), [])
+
+
+def test_a_file_that_is_given_twice_is_refused(tmp_path: Path):
+    path = pairs_file(tmp_path)
+    with pytest.raises(InputError, match="eval_file has the same records as train_file"):
+        evolve(config(tmp_path, eval_file=path))
+    with pytest.raises(InputError, match="test_file has the same records as eval_file"):
+        evolve(config(tmp_path), pairs(), pairs(12), pairs(12))
 
 
 def test_a_dropout_that_the_start_adapter_does_not_have_is_refused(tmp_path: Path, whole: Evolved):

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from bough.errors import InputError
-from bough.policy.adapters import Lora
+from bough.policy.adapters import Lora, add_actor
 from bough.policy.policy import Policy
 from tests.policy.families import make
 from tests.trees.samples import call
@@ -69,3 +69,12 @@ def test_mistakes_are_told(folder, tmp_path):
     (tmp_path / "config.json").write_text('{"model_type": "unheard_of"}')
     with pytest.raises(InputError, match="cannot be loaded"):
         Policy.load(str(tmp_path))
+
+
+def test_an_adapter_of_another_model_is_told_with_its_base(folder, tmp_path):
+    other = make("llama", hidden_size=32)
+    add_actor(other, Lora(r=2)).save_pretrained(tmp_path, selected_adapters=["actor"])
+    config = json.loads((tmp_path / "actor" / "adapter_config.json").read_text())
+    (tmp_path / "actor" / "adapter_config.json").write_text(json.dumps(config | {"base_model_name_or_path": "other"}))
+    with pytest.raises(InputError, match=r"the adapter is not one of this model but of other: size mismatch for \S+"):
+        Policy.load(str(folder), adapter=tmp_path / "actor")

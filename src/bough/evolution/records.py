@@ -12,7 +12,7 @@ from bough.calls.builder import CallBuilder
 from bough.errors import InputError
 from bough.evolution.settings import EvolveConfig
 from bough.ledger import Ledger
-from bough.methods.base import Data, Example, Method
+from bough.methods.base import Data, Example, Examples, Method
 
 
 @dataclass(frozen=True)
@@ -45,6 +45,7 @@ def read_records(
     named = (config.train_file, config.fitness.eval_file, config.fitness.test_file)
     files = [file if records is None else records for records, file in zip(given, named, strict=True)]
     found = [None if file is None else method.examples(file, builder) for file in files]
+    _check_apart(found)
     train, selection, final = ([] if one is None else list(one.examples) for one in found)
     if not config.environment.name:
         share, rng = config.fitness.test_size, random.Random(config.seed)  # noqa: S311  no secret
@@ -56,6 +57,18 @@ def read_records(
             selection, final = _split(selection, 0.5, rng, config.fitness.eval_file)
     ledgers = [ledger for one in found if one is not None for ledger in (one.rows, one.calls)]
     return Records(train, selection, final, ledgers, " ".join(str(one.digest) for one in found if one is not None))
+
+
+def _check_apart(found: Sequence[Examples[Any] | None]) -> None:
+    """InputError if two of the files are the same: what was trained or selected on measures nothing."""
+    known: dict[str, str] = {}
+    for name, one in zip(("train_file", "eval_file", "test_file"), found, strict=True):
+        if one is None:
+            continue
+        if (other := known.setdefault(str(one.digest), name)) != name:
+            raise InputError(
+                f"{name} has the same records as {other}; members are trained, selected and measured on different ones"
+            )
 
 
 def _split(

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from bough.disk import read_json
 from bough.errors import BoughError, InputError
 from bough.policy.load import load_outline
 from bough.policy.reach import expert_parameters, out_of_reach
@@ -68,10 +69,22 @@ def _whole(load: Callable[..., Any]) -> Callable[..., Any]:
         except (BoughError, MemoryError, torch.OutOfMemoryError):
             raise
         except Exception as error:  # peft and safetensors raise errors of many kinds
+            if (misfit := str(error).find("size mismatch")) >= 0:
+                said = str(error)[misfit:].partition("\n")[0].rstrip(". ")
+                raise InputError(f"{folder}: the adapter is not one of this model{_base_of(folder)}: {said}") from error
             said = str(error).partition("\n")[0]
             raise InputError(f"{folder}: the adapter cannot be loaded: {type(error).__name__}: {said}") from error
 
     return guarded
+
+
+def _base_of(folder: Path) -> str:
+    """The model that an adapter's folder names, as the end of a sentence."""
+    try:
+        base = read_json(Path(folder) / "adapter_config.json").get("base_model_name_or_path")
+    except (OSError, ValueError, AttributeError):
+        return ""
+    return f" but of {base}" if isinstance(base, str) and base else ""
 
 
 @_whole
