@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -39,8 +37,9 @@ def save_weights(policy: Policy, folder: Path, weights: dict[str, Tensor]) -> No
 def save_adapter(model: Any, name: str, folder: Path, weights: dict[str, Tensor]) -> None:
     """Writes one adapter of a peft model; `weights` are its own, by their names in the model."""
     folder.mkdir(parents=True, exist_ok=True)
-    with _without_card(model):
-        model.save_pretrained(folder, selected_adapters=[name], state_dict=weights)
+    # Left in place: two threads may write adapters of one model at the same time.
+    model.create_or_update_model_card = _no_card
+    model.save_pretrained(folder, selected_adapters=[name], state_dict=weights)
     # peft puts an adapter that has a name into a folder of that name.
     for file in (folder / name).iterdir():
         file.rename(folder / file.name)
@@ -48,14 +47,8 @@ def save_adapter(model: Any, name: str, folder: Path, weights: dict[str, Tensor]
     _in_order(folder / "adapter_config.json")
 
 
-@contextmanager
-def _without_card(model: Any) -> Iterator[None]:
+def _no_card(folder: str) -> None:
     """peft writes an empty model card with each adapter, which takes longer than a small adapter itself."""
-    model.create_or_update_model_card = lambda folder: None  # noqa: ARG005
-    try:
-        yield
-    finally:
-        del model.create_or_update_model_card
 
 
 def _in_order(file: Path) -> None:
