@@ -11,7 +11,6 @@ from bough.engines.local.engine import LocalEngine
 from bough.event_loop import BackgroundLoop
 from bough.methods.distill import OnlineConfig
 from bough.policy.policy import Policy
-from bough.policy.twin import uses_dropout
 
 log = logging.getLogger(__name__)
 
@@ -44,7 +43,8 @@ class LocalSampler:
     """The local engine.
 
     With `max_staleness` 0 it reads the very weights that are trained. With more it has a copy of
-    them, gets the new ones between two of its steps, and what is in flight continues with them.
+    them on a CPU, gets the new ones between two of its steps, and what is in flight continues with
+    them; on a GPU it reads the trained weights and waits while they change.
     """
 
     def __init__(self, config: OnlineConfig, policy: Policy, template: ChatTemplate) -> None:
@@ -94,11 +94,11 @@ def open_sampler(config: OnlineConfig, policy: Policy, template: ChatTemplate, l
 
 
 def _collides(policy: Policy) -> bool:
-    """Whether sampler and trainer cannot compute at the same time. Said once if so."""
-    if policy.device.type != "cuda" or not uses_dropout(policy):
+    """Whether sampler and trainer must not compute at the same time. Said once if so."""
+    if policy.device.type != "cuda":
         return False
     log.warning(
-        "The sampler waits while the policy trains: dropout cannot be drawn while CUDA graphs are recorded. "
-        "--lora-dropout 0 samples and trains at the same time."
+        "The sampler waits while the policy trains: side by side on a GPU, single tokens were recorded with wrong "
+        "log-probabilities, for a reason that is not known yet."
     )
     return True

@@ -47,11 +47,3 @@ def _shared(weight: Tensor) -> Tensor:
     """The same memory as another parameter, so that `weight.data = …` on either leaves the other as it is."""
     # Quantized weights are of a class of their own; these are never replaced.
     return nn.Parameter(weight.data, requires_grad=False) if type(weight) is nn.Parameter else weight
-
-
-def uses_dropout(policy: Policy) -> bool:
-    """Whether training draws random numbers."""
-    modules = list(policy.modules())
-    return any(isinstance(one, nn.Dropout) and one.p > 0 for one in modules) or any(
-        isinstance(rate := getattr(one, "attention_dropout", 0.0), float) and rate > 0 for one in modules
-    )
