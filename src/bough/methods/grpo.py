@@ -204,13 +204,14 @@ class GRPO:
         self.precompute_reference = config.precompute_reference
         self.temperature = None if config.sampling.temperatures else config.sampling.temperature
         self.entropy_coef = config.entropy_coef
+        self._temperatures = config.sampling.all_temperatures
 
     def examples(self, data: Data, builder: CallBuilder) -> Examples[GroupExample]:
         """The groups as examples; groups that teach nothing are dropped and counted."""
         found = examples_from(
             data, self.config, builder, self._checked, GroupExample, score="reward", depends_on=OF_EXAMPLES
         )
-        _check_temperature(found, self.config.sampling)
+        _check_temperature(found, self._temperatures)
         return found
 
     def example(self, group: Group, source: CallSource) -> GroupExample:
@@ -318,9 +319,9 @@ class GRPO:
         return self.example(sample, source)
 
 
-def _check_temperature(groups: Examples[GroupExample], sampling: GroupSamplingConfig) -> None:
+def _check_temperature(groups: Examples[GroupExample], expected: list[float]) -> None:
     """Replies sampled at another temperature come from another distribution than the one that is trained."""
-    sampled, expected = groups.temperatures, sampling.all_temperatures
+    sampled = groups.temperatures
     if sampled <= set(expected):
         return
     found = " ".join(f"{value:g}" for value in sorted(sampled))

@@ -52,7 +52,11 @@ def test_no_cheat_passes_a_test_of_another_form(grade: Grader, case: tuple[str, 
 
 
 @pytest.mark.parametrize("case", HONEST.values(), ids=HONEST)
-def test_honest_programs_get_what_they_earn(grade: Grader, case: tuple[list[str] | str, str | None, str, str, float]):
+def test_honest_programs_get_what_they_earn(
+    grade: Grader, case: tuple[list[str] | str, str | None, str, str, float], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(code, "TEST_S", 20.0)
+    monkeypatch.setattr(code, "RUN_S", 60.0)
     tests, entry, prelude, program, score = case
     found = grade(program, Exam(code.split(tests), entry, prelude))
     assert found.score == score, found
