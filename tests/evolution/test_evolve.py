@@ -19,6 +19,7 @@ from bough.evolution.evolve import Evolved, evolve
 from bough.evolution.generation import Generation
 from bough.evolution.individual import Individual
 from bough.evolution.score import Score
+from bough.evolution.setup import open_setup
 from bough.evolution.trainees import Trainees
 from bough.training.metrics_file import MetricsFile
 from tests.evolution.small import config, pairs, pairs_file
@@ -202,6 +203,14 @@ def test_a_file_that_is_given_twice_is_refused(tmp_path: Path):
         evolve(config(tmp_path, eval_file=path))
     with pytest.raises(InputError, match="test_file has the same records as eval_file"):
         evolve(config(tmp_path), pairs(), pairs(12), pairs(12))
+
+
+def test_members_with_the_same_settings_are_told(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    with open_setup(config(tmp_path, mutate={}, generations=1)):
+        assert "--mutate names settings with their ranges" in caplog.text
+    caplog.clear()
+    with open_setup(config(tmp_path, overwrite=True)):
+        assert "--mutate" not in caplog.text
 
 
 def test_a_dropout_that_the_start_adapter_does_not_have_is_refused(tmp_path: Path, whole: Evolved):

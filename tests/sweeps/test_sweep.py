@@ -145,7 +145,7 @@ def test_what_cannot_be_varied_is_said_before_anything_runs(tmp_path: Path, vary
 
 def test_a_recipe_needs_an_evaluation_of_its_own_model(tmp_path: Path):
     recipe = "name: r\nmodel: tiny\nstages:\n  - collect: {tasks: 2}\n  - eval: {model: expert, tasks: 2}\n"
-    with pytest.raises(InputError, match=r"the recipe r does not evaluate its model.* add a stage such as `- eval"):
+    with pytest.raises(InputError, match=r"the recipe r does not evaluate its model in an environment.* `- eval"):
         configured(tmp_path, "collect.tasks=1,2", recipe=recipe)
 
 

@@ -53,7 +53,8 @@ class GroupLessons:
             if examples:
                 found[name] = examples
         if not found:
-            log.warning("Update %d teaches no member anything: %s.", update, dict(unused))
+            reasons = ", ".join(f"{count} {reason}" for reason, count in unused.most_common())
+            log.warning("Update %d teaches no member anything; groups were dropped: %s.", update, reasons)
         return found
 
     async def _play(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
@@ -37,6 +38,8 @@ from bough.rundir import RunDir
 from bough.training.loading import precision
 from bough.training.origin import Origin
 from bough.training.token_budget import choose_budget
+
+log = logging.getLogger(__name__)
 
 # Settings that a resumed run may change.
 FREE = {
@@ -85,6 +88,12 @@ def open_setup(
         )
         records = read_records(config, method_of(base), builder, data, held_out, test)
         _begin(folder, config, base, start, records)
+        mutation = config.mutation
+        if not (mutation.mutate or mutation.rank or mutation.crossover):
+            log.warning(
+                "Members have the same settings and differ only in the order of their data and in new adapters; "
+                "--mutate names settings with their ranges."
+            )
         population = _population(base, processes.device)
         if start is not None:
             population.refer_to(start)

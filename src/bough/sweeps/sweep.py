@@ -69,7 +69,7 @@ class Sweep:
         measured = [self._measured(run) for run in self.stamps]
         if not measured[0]:
             raise InputError(
-                f"the recipe {name} does not evaluate its model, so there is nothing to report; "
+                f"the recipe {name} does not evaluate its model in an environment, so there is nothing to report; "
                 "add a stage such as `- eval: {tasks: 100}`"
             )
         problems = list(self._early_stops())
