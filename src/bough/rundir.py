@@ -78,6 +78,17 @@ class RunDir:
         except OSError as error:
             raise InputError(f"{self.path}: cannot be cleared: {error.strerror}: {error.filename}") from None
 
+    def make_room(self, *, resume: bool, overwrite: bool) -> None:
+        """Clears the folder if it is to be overwritten. InputError where it has a run that nothing was said about."""
+        if resume or not self.used:
+            return
+        if not overwrite:
+            raise InputError(
+                f"{self.path} already contains a run; --resume continues it, --overwrite deletes it, "
+                "--output-dir names another folder"
+            )
+        self.clear()
+
     @property
     def used(self) -> bool:
         """Whether a training run has got anywhere here: a start that failed before its first step does not count."""

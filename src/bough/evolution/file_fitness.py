@@ -12,9 +12,10 @@ from typing import Any
 
 from torch import Tensor
 
+from bough.calls.builder import CallBuilder
 from bough.evolution.generation import Generation
 from bough.evolution.score import Score
-from bough.methods.base import Example, Loss, Method
+from bough.methods.base import Data, Example, Examples, Loss, Method
 from bough.metrics import Mean, add_metrics
 from bough.policy.population import Population
 from bough.training.population_step import PopulationStep, Work
@@ -77,8 +78,8 @@ class _Recorder:
         self._place: dict[int, str] = {}
         self._parts: list[Example] = []  # kept: their ids name them
 
-    def examples(self, *_: Any) -> Any:
-        raise NotImplementedError("records are read by the method itself")
+    def examples(self, data: Data, builder: CallBuilder) -> Examples[Any]:
+        return self.method.examples(data, builder)
 
     def parts(self, example: Example) -> list[Example]:
         found: list[Example] = self.method.parts(example)

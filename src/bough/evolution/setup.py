@@ -77,7 +77,7 @@ def open_setup(
     if processes.count > 1:
         raise InputError("bough evolve trains in one process; leave out accelerate launch")
     with folder.locked():
-        _make_room(folder, config)
+        folder.make_room(resume=config.resume, overwrite=config.overwrite)
         start, base = start_adapter(trained_by(config, {}))
         if start is not None:
             _check_start(config, start, base)
@@ -156,15 +156,3 @@ def _check_settings(folder: RunDir, config: EvolveConfig) -> None:
     if changed:
         said = [f"{key} {before.get(key)} → {value}" for key, value in changed.items()]
         raise InputError(f"{folder.path} began with other settings; give another --output-dir for a new run:", said)
-
-
-def _make_room(folder: RunDir, config: EvolveConfig) -> None:
-    """A folder with a run in it is only overwritten on request."""
-    if config.resume or not folder.used:
-        return
-    if not config.overwrite:
-        raise InputError(
-            f"{folder.path} already contains a run; --resume continues it, --overwrite deletes it, "
-            "--output-dir names another folder"
-        )
-    folder.clear()

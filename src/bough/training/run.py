@@ -86,7 +86,7 @@ def opened(config: C) -> Iterator[Run[C]]:
     folder, processes = RunDir(config.output_dir), Processes()
     with folder.locked() if processes.first else nullcontext():
         if processes.first:
-            _make_room(folder, config)
+            folder.make_room(resume=config.resume, overwrite=config.overwrite)
         processes.wait()
         yield Run(config, folder, processes)
 
@@ -213,18 +213,6 @@ class Run(Generic[C]):
 
 def _computes_reference(method: Method[Any], config: TrainingConfig) -> bool:
     return method.needs_reference and (not config.lora.enabled or method.precompute_reference)
-
-
-def _make_room(folder: RunDir, config: TrainingConfig) -> None:
-    """A folder with a run in it is only overwritten on request."""
-    if config.resume or not folder.used:
-        return
-    if not config.overwrite:
-        raise InputError(
-            f"{folder.path} already contains a run; --resume continues it, --overwrite deletes it, "
-            "--output-dir names another folder"
-        )
-    folder.clear()
 
 
 def _newest_checkpoint(folder: RunDir, config: TrainingConfig) -> Checkpoint | None:
