@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, Literal
 
 import torch
@@ -31,3 +34,11 @@ def attentions(model: Any, wanted: Attention, device: torch.device) -> tuple[str
     if flex:
         return plain, FLEX
     return plain, SDPA if plain == "sdpa" and device.type == "cpu" else plain
+
+
+@contextmanager
+def uncompiled() -> Iterator[None]:
+    """Within it nothing is compiled: for a handful of tokens that would take a minute."""
+    with torch.compiler.set_stance("force_eager"), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="flex_attention called without torch.compile")
+        yield

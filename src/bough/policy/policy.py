@@ -8,9 +8,8 @@ own causal attention: slower, the same numbers, other code.
 from __future__ import annotations
 
 import logging
-import warnings
-from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -24,7 +23,7 @@ from bough.cache import keep_compiled_code
 from bough.errors import InputError
 from bough.policy.adapters import ACTOR, Lora, adapted_layers, add_actor, has_adapter, load_actor, reference
 from bough.policy.answers import Answers
-from bough.policy.attention import FLEX, Attention, attentions
+from bough.policy.attention import FLEX, Attention, attentions, uncompiled
 from bough.policy.divergence import Divergences, Teacher, diverge
 from bough.policy.head import Head, Predictions, predict
 from bough.policy.head_check import check_head
@@ -103,7 +102,7 @@ class Policy(nn.Module):
     def _probe(self) -> None:
         """Takes the paths that agree with the model's own forward pass; InputError if none does."""
         flex = self.tree_attention == FLEX
-        with _uncompiled() if flex else nullcontext():
+        with uncompiled() if flex else nullcontext():
             found = probe_model(
                 self.base,
                 f"{self.plain_attention} {self.tree_attention}",
@@ -352,11 +351,3 @@ class Policy(nn.Module):
         ids = np.concatenate([[0], *(part.ravel() for row in rows for part in (row.tokens, row.targets_M))])
         if not 0 <= ids.min() <= ids.max() < size:
             raise InputError(f"token ids from {ids.min()} to {ids.max()}: the model's vocabulary is 0 to {size - 1}")
-
-
-@contextmanager
-def _uncompiled() -> Iterator[None]:
-    """Within it nothing is compiled: for a handful of tokens that would take a minute."""
-    with torch.compiler.set_stance("force_eager"), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="flex_attention called without torch.compile")
-        yield
