@@ -61,7 +61,7 @@ $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -c "import sys; sys.exit('Bough needs Python 3.11 or newer, this is ' + sys.version) if sys.version_info < (3, 11) else None"
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check torch==2.13.0
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[datasets,mlflow,web,interpreter,viewer,gymnasium,mcp,openenv,textarena,dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[datasets,mlflow,web,interpreter,viewer,gymnasium,mcp,openenv,textarena,ray,dev]'
 	touch $(READY)
 
 $(DOCS): $(READY)
