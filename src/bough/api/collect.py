@@ -19,10 +19,12 @@ from bough.environments.registry import find
 from bough.environments.tasks import configured
 from bough.rewards.rubric import Rubric
 from bough.rollouts.agents import Agent, make_agent
-from bough.rollouts.collect import AllLostError, Attempt, Tally, attempts, wanted_tasks
+from bough.rollouts.attempt import Attempt, attempts, wanted_tasks
+from bough.rollouts.collect import AllLostError, Tally
 from bough.rollouts.collect import collect as collect_episodes
 from bough.rollouts.collection import Collection
 from bough.rollouts.rescore import rescore
+from bough.rollouts.runner import LocalRunner
 from bough.terminal import console
 from bough.terminal.episodes import EpisodesProgress
 from bough.trajectories.writer import Writer
@@ -114,8 +116,8 @@ async def _play_missing(
             agent = agent or await make_agent(config.agent, config.sampling)
             with EpisodesProgress(len(missing)) as bar:
                 tally = await collect_episodes(
-                    environment_class, agent, missing, collection.add_in_thread,
-                    limits=config.limits, concurrency=config.concurrency, retries=config.retries,
+                    LocalRunner.of(environment_class, agent, config.limits), missing, collection.add_in_thread,
+                    concurrency=config.concurrency, retries=config.retries,
                     tell=lambda tally: bar.tell(tally.to_json()),
                 )  # fmt: skip
     finally:

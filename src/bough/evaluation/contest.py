@@ -31,8 +31,10 @@ from bough.evaluation.success import report
 from bough.models.names import model_name
 from bough.paths import without_absolute, working_directory
 from bough.rollouts.agents import Agent, make_agent
-from bough.rollouts.collect import AllLostError, Attempt, attempts, collect, wanted_tasks
+from bough.rollouts.attempt import Attempt, attempts, wanted_tasks
+from bough.rollouts.collect import AllLostError, collect
 from bough.rollouts.collection import Collection
+from bough.rollouts.runner import LocalRunner
 from bough.terminal import console
 from bough.types import Task
 
@@ -143,8 +145,8 @@ async def _play(
                 if missing:
                     agent = agent or await make_agent(settings.agent, settings.sampling)
                     tally = await collect(
-                        environment_class, agent, missing, collection.add_in_thread,
-                        limits=settings.limits, concurrency=settings.concurrency, retries=settings.retries,
+                        LocalRunner.of(environment_class, agent, settings.limits), missing, collection.add_in_thread,
+                        concurrency=settings.concurrency, retries=settings.retries,
                         tell=(lambda tally: watcher.tell(tally.to_json())) if watcher is not None else None,
                     )  # fmt: skip
                     faults |= tally.lost

@@ -36,7 +36,7 @@ from bough.environments.tasks import digest
 from bough.errors import BoughError, InputError
 from bough.models.weights import stamp
 from bough.paths import without_absolute
-from bough.rollouts.collect import Attempt
+from bough.rollouts.attempt import Attempt
 from bough.trajectories.reader import Reader
 from bough.trajectories.writer import Writer
 from bough.types import Task, Trajectory
