@@ -1,4 +1,4 @@
-"""How Ray is started and what its errors become; Ray itself is a stand-in here (tests/cluster/real has the real one)."""
+"""How Ray is started and what its errors become. Ray is a stand-in here; tests/cluster/real has the real one."""
 
 import subprocess
 import sys
