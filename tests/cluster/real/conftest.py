@@ -1,0 +1,21 @@
+"""One cluster for each file of tests."""
+
+from collections.abc import Iterator
+
+import pytest
+
+pytest.importorskip("ray")
+
+import ray
+
+from tests.cluster.real.clusters import TestCluster
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[TestCluster]:
+    made = TestCluster()
+    try:
+        yield made
+    finally:
+        ray.shutdown()
+        made.shutdown()
