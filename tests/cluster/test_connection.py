@@ -34,7 +34,10 @@ class Ray(SimpleNamespace):
         self.initialized = False
 
     def nodes(self) -> list[dict]:
-        return [{"Alive": True, "Resources": {"CPU": 2.0}}, {"Alive": False, "Resources": {"CPU": 4.0}}]
+        return [
+            {"NodeID": "a", "Alive": True, "Resources": {"CPU": 2.0}},
+            {"NodeID": "b", "Alive": False, "Resources": {"CPU": 4.0}},
+        ]
 
 
 @pytest.fixture
@@ -52,7 +55,7 @@ def test_a_connection_ends_with_the_block(use, config: ClusterConfig):
     use(ray := Ray())
     with connected(config):
         assert ray.initialized
-        assert nodes() == [{"CPU": 2.0}]
+        assert nodes() == {"a": {"CPU": 2.0}}
     assert ray.started == [config.address] and not ray.initialized
 
 

@@ -38,7 +38,7 @@ class Launcher:
 @asynccontextmanager
 async def running(launcher: Launcher, workers: int = 2, timeout_s: float = 60.0) -> AsyncIterator[ClusterRunner]:
     plan = Plan(workers, 1, 0, 4, workers)
-    pool = WorkerPool(launcher, plan, timeout_s=timeout_s, living=lambda: launcher.nodes, say=launcher.said.append)
+    pool = WorkerPool(launcher, plan, timeout_s=timeout_s, with_room=lambda: launcher.nodes, say=launcher.said.append)
     pool.start()
     try:
         yield ClusterRunner(pool)
