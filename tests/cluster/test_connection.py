@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from bough.cluster.connection import connected, nodes
+from bough.cluster.connection import connected, nodes, nodes_by_id
 from bough.config.cluster import ClusterConfig
 from bough.errors import BoughError, InputError
 
@@ -55,7 +55,7 @@ def test_a_connection_ends_with_the_block(use, config: ClusterConfig):
     use(ray := Ray())
     with connected(config):
         assert ray.initialized
-        assert nodes() == {"a": {"CPU": 2.0}}
+        assert nodes_by_id() == {"a": {"CPU": 2.0}} and nodes() == [{"CPU": 2.0}]
     assert ray.started == [config.address] and not ray.initialized
 
 

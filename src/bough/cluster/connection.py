@@ -45,8 +45,13 @@ def import_ray() -> Any:
     return ray
 
 
-def nodes() -> dict[str, dict[str, float]]:
-    """The resources of the nodes that are alive, by their ids."""
+def nodes() -> list[dict[str, float]]:
+    """The resources of the nodes that are alive."""
+    return list(nodes_by_id().values())
+
+
+def nodes_by_id() -> dict[str, dict[str, float]]:
+    """The resources of the nodes that are alive, by the ids of the nodes."""
     return {node["NodeID"]: node["Resources"] for node in import_ray().nodes() if node["Alive"]}
 
 

@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-from bough.cluster.connection import connected, nodes
+from bough.cluster.connection import connected, nodes, nodes_by_id
 from bough.cluster.packing import pack
 from bough.cluster.plan import make_plan
 from bough.cluster.pool import WorkerPool
@@ -93,15 +93,13 @@ async def cluster_runner(
     `variables` are environment variables that workers need, such as that of an API key.
     """
     with connected(config):
-        plan = make_plan(
-            config, nodes().values(), concurrency=concurrency, uses_gpu=uses_gpu, reserved_gpus=reserved_gpus
-        )
+        plan = make_plan(config, nodes(), concurrency=concurrency, uses_gpu=uses_gpu, reserved_gpus=reserved_gpus)
         _say(str(plan))
         surroundings = Surroundings.here(variables=variables, gpus=plan.gpus_per_worker)
         launch = launcher(pack(spec), surroundings, plan)
 
         def with_room() -> set[str]:
-            return {node for node, resources in nodes().items() if plan.fits(resources)}
+            return {node for node, resources in nodes_by_id().items() if plan.fits(resources)}
 
         pool = WorkerPool(launch, plan, timeout_s=config.timeout_s, with_room=with_room, say=_say)
         pool.start()

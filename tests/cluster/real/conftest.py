@@ -4,9 +4,10 @@ from collections.abc import Iterator
 
 import pytest
 
-pytest.importorskip("ray")
+from bough.cluster.connection import import_ray
 
-import ray
+pytest.importorskip("ray")
+ray = import_ray()
 
 from tests.cluster.real.clusters import TestCluster
 
