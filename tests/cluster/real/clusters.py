@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from ray.cluster_utils import Cluster
+from bough.cluster.connection import import_ray
 
 MEMORY = 100_000_000
 PATIENCE_S = 120.0
@@ -18,6 +18,9 @@ class TestCluster:
     __test__ = False
 
     def __init__(self, nodes: int = 2) -> None:
+        import_ray()  # as Bough does it: what Ray prints is set when it is imported
+        from ray.cluster_utils import Cluster
+
         head = {"num_cpus": 0, "include_dashboard": False, "object_store_memory": MEMORY}
         self._cluster = Cluster(initialize_head=True, head_node_args=head)
         self.nodes = [self.add() for _ in range(nodes)]

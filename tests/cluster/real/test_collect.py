@@ -1,5 +1,6 @@
 """`bough collect` and `bough eval` on two nodes: the same records as in one process."""
 
+import json
 import os
 import subprocess
 import sys
@@ -86,6 +87,16 @@ def test_a_node_that_cannot_play_is_left_out(cluster: TestCluster, capfd: pytest
     cluster.remove(-1)
     with pytest.raises(InputError, match="no node of the cluster can play: its file is missing"):
         bough.collect("expert", NeedsFile, tasks=3, cluster=cluster.address)
+
+
+def test_the_stages_of_a_recipe_play_on_the_cluster(cluster: TestCluster, tmp_path: Path):
+    stages = "[{collect: {model: expert, tasks: 2}}, {eval: {model: [random], episodes: 2, max_turns: 2}}]"
+    (tmp_path / "r.yaml").write_text(f"model: tiny\ndefaults: {{environment: household}}\nstages: {stages}\n")
+    folder = tmp_path / "run"
+    found = bough.run(tmp_path / "r.yaml", output_dir=folder, report_to=["none"], cluster=cluster.address)
+    assert [row.episodes for row in found.evaluations] == [2]
+    assert json.loads((folder / "01-collect" / "report.json").read_text())["worker_losses"] == 0
+    assert f"address: {cluster.address}" in next((folder / "02-eval").rglob("config.yaml")).read_text()
 
 
 def test_an_address_that_does_not_answer_is_a_sentence(monkeypatch: pytest.MonkeyPatch):
