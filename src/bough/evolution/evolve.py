@@ -20,6 +20,7 @@ from bough.disk import drafting, put_in_place, remove, write_atomically, write_j
 from bough.evolution.breeding import breed, founders, select
 from bough.evolution.generation import Generation, writing
 from bough.evolution.lineage import FILE_NAME, add_generation, generation_lines, read_lineage
+from bough.evolution.records import TrainingData
 from bough.evolution.selection import Scores, ranked
 from bough.evolution.settings import EvolveConfig
 from bough.evolution.setup import Setup, open_setup
@@ -45,7 +46,7 @@ class Evolved:
 
 def evolve(
     config: EvolveConfig,
-    data: Data | None = None,
+    data: TrainingData | None = None,
     held_out: Data | None = None,
     test: Data | None = None,
     *,

@@ -23,7 +23,7 @@ from bough.evolution.lessons import Lessons, RecordLessons
 from bough.evolution.member_settings import trained_by
 from bough.evolution.played_fitness import PlayedFitness
 from bough.evolution.players import Players
-from bough.evolution.records import Records, read_records
+from bough.evolution.records import Records, TrainingData, read_records
 from bough.evolution.score import Fitness
 from bough.evolution.settings import EvolveConfig
 from bough.evolution.trainees import Trainees, method_of
@@ -70,7 +70,7 @@ class Setup:
 
 @contextmanager
 def open_setup(
-    config: EvolveConfig, data: Data | None = None, held_out: Data | None = None, test: Data | None = None
+    config: EvolveConfig, data: TrainingData | None = None, held_out: Data | None = None, test: Data | None = None
 ) -> Iterator[Setup]:
     """The setup of the settings, with the run folder locked. InputError where it cannot be used or resumed."""
     folder, processes = RunDir(config.output_dir), Processes()

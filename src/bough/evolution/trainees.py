@@ -20,6 +20,7 @@ from bough.evolution.generation import Generation
 from bough.evolution.individual import OPTIMIZER, Individual
 from bough.evolution.lessons import ENDLESS, Lessons, Pupil
 from bough.evolution.member_settings import trained_by
+from bough.evolution.mixture import file_weights
 from bough.evolution.settings import EvolveConfig
 from bough.methods.base import Method
 from bough.methods.dpo import DPO, DPOConfig
@@ -94,7 +95,10 @@ class Trainees:
         tokens, sampled = 0, self.lessons.tokens
         for update in range(first, first + steps):
             training = {name: self.trainer.training[name] for name in self.individuals}
-            pupils = {name: Pupil(own.config, own.step) for name, own in training.items()}
+            pupils = {
+                name: Pupil(own.config, own.step, file_weights(self.config, self.individuals[name].settings))
+                for name, own in training.items()
+            }
             batches = self.lessons.batches(pupils, update)
             for name in training.keys() - batches.keys():
                 training[name].step += 1  # there was nothing to learn from
