@@ -72,6 +72,8 @@ class Evolution:
         self.setup, self.config, self.folder, self.notify = setup, setup.config, setup.folder, notify
         self.trainees, self.fitness = setup.trainees, setup.fitness
         self.lineage = self.folder.path / FILE_NAME
+        if setup.players is not None:
+            setup.players.report = watch.played
 
     def run(self) -> Evolved:
         generation = Generation.newest(self.folder.checkpoints) if self.config.resume else None

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from bough.calls.builder import CallBuilder
 from bough.digest import derived_seed, json_digest
@@ -25,7 +25,7 @@ from bough.online.grpo import OnlineGRPO
 from bough.online.player import LostError
 from bough.rewards.rubric import Rubric
 from bough.rollouts.agents import ModelAgent
-from bough.rollouts.collect import Tally, attempts, collect
+from bough.rollouts.collect import Attempt, Tally, attempts, collect
 from bough.types import Group, Task, Trajectory
 
 log = logging.getLogger(__name__)
@@ -60,13 +60,19 @@ class GroupLessons:
     async def _play(
         self, agents: Mapping[str, ModelAgent], settings: Mapping[str, GRPOConfig], update: int
     ) -> dict[str, list[Group]]:
-        share = max(1, self.config.fitness.concurrency // len(settings))
-        working = [self._groups(agents[name], own, update, share) for name, own in settings.items()]
+        seed = derived_seed(self.config.seed, f"update {update}")
+        wanted = {
+            name: list(attempts(self._tasks(update, _batch_size(own)), own.rollouts.group_size, seed))
+            for name, own in settings.items()
+        }
+        count = self.players.counting(sum(map(len, wanted.values())))
+        working = [self._groups(agents[name], wanted[name], len(settings), count(name)) for name in settings]
         return dict(zip(settings, await asyncio.gather(*working), strict=True))
 
-    async def _groups(self, agent: ModelAgent, config: GRPOConfig, update: int, concurrency: int) -> list[Group]:
-        tasks = self._tasks(update, config.optimizer.batch_size * config.optimizer.gradient_accumulation_steps)
-        wanted = list(attempts(tasks, config.rollouts.group_size, derived_seed(self.config.seed, f"update {update}")))
+    async def _groups(
+        self, agent: ModelAgent, wanted: Sequence[Attempt], members: int, tell: Callable[[Tally], None]
+    ) -> list[Group]:
+        """The groups of one of several members that play at the same time."""
         records: dict[str, Trajectory] = {}
 
         def keep(record: Trajectory, _: object) -> None:
@@ -74,17 +80,18 @@ class GroupLessons:
 
         tally: Tally = await collect(
             self.players.environment_class, agent, wanted, keep,
-            limits=self.config.limits, concurrency=concurrency, retries=self.config.fitness.retries,
+            limits=self.config.limits, concurrency=max(1, self.config.fitness.concurrency // members),
+            retries=self.config.fitness.retries, tell=tell,
         )  # fmt: skip
         if not records:
             raise LostError(0, [f"{id}: {why}" for id, why in tally.lost.items()])
         self.tokens += tally.completion_tokens
         # In the order of the attempts, whichever episode ended first.
-        by_task: dict[str, list[Trajectory]] = {}
+        tasks, by_task = {one.task.id: one.task for one in wanted}, dict[str, list[Trajectory]]()
         for one in wanted:
             if one.id in records:
                 by_task.setdefault(one.task.id, []).append(records[one.id])
-        return [Group(task=task, attempts=by_task[task.id]) for task in tasks if task.id in by_task]
+        return [Group(task=task, attempts=by_task[id]) for id, task in tasks.items() if id in by_task]
 
     def _tasks(self, update: int, count: int) -> list[Task]:
         """The tasks of an update. All members begin with the same one; where tasks run out, the first comes again."""
@@ -121,3 +128,7 @@ class GroupLessons:
 def _grpo(pupil: Pupil) -> GRPOConfig:
     assert isinstance(pupil.config, GRPOConfig)
     return pupil.config
+
+
+def _batch_size(config: GRPOConfig) -> int:
+    return config.optimizer.batch_size * config.optimizer.gradient_accumulation_steps

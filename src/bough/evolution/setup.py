@@ -60,6 +60,7 @@ class Setup:
     template: ChatTemplate
     start: Path | None
     rank: int
+    players: Players | None = None
     used: Used = field(default_factory=Used)
 
     def save(self, name: str, folder: Path) -> None:
@@ -108,7 +109,7 @@ def open_setup(
             if players is not None and config.method == "grpo":
                 lessons = GroupLessons(config, players, builder)
             trainees = Trainees(config, population, lessons, budget)
-            yield Setup(config, folder, records, trainees, fitness, builder.template, start, base.lora.r)
+            yield Setup(config, folder, records, trainees, fitness, builder.template, start, base.lora.r, players)
 
 
 @contextmanager
