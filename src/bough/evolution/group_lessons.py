@@ -14,7 +14,9 @@ from collections.abc import Callable, Mapping, Sequence
 from bough.calls.builder import CallBuilder
 from bough.digest import derived_seed, json_digest
 from bough.errors import InputError, RowError
+from bough.evolution.flat_groups import MemberFlatGroups
 from bough.evolution.lessons import Pupil
+from bough.evolution.member_settings import trained_by
 from bough.evolution.players import Players
 from bough.evolution.settings import EvolveConfig
 from bough.ledger import Ledger
@@ -29,6 +31,8 @@ from bough.rollouts.collect import Attempt, Tally, attempts, collect
 from bough.types import Group, Task, Trajectory
 
 log = logging.getLogger(__name__)
+# Why a group whose attempts all have the same reward is dropped; there is advice for it.
+ZERO_VARIANCE = "zero_variance"
 
 
 class GroupLessons:
@@ -40,22 +44,22 @@ class GroupLessons:
         self._stream = players.tasks(environment.split, environment.task_file, config.seed)
         self._known: list[Task] = []
         self._rubrics: dict[str, Rubric] = {}
+        base = trained_by(config, {})
+        assert isinstance(base, GRPOConfig)
+        self.flat = MemberFlatGroups(base)
 
     def batches(self, pupils: Mapping[str, Pupil], update: int) -> dict[str, Sequence[Example]]:
         settings = {name: _grpo(pupil) for name, pupil in pupils.items()}
         with self.players.playing():
             agents = self.players.agents({name: own.sampling for name, own in settings.items()})
             played = self.players.run(self._play(agents, settings, update))
-        found: dict[str, Sequence[Example]] = {}
         unused: Counter[str] = Counter()
-        for name, groups in played.items():
-            examples = self._examples(settings[name], groups, unused)
-            if examples:
-                found[name] = examples
-        if not found:
+        found = {name: self._examples(settings[name], groups, unused) for name, groups in played.items()}
+        self.flat.warn()
+        if unused.total():
             reasons = ", ".join(f"{count} {reason}" for reason, count in unused.most_common())
-            log.warning("Update %d teaches no member anything; groups were dropped: %s.", update, reasons)
-        return found
+            log.warning("Update %d: groups were dropped: %s.", update, reasons)
+        return {name: examples for name, examples in found.items() if examples}
 
     async def _play(
         self, agents: Mapping[str, ModelAgent], settings: Mapping[str, GRPOConfig], update: int
@@ -108,11 +112,14 @@ class GroupLessons:
         found = []
         for group in groups:
             attempts = group.attempts if rubric is None else rubric.score_all(group.attempts)
+            scored = group.model_copy(update={"attempts": attempts})
             try:
-                scored = group.model_copy(update={"attempts": attempts})
                 found.append(method.example(scored, CallSource(self.builder, Ledger("calls"))))
             except RowError as error:
-                unused[error.reason] += 1
+                self.flat.note(scored, error.reason)
+                unused[error.reason] += error.reason != ZERO_VARIANCE
+            else:
+                self.flat.note(scored, "")
         return found
 
     def _rubric(self, config: GRPOConfig) -> Rubric | None:

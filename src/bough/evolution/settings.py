@@ -127,7 +127,7 @@ class FitnessConfig(Config):
 class BudgetConfig(Config):
     """Budget: no generation begins after one of these is used up."""
 
-    max_updates: int | None = Field(None, ge=1, description="updates of all members together")
+    max_updates: int | None = Field(None, ge=1, description="updates of all members together, empty ones too")
     max_tokens: int | None = Field(None, ge=1, description="tokens computed in training and sampled")
     max_minutes: float | None = Field(None, gt=0, description="minutes, those before a resume included")
 

@@ -28,6 +28,7 @@ from bough.evolution.score import Fitness
 from bough.evolution.settings import EvolveConfig
 from bough.evolution.trainees import Trainees, method_of
 from bough.methods.base import Data
+from bough.models.digest import model_digest
 from bough.policy.load import base_and_adapter, load_call_builder, load_model
 from bough.policy.policy import Policy
 from bough.policy.population import Population
@@ -36,7 +37,7 @@ from bough.policy.reconcile import read_shape
 from bough.policy.shape import start_adapter
 from bough.rundir import RunDir
 from bough.training.loading import precision
-from bough.training.origin import Origin
+from bough.training.origin import Origin, run_of
 from bough.training.token_budget import choose_budget
 
 log = logging.getLogger(__name__)
@@ -79,7 +80,7 @@ def open_setup(
         raise InputError("bough evolve trains in one process; leave out accelerate launch")
     with folder.locked():
         folder.make_room(resume=config.resume, overwrite=config.overwrite)
-        start, base = start_adapter(trained_by(config, {}))
+        start, base = start_adapter(trained_by(config, {}), may_grow=False)
         if start is not None:
             _check_start(config, start, base)
         if config.resume and folder.config.exists():
@@ -137,6 +138,13 @@ def _check_start(config: EvolveConfig, start: Path, base: TrainingConfig) -> Non
         raise InputError(f"{start} has lora_dropout {dropout}, and members keep it; leave out lora_dropout")
     if config.mutation.rank or config.mutation.crossover:
         check_plain(start)
+    # The shapes of two models may be the same, and an adapter means nothing on weights that it was not trained on.
+    run, model = run_of(start), base_and_adapter(base.model)[0]
+    if run is not None and Origin.read(run).model != model_digest(model):
+        raise InputError(
+            f"{start} was trained on another model than {model} is now; give that model back its weights, "
+            "or start from an adapter that was trained on it"
+        )
 
 
 def _begin(folder: RunDir, config: EvolveConfig, base: TrainingConfig, start: Path | None, records: Records) -> None:
