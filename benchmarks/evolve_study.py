@@ -36,7 +36,6 @@ from bough.config.environment import key_values
 from bough.disk import write_atomically, write_json
 from bough.evolution.evolve import evolve
 from bough.evolution.settings import EvolveConfig
-from bough.evolution.watch import Watcher
 from bough.terminal.members import MembersProgress
 
 ARMS = ("evolve", "fixed", "random", "halving")
@@ -129,7 +128,6 @@ class Study:
         if (folder / "result.json").exists():
             return
         config = arm_config(arm, self.world, seed, budget, folder / "run", **self._data(seed))
-        progress: Watcher
         with MembersProgress(None if config.population.halving else config.population.generations) as progress:
             found = evolve(config, notify=lambda line: print(line, file=sys.stderr, flush=True), watch=progress)
         tasks = {"tasks": self.world.test_tasks, "split": "unseen", "seed": seed}
@@ -142,17 +140,17 @@ class Study:
     def _data(self, seed: int) -> dict[str, Any]:
         """What all arms of a seed learn from or start from: demonstrations, or an adapter trained on them."""
         folder, world = self.folder / f"seed-{seed}" / "start", self.world
-        demonstrations = folder / "demonstrations"
-        bough.collect(
-            "expert", world.environment, output=demonstrations, tasks=world.demonstrations, seed=1000 + seed,
-            **{key: value for key, value in world.play.items() if key != "max_new_tokens"},
-        )  # fmt: skip
-        file = demonstrations / "trajectories.jsonl"
+        file, trained = folder / "demonstrations" / "trajectories.jsonl", folder / "sft"
+        if not (folder / "demonstrations" / "report.json").exists():
+            play = {key: value for key, value in world.play.items() if key != "max_new_tokens"}
+            settings = {"tasks": world.demonstrations, "seed": 1000 + seed, **play}
+            bough.collect("expert", world.environment, output=file.parent, **settings)
         if world.start is None:
             return {"model": world.model, "train_file": file}
-        again = (folder / "sft" / "config.yaml").exists()
-        bough.sft(world.model, file, output_dir=folder / "sft", seed=seed, resume=again, **world.start)
-        return {"model": str(folder / "sft" / "final")}
+        if not (trained / "report.json").exists():
+            again = (trained / "config.yaml").exists()
+            bough.sft(world.model, file, output_dir=trained, seed=seed, resume=again, **world.start)
+        return {"model": str(trained / "final")}
 
 
 @dataclass(frozen=True)

@@ -144,10 +144,9 @@ class Evolution:
     def _log(self, generation: Generation, scores: Scores) -> None:
         best = ranked(scores)[0]
         individual, interval = generation.individual(best), scores[best].interval()
-        self.notify(
-            f"generation {generation.number}: {len(scores)} members, the fittest is {best} with "
-            f"{self.config.metric} {scores[best]}"
-        )
+        count = "1 member" if len(scores) == 1 else f"{len(scores)} members"
+        fitness = f"{self.config.metric} {scores[best]}"
+        self.notify(f"generation {generation.number}: {count}, the fittest is {best} with {fitness}")
         values = {
             "step": individual.step,
             "generation": generation.number,
