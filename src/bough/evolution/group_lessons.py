@@ -27,7 +27,9 @@ from bough.online.grpo import OnlineGRPO
 from bough.online.player import LostError
 from bough.rewards.rubric import Rubric
 from bough.rollouts.agents import ModelAgent
-from bough.rollouts.collect import Attempt, Tally, attempts, collect
+from bough.rollouts.attempt import Attempt, attempts
+from bough.rollouts.collect import Tally, collect
+from bough.rollouts.runner import LocalRunner
 from bough.types import Group, Task, Trajectory
 
 log = logging.getLogger(__name__)
@@ -83,9 +85,9 @@ class GroupLessons:
             records[record.id] = record
 
         tally: Tally = await collect(
-            self.players.environment_class, agent, wanted, keep,
-            limits=self.config.limits, concurrency=max(1, self.config.fitness.concurrency // members),
-            retries=self.config.fitness.retries, tell=tell,
+            LocalRunner.of(self.players.environment_class, agent, self.config.limits), wanted, keep,
+            concurrency=max(1, self.config.fitness.concurrency // members), retries=self.config.fitness.retries,
+            tell=tell,
         )  # fmt: skip
         if not records:
             raise LostError(0, [f"{id}: {why}" for id, why in tally.lost.items()])
