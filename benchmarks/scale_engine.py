@@ -33,7 +33,8 @@ class Actor:
         self.id, self.engine, self.slowness = id, engine, slowness
         self.held: set[Episode] = set()
         self.ends: list[tuple[float, int, Episode]] = []
-        self.count, self.time, self.busy_s, self.plan, self.alive = 0.0, 0.0, 0.0, 0, True
+        self.count, self.time, self.busy_s, self.tokens = 0.0, 0.0, 0.0, 0.0
+        self.plan, self.alive = 0, True
         self.version, self._order = 0, 0
         self._swaps: tuple[list[float], list[int]] = ([-1.0], [0])
 
@@ -45,7 +46,9 @@ class Actor:
         if now <= self.time:
             return
         if self.ends:
-            self.count += (now - self.time) / self.step()
+            steps = (now - self.time) / self.step()
+            self.count += steps
+            self.tokens += steps * len(self.ends)
             self.busy_s += now - self.time
         self.time = now
 

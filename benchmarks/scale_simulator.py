@@ -26,7 +26,7 @@ from benchmarks.scale_admission import Admission, Group, Taken
 from benchmarks.scale_engine import Actor, Episode, Loads
 from benchmarks.scale_model import Cluster
 
-IN_FLIGHT = 12_000  # episodes that are simulated at a time; beyond that the cluster is shrunk
+IN_FLIGHT = 4_000  # episodes that are simulated at a time; beyond that the cluster is shrunk
 
 
 @dataclass
@@ -50,7 +50,8 @@ class Outcome:
     seconds: float = 0.0
     episodes: int = 0
     tokens: float = 0.0
-    rollout_idle: float = 0.0
+    rollout_idle: float = 0.0  # share of the time in which an engine has nothing to decode
+    rollout_use: float = 0.0  # tokens sampled, of what full engines would sample
     learner_idle: float = 0.0
     driver_busy: float = 0.0
     admitted: int = 0  # groups
@@ -334,7 +335,7 @@ class Simulation:
     def _start_measuring(self) -> None:
         for actor in self.actors:
             actor.advance(self.now)
-            actor.busy_s = 0.0
+            actor.busy_s = actor.tokens = 0.0
         self.learner_busy = self.driver_busy = 0.0
         self.outcome = replace(self.outcome, episodes=0, tokens=0.0)
         self._since = self.now
@@ -345,6 +346,8 @@ class Simulation:
         for actor in self.actors:
             actor.advance(self.now)
         busy = sum(actor.busy_s for actor in self.actors)
+        at_best = sum(self.cluster.engine.tokens_per_s / actor.slowness for actor in self.actors)
+        outcome.rollout_use = sum(actor.tokens for actor in self.actors) / (outcome.seconds * at_best)
         outcome.rollout_idle = 1 - busy / (outcome.seconds * self.num_actors)
         outcome.learner_idle = 1 - self.learner_busy / outcome.seconds
         outcome.driver_busy = min(1.0, self.driver_busy / outcome.seconds)
