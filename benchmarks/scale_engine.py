@@ -31,7 +31,7 @@ class Actor:
 
     def __init__(self, id: int, engine: Engine, slowness: float) -> None:
         self.id, self.engine, self.slowness = id, engine, slowness
-        self.held: set[Episode] = set()
+        self.held: dict[Episode, None] = {}  # in the order of their starts
         self.ends: list[tuple[float, int, Episode]] = []
         self.count, self.time, self.busy_s, self.tokens = 0.0, 0.0, 0.0, 0.0
         self.plan, self.alive = 0, True
@@ -59,7 +59,7 @@ class Actor:
     def start(self, episode: Episode, now: float) -> None:
         self.advance(now)
         episode.began, episode.version = now, self.version
-        self.held.add(episode)
+        self.held[episode] = None
         self._order += 1
         heappush(self.ends, (self.count + episode.tokens, self._order, episode))
 
@@ -79,7 +79,7 @@ class Actor:
             yield heappop(self.ends)[2]
 
     def free(self, episode: Episode) -> None:
-        self.held.remove(episode)
+        del self.held[episode]
 
     def swap(self, now: float, version: int) -> None:
         self.version = version
@@ -103,8 +103,8 @@ class Actor:
     def die(self, now: float) -> list[Episode]:
         """Its node has failed: the episodes that were in flight."""
         self.advance(now)
-        lost = sorted(self.held, key=lambda episode: -episode.group.number)
-        self.held, self.ends, self.alive = set(), [], False
+        lost = list(self.held)
+        self.held, self.ends, self.alive = {}, [], False
         return lost
 
     def live(self, now: float) -> None:

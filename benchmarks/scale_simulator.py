@@ -353,4 +353,3 @@ class Simulation:
         outcome.driver_busy = min(1.0, self.driver_busy / outcome.seconds)
         outcome.open_groups, outcome.ended_groups = self.admission.num_open, self.admission.num_ended
         return outcome
-

@@ -1,0 +1,88 @@
+"""Predicts online RL on 8 to 10,000 GPUs by simulation: episodes/s, staleness, idle GPUs, time to new weights.
+
+    python -m benchmarks.scale                     # writes scale.json, results/scale.md and docs/plots/scale.svg
+    python -m benchmarks.scale --validate FILE     # predicted against measured rows: {"rows": [{"workers", "episodes_per_s"}]}
+
+`scale_simulator.py` simulates, `scale_constants.yaml` has the measured and the assumed
+numbers, `scale_scenarios.py` the clusters. Nothing here needs a GPU.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from benchmarks.scale_report import draw_scale, tables
+from benchmarks.scale_scenarios import RESULTS, ROOT, Scenario, constants, scenarios
+from benchmarks.scale_simulator import simulate
+from benchmarks.scale_validation import compare_streaming, compare_workers, workers_table
+
+SEEDS = (0, 1, 2)
+FOUND = Path(__file__).with_name("scale.json")
+
+
+def row(scenario: Scenario) -> dict[str, Any]:
+    """The means over the seeds."""
+    cluster, outcomes = scenario.cluster, [simulate(scenario.cluster, seed=seed) for seed in SEEDS]
+
+    def mean(name: str) -> float:
+        return sum(getattr(outcome, name) for outcome in outcomes) / len(outcomes)
+
+    numbers = {
+        "episodes_per_s": mean("episodes_per_s"),
+        "staleness": mean("staleness"),
+        "stale_share": mean("stale_share"),
+        "rollout_idle": mean("rollout_idle"),
+        "rollout_use": mean("rollout_use"),
+        "learner_idle": mean("learner_idle"),
+        "driver_busy": mean("driver_busy"),
+        "weights_everywhere_s": mean("everywhere_s"),
+        "seconds_per_batch": sum(outcome.seconds / len(outcome.measured) for outcome in outcomes) / len(outcomes),
+        "update_s": sum(outcome.measured[-1].trained_s for outcome in outcomes) / len(outcomes),
+        "replayed_share": sum(outcome.replayed for outcome in outcomes) / sum(outcome.episodes for outcome in outcomes),
+    }
+    return {
+        "table": scenario.table,
+        **scenario.shown,
+        "rollout_gpus": cluster.rollout_gpus,
+        "learner_gpus": cluster.learner_gpus,
+        "batch_groups": cluster.batch_size,
+        "shrink": outcomes[0].shrink,
+        **{name: float(f"{value:.4g}") for name, value in numbers.items()},
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--validate", type=Path, help="a JSON file of measured rows; compare, and write nothing")
+    options = parser.parse_args()
+    if options.validate:
+        print(workers_table(compare_workers(json.loads(options.validate.read_text()))))
+        return
+    values, rows = constants(), []
+    for scenario in scenarios(values):
+        begin = time.process_time()
+        rows.append(row(scenario))
+        print(f"{scenario.table} {scenario.shown}: {rows[-1]['episodes_per_s']:,.0f} episodes/s "
+              f"({time.process_time() - begin:.1f} s)", flush=True)  # fmt: skip
+    measured = json.loads((RESULTS / "scale-workers.json").read_text())
+    found = {
+        "seeds": list(SEEDS),
+        "constants": {name: asdict(constant) for name, constant in values.items()},
+        "rows": rows,
+        "workers": {"machine": measured["machine"], "load": measured["load"], "rows": compare_workers(measured)},
+        "streaming": compare_streaming(),
+    }
+    FOUND.write_text(json.dumps(found, indent=1) + "\n")
+    head = "# Online RL on a cluster, simulated\n\nMade by `python -m benchmarks.scale` from `benchmarks/scale_constants.yaml`."
+    parts = [f"## {title}\n\n{table}" for title, table in tables(found).items()]
+    (RESULTS / "scale.md").write_text("\n\n".join([head, *parts]) + "\n")
+    (ROOT / "docs" / "plots" / "scale.svg").write_text(draw_scale(found))
+
+
+if __name__ == "__main__":
+    main()
