@@ -1,7 +1,7 @@
 """Predicts online RL on 8 to 10,000 GPUs by simulation: episodes/s, staleness, idle GPUs, time to new weights.
 
     python -m benchmarks.scale                     # writes scale.json, results/scale.md and docs/plots/scale.svg
-    python -m benchmarks.scale --validate FILE     # predicted against measured rows: {"rows": [{"workers", "episodes_per_s"}]}
+    python -m benchmarks.scale --validate FILE     # with {"rows": [{"workers": 1, "episodes_per_s": 2.5}, …]}
 
 `scale_simulator.py` simulates, `scale_constants.yaml` has the measured and the assumed
 numbers, `scale_scenarios.py` the clusters. Nothing here needs a GPU.
@@ -78,7 +78,8 @@ def main() -> None:
         "streaming": compare_streaming(),
     }
     FOUND.write_text(json.dumps(found, indent=1) + "\n")
-    head = "# Online RL on a cluster, simulated\n\nMade by `python -m benchmarks.scale` from `benchmarks/scale_constants.yaml`."
+    made = "Made by `python -m benchmarks.scale` from `benchmarks/scale_constants.yaml`."
+    head = f"# Online RL on a cluster, simulated\n\n{made}"
     parts = [f"## {title}\n\n{table}" for title, table in tables(found).items()]
     (RESULTS / "scale.md").write_text("\n\n".join([head, *parts]) + "\n")
     (ROOT / "docs" / "plots" / "scale.svg").write_text(draw_scale(found))

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-
 from benchmarks.scale_model import Cluster, Driver, Engine, Episodes, Failures, Learners, Network, split
 
 ROOT = Path(__file__).parents[1]
@@ -97,6 +96,7 @@ def varied(values: dict[str, Constant]) -> dict[str, Cluster]:
     failing, network, episodes = usual.failures, usual.network, usual.episodes
     day, hour = 86_400.0, 3600.0
     longer = replace(episodes, mean_tokens=16_384, turns=256)
+    waiting = replace(episodes, wait_s=1.0, wait_tail=1.0)
     return {
         "as it is": usual,
         "max_staleness 0": replace(usual, max_staleness=0),
@@ -108,9 +108,7 @@ def varied(values: dict[str, Constant]) -> dict[str, Cluster]:
         "length tail 1.5, longest 32 × the mean": replace(usual, episodes=replace(episodes, tail=1.5, longest=32.0)),
         "episodes of 16,384 tokens": replace(usual, episodes=longer),
         "the same, one writer": replace(usual, episodes=longer, driver=replace(usual.driver, writers=1)),
-        "each turn waits 1 s for its environment": replace(
-            usual, episodes=replace(episodes, wait_s=1.0, wait_tail=1.0)
-        ),
+        "each turn waits 1 s for its environment": replace(usual, episodes=waiting),
         "no slow GPUs": replace(usual, failures=replace(failing, slow_share=0.0)),
         "10% of the GPUs 4 × slower": replace(usual, failures=replace(failing, slow_share=0.1, slowdown=4.0)),
         "the same, all get as much": replace(
