@@ -18,6 +18,8 @@ import platform
 import tempfile
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -70,47 +72,71 @@ def run(num_workers: int, episodes: int, slots: int, folder: Path) -> dict[str, 
     with Collection(config) as collection:
         before = ray.get([worker.cpu_s.remote() for worker in workers])
         begin, begin_cpu = time.perf_counter(), time.process_time()
-        counts, tokens = _play(workers, islice(source, num_workers * episodes), slots, collection)
+        driving = _play(workers, islice(source, num_workers * episodes), slots, collection)
         driver_cpu, wall = time.process_time() - begin_cpu, time.perf_counter() - begin
         after = ray.get([worker.cpu_s.remote() for worker in workers])
     for worker in workers:
         ray.kill(worker)
     cpu = [end - start for start, end in zip(before, after, strict=True)]
-    total = sum(counts)
+    total = sum(driving.counts)
+    parts = driving.spent_s | {"Ray's threads": driver_cpu - sum(driving.spent_s.values())}
     return {
         "workers": num_workers,
         "episodes": total,
-        "tokens_per_episode": tokens / total,
+        "tokens_per_episode": driving.tokens / total,
         "episodes_per_s": total / wall,
-        "episodes_per_cpu_s": sum(count / seconds for count, seconds in zip(counts, cpu, strict=True)),
+        "episodes_per_cpu_s": sum(count / seconds for count, seconds in zip(driving.counts, cpu, strict=True)),
         "worker_cpu_s_per_episode": sum(cpu) / total,
         "driver_cpu_s_per_episode": driver_cpu / total,
+        "driver_parts_ms": {part: round(seconds / total * 1e3, 2) for part, seconds in parts.items()},
         "wall_s": wall,
         "slots": slots,
     }
 
 
-def _play(
-    workers: list[Any], source: Iterator[Attempt], slots: int, collection: Collection | None
-) -> tuple[list[int], int]:
-    """Plays all attempts, the next where one has ended; episodes per worker, and all tokens."""
+@dataclass
+class Driving:
+    """What the driver did: episodes per worker, all tokens, and the CPU time of its own thread by part."""
+
+    counts: list[int]
+    tokens: int = 0
+    spent_s: dict[str, float] = field(default_factory=dict)
+
+    @contextmanager
+    def part(self, name: str) -> Iterator[None]:
+        begin = time.thread_time()
+        yield
+        self.spent_s[name] = self.spent_s.get(name, 0.0) + time.thread_time() - begin
+
+
+def _play(workers: list[Any], source: Iterator[Attempt], slots: int, collection: Collection | None) -> Driving:
+    """Plays all attempts, the next where one has ended."""
     running: dict[Any, int] = {}
-    counts, tokens = [0] * len(workers), 0
-    for number in range(len(workers) * slots):
-        if (attempt := next(source, None)) is not None:
-            running[workers[number % len(workers)].play.remote(attempt)] = number % len(workers)
-    while running:
-        done, _ = ray.wait(list(running))
-        for reference in done:
-            which = running.pop(reference)
-            record, num_tokens = ray.get(reference)
-            counts[which] += 1
-            tokens += num_tokens
+    driving = Driving([0] * len(workers))
+
+    def hand_out(which: int) -> None:
+        with driving.part("hand out"):
             if (attempt := next(source, None)) is not None:
                 running[workers[which].play.remote(attempt)] = which
+
+    for number in range(len(workers) * slots):
+        hand_out(number % len(workers))
+    while running:
+        with driving.part("wait"):
+            done, _ = ray.wait(list(running))
+        for reference in done:
+            which = running.pop(reference)
+            with driving.part("receive"):
+                record, num_tokens = ray.get(reference)
+            hand_out(which)
+            driving.counts[which] += 1
+            driving.tokens += num_tokens
             if collection is not None:
-                collection.add(Trajectory.model_validate_json(record), [])
-    return counts, tokens
+                with driving.part("validate"):
+                    episode = Trajectory.model_validate_json(record)
+                with driving.part("write"):
+                    collection.add(episode, [])
+    return driving
 
 
 def call_s(times: int = 200) -> float:
