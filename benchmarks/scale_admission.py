@@ -51,6 +51,7 @@ class Admission:
         self.ready: list[Group] = []
         self.flat: list[Group] = []
         self.stale: list[Group] = []
+        self._taken = 0  # 1 from when the batch is taken
 
     @property
     def num_ended(self) -> int:
@@ -59,11 +60,12 @@ class Admission:
     @property
     def earliest(self) -> int:
         """The first batch that can take what is started now."""
-        return self.number + self.max_staleness - self.lead
+        return self.number + self._taken
 
-    def begin(self, number: int) -> None:
-        """The next batch is wanted; by now some of the groups that wait for it may be too old."""
-        self.number, self.draws, self.lead = number, 1, self.max_staleness
+    def begin(self, number: int, num_later: int) -> None:
+        """The next batch is wanted, and the run has `num_later` after it; some groups may be too old by now."""
+        self.number, self.draws, self.lead = number, 1, min(self.max_staleness, num_later)
+        self._taken = 0
         waiting, self.ready = self.ready, []
         for group in waiting:
             self._file(group)
@@ -101,6 +103,7 @@ class Admission:
         taken = Taken(self.ready[: self.size], self.flat, self.stale)
         self.ready, self.flat, self.stale = self.ready[self.size :], [], []
         self.lead -= 1
+        self._taken = 1
         return taken
 
     def _file(self, group: Group) -> None:

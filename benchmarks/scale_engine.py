@@ -13,13 +13,20 @@ NO_WEIGHTS = -(10**9)
 
 
 class Episode:
-    """An attempt: its tokens, what it waits for its environment, and where it is in flight."""
+    """An attempt: its tokens, its waits for the environment, when it began and how often.
 
-    __slots__ = ("began", "group", "plays", "tokens", "version", "wait_s")
+    Where environments take no time, its turns are one long turn.
+    """
 
-    def __init__(self, group: Group, tokens: float, wait_s: float) -> None:
-        self.group, self.tokens, self.wait_s = group, tokens, wait_s
-        self.began, self.version, self.plays = 0.0, 0, 0
+    __slots__ = ("began", "group", "plays", "tokens", "turn", "version", "waits")
+
+    def __init__(self, group: Group, tokens: float, waits: list[float]) -> None:
+        self.group, self.tokens, self.waits = group, tokens, waits
+        self.began, self.version, self.plays, self.turn = 0.0, 0, 0, 0
+
+    @property
+    def turn_tokens(self) -> float:
+        return self.tokens / (len(self.waits) or 1)
 
 
 class Actor:
@@ -57,11 +64,15 @@ class Actor:
         self.time = max(self.time, now) + seconds
 
     def start(self, episode: Episode, now: float) -> None:
-        self.advance(now)
-        episode.began, episode.version = now, self.version
+        episode.began, episode.version, episode.turn = now, self.version, 0
         self.held[episode] = None
+        self.answer(episode, now)
+
+    def answer(self, episode: Episode, now: float) -> None:
+        """The next turn of an episode in its slots."""
+        self.advance(now)
         self._order += 1
-        heappush(self.ends, (self.count + episode.tokens, self._order, episode))
+        heappush(self.ends, (self.count + episode.turn_tokens, self._order, episode))
 
     def next_end(self, now: float) -> float | None:
         """When the next episode has all its tokens."""

@@ -51,11 +51,9 @@ class Episodes:
     def tokens(self, rng: Random) -> float:
         return self.mean_tokens * min(self.longest, _about_one(rng, self.tail))
 
-    def waits(self, rng: Random) -> float:
-        """Seconds that an episode waits for its environment, over all turns."""
-        if not self.wait_s:
-            return 0.0
-        return sum(self.wait_s * _about_one(rng, self.wait_tail) for _ in range(self.turns))
+    def waits(self, rng: Random) -> list[float]:
+        """Seconds that an episode waits for its environment after each turn; empty if it never does."""
+        return [self.wait_s * _about_one(rng, self.wait_tail) for _ in range(self.turns)] if self.wait_s else []
 
     @property
     def read_per_token(self) -> float:

@@ -98,13 +98,17 @@ def varied_table(rows: list[Row]) -> str:
 
 
 def streaming_table(rows: list[Row]) -> str:
-    def cell(row: Row, name: str, form: str) -> str:
-        mean, low, high = row[f"predicted_{name}"]
-        return f"{row[name]:{form}} and {mean:{form}} ({low:{form}} to {high:{form}})"
+    def cell(value: float | list[float], form: str) -> str:
+        if isinstance(value, float):
+            return f"**{value:{form}}**"
+        mean, low, high = value
+        return f"{mean:{form}} ({low:{form}} to {high:{form}})"
 
     forms = {"seconds_per_batch": ".2f", "staleness": ".2f", "stale_share": ".1%"}
-    lines = [[row["max_staleness"], *(cell(row, name, form) for name, form in forms.items())] for row in rows]
-    return markdown(["max_staleness", "s per batch", "mean staleness", "calls dropped as too old"], lines)
+    lines = [
+        [row["max_staleness"], row["what"], *(cell(row[name], form) for name, form in forms.items())] for row in rows
+    ]
+    return markdown(["max_staleness", "", "s per batch", "mean staleness", "calls dropped as too old"], lines)
 
 
 def constants_table(constants: dict[str, Row]) -> str:

@@ -88,16 +88,22 @@ class Outcome:
         return sum(batch.everywhere_s for batch in self.measured[:-1]) / max(1, len(self.measured) - 1)
 
 
-def simulate(cluster: Cluster, *, batches: int = 12, warm_up: int = 3, seed: int = 0) -> Outcome:
-    """Runs until `batches` batches after the warm-up are complete."""
-    return Simulation(cluster, batches, warm_up, seed).run()
+def simulate(
+    cluster: Cluster, *, batches: int = 12, warm_up: int = 3, seed: int = 0, to_the_end: bool = False
+) -> Outcome:
+    """Runs until `batches` batches after the warm-up are complete.
+
+    They are a part of a longer run, or with `to_the_end` its last ones, for which nothing is played ahead any more.
+    """
+    return Simulation(cluster, batches, warm_up, seed, to_the_end).run()
 
 
 class Simulation:
     """The state of the cluster at `now`, and the events to come."""
 
-    def __init__(self, cluster: Cluster, batches: int, warm_up: int, seed: int) -> None:
-        self.cluster, self.num_batches, self.warm_up = cluster, batches, warm_up
+    def __init__(self, cluster: Cluster, batches: int, warm_up: int, seed: int, to_the_end: bool) -> None:
+        self.cluster, self.num_batches, self.warm_up = cluster, batches + warm_up, warm_up
+        self.after = 0 if to_the_end else cluster.max_staleness  # batches after the last that is simulated
         self.shrink = max(1, cluster.in_flight // IN_FLIGHT)
         self.rng, self.chance = Random(seed), Random(seed + 1)
         self.now, self.version, self._order = 0.0, 0, 0
@@ -117,7 +123,7 @@ class Simulation:
     def run(self) -> Outcome:
         self._plan_failures()
         self._gather(0)
-        while len(self.outcome.batches) < self.warm_up + self.num_batches:
+        while len(self.outcome.batches) < self.num_batches:
             self.now, _, act, args = heappop(self.events)
             act(*args)
         return self._measured()
@@ -130,7 +136,7 @@ class Simulation:
 
     def _gather(self, number: int) -> None:
         self.training = False
-        self.admission.begin(number)
+        self.admission.begin(number, self.num_batches + self.after - number - 1)
         self._progress()
 
     def _progress(self) -> None:
@@ -249,16 +255,25 @@ class Simulation:
         if plan != actor.plan:
             return  # something has changed since
         for episode in actor.pop_ended(self.now):
-            if episode.wait_s:
-                self.at(self.now + episode.wait_s, self._ended, actor, episode, episode.plays)
+            if episode.waits:
+                self.at(self.now + episode.waits[episode.turn], self._stepped, actor, episode, episode.plays)
             else:
-                self._ended(actor, episode, episode.plays)
+                self._ended(actor, episode)
         self._plan(actor)
 
-    def _ended(self, actor: Actor, episode: Episode, play: int) -> None:
-        """The episode leaves its slot and goes to the driver, which writes one after the other."""
+    def _stepped(self, actor: Actor, episode: Episode, play: int) -> None:
+        """The environment has answered."""
         if play != episode.plays:
             return  # its node failed meanwhile
+        episode.turn += 1
+        if episode.turn == len(episode.waits):
+            self._ended(actor, episode)
+        else:
+            actor.answer(episode, self.now)
+            self._plan(actor)
+
+    def _ended(self, actor: Actor, episode: Episode) -> None:
+        """The episode leaves its slot and goes to the driver, which writes one after the other."""
         actor.free(episode)
         self._note_versions(actor, episode)
         spacing = self.cluster.driver.spacing_s * self.shrink

@@ -200,8 +200,8 @@ def test_admission_starts_and_takes_what_pace_does(max_staleness: int, teach_sha
 
     for batch in range(30):
         pace.ended = [ended(one.number, batch) for one in pace.ended]
-        pace.begin(1000)
-        ours.begin(batch)
+        pace.begin(29 - batch)
+        ours.begin(batch, 29 - batch)
         while True:
             start(batch)
             verdict = pace.verdict()
