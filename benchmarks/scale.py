@@ -21,29 +21,25 @@ from benchmarks.scale_scenarios import RESULTS, ROOT, Scenario, constants, scena
 from benchmarks.scale_simulator import simulate
 from benchmarks.scale_validation import compare_streaming, compare_workers, workers_table
 
-SEEDS = (0, 1, 2)
+SEED = 0
 FOUND = Path(__file__).with_name("scale.json")
 
 
 def row(scenario: Scenario) -> dict[str, Any]:
-    """The means over the seeds."""
-    cluster, outcomes = scenario.cluster, [simulate(scenario.cluster, seed=seed) for seed in SEEDS]
-
-    def mean(name: str) -> float:
-        return sum(getattr(outcome, name) for outcome in outcomes) / len(outcomes)
-
+    """What is predicted for a scenario."""
+    cluster, outcome = scenario.cluster, simulate(scenario.cluster, seed=SEED)
     numbers = {
-        "episodes_per_s": mean("episodes_per_s"),
-        "staleness": mean("staleness"),
-        "stale_share": mean("stale_share"),
-        "rollout_idle": mean("rollout_idle"),
-        "rollout_use": mean("rollout_use"),
-        "learner_idle": mean("learner_idle"),
-        "driver_busy": mean("driver_busy"),
-        "weights_everywhere_s": mean("everywhere_s"),
-        "seconds_per_batch": sum(outcome.seconds / len(outcome.measured) for outcome in outcomes) / len(outcomes),
-        "update_s": sum(outcome.measured[-1].trained_s for outcome in outcomes) / len(outcomes),
-        "replayed_share": sum(outcome.replayed for outcome in outcomes) / sum(outcome.episodes for outcome in outcomes),
+        "episodes_per_s": outcome.episodes_per_s,
+        "staleness": outcome.staleness,
+        "stale_share": outcome.stale_share,
+        "rollout_idle": outcome.rollout_idle,
+        "rollout_use": outcome.rollout_use,
+        "learner_idle": outcome.learner_idle,
+        "driver_busy": outcome.driver_busy,
+        "weights_everywhere_s": outcome.everywhere_s,
+        "seconds_per_batch": outcome.seconds / len(outcome.measured),
+        "update_s": outcome.measured[-1].trained_s,
+        "replayed_share": outcome.replayed / outcome.episodes,
     }
     return {
         "table": scenario.table,
@@ -51,7 +47,7 @@ def row(scenario: Scenario) -> dict[str, Any]:
         "rollout_gpus": cluster.rollout_gpus,
         "learner_gpus": cluster.learner_gpus,
         "batch_groups": cluster.batch_size,
-        "shrink": outcomes[0].shrink,
+        "shrink": outcome.shrink,
         **{name: float(f"{value:.4g}") for name, value in numbers.items()},
     }
 
@@ -71,7 +67,7 @@ def main() -> None:
               f"({time.process_time() - begin:.1f} s)", flush=True)  # fmt: skip
     measured = json.loads((RESULTS / "scale-workers.json").read_text())
     found = {
-        "seeds": list(SEEDS),
+        "seed": SEED,
         "constants": {name: asdict(constant) for name, constant in values.items()},
         "rows": rows,
         "workers": {"machine": measured["machine"], "load": measured["load"], "rows": compare_workers(measured)},

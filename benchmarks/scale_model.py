@@ -101,10 +101,10 @@ class Network:
 
 @dataclass(frozen=True)
 class Driver:
-    """`writers` take finished episodes, one at a time each; all of them pass through the driver.
+    """Takes finished episodes, one at a time.
 
-    With one writer, as it is built, `writer_s` is all that the driver does for an episode.
-    With several, the driver itself spends `notice_s` on each.
+    With one writer that is the driver itself, which spends `writer_s` on an episode. With
+    several, the workers write, and the driver spends `notice_s`.
     """
 
     writer_s: float

@@ -13,10 +13,10 @@ from bough.sweeps.svg import FAINT, WIDTH, document, text_at
 FOUND = Path(__file__).with_name("scale.json")
 Row = dict[str, Any]
 SERIES = [
-    ("a writer per node", "100 MB", "a writer per node, 100 MB", "#3f9b5f"),
-    ("a writer per node", "10 GB", "a writer per node, 10 GB", "#3f7f9b"),
+    ("workers write", "100 MB", "workers write, 100 MB", "#3f9b5f"),
+    ("workers write", "10 GB", "workers write, 10 GB", "#3f7f9b"),
     ("one writer", None, "one writer", "#b5562f"),
-    ("fixed batch", None, "batch of 512 groups, one writer", "#8a63a8"),
+    ("fixed batch", None, "workers write, batches of 512 groups", "#8a63a8"),
 ]
 COLUMNS: dict[str, Callable[[Row], str]] = {
     "episodes/s": lambda row: f"{row['episodes_per_s']:,.0f}",
@@ -41,9 +41,9 @@ def tables(found: dict[str, Any]) -> dict[str, str]:
     rows = found["rows"]
     return {
         "One writer": _growing([row for row in rows if row["table"] == "one writer"]),
-        "One writer, batches of 512 groups": _growing([row for row in rows if row["table"] == "fixed batch"]),
-        "A writer per node": _growing(_usual(rows)),
-        "Size of the weights": sizes_table([row for row in rows if row["table"] == "a writer per node"]),
+        "Batches of 512 groups": _growing([row for row in rows if row["table"] == "fixed batch"]),
+        "Workers write": _growing(_usual(rows)),
+        "Size of the weights": sizes_table([row for row in rows if row["table"] == "workers write"]),
         "One thing changed": varied_table([row for row in rows if row["table"] == "varied"]),
         "Predicted and measured: staleness": streaming_table(found["streaming"]),
         "Constants": constants_table(found["constants"]),
@@ -56,7 +56,7 @@ def markdown(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
 
 
 def _usual(rows: list[Row]) -> list[Row]:
-    return [row for row in rows if row["table"] == "a writer per node" and row["weights"] == "100 MB"]
+    return [row for row in rows if row["table"] == "workers write" and row["weights"] == "100 MB"]
 
 
 def _growing(rows: list[Row]) -> str:

@@ -43,8 +43,8 @@ def constants(file: Path = FILE) -> dict[str, Constant]:
     return {name: Constant(**entry) for name, entry in yaml.safe_load(file.read_text()).items()}
 
 
-def cluster_of(values: dict[str, Constant], gpus: int, *, writers_per_node: bool = True) -> Cluster:
-    """The usual cluster of `gpus` GPUs: both sides equally fast, and twice as many episodes per batch as slots."""
+def cluster_of(values: dict[str, Constant], gpus: int) -> Cluster:
+    """The usual cluster: both sides equally fast, two episodes per batch and slot, and workers that write."""
     of = {name: constant.value for name, constant in values.items()}
     slots = int(of["engine_slots"])
     full_step = slots / of["engine_tokens_per_s"]
@@ -56,12 +56,11 @@ def cluster_of(values: dict[str, Constant], gpus: int, *, writers_per_node: bool
     learner = Learners(of["learner_tokens_per_s"])
     learner_gpus = split(gpus, engine, learner, episodes, GROUP, of["teach_share"])
     rollout_gpus, per_node = gpus - learner_gpus, int(of["gpus_per_node"])
-    writers = max(1, rollout_gpus // per_node) if writers_per_node else 1
     return Cluster(
         engine=engine,
         episodes=episodes,
         network=Network(of["object_bandwidth"], of["learner_bandwidth"], of["latency_s"]),
-        driver=Driver(of["writer_s"], of["call_s"], writers, of["notice_s"], of["bytes_per_token"]),
+        driver=Driver(of["writer_s"], of["call_s"], rollout_gpus, of["notice_s"], of["bytes_per_token"]),
         learner=learner,
         rollout_gpus=rollout_gpus,
         learner_gpus=learner_gpus,
@@ -80,12 +79,12 @@ def cluster_of(values: dict[str, Constant], gpus: int, *, writers_per_node: bool
 def scenarios(values: dict[str, Constant]) -> list[Scenario]:
     found = []
     for gpus in GPUS:
-        one = cluster_of(values, gpus, writers_per_node=False)
-        found.append(Scenario("one writer", {"GPUs": gpus}, one))
-        found.append(Scenario("fixed batch", {"GPUs": gpus}, replace(one, batch_size=FIXED_BATCH)))
-        many = cluster_of(values, gpus)
+        usual = cluster_of(values, gpus)
+        shown = {"GPUs": gpus}
+        found.append(Scenario("one writer", shown, replace(usual, driver=replace(usual.driver, writers=1))))
+        found.append(Scenario("fixed batch", shown, replace(usual, batch_size=FIXED_BATCH)))
         for size, weights in SIZES.items():
-            found.append(Scenario("a writer per node", {"GPUs": gpus, "weights": size}, replace(many, weights=weights)))
+            found.append(Scenario("workers write", shown | {"weights": size}, replace(usual, weights=weights)))
     return found + [Scenario("varied", {"what": what}, cluster) for what, cluster in varied(values).items()]
 
 

@@ -26,7 +26,7 @@ from benchmarks.scale_admission import Admission, Group, Taken
 from benchmarks.scale_engine import Actor, Episode, Loads
 from benchmarks.scale_model import Cluster
 
-IN_FLIGHT = 4_000  # episodes that are simulated at a time; beyond that the cluster is shrunk
+IN_FLIGHT = 2_600  # episodes that are simulated at a time; beyond that the cluster is shrunk
 
 
 @dataclass
@@ -89,7 +89,7 @@ class Outcome:
 
 
 def simulate(
-    cluster: Cluster, *, batches: int = 12, warm_up: int = 3, seed: int = 0, to_the_end: bool = False
+    cluster: Cluster, *, batches: int = 8, warm_up: int = 3, seed: int = 0, to_the_end: bool = False
 ) -> Outcome:
     """Runs until `batches` batches after the warm-up are complete.
 
@@ -111,11 +111,13 @@ class Simulation:
         size = max(1, round(cluster.batch_size / self.shrink))
         self.admission = Admission(size, int(size * cluster.resample), cluster.max_staleness)
         self.num_actors = max(1, round(cluster.rollout_gpus / self.shrink))
-        self.actors = [Actor(i, cluster.engine, self._slowness()) for i in range(self.num_actors)]
+        self.actors = [Actor(i, cluster.engine, self._slowness(i)) for i in range(self.num_actors)]
         self.loads = Loads(self.actors, by_speed=cluster.failures.slow_get_less)
         self.waiting: deque[Episode] = deque()
         self.next_number, self.driver_free = 0, 0.0
-        self.training, self.training_id, self.broadcast_end = False, 0, 0.0
+        self.training, self.training_id = False, 0
+        self.sending = False
+        self.unsent: list[tuple[Batch, float]] = []  # trained, and not on its way yet
         self.learner_busy = self.driver_busy = self.learners_back = 0.0
         self.outcome = Outcome(shrink=self.shrink, warm_up=warm_up)
         self._since = 0.0
@@ -203,18 +205,27 @@ class Simulation:
             return  # a learner failed during this update
         self.learner_busy += batch.trained_s
         self.version += 1
-        self._broadcast(batch)
+        self.unsent.append((batch, self.now))
+        self._broadcast()
         self._gather(self.admission.number + 1)
 
-    def _broadcast(self, batch: Batch) -> None:
-        """One broadcast at a time; the newest version follows."""
-        begin, per_node = max(self.now, self.broadcast_end), self.cluster.gpus_per_node
-        last = begin + self.cluster.arrival_s(self.cluster.rollout_nodes - 1)
+    def _broadcast(self) -> None:
+        """One broadcast at a time; the newest version follows, those between are never sent."""
+        if self.sending or not self.unsent:
+            return
+        self.sending, last = True, self.now + self.cluster.arrival_s(self.cluster.rollout_nodes - 1)
+        per_node = self.cluster.gpus_per_node
         for first in range(0, self.num_actors, per_node):
             node = min(first // per_node * self.shrink, self.cluster.rollout_nodes - 1)
-            self.at(begin + self.cluster.arrival_s(node), self._weights, first, self.version)
-        self.broadcast_end = last
-        batch.everywhere_s = last + self.cluster.load_s - self.now
+            self.at(self.now + self.cluster.arrival_s(node), self._weights, first, self.version)
+        for batch, trained in self.unsent:
+            batch.everywhere_s = last + self.cluster.load_s - trained
+        self.unsent = []
+        self.at(last, self._sent)
+
+    def _sent(self) -> None:
+        self.sending = False
+        self._broadcast()
 
     def _weights(self, first: int, version: int) -> None:
         for actor in self.actors[first : first + self.cluster.gpus_per_node]:
@@ -302,9 +313,11 @@ class Simulation:
 
     # Failures
 
-    def _slowness(self) -> float:
+    def _slowness(self, number: int) -> float:
+        """The slow engines are spread evenly; there are none if their share is less than one."""
         failures = self.cluster.failures
-        return failures.slowdown if self.chance.random() < failures.slow_share else 1.0
+        is_slow = int((number + 1) * failures.slow_share) > int(number * failures.slow_share)
+        return failures.slowdown if is_slow else 1.0
 
     def _plan_failures(self) -> None:
         mtbf = self.cluster.failures.node_mtbf_s
