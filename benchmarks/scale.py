@@ -27,9 +27,11 @@ FOUND = Path(__file__).with_name("scale.json")
 
 def row(scenario: Scenario) -> dict[str, Any]:
     """What is predicted for a scenario."""
-    cluster, outcome = scenario.cluster, simulate(scenario.cluster, seed=SEED)
+    cluster = scenario.cluster
+    outcome = simulate(cluster, batches=scenario.batches, in_flight=scenario.in_flight, seed=SEED)
     numbers = {
         "episodes_per_s": outcome.episodes_per_s,
+        "learnt_per_s": outcome.learnt_per_s,
         "staleness": outcome.staleness,
         "stale_share": outcome.stale_share,
         "rollout_idle": outcome.rollout_idle,

@@ -20,10 +20,11 @@ SERIES = [
 ]
 COLUMNS: dict[str, Callable[[Row], str]] = {
     "episodes/s": lambda row: f"{row['episodes_per_s']:,.0f}",
-    "full engines' tokens": lambda row: f"{row['rollout_use']:.0%}",
+    "learnt tokens/s": lambda row: f"{row['learnt_per_s']:,.0f}",
+    "of full engines": lambda row: f"{row['rollout_use']:.0%}",
     "rollout GPUs idle": lambda row: f"{row['rollout_idle']:.0%}",
     "learner GPUs idle": lambda row: f"{row['learner_idle']:.0%}",
-    "driver busy": lambda row: f"{row['driver_busy']:.0%}",
+    "driver or writers busy": lambda row: f"{row['driver_busy']:.0%}",
     "staleness": lambda row: f"{row['staleness']:.2f}",
     "dropped as stale": lambda row: f"{row['stale_share']:.1%}",
     "s per batch": lambda row: f"{row['seconds_per_batch']:,.1f}",
@@ -45,6 +46,7 @@ def tables(found: dict[str, Any]) -> dict[str, str]:
         "Workers write": _growing(_usual(rows)),
         "Size of the weights": sizes_table([row for row in rows if row["table"] == "workers write"]),
         "One thing changed": varied_table([row for row in rows if row["table"] == "varied"]),
+        "Failing nodes": varied_table([row for row in rows if row["table"] == "failing"]),
         "Predicted and measured: staleness": streaming_table(found["streaming"]),
         "Constants": constants_table(found["constants"]),
     }
@@ -75,25 +77,22 @@ def _growing(rows: list[Row]) -> str:
 
 
 def sizes_table(rows: list[Row]) -> str:
-    """Episodes/s and seconds until the weights are everywhere, by GPUs and size."""
+    """Learnt tokens/s and seconds until the weights are everywhere, by GPUs and size."""
     sizes = list(dict.fromkeys(row["weights"] for row in rows))
     lines = []
     for gpus in dict.fromkeys(row["GPUs"] for row in rows):
         of = {row["weights"]: row for row in rows if row["GPUs"] == gpus}
-        cells = [f"{of[size]['episodes_per_s']:,.0f} ({of[size]['weights_everywhere_s']:.2g} s)" for size in sizes]
+        cells = [f"{of[size]['learnt_per_s']:,.0f} ({of[size]['weights_everywhere_s']:.2g} s)" for size in sizes]
         lines.append([f"{gpus:,}", *cells])
     return markdown(["GPUs", *sizes], lines)
 
 
 def varied_table(rows: list[Row]) -> str:
-    usual = rows[0]["episodes_per_s"]
-    shown = [name for name in COLUMNS if name not in ("driver busy",)]
+    usual = rows[0]["learnt_per_s"]
+    shown = [name for name in COLUMNS if name != "driver or writers busy"]
     return markdown(
         ["changed", "relative", *shown],
-        [
-            [row["what"], f"{row['episodes_per_s'] / usual:.2f}", *(COLUMNS[name](row) for name in shown)]
-            for row in rows
-        ],
+        [[row["what"], f"{row['learnt_per_s'] / usual:.2f}", *(COLUMNS[name](row) for name in shown)] for row in rows],
     )
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import yaml
 from benchmarks.scale_model import Cluster, Driver, Engine, Episodes, Failures, Learners, Network, split
+from benchmarks.scale_simulator import IN_FLIGHT
 
 ROOT = Path(__file__).parents[1]
 FILE = Path(__file__).with_name("scale_constants.yaml")
@@ -32,11 +33,13 @@ class Constant:
 
 @dataclass(frozen=True)
 class Scenario:
-    """A row of a table: the values that are shown for it, and the cluster."""
+    """A row of a table: the values that are shown for it, the cluster, and how long and how finely it is simulated."""
 
     table: str
     shown: dict[str, Any]
     cluster: Cluster
+    batches: int = 8
+    in_flight: int = IN_FLIGHT
 
 
 def constants(file: Path = FILE) -> dict[str, Constant]:
@@ -85,15 +88,19 @@ def scenarios(values: dict[str, Constant]) -> list[Scenario]:
         found.append(Scenario("fixed batch", shown, replace(usual, batch_size=FIXED_BATCH)))
         for size, weights in SIZES.items():
             found.append(Scenario("workers write", shown | {"weights": size}, replace(usual, weights=weights)))
-    return found + [Scenario("varied", {"what": what}, cluster) for what, cluster in varied(values).items()]
+    found += [Scenario("varied", {"what": what}, cluster) for what, cluster in varied(values).items()]
+    # Failures are rare: more batches, of a cluster that is shrunk further.
+    return found + [
+        Scenario("failing", {"what": what}, cluster, batches=120, in_flight=400)
+        for what, cluster in failing(values).items()
+    ]
 
 
 def varied(values: dict[str, Constant]) -> dict[str, Cluster]:
     """One thing changed at a time on the usual cluster of `LARGE` GPUs."""
     usual = cluster_of(values, LARGE)
     large = replace(usual, weights=SIZES["10 GB"])
-    failing, network, episodes = usual.failures, usual.network, usual.episodes
-    day, hour = 86_400.0, 3600.0
+    failures, network, episodes = usual.failures, usual.network, usual.episodes
     longer = replace(episodes, mean_tokens=16_384, turns=256)
     waiting = replace(episodes, wait_s=1.0, wait_tail=1.0)
     return {
@@ -108,16 +115,27 @@ def varied(values: dict[str, Constant]) -> dict[str, Cluster]:
         "episodes of 16,384 tokens": replace(usual, episodes=longer),
         "the same, one writer": replace(usual, episodes=longer, driver=replace(usual.driver, writers=1)),
         "each turn waits 1 s for its environment": replace(usual, episodes=waiting),
-        "no slow GPUs": replace(usual, failures=replace(failing, slow_share=0.0)),
-        "10% of the GPUs 4 × slower": replace(usual, failures=replace(failing, slow_share=0.1, slowdown=4.0)),
+        "no slow GPUs": replace(usual, failures=replace(failures, slow_share=0.0)),
+        "10% of the GPUs 4 × slower": replace(usual, failures=replace(failures, slow_share=0.1, slowdown=4.0)),
         "the same, all get as much": replace(
-            usual, failures=replace(failing, slow_share=0.1, slowdown=4.0, slow_get_less=False)
+            usual, failures=replace(failures, slow_share=0.1, slowdown=4.0, slow_get_less=False)
         ),
-        "a node fails once a day": replace(usual, failures=replace(failing, node_mtbf_s=day)),
-        "a node fails once an hour": replace(usual, failures=replace(failing, node_mtbf_s=hour)),
         "10 GB": large,
         "10 GB, link of 1.25 GB/s": replace(large, network=replace(network, bandwidth=1.25e9)),
         "10 GB, link of 12.5 GB/s": replace(large, network=replace(network, bandwidth=12.5e9)),
         "100 MB, all from one node": replace(usual, network=replace(network, fan_out=0)),
         "10 GB, all from one node": replace(large, network=replace(network, fan_out=0)),
+    }
+
+
+def failing(values: dict[str, Constant]) -> dict[str, Cluster]:
+    """The same cluster with nodes that fail."""
+    usual = cluster_of(values, LARGE)
+    failures = usual.failures
+    day, hour = 86_400.0, 3600.0
+    return {
+        "no failures": replace(usual, failures=replace(failures, node_mtbf_s=0.0)),
+        "a node fails once a day": replace(usual, failures=replace(failures, node_mtbf_s=day)),
+        "a node fails once an hour": replace(usual, failures=replace(failures, node_mtbf_s=hour)),
+        "once an hour, back after 10 s": replace(usual, failures=replace(failures, node_mtbf_s=hour, restart_s=10.0)),
     }

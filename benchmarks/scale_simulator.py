@@ -26,7 +26,7 @@ from benchmarks.scale_admission import Admission, Group, Taken
 from benchmarks.scale_engine import Actor, Episode, Loads
 from benchmarks.scale_model import Cluster
 
-IN_FLIGHT = 2_600  # episodes that are simulated at a time; beyond that the cluster is shrunk
+IN_FLIGHT = 2_600  # episodes that are simulated at a time; a cluster with more is shrunk
 
 
 @dataclass
@@ -71,17 +71,24 @@ class Outcome:
         return self.episodes * self.shrink / self.seconds
 
     @property
+    def learnt(self) -> float:
+        """Sampled tokens that are learnt from."""
+        return sum(sum(batch.ages.values()) for batch in self.measured)
+
+    @property
+    def learnt_per_s(self) -> float:
+        return self.learnt * self.shrink / self.seconds
+
+    @property
     def staleness(self) -> float:
         """Mean age of the tokens that are learnt from, in batches."""
-        used = sum(sum(batch.ages.values()) for batch in self.measured)
-        return sum(age * tokens for batch in self.measured for age, tokens in batch.ages.items()) / used
+        return sum(age * tokens for batch in self.measured for age, tokens in batch.ages.items()) / self.learnt
 
     @property
     def stale_share(self) -> float:
         """Tokens that were dropped as too old, of those of groups that teach something."""
-        used = sum(sum(batch.ages.values()) for batch in self.measured)
         stale = sum(batch.stale_tokens for batch in self.measured)
-        return stale / (used + stale)
+        return stale / (self.learnt + stale)
 
     @property
     def everywhere_s(self) -> float:
@@ -89,22 +96,30 @@ class Outcome:
 
 
 def simulate(
-    cluster: Cluster, *, batches: int = 8, warm_up: int = 3, seed: int = 0, to_the_end: bool = False
+    cluster: Cluster,
+    *,
+    batches: int = 8,
+    warm_up: int = 3,
+    seed: int = 0,
+    to_the_end: bool = False,
+    in_flight: int = IN_FLIGHT,
 ) -> Outcome:
     """Runs until `batches` batches after the warm-up are complete.
 
-    They are a part of a longer run, or with `to_the_end` its last ones, for which nothing is played ahead any more.
+    They are a part of a longer run, or with `to_the_end` its last ones, for which nothing is
+    played ahead any more. A cluster with more than `in_flight` episodes is shrunk.
     """
-    return Simulation(cluster, batches, warm_up, seed, to_the_end).run()
+    shrink = max(1, cluster.in_flight // in_flight)
+    return Simulation(cluster, batches, warm_up, seed, to_the_end, shrink).run()
 
 
 class Simulation:
     """The state of the cluster at `now`, and the events to come."""
 
-    def __init__(self, cluster: Cluster, batches: int, warm_up: int, seed: int, to_the_end: bool) -> None:
+    def __init__(self, cluster: Cluster, batches: int, warm_up: int, seed: int, to_the_end: bool, shrink: int) -> None:
         self.cluster, self.num_batches, self.warm_up = cluster, batches + warm_up, warm_up
         self.after = 0 if to_the_end else cluster.max_staleness  # batches after the last that is simulated
-        self.shrink = max(1, cluster.in_flight // IN_FLIGHT)
+        self.shrink = shrink
         self.rng, self.chance = Random(seed), Random(seed + 1)
         self.now, self.version, self._order = 0.0, 0, 0
         self.events: list[tuple[float, int, Callable[..., None], tuple[object, ...]]] = []
@@ -377,7 +392,7 @@ class Simulation:
         at_best = sum(self.cluster.engine.tokens_per_s / actor.slowness for actor in self.actors)
         outcome.rollout_use = sum(actor.tokens for actor in self.actors) / (outcome.seconds * at_best)
         outcome.rollout_idle = 1 - busy / (outcome.seconds * self.num_actors)
-        outcome.learner_idle = 1 - self.learner_busy / outcome.seconds
+        outcome.learner_idle = max(0.0, 1 - self.learner_busy / outcome.seconds)
         outcome.driver_busy = min(1.0, self.driver_busy / outcome.seconds)
         outcome.open_groups, outcome.ended_groups = self.admission.num_open, self.admission.num_ended
         return outcome

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from random import Random
 
 import pytest
-from benchmarks import scale_report, scale_simulator
+from benchmarks import scale_report
 from benchmarks.scale_admission import Admission, Group
 from benchmarks.scale_model import Cluster, Driver, Engine, Episodes, Failures, Learners, Network, split
 from benchmarks.scale_scenarios import FILE, GPUS, RESULTS, SIZES, cluster_of, constants
@@ -157,21 +157,18 @@ def test_trees_are_dealt_out_by_tokens():
     assert Learners(10.0).compute_s([50], 4) == 5.0
 
 
-def test_a_shrunk_cluster_predicts_the_same(monkeypatch: pytest.MonkeyPatch):
+def test_a_shrunk_cluster_predicts_the_same():
     cluster = replace(cluster_of(constants(), 16), failures=Failures())
-    whole = simulate(cluster, batches=6)
-    monkeypatch.setattr(scale_simulator, "IN_FLIGHT", 150)
-    small = simulate(cluster, batches=6)
-    assert (whole.shrink, small.shrink) == (1, 3)
+    whole, small = (simulate(cluster, batches=6, in_flight=in_flight) for in_flight in (512, 128))
+    assert (whole.shrink, small.shrink) == (1, 4)
     assert small.episodes_per_s == pytest.approx(whole.episodes_per_s, rel=0.1)
     assert small.staleness == pytest.approx(whole.staleness, rel=0.1)
 
 
-def test_one_driver_of_a_shrunk_cluster_is_as_busy(monkeypatch: pytest.MonkeyPatch):
+def test_one_driver_of_a_shrunk_cluster_is_as_busy():
     cluster = cluster_of(constants(), 32)
     cluster = replace(cluster, driver=Driver(writer_s=0.02, call_s=0.0))
-    monkeypatch.setattr(scale_simulator, "IN_FLIGHT", 300)
-    assert simulate(cluster, batches=4).episodes_per_s == pytest.approx(50.0, rel=0.02)
+    assert simulate(cluster, batches=4, in_flight=256).episodes_per_s == pytest.approx(50.0, rel=0.02)
 
 
 def test_one_version_is_sent_at_a_time_and_the_newest_follows():
