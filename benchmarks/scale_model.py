@@ -60,9 +60,9 @@ class Episodes:
         """Tokens that a learner computes per sampled token, without the prompt."""
         return 1 + self.read_per_turn * self.turns / self.mean_tokens
 
-    def mean_tree(self, group_size: int) -> float:
-        """Tokens of the tree of a group."""
-        return self.prompt_tokens + group_size * self.mean_tokens * self.read_per_token
+    def tree(self, sampled: float) -> float:
+        """Tokens of the tree of a group with `sampled` tokens in all."""
+        return self.prompt_tokens + sampled * self.read_per_token
 
 
 @dataclass(frozen=True)
@@ -145,6 +145,11 @@ class Failures:
     slowdown: float = 1.0
     slow_get_less: bool = True  # the driver weighs an engine's load by its speed
 
+    def slowness(self, number: int) -> float:
+        """Of an engine; the slow ones are spread evenly over the numbers."""
+        is_slow = int((number + 1) * self.slow_share) > int(number * self.slow_share)
+        return self.slowdown if is_slow else 1.0
+
 
 @dataclass(frozen=True)
 class Cluster:
@@ -206,7 +211,8 @@ class Cluster:
 
 def split(gpus: int, engine: Engine, learner: Learners, episodes: Episodes, group_size: int, teach_share: float) -> int:
     """How many of the GPUs learn, so that both sides are equally fast: whole nodes of 8 above 8 GPUs."""
-    trained = episodes.mean_tree(group_size) / (group_size * episodes.mean_tokens) * teach_share
+    sampled = group_size * episodes.mean_tokens
+    trained = episodes.tree(sampled) / sampled * teach_share
     share = engine.tokens_per_s * trained / (engine.tokens_per_s * trained + learner.tokens_per_s)
     unit = 1 if gpus <= 8 else 8
     units = gpus // unit

@@ -18,81 +18,15 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
 from heapq import heappop, heappush
 from random import Random
 
 from benchmarks.scale_admission import Admission, Group, Taken
 from benchmarks.scale_engine import Actor, Episode, Loads
 from benchmarks.scale_model import Cluster
+from benchmarks.scale_outcome import Batch, Outcome
 
 IN_FLIGHT = 2_600  # episodes that are simulated at a time; a cluster with more is shrunk
-
-
-@dataclass
-class Batch:
-    """What one batch took, and when: `at_s` it was complete, `trained_s` is how long its update took."""
-
-    at_s: float
-    groups: list[int]
-    flat: list[int]
-    stale: list[int]
-    ages: dict[int, float]  # tokens by age
-    stale_tokens: float
-    trained_s: float = 0.0
-    everywhere_s: float = 0.0  # from the end of the update until all engines could have the new weights
-
-
-@dataclass
-class Outcome:
-    """Sums over the batches after the warm-up, and all batches."""
-
-    seconds: float = 0.0
-    episodes: int = 0
-    tokens: float = 0.0
-    rollout_idle: float = 0.0  # share of the time in which an engine has nothing to decode
-    rollout_use: float = 0.0  # tokens sampled, of what full engines would sample
-    learner_idle: float = 0.0
-    driver_busy: float = 0.0
-    admitted: int = 0  # groups
-    open_groups: int = 0  # at the end
-    ended_groups: int = 0  # that no batch has taken by the end
-    replayed: int = 0
-    shrink: int = 1
-    batches: list[Batch] = field(default_factory=list)
-    warm_up: int = 0
-
-    @property
-    def measured(self) -> list[Batch]:
-        return self.batches[self.warm_up :]
-
-    @property
-    def episodes_per_s(self) -> float:
-        return self.episodes * self.shrink / self.seconds
-
-    @property
-    def learnt(self) -> float:
-        """Sampled tokens that are learnt from."""
-        return sum(sum(batch.ages.values()) for batch in self.measured)
-
-    @property
-    def learnt_per_s(self) -> float:
-        return self.learnt * self.shrink / self.seconds
-
-    @property
-    def staleness(self) -> float:
-        """Mean age of the tokens that are learnt from, in batches."""
-        return sum(age * tokens for batch in self.measured for age, tokens in batch.ages.items()) / self.learnt
-
-    @property
-    def stale_share(self) -> float:
-        """Tokens that were dropped as too old, of those of groups that teach something."""
-        stale = sum(batch.stale_tokens for batch in self.measured)
-        return stale / (self.learnt + stale)
-
-    @property
-    def everywhere_s(self) -> float:
-        return sum(batch.everywhere_s for batch in self.measured[:-1]) / max(1, len(self.measured) - 1)
 
 
 def simulate(
@@ -126,7 +60,7 @@ class Simulation:
         size = max(1, round(cluster.batch_size / self.shrink))
         self.admission = Admission(size, int(size * cluster.resample), cluster.max_staleness)
         self.num_actors = max(1, round(cluster.rollout_gpus / self.shrink))
-        self.actors = [Actor(i, cluster.engine, self._slowness(i)) for i in range(self.num_actors)]
+        self.actors = [Actor(i, cluster.engine, cluster.failures.slowness(i)) for i in range(self.num_actors)]
         self.loads = Loads(self.actors, by_speed=cluster.failures.slow_get_less)
         self.waiting: deque[Episode] = deque()
         self.next_number, self.driver_free = 0, 0.0
@@ -182,26 +116,13 @@ class Simulation:
         self._dispatch()
 
     def _train(self, number: int, taken: Taken) -> None:
-        cluster, bound = self.cluster, self.cluster.max_staleness
-        ages: dict[int, float] = {}
-        stale = sum(sum(group.tokens.values()) for group in taken.stale)
-        trees = []
-        for group in taken.chosen:
-            fresh = 0.0
-            for version, tokens in group.tokens.items():
-                if number - version <= bound:
-                    ages[number - version] = ages.get(number - version, 0.0) + tokens
-                    fresh += tokens
-                else:
-                    stale += tokens
-            trees.append(cluster.episodes.prompt_tokens + fresh * cluster.episodes.read_per_token)
-        numbers = [[group.number for group in groups] for groups in (taken.chosen, taken.flat, taken.stale)]
-        batch = Batch(self.now, *numbers, ages, stale)
+        cluster = self.cluster
+        batch = Batch.of(taken, number, cluster.max_staleness, self.now)
         self.outcome.batches.append(batch)
         if len(self.outcome.batches) == self.warm_up:
             self._start_measuring()
         self.training = True
-        batch.trained_s = self._update_s(trees)
+        batch.trained_s = self._update_s([cluster.episodes.tree(fresh) for fresh in batch.fresh])
         seconds = max(0.0, self.learners_back - self.now) + batch.trained_s
         if not cluster.overlap:
             for actor in self.actors:
@@ -244,7 +165,7 @@ class Simulation:
 
     def _weights(self, first: int, version: int) -> None:
         for actor in self.actors[first : first + self.cluster.gpus_per_node]:
-            if actor.alive:
+            if actor.alive and version > actor.version:  # a node that was away may have a newer one
                 self._pause(actor, self.cluster.load_s)
                 actor.swap(self.now, version)
                 self.loads.put(actor)
@@ -320,19 +241,12 @@ class Simulation:
 
     def _written(self, episode: Episode) -> None:
         self.outcome.episodes += 1
-        self.outcome.tokens += episode.tokens
         episode.group.open -= 1
         if not episode.group.open:
             self.admission.end(episode.group)
             self._progress()
 
     # Failures
-
-    def _slowness(self, number: int) -> float:
-        """The slow engines are spread evenly; there are none if their share is less than one."""
-        failures = self.cluster.failures
-        is_slow = int((number + 1) * failures.slow_share) > int(number * failures.slow_share)
-        return failures.slowdown if is_slow else 1.0
 
     def _plan_failures(self) -> None:
         mtbf = self.cluster.failures.node_mtbf_s
@@ -380,7 +294,7 @@ class Simulation:
             actor.advance(self.now)
             actor.busy_s = actor.tokens = 0.0
         self.learner_busy = self.driver_busy = 0.0
-        self.outcome = replace(self.outcome, episodes=0, tokens=0.0)
+        self.outcome.episodes = 0
         self._since = self.now
 
     def _measured(self) -> Outcome:

@@ -7,10 +7,12 @@ from random import Random
 
 import pytest
 from benchmarks import scale_report
+from benchmarks.scale import row as row_of
 from benchmarks.scale_admission import Admission, Group
 from benchmarks.scale_model import Cluster, Driver, Engine, Episodes, Failures, Learners, Network, split
-from benchmarks.scale_scenarios import FILE, GPUS, RESULTS, SIZES, cluster_of, constants
-from benchmarks.scale_simulator import Outcome, simulate
+from benchmarks.scale_outcome import Outcome
+from benchmarks.scale_scenarios import FILE, GPUS, RESULTS, SIZES, cluster_of, constants, scenarios
+from benchmarks.scale_simulator import simulate
 from benchmarks.scale_validation import compare_workers, workers_table
 
 from bough.online.pace import Pace
@@ -278,6 +280,17 @@ def test_committed_predictions_are_of_the_committed_constants():
     }
     sizes = {(row["GPUs"], row["weights"]) for row in found["rows"] if row["table"] == "workers write"}
     assert sizes == {(gpus, size) for gpus in GPUS for size in SIZES}
+
+
+def test_committed_predictions_are_those_of_the_simulator():
+    (scenario,) = (one for one in scenarios(constants()) if one.table == "one writer" and one.shown == {"GPUs": 8})
+    (row,) = (row for row in scale_report.load()["rows"] if row["table"] == "one writer" and row["GPUs"] == 8)
+    # Logarithms may differ in the last bit from one machine to the next.
+    assert row_of(scenario) == {name: _about(value) for name, value in row.items()}
+
+
+def _about(value: object) -> object:
+    return pytest.approx(value, rel=0.05, abs=0.01) if isinstance(value, float) else value
 
 
 def test_the_page_has_the_committed_tables():
