@@ -16,6 +16,8 @@ from benchmarks.scale_simulator import simulate
 from benchmarks.scale_validation import compare_workers, workers_table
 
 from bough.online.pace import Pace
+from bough.training.counters import Counters
+from bough.training.gradients import _out_of_memory
 from tests.blocks import ROOT
 
 SMALL = Cluster(
@@ -299,3 +301,11 @@ def test_the_page_has_the_committed_tables():
     missing = [title for title, table in scale_report.tables(found).items() if table not in page]
     assert missing == []
     assert workers_table(found["workers"]["rows"]) in page
+
+
+def test_the_page_quotes_what_training_says_when_memory_runs_out():
+    page = (ROOT / "docs" / "scale.md").read_text()
+    error = str(_out_of_memory(Counters(token_budget=8192, budget=8192, step=11)))
+    assert error in page
+    assert "calls are longer than the token budget of" in page
+    assert "calls are longer than the token budget of" in (ROOT / "src/bough/trees/pack.py").read_text()
