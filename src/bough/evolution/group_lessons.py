@@ -25,7 +25,9 @@ from bough.online.grpo import OnlineGRPO
 from bough.online.player import LostError
 from bough.rewards.rubric import Rubric
 from bough.rollouts.agents import ModelAgent
-from bough.rollouts.collect import Tally, attempts, collect
+from bough.rollouts.attempt import attempts
+from bough.rollouts.collect import Tally, collect
+from bough.rollouts.runner import LocalRunner
 from bough.types import Group, Task, Trajectory
 
 log = logging.getLogger(__name__)
@@ -73,8 +75,8 @@ class GroupLessons:
             records[record.id] = record
 
         tally: Tally = await collect(
-            self.players.environment_class, agent, wanted, keep,
-            limits=self.config.limits, concurrency=concurrency, retries=self.config.fitness.retries,
+            LocalRunner.of(self.players.environment_class, agent, self.config.limits), wanted, keep,
+            concurrency=concurrency, retries=self.config.fitness.retries,
         )  # fmt: skip
         if not records:
             raise LostError(0, [f"{id}: {why}" for id, why in tally.lost.items()])

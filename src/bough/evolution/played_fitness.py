@@ -26,8 +26,10 @@ from bough.evolution.selection import confident, decided
 from bough.evolution.settings import EvolveConfig
 from bough.rewards.rubric import Rubric
 from bough.rewards.score import score
-from bough.rollouts.collect import AllLostError, Attempt, attempts, collect
+from bough.rollouts.attempt import Attempt, attempts
+from bough.rollouts.collect import AllLostError, collect
 from bough.rollouts.collection import Collection
+from bough.rollouts.runner import LocalRunner
 from bough.types import Task, Trajectory
 
 log = logging.getLogger(__name__)
@@ -118,9 +120,9 @@ class PlayedFitness:
         fitness = self.config.fitness
         playing = [
             collect(
-                self.players.environment_class, agents[name], left, collections[name].add_in_thread,
-                limits=self.config.limits, retries=fitness.retries,
-                concurrency=max(1, fitness.concurrency // len(missing)),
+                LocalRunner.of(self.players.environment_class, agents[name], self.config.limits), left,
+                collections[name].add_in_thread,
+                retries=fitness.retries, concurrency=max(1, fitness.concurrency // len(missing)),
             )
             for name, left in missing.items()
         ]  # fmt: skip

@@ -24,12 +24,14 @@ from bough.online.episode_files import EpisodeFiles
 from bough.online.meter import Meter, MeteredEngine
 from bough.online.resets import Resets
 from bough.online.sampler import open_sampler
-from bough.online.stream import EpisodeStream, StreamConfig
+from bough.online.stream import EpisodeStream
 from bough.online.task_pool import TaskPool
 from bough.policy.policy import Policy
 from bough.rewards.rubric import Rubric
 from bough.rollouts.agents import ModelAgent
-from bough.rollouts.collect import Attempt, attempts, collect
+from bough.rollouts.attempt import Attempt, attempts
+from bough.rollouts.collect import collect
+from bough.rollouts.runner import LocalRunner
 from bough.types import Task, Trajectory
 
 log = logging.getLogger(__name__)
@@ -85,9 +87,10 @@ class Player:
             for temperature in {*config.sampling.all_temperatures, config.held_out.temperature}
         }
         self.stream = EpisodeStream(
-            StreamConfig(self.environment_class, config.limits, config.rollouts.concurrency, config.rollouts.retries),
-            self._agent_of,
+            LocalRunner(self.environment_class, self._agent_of, config.limits),
             self._loop,
+            concurrency=config.rollouts.concurrency,
+            retries=config.rollouts.retries,
             keep=files.add,
             watch=self.meter.episodes,
         )
@@ -146,13 +149,10 @@ class Player:
         """Success on tasks that are never trained on. Raises LostError if no episode could be finished."""
         config, held_out, records = self.config, self.config.held_out, list[Trajectory]()
         wanted = list(attempts(self._held_out_tasks(), 1, config.seed))
-        agent = self._agents[held_out.temperature]
         played = collect(
-            self.environment_class,
-            agent,
+            LocalRunner.of(self.environment_class, self._agents[held_out.temperature], config.limits),
             wanted,
             lambda record, _: records.append(record),
-            limits=config.limits,
             concurrency=config.rollouts.concurrency,
             retries=config.rollouts.retries,
         )
