@@ -126,13 +126,12 @@ def _source(source: str) -> str:
 
 
 def draw_scale(found: dict[str, Any]) -> str:
-    """Episodes/s over GPUs, both logarithmic: a straight line loses nothing."""
+    """Learnt tokens per second and GPU over GPUs, both logarithmic: a level line loses nothing."""
     left, right, top, bottom = 80, WIDTH - 30, 15, 300
     across = lambda gpus: left + (right - left) * math.log(gpus / 8) / math.log(1250)  # noqa: E731
-    low, high = 10, 100_000
-    down = lambda rate: bottom - (bottom - top) * math.log(rate / low) / math.log(high / low)  # noqa: E731
+    down = lambda rate: bottom - (bottom - top) * math.log10(rate) / 4  # noqa: E731
     parts = []
-    for rate in (10, 100, 1000, 10_000, 100_000):
+    for rate in (1, 10, 100, 1000, 10_000):
         y = down(rate)
         parts.append(f'<line x1="{left}" x2="{right}" y1="{y:.1f}" y2="{y:.1f}" stroke="{FAINT}"/>')
         parts.append(text_at(left - 10, y + 4, f"{rate:,}/s", "end"))
@@ -142,14 +141,14 @@ def draw_scale(found: dict[str, Any]) -> str:
     about = []
     for number, (table, size, label, colour) in enumerate(SERIES):
         rows = [row for row in found["rows"] if row["table"] == table and (size is None or row["weights"] == size)]
-        points = [(across(row["GPUs"]), down(row["episodes_per_s"])) for row in rows]
+        rates = {row["GPUs"]: row["learnt_per_s"] / row["GPUs"] for row in rows}
+        points = [(across(gpus), down(rate)) for gpus, rate in rates.items()]
         path = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
         parts.append(f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="2.5"/>')
         parts += [f'<circle cx="{x:.1f}" cy="{y:.1f}" r="4" fill="{colour}"/>' for x, y in points]
-        y = top + 12 + 20 * number
-        parts.append(
-            f'<line x1="{left + 15}" x2="{left + 40}" y1="{y}" y2="{y}" stroke="{colour}" stroke-width="2.5"/>'
-        )
+        y = bottom - 92 + 20 * number
+        line = f'<line x1="{left + 15}" x2="{left + 40}" y1="{y}" y2="{y}"'
+        parts.append(f'{line} stroke="{colour}" stroke-width="2.5"/>')
         parts.append(text_at(left + 48, y + 4, label))
-        about.append(f"{label}: " + ", ".join(f"{row['episodes_per_s']:,.0f} at {row['GPUs']:,}" for row in rows))
-    return document(bottom + 52, "Predicted episodes per second by GPUs. " + "; ".join(about), parts)
+        about.append(f"{label}: " + ", ".join(f"{rate:,.0f} at {gpus:,}" for gpus, rate in rates.items()))
+    return document(bottom + 52, "Predicted learnt tokens per second and GPU. " + "; ".join(about), parts)
