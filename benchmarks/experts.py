@@ -93,6 +93,7 @@ FINAL = {
     ),
     "send_message": "deleting a message does not reduce the count of messages",
     "delete_message": "sending a message again does not restore the count of messages",
+    "remove_stock_from_watchlist": "stocks that are not traded cannot be listed again",
     "add_contact": "no function removes a contact",
     **dict.fromkeys(("authenticate_twitter", "message_login"), "no function logs out"),
     **dict.fromkeys(
@@ -133,8 +134,8 @@ async def _functions(made: Any) -> str | None:
 
 async def _is_won(recovery: Any, made: list[Any]) -> bool:
     """Whether the task would be won if only these calls had been made in the turn."""
-    again = await recovery.begun_again(made)
-    return bool(await recovery.wins([*made, *again, *recovery.conversation.turn_gold], alone=True))
+    gold = recovery.conversation.turn_gold
+    return bool(await recovery.wins([*made, *gold], alone=True) or await recovery.begun_again(made))
 
 
 def _web(made: Any, before: int) -> str | None:
@@ -209,6 +210,7 @@ async def main() -> None:
         longest = max(longest, replies if word == "won" else 0)
         if not word.startswith(FINE):
             failed[word].append(f"{task.id} (state {number})")
+            print(word, failed[word][-1], flush=True)
 
     def tasks() -> Any:
         """All tasks, then all again: a benchmark may have fewer than states are wanted."""

@@ -45,23 +45,38 @@ class Recovery:
         if undone and await self.wins([*undone, *conversation.turn_gold]):
             return [*undone, *conversation.turn_gold]
         again = await self.begun_again(conversation.turn_calls)
-        if again and await self.wins([*again, *conversation.turn_gold]):
+        if again:
             return again if self._steps_left > 1 else [*again, *conversation.turn_gold]
         return self._share(missing)
 
     async def begun_again(self, made: Calls) -> Calls:
-        """Calls that undo all that these calls of the turn have changed, as far as that can be done.
+        """Calls that undo all that these calls of the turn have changed, so that the gold calls win; none if none do.
 
         Files and folders become what they were when the turn began, whatever led to them.
         """
         scenario, done = self.conversation.scenario, self.conversation.earlier_calls
-        states = [await back_ends.files(scenario, calls, self.timeout_s) for calls in (done, [*done, *made])]
-        others = []
+        before, now = [await back_ends.files(scenario, calls, self.timeout_s) for calls in (done, [*done, *made])]
+        files = changes(now, before) if before and now else []
+        for inverses in await self._choices(made):
+            again = [*(call for inverse in inverses for call in inverse), *files]
+            if again and await self.wins([*made, *again, *self.conversation.turn_gold], alone=True):
+                return again
+        return []
+
+    async def _choices(self, made: Calls) -> list[list[Calls]]:
+        """What may be undone together, the last call first.
+
+        A call may have an effect only after others, or none after others: first all that could have one are
+        undone, then those that have one by themselves, then either without one of them.
+        """
+        known, spoiling = list[Calls](), list[Calls]()
         for place, call in reversed(list(enumerate(made))):
-            if call.name not in CHANGES and await self._spoils(call):
-                others += await self._inverse(call, made[:place])
-        before, now = states
-        return [*others, *(changes(now, before) if before and now else [])]
+            if call.name not in CHANGES and (inverse := await self._inverse(call, made[:place])):
+                known.append(inverse)
+                if await self._spoils(call):
+                    spoiling.append(inverse)
+        fewer = [[*some[:n], *some[n + 1 :]] for some in (known, spoiling) for n in range(len(some))]
+        return [known, spoiling, *fewer]
 
     async def harmful(self) -> list[tuple[ToolCall, Calls]]:
         """The calls of this turn that spoil the task, each with calls that undo it, or none if there are none."""
@@ -162,6 +177,22 @@ def _ticket(given: Arguments, config: Any) -> list[tuple[str, Any]]:
         for ticket in tickets
         if ticket.get("id") == given.get("ticket_id")
     ]
+
+
+def _relisted(call: ToolCall, config: Mapping[str, Any]) -> Iterator[Calls]:
+    """A watchlist as it was. What is added goes to its end, and only who is logged in may remove a stock."""
+    if call.name == "add_to_watchlist":
+        login = {"username": "user", "password": "password"}
+        removed = {"symbol": call.arguments.get("stock")}
+        steps = [("trading_login", login), ("remove_stock_from_watchlist", removed), ("trading_logout", {})]
+        yield [ToolCall(name=name, arguments=arguments) for name, arguments in steps]
+    stocks, symbol = config.get("TradingBot", {}).get("watch_list", []), call.arguments.get("symbol")
+    if call.name == "remove_stock_from_watchlist" and symbol in stocks:
+        later = stocks[stocks.index(symbol) + 1 :]
+        yield [
+            *(ToolCall(name="remove_stock_from_watchlist", arguments={"symbol": stock}) for stock in later),
+            *(ToolCall(name="add_to_watchlist", arguments={"stock": stock}) for stock in (symbol, *later)),
+        ]
 
 
 def _as_first_user(config: Any) -> list[tuple[str, Any]]:
