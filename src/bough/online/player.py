@@ -12,7 +12,6 @@ from statistics import fmean
 from typing import Any
 
 from bough.calls.template import ChatTemplate
-from bough.engines.chat import TemplateEngine
 from bough.engines.local.draw import cuts
 from bough.environments.isolated import shut_down
 from bough.environments.registry import find
@@ -26,12 +25,12 @@ from bough.online.resets import Resets
 from bough.online.sampler import open_sampler
 from bough.online.stream import EpisodeStream
 from bough.online.task_pool import TaskPool
+from bough.online.temperatures import TemperatureAgents
 from bough.policy.policy import Policy
 from bough.rewards.rubric import Rubric
-from bough.rollouts.agents import ModelAgent
 from bough.rollouts.attempt import Attempt, attempts
 from bough.rollouts.collect import collect
-from bough.rollouts.runner import LocalRunner
+from bough.rollouts.runner import LocalRunner, Runner
 from bough.types import Task, Trajectory
 
 log = logging.getLogger(__name__)
@@ -79,15 +78,10 @@ class Player:
         self._loop = BackgroundLoop()
         self._sampler = open_sampler(config, policy, template, self._loop)
         self.meter = Meter(overlaps=self._sampler.overlaps)
-        metered = MeteredEngine(self._sampler.tokens, self.meter)
-        self._agents = {
-            temperature: ModelAgent(
-                TemplateEngine(metered, template, config.sampling.model_copy(update={"temperature": temperature}))
-            )
-            for temperature in {*config.sampling.all_temperatures, config.held_out.temperature}
-        }
+        agent_of = TemperatureAgents(config, MeteredEngine(self._sampler.tokens, self.meter), template)
+        self.runner: Runner = LocalRunner(self.environment_class, agent_of, config.limits)
         self.stream = EpisodeStream(
-            LocalRunner(self.environment_class, self._agent_of, config.limits),
+            self.runner,
             self._loop,
             concurrency=config.rollouts.concurrency,
             retries=config.rollouts.retries,
@@ -132,10 +126,6 @@ class Player:
             for place, attempt in enumerate(found)
         ]
 
-    def _agent_of(self, attempt: Attempt) -> ModelAgent:
-        assert attempt.temperature is not None
-        return self._agents[attempt.temperature]
-
     def _seed(self, number: int) -> int:
         """The tasks of one batch size share a seed; one that comes again among them has its own."""
         if self.pool is not None or self._resets is not None:  # any task may come again
@@ -148,9 +138,10 @@ class Player:
     def held_out(self) -> dict[str, Any]:
         """Success on tasks that are never trained on. Raises LostError if no episode could be finished."""
         config, held_out, records = self.config, self.config.held_out, list[Trajectory]()
-        wanted = list(attempts(self._held_out_tasks(), 1, config.seed))
+        found = attempts(self._held_out_tasks(), 1, config.seed)
+        wanted = [replace(attempt, temperature=held_out.temperature) for attempt in found]
         played = collect(
-            LocalRunner.of(self.environment_class, self._agents[held_out.temperature], config.limits),
+            self.runner,
             wanted,
             lambda record, _: records.append(record),
             concurrency=config.rollouts.concurrency,
