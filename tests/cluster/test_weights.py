@@ -10,15 +10,18 @@ from bough.policy.adapters import Lora
 from bough.policy.policy import Policy
 
 
-class Shelf(dict[int, Any]):
+class Shelf:
     """An object store in this process."""
 
+    def __init__(self) -> None:
+        self.values: list[Any] = []
+
     def put(self, value: Any) -> int:
-        self[len(self)] = value
-        return len(self) - 1
+        self.values.append(value)
+        return len(self.values) - 1
 
     def get(self, stored: int) -> Any:
-        return self[stored]
+        return self.values[stored]
 
 
 def weights(value: float) -> dict[str, Tensor]:
@@ -91,7 +94,7 @@ def test_damaged_weights_are_refused():
     publisher, subscriber, shelf = pair(keep=1)
     version = publisher.publish("step-0", weights(1))
     subscriber.hear(publisher.offers)
-    shelf[0]["b"].bits[3] ^= 1
+    shelf.values[0]["b"].bits[3] ^= 1
     with pytest.raises(EngineError, match="step-0 arrived damaged"):
         subscriber.fetch(version)
 

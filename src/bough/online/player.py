@@ -22,7 +22,7 @@ from bough.methods.distill import OnlineConfig
 from bough.online.episode_files import EpisodeFiles
 from bough.online.meter import Meter, MeteredEngine
 from bough.online.resets import Resets
-from bough.online.sampler import open_sampler
+from bough.online.sampler import Sampler, open_sampler
 from bough.online.stream import EpisodeStream
 from bough.online.task_pool import TaskPool
 from bough.online.temperatures import TemperatureAgents
@@ -76,10 +76,7 @@ class Player:
                 file, self.environment_class, share, config.seed, held_out=held_out, max_turns=limit
             )
         self._loop = BackgroundLoop()
-        self._sampler = open_sampler(config, policy, template, self._loop)
-        self.meter = Meter(overlaps=self._sampler.overlaps)
-        agent_of = TemperatureAgents(config, MeteredEngine(self._sampler.tokens, self.meter), template)
-        self.runner: Runner = LocalRunner(self.environment_class, agent_of, config.limits)
+        self._sampler, self.meter, self.runner = self._open(policy, template)
         self.stream = EpisodeStream(
             self.runner,
             self._loop,
@@ -88,6 +85,20 @@ class Player:
             keep=files.add,
             watch=self.meter.episodes,
         )
+
+    def _open(self, policy: Policy, template: ChatTemplate) -> tuple[Sampler, Meter, Runner]:
+        """What samples from the policy, here or on a cluster, and what plays episodes with it."""
+        config = self.config
+        if config.cluster.address is not None:
+            from bough.online.cluster_sampler import ClusterSampler, VersionedRunner
+
+            on_cluster = ClusterSampler(config, policy, self.environment_class, self._loop)
+            meter = Meter(overlaps=on_cluster.overlaps)
+            return on_cluster, meter, VersionedRunner(on_cluster.runner, on_cluster.publisher, meter)
+        sampler = open_sampler(config, policy, template, self._loop)
+        meter = Meter(overlaps=sampler.overlaps)
+        agent_of = TemperatureAgents(config, MeteredEngine(sampler.tokens, meter), template)
+        return sampler, meter, LocalRunner(self.environment_class, agent_of, config.limits)
 
     def costs(self) -> dict[str, int]:
         """What judges have cost so far, as metrics."""

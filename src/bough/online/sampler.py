@@ -1,4 +1,4 @@
-"""What samples from the policy in training: the local engine, or vLLM."""
+"""What samples from the policy in training: in this process the local engine, or vLLM."""
 
 from __future__ import annotations
 
@@ -25,10 +25,6 @@ class Sampler(Protocol):
     def overlaps(self) -> bool:
         """Whether it samples while the policy trains."""
 
-    @property
-    def tokens(self) -> TokenEngine:
-        """The engine that episodes are played with."""
-
     def renew(self, name: str) -> None:
         """From now on samples from the policy as it is; records call these weights `name`. EngineError if it cannot."""
 
@@ -37,6 +33,14 @@ class Sampler(Protocol):
 
     async def close(self) -> None:
         """Shuts down."""
+
+
+class TokenSampler(Sampler, Protocol):
+    """A sampler in this process."""
+
+    @property
+    def tokens(self) -> TokenEngine:
+        """The engine that episodes are played with."""
 
 
 class LocalSampler:
@@ -84,7 +88,7 @@ class LocalSampler:
         await self.tokens.close()
 
 
-def open_sampler(config: OnlineConfig, policy: Policy, template: ChatTemplate, loop: BackgroundLoop) -> Sampler:
+def open_sampler(config: OnlineConfig, policy: Policy, template: ChatTemplate, loop: BackgroundLoop) -> TokenSampler:
     """The sampler that the settings name. `loop` is the event loop that episodes are played on."""
     if config.sampler.engine == "local":
         return LocalSampler(config, policy, template)

@@ -15,13 +15,13 @@ class TemperatureAgents:
 
     def __init__(self, config: OnlineConfig, tokens: TokenEngine, template: ChatTemplate) -> None:
         sampling, held_out = config.sampling, config.held_out
-        self._agents = {
-            temperature: ModelAgent(
-                TemplateEngine(tokens, template, sampling.model_copy(update={"temperature": temperature}))
-            )
+        self._engines = {
+            temperature: TemplateEngine(tokens, template, sampling.model_copy(update={"temperature": temperature}))
             for temperature in {*sampling.all_temperatures, held_out.temperature}
         }
 
-    def __call__(self, attempt: Attempt) -> ModelAgent:
+    def __call__(self, attempt: Attempt, tokens: TokenEngine | None = None) -> ModelAgent:
+        """The agent, on the tokens of another engine if one is given."""
         assert attempt.temperature is not None
-        return self._agents[attempt.temperature]
+        engine = self._engines[attempt.temperature]
+        return ModelAgent(engine if tokens is None else engine.over(tokens))
