@@ -1,3 +1,4 @@
+from copy import deepcopy
 from typing import Any
 
 import pytest
@@ -11,13 +12,13 @@ from bough.policy.policy import Policy
 
 
 class Shelf:
-    """An object store in this process."""
+    """An object store in this process. Like Ray's, it keeps copies."""
 
     def __init__(self) -> None:
         self.values: list[Any] = []
 
     def put(self, value: Any) -> int:
-        self.values.append(value)
+        self.values.append(deepcopy(value))
         return len(self.values) - 1
 
     def get(self, stored: int) -> Any:
