@@ -1,6 +1,7 @@
 """Which version of the weights an episode on a worker holds. The engine is a list of what it was asked for."""
 
 import asyncio
+import threading
 from collections.abc import Callable, Coroutine
 from functools import wraps
 from types import SimpleNamespace
@@ -177,3 +178,27 @@ async def test_weights_that_do_not_arrive_are_not_taken_for_loaded():
     with pytest.raises(EngineError, match="another model"):
         await versions.acquire(second)
     assert await versions.acquire(first) == first and setup.engine.asked == ["renew step-0"]
+
+
+@on_a_loop
+async def test_a_cancelled_wait_leaves_no_half_loaded_weights():
+    setup = Setup()
+    versions, first = setup.one_at_a_time(), setup.publish(0)
+    fetching, go_on = threading.Event(), threading.Event()
+    fetch = setup.news.subscriber.fetch
+
+    def slow(version: Version) -> dict[str, Tensor]:
+        fetching.set()
+        assert go_on.wait(30)
+        return fetch(version)
+
+    setup.news.subscriber.fetch = slow  # type: ignore[method-assign]
+    cancelled = asyncio.create_task(versions.acquire(first))
+    await asyncio.to_thread(fetching.wait, 30)
+    cancelled.cancel()
+    next_one = asyncio.create_task(versions.acquire(first))
+    await settle()
+    assert setup.engine.asked == [], "the next one waits for the thread of the first"
+    go_on.set()
+    assert await next_one == first
+    assert setup.engine.asked == ["renew step-0", "renew step-0"]

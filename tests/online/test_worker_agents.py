@@ -11,6 +11,7 @@ import torch
 
 from bough.calls.template import load_template
 from bough.cluster.weights import Publisher, Subscriber, Version, copy_weights, trained_weights
+from bough.config.rollouts import LimitsConfig
 from bough.engines.local.engine import LocalEngine
 from bough.environments.base import Environment, Observation
 from bough.methods.grpo import GRPOConfig
@@ -25,6 +26,7 @@ from bough.rollouts.runner import LocalRunner
 from bough.types import Call, Trajectory
 from tests.cluster.test_weights import Shelf
 from tests.online.letters import Corridor, Letters
+from tests.online.test_versions import settle
 
 
 class Gated(Letters):
@@ -84,6 +86,12 @@ def attempt(version: Version, number: int = 0, environment_class: type[Environme
     return VersionedAttempt(found.id, found.task, found.seed, temperature=1.0, version=version)
 
 
+async def played(environment_class: type[Environment], agents: WorkerAgents, attempt: VersionedAttempt) -> Trajectory:
+    async with agents.playing(attempt) as agent:
+        record, _ = await LocalRunner.of(environment_class, agent, LimitsConfig()).play(attempt)
+        return record
+
+
 def calls_of(record: Trajectory) -> list[Call]:
     return [turn.call for turn in record.turns if turn.call]
 
@@ -108,8 +116,7 @@ def test_a_worker_s_record_is_the_trainer_s_to_the_last_bit(monkeypatch: pytest.
         for number in (1, 2):
             version = trainer.publish(number)
             await agents.renew(version.name, trainer.publisher.offers)
-            runner = LocalRunner(Corridor, agents.agent_of, trainer.config.limits)
-            record, _ = await runner.play(attempt(version, number, Corridor))
+            record = await played(Corridor, agents, attempt(version, number, Corridor))
             template = load_template("tiny")
             engine = LocalEngine.of(trainer.policy, tokenizer=template.tokenizer, name=version.name)
             here = LocalRunner(Corridor, TemperatureAgents(trainer.config, engine, template), trainer.config.limits)
@@ -125,20 +132,19 @@ async def in_between(trainer: Trainer, agents: WorkerAgents) -> tuple[list[Versi
     """Two episodes: while the first is between its turns, new weights arrive and the second is played with them."""
     first = trainer.publish(0)
     await agents.renew(first.name, trainer.publisher.offers)
-    runner = LocalRunner(Gated, agents.agent_of, trainer.config.limits)
-    old = asyncio.create_task(runner.play(attempt(first, 0)))
+    old = asyncio.create_task(played(Gated, agents, attempt(first, 0)))
     while not Gated.reached.is_set():
         await asyncio.sleep(0.001)
     second = trainer.publish(1)
     await agents.renew(second.name, trainer.publisher.offers)
-    new = asyncio.create_task(runner.play(attempt(second, 1)))
+    new = asyncio.create_task(played(Gated, agents, attempt(second, 1)))
     if isinstance(agents._versions, ByName) or agents._swaps:
         await new  # before the old one ends
     else:
-        await asyncio.sleep(0.05)
+        await settle()
         assert not new.done()
     Gated.open.set()
-    records = [(await one)[0] for one in (old, new)]
+    records = [await one for one in (old, new)]
     await agents.close()
     return [first, second], records
 
@@ -184,8 +190,33 @@ def test_an_episode_that_failed_gives_its_version_back(monkeypatch: pytest.Monke
             version = trainer.publish(number)
             await agents.renew(version.name, trainer.publisher.offers)
             with pytest.raises(Exception, match="the browser is gone"):
-                await LocalRunner(Broken, agents.agent_of, trainer.config.limits).play(attempt(version))
+                await played(Broken, agents, attempt(version))
         assert agents._versions._num_holders == 0
         await agents.close()
 
     asyncio.run(play())
+
+
+def test_an_episode_begins_when_its_weights_are_there(monkeypatch: pytest.MonkeyPatch):
+    """The time limit of an episode counts from its beginning: the wait for weights is not the agent's fault."""
+    trainer = Trainer(monkeypatch)
+
+    class Noted(Letters):
+        begun = False
+
+        async def start(self) -> Observation:
+            Noted.begun = True
+            return await super().start()
+
+    async def play() -> Trajectory:
+        agents = await trainer.factory()
+        version = trainer.publish(0)
+        playing = asyncio.create_task(played(Noted, agents, attempt(version)))
+        await settle()
+        assert not Noted.begun
+        await agents.renew(version.name, trainer.publisher.offers)
+        record = await playing
+        await agents.close()
+        return record
+
+    assert calls_of(asyncio.run(play())) and Noted.begun

@@ -1,85 +1,55 @@
-"""The token engine of one attempt on a worker: every call is sampled by the version that the attempt holds."""
+"""Token engines of one attempt on a worker: they sample with the version that the attempt, or each call, holds."""
 
 from __future__ import annotations
 
-import asyncio
-from dataclasses import dataclass
 from typing import Any
 
 from bough.cluster.weights import Version
-from bough.engines.base import Chat, Generated
-from bough.environments.isolated import Isolated
+from bough.engines.base import Generated
 from bough.online.versions import Versions
-from bough.rollouts.agents import ModelAgent
 
 
 class HeldTokens:
-    """A `TokenEngine`. The version is held from the first call until the last chat is closed.
+    """A `TokenEngine` that samples with one version. Whoever makes it holds the version until the attempt ends."""
 
-    With `swaps`, each call holds the newest version that the worker has heard of instead.
-    """
-
-    def __init__(self, versions: Versions, wanted: Version, *, swaps: bool) -> None:
-        self._versions, self._wanted, self._swaps = versions, wanted, swaps
-        self._held: Version | None = None
-        self._used: set[Version] = set()
-        self._num_chats = 0
-        self._lock = asyncio.Lock()  # an agent of the user's own may make calls at the same time
+    def __init__(self, versions: Versions, version: Version) -> None:
+        self._versions, self._version = versions, version
 
     @property
     def policy(self) -> str:
-        return self._wanted.name
-
-    def open(self) -> None:
-        """A chat begins; `release` ends it."""
-        self._num_chats += 1
+        return self._version.name
 
     async def generate(self, episode: str, prompt_ids: list[int], **asked: Any) -> Generated:
-        if not self._swaps:
-            return await self._generate(await self._hold(), episode, prompt_ids, **asked)
-        newest = self._versions.news.subscriber.newest
-        version = await self._versions.acquire(newest or self._wanted)
-        try:
-            return await self._generate(version, episode, prompt_ids, **asked)
-        finally:
-            self._versions.release(version)
+        return await self._versions.generate(self._version, episode, prompt_ids, **asked)
 
     def release(self, episode: str) -> None:
-        for version in self._used:
-            self._versions.forget(version, episode)
-        self._num_chats -= 1
-        if not self._num_chats and self._held is not None:
-            self._versions.release(self._held)
-            self._held = None
+        self._versions.forget(self._version, episode)
 
     async def close(self) -> None:
         """Leaves the engine open: the worker closes it."""
 
-    async def _hold(self) -> Version:
-        async with self._lock:
-            if self._held is None:
-                self._held = await self._versions.acquire(self._wanted)
-            return self._held
 
-    async def _generate(self, version: Version, episode: str, prompt_ids: list[int], **asked: Any) -> Generated:
-        self._used.add(version)
-        return await self._versions.generate(version, episode, prompt_ids, **asked)
+class NewestTokens:
+    """A `TokenEngine` that samples each call with the newest version that the worker has heard of, at least `first`."""
 
-
-@dataclass(frozen=True)
-class HoldingAgent:
-    """A model whose chats hold a version."""
-
-    agent: ModelAgent
-    tokens: HeldTokens
+    def __init__(self, versions: Versions, first: Version) -> None:
+        self._versions, self._first = versions, first
+        self._used: set[Version] = set()
 
     @property
-    def name(self) -> str:
-        return self.agent.name
+    def policy(self) -> str:
+        return self._first.name
 
-    def enter(self, environment: Isolated, *, episode: str, seed: int) -> Chat:
-        self.tokens.open()
-        return self.agent.enter(environment, episode=episode, seed=seed)
+    async def generate(self, episode: str, prompt_ids: list[int], **asked: Any) -> Generated:
+        newest = self._versions.news.subscriber.newest
+        wanted = newest if newest is not None and newest.number > self._first.number else self._first
+        async with self._versions.holding(wanted) as version:
+            self._used.add(version)
+            return await self._versions.generate(version, episode, prompt_ids, **asked)
+
+    def release(self, episode: str) -> None:
+        for version in self._used:
+            self._versions.forget(version, episode)
 
     async def close(self) -> None:
-        await self.agent.close()
+        """Leaves the engine open: the worker closes it."""

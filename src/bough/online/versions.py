@@ -9,10 +9,12 @@ them, and what needs the new ones waits until then.
 from __future__ import annotations
 
 import asyncio
+from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any
 
 from bough.cluster.weights import Offer, Subscriber, Version, copy_weights
 from bough.engines.base import EngineError, Generated
@@ -48,49 +50,66 @@ class News:
         return found
 
 
-class Versions(Protocol):
-    """Samples with the version that is held."""
+class Versions(ABC):
+    """Samples with versions that are held."""
 
-    news: News
-    engine: LocalEngine
+    def __init__(self, engine: LocalEngine, news: News) -> None:
+        self.engine, self.news = engine, news
+        # First come, first served: those that want the old version cannot keep the new one out.
+        self._door = asyncio.Lock()
+
+    @asynccontextmanager
+    async def holding(self, wanted: Version) -> AsyncIterator[Version]:
+        """Within it a version is held: see `acquire`."""
+        version = await self.acquire(wanted)
+        try:
+            yield version
+        finally:
+            self.release(version)
 
     async def acquire(self, wanted: Version) -> Version:
         """Holds a version until `release`: the wanted one, or the newest if that is no longer kept.
 
         Raises EngineError if the weights cannot be had.
         """
+        async with self._door:
+            return await self._take(wanted)
 
+    @abstractmethod
+    async def _take(self, wanted: Version) -> Version: ...
+
+    @abstractmethod
     def release(self, version: Version) -> None: ...
 
+    @abstractmethod
     async def generate(self, version: Version, episode: str, prompt_ids: list[int], **asked: Any) -> Generated:
         """Draws an answer with a version that is held."""
 
+    @abstractmethod
     def forget(self, version: Version, episode: str) -> None:
         """Forgets what was computed for an episode."""
 
 
-class OneAtATime:
+class OneAtATime(Versions):
     """The weights of `policy`, which the engine reads."""
 
     def __init__(self, engine: LocalEngine, policy: Policy, news: News) -> None:
-        self.engine, self.policy, self.news = engine, policy, news
+        super().__init__(engine, news)
+        self.policy = policy
         self._loaded: Version | None = None
         self._num_holders = 0
         self._idle = asyncio.Event()
         self._idle.set()
-        # First come, first served: what holds the old version cannot keep the new one out by ever new holders.
-        self._door = asyncio.Lock()
 
-    async def acquire(self, wanted: Version) -> Version:
-        async with self._door:
-            if wanted != self._loaded and await self.news.choose(wanted) != self._loaded:
-                await self._idle.wait()
-                if (version := await self.news.choose(wanted)) != self._loaded:  # it may have gone meanwhile
-                    await self._load(version)
-            assert self._loaded is not None
-            self._num_holders += 1
-            self._idle.clear()
-            return self._loaded
+    async def _take(self, wanted: Version) -> Version:
+        if wanted != self._loaded and await self.news.choose(wanted) != self._loaded:
+            await self._idle.wait()
+            if (version := await self.news.choose(wanted)) != self._loaded:  # it may have gone meanwhile
+                await self._load(version)
+        assert self._loaded is not None
+        self._num_holders += 1
+        self._idle.clear()
+        return self._loaded
 
     def release(self, version: Version) -> None:
         assert version == self._loaded
@@ -106,7 +125,12 @@ class OneAtATime:
 
     async def _load(self, version: Version) -> None:
         self._loaded = None  # if it fails, the policy may have half of the weights
-        await asyncio.to_thread(self._copy, version)
+        copying = asyncio.ensure_future(asyncio.to_thread(self._copy, version))
+        try:
+            await asyncio.shield(copying)
+        except asyncio.CancelledError:  # an episode's time may be up; its thread goes on, and must not meet the next
+            await asyncio.wait([copying])
+            raise
         self._loaded = version
 
     def _copy(self, version: Version) -> None:
@@ -117,25 +141,24 @@ class OneAtATime:
         self.engine.rest()
 
 
-class ByName:
+class ByName(Versions):
     """LoRA adapters of an engine, one for each version that is held, and the newest."""
 
     def __init__(self, engine: LocalEngine, adapter_config: Mapping[str, Any], news: News) -> None:
-        self.engine, self.adapter_config, self.news = engine, adapter_config, news
+        super().__init__(engine, news)
+        self.adapter_config = adapter_config
         self._loaded: dict[int, Version] = {}
         self._holders: Counter[int] = Counter()
-        self._door = asyncio.Lock()
 
-    async def acquire(self, wanted: Version) -> Version:
-        async with self._door:
-            version = wanted if wanted.number in self._loaded else await self.news.choose(wanted)
-            if version.number not in self._loaded:
-                weights = await asyncio.to_thread(self._read, version)
-                self.engine.set_adapter(_adapter(version), weights)
-                self._loaded[version.number] = version
-            self._holders[version.number] += 1
-            self._tidy()
-            return version
+    async def _take(self, wanted: Version) -> Version:
+        version = wanted if wanted.number in self._loaded else await self.news.choose(wanted)
+        if version.number not in self._loaded:
+            weights = await asyncio.to_thread(self._read, version)
+            self.engine.set_adapter(_adapter(version), weights)
+            self._loaded[version.number] = version
+        self._holders[version.number] += 1
+        self._tidy()
+        return version
 
     def release(self, version: Version) -> None:
         self._holders[version.number] -= 1

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, fields
 from typing import Any, Self
 
@@ -15,13 +16,14 @@ from bough.cluster.weights import Subscriber, Version
 from bough.engines.local.engine import LocalEngine
 from bough.errors import InputError
 from bough.methods.distill import OnlineConfig
-from bough.online.held_tokens import HeldTokens, HoldingAgent
+from bough.online.held_tokens import HeldTokens, NewestTokens
 from bough.online.temperatures import TemperatureAgents
 from bough.online.versions import ByName, News, OneAtATime, Versions
 from bough.policy.adapter_weights import AdapterWeights
 from bough.policy.adapters import ACTOR
 from bough.policy.load import base_and_adapter, load_model
 from bough.policy.policy import Policy
+from bough.rollouts.agents import ModelAgent
 from bough.rollouts.attempt import Attempt
 from bough.training.loading import precision
 
@@ -80,10 +82,15 @@ class WorkerAgents:
     def __init__(self, versions: Versions, agents: TemperatureAgents, *, swaps: bool) -> None:
         self._versions, self._agents, self._swaps = versions, agents, swaps
 
-    def agent_of(self, attempt: Attempt) -> HoldingAgent:
+    @asynccontextmanager
+    async def playing(self, attempt: Attempt) -> AsyncIterator[ModelAgent]:
         assert isinstance(attempt, VersionedAttempt) and attempt.version is not None
-        tokens = HeldTokens(self._versions, attempt.version, swaps=self._swaps)
-        return HoldingAgent(self._agents(attempt, tokens), tokens)
+        if self._swaps:
+            yield self._agents(attempt, NewestTokens(self._versions, attempt.version))
+            return
+        # Before the episode begins: the time limit of an episode does not count the wait for weights.
+        async with self._versions.holding(attempt.version) as version:
+            yield self._agents(attempt, HeldTokens(self._versions, version))
 
     async def renew(self, name: str, weights: Any) -> None:  # noqa: ARG002  every offer has its own name
         """Hears of the versions that there are now. They are fetched when an episode needs them."""
