@@ -8,7 +8,8 @@ with the newest one, as any other episode that is handed out then.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
@@ -55,15 +56,22 @@ class RayStore:
     """Ray's object store. An object is freed when no process refers to it any more."""
 
     def put(self, value: Any) -> Any:
-        return import_ray().put(value)
+        with _in_words("stored"):
+            return import_ray().put(value)
 
     def get(self, stored: Any) -> Any:
-        ray = import_ray()
-        try:
-            return ray.get(stored, timeout=FETCH_TIMEOUT_S)
-        except ray.exceptions.RayError as error:
-            first = str(error).strip().partition("\n")[0]
-            raise EngineError(f"the weights cannot be fetched: {type(error).__name__}: {first}") from error
+        with _in_words("fetched"):
+            return import_ray().get(stored, timeout=FETCH_TIMEOUT_S)
+
+
+@contextmanager
+def _in_words(done: str) -> Iterator[None]:
+    """Errors of Ray as an EngineError."""
+    try:
+        yield
+    except import_ray().exceptions.RayError as error:
+        first = str(error).strip().partition("\n")[0]
+        raise EngineError(f"the weights cannot be {done}: {type(error).__name__}: {first}") from error
 
 
 class PackedTensor(NamedTuple):

@@ -10,6 +10,7 @@ from bough.cluster.runner import cluster_runner
 from bough.cluster.weights import Publisher, trained_weights
 from bough.cluster.worker import WorkerSpec
 from bough.environments.base import Environment
+from bough.errors import InputError
 from bough.event_loop import BackgroundLoop
 from bough.methods.distill import OnlineConfig
 from bough.online.meter import Meter
@@ -30,6 +31,10 @@ class ClusterSampler:
     def __init__(
         self, config: OnlineConfig, policy: Policy, environment_class: type[Environment], loop: BackgroundLoop
     ) -> None:
+        if config.sampler.engine != "local":
+            raise InputError(
+                f"--engine {config.sampler.engine} does not go with --cluster: workers sample by themselves"
+            )
         self.overlaps = config.rollouts.max_staleness > 0
         self._policy, self._loop = policy, loop
         # The version in training, those that a batch may still be learnt from, and one that is on its way.
@@ -37,14 +42,20 @@ class ClusterSampler:
         self._stack = AsyncExitStack()
         self._sent: Future[None] | None = None
         spec = WorkerSpec(environment_class, PolicyAgents.of(config, policy), config.limits)
+        trains_on_gpu = policy.device.type == "cuda"
         opened = cluster_runner(
             config.cluster,
             spec,
             concurrency=config.rollouts.concurrency,
             uses_gpu=True,
-            reserved_gpus=float(policy.device.type == "cuda"),
+            # Each learner trains on a GPU. Whoever says how much of one a worker takes may share it.
+            reserved_gpus=config.cluster.learners if trains_on_gpu and config.cluster.gpus_per_worker is None else 0,
         )
         self.runner = loop.run(self._stack.enter_async_context(opened))
+
+    @property
+    def worker_losses(self) -> int:
+        return self.runner.worker_losses
 
     def renew(self, name: str) -> None:
         self.publisher.publish(name, trained_weights(self._policy))

@@ -101,9 +101,10 @@ class Player:
         return sampler, meter, LocalRunner(self.environment_class, agent_of, config.limits)
 
     def costs(self) -> dict[str, int]:
-        """What judges have cost so far, as metrics."""
+        """What judges have cost so far and how many workers were lost, as metrics."""
         found = self.rubric.costs() if self.rubric else {}
-        return {f"{reward}/{name}": count for reward, costs in found.items() for name, count in costs.items()}
+        lost = {"worker_losses": self._sampler.worker_losses} if self._sampler.worker_losses else {}
+        return {f"{reward}/{name}": count for reward, costs in found.items() for name, count in costs.items()} | lost
 
     def renew(self, step: int, version: int) -> None:
         """The weights have changed. Raises EngineError if the sampler cannot get them."""

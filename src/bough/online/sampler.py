@@ -25,6 +25,10 @@ class Sampler(Protocol):
     def overlaps(self) -> bool:
         """Whether it samples while the policy trains."""
 
+    @property
+    def worker_losses(self) -> int:
+        """Worker processes that were lost so far."""
+
     def renew(self, name: str) -> None:
         """From now on samples from the policy as it is; records call these weights `name`. EngineError if it cannot."""
 
@@ -50,6 +54,8 @@ class LocalSampler:
     them on a CPU, gets the new ones between two of its steps, and what is in flight continues with
     them; on a GPU it reads the trained weights and waits while they change.
     """
+
+    worker_losses = 0
 
     def __init__(self, config: OnlineConfig, policy: Policy, template: ChatTemplate) -> None:
         self._ahead = config.rollouts.max_staleness > 0

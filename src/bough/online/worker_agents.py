@@ -1,4 +1,4 @@
-"""The policy in training on a worker of a cluster: the trainer's base model, with the weights that the trainer sends."""
+"""The policy in training on a worker of a cluster: the same base model, with the weights that the trainer sends."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import logging
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, fields
+from math import ceil
 from typing import Any, Self
 
 import torch
@@ -56,7 +57,10 @@ class PolicyAgents:
     @classmethod
     def of(cls, config: OnlineConfig, policy: Policy) -> Self:
         adapter = policy.model.peft_config[ACTOR] if policy.has_adapter else None
-        return cls(config, adapter, config.rollouts.concurrency)
+        concurrency = config.rollouts.concurrency
+        # A quick worker may be given twice its share.
+        share = 2 * ceil(concurrency / (config.cluster.workers or 1))
+        return cls(config, adapter, min(concurrency, share))
 
     async def __call__(self) -> WorkerAgents:
         return await asyncio.to_thread(self._made)
