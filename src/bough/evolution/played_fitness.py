@@ -117,12 +117,12 @@ class PlayedFitness:
         if not missing:
             return {}
         agents = self.players.agents(dict.fromkeys(missing, self.config.sampling))
-        fitness = self.config.fitness
+        fitness, count = self.config.fitness, self.players.counting(sum(map(len, missing.values())))
         playing = [
             collect(
                 LocalRunner.of(self.players.environment_class, agents[name], self.config.limits), left,
-                collections[name].add_in_thread,
-                retries=fitness.retries, concurrency=max(1, fitness.concurrency // len(missing)),
+                collections[name].add_in_thread, retries=fitness.retries,
+                concurrency=max(1, fitness.concurrency // len(missing)), tell=count(name),
             )
             for name, left in missing.items()
         ]  # fmt: skip

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
@@ -20,9 +21,12 @@ from bough.evolution.settings import EvolveConfig
 from bough.policy.adapter_weights import AdapterWeights
 from bough.policy.population import Population
 from bough.rollouts.agents import ModelAgent
+from bough.rollouts.collect import Tally
 from bough.types import Task
 
 T = TypeVar("T")
+# Gets the number of finished episodes and of all that are being played.
+Report = Callable[[int, int], None]
 
 
 class Players:
@@ -31,6 +35,7 @@ class Players:
     def __init__(self, config: EvolveConfig, population: Population, template: ChatTemplate) -> None:
         self.config, self.population, self.template = config, population, template
         self.environment_class = configured(find(config.environment.name), config.environment.options)
+        self.report: Report = lambda _done, _total: None
         self._loop = BackgroundLoop()
         self._engine: LocalEngine | None = None
         self._in_engine: set[str] = set()
@@ -55,6 +60,19 @@ class Players:
             name: ModelAgent(TemplateEngine(AdapterEngine(self._engine, name), self.template, own, name=name))
             for name, own in sampling.items()
         }
+
+    def counting(self, total: int) -> Callable[[str], Callable[[Tally], None]]:
+        """Of each member, what its tally is given to: adds up the episodes of all, `total` in the end, and reports."""
+        done: Counter[str] = Counter()
+
+        def of(name: str) -> Callable[[Tally], None]:
+            def tell(tally: Tally) -> None:
+                done[name] = tally.episodes + len(tally.lost)
+                self.report(done.total(), total)
+
+            return tell
+
+        return of
 
     @contextmanager
     def playing(self) -> Iterator[None]:

@@ -24,11 +24,12 @@ from bough.evolution.lessons import Lessons, RecordLessons
 from bough.evolution.member_settings import trained_by
 from bough.evolution.played_fitness import PlayedFitness
 from bough.evolution.players import Players
-from bough.evolution.records import Records, read_records
+from bough.evolution.records import Records, TrainingData, read_records
 from bough.evolution.score import Fitness
 from bough.evolution.settings import EvolveConfig
 from bough.evolution.trainees import Trainees, method_of
 from bough.methods.base import Data
+from bough.models.digest import model_digest
 from bough.policy.load import base_and_adapter, load_call_builder, load_model
 from bough.policy.policy import Policy
 from bough.policy.population import Population
@@ -37,7 +38,7 @@ from bough.policy.reconcile import read_shape
 from bough.policy.shape import start_adapter
 from bough.rundir import RunDir
 from bough.training.loading import precision
-from bough.training.origin import Origin
+from bough.training.origin import Origin, run_of
 from bough.training.token_budget import choose_budget
 
 log = logging.getLogger(__name__)
@@ -61,6 +62,7 @@ class Setup:
     template: ChatTemplate
     start: Path | None
     rank: int
+    players: Players | None = None
     used: Used = field(default_factory=Used)
 
     def save(self, name: str, folder: Path) -> None:
@@ -71,7 +73,7 @@ class Setup:
 
 @contextmanager
 def open_setup(
-    config: EvolveConfig, data: Data | None = None, held_out: Data | None = None, test: Data | None = None
+    config: EvolveConfig, data: TrainingData | None = None, held_out: Data | None = None, test: Data | None = None
 ) -> Iterator[Setup]:
     """The setup of the settings, with the run folder locked. InputError where it cannot be used or resumed."""
     folder, processes = RunDir(config.output_dir), Processes()
@@ -79,7 +81,7 @@ def open_setup(
         raise InputError("bough evolve trains in one process; leave out accelerate launch")
     with folder.locked():
         folder.make_room(resume=config.resume, overwrite=config.overwrite)
-        start, base = start_adapter(trained_by(config, {}))
+        start, base = start_adapter(trained_by(config, {}), may_grow=False)
         if start is not None:
             _check_start(config, start, base)
         if config.resume and folder.config.exists():
@@ -109,7 +111,7 @@ def open_setup(
             if players is not None and config.method == "grpo":
                 lessons = GroupLessons(config, players, builder)
             trainees = Trainees(config, population, lessons, budget)
-            yield Setup(config, folder, records, trainees, fitness, builder.template, start, base.lora.r)
+            yield Setup(config, folder, records, trainees, fitness, builder.template, start, base.lora.r, players)
 
 
 @contextmanager
@@ -137,6 +139,13 @@ def _check_start(config: EvolveConfig, start: Path, base: TrainingConfig) -> Non
         raise InputError(f"{start} has lora_dropout {dropout}, and members keep it; leave out lora_dropout")
     if config.mutation.rank or config.mutation.crossover:
         check_plain(start)
+    # The shapes of two models may be the same, and an adapter means nothing on weights that it was not trained on.
+    run, model = run_of(start), base_and_adapter(base.model)[0]
+    if run is not None and Origin.read(run).model != model_digest(model):
+        raise InputError(
+            f"{start} was trained on another model than {model} is now; give that model back its weights, "
+            "or start from an adapter that was trained on it"
+        )
 
 
 def _begin(folder: RunDir, config: EvolveConfig, base: TrainingConfig, start: Path | None, records: Records) -> None:
