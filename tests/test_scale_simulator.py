@@ -196,6 +196,13 @@ def test_an_engine_never_goes_back_to_older_weights(monkeypatch: pytest.MonkeyPa
     assert len(swapped) > 20 and all(swapped)
 
 
+def test_episodes_that_wait_for_the_newest_weights_are_younger_and_fewer():
+    slow = replace(SMALL, network=replace(SMALL.network, bandwidth=5e7))
+    any_weights, newest = simulate(slow), simulate(replace(slow, wait_for_newest=True))
+    assert newest.episodes_per_s < any_weights.episodes_per_s
+    assert newest.staleness < any_weights.staleness
+
+
 @dataclass(frozen=True)
 class Ended:
     """A group as `Pace` sees it."""
