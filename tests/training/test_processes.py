@@ -62,13 +62,13 @@ class Pair:
     def __init__(self, folder: Path) -> None:
         self.log, self.server = folder / "log.txt", Warm("tests.training.two_processes", environment=CPU)
 
-    def start(self, arguments: list[str]) -> list[int]:
-        """Their ids."""
+    def start(self, arguments: list[str], *, wait: bool = False) -> list[int]:
+        """Their ids. Where one fails the other is killed, as `torchrun` does, or with `wait` ends by itself."""
         self.log.unlink(missing_ok=True)
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
-        self._send(json.dumps({"arguments": arguments, "port": port, "log": str(self.log)}))
+        self._send(json.dumps({"arguments": arguments, "port": port, "log": str(self.log), "wait": wait}))
         return [int(child) for child in self._answer().split()]
 
     def finish(self) -> int:

@@ -2,9 +2,9 @@
 
     Warm("tests.training.two_processes")
 
-A line is JSON: the command line's `arguments`, a free `port`, and the `log` that both
-processes write to. It answers with their ids, then with an exit code. The processes are
-forked from a warm one, so that a run costs what it computes.
+A line is JSON: the command line's `arguments`, a free `port`, the `log` that both processes
+write to, and whether to `wait` for both where one fails. It answers with their ids, then with
+an exit code. The processes are forked from a warm one, so that a run costs what it computes.
 """
 
 import json
@@ -34,15 +34,15 @@ def start(rank: int, arguments: list[str], port: int, log: str) -> int:
     os._exit(code)
 
 
-def finish(children: list[int]) -> int:
-    """Waits for all; where one fails or time runs out, the others are killed."""
+def finish(children: list[int], *, wait: bool) -> int:
+    """Waits for all; where time runs out, or one fails and the others are not waited for, the others are killed."""
     deadline, code = time.monotonic() + PATIENCE_S, 0
     while children:
         child, status = os.waitpid(-1, os.WNOHANG)
         if child:
             children.remove(child)
             code = code or os.waitstatus_to_exitcode(status)
-        if code or time.monotonic() > deadline:
+        if (code and not wait) or time.monotonic() > deadline:
             code = code or 124
             for other in children:
                 os.kill(other, signal.SIGKILL)
@@ -55,9 +55,10 @@ def finish(children: list[int]) -> int:
 def serve() -> None:
     for line in sys.stdin:
         wanted: dict[str, Any] = json.loads(line)
+        wait = wanted.pop("wait")
         children = [start(rank, **wanted) for rank in range(2)]
         print(*children, flush=True)
-        print(finish(children), flush=True)
+        print(finish(children, wait=wait), flush=True)
 
 
 if __name__ == "__main__":
