@@ -17,6 +17,7 @@ from bough.calls.template import load_template
 from bough.errors import InputError
 from bough.methods.base import Data, Examples
 from bough.methods.distill import Distill, DistillConfig
+from bough.online.learners import with_learners
 from bough.online.shared_source import SharedSource
 from bough.online.teacher_server import TeacherServer
 from bough.policy.divergence import Teacher
@@ -32,6 +33,11 @@ def distill(config: DistillConfig, data: Data | None = None, held_out: Data | No
     """Trains the student in an environment, on batches that it plays itself, or on recorded episodes."""
     if config.environment.name is None:
         return _train_on_data(config, data, held_out)
+    return with_learners(config, distill_online)
+
+
+def distill_online(config: DistillConfig) -> Trained:
+    """In an environment, in this process: one of several learners or the only one."""
     with opened(config) as run:
         config = run.config
         run.begin()

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from bough.errors import InputError
 from bough.methods.grpo import GRPO, GroupExample, GRPOConfig
+from bough.online.learners import with_learners
 from bough.online.player import learnt_reward
 from bough.online.shared_source import SharedSource
 from bough.training.run import Trained, opened
@@ -49,7 +50,12 @@ class OnlineGRPO(GRPO):
 
 
 def train_online(config: GRPOConfig) -> Trained:
-    """Trains a policy in an environment, on batches of groups that it plays itself."""
+    """Trains a policy in an environment, on batches of groups that it plays itself; with learners, in each of them."""
+    return with_learners(config, learn_online)
+
+
+def learn_online(config: GRPOConfig) -> Trained:
+    """The same in this process, one of several or the only one."""
     with opened(config) as run:
         config = run.config
         _check(config)

@@ -24,7 +24,13 @@ TIME_LIMIT = timedelta(days=30)
 POLL_S = 0.002
 # How long the first process, which has failed, waits for the others to hear of it.
 PATIENCE_S = 10.0
-LOST = "another process of this run has ended; its own message says why"
+
+
+class ProcessLostError(BoughError):
+    """Another process has ended without a word to this one."""
+
+    def __init__(self, message: str = "another process of this run has ended; its own message says why") -> None:
+        super().__init__(message)
 
 
 class Messages:
@@ -65,8 +71,8 @@ class Messages:
         if error is self._known:
             return
         try:
-            self._exchange([_packed_error(error)] * (self._count - 1), patience_s=PATIENCE_S)
-        except BoughError:  # they have ended too
+            self._exchange([packed_error(error)] * (self._count - 1), patience_s=PATIENCE_S)
+        except ProcessLostError:  # they have ended too
             return
 
     def _received(self, content: bytes) -> Any:
@@ -93,12 +99,12 @@ def _finish(work: Any, deadline: float | None) -> None:
     """Waits in Python, where Ctrl-C is heard, until `work` is done or the deadline has passed."""
     while not work.is_completed():
         if deadline is not None and time.monotonic() > deadline:
-            raise BoughError(LOST)
+            raise ProcessLostError()
         time.sleep(POLL_S)
     try:
         work.wait()
     except RuntimeError as error:  # gloo: the connection was closed
-        raise BoughError(LOST) from error
+        raise ProcessLostError() from error
 
 
 def _padded(message: bytes, size: int) -> Tensor:
@@ -107,8 +113,8 @@ def _padded(message: bytes, size: int) -> Tensor:
     return padded
 
 
-def _packed_error(error: BaseException) -> bytes:
-    """The error as a message; one that cannot be pickled becomes a BoughError with its text and exit code."""
+def packed_error(error: BaseException) -> bytes:
+    """No value and this error, as a message. What cannot be pickled becomes a BoughError with its text."""
     try:
         content = pickle.dumps((None, error))
         _, copy = pickle.loads(content)  # noqa: S301  our own

@@ -91,8 +91,8 @@ class Processes:
             _sum(bucket)
 
     def wait(self) -> None:
-        if self.count > 1 and _share_a_gpu():
-            torch.distributed.barrier()  # Accelerate would name a device that does not exist
+        if self.count > 1 and torch.distributed.get_backend() == "gloo":
+            torch.distributed.barrier()  # Accelerate names a device, which a shared GPU is not
         else:
             self.state.wait_for_everyone()
 
