@@ -94,7 +94,7 @@ def train_with_learners(config: C, cluster: OnlineClusterConfig, train: Callable
         relay = ray.remote(Relay).options(num_cpus=0, scheduling_strategy=here).remote()
         assignment = Assignment(train, config, relay, Surroundings.here(gpus=plan.gpus), token)
         with tempfile.TemporaryDirectory(prefix="bough-learners-") as scratch:
-            failure = _followed(ray, relay, _Fit(plan, assignment, scratch))
+            failure = followed(ray, relay, Fit(plan, assignment, scratch))
         outcomes, places = ray.get(relay.ended.remote())
         ray.kill(relay)
     return result(plan.count, outcomes, places, failure)
@@ -143,7 +143,7 @@ def _token(folder: Path) -> Iterator[Path]:
         token.unlink(missing_ok=True)
 
 
-class _Fit(threading.Thread):
+class Fit(threading.Thread):
     """Runs Ray Train in a thread: in the main thread it would take over Ctrl-C and then exit with 0."""
 
     def __init__(self, plan: LearnersPlan, assignment: Assignment[Any], scratch: str) -> None:
@@ -175,7 +175,7 @@ class _Fit(threading.Thread):
             self.failure = error
 
 
-def _followed(ray: Any, relay: Any, fit: _Fit) -> BaseException | None:
+def followed(ray: Any, relay: Any, fit: Fit) -> BaseException | None:
     """Prints what the first learner prints until all have ended; an interrupt ends them."""
     fit.start()
     try:
