@@ -39,6 +39,11 @@ class Processes:
         self.first = self.state.is_main_process
         self.device: torch.device = self.state.device
 
+    @property
+    def per_gpu(self) -> int:
+        """How many processes of the run share a GPU of this machine."""
+        return -(-_on_this_machine() // max(1, torch.cuda.device_count()))
+
     def share(self, items: Sequence[T]) -> list[T]:
         """This process's part of `items`: every n-th stretch of neighbours, which share tokens."""
         per_process = -(-len(items) // self.count)
@@ -110,8 +115,12 @@ def deal(sizes: Sequence[int], count: int) -> list[list[int]]:
 
 def _share_a_gpu() -> bool:
     """Whether this machine has more processes of the run than GPUs."""
-    processes = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-    return processes > 1 and torch.cuda.is_available() and processes > torch.cuda.device_count()
+    return torch.cuda.is_available() and _on_this_machine() > torch.cuda.device_count()
+
+
+def _on_this_machine() -> int:
+    """The number of processes of the run on this machine."""
+    return int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
 
 
 def _join_with_gloo() -> None:
