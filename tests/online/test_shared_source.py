@@ -21,7 +21,8 @@ COMMAND = [
     *("--learning-rate", "1e-4", "--lr-scheduler", "constant", "--warmup-ratio", "0", "--logging-steps", "1"),
     *("--save-steps", "1", "--save-total-limit", "9", "--no-watch", "--token-budget", "128", "--max-steps", "3"),
 ]
-LETTERS = [*COMMAND, "--environment", "tests.online.letters:Letters"]
+# The policy's entropy is above the floor: a learner that was not told so would add the bonus.
+LETTERS = [*COMMAND, "--environment", "tests.online.letters:Letters", "--entropy-coef", "0.5", "--entropy-floor", "1"]
 
 
 @pytest.fixture(scope="module")
@@ -73,6 +74,15 @@ def test_two_learners_train_what_one_trains(tmp_path: Path, one: Path, two: Pair
     assert_same(one, tmp_path)
     assert said.count("weights in") == 1
     assert json.loads((tmp_path / "ledger.json").read_text()) == json.loads((one / "ledger.json").read_text())
+
+
+def test_two_learners_distill_what_one_distills(tmp_path: Path, two: Pair):
+    values = {"--model": "tiny", "--teacher": "tiny", "--batch-size": "3", "--max-new-tokens": "6", "--max-steps": "1"}
+    values |= {"--environment": "tests.online.letters:Letters", "--temperature": "0.7", "--logging-steps": "1"}
+    command = ["distill", *(word for pair in values.items() for word in pair), "--no-watch"]
+    alone(command, tmp_path / "one")
+    two.run([*command, "--output-dir", str(tmp_path / "two")])
+    assert_same(tmp_path / "one", tmp_path / "two")
 
 
 def cut_after(whole: Path, folder: Path, step: int) -> None:

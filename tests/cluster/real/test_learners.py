@@ -20,13 +20,13 @@ from bough.training.source import Batch
 from tests.online.test_shared_source import LETTERS, assert_same
 from tests.training.test_processes import alone
 
-ROOM = {"num_cpus": 1, "object_store_memory": 100_000_000}
+ROOM = {"num_cpus": 2, "object_store_memory": 100_000_000}
 ON_CLUSTER = ["--cluster", "auto", "--learners", "2"]
 
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Cluster]:
-    """Two nodes with a CPU each: a learner on each of them."""
+    """Two nodes with two CPUs each."""
     found = Cluster(initialize_head=True, head_node_args={**ROOM, "include_dashboard": False})
     found.add_node(**ROOM)
     ray.init(address=found.address, log_to_driver=False)
