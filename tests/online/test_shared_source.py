@@ -14,6 +14,7 @@ from safetensors.torch import load_file
 
 from bough.trajectories.reader import read
 from bough.types import Group
+from tests.online.test_distill import save_teacher
 from tests.training.test_processes import Pair, alone, told
 
 COMMAND = [
@@ -77,7 +78,8 @@ def test_two_learners_train_what_one_trains(tmp_path: Path, one: Path, two: Pair
 
 
 def test_two_learners_distill_what_one_distills(tmp_path: Path, two: Pair):
-    values = {"--model": "tiny", "--teacher": "tiny", "--batch-size": "3", "--max-new-tokens": "6", "--max-steps": "1"}
+    teacher = str(save_teacher(tmp_path / "teacher"))
+    values = {"--model": "tiny", "--teacher": teacher, "--batch-size": "3", "--max-new-tokens": "6", "--max-steps": "1"}
     values |= {"--environment": "tests.online.letters:Letters", "--temperature": "0.7", "--logging-steps": "1"}
     command = ["distill", *(word for pair in values.items() for word in pair), "--no-watch"]
     alone(command, tmp_path / "one")
