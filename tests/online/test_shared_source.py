@@ -131,6 +131,15 @@ def test_settings_that_the_first_learner_refuses_end_both(tmp_path: Path, two: P
     assert two.log.read_text().count("Error: environment 'tests.online.letters:Absent'") == 2
 
 
+def test_a_learner_ends_when_the_first_fails_while_it_does_not_wait_for_a_batch(tmp_path: Path, two: Pair):
+    (tmp_path / "checkpoints").touch()  # no folder can be made there
+    two.start([*LETTERS, "--output-dir", str(tmp_path)], wait=True)
+    assert two.finish() == 1
+    said = two.log.read_text()
+    assert said.count("Error: ") == 2 and "File exists" in said, said
+    assert "Error: another process of this run has ended; its own message says why" in said
+
+
 def test_an_interrupt_of_the_first_learner_ends_both(tmp_path: Path, two: Pair):
     held = [*COMMAND, "--environment", "tests.online.letters:Held", "--output-dir", str(tmp_path)]
     first, _ = two.start(held, wait=True)

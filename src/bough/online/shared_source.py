@@ -18,6 +18,7 @@ from bough.methods.distill import Distill, OnlineConfig
 from bough.methods.grpo import GRPO, GroupExample
 from bough.online.shares import shares
 from bough.online.source import OnlineSource
+from bough.policy.messages import ProcessLostError
 from bough.policy.policy import Policy
 from bough.training.run import Run
 from bough.training.source import Batch
@@ -72,6 +73,8 @@ class SharedSource:
         finally:
             if self._source is not None:
                 self._source.close()
+        if error is not None and ProcessLostError.explains(error):
+            raise ProcessLostError from error
 
     def __len__(self) -> int:
         return self._num_steps

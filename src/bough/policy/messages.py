@@ -23,7 +23,9 @@ T = TypeVar("T")
 TIME_LIMIT = timedelta(days=30)
 POLL_S = 0.002
 # How long the first process, which has failed, waits for the others to hear of it.
-PATIENCE_S = 10.0
+PATIENCE_S = 3.0
+# What gloo says where the process at the other end of a connection is gone.
+CLOSED = ("Connection closed by peer", "Connection reset by peer", "Broken pipe")
 
 
 class ProcessLostError(BoughError):
@@ -31,6 +33,11 @@ class ProcessLostError(BoughError):
 
     def __init__(self, message: str = "another process of this run has ended; its own message says why") -> None:
         super().__init__(message)
+
+    @staticmethod
+    def explains(error: BaseException) -> bool:
+        """Whether an error of torch.distributed only says that another process is gone."""
+        return isinstance(error, RuntimeError) and any(words in str(error) for words in CLOSED)
 
 
 class Messages:
