@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 import yaml
 from pydantic import BeforeValidator, Field, JsonValue
 
+from bough.config.cluster import ClusterConfig
 from bough.config.environment import key_values
 from bough.config.report import ReportConfig
 from bough.config.yaml_file import read_value
@@ -65,6 +66,7 @@ class SweepConfig(ReportConfig):
         {}, description="change the recipe for all runs, as in `bough run`: model=… or STAGE.SETTING=…"
     )
     jobs: int = Field(1, ge=1, le=1000, description="number of runs at the same time, each in a process of its own")
+    cluster: ClusterConfig = ClusterConfig()
     report_to: list[Literal["mlflow", "wandb", "tensorboard", "none"]] = Field(
         ["none"], description="trackers that each run reports to, or none"
     )

@@ -31,7 +31,7 @@ OF_THE_RUN = {
     *("rewards", "reward_timeout_s"),
 }
 # Parts of online training that belong to `bough evolve` too; of its rollouts a member has the size of its groups.
-PARTS_OF_THE_RUN = ("environment", "sampler", "held_out", "watch", "limits", "rollouts")
+PARTS_OF_THE_RUN = ("environment", "sampler", "held_out", "watch", "limits", "rollouts", "cluster")
 OF_A_MEMBER = "group_size"
 # Of the settings that may be set, those that all members must share: data, base model, machine.
 SHARED_PARTS = ("data", "calls", "machine", "curriculum")

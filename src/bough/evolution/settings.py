@@ -10,6 +10,7 @@ from pydantic import AliasChoices, BeforeValidator, Field, JsonValue, model_vali
 
 from bough.config.base import Config
 from bough.config.calls import MODEL
+from bough.config.cluster import ClusterConfig
 from bough.config.environment import PlayedTasksConfig, key_values
 from bough.config.report import ReportConfig
 from bough.config.rewards import REWARDS, RewardWeights
@@ -184,6 +185,7 @@ class EvolveConfig(ReportConfig):
     environment: FitnessEnvironmentConfig = FitnessEnvironmentConfig()
     sampling: SamplingConfig = SamplingConfig(temperature=0.0)
     limits: LimitsConfig = LimitsConfig()
+    cluster: ClusterConfig = ClusterConfig()
     rewards: RewardWeights = Field({}, description=REWARDS)
     tracking: EvolutionTrackingConfig = EvolutionTrackingConfig()
 

@@ -11,7 +11,8 @@ from pathlib import Path
 import torch
 
 from bough.calls.template import ChatTemplate
-from bough.config.parts import flattened
+from bough.config.cluster import ClusterConfig
+from bough.config.parts import flattened, leaves
 from bough.config.training import TrainingConfig
 from bough.config.yaml_file import YamlFile
 from bough.errors import InputError
@@ -44,7 +45,7 @@ log = logging.getLogger(__name__)
 # Settings that a resumed run may change.
 FREE = {
     *("output_dir", "resume", "overwrite", "generations", "max_updates", "max_tokens", "max_minutes"),
-    *("concurrency", "retries", "as_json", "report_to", "wandb_project"),
+    *("concurrency", "retries", "as_json", "report_to", "wandb_project", *leaves(ClusterConfig)),
 }
 
 

@@ -14,6 +14,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from bough.config.cluster import ClusterConfig
 from bough.config.online import WatchConfig
 from bough.config.parts import leaves
 from bough.config.training import CheckpointsConfig, MachineConfig, OptimizerConfig, TrackingConfig
@@ -27,7 +28,7 @@ FREE = {
     *leaves(MachineConfig).keys() - {"bf16", "fp16"},
     *leaves(WatchConfig),
     *("adapter", "merge_lora", "lora_dropout"),  # the weights are compared themselves
-    *("updates", "passes", "concurrency", "retries"),
+    *("updates", "passes", "concurrency", "retries", *leaves(ClusterConfig), "learners"),
     *("clip_low", "clip_high", "dual_clip", "kl_coef", "importance_cap", "averaging", "constant_length"),
     *("entropy_coef", "entropy_floor"),
     *("teacher", "server_model", "key_variable", "beta", "base_url", "engine_options"),

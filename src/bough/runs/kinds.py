@@ -6,6 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from bough.config.cluster import ClusterConfig
+from bough.config.parts import leaves
+
 
 @dataclass(frozen=True)
 class Kind:
@@ -63,4 +66,8 @@ KINDS: dict[str, Kind] = {
     "eval": Kind(None, "evaluation", "results.json", "output"),
 }
 # Settings that do not change the result of a stage.
-FREE = {"output", "output_dir", "overwrite", "resume", "concurrency", "retries", "report_to", "wandb_project"}
+FREE = {
+    *("output", "output_dir", "overwrite", "resume", "concurrency", "retries", "report_to", "wandb_project"),
+    *leaves(ClusterConfig),
+    "learners",
+}

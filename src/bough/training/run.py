@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from bough import bit_exact
-from bough.config.parts import flattened
+from bough.config.cluster import ClusterConfig
+from bough.config.parts import flattened, leaves
 from bough.config.training import TrainingConfig
 from bough.config.yaml_file import YamlFile
 from bough.disk import write_json
@@ -43,7 +44,10 @@ from bough.training.token_budget import choose_budget
 
 log = logging.getLogger(__name__)
 # Settings that do not change what is computed.
-UNIMPORTANT = {"resume", "overwrite", "output_dir", "logging_steps", "save_steps", "save_total_limit", "report_to"}
+UNIMPORTANT = {
+    *("resume", "overwrite", "output_dir", "logging_steps", "save_steps", "save_total_limit", "report_to"),
+    *leaves(ClusterConfig),
+}
 # Settings that say what shape the trained weights have; a checkpoint of them has fixed it.
 SHAPE = {"use_lora", "lora_r", "lora_alpha", "lora_target_modules", "lora_experts"}
 
