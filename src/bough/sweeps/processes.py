@@ -133,7 +133,7 @@ def main() -> None:
     threading.Thread(target=_end_with_parent, daemon=True).start()
     failure = None
     try:
-        _wait_until_free(Path(order["folder"]) / LOCK, order["wait_s"])
+        wait_until_free(Path(order["folder"]) / LOCK, order["wait_s"])
         shared = SharedStages(Path(order["shared"]))
         run = Run(Recipe(**order["recipe"]), Path(order["folder"]), report_to=order["report_to"], shared=shared)
         run.play(console.announce)
@@ -145,7 +145,7 @@ def main() -> None:
     os.write(answer, json.dumps({"failure": failure}).encode())
 
 
-def _wait_until_free(lock: Path, seconds: float) -> None:
+def wait_until_free(lock: Path, seconds: float) -> None:
     """Waits while another process holds the lock: one on a machine that was lost may work on for a moment."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:

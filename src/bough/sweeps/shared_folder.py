@@ -31,7 +31,9 @@ class Token:
 @contextmanager
 def token_in(folder: Path) -> Iterator[Token]:
     """A new token in `folder`, removed at the end."""
-    token = Token(folder.absolute(), f".token-{secrets.token_hex(8)}", secrets.token_hex(8), Path.cwd(), version("bough"))
+    token = Token(
+        folder.absolute(), f".token-{secrets.token_hex(8)}", secrets.token_hex(8), Path.cwd(), version("bough")
+    )
     write_atomically(token.folder / token.name, token.text)
     try:
         yield token
@@ -63,4 +65,4 @@ def check_shared(folder: Path, problems: Mapping[str, str | None]) -> None:
     """InputError if a node, named by its address, has a problem with the folder."""
     found = [f"node {node}: {problem}" for node, problem in problems.items() if problem is not None]
     if found:
-        raise InputError(f"{folder} must be on a disk that all nodes of the cluster share; give another --output:", found)
+        raise InputError(f"{folder} must be on a disk that all nodes share; give another --output:", found)

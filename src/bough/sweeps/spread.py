@@ -60,4 +60,3 @@ def _play(order: Mapping[str, Any], log: Path, token: Token) -> str | None:
     if (problem := problem_here(token)) is not None:  # it may have joined after the others were checked
         return f"a node of the cluster cannot play it: {problem}"
     return play_in_child(order, log, [], token.working_folder)
-

@@ -1,4 +1,4 @@
-"""A sweep in its folder: checked as a whole, run one by one, in several processes or on a cluster, resumed, and reported."""
+"""A sweep in its folder: checked as a whole, run here, in processes or on a cluster, resumed, and reported."""
 
 from __future__ import annotations
 
