@@ -53,7 +53,7 @@ def evolve(
     watch: Watcher | None = None,
 ) -> Evolved:
     """Evolves a population on the settings' files, or on the records given here. `watch` is told how it proceeds."""
-    with open_setup(config, data, held_out, test) as setup, _trackers(setup) as trackers:
+    with open_setup(config, data, held_out, test, notify=notify) as setup, _trackers(setup) as trackers:
         return Evolution(setup, notify, watch or Unwatched(), trackers).run()
 
 

@@ -16,10 +16,12 @@ from bough.environments.isolated import shut_down
 from bough.environments.registry import find
 from bough.environments.tasks import configured, tasks_of
 from bough.event_loop import BackgroundLoop
+from bough.evolution.generation import Generation
 from bough.evolution.settings import EvolveConfig
 from bough.policy.adapter_weights import AdapterWeights
 from bough.policy.population import Population
 from bough.rollouts.agents import ModelAgent
+from bough.rollouts.runner import LocalRunner, Runner
 from bough.types import Task
 
 T = TypeVar("T")
@@ -55,6 +57,11 @@ class Players:
             name: ModelAgent(TemplateEngine(AdapterEngine(self._engine, name), self.template, own, name=name))
             for name, own in sampling.items()
         }
+
+    def runners(self, generation: Generation, sampling: Mapping[str, SamplingConfig]) -> dict[str, Runner]:  # noqa: ARG002
+        """What plays the attempts of each member named here; those of `generation` are in memory."""
+        agents = self.agents(sampling)
+        return {name: LocalRunner.of(self.environment_class, one, self.config.limits) for name, one in agents.items()}
 
     @contextmanager
     def playing(self) -> Iterator[None]:
