@@ -47,6 +47,11 @@ def nodes() -> list[dict[str, float]]:
     return [node["Resources"] for node in import_ray().nodes() if node["Alive"]]
 
 
+def living_nodes() -> set[str]:
+    """The ids of the nodes that are alive."""
+    return {node["NodeID"] for node in import_ray().nodes() if node["Alive"]}
+
+
 def _connect(ray: Any, address: str) -> None:
     quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR, "configure_logging": True}
     try:
@@ -58,6 +63,7 @@ def _connect(ray: Any, address: str) -> None:
         except ConnectionError:
             if os.environ.get("RAY_ADDRESS"):  # a cluster was named and does not answer
                 raise
+            os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing is sent anywhere
             ray.init(address="local", num_cpus=num_cpus(), include_dashboard=False, **quiet)
     except (ConnectionError, ValueError, OSError) as error:
         where = os.environ.get("RAY_ADDRESS") or address if address == AUTO else address
