@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from bough.cluster.actors import WorkerLostError
+from bough.cluster.remote_worker import WorkerLostError
 
 
 @dataclass(eq=False)

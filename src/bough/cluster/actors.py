@@ -14,16 +14,13 @@ from typing import Any
 
 from bough.cluster.connection import import_ray
 from bough.cluster.plan import Plan
+from bough.cluster.remote_worker import WorkerLostError
 from bough.cluster.tasks import Notify, WithoutRoom
 from bough.errors import BoughError
 
 POLL_S = 0.5
 # A new worker has this long to start before work begins without it, if others are there.
 START_S = 60.0
-
-
-class WorkerLostError(BoughError):
-    """The worker of a call died, or its node did."""
 
 
 class _Host:

@@ -163,6 +163,8 @@ class Evolution:
         winner = ranked(scores)[0]
         again = self.fitness.of_winner(generation, winner)
         report = winner_report(self.config, generation, scores, again)
+        if self.setup.actors is not None:
+            report["worker_losses"] = self.setup.actors.losses
         draft = self.folder.final.with_name(f".{self.folder.final.name}")
         with drafting(draft, self.folder.final):
             remove(draft)  # a kill may have left a part of it

@@ -12,6 +12,7 @@ import torch
 from bough.calls.builder import CallBuilder
 from bough.calls.template import ChatTemplate
 from bough.config.training import TrainingConfig
+from bough.environments.base import Environment
 from bough.evolution.file_fitness import FileFitness
 from bough.evolution.group_lessons import GroupLessons
 from bough.evolution.lessons import Lessons, RecordLessons
@@ -34,19 +35,28 @@ class MembersHere:
     trainees: Trainees
     file_fitness: FileFitness
     players: Players | None
+    actors: None = None
 
 
 @contextmanager
 def members_here(
-    config: EvolveConfig, base: TrainingConfig, start: Path | None, builder: CallBuilder, records: Records
+    config: EvolveConfig,
+    base: TrainingConfig,
+    start: Path | None,
+    builder: CallBuilder,
+    records: Records,
+    environment_class: type[Environment] | None = None,
 ) -> Iterator[MembersHere]:
-    """Loads the base model. `base` are the method's settings before mutations, `start` is the adapter to refer to."""
+    """Loads the base model. `base` are the method's settings before mutations, `start` is the adapter to refer to.
+
+    `environment_class` is that of the settings, where it cannot be found by its name.
+    """
     processes = Processes()
     population = _population(base, processes.device)
     if start is not None:
         population.refer_to(start)
     budget = base.machine.token_budget or choose_budget(base, processes)
-    with _players(config, population, builder.template) as players:
+    with _players(config, population, builder.template, environment_class) as players:
         lessons: Lessons = RecordLessons(records.train, config.seed)
         if players is not None and config.method == "grpo":
             lessons = GroupLessons(config, players, builder)
@@ -57,12 +67,17 @@ def members_here(
 
 
 @contextmanager
-def _players(config: EvolveConfig, population: Population, template: ChatTemplate) -> Iterator[Players | None]:
+def _players(
+    config: EvolveConfig,
+    population: Population,
+    template: ChatTemplate,
+    environment_class: type[Environment] | None,
+) -> Iterator[Players | None]:
     """Those who play in the environment; None where there is none."""
     if not config.environment.name:
         yield None
         return
-    with closing(Players(config, population, template)) as players:
+    with closing(Players(config, population, template, environment_class)) as players:
         yield players
 
 

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from bough.cluster.actors import Actors
 from bough.cluster.connection import connected, nodes
 from bough.cluster.plan import Plan, make_plan
-from bough.evolution.part import Part, Surroundings
+from bough.cluster.worker import Surroundings
+from bough.evolution.part import Code, Part
 from bough.evolution.placement import Placement
 from bough.evolution.records import Records
 from bough.evolution.settings import EvolveConfig
@@ -42,7 +43,7 @@ def members_on_cluster(config: EvolveConfig, records: Records, notify: Notify) -
         chosen = plan()
         notify(f"cluster of {chosen.cluster}: {config.population.size} members on {chosen.workers} workers")
         actors = Actors(
-            chosen, Part, config, records, Surroundings(),
+            chosen, Part, config, records, Code.of(config).pack(), Surroundings.here(gpus=chosen.gpus_per_worker),
             threads=config.fitness.concurrency + SPARE_THREADS, room=lambda: plan().room,
             timeout_s=config.cluster.timeout_s, notify=notify,
         )  # fmt: skip

@@ -6,16 +6,21 @@ files of the run are the driver's.
 
 from __future__ import annotations
 
-import os
+import pickle
+import socket
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 from bough import given
+from bough.cluster.packing import pack_code
+from bough.cluster.worker import Surroundings
 from bough.config.sampling import SamplingConfig
+from bough.environments.base import Environment
+from bough.environments.registry import find
 from bough.errors import InputError
 from bough.evolution.generation import Generation
 from bough.evolution.in_process import MembersHere, members_here
@@ -33,19 +38,27 @@ from bough.types import Trajectory
 
 
 @dataclass(frozen=True)
-class Surroundings:
-    """What a worker must have in common with the driver: the code that a program gave, and where paths begin."""
+class Code:
+    """The user's code that members need: what settings name by a path, and what a program gave."""
 
-    working_folder: Path = field(default_factory=Path.cwd)
-    environments: dict[str, type[Any]] = field(default_factory=lambda: dict(given.ENVIRONMENTS))
-    rewards: dict[str, Any] = field(default_factory=lambda: dict(given.REWARDS))
+    environment_class: type[Environment] | None
+    rewards: dict[str, Any]
+
+    @classmethod
+    def of(cls, config: EvolveConfig) -> Code:
+        environment_class = find(config.environment.name) if config.environment.name else None
+        return cls(environment_class, {name: one for name, one in given.REWARDS.items() if name in config.rewards})
+
+    def pack(self) -> bytes:
+        """The bytes that a worker reads."""
+        classes = [] if self.environment_class is None else [self.environment_class]
+        return pack_code(self, [*classes, *self.rewards.values()], "the code of the environment or of a reward")
 
     def enter(self) -> None:
-        if not self.working_folder.is_dir():
-            raise InputError(f"a node of the cluster has no folder {self.working_folder}, where relative paths begin")
-        os.chdir(self.working_folder)
-        given.ENVIRONMENTS.update(self.environments)
+        """Makes it known in this process. InputError where the machine lacks something that the environment needs."""
         given.REWARDS.update(self.rewards)
+        if self.environment_class is not None and (lacks := self.environment_class.lacks()):
+            raise InputError(f"members cannot play on {socket.gethostname()}, a node of the cluster: {lacks}")
 
 
 @dataclass(frozen=True)
@@ -61,20 +74,22 @@ class Trained:
 class Part:
     """Some members of a population, in memory."""
 
-    def __init__(self, config: EvolveConfig, records: Records, surroundings: Surroundings) -> None:
+    def __init__(self, config: EvolveConfig, records: Records, code: bytes, surroundings: Surroundings) -> None:
         surroundings.enter()
-        self._open = ExitStack()
-        self._here = self._members(config, records)
-        self._playing = ExitStack()
+        self._code: Code = pickle.loads(code)  # noqa: S301  what the driver has packed
+        self._code.enter()
+        self._open, self._playing = ExitStack(), ExitStack()
         self._runners: dict[str, LocalRunner] = {}
         self._updates: list[dict[str, float]] = []
+        self._here = self._members(config, records)
 
     def _members(self, config: EvolveConfig, records: Records) -> MembersHere:
         self.start, base = start_adapter(trained_by(config, {}))
         builder = load_call_builder(
             config.model, base.calls.chat_template, max_length=base.calls.max_length, stride=base.calls.stride
         )
-        return self._open.enter_context(members_here(config, base, self.start, builder, records))
+        here = members_here(config, base, self.start, builder, records, self._code.environment_class)
+        return self._open.enter_context(here)
 
     def found(self, founders: Sequence[Individual]) -> dict[str, Files]:
         """New members of the first generation."""

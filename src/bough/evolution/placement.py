@@ -82,7 +82,11 @@ class Placement:
                 for number, own in self._steps.items()
             }
             chosen = {living[number]: own for number, own in shares(names, current).items()}
-            moves = {worker: own for worker, own in chosen.items() if self._steps[worker.number].keys() != set(own)}
+            moves = {
+                worker: own
+                for worker, own in chosen.items()
+                if self._steps[worker.number].keys() != set(own) or not set(own) <= set(current[worker.number])
+            }
             done = self.workers.gather(
                 {worker: self._load(worker, generation, own, current[worker.number]) for worker, own in moves.items()}
             )

@@ -15,7 +15,7 @@ from contextlib import ExitStack
 from itertools import islice
 from pathlib import Path
 
-from bough.cluster.actors import WorkerLostError
+from bough.cluster.remote_worker import WorkerLostError
 from bough.config.rollouts import AgentConfig, CollectConfig
 from bough.environments.tasks import digest, first_tasks
 from bough.errors import InputError

@@ -12,6 +12,7 @@ from bough.config.sampling import SamplingConfig
 from bough.engines.chat import TemplateEngine
 from bough.engines.local.adapter_engine import AdapterEngine
 from bough.engines.local.engine import LocalEngine
+from bough.environments.base import Environment
 from bough.environments.isolated import shut_down
 from bough.environments.registry import find
 from bough.environments.tasks import configured, tasks_of
@@ -30,9 +31,16 @@ T = TypeVar("T")
 class Players:
     """Agents for the members, and a loop to play on. The engine is made when it is first needed."""
 
-    def __init__(self, config: EvolveConfig, population: Population, template: ChatTemplate) -> None:
+    def __init__(
+        self,
+        config: EvolveConfig,
+        population: Population,
+        template: ChatTemplate,
+        environment_class: type[Environment] | None = None,
+    ) -> None:
         self.config, self.population, self.template = config, population, template
-        self.environment_class = configured(find(config.environment.name), config.environment.options)
+        found = find(config.environment.name) if environment_class is None else environment_class
+        self.environment_class = configured(found, config.environment.options)
         self._loop = BackgroundLoop()
         self._engine: LocalEngine | None = None
         self._in_engine: set[str] = set()

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from bough.calls.template import ChatTemplate
+from bough.cluster.actors import Actors
 from bough.config.cluster import ClusterConfig
 from bough.config.parts import flattened, leaves
 from bough.config.training import TrainingConfig
@@ -44,7 +45,10 @@ FREE = {
 
 @dataclass
 class Setup:
-    """Everything that is open during a run. `start` is the adapter that members begin with, `rank` theirs."""
+    """Everything that is open during a run. `start` is the adapter that members begin with, `rank` theirs.
+
+    `actors` are the workers of a cluster, if members are on one.
+    """
 
     config: EvolveConfig
     folder: RunDir
@@ -55,6 +59,7 @@ class Setup:
     start: Path | None
     rank: int
     used: Used = field(default_factory=Used)
+    actors: Actors | None = None
 
     def save(self, name: str, folder: Path) -> None:
         """Writes a member's adapter with the tokenizer: a folder that every command takes as a model."""
@@ -101,7 +106,10 @@ def open_setup(
         with members as found:
             players = found.players
             fitness = found.file_fitness if players is None else PlayedFitness(config, players, folder.rollouts)
-            yield Setup(config, folder, records, found.trainees, fitness, builder.template, start, base.lora.r)
+            yield Setup(
+                config, folder, records, found.trainees, fitness, builder.template, start, base.lora.r,
+                actors=found.actors,
+            )  # fmt: skip
 
 
 def _check_start(config: EvolveConfig, start: Path, base: TrainingConfig) -> None:
