@@ -20,9 +20,11 @@ def check_same(found: Any, other: Any) -> None:
             k: v for k, v in theirs.items() if k not in NUMBERS
         }
         for name in NUMBERS:
-            assert mine[name] == pytest.approx(theirs[name], abs=1e-5), name
+            assert mine[name] == pytest.approx(theirs[name], rel=1e-5, abs=1e-5), name
     assert found.report["winner"]["name"] == other.report["winner"]["name"]
-    assert found.report["untouched"]["fitness"] == pytest.approx(other.report["untouched"]["fitness"], abs=1e-5)
+    assert found.report["untouched"]["fitness"] == pytest.approx(
+        other.report["untouched"]["fitness"], rel=1e-5, abs=1e-5
+    )
     assert found.report["updates"] == other.report["updates"]
     for mine, theirs in zip(_adapters(found), _adapters(other), strict=True):
         assert mine.parent.name == theirs.parent.name

@@ -80,7 +80,7 @@ def test_a_population_on_two_workers_is_that_of_one_process_though_a_worker_is_k
     check_same(found, whole)
     assert lines[0] == "cluster of 2 nodes, 2 CPUs and 0 GPUs: 4 members on 2 workers"
     assert found.report["worker_losses"] == 1 and sum("was lost" in line for line in lines) == 1
-    assert watch.updates == [4, 4, 4, 4]
+    assert watch.updates == [4, 4]
     assert hosts() == []
 
 
@@ -92,4 +92,4 @@ def test_members_on_two_nodes_play_and_learn_as_in_one_process_though_a_node_is_
     found = evolve(EvolveConfig(**settings, output_dir=tmp_path / "spread", cluster=cluster.address), watch=watch)
     check_same(found, whole)
     check_same_episodes(tmp_path / "spread", tmp_path / "whole")
-    assert found.report["worker_losses"] == 1
+    assert found.report["worker_losses"] >= 1  # a replacement may start on the node before its loss is known
