@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
-from bough.cluster.connection import import_ray
+from bough.cluster.connection import ClusterLostError, import_ray
 from bough.cluster.plan import Plan
 from bough.cluster.remote_worker import WorkerLostError
 from bough.cluster.tasks import Notify, WithoutRoom
@@ -21,6 +21,8 @@ from bough.errors import BoughError
 POLL_S = 0.5
 # A new worker has this long to start before work begins without it, if others are there.
 START_S = 60.0
+# Starts that may fail in a row, besides one for each worker.
+MAX_FAILED_STARTS = 5
 
 
 class _Host:
@@ -70,33 +72,29 @@ class Actors:
         timeout_s: float,
         notify: Notify,
     ) -> None:
-        self.room = room
-        self.plan, self.make, self.threads, self.notify, self.losses = plan, make, threads, notify, 0
+        self.plan, self.make, self.threads, self.room, self.notify = plan, make, threads, room, notify
+        self.losses = 0
         self._ray = import_ray()
         self._given = [self._ray.put(one) for one in given]
         self._without_room = WithoutRoom(timeout_s, notify)
         self._workers: list[Actor] = []
-        self._started = 0
+        self._started = self._failed_starts = 0
 
     def living(self) -> list[Actor]:
         """The workers that have started, at least one. Waits for new ones, but not for long where others are there."""
-        self._workers = [worker for worker in self._workers if not worker.lost]
-        while len(self._workers) < self.plan.workers:
-            self._workers.append(self._new())
         while True:
+            self._workers = [worker for worker in self._workers if not worker.lost]
+            self._workers += [self._new() for _ in range(self.plan.workers - len(self._workers))]
             waiting = {worker.ready: worker for worker in self._workers if not worker.placed}
             if waiting:
                 for ready in self._ray.wait(list(waiting), num_returns=len(waiting), timeout=POLL_S)[0]:
                     self._note_start(waiting[ready], ready)
-            self._workers = [worker for worker in self._workers if not worker.lost]
             placed = [worker for worker in self._workers if worker.placed]
             young = any(not w.placed and time.monotonic() - w.since < START_S for w in self._workers)
             patient = young and len(placed) < self.room()
             if placed and not patient:
                 return placed
             self._without_room.check(bool(placed) or patient)
-            while len(self._workers) < self.plan.workers:
-                self._workers.append(self._new())
 
     def gather(self, started: Mapping[Actor, Any], each: Callable[[], None] = lambda: None) -> dict[Actor, Any]:
         """The results of calls by their workers; those of lost workers are missing. `each` is called while waiting.
@@ -137,8 +135,14 @@ class Actors:
         return Actor(self._started, remote.remote(self.make, *self._given))
 
     def _note_start(self, worker: Actor, ready: Any) -> None:
-        with suppress(WorkerLostError):
+        try:
             worker.placed = bool(self._value(worker, ready))
+            self._failed_starts = 0
+        except WorkerLostError as error:
+            self._failed_starts += 1
+            count = self._failed_starts
+            if count >= MAX_FAILED_STARTS + self.plan.workers:
+                raise ClusterLostError(f"workers die while they start, {count} in a row: {error}") from error
 
     def _value(self, worker: Actor, started: Any) -> Any:
         try:
@@ -155,5 +159,5 @@ class Actors:
             worker.lost = True
             self.losses += 1
             self._ray.kill(worker.host)  # it may still be alive where only the connection broke
-            self.notify(f"{text}; its work is done again")
+            self.notify(f"{text}; its work is done again" if worker.placed else f"{text} while it started")
         return WorkerLostError(text)
