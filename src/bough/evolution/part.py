@@ -30,6 +30,7 @@ from bough.evolution.member_settings import trained_by
 from bough.evolution.records import Records
 from bough.evolution.score import Score
 from bough.evolution.settings import EvolveConfig
+from bough.evolution.trainees import Trained
 from bough.policy.load import load_call_builder
 from bough.policy.shape import start_adapter
 from bough.rollouts.attempt import Attempt
@@ -62,11 +63,10 @@ class Code:
 
 
 @dataclass(frozen=True)
-class Trained:
+class TrainedPart:
     """What a part did in a generation. `updates` are the members' losses, update by update."""
 
-    losses: dict[str, float]
-    tokens: int
+    done: Trained
     files: dict[str, Files]
     updates: list[dict[str, float]]
 
@@ -107,13 +107,13 @@ class Part:
                 assert there is None or there.step == generation.individual(name).step, f"{name} is trained further"
             self._here.trainees.load(generation)
 
-    def train(self, generation: int, first: int, steps: int) -> Trained:
+    def train(self, generation: int, first: int, steps: int) -> TrainedPart:
         """The updates of a generation for all members in memory."""
         self._updates = []
-        losses, tokens = self._here.trainees.train(generation, first, steps, each=self._note_update)
+        done = self._here.trainees.train(generation, first, steps, each=self._note_update)
         with TemporaryDirectory() as folder:
             self._here.trainees.save(Path(folder))
-            return Trained(losses, tokens, _files(Path(folder)), self._updates)
+            return TrainedPart(done, _files(Path(folder)), self._updates)
 
     def updates(self) -> list[dict[str, float]]:
         """The losses of the updates that are done, while others are being made."""

@@ -127,13 +127,14 @@ class PlayedFitness:
         self, runners: Mapping[str, Runner], collections: dict[str, Collection], missing: dict[str, list[Attempt]]
     ) -> dict[str, str] | None:
         """Why episodes were lost; None where some are missing because a worker of a cluster was lost."""
-        fitness = self.config.fitness
+        fitness, count = self.config.fitness, self.players.counting(sum(map(len, missing.values())))
 
         async def played(name: str, left: list[Attempt]) -> Tally | None:
             try:
                 return await collect(
                     runners[name], left, collections[name].add_in_thread,
                     retries=fitness.retries, concurrency=max(1, fitness.concurrency // len(missing)),
+                    tell=count(name),
                 )  # fmt: skip
             except WorkerLostError:  # the episodes of other members are played to their end first
                 return None

@@ -21,18 +21,20 @@ from bough.evolution.inheritance import check_plain
 from bough.evolution.member_settings import trained_by
 from bough.evolution.on_cluster import MembersThere, Notify, members_on_cluster
 from bough.evolution.played_fitness import PlayedFitness
-from bough.evolution.records import Records, read_records
+from bough.evolution.players import Players
+from bough.evolution.records import Records, TrainingData, read_records
 from bough.evolution.score import Fitness
 from bough.evolution.settings import EvolveConfig
-from bough.evolution.spread import SpreadTrainees
+from bough.evolution.spread import SpreadPlayers, SpreadTrainees
 from bough.evolution.trainees import Trainees, method_of
 from bough.methods.base import Data
-from bough.policy.load import load_call_builder
+from bough.models.digest import model_digest
+from bough.policy.load import base_and_adapter, load_call_builder
 from bough.policy.processes import Processes
 from bough.policy.reconcile import read_shape
 from bough.policy.shape import start_adapter
 from bough.rundir import RunDir
-from bough.training.origin import Origin
+from bough.training.origin import Origin, run_of
 
 log = logging.getLogger(__name__)
 
@@ -58,6 +60,7 @@ class Setup:
     template: ChatTemplate
     start: Path | None
     rank: int
+    players: Players | SpreadPlayers | None = None
     used: Used = field(default_factory=Used)
     actors: Actors | None = None
 
@@ -70,7 +73,7 @@ class Setup:
 @contextmanager
 def open_setup(
     config: EvolveConfig,
-    data: Data | None = None,
+    data: TrainingData | None = None,
     held_out: Data | None = None,
     test: Data | None = None,
     *,
@@ -82,7 +85,7 @@ def open_setup(
         raise InputError("bough evolve trains in one process; leave out accelerate launch")
     with folder.locked():
         folder.make_room(resume=config.resume, overwrite=config.overwrite)
-        start, base = start_adapter(trained_by(config, {}))
+        start, base = start_adapter(trained_by(config, {}), may_grow=False)
         if start is not None:
             _check_start(config, start, base)
         if config.resume and folder.config.exists():
@@ -107,7 +110,7 @@ def open_setup(
             players = found.players
             fitness = found.file_fitness if players is None else PlayedFitness(config, players, folder.rollouts)
             yield Setup(
-                config, folder, records, found.trainees, fitness, builder.template, start, base.lora.r,
+                config, folder, records, found.trainees, fitness, builder.template, start, base.lora.r, players,
                 actors=found.actors,
             )  # fmt: skip
 
@@ -118,6 +121,13 @@ def _check_start(config: EvolveConfig, start: Path, base: TrainingConfig) -> Non
         raise InputError(f"{start} has lora_dropout {dropout}, and members keep it; leave out lora_dropout")
     if config.mutation.rank or config.mutation.crossover:
         check_plain(start)
+    # The shapes of two models may be the same, and an adapter means nothing on weights that it was not trained on.
+    run, model = run_of(start), base_and_adapter(base.model)[0]
+    if run is not None and Origin.read(run).model != model_digest(model):
+        raise InputError(
+            f"{start} was trained on another model than {model} is now; give that model back its weights, "
+            "or start from an adapter that was trained on it"
+        )
 
 
 def _begin(folder: RunDir, config: EvolveConfig, base: TrainingConfig, start: Path | None, records: Records) -> None:

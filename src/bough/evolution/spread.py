@@ -7,28 +7,26 @@ generation's files and return them trained. The part of a worker that is lost is
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from bough.cluster.actors import Actor, Actors
 from bough.config.sampling import SamplingConfig
-from bough.environments.registry import find
-from bough.environments.tasks import configured, tasks_of
-from bough.event_loop import BackgroundLoop
 from bough.evolution.generation import Generation
 from bough.evolution.individual import DESCRIPTION, Individual
 from bough.evolution.member_files import Files, adapter, read_files, write_files
-from bough.evolution.part import Trained
+from bough.evolution.part import TrainedPart
 from bough.evolution.placement import Placement
+from bough.evolution.players import Playground
 from bough.evolution.score import Score
 from bough.evolution.settings import EvolveConfig
+from bough.evolution.trainees import Trained
 from bough.rollouts.attempt import Attempt
 from bough.rollouts.runner import Images, Runner
-from bough.types import Task, Trajectory
+from bough.types import Trajectory
 
-T = TypeVar("T")
 Each = Callable[[int, dict[str, float]], None]
 
 
@@ -50,13 +48,11 @@ class SpreadTrainees:
         """Members of `generation` are those that are trained next; workers get them when they work on them."""
         self.generation, self._files = generation, {}
 
-    def train(
-        self, generation: int, first: int, steps: int, *, each: Each = lambda _done, _losses: None
-    ) -> tuple[dict[str, float], int]:
-        """The updates of all members; returns their mean losses and the number of tokens."""
+    def train(self, generation: int, first: int, steps: int, *, each: Each = lambda _done, _losses: None) -> Trained:
+        """The updates of all members."""
         assert self.generation is not None
         told, workers = _Told(each), self.placement.workers
-        finished: list[Trained] = []
+        finished: list[TrainedPart] = []
 
         def follow(busy: Collection[Actor]) -> None:
             running = workers.gather({worker: worker.start("updates") for worker in busy})
@@ -65,7 +61,7 @@ class SpreadTrainees:
         def start(worker: Actor, _: list[str]) -> Any:
             return worker.start("train", generation, first, steps)
 
-        def ended(worker: Actor, trained: Trained) -> None:
+        def ended(worker: Actor, trained: TrainedPart) -> None:
             finished.append(trained)
             reached = {name: json.loads(own[DESCRIPTION])["step"] for name, own in trained.files.items()}
             self.placement.note({worker: reached})
@@ -75,8 +71,12 @@ class SpreadTrainees:
         losses: dict[str, float] = {}
         for one in finished:
             self._files |= one.files
-            losses |= one.losses
-        return {name: losses[name] for name in self.generation.members}, sum(one.tokens for one in finished)
+            losses |= one.done.losses
+        return Trained(
+            {name: losses[name] for name in self.generation.members},
+            tokens=sum(one.done.tokens for one in finished),
+            empty=sum(one.done.empty for one in finished),
+        )
 
     def save(self, draft: Path) -> None:
         """Writes every member into its folder, as the workers returned it."""
@@ -121,19 +121,13 @@ class SpreadFileFitness:
         return {name: found[name] for name in names}
 
 
-class SpreadPlayers:
+class SpreadPlayers(Playground):
     """Lets members play on the workers that have them. It is called as `Players` is."""
 
     def __init__(self, config: EvolveConfig, placement: Placement) -> None:
-        self.config, self.placement = config, placement
-        self.environment_class = configured(find(config.environment.name), config.environment.options)
-        self._loop = BackgroundLoop()
+        super().__init__(config)
+        self.placement = placement
         self._busy: list[Actor] = []
-
-    def tasks(self, split: str, file: Path | None, seed: int) -> Iterator[Task]:
-        """The tasks of a split or a file."""
-        options = self.config.environment.options
-        return tasks_of(self.environment_class, options=options, split=split, task_file=file, seed=seed)
 
     def runners(self, generation: Generation, sampling: Mapping[str, SamplingConfig]) -> dict[str, Runner]:
         """What plays the attempts of each member named here."""
@@ -156,13 +150,6 @@ class SpreadPlayers:
             yield
         finally:
             self._end()
-
-    def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """The result of a coroutine on the players' event loop."""
-        return self._loop.run(work)
-
-    def close(self) -> None:
-        self._loop.close()
 
     def _end(self) -> None:
         """The workers that play stop doing so, and can load and train members again."""
