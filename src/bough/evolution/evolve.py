@@ -55,7 +55,11 @@ def evolve(
     watch: Watcher | None = None,
 ) -> Evolved:
     """Evolves a population on the settings' files, or on the records given here. `watch` is told how it proceeds."""
-    with in_own_words(config), open_setup(config, data, held_out, test) as setup, _trackers(setup) as trackers:
+    with (
+        in_own_words(config),
+        open_setup(config, data, held_out, test, notify=notify) as setup,
+        _trackers(setup) as trackers,
+    ):
         return Evolution(setup, notify, watch or Unwatched(), trackers).run()
 
 
@@ -168,6 +172,8 @@ class Evolution:
         winner = ranked(scores)[0]
         again = self.fitness.of_winner(generation, winner)
         report = winner_report(self.config, generation, scores, again)
+        if self.setup.actors is not None:
+            report["worker_losses"] = self.setup.actors.losses
         draft = self.folder.final.with_name(f".{self.folder.final.name}")
         with drafting(draft, self.folder.final):
             remove(draft)  # a kill may have left a part of it

@@ -131,6 +131,10 @@ class Trainees:
                 save_file({key: tensor.cpu() for key, tensor in state.tensors.items()}, draft / name / OPTIMIZER)
             replace(individual, optimizer=state.numbers).write(draft / name)
 
+    def save_adapter(self, name: str, folder: Path) -> None:
+        """Writes the adapter of one member, without its moments."""
+        self.population.members[name].save(folder)
+
     def _enter(self, individual: Individual) -> None:
         """Gives a member of the population its method and its optimizer."""
         config, name = self._settings(individual), individual.name
