@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/ready
 DOCS := $(VENV)/docs-ready
 
-.PHONY: demo test test-vllm test-verifiers browser sandbox check docs wheel format setup lock clean
+.PHONY: demo test test-vllm test-verifiers test-cluster browser sandbox check docs wheel format setup lock clean
 
 demo: setup
 	@if $(BIN)/bough env setup web; then \
@@ -19,6 +19,10 @@ demo: setup
 # Tests start Bough some hundred times: compiled modules are kept, also where the environment says otherwise.
 test: setup browser sandbox
 	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -p tests.forked -n 5 --dist loadfile
+
+# Ray clusters on this machine, one after another: the tests kill their processes.
+test-cluster: setup
+	$(BIN)/python -m pytest tests/cluster/real --cluster
 
 # vLLM pins much of what it needs, so its tests have an environment of their own.
 test-vllm:

@@ -38,8 +38,10 @@ from bough.engines.chat import TemplateEngine
 from bough.environments import isolated
 from bough.rollouts import episode
 from bough.rollouts.agents import ModelAgent
-from bough.rollouts.collect import Attempt, attempts, collect
+from bough.rollouts.attempt import Attempt, attempts
+from bough.rollouts.collect import collect
 from bough.rollouts.collection import Collection
+from bough.rollouts.runner import LocalRunner
 from bough.types import Task
 from bough.worlds.household.environment import Household
 
@@ -164,11 +166,9 @@ def play(template: ChatTemplate, wanted: list[Attempt], answers: dict[str, list[
             agent = ModelAgent(TemplateEngine(Instant(answers), template, sampling))
             tally = asyncio.run(
                 collect(
-                    Household,
-                    agent,
+                    LocalRunner.of(Household, agent, limits),
                     wanted,
                     collection.add_in_thread,
-                    limits=limits,
                     concurrency=len(wanted),
                     retries=0,
                 )

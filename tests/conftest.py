@@ -91,6 +91,8 @@ SLOWEST = (
     "worlds/functions/test_gold.py",
     "test_readme.py",
 )
+# Tests on a real Ray cluster take minutes and run one after another.
+ON_A_CLUSTER = "make test-cluster runs these tests on a Ray cluster"
 ALONE = f"""
 import os
 os.environ[{bit_exact.VARIABLE!r}] = {bit_exact.STRICT!r}
@@ -126,6 +128,10 @@ def _nothing_helps() -> bool:
     return int(done.stdout) > 0
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--cluster", action="store_true", help="run the tests in tests/cluster/real, on a Ray cluster")
+
+
 def pytest_configure(config: pytest.Config) -> None:
     _share_cores(int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")))
     # Files start in the order in which they were collected, not by how many tests they have.
@@ -157,9 +163,13 @@ def pytest_collection() -> Iterator[None]:
         gc.enable()
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     first = {Path(__file__).parent / name: rank for rank, name in enumerate(SLOWEST)}
     items.sort(key=lambda item: first.get(item.path, len(first)))
+    if not config.getoption("--cluster"):
+        for item in items:
+            if item.path.is_relative_to(Path(__file__).parent / "cluster" / "real"):
+                item.add_marker(pytest.mark.skip(ON_A_CLUSTER))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

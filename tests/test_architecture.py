@@ -12,7 +12,7 @@ FLOORS = [
     "wheels", "loopback", "retries",
     "config", "rundir", "formats", "trajectories", "terminal", "speech", "sandbox", "environments", "worlds", "models",
     "calls", "trees", "policy", "rewards", "methods", "tracking", "training", "engines", "serving", "rollouts",
-    "curation", "online", "train", "evaluation", "recipes", "verbs", "runs", "sweeps", "evolution", "cards",
+    "cluster", "curation", "online", "train", "evaluation", "recipes", "verbs", "runs", "sweeps", "evolution", "cards",
     "viewer", "api", "commands", "cli",
 ]  # fmt: skip
 FLOOR = {name: number for number, name in enumerate(FLOORS)}

@@ -64,6 +64,10 @@ def test_the_tests_run_with_a_browser_and_bubblewrap_or_without(make, failing):
     assert lines[3] == "bytecode: kept"
 
 
+def test_the_tests_on_a_cluster_have_a_target_of_their_own(make):
+    assert make("test-cluster")[1][0] == "python -m pytest tests/cluster/real --cluster"
+
+
 def test_the_site_is_built_strictly(make):
     assert make("docs") == (0, ["mkdocs build --quiet"])
     assert "\nstrict: true\n" in (ROOT / "mkdocs.yml").read_text()

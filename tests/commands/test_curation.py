@@ -10,7 +10,9 @@ import pytest
 from bough.cli import main
 from bough.config.rollouts import LimitsConfig
 from bough.rollouts.agents import ExpertAgent
-from bough.rollouts.collect import attempts, collect
+from bough.rollouts.attempt import attempts
+from bough.rollouts.collect import collect
+from bough.rollouts.runner import LocalRunner
 from bough.trajectories.reader import read
 from bough.trajectories.writer import Writer
 from bough.types import Group, Pair, Task, Trajectory
@@ -39,7 +41,7 @@ def collection(tmp_path_factory: pytest.TempPathFactory) -> Path:
     wanted = [*attempts(tasks, 6, 0)]
     with Writer(folder / "trajectories.jsonl") as writer:
         limits = LimitsConfig(max_turns=5, max_errors=0, max_repeats=0)
-        asyncio.run(collect(Counting, NoisyExpert(0.6), wanted, lambda t, _: writer.write(t), limits=limits))
+        asyncio.run(collect(LocalRunner.of(Counting, NoisyExpert(0.6), limits), wanted, lambda t, _: writer.write(t)))
     (folder / "config.yaml").write_text("environment: counting\n")
     (folder / "report.json").write_text("{}")
     return folder
@@ -49,7 +51,9 @@ def write_experts(file: Path, tasks: list[Task]) -> None:
     wanted = attempts(tasks, 1, 0)
     with Writer(file) as writer:
         asyncio.run(
-            collect(Counting, ExpertAgent(), wanted, lambda played, _: writer.write(played), limits=LimitsConfig())
+            collect(
+                LocalRunner.of(Counting, ExpertAgent(), LimitsConfig()), wanted, lambda played, _: writer.write(played)
+            )
         )
 
 

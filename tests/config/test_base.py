@@ -109,3 +109,14 @@ def test_an_absent_or_unreadable_file_is_an_input_error(tmp_path: Path):
     (tmp_path / "latin.yaml").write_bytes(b"a: \xff")
     with pytest.raises(InputError, match="cannot be read"):
         Training.load(tmp_path / "latin.yaml")
+
+
+@pytest.mark.parametrize("path", ["s3://bucket/run", "gs://bucket/run", "file:///tmp/run", "S3://bucket"])
+def test_an_address_is_not_taken_for_a_folder_of_this_machine(path: str, tmp_path: Path):
+    (problem,) = problems("", tmp_path, train_file=path)
+    assert "not an address" in problem and "mounted" in problem
+
+
+@pytest.mark.parametrize("path", ["runs/a", "/data/s3:/a", "a:b", "c:/data"])
+def test_other_paths_with_colons_are_paths(path: str):
+    assert Training(train_file=Path(path)).train_file == Path(path)

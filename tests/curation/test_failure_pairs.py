@@ -14,8 +14,10 @@ from bough.environments.base import Environment
 from bough.environments.rules import MistakeRules
 from bough.ledger import Ledger
 from bough.rollouts.agents import ExpertAgent
-from bough.rollouts.collect import attempts, collect
+from bough.rollouts.attempt import attempts
+from bough.rollouts.collect import collect
 from bough.rollouts.episode import play
+from bough.rollouts.runner import LocalRunner
 from bough.types import Message, Pair, Task, Trajectory
 from bough.worlds.household.environment import Household
 from bough.worlds.household.mistakes import HouseholdRules
@@ -161,7 +163,9 @@ def household(tasks: int) -> list[SourcedTrajectory]:
     found: list[Trajectory] = []
     wanted = list(attempts(islice(Household.tasks(Household.Options()), tasks), 3, 0))
     limits = LimitsConfig(max_turns=20)
-    asyncio.run(collect(Household, NoisyExpert(0.6), wanted, lambda played, _: found.append(played), limits=limits))
+    asyncio.run(
+        collect(LocalRunner.of(Household, NoisyExpert(0.6), limits), wanted, lambda played, _: found.append(played))
+    )
     return [SourcedTrajectory(trajectory, "household.jsonl", line) for line, trajectory in enumerate(found, 1)]
 
 

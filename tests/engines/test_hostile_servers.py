@@ -16,7 +16,9 @@ from bough.engines import http
 from bough.engines.http import ServerLimits
 from bough.engines.openai import OpenAIEngine
 from bough.rollouts.agents import ModelAgent
-from bough.rollouts.collect import attempts, collect
+from bough.rollouts.attempt import attempts
+from bough.rollouts.collect import collect
+from bough.rollouts.runner import LocalRunner
 from bough.types import Task, Trajectory
 from tests.engines.stand_in import Reply, said, serving
 from tests.environments.worlds import Counting
@@ -107,8 +109,8 @@ def test_a_hostile_answer_costs_its_own_episode_only(name: str, monkeypatch: pyt
         agent = ModelAgent(OpenAIEngine(url, "tiny", limits=ServerLimits(retries=1, backoff_s=0.001, timeout_s=20)))
         try:
             return await collect(
-                Counting, agent, attempts(TASKS, 1, 0), lambda record, _: kept.update({record.id: record}),
-                limits=LimitsConfig(), retries=0,
+                LocalRunner.of(Counting, agent, LimitsConfig()), attempts(TASKS, 1, 0),
+                lambda record, _: kept.update({record.id: record}), retries=0,
             )  # fmt: skip
         finally:
             await agent.close()

@@ -19,7 +19,9 @@ from bough.environments.check import check
 from bough.environments.isolated import Isolated
 from bough.environments.tool_failures import is_infrastructure, raised_in
 from bough.environments.tools import ToolEnvironment, tool
-from bough.rollouts.collect import attempts, collect
+from bough.rollouts.attempt import attempts
+from bough.rollouts.collect import collect
+from bough.rollouts.runner import LocalRunner
 from bough.speech import hermes
 from bough.types import Message, Task, ToolCall, Trajectory
 from tests.rollouts.players import Script
@@ -259,7 +261,9 @@ def collected(script: Script) -> tuple[Any, list[Trajectory]]:
     kept: list[Trajectory] = []
     tasks = [Task(id=f"t{number}") for number in range(4)]
     limits = LimitsConfig(max_repeats=0)
-    played = collect(Shop, script, attempts(tasks, 1, 0), lambda one, _: kept.append(one), limits=limits, retries=2)
+    played = collect(
+        LocalRunner.of(Shop, script, limits), attempts(tasks, 1, 0), lambda one, _: kept.append(one), retries=2
+    )
     return asyncio.run(played), kept
 
 

@@ -16,7 +16,8 @@ from bough.errors import BoughError, InputError
 from bough.methods.grpo import GRPOConfig
 from bough.online.watch import Watch
 from bough.policy.policy import Policy
-from bough.rollouts.collect import Attempt, play_attempt
+from bough.rollouts.attempt import Attempt
+from bough.rollouts.collect import play_attempt
 from bough.train import grpo
 from bough.training.metrics_file import MetricsFile
 from bough.training.source import PausedError
@@ -431,9 +432,9 @@ def test_held_out_tasks_come_from_a_file_of_their_own(tmp_path: Path, monkeypatc
 def note_what_is_played(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     played: list[str] = []
 
-    async def noted(environment_class: Any, agent: Any, attempt: Attempt, *more: Any) -> Any:
+    async def noted(runner: Any, attempt: Attempt, *more: Any, **named: Any) -> Any:
         played.append(attempt.id)
-        return await play_attempt(environment_class, agent, attempt, *more)
+        return await play_attempt(runner, attempt, *more, **named)
 
     for module in ("bough.online.stream", "bough.rollouts.collect"):
         monkeypatch.setattr(f"{module}.play_attempt", noted)

@@ -16,8 +16,9 @@ from bough.environments.base import Environment, Observation
 from bough.environments.isolated import Isolated
 from bough.errors import InputError, RowError
 from bough.event_loop import BackgroundLoop
-from bough.online.stream import EpisodeStream, Job, Result, StreamConfig
-from bough.rollouts.collect import Attempt
+from bough.online.stream import EpisodeStream, Job, Result
+from bough.rollouts.attempt import Attempt
+from bough.rollouts.runner import LocalRunner
 from bough.types import Message, Task, Trajectory
 
 
@@ -89,8 +90,8 @@ Kept = list[tuple[int, str, range]]
 @contextmanager
 def stream(agent: Agent, *, concurrency: int = 4, retries: int = 0, keep: Any = None) -> Iterator[EpisodeStream]:
     loop = BackgroundLoop()
-    config = StreamConfig(OneTurn, LimitsConfig(), concurrency, retries)
-    found = EpisodeStream(config, lambda _: agent, loop, keep=keep or (lambda *_: None))
+    runner = LocalRunner.of(OneTurn, agent, LimitsConfig())
+    found = EpisodeStream(runner, loop, concurrency=concurrency, retries=retries, keep=keep or (lambda *_: None))
     try:
         yield found
     finally:

@@ -9,7 +9,9 @@ from bough.config.rollouts import CollectConfig, LimitsConfig
 from bough.environments.base import Environment, Observation
 from bough.errors import InputError, RowError
 from bough.rollouts.agents import ExpertAgent, RandomAgent
-from bough.rollouts.collect import AllLostError, Attempt, Tally, attempts, collect, wanted_tasks
+from bough.rollouts.attempt import Attempt, attempts, wanted_tasks
+from bough.rollouts.collect import AllLostError, Tally, collect
+from bough.rollouts.runner import LocalRunner
 from bough.types import Task, Trajectory
 from tests.environments.worlds import Breaking, Counting
 from tests.rollouts.players import BROKEN, Script
@@ -23,11 +25,9 @@ def collected(
     kept: dict[str, Trajectory] = {}
     tally = asyncio.run(
         collect(
-            environment_class,
-            agent or ExpertAgent(),
+            LocalRunner.of(environment_class, agent or ExpertAgent(), LimitsConfig()),
             wanted if wanted is not None else attempts(TASKS, 2, 0),
             lambda trajectory, images: kept.update({trajectory.id: trajectory}),
-            limits=LimitsConfig(),
             **more,
         )
     )
@@ -146,8 +146,8 @@ def test_the_next_episode_is_played_while_the_last_one_is_written():
     async def run() -> Tally:
         async with asyncio.timeout(60):
             return await collect(
-                Noted, ExpertAgent(), list(attempts(TASKS, 1, 0)), write,
-                limits=LimitsConfig(), concurrency=3, tell=lambda tally: counted.append(len(begun)),
+                LocalRunner.of(Noted, ExpertAgent(), LimitsConfig()), list(attempts(TASKS, 1, 0)), write,
+                concurrency=3, tell=lambda tally: counted.append(len(begun)),
             )  # fmt: skip
 
     assert asyncio.run(run()).episodes == 5 and min(counted) == 5
@@ -166,7 +166,9 @@ def test_episodes_wait_for_a_disk_that_is_too_slow():
         await slow.wait()
 
     async def run() -> Tally:
-        plays = collect(Noted, ExpertAgent(), list(attempts(TASKS, 4, 0)), write, limits=LimitsConfig(), concurrency=2)
+        plays = collect(
+            LocalRunner.of(Noted, ExpertAgent(), LimitsConfig()), list(attempts(TASKS, 4, 0)), write, concurrency=2
+        )
         playing = asyncio.ensure_future(plays)
         while len(begun) < 4:
             await asyncio.sleep(0.001)
@@ -192,6 +194,6 @@ def test_an_episode_that_cannot_be_written_is_lost_and_the_others_are_not(late: 
             raise RowError("not_json", "it cannot be written as JSON")
         return None
 
-    tally = asyncio.run(collect(Counting, ExpertAgent(), attempts(TASKS, 1, 0), write, limits=LimitsConfig()))
+    tally = asyncio.run(collect(LocalRunner.of(Counting, ExpertAgent(), LimitsConfig()), attempts(TASKS, 1, 0), write))
     assert tally.episodes == 4 and tally.lost == {"t1#0": "it cannot be written as JSON"}
     assert tally.faults == {"environment": 1}

@@ -14,7 +14,7 @@ from bough.config.rollouts import CollectConfig
 from bough.errors import BoughError, InputError
 from bough.formats.bough import FORMAT
 from bough.rollouts import collection as collection_module
-from bough.rollouts.collect import Attempt
+from bough.rollouts.attempt import Attempt
 from bough.rollouts.collection import Collection
 from bough.rollouts.rescore import sampled_calls
 from bough.types import Call, Message, Task, Trajectory, Turn

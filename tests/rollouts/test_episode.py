@@ -10,8 +10,10 @@ from bough.engines.base import EngineError
 from bough.environments.base import Environment, EnvironmentFailedError, Observation
 from bough.errors import InputError, RewardRangeError
 from bough.rollouts.agents import ExpertAgent
-from bough.rollouts.collect import Attempt, collect
+from bough.rollouts.attempt import Attempt
+from bough.rollouts.collect import collect
 from bough.rollouts.episode import play
+from bough.rollouts.runner import LocalRunner
 from bough.types import Task, Trajectory
 from tests.environments.worlds import Counting
 from tests.rollouts.players import BROKEN, FULL, Script
@@ -234,7 +236,9 @@ def test_a_reward_outside_the_declared_range_stops_the_run(reward: float):
     assert not isinstance(caught.value, EnvironmentFailedError), "it is not played again"
     attempt = Attempt("a#0", TASK, 0)
     with pytest.raises(RewardRangeError):
-        asyncio.run(collect(Generous, ExpertAgent(), [attempt], lambda *_: None, limits=LimitsConfig(), retries=2))
+        asyncio.run(
+            collect(LocalRunner.of(Generous, ExpertAgent(), LimitsConfig()), [attempt], lambda *_: None, retries=2)
+        )
 
 
 def test_rewards_at_the_ends_of_the_range_and_undeclared_ones_are_kept():

@@ -18,9 +18,11 @@ from bough.environments.own_agent import own_agent
 from bough.errors import InputError
 from bough.rollouts import own_agent as own_agent_module
 from bough.rollouts.agents import ModelAgent, RandomAgent
-from bough.rollouts.collect import Attempt, Tally, collect
+from bough.rollouts.attempt import Attempt
+from bough.rollouts.collect import Tally, collect
 from bough.rollouts.episode import play
 from bough.rollouts.own_agent import read_result
+from bough.rollouts.runner import LocalRunner
 from bough.serving.trajectory import SessionOutcome
 from bough.types import Task, Trajectory
 from tests.serving.fake import FakeEngine, body, user
@@ -255,8 +257,8 @@ def test_many_episodes_at_a_time_share_one_endpoint_and_faults_are_retried():
         engine = FakeEngine(say=lambda messages: f"to {messages[0].content}")
         try:
             tally = await collect(
-                environment_class, ModelAgent(engine), wanted, lambda record, _: records.append(record),
-                limits=LimitsConfig(), concurrency=10, retries=1,
+                LocalRunner.of(environment_class, ModelAgent(engine), LimitsConfig()), wanted,
+                lambda record, _: records.append(record), concurrency=10, retries=1,
             )  # fmt: skip
         finally:
             await shut_down(environment_class)

@@ -3,9 +3,9 @@
     Warm("tests.training.two_processes")
 
 A line is JSON: the command line's `arguments`, a free `port`, the `log` that both processes
-write to, and the number of steps after which they wait to be killed, or null. It answers with
-their ids, then with an exit code. The processes are forked from a warm one, so that a run costs
-what it computes.
+write to, the number of steps after which they wait to be killed, or null, and whether to `wait`
+for both where one fails. It answers with their ids, then with an exit code. The processes are
+forked from a warm one, so that a run costs what it computes.
 """
 
 import json
@@ -50,15 +50,15 @@ def _wait_after(steps: int) -> None:
     Trainer._step = take_or_wait  # type: ignore[method-assign]
 
 
-def finish(children: list[int]) -> int:
-    """Waits for all; where one fails or time runs out, the others are killed."""
+def finish(children: list[int], *, wait: bool) -> int:
+    """Waits for all; where time runs out, or one fails and the others are not waited for, the others are killed."""
     deadline, code = time.monotonic() + PATIENCE_S, 0
     while children:
         child, status = os.waitpid(-1, os.WNOHANG)
         if child:
             children.remove(child)
             code = code or os.waitstatus_to_exitcode(status)
-        if code or time.monotonic() > deadline:
+        if (code and not wait) or time.monotonic() > deadline:
             code = code or 124
             for other in children:
                 os.kill(other, signal.SIGKILL)
@@ -71,9 +71,10 @@ def finish(children: list[int]) -> int:
 def serve() -> None:
     for line in sys.stdin:
         wanted: dict[str, Any] = json.loads(line)
+        wait = wanted.pop("wait")
         children = [start(rank, **wanted) for rank in range(2)]
         print(*children, flush=True)
-        print(finish(children), flush=True)
+        print(finish(children, wait=wait), flush=True)
 
 
 if __name__ == "__main__":

@@ -140,6 +140,13 @@ def test_the_token_becomes_a_cookie_that_no_script_can_read(remote: Server):
     assert ask(remote.port, "/api/overview", Cookie=f"{COOKIE}={TOKEN}").status == 200
 
 
+def test_a_program_gives_the_token_in_a_header(remote: Server):
+    assert ask(remote.port, "/metrics").status == 401
+    for given in (f"Bearer {TOKEN}x", f"Basic {TOKEN}", TOKEN, "Bearer", "Bearer \xff"):
+        assert ask(remote.port, "/metrics", Authorization=given).status == 401
+    assert ask(remote.port, "/metrics", Authorization=f"Bearer {TOKEN}").status == 200
+
+
 def test_a_redirect_never_leads_elsewhere(remote: Server):
     for path in (f"//evil.example/?token={TOKEN}", f"/%2f%2fevil.example?token={TOKEN}"):
         location = ask(remote.port, path).headers["location"]

@@ -14,15 +14,19 @@ from bough.api.models import LoadedModel, ModelLike, model_name
 from bough.api.records import Records
 from bough.api.settings import make_config, settings_of
 from bough.config.rollouts import CollectConfig
+from bough.environments.base import Environment
 from bough.environments.isolated import shut_down
 from bough.environments.registry import find
 from bough.environments.tasks import configured
+from bough.errors import InputError
 from bough.rewards.rubric import Rubric
 from bough.rollouts.agents import Agent, make_agent
-from bough.rollouts.collect import AllLostError, Attempt, Tally, attempts, wanted_tasks
+from bough.rollouts.attempt import Attempt, attempts, wanted_tasks
+from bough.rollouts.collect import AllLostError, Tally
 from bough.rollouts.collect import collect as collect_episodes
 from bough.rollouts.collection import Collection
 from bough.rollouts.rescore import rescore
+from bough.rollouts.runner import LocalRunner, Runner
 from bough.terminal import console
 from bough.terminal.episodes import EpisodesProgress
 from bough.trajectories.writer import Writer
@@ -48,6 +52,8 @@ def collect(
     gets each of them and their weighted sum, `total`, in its `rewards`. `step_timeout_s` is
     also the time limit of one reward.
 
+    `cluster` ("auto" or HOST:PORT) plays on the machines of a Ray cluster.
+
     With `output`, a folder, the episodes are kept on disk too, and a collection that was
     stopped resumes there. Without it nothing is left on disk; images that an environment
     showed are lost then.
@@ -60,6 +66,8 @@ def collect(
             model=model_name(model), **where_to_play(environment, agent),
             output=Path(output) if output is not None else Path(folder) / "collection",
         )  # fmt: skip
+        if loaded is not None and config.cluster.address is not None:
+            raise InputError("a model in memory cannot play on a cluster; save it and give its folder as the model")
         found = play(config, loaded.agent(config.sampling) if loaded else None)
         found.raise_if_all_lost()
         collection, report = found.collection, found.report
@@ -108,16 +116,13 @@ async def _play_missing(
     config: CollectConfig, collection: Collection, missing: list[Attempt], agent: Agent | None
 ) -> dict[str, Any]:
     environment_class = configured(find(config.environment.name), config.environment.options)
+    if config.cluster.address is not None:
+        return await _play_on_cluster(config, collection, missing, environment_class)
     tally = Tally()
     try:
         if missing:
             agent = agent or await make_agent(config.agent, config.sampling)
-            with EpisodesProgress(len(missing)) as bar:
-                tally = await collect_episodes(
-                    environment_class, agent, missing, collection.add_in_thread,
-                    limits=config.limits, concurrency=config.concurrency, retries=config.retries,
-                    tell=lambda tally: bar.tell(tally.to_json()),
-                )  # fmt: skip
+            tally = await _tally(LocalRunner.of(environment_class, agent, config.limits), config, collection, missing)
     finally:
         if agent is not None:
             await agent.close()
@@ -128,6 +133,29 @@ async def _play_missing(
         collection.keep_rescored(rescored.logprobs)
         report |= rescored.numbers
     return report
+
+
+async def _play_on_cluster(
+    config: CollectConfig, collection: Collection, missing: list[Attempt], environment_class: type[Environment]
+) -> dict[str, Any]:
+    """Like `_play_missing`, without the comparison with the trainer: the model is not in this process."""
+    from bough.cluster.runner import collecting_runner
+
+    tally, losses = Tally(), 0
+    if missing:
+        async with collecting_runner(config, environment_class) as runner:
+            tally = await _tally(runner, config, collection, missing)
+            losses = runner.worker_losses
+    return _on_file(collection, tally) | {"worker_losses": losses}
+
+
+async def _tally(runner: Runner, config: CollectConfig, collection: Collection, missing: list[Attempt]) -> Tally:
+    with EpisodesProgress(len(missing)) as bar:
+        return await collect_episodes(
+            runner, missing, collection.add_in_thread,
+            concurrency=config.concurrency, retries=config.retries,
+            tell=lambda tally: bar.tell(tally.to_json()),
+        )  # fmt: skip
 
 
 def _on_file(collection: Collection, now: Tally) -> dict[str, Any]:

@@ -11,6 +11,7 @@ place, what is wrong and what is allowed.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Self
@@ -27,6 +28,8 @@ from bough.errors import InputError
 
 # The largest seed, size or count that the libraries accept.
 LARGEST = 2**63 - 1
+# As a path, s3://bucket/run would be a folder of this machine with the name `s3:`.
+ADDRESS = re.compile(r"[a-z][a-z0-9+.-]+:/", re.IGNORECASE)
 
 
 class Config(BaseModel):
@@ -56,6 +59,8 @@ class Config(BaseModel):
     def _fits(cls, value: Any) -> Any:
         if isinstance(value, int) and abs(value) > LARGEST:
             raise ValueError(f"it must be at most {LARGEST}")
+        if isinstance(value, Path) and ADDRESS.match(str(value)):
+            raise ValueError("it must be on a disk of this machine, not an address; an object store can be mounted")
         return value
 
     @classmethod

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import AliasChoices, BeforeValidator, Field, model_validator
 
 from bough.config.base import Config
+from bough.config.cluster import ClusterConfig
 from bough.config.environment import PlayedTasksConfig
 from bough.config.parts import Leaf, leaves
 from bough.config.problems import flag
@@ -87,6 +88,7 @@ class EvalConfig(ReportConfig):
     agent: ContestantsConfig = ContestantsConfig()
     sampling: SamplingConfig = SamplingConfig(temperature=0.0)
     limits: LimitsConfig = LimitsConfig()
+    cluster: ClusterConfig = ClusterConfig()
     statistics: StatisticsConfig = StatisticsConfig()
     held_out: HeldOutFileConfig = HeldOutFileConfig()
     seed: int = Field(0, ge=0, description="random seed of the tasks and of sampling")

@@ -8,6 +8,7 @@ from typing import Literal
 from pydantic import Field
 
 from bough.config.base import Config
+from bough.config.cluster import ClusterConfig
 from bough.config.environment import PlayedTasksConfig
 from bough.config.report import ReportConfig
 from bough.config.sampling import SamplingConfig
@@ -56,6 +57,7 @@ class CollectConfig(ReportConfig):
     agent: AgentConfig = AgentConfig()
     sampling: SamplingConfig = SamplingConfig()
     limits: LimitsConfig = LimitsConfig()
+    cluster: ClusterConfig = ClusterConfig()
     seed: int = Field(0, ge=0, description="random seed of the tasks and of sampling")
     tasks: int = Field(16, ge=1, description="number of tasks")
     attempts: int = Field(1, ge=1, description="attempts at each task")

@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field, JsonValue
 
+from bough.config.cluster import ClusterConfig
 from bough.config.environment import key_values
 from bough.config.report import ReportConfig
 
@@ -27,6 +28,7 @@ class RunConfig(ReportConfig):
         {},
         description="change it: model=…, seed=…, defaults.max_turns=…, or STAGE.SETTING=… (a command or a name)",
     )
+    cluster: ClusterConfig = ClusterConfig()
     report_to: list[Literal["mlflow", "wandb", "tensorboard", "none"]] | None = Field(
         None, description="trackers to use in addition to the run folder, or none (default: mlflow if it is installed)"
     )

@@ -32,7 +32,9 @@ from bough.environments.replay import ReplayError
 from bough.environments.rules import action_of
 from bough.ledger import Ledger
 from bough.rollouts.agents import Agent
-from bough.rollouts.collect import Attempt, collect
+from bough.rollouts.attempt import Attempt
+from bough.rollouts.collect import collect
+from bough.rollouts.runner import LocalRunner
 from bough.types import Pair, Trajectory, Turn, conversation
 
 T = TypeVar("T")
@@ -207,11 +209,9 @@ class Miner:
             self.cost.sampled_turns += max(0, len(played.turns) - one.at - 1)
 
         tally = await collect(
-            self.environment_class,
-            BranchAgent(self.agent, branches),
+            LocalRunner.of(self.environment_class, BranchAgent(self.agent, branches), self.limits),
             [Attempt(episode, one.item.trajectory.task, self._seed(episode)) for episode in branches],
             finished,
-            limits=self.limits,
             concurrency=self.config.concurrency,
             retries=self.config.retries,
         )

@@ -161,6 +161,11 @@ class Environment(ABC):
         return MistakeRules()
 
     @classmethod
+    def lacks(cls) -> str | None:
+        """What this machine lacks to play here, such as a browser; None if nothing. Asked on each node of a cluster."""
+        return None
+
+    @classmethod
     def shutdown(cls) -> Awaitable[None] | None:
         """Releases what all episodes share (a browser, a pool of processes)."""
         return NOTHING

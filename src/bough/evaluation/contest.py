@@ -10,12 +10,13 @@ in their order, never in the order in which episodes end: quick failures end fir
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any, Protocol
 
 from bough.config.evaluation import EvalConfig
 from bough.config.parts import leaves
-from bough.config.rollouts import LimitsConfig
+from bough.config.rollouts import CollectConfig, LimitsConfig
 from bough.config.sampling import SamplingConfig
 from bough.digest import text_digest
 from bough.environments.base import Environment
@@ -30,9 +31,11 @@ from bough.evaluation.sequential import looks
 from bough.evaluation.success import report
 from bough.models.names import model_name
 from bough.paths import without_absolute, working_directory
-from bough.rollouts.agents import Agent, make_agent
-from bough.rollouts.collect import AllLostError, Attempt, attempts, collect, wanted_tasks
+from bough.rollouts.agents import make_agent
+from bough.rollouts.attempt import Attempt, attempts, wanted_tasks
+from bough.rollouts.collect import AllLostError, collect
 from bough.rollouts.collection import Collection
+from bough.rollouts.runner import LocalRunner, Runner
 from bough.terminal import console
 from bough.types import Task
 
@@ -132,19 +135,20 @@ async def _play(
     settings = config.contestant(model, config.output / "models" / folder_name(model))
     faults: dict[str, str] = {}
     lost: list[Lost] = []
-    agent: Agent | None = None
+    runner: Runner | None = None
     with Collection(settings) as collection:
-        try:
+        async with AsyncExitStack() as opened:
             for count in looks(len(tasks)) if config.stop_width else [len(tasks)]:
                 wanted = list(attempts(tasks[:count], config.attempts, config.seed))
                 missing = collection.missing(wanted)
                 if watcher is not None:
                     watcher.begin(name, len(missing), len(wanted) - len(missing))
                 if missing:
-                    agent = agent or await make_agent(settings.agent, settings.sampling)
+                    if runner is None:
+                        runner = await opened.enter_async_context(_opened(settings, environment_class))
                     tally = await collect(
-                        environment_class, agent, missing, collection.add_in_thread,
-                        limits=settings.limits, concurrency=settings.concurrency, retries=settings.retries,
+                        runner, missing, collection.add_in_thread,
+                        concurrency=settings.concurrency, retries=settings.retries,
                         tell=(lambda tally: watcher.tell(tally.to_json())) if watcher is not None else None,
                     )  # fmt: skip
                     faults |= tally.lost
@@ -152,12 +156,25 @@ async def _play(
                 lost = _lost(collection, wanted, faults)
                 if config.stop_width and _narrow(outcomes, lost, config.stop_width, config.statistics.level):
                     break
-        finally:
-            if agent is not None:
-                await agent.close()
     shown = {key: value for key, value in settings.flat_dump().items() if key in SETTINGS}
     shown = without_absolute(shown, *working_directory(), config.output.absolute())
     return ModelResult(name=name, settings=shown, outcomes=outcomes, lost=lost)
+
+
+@asynccontextmanager
+async def _opened(config: CollectConfig, environment_class: type[Environment]) -> AsyncIterator[Runner]:
+    """What plays the episodes of one model, until the end of the block."""
+    if config.cluster.address is not None:
+        from bough.cluster.runner import collecting_runner
+
+        async with collecting_runner(config, environment_class) as runner:
+            yield runner
+        return
+    agent = await make_agent(config.agent, config.sampling)
+    try:
+        yield LocalRunner.of(environment_class, agent, config.limits)
+    finally:
+        await agent.close()
 
 
 def _outcomes(collection: Collection, wanted: Iterable[Attempt], environment_class: type[Environment]) -> list[Outcome]:

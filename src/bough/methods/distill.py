@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Self
 
 from pydantic import Field, model_validator
 
+from bough.config.cluster import OnlineClusterConfig
 from bough.config.corrections import is_server
 from bough.config.online import (
     HeldOutTasksConfig,
@@ -92,6 +93,7 @@ class DistillConfig(TrainingConfig):
     watch: WatchConfig = WatchConfig()
     sampling: OnlineSamplingConfig = OnlineSamplingConfig()
     limits: LimitsConfig = LimitsConfig()
+    cluster: OnlineClusterConfig = OnlineClusterConfig()
     rewards: RewardWeights = Field({}, description="rewards to record beside the loss, as name=weight")
     reward_timeout_s: float = Field(60, gt=0, description=REWARD_TIMEOUT)
 

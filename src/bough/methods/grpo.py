@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Literal, Self
 
 from pydantic import Field, model_validator
 
+from bough.config.cluster import OnlineClusterConfig
 from bough.config.online import (
     GroupSamplingConfig,
     HeldOutTasksConfig,
@@ -80,6 +81,7 @@ class GRPOConfig(TrainingConfig):
     watch: WatchConfig = WatchConfig()
     sampling: GroupSamplingConfig = GroupSamplingConfig()
     limits: LimitsConfig = LimitsConfig()
+    cluster: OnlineClusterConfig = OnlineClusterConfig()
     rewards: RewardWeights = Field({}, description=REWARDS)
     reward_timeout_s: float = Field(60, gt=0, description=REWARD_TIMEOUT)
     reward: str | None = Field(

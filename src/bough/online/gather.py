@@ -24,7 +24,7 @@ from bough.online.pace import Pace
 from bough.online.player import LostError, Player
 from bough.online.staleness import Ages
 from bough.online.stream import Job
-from bough.rollouts.collect import Attempt
+from bough.rollouts.attempt import Attempt
 from bough.types import Group, Task, Trajectory
 
 log = logging.getLogger(__name__)

@@ -16,15 +16,12 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from queue import SimpleQueue
 
-from bough.config.rollouts import LimitsConfig
-from bough.engines.base import Chat
-from bough.environments.base import Environment
-from bough.environments.isolated import Isolated
 from bough.errors import RowError
 from bough.event_loop import BackgroundLoop
-from bough.rollouts.agents import Agent
-from bough.rollouts.collect import Attempt, Tally, play_attempt
+from bough.rollouts.attempt import Attempt
+from bough.rollouts.collect import Tally, play_attempt
 from bough.rollouts.garbage import spare_what_is_loaded
+from bough.rollouts.runner import Runner
 from bough.types import Trajectory
 
 
@@ -45,33 +42,24 @@ class Result:
     error: str | None = None
 
 
-@dataclass(frozen=True)
-class StreamConfig:
-    """How episodes are played."""
-
-    environment_class: type[Environment]
-    limits: LimitsConfig
-    concurrency: int
-    retries: int
-
-
 class EpisodeStream:
     """Plays jobs in the order in which they are submitted, `concurrency` at a time.
 
-    `agent_of` says who plays an attempt; `keep` writes a finished episode to the disk, with the range
-    of versions of the policy that sampled it; `watch` hears how many episodes are in flight.
+    `runner` plays them; `keep` writes a finished episode to the disk, with the range of versions of
+    the policy that sampled it; `watch` hears how many episodes are in flight.
     """
 
     def __init__(
         self,
-        config: StreamConfig,
-        agent_of: Callable[[Attempt], Agent],
+        runner: Runner,
         loop: BackgroundLoop,
         *,
+        concurrency: int,
+        retries: int,
         keep: Callable[[int, Trajectory, range], None],
         watch: Callable[[int], None] = lambda _: None,
     ) -> None:
-        self.config, self.agent_of, self.version = config, agent_of, 0
+        self.runner, self.concurrency, self.retries, self.version = runner, concurrency, retries, 0
         self._loop, self._keep, self._watch = loop, keep, watch
         self._results: SimpleQueue[Result | BaseException] = SimpleQueue()
         self._waiting: deque[Job] = deque()
@@ -109,7 +97,7 @@ class EpisodeStream:
         self._fill()
 
     def _fill(self) -> None:
-        while len(self._running) < self.config.concurrency and self._waiting:
+        while len(self._running) < self.concurrency and self._waiting:
             self._start(self._waiting.popleft(), alone=False)
         if not self._running and self._put_off:
             self._start(self._put_off.popleft(), alone=True)
@@ -129,13 +117,14 @@ class EpisodeStream:
         self._fill()
 
     async def _play(self, job: Job, alone: bool) -> None:
-        config, began, tally = self.config, self.version, Tally()
-        first = config.retries + 1 if alone else 0
-        tries = range(first, first + config.retries + 1)
-        agent = _InJob(self.agent_of(job.attempt), job)
-        played = await play_attempt(config.environment_class, agent, job.attempt, config.limits, tries, tally)
+        began, tally = self.version, Tally()
+        first = self.retries + 1 if alone else 0
+        tries = range(first, first + self.retries + 1)
+        # A task may be in flight twice: its number is part of the name.
+        name = f"{job.number}/{job.attempt.id}"
+        played = await play_attempt(self.runner, job.attempt, tries, tally, episode=name)
         if played is None:
-            if config.retries and not alone:
+            if self.retries and not alone:
                 self._put_off.append(job)
             else:
                 self._results.put(Result(job, None, tally.lost[job.attempt.id]))
@@ -166,21 +155,3 @@ class EpisodeStream:
             task.cancel()
         await asyncio.gather(*running, return_exceptions=True)
         await asyncio.gather(*self._writing, return_exceptions=True)
-
-
-@dataclass(frozen=True)
-class _InJob:
-    """An agent that names its episodes by task number too: a task may be in flight twice."""
-
-    agent: Agent
-    job: Job
-
-    @property
-    def name(self) -> str:
-        return self.agent.name
-
-    def enter(self, environment: Isolated, *, episode: str, seed: int) -> Chat:
-        return self.agent.enter(environment, episode=f"{self.job.number}/{episode}", seed=seed)
-
-    async def close(self) -> None:
-        await self.agent.close()

@@ -15,24 +15,19 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from bough.config.evaluation import EvalConfig
-from bough.config.rollouts import CollectConfig, LimitsConfig
-from bough.digest import derived_seed
 from bough.engines.base import EngineError
-from bough.environments.base import Environment, EnvironmentFailedError
-from bough.environments.tasks import first_tasks, tasks_of
+from bough.environments.base import EnvironmentFailedError
 from bough.errors import BoughError, RowError
-from bough.rollouts.agents import Agent
-from bough.rollouts.episode import Replayed, play
+from bough.rollouts.attempt import Attempt
 from bough.rollouts.garbage import spare_what_is_loaded
+from bough.rollouts.runner import Images, Runner
 from bough.terminal import console
-from bough.types import Task, Trajectory
+from bough.types import Trajectory
 
 # Characters that are kept of an error.
 MAX_REASON = 1000
 # Episodes that are named for one error.
 MAX_NAMED = 3
-Images = list[tuple[int, bytes]]
 Finished = Callable[[Trajectory, Images], Awaitable[None] | None]
 
 
@@ -79,20 +74,6 @@ class Tally:
         }
 
 
-@dataclass(frozen=True)
-class Attempt:
-    """One episode to be played, from its beginning or from a recorded state.
-
-    `temperature` is what to sample at, where the attempts at a task differ in it.
-    """
-
-    id: str
-    task: Task
-    seed: int
-    replayed: Replayed | None = None
-    temperature: float | None = None
-
-
 class AllLostError(BoughError):
     """Environment or engine failed in every episode: there is no result."""
 
@@ -102,36 +83,11 @@ class AllLostError(BoughError):
         super().__init__(f"{several}{episode}: {why}")
 
 
-def wanted_tasks(environment_class: type[Environment], config: CollectConfig | EvalConfig) -> list[Task]:
-    """The tasks that the settings ask for. Warns if there are fewer."""
-    source = tasks_of(
-        environment_class,
-        options=config.environment.options,
-        split=config.environment.split,
-        task_file=config.environment.task_file,
-        seed=config.seed,
-    )
-    tasks = first_tasks(source, config.tasks)
-    if len(tasks) < config.tasks:
-        console.err().print(f"{config.tasks} tasks were requested; there are only {len(tasks)}", style="yellow")
-    return tasks
-
-
-def attempts(tasks: Iterable[Task], count: int, seed: int) -> Iterator[Attempt]:
-    """`count` attempts at each task. An attempt's id and seed depend on the task, its number and `seed` alone."""
-    for task in tasks:
-        for number in range(count):
-            id = f"{task.id}#{number}"
-            yield Attempt(id, task, derived_seed(seed, id))
-
-
 async def collect(
-    environment_class: type[Environment],
-    agent: Agent,
+    runner: Runner,
     wanted: Iterable[Attempt],
     finished: Finished,
     *,
-    limits: LimitsConfig,
     concurrency: int = 16,
     retries: int = 3,
     tell: Callable[[Tally], None] | None = None,
@@ -165,9 +121,7 @@ async def collect(
 
     async def worker(group: asyncio.TaskGroup, queue: Iterator[Attempt], tried: int) -> None:
         for attempt in queue:
-            result = await play_attempt(
-                environment_class, agent, attempt, limits, range(tried, tried + retries + 1), tally
-            )
+            result = await play_attempt(runner, attempt, range(tried, tried + retries + 1), tally)
             if result is None:
                 if not tried:
                     put_off.append(attempt)
@@ -197,25 +151,15 @@ async def collect(
 
 
 async def play_attempt(
-    environment_class: type[Environment],
-    agent: Agent,
-    attempt: Attempt,
-    limits: LimitsConfig,
-    tries: range,
-    tally: Tally,
+    runner: Runner, attempt: Attempt, tries: range, tally: Tally, *, episode: str | None = None
 ) -> tuple[Trajectory, Images] | None:
-    """Plays one attempt until it is finished; None where all `tries` failed, with the last error in the tally."""
+    """Plays one attempt until it is finished; None where all `tries` failed, with the last error in the tally.
+
+    `episode` is its name in the engine, where an attempt's id may be in flight twice.
+    """
     for again in tries:
         try:
-            trajectory, images = await play(
-                environment_class,
-                attempt.task,
-                agent,
-                id=attempt.id,
-                seed=attempt.seed,
-                limits=limits,
-                replayed=attempt.replayed,
-            )
+            trajectory, images = await runner.play(attempt, episode=episode)
         except (EnvironmentFailedError, EngineError) as error:
             tally.faults["environment" if isinstance(error, EnvironmentFailedError) else "engine"] += 1
             tally.lost[attempt.id] = _reason(error)

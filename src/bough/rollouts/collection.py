@@ -27,7 +27,8 @@ from typing import Any, BinaryIO, Self
 import yaml
 from pydantic_core import from_json
 
-from bough.config.parts import flattened
+from bough.config.cluster import ClusterConfig
+from bough.config.parts import flattened, leaves
 from bough.config.rollouts import CollectConfig
 from bough.config.yaml_file import YamlFile
 from bough.digest import text_digest
@@ -36,7 +37,7 @@ from bough.environments.tasks import digest
 from bough.errors import BoughError, InputError
 from bough.models.weights import stamp
 from bough.paths import without_absolute
-from bough.rollouts.collect import Attempt
+from bough.rollouts.attempt import Attempt
 from bough.trajectories.reader import Reader
 from bough.trajectories.writer import Writer
 from bough.types import Task, Trajectory
@@ -44,7 +45,10 @@ from bough.types import Task, Trajectory
 SETTINGS, TRAJECTORIES, IMAGES = "config.yaml", "trajectories.jsonl", "images"
 REPORT, RESCORED, WEIGHTS = "report.json", "rescored.json", "weights.json"
 # Settings that change how many episodes are played, or how fast, but not their content.
-FREE = {"output", "concurrency", "retries", "overwrite", "tasks", "attempts", "rescore", "key_variable", "base_url"}
+FREE = {
+    *("output", "concurrency", "retries", "overwrite", "tasks", "attempts", "rescore", "key_variable", "base_url"),
+    *leaves(ClusterConfig),
+}
 WAY_OUT = "give another --output, or --overwrite"
 MAX_NAMED = 10
 

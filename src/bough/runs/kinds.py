@@ -6,6 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from bough.config.cluster import ClusterConfig
+from bough.config.parts import leaves
+
 
 @dataclass(frozen=True)
 class Kind:
@@ -17,7 +20,8 @@ class Kind:
     episodes if it has no file (`or_plays`) gets the environment only then. The setting `adds`
     takes the newest data of the kind that the command writes, to be added to its output; `labels` is
     the setting that names another model to learn from. `reads_by_method` has what it reads with
-    each value of its setting `method`, if that is not always `reads`.
+    each value of its setting `method`, if that is not always `reads`. The setting `instead` names data in place of
+    `file`.
     """
 
     reads: str | None
@@ -31,9 +35,12 @@ class Kind:
     adds: str = ""
     labels: str = ""
     reads_by_method: Mapping[str, str | None] = field(default_factory=dict)
+    instead: str = ""
 
     def input(self, settings: Mapping[str, Any]) -> str | None:
         """The kind of data that a stage with these settings reads."""
+        if settings.get(self.instead):
+            return None
         return self.reads_by_method.get(str(settings.get("method")), self.reads)
 
 
@@ -59,8 +66,13 @@ KINDS: dict[str, Kind] = {
         "train_file",
         resumes=True,
         reads_by_method={"sft": "demonstrations", "grpo": None},
+        instead="mixture",
     ),
     "eval": Kind(None, "evaluation", "results.json", "output"),
 }
 # Settings that do not change the result of a stage.
-FREE = {"output", "output_dir", "overwrite", "resume", "concurrency", "retries", "report_to", "wandb_project"}
+FREE = {
+    *("output", "output_dir", "overwrite", "resume", "concurrency", "retries", "report_to", "wandb_project"),
+    *leaves(ClusterConfig),
+    "learners",
+}

@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from bough import bit_exact
-from bough.config.parts import flattened
+from bough.config.cluster import ClusterConfig
+from bough.config.parts import flattened, leaves
 from bough.config.training import TrainingConfig
 from bough.config.yaml_file import YamlFile
 from bough.disk import write_json
@@ -43,7 +44,10 @@ from bough.training.token_budget import choose_budget
 
 log = logging.getLogger(__name__)
 # Settings that do not change what is computed.
-UNIMPORTANT = {"resume", "overwrite", "output_dir", "logging_steps", "save_steps", "save_total_limit", "report_to"}
+UNIMPORTANT = {
+    *("resume", "overwrite", "output_dir", "logging_steps", "save_steps", "save_total_limit", "report_to"),
+    *leaves(ClusterConfig),
+}
 # Settings that say what shape the trained weights have; a checkpoint of them has fixed it.
 SHAPE = {"use_lora", "lora_r", "lora_alpha", "lora_target_modules", "lora_experts"}
 
@@ -84,10 +88,13 @@ def train(
 def opened(config: C) -> Iterator[Run[C]]:
     """The run of these settings, with its folder locked: no other process trains there meanwhile."""
     folder, processes = RunDir(config.output_dir), Processes()
-    with folder.locked() if processes.first else nullcontext():
-        if processes.first:
+    with ExitStack() as held:
+
+        def prepare() -> None:
+            held.enter_context(folder.locked())
             folder.make_room(resume=config.resume, overwrite=config.overwrite)
-        processes.wait()
+
+        processes.first_does(prepare)
         yield Run(config, folder, processes)
 
 
@@ -128,10 +135,13 @@ class Run(Generic[C]):
             self.folder.create(self.config)
             self.origin.write(self.folder)
 
-    def load_policy(self, *, reference: bool, temperature: float | None) -> Policy:
-        """The policy as the run begins or resumes."""
+    def load_policy(self, *, reference: bool, temperature: float | None, whole: bool = False) -> Policy:
+        """The policy as the run begins or resumes. `whole`: not sharded, whatever the settings say."""
+        config = self.config
+        if whole:
+            config = config.model_copy(update={"machine": config.machine.model_copy(update={"shard": False})})
         return load_policy(
-            self.config, self.start, self.resumed, self.processes, reference=reference, temperature=temperature
+            config, self.start, self.resumed, self.processes, reference=reference, temperature=temperature
         )
 
     @contextmanager

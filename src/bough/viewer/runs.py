@@ -198,7 +198,7 @@ def _newest(folder: Path) -> float:
 def _lost(report: Any) -> int:
     """How many episodes of a collection were lost to a broken environment or engine."""
     found = report.get("lost") if isinstance(report, dict) else None
-    return sum(n for n in found.values() if isinstance(n, int)) if isinstance(found, dict) else 0
+    return len(found) if isinstance(found, dict) else 0  # reasons by episode
 
 
 def _text(value: Any) -> str:

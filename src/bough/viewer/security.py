@@ -107,7 +107,7 @@ class Guard:
             return PlainTextResponse("There is nothing here to change.", 405, {"allow": "GET, HEAD"})
         if headers.get("sec-fetch-site") in ("cross-site", "same-site") and scope["path"] != "/":
             return PlainTextResponse("Other pages have no business here.", 403)
-        if self.door.token is None or self.door.accepts(_cookie(headers)):
+        if self.door.token is None or self.door.accepts(_cookie(headers)) or self.door.accepts(_bearer(headers)):
             return None
         query = parse_qsl(scope["query_string"].decode("latin-1"))
         given = dict(query).get("token")
@@ -118,6 +118,12 @@ class Guard:
         answer = RedirectResponse("/" + (f"?{rest}" if rest else ""), 303)
         answer.set_cookie(COOKIE, self.door.token, httponly=True, samesite="strict", path="/")
         return answer
+
+
+def _bearer(headers: Headers) -> str | None:
+    """The token of a program, such as Prometheus. A browser sends no such header for another site's page."""
+    scheme, _, given = headers.get("authorization", "").partition(" ")
+    return given.strip() if scheme.lower() == "bearer" else None
 
 
 def _cookie(headers: Headers) -> str | None:

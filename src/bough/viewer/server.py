@@ -1,4 +1,4 @@
-"""The web server: one page, its scripts, and the API that they use."""
+"""The web server: one page, its scripts, the API that they use, and `/metrics` for Prometheus."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from starlette.routing import Route
 
 from bough.viewer.answers import FolderAnswers
 from bough.viewer.bundle import bundle
+from bough.viewer.prometheus import CONTENT_TYPE, metrics
 from bough.viewer.records import MissingError
 from bough.viewer.security import Door, Guard
 
@@ -52,6 +53,13 @@ def make_app(answers: FolderAnswers, door: Door) -> Guard:
             return PlainTextResponse(str(error), 404)
         return Response(content, media_type=kind)
 
+    def scraped(_: Request) -> Response:
+        try:
+            with answers.index.visited():
+                return Response(metrics(answers.index), headers={"content-type": CONTENT_TYPE})
+        except Exception as error:
+            return PlainTextResponse(f"the metrics cannot be read: {type(error).__name__}: {error}"[:500], 500)
+
     def asset(request: Request) -> Response:
         name = request.path_params.get("name", "index.html")
         if name == "app.js":
@@ -64,6 +72,7 @@ def make_app(answers: FolderAnswers, door: Door) -> Guard:
     routes = [
         Route("/", asset),
         Route("/assets/{name}", asset),
+        Route("/metrics", scraped),
         Route("/api/image", picture),
         Route("/api/{name}", api),
     ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from typing import Any
 
 from bough.disk import open_file
@@ -15,6 +16,8 @@ from bough.viewer.runs import read_json, state_of
 # Read in pieces, so that a run of a million steps opens too.
 MAX_PIECE = 8 << 20
 MAX_METRICS = 400
+# Of the end of the file, where the newest values are.
+MAX_TAIL = 1 << 18
 # Larger ones are not exact in a browser.
 MAX_STEP = 2**53
 
@@ -44,6 +47,21 @@ def training(index: Index, folder: str, after: int) -> dict[str, Any]:
     if begin == 0:
         answer |= {"settings": _settings(index, folder), "report": read_json(index, f"{folder}/report.json")}
     return answer
+
+
+def newest(index: Index, folder: str) -> tuple[dict[str, float], float]:
+    """The newest value of every metric in the last lines of a run, and when the file was written in Unix time."""
+    file = index.root.inside(index.root.path / folder / "metrics.jsonl")
+    if file is None:
+        raise MissingError("the run's metrics are gone")
+    with open_file(file) as stream:
+        stream.seek(max(0, stream.seek(0, os.SEEK_END) - MAX_TAIL))
+        tail = stream.read(MAX_TAIL)
+    lines = tail[: tail.rfind(b"\n") + 1].splitlines()
+    found: dict[str, float] = {}
+    for text in lines:  # the first may be cut off: the end of an object alone is not JSON
+        found |= _line(text) or {}
+    return dict(list(found.items())[:MAX_METRICS]), file.stat().st_mtime
 
 
 def _settings(index: Index, folder: str) -> dict[str, Any]:

@@ -11,7 +11,9 @@ from bough.environments.base import Environment, Observation
 from bough.environments.check import check
 from bough.environments.isolated import Isolated
 from bough.rollouts.agents import RandomAgent
-from bough.rollouts.collect import Tally, attempts, collect
+from bough.rollouts.attempt import attempts
+from bough.rollouts.collect import Tally, collect
+from bough.rollouts.runner import LocalRunner
 from bough.types import Message, Task, Trajectory
 
 
@@ -77,13 +79,12 @@ def collected(
 ) -> tuple[Tally, dict[str, Trajectory]]:
     """A collection with one attempt at each task."""
     kept: dict[str, Trajectory] = {}
+    limits = LimitsConfig(max_turns=max_turns, step_timeout_s=step_timeout_s)
     tally = asyncio.run(
         collect(
-            environment_class,
-            agent or RandomAgent(),
+            LocalRunner.of(environment_class, agent or RandomAgent(), limits),
             attempts(tasks, 1, 0),
             lambda trajectory, images: kept.update({trajectory.task.id: trajectory}),
-            limits=LimitsConfig(max_turns=max_turns, step_timeout_s=step_timeout_s),
             retries=retries,
             concurrency=concurrency,
         )

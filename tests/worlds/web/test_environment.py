@@ -13,7 +13,9 @@ from bough.config.rollouts import LimitsConfig
 from bough.environments.base import EnvironmentFailedError
 from bough.errors import InputError
 from bough.rollouts.agents import ExpertAgent
-from bough.rollouts.collect import attempts, collect
+from bough.rollouts.attempt import attempts
+from bough.rollouts.collect import collect
+from bough.rollouts.runner import LocalRunner
 from bough.types import Task
 from bough.worlds.web.environment import SEEDS_PER_SPLIT, Options, Web
 from bough.worlds.web.pages import text_pages
@@ -252,7 +254,7 @@ def test_a_collection_loses_no_episode_to_a_browser_that_is_killed(run):
             if len(kept) in kills:
                 os.killpg(Pool.here().browser.pid, signal.SIGKILL)
 
-        tally = await collect(Web, ExpertAgent(), wanted, finished, limits=LimitsConfig(), concurrency=6)
+        tally = await collect(LocalRunner.of(Web, ExpertAgent(), LimitsConfig()), wanted, finished, concurrency=6)
         return tally, kept
 
     quiet, expected = run(collected(()))

@@ -13,7 +13,11 @@ GPU_SHARE = 0.85  # of what is free on a GPU: passes need some themselves
 def free_bytes(device: torch.device) -> int:
     """What is free for caches now."""
     if device.type == "cuda":
-        return int(torch.cuda.mem_get_info(device)[0] * GPU_SHARE)
+        free, total = torch.cuda.mem_get_info(device)
+        # Several processes may share the GPU, each with a part of it.
+        index = torch.cuda.current_device() if device.index is None else device.index
+        part = total * torch.cuda.get_per_process_memory_fraction(index) - torch.cuda.memory_reserved(index)
+        return int(max(min(free, part), 0) * GPU_SHARE)
     return int(min(_available(), _allowed()) * SHARE)
 
 

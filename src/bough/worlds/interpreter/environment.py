@@ -22,6 +22,7 @@ from pydantic import Field
 from bough.config.base import Config
 from bough.environments.base import Environment, EnvironmentFailedError, Observation
 from bough.errors import BoughError, InputError
+from bough.sandbox import isolation
 from bough.sandbox.base import BrokenError, ProgramRunner, SandboxError, SandboxLimits, Session
 from bough.speech import hermes
 from bough.speech.base import MalformedError
@@ -116,6 +117,12 @@ class Interpreter(Environment):
     @classmethod
     async def shutdown(cls) -> None:
         await sandboxes.close_all()
+
+    @classmethod
+    def lacks(cls) -> str | None:
+        if cls.settings.sandbox_url is None:
+            isolation.choose(unsafe=cls.settings.unsafe_no_sandbox)  # raises an error that says what is missing
+        return None
 
     @classmethod
     def setup(cls) -> Iterator[str]:

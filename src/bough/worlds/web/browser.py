@@ -25,6 +25,7 @@ from bough.worlds.web.cdp import Connection
 
 PROGRAMS = ("chromium-headless-shell", "chrome-headless-shell", "chromium", "chromium-browser", "google-chrome")
 VARIABLE = "BOUGH_CHROMIUM"
+NONE_FOUND = "No Chromium was found on this machine. Install one with: bough env setup web"
 FOLDER = "browsers"  # of the cache: browsers that were unpacked there
 WIDTH, HEIGHT = 500, 320
 FLAGS = (
@@ -84,7 +85,7 @@ class Browser:
     async def start(cls, program: str | None = None) -> Browser:
         program = program or find()
         if program is None:
-            raise InputError("No Chromium was found on this machine. Install one with: bough env setup web")
+            raise InputError(NONE_FOUND)
         profile = Path(tempfile.mkdtemp(prefix="bough-chromium-"))
         theirs_read, ours_write = _pipe()
         ours_read, theirs_write = _pipe()

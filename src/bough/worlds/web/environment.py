@@ -22,13 +22,13 @@ from bough.speech import commands, functions
 from bough.speech.base import MalformedError
 from bough.speech.reply import Reply
 from bough.types import Task, ToolCall
-from bough.worlds.web import rules
+from bough.worlds.web import browser, rules
 from bough.worlds.web.actions import SIGNATURES, Action, UnknownActionError, bind
 from bough.worlds.web.choices import choices
 from bough.worlds.web.elements import render
 from bough.worlds.web.expert import advise
 from bough.worlds.web.page import ActionRefusedError, Page, View
-from bough.worlds.web.pages import ENOUGH, all_pages, text_pages
+from bough.worlds.web.pages import ENOUGH, all_pages, html_folder, text_pages
 from bough.worlds.web.pool import Pool
 from bough.worlds.web.setup import setup
 
@@ -119,6 +119,11 @@ class Web(Environment):
     def setup(cls) -> Iterator[str]:
         """Installs a browser, for `bough env setup web`."""
         return setup()
+
+    @classmethod
+    def lacks(cls) -> str | None:
+        html_folder()  # raises an InputError that names the missing package
+        return None if browser.find() is not None else browser.NONE_FOUND
 
     @classmethod
     async def shutdown(cls) -> None:

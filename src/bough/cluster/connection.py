@@ -1,0 +1,93 @@
+"""A connection to a Ray cluster, and what can go wrong with it in a sentence each."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from bough.config.cluster import AUTO, ClusterConfig
+from bough.errors import BoughError, InputError
+
+INSTALL = "pip install 'bough[ray]'"
+
+
+class ClusterLostError(BoughError):
+    """The cluster has not had a single worker for too long."""
+
+
+@contextmanager
+def connected(config: ClusterConfig) -> Iterator[None]:
+    """Connects to the cluster of the settings and disconnects at the end. A connection that exists is used and kept."""
+    assert config.address is not None
+    ray = import_ray()
+    if ray.is_initialized():
+        yield
+        return
+    _connect(ray, config.address)
+    try:
+        yield
+    finally:
+        ray.shutdown()
+
+
+def import_ray() -> Any:
+    """Ray, or an InputError that says how to install it."""
+    if "ray" not in sys.modules:  # where it prints on stdout, also with log_to_driver=False, that a node was lost
+        os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", ".")
+    try:
+        import ray
+    except ImportError:
+        raise InputError(f"--cluster needs Ray: {INSTALL}") from None
+    return ray
+
+
+def nodes() -> list[dict[str, float]]:
+    """The resources of the nodes that are alive."""
+    return list(nodes_by_id().values())
+
+
+def nodes_by_id() -> dict[str, dict[str, float]]:
+    """The resources of the nodes that are alive, by the ids of the nodes."""
+    return {node["NodeID"]: node["Resources"] for node in import_ray().nodes() if node["Alive"]}
+
+
+def _connect(ray: Any, address: str) -> None:
+    quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR, "configure_logging": True}
+    try:
+        if address != AUTO:
+            ray.init(address=address, **quiet)
+            return
+        try:
+            ray.init(address="auto", **quiet)
+        except ConnectionError:
+            if os.environ.get("RAY_ADDRESS"):  # a cluster was named and does not answer
+                raise
+            os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing is sent anywhere
+            ray.init(address="local", num_cpus=num_cpus(), include_dashboard=False, **quiet)
+    except (ConnectionError, ValueError, OSError) as error:
+        where = os.environ.get("RAY_ADDRESS") or address if address == AUTO else address
+        raise BoughError(
+            f"--cluster {address}: the Ray cluster at {where} does not answer; check that `ray status` works on this "
+            f"machine ({_first_line(error)})"
+        ) from error
+    except RuntimeError as error:
+        if "version mismatch" in str(error).lower():
+            raise InputError(
+                f"--cluster {address}: Ray or Python has another version there than here; install the same ones on "
+                f"all machines ({_first_line(error)})"
+            ) from error
+        raise BoughError(f"--cluster {address}: Ray did not start ({_first_line(error)})") from error
+
+
+def num_cpus() -> int:
+    """The cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _first_line(error: BaseException) -> str:
+    lines = str(error).strip().splitlines()
+    return " ".join(line.strip() for line in lines[:4]) if lines else type(error).__name__

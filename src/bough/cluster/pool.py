@@ -1,0 +1,155 @@
+"""The workers of a run: started, replaced when they are lost, and given up on when none has been there for too long."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+from bough.cluster.connection import ClusterLostError
+from bough.cluster.dispatch import Dispatcher, Member
+from bough.cluster.plan import Plan
+from bough.cluster.remote_worker import Place, RemoteWorker, WorkerLostError
+from bough.errors import BoughError, InputError
+
+# Starts that may fail in a row, besides one for each worker.
+MAX_FAILED_STARTS = 5
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.2, 30.0
+FIRST_NOTE_S, NOTE_S = 5.0, 30.0
+CLOSE_S = 10.0
+
+
+class WorkerPool:
+    """As many workers as the plan says, as far as the cluster has room for them.
+
+    `launch` starts a worker anywhere but on the given nodes, `with_room` are the nodes that could have one.
+    """
+
+    def __init__(
+        self,
+        launch: Callable[[frozenset[str]], RemoteWorker],
+        plan: Plan,
+        *,
+        timeout_s: float,
+        with_room: Callable[[], set[str]],
+        say: Callable[[str], None],
+    ) -> None:
+        self._launch, self._plan, self._timeout_s, self._with_room, self._say = launch, plan, timeout_s, with_room, say
+        self.dispatcher = Dispatcher(2 * plan.concurrency)
+        self.losses = 0
+        self._left_out: dict[str, str] = {}  # reasons by node
+        self._weights: tuple[str, Any] | None = None
+        self._num_loading = 0
+        self._failed_starts = 0
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def start(self) -> None:
+        """Begins to start the workers."""
+        tending = [self._tend() for _ in range(self._plan.workers)]
+        self._tasks = [asyncio.create_task(work) for work in (*tending, self._watch())]
+
+    async def close(self) -> None:
+        """Ends all workers; those that are ready may release what they hold."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(CLOSE_S):
+                closing = [member.remote.close() for member in self.dispatcher.members]
+                await asyncio.gather(*closing, return_exceptions=True)
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def renew(self, name: str, weights: Any) -> None:
+        """All workers play with these weights from now on, those that start later too."""
+        self._weights = (name, weights)
+        await asyncio.gather(*(self._renew(member) for member in list(self.dispatcher.members)))
+
+    def lose(self, member: Member, error: WorkerLostError) -> None:
+        """Counts a worker as lost, once, however many attempts were in flight on it."""
+        if self.dispatcher.remove(member):
+            self.losses += 1
+            self._say(f"a worker on {member.place.host} was lost; its episodes are played elsewhere ({error})")
+
+    async def _renew(self, member: Member) -> None:
+        assert self._weights is not None
+        try:
+            await member.remote.renew(*self._weights)
+        except WorkerLostError as error:
+            self.lose(member, error)
+
+    async def _tend(self) -> None:
+        """Keeps one worker going."""
+        pause_s = FIRST_PAUSE_S
+        while self.dispatcher.failure is None:
+            remote = self._launch(frozenset(self._left_out))
+            try:
+                member = await self._begin(remote)
+                if member is not None:
+                    pause_s, self._failed_starts = FIRST_PAUSE_S, 0
+                    await member.lost.wait()
+                    continue
+            except WorkerLostError as error:
+                self._note_failed_start(error)
+            finally:
+                remote.kill()
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+
+    async def _begin(self, remote: RemoteWorker) -> Member | None:
+        """Starts a worker. None if it cannot play where it is."""
+        place = await remote.place()
+        self._num_loading += 1
+        try:
+            refusal = await remote.start()
+            if refusal is not None:
+                self._leave_out(place, refusal)
+                return None
+            sent = None
+            while sent is not self._weights:  # there may be newer ones by the time it has these
+                sent = self._weights
+                assert sent is not None
+                await remote.renew(*sent)
+        finally:
+            self._num_loading -= 1
+        member = Member(remote, place)
+        self.dispatcher.add(member)
+        return member
+
+    def _leave_out(self, place: Place, why: str) -> None:
+        if place.node not in self._left_out:
+            self._left_out[place.node] = why
+            self._say(f"{place.host} is left out: {why}")
+
+    def _note_failed_start(self, error: WorkerLostError) -> None:
+        self._failed_starts += 1
+        if self._failed_starts >= MAX_FAILED_STARTS + self._plan.workers and not self.dispatcher.members:
+            self.dispatcher.fail(
+                ClusterLostError(f"workers die while they start, {self._failed_starts} in a row: {error}")
+            )
+
+    async def _watch(self) -> None:
+        """Ends the wait for a cluster that has shrunk to nothing, or that cannot play at all."""
+        empty_since, note_s = time.monotonic(), FIRST_NOTE_S
+        while self.dispatcher.failure is None:
+            await asyncio.sleep(min(1.0, self._timeout_s / 4))
+            if self.dispatcher.members or self._num_loading:
+                empty_since, note_s = time.monotonic(), FIRST_NOTE_S
+                continue
+            waited_s = time.monotonic() - empty_since
+            if error := self._hopeless(waited_s):
+                self.dispatcher.fail(error)
+            elif waited_s >= note_s:
+                self._say(f"the cluster has no worker; waiting for {self._timeout_s - waited_s:.0f} s more")
+                note_s = waited_s + NOTE_S
+
+    def _hopeless(self, waited_s: float) -> BoughError | None:
+        """Why waiting longer is of no use."""
+        if self._left_out and not self._with_room() - self._left_out.keys():
+            return InputError(f"no node of the cluster can play: {next(iter(self._left_out.values()))}")
+        if waited_s < self._timeout_s:
+            return None
+        return ClusterLostError(
+            f"the cluster has had no worker for {waited_s:.0f} s (--cluster-timeout); finished episodes are recorded, "
+            "and the same command resumes"
+        )

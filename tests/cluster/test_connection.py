@@ -1,0 +1,115 @@
+"""How Ray is started and what its errors become. Ray is a stand-in here; tests/cluster/real has the real one."""
+
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from bough.cluster.connection import connected, nodes, nodes_by_id
+from bough.config.cluster import ClusterConfig
+from bough.errors import BoughError, InputError
+
+AUTO = ClusterConfig(address="auto")
+NAMED = ClusterConfig(address="10.0.0.1:6379")
+
+
+class Ray(SimpleNamespace):
+    """Knows no cluster unless told; keeps what it was started with."""
+
+    def __init__(self, error: Exception | None = None, *, initialized: bool = False) -> None:
+        super().__init__(error=error, initialized=initialized, started=[])
+
+    def is_initialized(self) -> bool:
+        return self.initialized
+
+    def init(self, address: str, **options) -> None:
+        self.started.append(address)
+        assert options["log_to_driver"] is False
+        if self.error is not None and address != "local":
+            raise self.error
+        self.initialized = True
+
+    def shutdown(self) -> None:
+        self.initialized = False
+
+    def nodes(self) -> list[dict]:
+        return [
+            {"NodeID": "a", "Alive": True, "Resources": {"CPU": 2.0}},
+            {"NodeID": "b", "Alive": False, "Resources": {"CPU": 4.0}},
+        ]
+
+
+@pytest.fixture
+def use(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+
+    def put(ray: object) -> None:
+        monkeypatch.setitem(sys.modules, "ray", ray)
+
+    return put
+
+
+@pytest.mark.parametrize("config", [AUTO, NAMED])
+def test_a_connection_ends_with_the_block(use, config: ClusterConfig):
+    use(ray := Ray())
+    with connected(config):
+        assert ray.initialized
+        assert nodes_by_id() == {"a": {"CPU": 2.0}} and nodes() == [{"CPU": 2.0}]
+    assert ray.started == [config.address] and not ray.initialized
+
+
+def test_a_connection_that_exists_is_used_and_kept(use):
+    use(ray := Ray(initialized=True))
+    with connected(NAMED):
+        pass
+    assert ray.initialized and not ray.started
+
+
+def test_auto_is_this_machine_alone_where_there_is_no_cluster(use):
+    use(ray := Ray(ConnectionError("Could not find any running Ray instance.")))
+    with connected(AUTO):
+        assert ray.started == ["auto", "local"]
+
+
+def test_auto_does_not_hide_that_the_cluster_of_ray_address_is_gone(use, monkeypatch: pytest.MonkeyPatch):
+    use(ray := Ray(ConnectionError("no")))
+    monkeypatch.setenv("RAY_ADDRESS", "10.0.0.9:6379")
+    with pytest.raises(BoughError, match=r"the Ray cluster at 10\.0\.0\.9:6379 does not answer"), connected(AUTO):
+        pass
+    assert ray.started == ["auto"]
+
+
+@pytest.mark.parametrize(
+    ("error", "said", "exit_code"),
+    [
+        (ConnectionError("ray failed"), r"--cluster 10\.0\.0\.1:6379: the Ray cluster .* does not answer", 1),
+        (
+            RuntimeError("Version mismatch: The cluster was started with:\n  Ray: 2.5"),
+            "install the same ones on all",
+            2,
+        ),
+        (RuntimeError("no disk"), r"Ray did not start \(no disk\)", 1),
+    ],
+)
+def test_what_goes_wrong_is_a_sentence(use, error: Exception, said: str, exit_code: int):
+    use(Ray(error))
+    with pytest.raises(BoughError, match=said) as raised, connected(NAMED):
+        pass
+    assert raised.value.exit_code == exit_code
+
+
+def test_a_missing_extra_is_named(use):
+    use(None)
+    with pytest.raises(InputError, match=r"--cluster needs Ray: pip install 'bough\[ray\]'"), connected(AUTO):
+        pass
+
+
+def test_nothing_of_ray_is_imported_without_a_cluster():
+    program = (
+        "import sys, bough, bough.commands.collect, bough.commands.evaluate, bough.methods.distill, bough.api.collect\n"
+        "import bough.cluster.connection, bough.cluster.runner\n"
+        "print([name for name in sys.modules if name.split('.')[0] == 'ray'])"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
