@@ -25,8 +25,12 @@ LETTERS = "tests.online.letters:Letters"
 
 @pytest.fixture(scope="module")
 def teacher(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_teacher(tmp_path_factory.mktemp("teacher"))
+
+
+def save_teacher(folder: Path) -> Path:
     """The tiny model, with another opinion."""
-    policy, folder = Policy.load("tiny"), tmp_path_factory.mktemp("teacher")
+    policy = Policy.load("tiny")
     torch.manual_seed(5)
     with torch.no_grad():
         for weights in policy.parameters():

@@ -77,6 +77,17 @@ def test_out_of_memory_twice_is_a_failure_with_advice(tmp_path: Path, monkeypatc
         trainer(tmp_path).train()
 
 
+def test_a_call_that_does_not_fit_one_gpu_is_refused_with_the_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    long = replace(EXAMPLES[0], calls=[Call(prompt_ids=[5] * 90, completion_ids=[20] * 10)])
+    monkeypatch.setattr(f"{__name__}.EXAMPLES", [long])
+    failing(monkeypatch, 2)
+    said = (
+        r"in step 1: a call of 100 tokens does not fit one GPU.* try a --max-length below 100, --gradient-checkpointing"
+    )
+    with pytest.raises(BoughError, match=said):
+        trainer(tmp_path, token_budget=128).train()  # 64 tokens when it is tried again
+
+
 def test_a_loss_that_is_no_number_stops_with_the_batch_saved_and_the_weights_untouched(tmp_path: Path):
     broken = trainer(tmp_path)
     weights = {name: value.clone() for name, value in broken.policy.named_parameters()}

@@ -2,8 +2,9 @@
 
     Warm("tests.training.two_processes")
 
-A line is JSON: the command line's `arguments`, a free `port`, and the `log` that both
-processes write to. It answers with their ids, then with an exit code. The processes are
+A line is JSON: the command line's `arguments`, a free `port`, the `log` that both processes
+write to, the number of steps after which they wait to be killed, or null, and whether to `wait`
+for both where one fails. It answers with their ids, then with an exit code. The processes are
 forked from a warm one, so that a run costs what it computes.
 """
 
@@ -15,14 +16,17 @@ import time
 from typing import Any
 
 from bough.cli import main
+from bough.training.loop import Trainer
 
 PATIENCE_S = 240  # processes that wait for one another in vain wait for ever
 
 
-def start(rank: int, arguments: list[str], port: int, log: str) -> int:
+def start(rank: int, arguments: list[str], port: int, log: str, wait_after: int | None) -> int:
     child = os.fork()
     if child:
         return child
+    if wait_after is not None:
+        _wait_after(wait_after)
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
     os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank)}
     file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
@@ -34,15 +38,27 @@ def start(rank: int, arguments: list[str], port: int, log: str) -> int:
     os._exit(code)
 
 
-def finish(children: list[int]) -> int:
-    """Waits for all; where one fails or time runs out, the others are killed."""
+def _wait_after(steps: int) -> None:
+    """The next step never begins, so that a kill comes after this one however busy the machine is."""
+    take_step = Trainer._step
+
+    def take_or_wait(trainer: Trainer, batch: Any) -> Any:
+        while trainer.counters.step >= steps:
+            signal.pause()
+        return take_step(trainer, batch)
+
+    Trainer._step = take_or_wait  # type: ignore[method-assign]
+
+
+def finish(children: list[int], *, wait: bool) -> int:
+    """Waits for all; where time runs out, or one fails and the others are not waited for, the others are killed."""
     deadline, code = time.monotonic() + PATIENCE_S, 0
     while children:
         child, status = os.waitpid(-1, os.WNOHANG)
         if child:
             children.remove(child)
             code = code or os.waitstatus_to_exitcode(status)
-        if code or time.monotonic() > deadline:
+        if (code and not wait) or time.monotonic() > deadline:
             code = code or 124
             for other in children:
                 os.kill(other, signal.SIGKILL)
@@ -55,9 +71,10 @@ def finish(children: list[int]) -> int:
 def serve() -> None:
     for line in sys.stdin:
         wanted: dict[str, Any] = json.loads(line)
+        wait = wanted.pop("wait")
         children = [start(rank, **wanted) for rank in range(2)]
         print(*children, flush=True)
-        print(finish(children), flush=True)
+        print(finish(children, wait=wait), flush=True)
 
 
 if __name__ == "__main__":

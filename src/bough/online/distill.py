@@ -6,10 +6,9 @@ distributions. A server gives the log-probabilities of the sampled tokens.
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -18,7 +17,8 @@ from bough.calls.template import load_template
 from bough.errors import InputError
 from bough.methods.base import Data, Examples
 from bough.methods.distill import Distill, DistillConfig
-from bough.online.source import OnlineSource
+from bough.online.learners import with_learners
+from bough.online.shared_source import SharedSource
 from bough.online.teacher_server import TeacherServer
 from bough.policy.divergence import Teacher
 from bough.policy.load import base_and_adapter
@@ -33,22 +33,23 @@ def distill(config: DistillConfig, data: Data | None = None, held_out: Data | No
     """Trains the student in an environment, on batches that it plays itself, or on recorded episodes."""
     if config.environment.name is None:
         return _train_on_data(config, data, held_out)
+    return with_learners(config, distill_online)
+
+
+def distill_online(config: DistillConfig) -> Trained:
+    """In an environment, in this process: one of several learners or the only one."""
     with opened(config) as run:
         config = run.config
-        if run.processes.count > 1:
-            raise InputError("--environment plays in one process only; leave out accelerate launch")
         run.begin()
         policy = run.load_policy(reference=True, temperature=config.sampling.temperature)
         method = Distill(config)
         with (
             taught(policy, run) as server,
-            closing(OnlineSource(config, method, policy, run.template, run.folder)) as source,
+            SharedSource(run, method, policy) as source,
             run.trainer(policy, method, source, reference=server) as trainer,
         ):
             counters = trainer.train(run.resumed)
-        ledgers = [ledger.to_json() for ledger in source.ledgers]
-        if run.resumed and run.resumed.step == counters.step and run.folder.ledger.exists():  # nothing was played
-            ledgers = json.loads(run.folder.ledger.read_text(encoding="utf-8"))
+            ledgers = source.ledgers(counters.step)
         return run.finish(counters, ledgers)
 
 

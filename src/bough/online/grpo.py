@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Sequence
-from contextlib import closing
 from typing import Any
 
 import torch
@@ -13,8 +11,9 @@ from torch import Tensor
 
 from bough.errors import InputError
 from bough.methods.grpo import GRPO, GroupExample, GRPOConfig
+from bough.online.learners import with_learners
 from bough.online.player import learnt_reward
-from bough.online.source import OnlineSource
+from bough.online.shared_source import SharedSource
 from bough.training.run import Trained, opened
 
 log = logging.getLogger(__name__)
@@ -51,28 +50,29 @@ class OnlineGRPO(GRPO):
 
 
 def train_online(config: GRPOConfig) -> Trained:
-    """Trains a policy in an environment, on batches of groups that it plays itself."""
+    """Trains a policy in an environment, on batches of groups that it plays itself; with learners, in each of them."""
+    return with_learners(config, learn_online)
+
+
+def learn_online(config: GRPOConfig) -> Trained:
+    """The same in this process, one of several or the only one."""
     with opened(config) as run:
         config = run.config
-        _check(config, run.processes.count)
+        _check(config)
         run.begin()
         # The start policy is kept in any case, to measure how far the policy has moved.
         method = OnlineGRPO(config)
         policy = run.load_policy(reference=True, temperature=method.temperature)
         with (
-            closing(OnlineSource(config, method, policy, run.template, run.folder, see=method.see)) as source,
+            SharedSource(run, method, policy, see=method.see) as source,
             run.trainer(policy, method, source) as trainer,
         ):
             counters = trainer.train(run.resumed)
-        ledgers = [ledger.to_json() for ledger in source.ledgers]
-        if run.resumed and run.resumed.step == counters.step and run.folder.ledger.exists():  # nothing was played
-            ledgers = json.loads(run.folder.ledger.read_text(encoding="utf-8"))
+            ledgers = source.ledgers(counters.step)
         return run.finish(counters, ledgers)
 
 
-def _check(config: GRPOConfig, num_processes: int) -> None:
-    if num_processes > 1:
-        raise InputError("--environment plays in one process only; leave out accelerate launch")
+def _check(config: GRPOConfig) -> None:
     if config.kl_coef and not config.lora.enabled:
         raise InputError("--kl-coef with --environment needs an adapter: without --use-lora no start policy is kept")
     if config.watch and not config.lora.enabled:

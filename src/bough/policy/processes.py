@@ -7,7 +7,9 @@ step, so gradients and metrics only need adding up.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import logging
+import os
+from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
 import torch
@@ -16,7 +18,9 @@ from accelerate.utils import gather_object, parse_flag_from_env
 from torch import Tensor, nn
 
 from bough.metrics import Mean, add_metrics
+from bough.policy.messages import Messages
 
+log = logging.getLogger(__name__)
 T = TypeVar("T")
 # Gradients travel in pieces of about this many numbers.
 BUCKET = 2**25
@@ -27,10 +31,18 @@ class Processes:
 
     def __init__(self) -> None:
         # Accelerate does not group processes on CPUs unless it is told that they run on CPUs.
-        self.state = PartialState(cpu=parse_flag_from_env("ACCELERATE_USE_CPU") or not torch.accelerator.is_available())
+        cpu = parse_flag_from_env("ACCELERATE_USE_CPU") or not torch.accelerator.is_available()
+        if not cpu and _share_a_gpu():
+            _join_with_gloo()
+        self.state = PartialState(cpu=cpu)
         self.rank, self.count = self.state.process_index, self.state.num_processes
         self.first = self.state.is_main_process
         self.device: torch.device = self.state.device
+
+    @property
+    def per_gpu(self) -> int:
+        """How many processes of the run share a GPU of this machine."""
+        return -(-_on_this_machine() // max(1, torch.cuda.device_count()))
 
     def share(self, items: Sequence[T]) -> list[T]:
         """This process's part of `items`: every n-th stretch of neighbours, which share tokens."""
@@ -40,6 +52,19 @@ class Processes:
     def gather(self, items: list[T]) -> list[T]:
         """The items of all processes, the first's first: `share` undone."""
         return items if self.count == 1 else list(gather_object(items))
+
+    def first_does(self, work: Callable[[], T]) -> T:
+        """What `work` returns in the first process, in all of them. What it raises there is raised in all of them."""
+        return self.first_deals(lambda: [work()] * self.count)
+
+    def first_deals(self, work: Callable[[], Sequence[T]]) -> T:
+        """The first process's `work` returns one item per process; each gets its own. Errors are raised in all."""
+        return work()[0] if self.count == 1 else Messages.of_all().deal(work)
+
+    def report_failure(self, error: BaseException) -> None:
+        """Raises an error of the first process in those that wait for it, unless it was raised there already."""
+        if self.count > 1 and self.first:
+            Messages.of_all().report_failure(error)
 
     def sum(self, value: float) -> float:
         return float(sum(self.gather([value])))
@@ -71,7 +96,44 @@ class Processes:
             _sum(bucket)
 
     def wait(self) -> None:
-        self.state.wait_for_everyone()
+        if self.count > 1 and torch.distributed.get_backend() == "gloo":
+            torch.distributed.barrier()  # Accelerate names a device, which a shared GPU is not
+        else:
+            self.state.wait_for_everyone()
+
+
+def deal(sizes: Sequence[int], count: int) -> list[list[int]]:
+    """The indices of `sizes` in `count` shares of nearly equal sums: the largest first, to the smallest share."""
+    shares: list[list[int]] = [[] for _ in range(count)]
+    loads = [0] * count
+    for i in sorted(range(len(sizes)), key=lambda i: (-sizes[i], i)):
+        lightest = loads.index(min(loads))
+        shares[lightest].append(i)
+        loads[lightest] += sizes[i]
+    return [sorted(share) for share in shares]
+
+
+def _share_a_gpu() -> bool:
+    """Whether this machine has more processes of the run than GPUs."""
+    return torch.cuda.is_available() and _on_this_machine() > torch.cuda.device_count()
+
+
+def _on_this_machine() -> int:
+    """The number of processes of the run on this machine."""
+    return int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+
+
+def _join_with_gloo() -> None:
+    """Several processes on one GPU, which NCCL refuses. Ray Train has joined them already."""
+    if torch.distributed.is_initialized():
+        return
+    torch.distributed.init_process_group(backend="gloo")
+    if torch.distributed.get_rank() == 0:
+        count = torch.cuda.device_count()
+        log.warning(
+            "%s processes share %d GPU%s: they communicate through gloo, which is slower than NCCL.",
+            os.environ["LOCAL_WORLD_SIZE"], count, "" if count == 1 else "s",
+        )  # fmt: skip
 
 
 def _sum(bucket: list[Tensor]) -> None:

@@ -81,7 +81,7 @@ class BatchGradients:
             return laid_out.run(denominator, self.reference, backward=True, **how)
         except torch.cuda.OutOfMemoryError as error:
             if self.policy.sharded:  # the others wait in the middle of a pass, and cannot be joined there
-                raise _out_of_memory(counters) from error
+                raise _out_of_memory(counters, laid_out) from error
         # Outside the handler: its exception keeps the tensors of the failed pass in memory.
         counters.budget //= 2
         log.warning("Out of GPU memory: trying step %d again with token_budget %d.", counters.step + 1, counters.budget)
@@ -91,7 +91,7 @@ class BatchGradients:
         try:
             return again.run(denominator, self.reference, backward=True, **how)
         except torch.cuda.OutOfMemoryError as error:
-            raise _out_of_memory(counters) from error
+            raise _out_of_memory(counters, again) from error
 
     def _summed(self, found: Gradient) -> Gradient:
         """The same with the loss and the metrics of all processes."""
@@ -107,8 +107,15 @@ class BatchGradients:
         return Step(self.policy, self.method, parts, budget=counters.budget, share=self.share)
 
 
-def _out_of_memory(counters: Counters) -> BoughError:
+def _out_of_memory(counters: Counters, laid_out: Step) -> BoughError:
+    step, longest = counters.step + 1, laid_out.longest_call
+    if longest > counters.budget:  # a smaller budget would change nothing: a call is never cut
+        return BoughError(
+            f"out of GPU memory in step {step}: a call of {longest:,} tokens does not fit one GPU, and a call cannot "
+            f"be spread over several; try a --max-length below {longest}, --gradient-checkpointing, --qlora or "
+            "--shard over more GPUs, then --resume"
+        )
     return BoughError(
-        f"out of GPU memory in step {counters.step + 1} even with token_budget {counters.budget}; "
+        f"out of GPU memory in step {step} even with token_budget {counters.budget}; "
         "try a smaller --token-budget, --gradient-checkpointing, a smaller --max-length or --qlora, then --resume"
     )

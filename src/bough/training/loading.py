@@ -91,6 +91,8 @@ def _check_machine(config: TrainingConfig, device: torch.device) -> None:
     problems = [f"--shard does not go with {name}" for name in together if machine.shard]
     if machine.shard and not torch.distributed.is_initialized():
         problems.append("--shard needs several processes: accelerate launch --num_processes 2 -m bough …")
+    elif machine.shard and device.type == "cuda" and torch.distributed.get_backend() == "gloo":
+        problems.append("--shard needs a GPU for each process: gloo, by which processes share a GPU, cannot do it")
     if machine.fp16 and machine.bf16:
         problems.append("--fp16 and --bf16 exclude each other")
     problems += [

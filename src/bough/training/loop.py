@@ -138,7 +138,7 @@ class Trainer:
     def _step(self, batch: Batch) -> Values:
         begin = time.perf_counter()
         number = self.counters.step
-        examples = self.processes.share(batch.examples)
+        examples = batch.share(self.processes)
         rate = self.updater.set_learning_rate(number, len(self.source))
         laid_out = batch.within(self.counters.budget) if isinstance(batch, PackedBatch) else None
         found = self.gradients.backward(

@@ -60,7 +60,7 @@ class Packer:
         batch = self.source.batch(step)
         if batch is None:
             return None
-        examples = self.processes.share(batch.examples)
+        examples = batch.share(self.processes)
         parts = [part for example in examples for part in self.method.parts(example)]
         laid_out = Step(self.policy, self.method, parts, budget=budget, share=self.share)
-        return PackedBatch(batch.examples, batch.epoch, batch.values, laid_out, budget)
+        return PackedBatch(batch.examples, batch.epoch, batch.values, batch.own, laid_out, budget)

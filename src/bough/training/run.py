@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -88,10 +88,13 @@ def train(
 def opened(config: C) -> Iterator[Run[C]]:
     """The run of these settings, with its folder locked: no other process trains there meanwhile."""
     folder, processes = RunDir(config.output_dir), Processes()
-    with folder.locked() if processes.first else nullcontext():
-        if processes.first:
+    with ExitStack() as held:
+
+        def prepare() -> None:
+            held.enter_context(folder.locked())
             folder.make_room(resume=config.resume, overwrite=config.overwrite)
-        processes.wait()
+
+        processes.first_does(prepare)
         yield Run(config, folder, processes)
 
 
@@ -132,10 +135,13 @@ class Run(Generic[C]):
             self.folder.create(self.config)
             self.origin.write(self.folder)
 
-    def load_policy(self, *, reference: bool, temperature: float | None) -> Policy:
-        """The policy as the run begins or resumes."""
+    def load_policy(self, *, reference: bool, temperature: float | None, whole: bool = False) -> Policy:
+        """The policy as the run begins or resumes. `whole`: not sharded, whatever the settings say."""
+        config = self.config
+        if whole:
+            config = config.model_copy(update={"machine": config.machine.model_copy(update={"shard": False})})
         return load_policy(
-            self.config, self.start, self.resumed, self.processes, reference=reference, temperature=temperature
+            config, self.start, self.resumed, self.processes, reference=reference, temperature=temperature
         )
 
     @contextmanager

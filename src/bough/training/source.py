@@ -13,6 +13,7 @@ from torch import Tensor
 from bough.config.training import TrainingConfig
 from bough.errors import BoughError
 from bough.methods.base import Columns, Example
+from bough.policy.processes import Processes
 from bough.training.plan import Curriculum, Plan
 
 # Records that an error about a batch names.
@@ -21,11 +22,19 @@ PLACES_NAMED = 3
 
 @dataclass(frozen=True)
 class Batch:
-    """The examples of one optimizer step, and numbers about them for the log."""
+    """The examples of one optimizer step, and numbers about them for the log.
+
+    `own` are those that this process computes, where the source has dealt them out.
+    """
 
     examples: Sequence[Example]
     epoch: int
     values: dict[str, Any] = field(default_factory=dict)
+    own: Sequence[Example] | None = None
+
+    def share(self, processes: Processes) -> Sequence[Example]:
+        """What this process computes of the batch."""
+        return processes.share(self.examples) if self.own is None else self.own
 
     def dump(self, path: Path) -> str:
         """Writes one line per example, for inspection; returns the path and where the first few examples came from."""

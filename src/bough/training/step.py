@@ -64,6 +64,11 @@ class Step:
         """The tokens that are computed, each once; padding is none."""
         return sum(row.tokens.size if isinstance(row, TreeRow) else row.num_raw for row in self.rows)
 
+    @property
+    def longest_call(self) -> int:
+        """The tokens that the longest call is read in."""
+        return max((len(call.prompt_ids) + len(call.completion_ids) for call in self.calls), default=0)
+
     def run(
         self,
         denominator: float,

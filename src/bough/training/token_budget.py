@@ -30,6 +30,7 @@ SHARE_ONLINE = 0.3
 PER_HIDDEN, PER_INNER, WITH_ADAPTER = 34, 8, 1.3
 # Bytes of a weight: itself in float32, its gradient and two moments, and a copy in bfloat16 to compute with.
 TRAINED, TRAINED_8BIT, FROZEN, FROZEN_4BIT = 18, 12, 2, 0.6
+SAMPLED = 4  # of a copy of trained weights
 
 
 @dataclass(frozen=True)
@@ -83,18 +84,23 @@ def choose_budget(config: TrainingConfig, processes: Processes) -> int:
     if processes.device.type != "cuda":
         return BUDGET_ON_CPU
     shape = Shape.of(load_outline(base_and_adapter(config.model)[0]))
-    free, _ = torch.cuda.mem_get_info(processes.device)
+    free = torch.cuda.mem_get_info(processes.device)[0] // processes.per_gpu
+    environment = getattr(config, "environment", None)
     if config.lora.enabled:
         weight = FROZEN_4BIT if config.lora.qlora else FROZEN
     else:
         weight = TRAINED if config.optimizer.name == "adamw" else TRAINED_8BIT
+    if config.machine.shard:
+        # Online, the first process has a whole copy of the weights to sample with.
+        copy = FROZEN if config.lora.enabled else SAMPLED
+        weight = weight / processes.count + (copy if environment and environment.name else 0)
     found = budget_for(
         shape,
         free,
         lora_r=config.lora.r if config.lora.enabled else None,
-        weight_bytes=weight / (processes.count if config.machine.shard else 1),
+        weight_bytes=weight,
         gradient_checkpointing=config.machine.gradient_checkpointing,
-        share=SHARE_ONLINE if getattr(config, "environment", None) else SHARE,
+        share=SHARE_ONLINE if environment else SHARE,
     )
     found = min(processes.gather([found]))  # one number in the run's settings
     if processes.first:

@@ -1,0 +1,81 @@
+"""Learners under Ray Train, on a cluster of two nodes."""
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import ray
+import torch
+from ray.cluster_utils import Cluster
+
+from bough.cli import main
+from bough.methods.grpo import GRPOConfig
+from bough.online.grpo import learn_online
+from bough.online.shared_source import SharedSource
+from bough.training.checkpoint import checkpoints
+from bough.training.run import Trained
+from bough.training.source import Batch
+from tests.online.test_shared_source import LETTERS, assert_same
+from tests.training.test_processes import alone
+
+ROOM = {"num_cpus": 2, "object_store_memory": 100_000_000}
+ON_CLUSTER = ["--cluster", "auto", "--learners", "2"]
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    """Two nodes with two CPUs each."""
+    found = Cluster(initialize_head=True, head_node_args={**ROOM, "include_dashboard": False})
+    found.add_node(**ROOM)
+    ray.init(address=found.address, log_to_driver=False)
+    yield found
+    ray.shutdown()
+    found.shutdown()
+
+
+@pytest.fixture(scope="module")
+def one(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("one")
+    torch.set_num_threads(1)
+    alone(LETTERS, folder)
+    return folder
+
+
+@pytest.mark.usefixtures("cluster")
+def test_two_learners_train_what_one_process_trains(tmp_path: Path, one: Path, capfd: pytest.CaptureFixture[str]):
+    assert main([*LETTERS, *ON_CLUSTER, "--output-dir", str(tmp_path)]) == 0
+    said = capfd.readouterr()
+    assert "2 learners with 1 CPU each" in said.err
+    assert "step 1  loss" in said.err, "the first learner's progress"
+    assert said.out.count("weights in") == 1
+    assert_same(one, tmp_path)
+    assert not list(tmp_path.glob(".learners-*"))
+
+
+def die_at_step_two(config: GRPOConfig) -> Trained:
+    """A learner; the second one is killed before it learns from the second batch."""
+    take = SharedSource.batch
+
+    def batch(self: SharedSource, step: int) -> Batch | None:
+        if step == 1 and os.environ["RANK"] == "1":
+            os.kill(os.getpid(), signal.SIGKILL)
+        return take(self, step)
+
+    SharedSource.batch = batch  # type: ignore[method-assign]
+    return learn_online(config)
+
+
+@pytest.mark.usefixtures("cluster")
+def test_a_learner_that_is_killed_is_named_and_one_process_resumes_the_run(
+    tmp_path: Path, one: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("bough.online.grpo.learn_online", die_at_step_two)
+    assert main([*LETTERS, *ON_CLUSTER, "--output-dir", str(tmp_path)]) == 1
+    monkeypatch.undo()
+    said = capfd.readouterr().err
+    assert "Error: learner 2 of 2 on node " in said and "has died" in said and "--resume continues the run" in said
+    assert [checkpoint.step for checkpoint in checkpoints(tmp_path / "checkpoints")] == [1]
+    alone([*LETTERS, "--resume"], tmp_path)
+    assert_same(one, tmp_path)
