@@ -92,7 +92,14 @@ FINAL = {
         ("place_order", "cancel_order", "fund_account", "withdraw_funds"), "orders and transactions stay on record"
     ),
     "send_message": "deleting a message does not reduce the count of messages",
+    "delete_message": "sending a message again does not restore the count of messages",
+    "remove_stock_from_watchlist": "stocks that are not traded cannot be listed again",
     "add_contact": "no function removes a contact",
+    **dict.fromkeys(("authenticate_twitter", "message_login"), "no function logs out"),
+    **dict.fromkeys(
+        ("get_current_speed", "get_outside_temperature_from_google", "get_outside_temperature_from_weather_com"),
+        "the next measurement is another random number",
+    ),
     "fillFuelTank": "no function lowers the fuel level",
     **dict.fromkeys(("create_ticket", "resolve_ticket"), "no function removes a ticket or its resolution"),
     **dict.fromkeys(("authenticate_travel", "book_flight"), "the next token or booking has another random number"),
@@ -110,14 +117,25 @@ async def _functions(made: Any) -> str | None:
         return f"more calls are needed after {MAX_STEPS} replies with calls, all that a user turn may have"
     plan = await recovery.next_calls()
     left = [call for call in conversation.missing() if call not in plan]
-    if await recovery.wins([*plan, *left]):
+    if await recovery.wins([*plan, *left]) or await recovery.wins([*plan, *conversation.turn_gold]):
         return None
     for call, undone in await recovery.harmful():
         if not undone and call.name in FINAL:
             return f"a call that was not asked for cannot be undone: {FINAL[call.name]}"
+    made = conversation.turn_calls
+    final = [call for call in made if call.name in FINAL]
+    for left_out in [*([call] for call in final), final]:
+        if final and await _is_won(recovery, [call for call in made if not any(call is one for one in left_out)]):
+            return f"a call at the wrong time cannot be undone: {FINAL[left_out[-1].name]}"
     if not await recovery.wins(conversation.turn_gold, alone=True):
         return "a call of an earlier user turn has changed what later calls return, and earlier turns are over"
     return None
+
+
+async def _is_won(recovery: Any, made: list[Any]) -> bool:
+    """Whether the task would be won if only these calls had been made in the turn."""
+    gold = recovery.conversation.turn_gold
+    return bool(await recovery.wins([*made, *gold], alone=True) or await recovery.begun_again(made))
 
 
 def _web(made: Any, before: int) -> str | None:
@@ -192,6 +210,7 @@ async def main() -> None:
         longest = max(longest, replies if word == "won" else 0)
         if not word.startswith(FINE):
             failed[word].append(f"{task.id} (state {number})")
+            print(word, failed[word][-1], flush=True)
 
     def tasks() -> Any:
         """All tasks, then all again: a benchmark may have fewer than states are wanted."""

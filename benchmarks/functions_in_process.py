@@ -13,13 +13,14 @@ from typing import Any
 from bough.types import ToolCall
 from bough.worlds.functions import back_ends, benchmark, inside
 from bough.worlds.functions.back_ends import plain
+from bough.worlds.functions.file_system import FileSystem
 
 
 def use() -> None:
     """From now on the functions environment calls its back ends directly."""
     sys.path.insert(0, str(benchmark.local_folder()))
     inside.prepare([*benchmark.BACK_ENDS.values()])
-    back_ends.results, back_ends.check_turns = results, check_turns  # type: ignore[assignment]
+    back_ends.results, back_ends.check_turns, back_ends.files = results, check_turns, files  # type: ignore[assignment]
 
 
 async def results(
@@ -28,6 +29,14 @@ async def results(
     told: list[str] = []
     inside.results(json.dumps({"scenario": scenario, "done": plain(done), "calls": plain(calls)}), told.append)
     return told
+
+
+async def files(scenario: dict[str, Any], done: Sequence[ToolCall], *_: float) -> FileSystem | None:
+    try:
+        found = inside.files(json.dumps({"scenario": scenario, "done": plain(done)}))
+    except RecursionError:  # a folder in itself; the sandbox's program ends there, too
+        return None
+    return None if found is None else FileSystem(json.loads(found)[0], tuple(json.loads(found)[1]))
 
 
 async def check_turns(

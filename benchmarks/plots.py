@@ -1,6 +1,6 @@
 """The plots of the documentation, as SVG, from the committed numbers: docs/results.md and benchmarks/results/.
 
-    python benchmarks/plots.py
+    python -m benchmarks.plots
 
 writes docs/plots/. A test compares the files with what this script makes.
 """
@@ -9,6 +9,8 @@ import math
 import re
 from dataclasses import dataclass
 from pathlib import Path
+
+from benchmarks import scale_report
 
 from bough.sweeps.svg import FAINT, WIDTH, document, text_at
 
@@ -61,7 +63,8 @@ def plots() -> dict[str, str]:
     page = RESULTS.read_text()
     drawn = {f"{name}.svg": draw_rates(rates(section(page, heading))) for name, heading in SECTIONS.items()}
     curve = held_out_curve(section(page, SECTIONS["grpo-web"]))
-    return drawn | {"grpo-curve.svg": draw_curve(curve), "speed.svg": draw_speeds(speeds())}
+    scale = scale_report.draw_scale(scale_report.load())
+    return drawn | {"grpo-curve.svg": draw_curve(curve), "speed.svg": draw_speeds(speeds()), "scale.svg": scale}
 
 
 def section(page: str, heading: str) -> str:

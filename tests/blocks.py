@@ -1,4 +1,4 @@
-"""The code blocks of a page of documentation: found, and run as they stand, with the tiny model for speed.
+"""The code blocks of a page of documentation, run as they stand, with the tiny model and one record per step.
 
 | language | in a test |
 |---|---|
@@ -22,8 +22,13 @@ from bough.config import flags
 from bough.verbs import VERBS, resolve
 
 ROOT = Path(__file__).parents[1]
-# A model made for tests is not on the Hub; the push needs a name for it there.
-ADDED = {"push": ["--base-model", "org/base"]}
+ADDED = {
+    # A model made for tests is not on the Hub; the push needs a name for it there.
+    "push": ["--base-model", "org/base"],
+    # Long episodes are most of what a page computes.
+    "sft": ["--batch-size", "1"],
+    "dpo": ["--batch-size", "1"],
+}
 
 
 def blocks(page: str, *languages: str) -> list[tuple[str, str]]:

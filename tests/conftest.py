@@ -26,8 +26,9 @@ jinja2.Environment.compile = lru_cache(64)(jinja2.Environment.compile)  # type: 
 if find_spec("hypothesis") is not None:  # vLLM's environment has no need of it
     from hypothesis import HealthCheck, settings
 
-    # Neither how busy a machine is nor chance decides a test. `--hypothesis-profile=default` draws other examples.
+    # Neither how busy a machine is nor chance decides a test. `--hypothesis-profile=random` draws other examples.
     settings.register_profile("bough", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+    settings.register_profile("random", settings.get_profile("bough"), derandomize=False, database=None)
     settings.load_profile("bough")
 
 # All files that take eight seconds or more, the longest first: a process that is done gets the next one, so that no

@@ -1,6 +1,8 @@
 """What the warm server loads before it forks programs that train and play: these cost only what they compute."""
 
 import importlib
+import os
+from pathlib import Path
 
 import anyio
 import pytest
@@ -9,6 +11,8 @@ import torch
 from bough.calls.template import load_template
 from bough.policy.adapters import Lora
 from bough.policy.policy import Policy
+from tests.mlflow_database import create_tables_once
+from tests.warm import ADDRESS
 
 MODULES = (
     "bough.commands.train", "bough.commands.run", "bough.commands.collect", "bough.commands.evaluate",
@@ -24,6 +28,7 @@ def load_everything() -> None:
         importlib.import_module(module)
     load_template("tiny")
     Policy.load("tiny", lora=Lora(r=1))
+    create_tables_once(Path(os.environ[ADDRESS]).with_name("mlflow.db"))
 
 
 def load_tests(paths: list[str]) -> None:

@@ -1,6 +1,7 @@
 """The loops in examples/ learn, and stay short enough to be read."""
 
 import runpy
+import shutil
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,7 @@ import pytest
 from bough.methods.grpo import GRPOConfig
 from bough.train import grpo
 from bough.training.metrics_file import MetricsFile
-from tests.blocks import ROOT
+from tests.blocks import ROOT, shorten
 
 EXAMPLES = ROOT / "examples"
 
@@ -23,8 +24,12 @@ def test_the_grpo_loop_raises_the_reward():
     assert sum(rewards[-2:]) > 1.5 * sum(rewards[:2]), rewards
 
 
-def test_the_dpo_loop_learns_the_preferences():
-    accuracies = runpy.run_path(str(EXAMPLES / "dpo_loop.py"))["main"]("tiny")
+def test_the_dpo_loop_learns_the_preferences(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    pairs = Path(shutil.copy(EXAMPLES / "household-pairs.jsonl", tmp_path))
+    shorten(pairs, 4)  # two batches in each epoch, of the shortest episodes
+    main = runpy.run_path(str(EXAMPLES / "dpo_loop.py"))["main"]
+    monkeypatch.setitem(main.__globals__, "PAIRS", pairs)
+    accuracies = main("tiny")
     assert accuracies[-1] > 0.9 > accuracies[0], accuracies
 
 

@@ -79,7 +79,7 @@ def test_a_clone_learns_without_changing_the_optimizer_state_of_its_original():
 
 
 def test_dpo_is_evolved_on_a_preference_gym(tmp_path: Path):
-    gym = bough.PreferenceGym(pairs(), test_size=0.25)
+    gym = bough.PreferenceGym(pairs_file(tmp_path), test_size=0.25)
     small = {key: SETTINGS[key] for key in ("set", "mutate", "seed")}
     found = bough.evolve("tiny", gym, population_size=2, generations=2, steps=1, **small)
     assert found.report["metric"] == "accuracy" and found.report["selected"]["tasks"] == 2  # half of the four held out

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from bough.cluster.connection import connected, nodes
+from bough.cluster.connection import connected, nodes, nodes_by_id
 from bough.config.cluster import ClusterConfig
 from bough.errors import BoughError, InputError
 
@@ -34,7 +34,10 @@ class Ray(SimpleNamespace):
         self.initialized = False
 
     def nodes(self) -> list[dict]:
-        return [{"Alive": True, "Resources": {"CPU": 2.0}}, {"Alive": False, "Resources": {"CPU": 4.0}}]
+        return [
+            {"NodeID": "a", "Alive": True, "Resources": {"CPU": 2.0}},
+            {"NodeID": "b", "Alive": False, "Resources": {"CPU": 4.0}},
+        ]
 
 
 @pytest.fixture
@@ -52,7 +55,7 @@ def test_a_connection_ends_with_the_block(use, config: ClusterConfig):
     use(ray := Ray())
     with connected(config):
         assert ray.initialized
-        assert nodes() == [{"CPU": 2.0}]
+        assert nodes_by_id() == {"a": {"CPU": 2.0}} and nodes() == [{"CPU": 2.0}]
     assert ray.started == [config.address] and not ray.initialized
 
 
@@ -105,7 +108,7 @@ def test_a_missing_extra_is_named(use):
 def test_nothing_of_ray_is_imported_without_a_cluster():
     program = (
         "import sys, bough, bough.commands.collect, bough.commands.evaluate, bough.methods.distill, bough.api.collect\n"
-        "import bough.cluster.connection, bough.cluster.plan, bough.commands.train\n"
+        "import bough.cluster.connection, bough.cluster.runner\n"
         "print([name for name in sys.modules if name.split('.')[0] == 'ray'])"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)

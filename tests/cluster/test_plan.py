@@ -61,3 +61,8 @@ def test_the_plan_is_said_in_one_line():
         "cluster of 1 node, 8 CPUs and 0 GPUs: 1 worker with 1 CPU, up to 1 episode at the same time in each"
     )
     assert "6 workers with 1 CPU and 1 GPU, up to 11 episodes" in str(plan(TWO_GPU_NODES))
+
+
+def test_a_node_that_could_never_have_a_worker_does_not_count():
+    found = plan(TWO_GPU_NODES)
+    assert [found.fits(node) for node in (TWO_GPU_NODES[0], CPU_NODE, {})] == [True, False, False]

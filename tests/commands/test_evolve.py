@@ -71,6 +71,9 @@ def test_a_recipe_gives_the_settings_that_flags_change():
         (["--halving", "--generations", "9", "--mutate", "beta=1..2"], "halving ends when one member is left"),
         (["--metric", "loss", "--selection", "confident"], "selection confident needs values in a known range"),
         (["--method", "sft", "--metric", "accuracy"], "accuracy is that of preferences"),
+        (["--tournament-size", "9"], "tournament_size is 9, but the population has only 8 members"),
+        (["--set", "beta=0.7", "--mutate", "beta=0.01..0.5"], "beta is set to 0.7, which is not in 0.01..0.5"),
+        (["--set", "loss_type=simpo", "--mutate", "loss_type=ipo,hinge"], "is set to simpo, which is not one of ipo"),
     ],
 )
 def test_mistakes_are_named_before_anything_runs(words: list[str], said: str, capsys: pytest.CaptureFixture[str]):

@@ -45,6 +45,7 @@ def pairs_file(folder: Path) -> Path:
 def config(folder: Path, **changes: Any) -> EvolveConfig:
     """The settings of the small evolution in `folder`, where its records are."""
     path = folder / "pairs.jsonl"
+    folder.mkdir(exist_ok=True)
     if not path.exists():
         pairs_file(folder)
     return EvolveConfig(**{"train_file": path, "output_dir": folder / "run", **SETTINGS, **changes})

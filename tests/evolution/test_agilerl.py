@@ -55,8 +55,8 @@ def test_the_older_names_in_capitals_are_read_too():
 
 
 def test_own_names_go_before_translated_ones():
-    config = EvolveConfig(**MANIFEST, population_size=2, set={"beta": 0.5}, mutate={"beta": "0.1..1"})
-    assert config.population.size == 2 and config.set["beta"] == 0.5 and config.set["batch_size"] == 16
+    config = EvolveConfig(**MANIFEST, population_size=3, set={"beta": 0.5}, mutate={"beta": "0.1..1"})
+    assert config.population.size == 3 and config.set["beta"] == 0.5 and config.set["batch_size"] == 16
     assert config.mutation.mutate["beta"] == {"min": 0.1, "max": 1.0}
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
 from bough.errors import InputError
 from bough.evolution import evolve as loop
@@ -21,6 +21,7 @@ from bough.evolution.individual import Individual
 from bough.evolution.score import Score
 from bough.evolution.setup import open_setup
 from bough.evolution.trainees import Trainees
+from bough.models.resolve import resolve
 from bough.training.metrics_file import MetricsFile
 from tests.evolution.small import config, pairs, pairs_file
 
@@ -187,6 +188,26 @@ def test_a_start_adapter_is_where_members_begin_and_what_they_are_compared_with(
     # The loss of a pair whose sides are as likely as for the reference is log 2, whatever β is.
     assert [line["loss"] for line in found.lineage] == pytest.approx([0.693147, 0.693147], abs=1e-6)
     assert {line["rank"] for line in found.lineage} == {2}
+
+
+def test_a_start_adapter_of_another_model_with_the_same_shapes_is_refused(tmp_path: Path, whole: Evolved):
+    model, run = tmp_path / "model", tmp_path / "run"
+    shutil.copytree(resolve("tiny"), model)
+    weights = load_file(model / "model.safetensors")
+    shutil.copytree(whole.folder, run)
+    settings = json.loads((run / "final/adapter_config.json").read_text())
+    (run / "final/adapter_config.json").write_text(json.dumps(settings | {"base_model_name_or_path": str(model)}))
+    given = {"model": str(run / "final"), "output_dir": tmp_path / "again", "set": {"batch_size": 2}}
+    with open_setup(config(tmp_path, **given)):
+        pass  # a copy of the model is the same model
+    save_file({name: tensor + 0.01 for name, tensor in weights.items()}, model / "model.safetensors", {"format": "pt"})
+    with pytest.raises(InputError, match=r"run/final was trained on another model than .*/model is now"):
+        evolve(config(tmp_path, **given, overwrite=True))
+
+
+def test_what_a_start_adapter_cannot_have_is_said_without_flags_that_there_are_not(tmp_path: Path, whole: Evolved):
+    with pytest.raises(InputError, match="has another shape; leaving these settings out takes it as it is"):
+        evolve(config(tmp_path, model=str(whole.weights), set={"lora_r": 8}))
 
 
 def test_records_that_cannot_be_split_or_are_missing_are_named(tmp_path: Path):

@@ -8,6 +8,7 @@ from safetensors.torch import load_file
 
 import bough
 from bough.errors import InputError
+from bough.evolution.flat_groups import MemberFlatGroups
 from bough.evolution.group_lessons import GroupLessons
 from bough.evolution.member_settings import own_values, trained_by
 from bough.evolution.settings import EvolveConfig
@@ -15,6 +16,7 @@ from bough.evolution.trainees import Trainees
 from bough.methods.grpo import GRPOConfig
 from tests.api.letters import WriteLetter
 from tests.evolution.small import SETTINGS
+from tests.online.letters import Hopeless
 
 ADAPTER = "adapter_model.safetensors"
 SETTINGS_OF_GRPO: dict[str, Any] = {
@@ -42,7 +44,8 @@ def test_members_learn_from_groups_that_they_play_and_a_kill_changes_nothing(
 
     monkeypatch.setattr(GroupLessons, "batches", noted)
     whole = evolved(tmp_path / "whole")
-    assert [one["update"] for one in seen] == [0, 1] and whole.report["updates"] == 4
+    assert [one["update"] for one in seen] == [0, 1]
+    assert whole.report["updates"] == sum(len(one) - 1 for one in seen) == 4 - whole.report["empty_updates"]
     examples = [example for one in seen for name, of in one.items() if name != "update" for example in of]
     assert examples and all(len(example.calls) == 4 for example in examples)  # groups of four attempts of one turn
     assert all(min(example.advantages) < 0 < max(example.advantages) for example in examples)
@@ -58,6 +61,25 @@ def test_members_learn_from_groups_that_they_play_and_a_kill_changes_nothing(
             evolved(tmp_path / "killed")
     again = evolved(tmp_path / "killed", resume=True)
     assert (again.path / ADAPTER).read_bytes() == (whole.path / ADAPTER).read_bytes()
+
+
+def test_updates_that_teach_nothing_are_counted_apart(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    settings = {"set": {**SETTINGS_OF_GRPO["set"], "batch_size": 4}, "mutate": {}, "eval_tasks": 1, "max_updates": 4}
+    found = evolved(tmp_path, environment=Hopeless, generations=9, **settings)
+    # Two updates of two members are all that may be made, whatever they teach.
+    assert found.report["generations"] == 1 and found.lineage[0]["step"] == 2
+    assert (found.report["updates"], found.report["empty_updates"]) == (0, 4)
+    [said] = [one.message for one in caplog.records if "teach nothing" in one.message]
+    assert said.startswith("16 of 16 groups teach nothing: in 16 of them all attempts failed (try easier tasks")
+    assert "--set group_size=8" in said and not {"--group-size", "--task-pool", "--reset-file"} & set(said.split())
+
+
+def test_advice_against_flat_groups_names_flags_of_evolve():
+    flat = MemberFlatGroups(GRPOConfig(environment="household", max_steps=1, temperature=0.8))
+    assert list(flat.ways("same")) == ["--set temperature=1.2", "--set entropy_coef=0.001"]
+    for kind in ("failed", "succeeded", "equal"):
+        flags = [way for way in flat.ways(kind) if way.startswith("--")]
+        assert flags and all(way.startswith(("--set ", "--rewards ")) for way in flags)
 
 
 def _killed_at_second_call() -> Any:

@@ -54,7 +54,7 @@ def test_all_members_play_the_same_tasks_with_their_own_adapters(tmp_path: Path,
 
 def test_a_member_samples_with_the_weights_that_are_trained(tmp_path: Path):
     fast = {**SETTINGS["set"], "learning_rate": 0.05}
-    evolved(tmp_path, generations=1, population_size=2, initial="same", set=fast)
+    evolved(tmp_path, generations=1, population_size=2, initial="same", set=fast, mutate={"learning_rate": "1e-4..0.1"})
     record = next(iter(episodes(tmp_path / "rollouts" / "generation-00000" / "g0-1").values()))
     call = record.turns[0].call
     model = bough.load(tmp_path / "checkpoints" / "generation-00000-trained" / "g0-1")

@@ -75,3 +75,9 @@ def test_ranges_are_read_from_flags_and_files():
 def test_a_range_that_cannot_be_read_is_named(given: Any, said: str):
     with pytest.raises(ValueError, match=said):
         read_ranges(given)
+
+
+def test_a_default_outside_the_range_becomes_the_nearest_value_in_it():
+    assert [Span(2, 6, whole=True).nearest(value) for value in (1, 4, 9)] == [2, 4, 6]
+    assert Span(1.5, 3.0).nearest(None) == 1.5  # a setting that is off
+    assert Choices(("ipo", "hinge")).nearest("sigmoid") == "ipo" and Choices((1, 2)).nearest(2) == 2

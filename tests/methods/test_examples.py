@@ -48,7 +48,7 @@ def test_rows_with_the_same_problem_are_one_line():
     with pytest.raises(InputError, match=r"records has 3 bad rows \(drop with --on-error skip\)") as error:
         DPO(DPOConfig(train_file="unused")).examples([trajectory] * 3, BUILDER)
     said = "this is a trajectory; DPO learns from pairs (see bough pairs --help)"
-    said += "; --loss-type kto learns from single trajectories"
+    said += "; bough dpo --loss-type kto learns from single trajectories"
     assert error.value.problems == [f"records:1: {said} (3 rows, also records:2, records:3)"]
 
 

@@ -1,10 +1,17 @@
 import json
 import subprocess
 import sys
+import threading
+from contextlib import ExitStack
 from pathlib import Path
 
-from bough.runs.run import Run
-from bough.sweeps.processes import order_of
+import pytest
+
+from bough.cluster.connection import ClusterLostError
+from bough.disk import locked
+from bough.runs.run import LOCK, Run
+from bough.sweeps import processes
+from bough.sweeps.processes import order_of, several_at_a_time
 from tests.sweeps.counting import configured
 
 # The second environment does not exist.
@@ -39,3 +46,38 @@ def test_a_process_ends_with_the_one_that_started_it(tmp_path: Path):
             child.kill()
         assert (answer, child.returncode) == (b"", 1) and b"Traceback" not in said
     assert not (run.folder / "01-eval/results.json").exists()
+
+
+def test_a_process_waits_for_one_that_is_still_in_the_folder_of_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    held, naps = ExitStack(), list[float]()
+
+    def sleep(seconds: float) -> None:
+        naps.append(seconds)
+        if len(naps) == 3:
+            held.close()
+
+    monkeypatch.setattr(processes.time, "sleep", sleep)
+    held.enter_context(locked(tmp_path / LOCK, wait=False))
+    processes.wait_until_free(tmp_path / LOCK, 0)  # as on one machine, where the run itself says who is there
+    assert naps == []
+    processes.wait_until_free(tmp_path / LOCK, 600)
+    assert len(naps) == 3
+
+
+def test_an_error_that_is_not_a_run_s_own_stops_the_others(tmp_path: Path):
+    sweep = configured(tmp_path, "eval.max_turns=2,3,4", seeds=1, recipe=RECIPE)
+    stopped, ended = threading.Event(), list[str]()
+
+    def play(run: Run) -> str | None:
+        if run is sweep.runs[0]:
+            raise ClusterLostError("no node is left")
+        assert stopped.wait(60)
+        return "it was stopped"
+
+    with pytest.raises(ClusterLostError):
+        several_at_a_time(
+            sweep.runs, 2, play, stopped.set, lambda _run, _number: None, lambda run, _: ended.append(run.folder.name)
+        )
+    assert stopped.is_set() and ended == []

@@ -176,3 +176,8 @@ def test_a_folder_belongs_to_one_recipe_and_one_process(tmp_path: Path):
     (sweep.folder / "sweep.json").rename(sweep.folder / "mine.json")
     with pytest.raises(InputError, match="contains other files"):
         sweep.play(lambda _: None)
+
+
+def test_jobs_and_a_cluster_are_not_given_together(tmp_path: Path):
+    with pytest.raises(InputError, match="jobs is the number of runs on this machine; with cluster use workers"):
+        configured(tmp_path, "after.max_turns=2,4", jobs=2, cluster="auto")

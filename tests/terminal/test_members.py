@@ -55,6 +55,28 @@ def test_on_a_terminal_it_is_drawn_and_elsewhere_it_is_not(monkeypatch: pytest.M
         assert ("g0-0" in file.getvalue()) is terminal
 
 
+def test_without_a_terminal_there_is_a_line_every_few_seconds(monkeypatch: pytest.MonkeyPatch):
+    file, now = StringIO(), [100.0]
+    monkeypatch.setattr(members, "err", lambda: Console(file=file, width=200))
+    monkeypatch.setattr(members.time, "monotonic", lambda: now[0])
+    with MembersProgress(3) as progress:
+        progress.begin(0, [described("g0-0"), described("g0-1")], 9)
+        for done, seconds in ((1, 1.0), (2, 8.0), (3, 2.0), (4, 1.0)):
+            now[0] += seconds
+            progress.updated(done, {"g0-0": 0.5, "g0-1": 0.25 * done})
+        now[0] += 10.0
+        progress.played(7, 64)
+        progress.measuring(0, [described("g0-0"), described("g0-1")])
+        now[0] += 10.0
+        progress.played(8, 16)
+    assert file.getvalue().splitlines() == [
+        "generation 0 (1 of 3): training, 0 of 9 updates",
+        "generation 0 (1 of 3): training, 3 of 9 updates  loss 0.5 to 0.75",
+        "generation 0 (1 of 3): training, 4 of 9 updates; 7 of 64 episodes played  loss 0.5 to 1",
+        "generation 0 (1 of 3): measuring fitness; 8 of 16 episodes played  loss 0.5 to 1",
+    ]
+
+
 def test_a_name_cannot_control_the_terminal_or_the_markup():
     progress = MembersProgress()
     progress.begin(0, [described("[red]\x1b[2J")], 1)

@@ -46,13 +46,13 @@ class Commands(NamedTuple):
 
 @pytest.fixture(scope="module")
 def commands(tmp_path_factory: pytest.TempPathFactory) -> Commands:
-    """Batches of three and five: what two processes have of them is never the same."""
+    """Batches of three: what two processes have of them is never the same."""
     episodes, pairs = (tmp_path_factory.mktemp("data") / name for name in ("episodes.jsonl", "pairs.jsonl"))
     episodes.write_text("".join(json.dumps({"messages": episode(length)}) + "\n" for length in (2, 5, 3, 4, 6)))
-    pairs.write_text("".join(json.dumps(pair(length)) + "\n" for length in (2, 5, 3, 7, 4, 10, 6)))
+    pairs.write_text("".join(json.dumps(pair(length)) + "\n" for length in (2, 5, 3, 9, 4)))
     every = ["--model", "tiny", "--save-steps", "1", "--token-budget", "128"]
     full = ["sft", "--train-file", str(episodes), "--batch-size", "3", "--no-use-lora", "--learning-rate", "1e-3"]
-    lora = ["dpo", "--train-file", str(pairs), "--batch-size", "5", "--learning-rate", "1e-2"]
+    lora = ["dpo", "--train-file", str(pairs), "--batch-size", "3", "--learning-rate", "1e-2"]
     return Commands([*full, *every], [*lora, *every])
 
 
@@ -62,13 +62,17 @@ class Pair:
     def __init__(self, folder: Path) -> None:
         self.log, self.server = folder / "log.txt", Warm("tests.training.two_processes", environment=CPU)
 
-    def start(self, arguments: list[str], *, wait: bool = False) -> list[int]:
-        """Their ids. Where one fails the other is killed, as `torchrun` does, or with `wait` ends by itself."""
+    def start(self, arguments: list[str], wait_after: int | None = None, *, wait: bool = False) -> list[int]:
+        """Their ids. They wait to be killed after `wait_after` steps.
+
+        Where one fails the other is killed, as `torchrun` does, or with `wait` ends by itself.
+        """
         self.log.unlink(missing_ok=True)
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
-        self._send(json.dumps({"arguments": arguments, "port": port, "log": str(self.log), "wait": wait}))
+        wanted = {"arguments": arguments, "port": port, "log": str(self.log), "wait_after": wait_after, "wait": wait}
+        self._send(json.dumps(wanted))
         return [int(child) for child in self._answer().split()]
 
     def finish(self) -> int:
@@ -132,11 +136,11 @@ def assert_same(one: Path, two: Path) -> None:
 
 def test_sft_of_sharded_weights_is_that_of_one_process(tmp_path: Path, two: Pair, commands: Commands):
     held_out = commands.full[commands.full.index("--train-file") + 1]
-    arguments = [*commands.full, "--max-steps", "3", "--eval-file", held_out, "--eval-steps", "1"]
+    arguments = [*commands.full, "--max-steps", "2", "--eval-file", held_out, "--eval-steps", "1"]
     alone(arguments, tmp_path / "one")
     said = two.run([*arguments, "--shard", "--output-dir", str(tmp_path / "two")])
     assert_same(tmp_path / "one", tmp_path / "two")
-    assert len(told(tmp_path / "two", "eval_loss")) == 3
+    assert len(told(tmp_path / "two", "eval_loss")) == 2
     assert said.count("weights in") == 1  # one of the two speaks
 
 
@@ -182,11 +186,11 @@ def test_a_reference_adapter_is_sharded_too(tmp_path: Path, two: Pair, commands:
 def test_a_killed_sharded_run_goes_on_alone_and_the_other_way_round(
     tmp_path: Path, two: Pair, commands: Commands, kind: str, caplog: pytest.LogCaptureFixture
 ):
-    arguments = [*getattr(commands, kind), "--max-steps", "5", "--save-total-limit", "5"]
+    arguments = [*getattr(commands, kind), "--max-steps", "3", "--save-total-limit", "3"]
     alone(arguments, tmp_path / "whole")
 
     killed = tmp_path / "killed"
-    children = two.start([*arguments, "--shard", "--output-dir", str(killed)])
+    children = two.start([*arguments, "--shard", "--output-dir", str(killed)], wait_after=1)
     while not checkpoints(killed / "checkpoints"):
         for child in children:
             os.kill(child, 0)  # still there
@@ -199,7 +203,7 @@ def test_a_killed_sharded_run_goes_on_alone_and_the_other_way_round(
     assert "saved by 2 processes and 1 resume from it" in caplog.text
     assert_same(tmp_path / "whole", killed)
 
-    shutil.copytree(tmp_path / "whole", tmp_path / "sharded", ignore=shutil.ignore_patterns("final", "step-*[345]"))
+    shutil.copytree(tmp_path / "whole", tmp_path / "sharded", ignore=shutil.ignore_patterns("final", "step-*3"))
     said = two.run([*arguments, "--resume", "--shard", "--output-dir", str(tmp_path / "sharded")])
     assert "Resuming from step 2." in said
     assert_same(tmp_path / "whole", tmp_path / "sharded")
@@ -215,15 +219,15 @@ def test_both_processes_stop_at_a_gradient_that_is_not_finite(
     assert two.finish() == 1
     assert "the loss of step 1 is finite, but its gradient norm is" in two.log.read_text()
     assert not (run / "final").exists() and checkpoints(run / "checkpoints") == []
-    assert len((run / "bad-batch-1.jsonl").read_text().splitlines()) == 5  # the batch of both
+    assert len((run / "bad-batch-1.jsonl").read_text().splitlines()) == 3  # the batch of both
 
 
 def test_two_processes_resume_with_the_random_numbers_that_each_of_them_had(
     tmp_path: Path, two: Pair, commands: Commands
 ):
-    arguments = [*commands.lora, "--lora-dropout", "0.5", "--max-steps", "3", "--output-dir"]
+    arguments = [*commands.lora, "--lora-dropout", "0.5", "--max-steps", "2", "--output-dir"]
     two.run([*arguments, str(tmp_path / "whole")])
-    shutil.copytree(tmp_path / "whole", tmp_path / "cut", ignore=shutil.ignore_patterns("final", "step-*3"))
+    shutil.copytree(tmp_path / "whole", tmp_path / "cut", ignore=shutil.ignore_patterns("final", "step-*2"))
     assert "saved by" not in two.run([*arguments, str(tmp_path / "cut"), "--resume"])
     whole, cut = (tmp_path / name / "final" / "adapter_model.safetensors" for name in ("whole", "cut"))
     assert whole.read_bytes() == cut.read_bytes()

@@ -3,8 +3,9 @@
     Warm("tests.training.two_processes")
 
 A line is JSON: the command line's `arguments`, a free `port`, the `log` that both processes
-write to, and whether to `wait` for both where one fails. It answers with their ids, then with
-an exit code. The processes are forked from a warm one, so that a run costs what it computes.
+write to, the number of steps after which they wait to be killed, or null, and whether to `wait`
+for both where one fails. It answers with their ids, then with an exit code. The processes are
+forked from a warm one, so that a run costs what it computes.
 """
 
 import json
@@ -15,14 +16,17 @@ import time
 from typing import Any
 
 from bough.cli import main
+from bough.training.loop import Trainer
 
 PATIENCE_S = 240  # processes that wait for one another in vain wait for ever
 
 
-def start(rank: int, arguments: list[str], port: int, log: str) -> int:
+def start(rank: int, arguments: list[str], port: int, log: str, wait_after: int | None) -> int:
     child = os.fork()
     if child:
         return child
+    if wait_after is not None:
+        _wait_after(wait_after)
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
     os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank)}
     file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
@@ -32,6 +36,18 @@ def start(rank: int, arguments: list[str], port: int, log: str) -> int:
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)
+
+
+def _wait_after(steps: int) -> None:
+    """The next step never begins, so that a kill comes after this one however busy the machine is."""
+    take_step = Trainer._step
+
+    def take_or_wait(trainer: Trainer, batch: Any) -> Any:
+        while trainer.counters.step >= steps:
+            signal.pause()
+        return take_step(trainer, batch)
+
+    Trainer._step = take_or_wait  # type: ignore[method-assign]
 
 
 def finish(children: list[int], *, wait: bool) -> int:

@@ -33,7 +33,8 @@ def test_members_winner_and_pedigree_are_answered(tmp_path: Path, make_index: Ma
     assert (found["state"], found["metric"], found["rate"], found["generations"]) == ("done", "accuracy", True, 3)
     assert [one["name"] for one in found["members"]] == [one["name"] for one in FAMILY]
     assert found["winner"] == {
-        "name": "g2-1", "metric": "accuracy", "shrinkage": 0.25, "updates": 12, "tokens_computed": 3456,
+        "name": "g2-1", "metric": "accuracy", "shrinkage": 0.25,
+        "updates": 12, "empty_updates": 0, "tokens_computed": 3456,
         "selected": {"fitness": 0.875, "interval": [0.5, 1.0], "tasks": 8},
         "untouched": {"fitness": 0.625, "interval": [0.25, 0.75], "tasks": 8},
     }  # fmt: skip

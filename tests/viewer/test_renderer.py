@@ -1,11 +1,15 @@
 import os
+import sys
 import time
 from pathlib import Path
 
 import pytest
 
+from bough.calls.builder import CallBuilder
+from bough.calls.template import load_template
 from bough.models.resolve import resolve
 from bough.viewer.renderer import Renderer, RenderError
+from tests.viewer.samples import trajectory
 
 TINY = str(resolve("tiny"))
 
@@ -19,6 +23,18 @@ def test_a_question_is_answered_and_the_process_stays():
     renderer.close()
     assert process.poll() is not None
     assert renderer.ask({"ask": "texts", "folder": TINY, "ids": []}) == {"texts": []}, "another one is started"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_a_call_is_rendered_without_torch():
+    renderer, record = Renderer(), trajectory("a#0", ["look", "go"], info={})
+    call = renderer.ask({"ask": "call", "folder": TINY, "record": record.model_dump(mode="json"), "turn": 1})["call"]
+    builder = CallBuilder(load_template("tiny"))
+    (built,) = (one for one in builder.build(record.start, record.turns, record.tools) if one.turn == 1)
+    assert built.call is not None and call == built.call.model_dump(mode="json")
+    assert renderer._process is not None
+    libraries = Path(f"/proc/{renderer._process.pid}/maps").read_text()
+    assert "tokenizers" in libraries and "torch" not in libraries
 
 
 def test_what_is_no_tokenizer_is_said(tmp_path: Path):

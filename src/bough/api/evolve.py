@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -46,10 +46,10 @@ class EvolvedModel(TrainedModel):
         return f"<{self.name}: {self.report['winner']['name']}, {facts}; weights in {self.path}>"
 
 
-@settings_of(EvolveConfig, "recipe", "own_agent")
+@settings_of(EvolveConfig, "recipe", "own_agent", "mixture")
 def evolve(
     model: ModelLike,
-    train_file: Source | PreferenceGym | None = None,
+    train_file: Source | PreferenceGym | Mapping[str, Source] | None = None,
     *,
     eval_file: Source | None = None,
     test_file: Source | None = None,
@@ -65,7 +65,8 @@ def evolve(
     shares of the first are held out. With `environment`, a name or a class, members are compared by
     their success there; with `method="grpo"` they also learn from what they play there, and there
     is no `train_file`. `rewards` are names or functions, as in `bough.collect`. A `PreferenceGym` in
-    place of `train_file` stands for its training and test data. `mutate` gives the settings that
+    place of `train_file` stands for its training and test data; a dictionary of several files or
+    lists of records is a mixture, whose weights `mixture_weights` gives. `mutate` gives the settings that
     differ: `{"learning_rate": "1e-6..1e-4"}`.
     """
     if isinstance(train_file, PreferenceGym):
@@ -76,16 +77,25 @@ def evolve(
     temporary = TemporaryFolder()
     start = model.save(temporary.path / "start") if isinstance(model, LoadedModel) else model
     folder = Path(output_dir) if output_dir is not None else temporary.path / "evolve"
-    sources = {"train_file": train_file, "eval_file": eval_file, "test_file": test_file}
-    named = {key: Path(one) if is_path(one) else Path(IN_MEMORY) for key, one in sources.items() if one is not None}
+    mixture = dict(train_file) if isinstance(train_file, Mapping) else {}
+    sources = {"train_file": None if mixture else train_file, "eval_file": eval_file, "test_file": test_file}
+    named: dict[str, Any] = {key: _file(one) for key, one in sources.items() if one is not None}
+    if mixture:
+        named["mixture"] = {key: _file(one) for key, one in mixture.items()}
     play = where_to_play(environment, None) | ({"rewards": reward_weights(rewards)} if rewards else {})
     config = make_config(EvolveConfig, "evolve", settings, model=model_name(start), output_dir=folder, **named, **play)
-    in_memory = [None if one is None or is_path(one) else records_of(one) for one in sources.values()]
+    train, held_out, test = (None if one is None or is_path(one) else records_of(one) for one in sources.values())
+    mixed = {key: records_of(one) for key, one in mixture.items() if not is_path(one)}
     with MembersProgress(None if config.population.halving else config.population.generations) as progress:
-        found = run(config, *in_memory, notify=console.announce, watch=progress)
+        found = run(config, mixed or train, held_out, test, notify=console.announce, watch=progress)
     name = model.name if isinstance(model, LoadedModel | TrainedModel) else model_name(model)
     return EvolvedModel(
         f"{name}+evolve", found.weights,
         metrics=MetricsFile.read(RunDir(folder).metrics), report=found.report, ledgers=found.ledgers,
         lineage=found.lineage, keeps=(temporary, model),
     )  # fmt: skip
+
+
+def _file(source: Source) -> Path:
+    """How the settings name a source."""
+    return Path(source) if is_path(source) else Path(IN_MEMORY)

@@ -141,7 +141,9 @@ def read_stage(folder: Path) -> Stage:
         raise InputError(f"{run.config}: these are not the settings of a training stage ({', '.join(VERBS)})")
     settings = flattened(VERBS[verb][1], settings)
     ledgers = read_json(run.ledger, [])
-    train_file = settings.get("train_file")
+    train_file, mixture = settings.get("train_file"), settings.get("mixture")
+    files = [read_data(str(one), folder) for one in mixture.values()] if isinstance(mixture, dict) and mixture else []
+    mixed = Data(", ".join(one.name for one in files), sources=tuple(files)) if files else None
     return Stage(
         folder,
         verb,
@@ -149,7 +151,7 @@ def read_stage(folder: Path) -> Stage:
         [ledger for ledger in ledgers if isinstance(ledger, dict)] if isinstance(ledgers, list) else [],
         read_json(run.report, {}),
         MetricsFile.read(run.metrics),
-        read_data(str(train_file), folder) if train_file else None,
+        read_data(str(train_file), folder) if train_file else mixed,
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -35,6 +36,8 @@ def connected(config: ClusterConfig) -> Iterator[None]:
 
 def import_ray() -> Any:
     """Ray, or an InputError that says how to install it."""
+    if "ray" not in sys.modules:  # where it prints on stdout, also with log_to_driver=False, that a node was lost
+        os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", ".")
     try:
         import ray
     except ImportError:
@@ -44,12 +47,12 @@ def import_ray() -> Any:
 
 def nodes() -> list[dict[str, float]]:
     """The resources of the nodes that are alive."""
-    return [node["Resources"] for node in import_ray().nodes() if node["Alive"]]
+    return list(nodes_by_id().values())
 
 
-def living_nodes() -> set[str]:
-    """The ids of the nodes that are alive."""
-    return {node["NodeID"] for node in import_ray().nodes() if node["Alive"]}
+def nodes_by_id() -> dict[str, dict[str, float]]:
+    """The resources of the nodes that are alive, by the ids of the nodes."""
+    return {node["NodeID"]: node["Resources"] for node in import_ray().nodes() if node["Alive"]}
 
 
 def _connect(ray: Any, address: str) -> None:

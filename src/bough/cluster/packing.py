@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
@@ -20,14 +20,19 @@ def pack(spec: WorkerSpec) -> bytes:
     Installed packages are named, and the nodes must have them. The user's own modules travel themselves: that of
     the environment or agent function, and those in the same folder.
     """
+    name = spec.environment_class.name or spec.environment_class.__name__
+    return pack_code(spec, [spec.environment_class], name)
+
+
+def pack_code(thing: Any, code: Iterable[Any], name: str) -> bytes:
+    """The bytes of `thing` with the user's modules that the classes and functions `code` need; `name` is for errors."""
     import_ray()
     from ray import cloudpickle
 
-    with _by_value(cloudpickle, _own_modules(spec.environment_class)):
+    with _by_value(cloudpickle, _own_modules(code)):
         try:
-            packed: bytes = cloudpickle.dumps(spec)  # type: ignore[no-untyped-call]
+            packed: bytes = cloudpickle.dumps(thing)  # type: ignore[no-untyped-call]
         except Exception as error:  # whatever the user's objects raise
-            name = spec.environment_class.name or spec.environment_class.__name__
             raise InputError(
                 f"{name} cannot be sent to the workers of a cluster ({exception_line(error)}); keep what cannot be "
                 "pickled, such as connections and locks, out of its module and create it in __init__ or start"
@@ -46,10 +51,13 @@ def _by_value(cloudpickle: Any, modules: list[ModuleType]) -> Iterator[None]:
             cloudpickle.unregister_pickle_by_value(module)
 
 
-def _own_modules(environment_class: type) -> list[ModuleType]:
-    """The user's modules that the class needs. Cloudpickle itself takes care of `__main__`."""
-    functions = [getattr(environment_class, "function", None)]  # of an agent function's class
-    names = {getattr(one, "__module__", None) for one in (*environment_class.__mro__, *functions)}
+def _own_modules(code: Iterable[Any]) -> list[ModuleType]:
+    """The user's modules that classes and functions need. Cloudpickle itself takes care of `__main__`."""
+    names = {
+        getattr(part, "__module__", None)
+        for one in code
+        for part in (*getattr(one, "__mro__", (one,)), getattr(one, "function", None))  # of an agent function's class
+    }
     own = [module for name in names if name and (module := sys.modules.get(name)) is not None and _is_own(module)]
     folders = {_file(module).parent for module in own}
     beside = [module for module in list(sys.modules.values()) if _is_own(module) and _file(module).parent in folders]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from bough.config.cluster import ClusterConfig
@@ -38,10 +38,14 @@ class Plan:
             line += f"; there is room for {self.room} now, the others start when the cluster grows"
         return line
 
+    def fits(self, node: Resources) -> bool:
+        """Whether a node has the resources of a worker."""
+        return _room(node, self.gpus_per_worker) > 0
+
 
 def make_plan(
     config: ClusterConfig,
-    nodes: Sequence[Resources],
+    nodes: Collection[Resources],
     *,
     concurrency: int,
     uses_gpu: bool,

@@ -24,7 +24,7 @@ CLOSE_S = 10.0
 class WorkerPool:
     """As many workers as the plan says, as far as the cluster has room for them.
 
-    `launch` starts a worker anywhere but on the given nodes, `living` are the nodes there are now.
+    `launch` starts a worker anywhere but on the given nodes, `with_room` are the nodes that could have one.
     """
 
     def __init__(
@@ -33,10 +33,10 @@ class WorkerPool:
         plan: Plan,
         *,
         timeout_s: float,
-        living: Callable[[], set[str]],
+        with_room: Callable[[], set[str]],
         say: Callable[[str], None],
     ) -> None:
-        self._launch, self._plan, self._timeout_s, self._living, self._say = launch, plan, timeout_s, living, say
+        self._launch, self._plan, self._timeout_s, self._with_room, self._say = launch, plan, timeout_s, with_room, say
         self.dispatcher = Dispatcher(2 * plan.concurrency)
         self.losses = 0
         self._left_out: dict[str, str] = {}  # reasons by node
@@ -145,7 +145,7 @@ class WorkerPool:
 
     def _hopeless(self, waited_s: float) -> BoughError | None:
         """Why waiting longer is of no use."""
-        if self._left_out and not self._living() - self._left_out.keys():
+        if self._left_out and not self._with_room() - self._left_out.keys():
             return InputError(f"no node of the cluster can play: {next(iter(self._left_out.values()))}")
         if waited_s < self._timeout_s:
             return None

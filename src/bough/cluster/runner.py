@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-from bough.cluster.connection import connected, living_nodes, nodes
+from bough.cluster.connection import connected, nodes, nodes_by_id
 from bough.cluster.packing import pack
 from bough.cluster.plan import make_plan
 from bough.cluster.pool import WorkerPool
@@ -97,7 +97,11 @@ async def cluster_runner(
         _say(str(plan))
         surroundings = Surroundings.here(variables=variables, gpus=plan.gpus_per_worker)
         launch = launcher(pack(spec), surroundings, plan)
-        pool = WorkerPool(launch, plan, timeout_s=config.timeout_s, living=living_nodes, say=_say)
+
+        def with_room() -> set[str]:
+            return {node for node, resources in nodes_by_id().items() if plan.fits(resources)}
+
+        pool = WorkerPool(launch, plan, timeout_s=config.timeout_s, with_room=with_room, say=_say)
         pool.start()
         try:
             yield ClusterRunner(pool)

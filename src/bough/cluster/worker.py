@@ -10,6 +10,7 @@ import os
 import pickle
 import sys
 from collections.abc import Mapping
+from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
@@ -39,8 +40,8 @@ ERRORS: dict[str, type[BoughError]] = {
 class Agents(Protocol):
     """Who plays in a worker."""
 
-    def agent_of(self, attempt: Attempt) -> Agent:
-        """Who plays this attempt."""
+    def playing(self, attempt: Attempt) -> AbstractAsyncContextManager[Agent]:
+        """Who plays this attempt. Within the context it has the weights that the attempt needs."""
 
     async def renew(self, name: str, weights: Any) -> None:
         """Plays with these weights from now on."""
@@ -61,8 +62,8 @@ class OneAgent:
 
     agent: Agent
 
-    def agent_of(self, attempt: Attempt) -> Agent:  # noqa: ARG002
-        return self.agent
+    def playing(self, attempt: Attempt) -> AbstractAsyncContextManager[Agent]:  # noqa: ARG002
+        return nullcontext(self.agent)
 
     async def renew(self, name: str, weights: Any) -> None:  # noqa: ARG002
         raise AssertionError(f"{self.agent.name} has no other weights")
@@ -154,7 +155,6 @@ class Worker:
         self._packed, self._surroundings = packed, surroundings
         self._spec: WorkerSpec | None = None
         self._agents: Agents | None = None
-        self._runner: LocalRunner | None = None
 
     async def start(self) -> str | None:
         """Gets ready to play; returns why it cannot play here, None if it can."""
@@ -165,7 +165,6 @@ class Worker:
             if lacks := spec.environment_class.lacks():
                 return str(lacks)
             self._agents = await spec.make_agents()
-            self._runner = LocalRunner(spec.environment_class, self._agents.agent_of, spec.limits)
         except BoughError as error:
             return str(error)
         except Exception as error:  # a module that is not installed there, or a GPU without memory
@@ -174,9 +173,11 @@ class Worker:
 
     async def play(self, attempt: Attempt, episode: str | None = None) -> Outcome:
         """Plays one attempt. Only what is a defect of the code raises."""
-        assert self._runner is not None
+        assert self._spec is not None and self._agents is not None
         try:
-            return Outcome(*await self._runner.play(attempt, episode=episode))
+            async with self._agents.playing(attempt) as agent:
+                runner = LocalRunner.of(self._spec.environment_class, agent, self._spec.limits)
+                return Outcome(*await runner.play(attempt, episode=episode))
         except BoughError as error:
             return Outcome.of_error(error)
 

@@ -23,6 +23,8 @@ def evolve(config: EvolveConfig) -> int:
     kept = f"{metric} {fitness_text(report['untouched'])} on what no member was selected on"
     shrinkage = report["shrinkage"]
     out.print(kept if shrinkage is None else f"{kept}: shrinkage {shrinkage:.3g}", markup=False)
-    out.print(f"{report['updates']:,} updates, {report['tokens_computed']:,} tokens computed", markup=False)
+    empty = report.get("empty_updates", 0)
+    note = f" and {empty:,} that taught nothing" if empty else ""
+    out.print(f"{report['updates']:,} updates{note}, {report['tokens_computed']:,} tokens computed", markup=False)
     out.print(f"weights in {found.weights}", markup=False)
     return 0

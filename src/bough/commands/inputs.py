@@ -22,7 +22,7 @@ from bough.models.resolve import check_name
 from bough.trajectories.lines import files
 
 # Settings that name data files or folders, and those that name a single file.
-DATA = ("file", "train_file", "eval_file", "test_file", "also", "mix", "reset_file")
+DATA = ("file", "train_file", "eval_file", "test_file", "also", "mix", "mixture", "reset_file")
 SINGLE_FILES = ("task_file", "test_task_file", "eval_task_file", "chat_template")
 
 
@@ -80,4 +80,6 @@ def _missing_adapters(config: Config) -> Iterator[str]:
 def _values(config: Config, name: str) -> list[Any]:
     leaf = leaves(type(config)).get(name)
     value = leaf.of(config) if leaf else None
+    if isinstance(value, dict):
+        return list(value.values())
     return value if isinstance(value, list) else [] if value is None else [value]

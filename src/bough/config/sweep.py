@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 import yaml
-from pydantic import BeforeValidator, Field, JsonValue
+from pydantic import BeforeValidator, Field, JsonValue, model_validator
 
 from bough.config.cluster import ClusterConfig
 from bough.config.environment import key_values
@@ -65,7 +65,13 @@ class SweepConfig(ReportConfig):
     set: Annotated[dict[str, JsonValue], BeforeValidator(key_values)] = Field(
         {}, description="change the recipe for all runs, as in `bough run`: model=… or STAGE.SETTING=…"
     )
-    jobs: int = Field(1, ge=1, le=1000, description="number of runs at the same time, each in a process of its own")
+    jobs: int = Field(
+        1,
+        ge=1,
+        le=1000,
+        description="number of runs at the same time on this machine, each in a process of its own; "
+        "with --cluster use --workers",
+    )
     cluster: ClusterConfig = ClusterConfig()
     report_to: list[Literal["mlflow", "wandb", "tensorboard", "none"]] = Field(
         ["none"], description="trackers that each run reports to, or none"
@@ -73,3 +79,9 @@ class SweepConfig(ReportConfig):
     dry_run: bool = Field(
         False, description="check all settings and print the runs and the stages they share; run nothing"
     )
+
+    @model_validator(mode="after")
+    def _jobs_are_for_one_machine(self) -> Self:
+        if self.cluster.address is not None and self.jobs > 1:
+            raise ValueError("jobs is the number of runs on this machine; with cluster use workers")
+        return self

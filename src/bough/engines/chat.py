@@ -9,7 +9,8 @@ what it then says, and shares less with the one before.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from copy import copy
+from typing import TYPE_CHECKING, Any, Self
 
 from bough.calls.encoder import Encoder
 from bough.calls.growing import Prompts
@@ -47,6 +48,12 @@ class TemplateEngine:
 
     def open(self, episode: str, *, seed: int) -> TemplateChat:
         return TemplateChat(self, episode, seed)
+
+    def over(self, tokens: TokenEngine) -> Self:
+        """The same engine on another token engine. What is known about prompts is shared."""
+        other = copy(self)
+        other.tokens = tokens
+        return other
 
     async def close(self) -> None:
         await self.tokens.close()

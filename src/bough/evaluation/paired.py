@@ -134,10 +134,12 @@ def _whole_numbers(values: Floats) -> np.ndarray[Any, np.dtype[np.int64]] | None
 def _exact(steps: np.ndarray[Any, np.dtype[np.int64]], one_sided: bool) -> float:
     """The share of all sign flips whose sum is as large, from the whole distribution of that sum."""
     total = int(np.abs(steps).sum())
-    chances = np.zeros(2 * total + 1)
-    chances[total] = 1.0
+    chances = np.ones(1)  # of every sum of the steps so far
     for step in np.abs(steps).tolist():
-        chances = (np.roll(chances, step) + np.roll(chances, -step)) / 2.0
+        wider = np.zeros(len(chances) + 2 * step)
+        wider[2 * step :] = chances
+        wider[: len(chances)] += chances
+        chances = wider / 2.0
     seen = int(steps.sum())
     up = float(chances[total + (seen if one_sided else abs(seen)) :].sum())
     return min(1.0, up if one_sided else 2.0 * up)

@@ -17,9 +17,11 @@ from pathlib import Path
 from typing import Any
 
 from bough.disk import drafting, put_in_place, remove, write_atomically, write_json
+from bough.evolution.advice import in_own_words
 from bough.evolution.breeding import breed, founders, select
 from bough.evolution.generation import Generation, writing
 from bough.evolution.lineage import FILE_NAME, add_generation, generation_lines, read_lineage
+from bough.evolution.records import TrainingData
 from bough.evolution.selection import Scores, ranked
 from bough.evolution.settings import EvolveConfig
 from bough.evolution.setup import Setup, open_setup
@@ -45,7 +47,7 @@ class Evolved:
 
 def evolve(
     config: EvolveConfig,
-    data: Data | None = None,
+    data: TrainingData | None = None,
     held_out: Data | None = None,
     test: Data | None = None,
     *,
@@ -53,7 +55,11 @@ def evolve(
     watch: Watcher | None = None,
 ) -> Evolved:
     """Evolves a population on the settings' files, or on the records given here. `watch` is told how it proceeds."""
-    with open_setup(config, data, held_out, test) as setup, _trackers(setup) as trackers:
+    with (
+        in_own_words(config),
+        open_setup(config, data, held_out, test, notify=notify) as setup,
+        _trackers(setup) as trackers,
+    ):
         return Evolution(setup, notify, watch or Unwatched(), trackers).run()
 
 
@@ -71,6 +77,8 @@ class Evolution:
         self.setup, self.config, self.folder, self.notify = setup, setup.config, setup.folder, notify
         self.trainees, self.fitness = setup.trainees, setup.fitness
         self.lineage = self.folder.path / FILE_NAME
+        if setup.players is not None:
+            setup.players.report = watch.played
 
     def run(self) -> Evolved:
         generation = Generation.newest(self.folder.checkpoints) if self.config.resume else None
@@ -108,9 +116,10 @@ class Evolution:
         if self.config.population.halving:
             steps, first = steps * 2**generation.number, steps * (2**generation.number - 1)
         self.watch.begin(generation.number, _described(generation), steps)
-        losses, tokens = self.trainees.train(generation.number, first, steps, each=self.watch.updated)
-        used = generation.used.plus(updates=steps * len(losses), tokens=tokens, seconds=time.monotonic() - begin)
-        with writing(folder, generation.number, trained=True, used=used, losses=losses) as draft:
+        done = self.trainees.train(generation.number, first, steps, each=self.watch.updated)
+        made, seconds = steps * len(done.losses) - done.empty, time.monotonic() - begin
+        used = generation.used.plus(updates=made, tokens=done.tokens, seconds=seconds, empty=done.empty)
+        with writing(folder, generation.number, trained=True, used=used, losses=done.losses) as draft:
             self.trainees.save(draft)
         return Generation.read(folder / f"generation-{generation.number:05}-trained")
 
@@ -129,7 +138,7 @@ class Evolution:
         if config.population.halving and len(generation.members) <= 2:
             return True
         limits = (
-            (config.budget.max_updates, used.updates),
+            (config.budget.max_updates, used.updates + used.empty),
             (config.budget.max_tokens, used.tokens),
             (config.budget.max_minutes, used.seconds / 60),
         )
@@ -139,10 +148,9 @@ class Evolution:
     def _log(self, generation: Generation, scores: Scores) -> None:
         best = ranked(scores)[0]
         individual, interval = generation.individual(best), scores[best].interval()
-        self.notify(
-            f"generation {generation.number}: {len(scores)} members, the fittest is {best} with "
-            f"{self.config.metric} {scores[best]}"
-        )
+        count = "1 member" if len(scores) == 1 else f"{len(scores)} members"
+        fitness = f"{self.config.metric} {scores[best]}"
+        self.notify(f"generation {generation.number}: {count}, the fittest is {best} with {fitness}")
         values = {
             "step": individual.step,
             "generation": generation.number,
@@ -152,6 +160,7 @@ class Evolution:
             "fitness_high": interval.high if interval else None,
             "members": len(scores),
             "updates": generation.used.updates,
+            "empty_updates": generation.used.empty,
             "tokens_computed": generation.used.tokens,
             "seconds": generation.used.seconds,
             **{name: value for name, value in individual.settings.items() if isinstance(value, int | float)},
@@ -163,6 +172,8 @@ class Evolution:
         winner = ranked(scores)[0]
         again = self.fitness.of_winner(generation, winner)
         report = winner_report(self.config, generation, scores, again)
+        if self.setup.actors is not None:
+            report["worker_losses"] = self.setup.actors.losses
         draft = self.folder.final.with_name(f".{self.folder.final.name}")
         with drafting(draft, self.folder.final):
             remove(draft)  # a kill may have left a part of it

@@ -30,14 +30,18 @@ KEPT = 2
 
 @dataclass(frozen=True)
 class Used:
-    """What a run has used up."""
+    """What a run has used up. `empty` updates, not among the `updates`, changed nothing.
+
+    In an empty update a member had no group to learn from, or its loss was not finite.
+    """
 
     updates: int = 0
     tokens: int = 0
     seconds: float = 0.0
+    empty: int = 0
 
-    def plus(self, *, updates: int = 0, tokens: int = 0, seconds: float = 0.0) -> Used:
-        return Used(self.updates + updates, self.tokens + tokens, self.seconds + seconds)
+    def plus(self, *, updates: int = 0, tokens: int = 0, seconds: float = 0.0, empty: int = 0) -> Used:
+        return Used(self.updates + updates, self.tokens + tokens, self.seconds + seconds, self.empty + empty)
 
 
 @dataclass(frozen=True)

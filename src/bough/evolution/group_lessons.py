@@ -9,12 +9,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from bough.calls.builder import CallBuilder
 from bough.digest import derived_seed, json_digest
 from bough.errors import InputError, RowError
+from bough.evolution.flat_groups import MemberFlatGroups
 from bough.evolution.lessons import Pupil
+from bough.evolution.member_settings import trained_by
 from bough.evolution.players import Players
 from bough.evolution.settings import EvolveConfig
 from bough.ledger import Ledger
@@ -25,12 +27,14 @@ from bough.online.grpo import OnlineGRPO
 from bough.online.player import LostError
 from bough.rewards.rubric import Rubric
 from bough.rollouts.agents import ModelAgent
-from bough.rollouts.attempt import attempts
+from bough.rollouts.attempt import Attempt, attempts
 from bough.rollouts.collect import Tally, collect
 from bough.rollouts.runner import LocalRunner
 from bough.types import Group, Task, Trajectory
 
 log = logging.getLogger(__name__)
+# Why a group whose attempts all have the same reward is dropped; there is advice for it.
+ZERO_VARIANCE = "zero_variance"
 
 
 class GroupLessons:
@@ -42,33 +46,39 @@ class GroupLessons:
         self._stream = players.tasks(environment.split, environment.task_file, config.seed)
         self._known: list[Task] = []
         self._rubrics: dict[str, Rubric] = {}
+        base = trained_by(config, {})
+        assert isinstance(base, GRPOConfig)
+        self.flat = MemberFlatGroups(base)
 
     def batches(self, pupils: Mapping[str, Pupil], update: int) -> dict[str, Sequence[Example]]:
         settings = {name: _grpo(pupil) for name, pupil in pupils.items()}
         with self.players.playing():
             agents = self.players.agents({name: own.sampling for name, own in settings.items()})
             played = self.players.run(self._play(agents, settings, update))
-        found: dict[str, Sequence[Example]] = {}
         unused: Counter[str] = Counter()
-        for name, groups in played.items():
-            examples = self._examples(settings[name], groups, unused)
-            if examples:
-                found[name] = examples
-        if not found:
+        found = {name: self._examples(settings[name], groups, unused) for name, groups in played.items()}
+        self.flat.warn()
+        if unused.total():
             reasons = ", ".join(f"{count} {reason}" for reason, count in unused.most_common())
-            log.warning("Update %d teaches no member anything; groups were dropped: %s.", update, reasons)
-        return found
+            log.warning("Update %d: groups were dropped: %s.", update, reasons)
+        return {name: examples for name, examples in found.items() if examples}
 
     async def _play(
         self, agents: Mapping[str, ModelAgent], settings: Mapping[str, GRPOConfig], update: int
     ) -> dict[str, list[Group]]:
-        share = max(1, self.config.fitness.concurrency // len(settings))
-        working = [self._groups(agents[name], own, update, share) for name, own in settings.items()]
+        seed = derived_seed(self.config.seed, f"update {update}")
+        wanted = {
+            name: list(attempts(self._tasks(update, _batch_size(own)), own.rollouts.group_size, seed))
+            for name, own in settings.items()
+        }
+        count = self.players.counting(sum(map(len, wanted.values())))
+        working = [self._groups(agents[name], wanted[name], len(settings), count(name)) for name in settings]
         return dict(zip(settings, await asyncio.gather(*working), strict=True))
 
-    async def _groups(self, agent: ModelAgent, config: GRPOConfig, update: int, concurrency: int) -> list[Group]:
-        tasks = self._tasks(update, config.optimizer.batch_size * config.optimizer.gradient_accumulation_steps)
-        wanted = list(attempts(tasks, config.rollouts.group_size, derived_seed(self.config.seed, f"update {update}")))
+    async def _groups(
+        self, agent: ModelAgent, wanted: Sequence[Attempt], members: int, tell: Callable[[Tally], None]
+    ) -> list[Group]:
+        """The groups of one of several members that play at the same time."""
         records: dict[str, Trajectory] = {}
 
         def keep(record: Trajectory, _: object) -> None:
@@ -76,17 +86,18 @@ class GroupLessons:
 
         tally: Tally = await collect(
             LocalRunner.of(self.players.environment_class, agent, self.config.limits), wanted, keep,
-            concurrency=concurrency, retries=self.config.fitness.retries,
+            concurrency=max(1, self.config.fitness.concurrency // members), retries=self.config.fitness.retries,
+            tell=tell,
         )  # fmt: skip
         if not records:
             raise LostError(0, [f"{id}: {why}" for id, why in tally.lost.items()])
         self.tokens += tally.completion_tokens
         # In the order of the attempts, whichever episode ended first.
-        by_task: dict[str, list[Trajectory]] = {}
+        tasks, by_task = {one.task.id: one.task for one in wanted}, dict[str, list[Trajectory]]()
         for one in wanted:
             if one.id in records:
                 by_task.setdefault(one.task.id, []).append(records[one.id])
-        return [Group(task=task, attempts=by_task[task.id]) for task in tasks if task.id in by_task]
+        return [Group(task=task, attempts=by_task[id]) for id, task in tasks.items() if id in by_task]
 
     def _tasks(self, update: int, count: int) -> list[Task]:
         """The tasks of an update. All members begin with the same one; where tasks run out, the first comes again."""
@@ -103,11 +114,14 @@ class GroupLessons:
         found = []
         for group in groups:
             attempts = group.attempts if rubric is None else rubric.score_all(group.attempts)
+            scored = group.model_copy(update={"attempts": attempts})
             try:
-                scored = group.model_copy(update={"attempts": attempts})
                 found.append(method.example(scored, CallSource(self.builder, Ledger("calls"))))
             except RowError as error:
-                unused[error.reason] += 1
+                self.flat.note(scored, error.reason)
+                unused[error.reason] += error.reason != ZERO_VARIANCE
+            else:
+                self.flat.note(scored, "")
         return found
 
     def _rubric(self, config: GRPOConfig) -> Rubric | None:
@@ -123,3 +137,7 @@ class GroupLessons:
 def _grpo(pupil: Pupil) -> GRPOConfig:
     assert isinstance(pupil.config, GRPOConfig)
     return pupil.config
+
+
+def _batch_size(config: GRPOConfig) -> int:
+    return config.optimizer.batch_size * config.optimizer.gradient_accumulation_steps

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from bough.config.training import TrainingConfig
 from bough.digest import derived_seed
+from bough.evolution.mixture import Mixer
 from bough.methods.base import Example
 from bough.training.source import PlannedSource
 
@@ -17,10 +18,11 @@ ENDLESS = 2**31
 
 @dataclass(frozen=True)
 class Pupil:
-    """A member that learns: its settings, and how many updates it has made."""
+    """A member that learns: its settings, how many updates it has made, and its weights of the data files."""
 
     config: TrainingConfig
     step: int
+    mixture: Mapping[str, float] = field(default_factory=dict)
 
 
 class Lessons(Protocol):
@@ -34,19 +36,50 @@ class Lessons(Protocol):
 
 
 class RecordLessons:
-    """Records in the order of a plan, shuffled for each member by its name."""
+    """Records in the order of a plan, shuffled for each member by its name; of several files, mixed by its weights.
 
-    def __init__(self, examples: Sequence[Example], seed: int) -> None:
+    `examples` are those of each file by its name; a single file needs none.
+    """
+
+    def __init__(self, examples: Mapping[str, Sequence[Example]], seed: int) -> None:
         self.examples, self.seed, self.tokens = examples, seed, 0
-        self._sources: dict[str, PlannedSource] = {}
+        self._sources: dict[str, _Plain | _Mixed] = {}
 
     def batches(self, pupils: Mapping[str, Pupil], update: int) -> dict[str, Sequence[Example]]:  # noqa: ARG002
-        self._sources = {
-            name: self._sources.get(name) or self._source(name, pupil.config) for name, pupil in pupils.items()
-        }
-        return {name: self._sources[name].batch(pupil.step).examples for name, pupil in pupils.items()}
+        self._sources = {name: self._sources.get(name) or self._source(name, pupil) for name, pupil in pupils.items()}
+        return {name: self._sources[name].batch(pupil.step) for name, pupil in pupils.items()}
 
-    def _source(self, name: str, config: TrainingConfig) -> PlannedSource:
-        optimizer = config.optimizer.model_copy(update={"max_steps": ENDLESS})
-        ordered = config.model_copy(update={"seed": derived_seed(self.seed, name), "optimizer": optimizer})
-        return PlannedSource(self.examples, ordered)
+    def _source(self, name: str, pupil: Pupil) -> _Plain | _Mixed:
+        seed = derived_seed(self.seed, name)
+        if pupil.mixture:
+            return _Mixed(self.examples, pupil, seed)
+        [examples] = self.examples.values()
+        return _Plain(examples, pupil.config, seed)
+
+
+class _Plain:
+    """The records of one file, without end."""
+
+    def __init__(self, examples: Sequence[Example], config: TrainingConfig, seed: int, **changes: int) -> None:
+        optimizer = config.optimizer.model_copy(update={"max_steps": ENDLESS, **changes})
+        self.source = PlannedSource(examples, config.model_copy(update={"seed": seed, "optimizer": optimizer}))
+
+    def batch(self, step: int) -> Sequence[Example]:
+        return self.source.batch(step).examples
+
+
+class _Mixed:
+    """The records of several files, each in an order of its own."""
+
+    def __init__(self, examples: Mapping[str, Sequence[Example]], pupil: Pupil, seed: int) -> None:
+        optimizer = pupil.config.optimizer
+        self.size = optimizer.batch_size * optimizer.gradient_accumulation_steps
+        self.mixer = Mixer(pupil.mixture)
+        one = {"batch_size": 1, "gradient_accumulation_steps": 1}
+        self.files = {
+            name: _Plain(own, pupil.config, derived_seed(seed, name), **one) for name, own in examples.items()
+        }
+
+    def batch(self, step: int) -> Sequence[Example]:
+        picks = self.mixer.picks(step * self.size, (step + 1) * self.size)
+        return [example for name, number in picks for example in self.files[name].batch(number)]

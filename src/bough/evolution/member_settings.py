@@ -12,6 +12,7 @@ from bough.config.parts import flattened, leaves
 from bough.config.rewards import Weight
 from bough.config.training import TrainingConfig
 from bough.errors import InputError, did_you_mean
+from bough.evolution.mixture import FILE, file_weights
 from bough.evolution.ranges import Range, make_range
 from bough.methods.dpo import DPOConfig
 from bough.methods.grpo import GRPOConfig
@@ -49,7 +50,9 @@ def trained_by(config: EvolveConfig, own: Mapping[str, Any]) -> TrainingConfig:
     given = flattened(kind, {RENAMED.get(key, key): value for key, value in config.set.items()})
     if strays := [name for name in given if name in leaves(kind) and _of_the_run(name, leaves(kind)[name].path[0])]:
         raise ValueError(f"set: {', '.join(strays)} cannot be set for members; bough evolve decides it")
-    plain = {name: value for name, value in own.items() if not name.startswith(WEIGHT)}
+    plain = {name: value for name, value in own.items() if not name.startswith((WEIGHT, FILE))}
+    if config.mixture and not any(file_weights(config, own).values()):
+        raise ValueError("mixture: at least one weight must be above 0")
     try:
         made = kind(**{**DEFAULTS, **_of_run(config, own), **given, **plain})
     except InputError as error:
@@ -63,7 +66,7 @@ def _of_run(config: EvolveConfig, own: Mapping[str, Any]) -> dict[str, Any]:
     """The settings of a member that are those of the run; the weights of rewards may be its own."""
     values: dict[str, Any] = {"model": config.model, "output_dir": config.output_dir}
     if config.method != "grpo":
-        return {**values, "train_file": config.train_file}
+        return {**values, "train_file": config.train_file or next(iter(config.mixture.values()), None)}
     environment = {name: getattr(config.environment, name) for name in ("options", "split", "task_file")}
     sampling = {name: getattr(config.sampling, name) for name in ("max_new_tokens", "stop")}
     return {
@@ -96,6 +99,8 @@ def _no_member(config: TrainingConfig) -> str | None:
         return "fp16, shard and compile cannot be used with a population"
     if isinstance(config, DPOConfig) and config.loss_type == "kto":
         return "loss_type kto cannot be evolved: its records are compared with each other, not one by one"
+    if isinstance(config, GRPOConfig) and config.entropy_floor is not None:
+        return "entropy_floor cannot be used with a population; entropy_coef alone can"
     return None
 
 
@@ -109,14 +114,24 @@ def is_valid(config: EvolveConfig, own: Mapping[str, Any]) -> bool:
 
 
 def own_values(config: EvolveConfig) -> dict[str, Any]:
-    """The mutable settings as they are before any mutation."""
+    """The mutable settings as they are before any mutation: as given, else the value nearest to their default."""
+    given = _given(config)
     base = trained_by(config, {})
+    defaults = {FILE + name: 1.0 for name in config.mixture}
+    defaults |= {name: leaf.of(base) for name, leaf in leaves(type(base)).items()}
     return {
-        name: _weight(config.rewards[name.removeprefix(WEIGHT)])
-        if name.startswith(WEIGHT)
-        else leaves(type(base))[name].of(base)
-        for name in config.mutation.mutate
+        name: given[name] if name in given else span.nearest(defaults[name]) for name, span in ranges(config).items()
     }
+
+
+def _given(config: EvolveConfig) -> dict[str, Any]:
+    """The values that the user has given to settings that may mutate."""
+    kind = CONFIGS[config.method]
+    names = flattened(kind, {RENAMED.get(key, key): value for key, value in config.set.items()})
+    made = trained_by(config, {})
+    values = {name: leaf.of(made) for name, leaf in leaves(kind).items() if name in names}
+    values |= {FILE + name: weight for name, weight in config.mixture_weights.items()}
+    return values | {WEIGHT + name: _weight(weight) for name, weight in config.rewards.items()}
 
 
 def ranges(config: EvolveConfig) -> dict[str, Range]:
@@ -129,13 +144,25 @@ def ranges(config: EvolveConfig) -> dict[str, Range]:
 
 
 def range_problems(config: EvolveConfig) -> Iterator[str]:
-    """What is wrong with the ranges."""
+    """What is wrong with the ranges, and with values that are outside them."""
+    if problems := list(_wrong_ranges(config)):
+        yield from problems
+        return
+    given = _given(config)
+    for name, span in ranges(config).items():
+        if name in given and not span.contains(given[name]):
+            yield f"mutate: {name} is set to {given[name]}, which is not {span}"
+
+
+def _wrong_ranges(config: EvolveConfig) -> Iterator[str]:
     known = leaves(CONFIGS[config.method])
     mutable = [name for name, leaf in known.items() if _mutable(name, leaf.path[0])]
     for name, value in config.mutation.mutate.items():
         if name.startswith(WEIGHT) and config.method == "grpo":
             if name.removeprefix(WEIGHT) not in config.rewards:
                 yield f"mutate: {name} is not the weight of a reward; rewards are {', '.join(config.rewards) or 'none'}"
+        elif name.startswith(FILE):
+            yield from _file_problem(config, name, value)
         elif name not in known:
             yield f"mutate: {config.method} has no setting {name}{did_you_mean(name, mutable)}"
         elif name not in mutable:
@@ -147,6 +174,14 @@ def range_problems(config: EvolveConfig) -> Iterator[str]:
             whole = plain_type(known[name].info.annotation) is int
             for end in ends if isinstance(ends, list) else ():
                 yield from _end_problem(config, name, int(end) if whole and isinstance(end, float) else end)
+
+
+def _file_problem(config: EvolveConfig, name: str, value: Any) -> Iterator[str]:
+    if name.removeprefix(FILE) not in config.mixture:
+        yield f"mutate: {name} is not a file of the mixture; files are {', '.join(config.mixture) or 'none'}"
+    ends = value.values() if isinstance(value, Mapping) else value
+    if any(isinstance(end, bool) or not isinstance(end, int | float) or end < 0 for end in ends):
+        yield f"mutate: {name} is the weight of a file; it must be a number of at least 0"
 
 
 def _end_problem(config: EvolveConfig, name: str, value: Any) -> Iterator[str]:

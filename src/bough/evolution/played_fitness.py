@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 from contextlib import ExitStack
 from itertools import islice
 from pathlib import Path
 
+from bough.cluster.remote_worker import WorkerLostError
 from bough.config.rollouts import AgentConfig, CollectConfig
 from bough.environments.tasks import digest, first_tasks
 from bough.errors import InputError
@@ -24,12 +25,13 @@ from bough.evolution.players import Players
 from bough.evolution.score import Score, on_common_tasks
 from bough.evolution.selection import confident, decided
 from bough.evolution.settings import EvolveConfig
+from bough.evolution.spread import SpreadPlayers
 from bough.rewards.rubric import Rubric
 from bough.rewards.score import score
 from bough.rollouts.attempt import Attempt, attempts
-from bough.rollouts.collect import AllLostError, collect
+from bough.rollouts.collect import AllLostError, Tally, collect
 from bough.rollouts.collection import Collection
-from bough.rollouts.runner import LocalRunner
+from bough.rollouts.runner import Runner
 from bough.types import Task, Trajectory
 
 log = logging.getLogger(__name__)
@@ -38,7 +40,7 @@ log = logging.getLogger(__name__)
 class PlayedFitness:
     """Lets members play. With a confident selection, tasks are played until it is decided or there are no more."""
 
-    def __init__(self, config: EvolveConfig, players: Players, folder: Path) -> None:
+    def __init__(self, config: EvolveConfig, players: Players | SpreadPlayers, folder: Path) -> None:
         self.config, self.players, self.folder = config, players, folder
         self.rubric = Rubric(config.rewards) if config.rewards and config.metric == "reward" else None
         # Before anything is trained: the last measurement must be possible.
@@ -99,7 +101,7 @@ class PlayedFitness:
             collections = {
                 name: opened.enter_context(Collection(self._settings(generation, name, seed, folder))) for name in names
             }
-            lost = self.players.run(self._play(collections, wanted))
+            lost = self._play(generation, collections, wanted)
             scores = {name: self._score(_known(one, wanted), len(wanted)) for name, one in collections.items()}
         if not wanted:
             return scores
@@ -110,24 +112,40 @@ class PlayedFitness:
             raise InputError(f"no episode of {self.config.environment.name} has a {self.config.metric} to compare")
         return scores
 
-    async def _play(self, collections: dict[str, Collection], wanted: Sequence[Attempt]) -> dict[str, str]:
+    def _play(
+        self, generation: Generation, collections: dict[str, Collection], wanted: Sequence[Attempt]
+    ) -> dict[str, str]:
         """Plays what is missing, all members at the same time; returns why episodes were lost."""
-        missing = {name: one.missing(wanted) for name, one in collections.items()}
-        missing = {name: left for name, left in missing.items() if left}
-        if not missing:
-            return {}
-        agents = self.players.agents(dict.fromkeys(missing, self.config.sampling))
-        fitness = self.config.fitness
-        playing = [
-            collect(
-                LocalRunner.of(self.players.environment_class, agents[name], self.config.limits), left,
-                collections[name].add_in_thread,
-                retries=fitness.retries, concurrency=max(1, fitness.concurrency // len(missing)),
-            )
-            for name, left in missing.items()
-        ]  # fmt: skip
-        tallies = zip(missing, await asyncio.gather(*playing), strict=True)
-        return {f"{name}, {id}": why for name, tally in tallies for id, why in tally.lost.items()}
+        while missing := {name: left for name, one in collections.items() if (left := one.missing(wanted))}:
+            runners = self.players.runners(generation, dict.fromkeys(missing, self.config.sampling))
+            lost = self.players.run(self._collect(runners, collections, missing))
+            if lost is not None:
+                return lost
+        return {}
+
+    async def _collect(
+        self, runners: Mapping[str, Runner], collections: dict[str, Collection], missing: dict[str, list[Attempt]]
+    ) -> dict[str, str] | None:
+        """Why episodes were lost; None where some are missing because a worker of a cluster was lost."""
+        fitness, count = self.config.fitness, self.players.counting(sum(map(len, missing.values())))
+
+        async def played(name: str, left: list[Attempt]) -> Tally | None:
+            try:
+                return await collect(
+                    runners[name], left, collections[name].add_in_thread,
+                    retries=fitness.retries, concurrency=max(1, fitness.concurrency // len(missing)),
+                    tell=count(name),
+                )  # fmt: skip
+            except WorkerLostError:  # the episodes of other members are played to their end first
+                return None
+
+        tallies = await asyncio.gather(*(played(name, left) for name, left in missing.items()))
+        lost: dict[str, str] = {}
+        for name, tally in zip(missing, tallies, strict=True):
+            if tally is None:
+                return None
+            lost |= {f"{name}, {id}": why for id, why in tally.lost.items()}
+        return lost
 
     def _score(self, records: list[Trajectory], wanted: int) -> Score:
         """The successes or rewards of the episodes; one without a known value counts as lost."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
@@ -12,33 +13,76 @@ from bough.config.sampling import SamplingConfig
 from bough.engines.chat import TemplateEngine
 from bough.engines.local.adapter_engine import AdapterEngine
 from bough.engines.local.engine import LocalEngine
+from bough.environments.base import Environment
 from bough.environments.isolated import shut_down
 from bough.environments.registry import find
 from bough.environments.tasks import configured, tasks_of
 from bough.event_loop import BackgroundLoop
+from bough.evolution.generation import Generation
 from bough.evolution.settings import EvolveConfig
 from bough.policy.adapter_weights import AdapterWeights
 from bough.policy.population import Population
 from bough.rollouts.agents import ModelAgent
+from bough.rollouts.collect import Tally
+from bough.rollouts.runner import LocalRunner, Runner
 from bough.types import Task
 
 T = TypeVar("T")
+# Gets the number of finished episodes and of all that are being played.
+Report = Callable[[int, int], None]
 
 
-class Players:
-    """Agents for the members, and a loop to play on. The engine is made when it is first needed."""
+class Playground:
+    """The environment with its tasks, and a loop to play on. `report` is told how many episodes are finished."""
 
-    def __init__(self, config: EvolveConfig, population: Population, template: ChatTemplate) -> None:
-        self.config, self.population, self.template = config, population, template
-        self.environment_class = configured(find(config.environment.name), config.environment.options)
+    def __init__(self, config: EvolveConfig, environment_class: type[Environment] | None = None) -> None:
+        self.config = config
+        found = find(config.environment.name) if environment_class is None else environment_class
+        self.environment_class = configured(found, config.environment.options)
+        self.report: Report = lambda _done, _total: None
         self._loop = BackgroundLoop()
-        self._engine: LocalEngine | None = None
-        self._in_engine: set[str] = set()
 
     def tasks(self, split: str, file: Path | None, seed: int) -> Iterator[Task]:
         """The tasks of a split or a file."""
         options = self.config.environment.options
         return tasks_of(self.environment_class, options=options, split=split, task_file=file, seed=seed)
+
+    def counting(self, total: int) -> Callable[[str], Callable[[Tally], None]]:
+        """Of each member, what its tally is given to: adds up the episodes of all, `total` in the end, and reports."""
+        done: Counter[str] = Counter()
+
+        def of(name: str) -> Callable[[Tally], None]:
+            def tell(tally: Tally) -> None:
+                done[name] = tally.episodes + len(tally.lost)
+                self.report(done.total(), total)
+
+            return tell
+
+        return of
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """The result of a coroutine on the players' event loop."""
+        return self._loop.run(work)
+
+    def close(self) -> None:
+        """Ends the loop."""
+        self._loop.close()
+
+
+class Players(Playground):
+    """Agents for the members, in one engine that is made when it is first needed."""
+
+    def __init__(
+        self,
+        config: EvolveConfig,
+        population: Population,
+        template: ChatTemplate,
+        environment_class: type[Environment] | None = None,
+    ) -> None:
+        super().__init__(config, environment_class)
+        self.population, self.template = population, template
+        self._engine: LocalEngine | None = None
+        self._in_engine: set[str] = set()
 
     def agents(self, sampling: Mapping[str, SamplingConfig]) -> dict[str, ModelAgent]:
         """An agent for each member named here, with its present adapter."""
@@ -56,6 +100,11 @@ class Players:
             for name, own in sampling.items()
         }
 
+    def runners(self, generation: Generation, sampling: Mapping[str, SamplingConfig]) -> dict[str, Runner]:  # noqa: ARG002
+        """What plays the attempts of each member named here; those of `generation` are in memory."""
+        agents = self.agents(sampling)
+        return {name: LocalRunner.of(self.environment_class, one, self.config.limits) for name, one in agents.items()}
+
     @contextmanager
     def playing(self) -> Iterator[None]:
         """Around everything that samples: the base model is the engine's within it, and the trainer's after it."""
@@ -70,13 +119,9 @@ class Players:
                 self._engine.rest()
             policy.train(training)
 
-    def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """The result of a coroutine on the players' event loop."""
-        return self._loop.run(work)
-
     def close(self) -> None:
-        """Closes the engine and the environment."""
+        """Closes the engine, the environment and the loop."""
         if self._engine is not None:
             self._loop.run(self._engine.close())
         self._loop.run(shut_down(self.environment_class))
-        self._loop.close()
+        super().close()

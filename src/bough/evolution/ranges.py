@@ -42,6 +42,16 @@ class Span:
             value = self._inside(present + (1 if factor > 1 else -1))
         return value
 
+    def contains(self, value: Any) -> bool:
+        return _is_number(value) and self.low <= value <= self.high
+
+    def nearest(self, value: Any) -> Any:
+        """The value of the span that is nearest to a default; the lowest for a setting that is off."""
+        return self._inside(value) if _is_number(value) else self._inside(self.low)
+
+    def __str__(self) -> str:
+        return f"in {self.low:g}{DOTS}{self.high:g}"
+
     def _inside(self, value: float) -> Any:
         value = min(max(value, self.low), self.high)
         return round(value) if self.whole else value
@@ -61,8 +71,22 @@ class Choices:
     def perturb(self, present: Any, rng: random.Random, *, shrink: float, grow: float) -> Any:  # noqa: ARG002
         return self.draw(rng, present)
 
+    def contains(self, value: Any) -> bool:
+        return value in self.values
+
+    def nearest(self, value: Any) -> Any:
+        """A default, or the first choice if it is not among them."""
+        return value if value in self.values else self.values[0]
+
+    def __str__(self) -> str:
+        return f"one of {', '.join(map(str, self.values))}"
+
 
 Range = Span | Choices
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def read_ranges(given: Any) -> Any:

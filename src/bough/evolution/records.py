@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from bough.calls.builder import CallBuilder
@@ -14,12 +13,18 @@ from bough.evolution.settings import EvolveConfig
 from bough.ledger import Ledger
 from bough.methods.base import Data, Example, Examples, Method
 
+# The records of one file, or those of a mixture's files by their names.
+TrainingData = Data | Mapping[str, Data]
+
 
 @dataclass(frozen=True)
 class Records:
-    """`selection` and `test` are empty where fitness is measured in an environment. `digest` covers all files."""
+    """`selection` and `test` are empty where fitness is measured in an environment. `digest` covers all files.
 
-    train: Sequence[Example]
+    `train` has the records of each file of a mixture by its name; those of a single file are under its path.
+    """
+
+    train: Mapping[str, Sequence[Example]]
     selection: Sequence[Example]
     test: Sequence[Example]
     ledgers: list[Ledger]
@@ -30,39 +35,57 @@ def read_records(
     config: EvolveConfig,
     method: Method[Any],
     builder: CallBuilder,
-    data: Data | None = None,
+    data: TrainingData | None = None,
     held_out: Data | None = None,
     test: Data | None = None,
 ) -> Records:
     """The records of the settings' files, or those given here.
 
-    Without a held-out file, shares of the training file are held out. Without a test file, half of
+    Without a held-out file, shares of the training files are held out. Without a test file, half of
     the held-out file is the test. Records that begin alike stay on one side of a split.
     """
     if config.method == "grpo":
-        return Records([], [], [], [], "played")
-    given = (data, held_out, test)
-    named = (config.train_file, config.fitness.eval_file, config.fitness.test_file)
-    files = [file if records is None else records for records, file in zip(given, named, strict=True)]
-    found = [None if file is None else method.examples(file, builder) for file in files]
-    _check_apart(found)
-    train, selection, final = ([] if one is None else list(one.examples) for one in found)
+        return Records({}, [], [], [], "played")
+    files = _training_files(config, data)
+    fitness, name = config.fitness, str(config.train_file) if config.train_file else "the mixture"
+    kept = [fitness.eval_file if held_out is None else held_out, fitness.test_file if test is None else test]
+    found = {key: method.examples(file, builder) for key, file in files.items()}
+    apart = [None if file is None else method.examples(file, builder) for file in kept]
+    trained = [("train_file" if key == name else f"the file {key} of mixture", one) for key, one in found.items()]
+    _check_apart([*trained, *zip(("eval_file", "test_file"), apart, strict=True)])
+    train = {key: _placed(one.examples, key if config.mixture else "") for key, one in found.items()}
+    selection, final = ([] if one is None else list(one.examples) for one in apart)
     if not config.environment.name:
-        share, rng = config.fitness.test_size, random.Random(config.seed)  # noqa: S311  no secret
+        share, rng = fitness.test_size, random.Random(config.seed)  # noqa: S311  no secret
         if not selection:
-            train, selection = _split(train, share, rng, config.train_file)
+            train, selection = _held_out(train, share, rng, name)
             if not final:
-                train, final = _split(train, share / (1 - share), rng, config.train_file)
+                train, final = _held_out(train, share / (1 - share), rng, name)
         elif not final:
-            selection, final = _split(selection, 0.5, rng, config.fitness.eval_file)
-    ledgers = [ledger for one in found if one is not None for ledger in (one.rows, one.calls)]
-    return Records(train, selection, final, ledgers, " ".join(str(one.digest) for one in found if one is not None))
+            selection, final = _split(selection, 0.5, rng, str(fitness.eval_file))
+    read = [*found.values(), *(one for one in apart if one is not None)]
+    ledgers = [ledger for one in read for ledger in (one.rows, one.calls)]
+    return Records(train, selection, final, ledgers, " ".join(str(one.digest) for one in read))
 
 
-def _check_apart(found: Sequence[Examples[Any] | None]) -> None:
+def _training_files(config: EvolveConfig, data: TrainingData | None) -> dict[str, Data]:
+    """What members learn from, by name."""
+    if config.mixture:
+        given = data if isinstance(data, Mapping) else {}
+        return {name: given.get(name, file) for name, file in config.mixture.items()}
+    assert config.train_file is not None and not isinstance(data, Mapping)
+    return {str(config.train_file): config.train_file if data is None else data}
+
+
+def _placed(examples: Sequence[Example], file: str) -> list[Example]:
+    """The examples of a file; of a mixture with its name in their places, which are the names of records."""
+    return [replace(one, place=f"{file} {one.place}") for one in examples] if file else list(examples)
+
+
+def _check_apart(found: Sequence[tuple[str, Examples[Any] | None]]) -> None:
     """InputError if two of the files are the same: what was trained or selected on measures nothing."""
     known: dict[str, str] = {}
-    for name, one in zip(("train_file", "eval_file", "test_file"), found, strict=True):
+    for name, one in found:
         if one is None:
             continue
         if (other := known.setdefault(str(one.digest), name)) != name:
@@ -71,8 +94,21 @@ def _check_apart(found: Sequence[Examples[Any] | None]) -> None:
             )
 
 
+def _held_out(
+    train: Mapping[str, list[Example]], share: float, rng: random.Random, name: str
+) -> tuple[dict[str, list[Example]], list[Example]]:
+    """The files without, and the records of, a share of all clusters: none is in two files on different sides."""
+    together = [example for examples in train.values() for example in examples]
+    rest, apart = _split(together, share, rng, name)
+    left = set(map(id, rest))
+    kept = {key: [example for example in examples if id(example) in left] for key, examples in train.items()}
+    if empty := next((key for key, examples in kept.items() if not examples), None):
+        raise InputError(f"all records of {empty} would be held out; give eval_file and test_file")
+    return kept, apart
+
+
 def _split(
-    examples: Sequence[Example], share: float, rng: random.Random, file: Path | None
+    examples: Sequence[Example], share: float, rng: random.Random, file: str
 ) -> tuple[list[Example], list[Example]]:
     """The examples without, and those of, a share of the clusters."""
     clusters = list(dict.fromkeys(example.cluster for example in examples))

@@ -19,7 +19,10 @@ from bough.config.sampling import SamplingConfig
 from bough.errors import InputError
 from bough.evolution import agilerl
 from bough.evolution.member_settings import range_problems, trained_by
+from bough.evolution.mixture import mixture_problems
 from bough.evolution.ranges import read_ranges
+
+NonNegative = Annotated[float, Field(ge=0)]
 
 
 class PopulationConfig(Config):
@@ -74,7 +77,7 @@ class MutationConfig(Config):
     mutate: Annotated[dict[str, JsonValue], BeforeValidator(read_ranges)] = Field(
         {},
         description="settings of the method with their ranges or choices, such as learning_rate=1e-6..1e-4 "
-        "loss_type=sigmoid,ipo",
+        "loss_type=sigmoid,ipo; also weights of rewards (rewards.steps=0..0.5) and files (mixture.NAME=0.5..4)",
     )
     no_mutation: float = Field(0.2, ge=0, description="probability of a child like its parent")
     hyper_parameter: float = Field(0.8, ge=0, description="probability that one setting of --mutate changes")
@@ -125,7 +128,7 @@ class FitnessConfig(Config):
 class BudgetConfig(Config):
     """Budget: no generation begins after one of these is used up."""
 
-    max_updates: int | None = Field(None, ge=1, description="updates of all members together")
+    max_updates: int | None = Field(None, ge=1, description="updates of all members together, empty ones too")
     max_tokens: int | None = Field(None, ge=1, description="tokens computed in training and sampled")
     max_minutes: float | None = Field(None, gt=0, description="minutes, those before a resume included")
 
@@ -170,6 +173,12 @@ class EvolveConfig(ReportConfig):
     )
     model: str = Field("smollm2", description=MODEL)
     train_file: Path | None = Field(None, description="the data of dpo and sft, as for their own commands")
+    mixture: Annotated[dict[str, Path], BeforeValidator(key_values)] = Field(
+        {}, description="several data files in place of train_file, as NAME=FILE; a batch has records of all of them"
+    )
+    mixture_weights: Annotated[dict[str, NonNegative], BeforeValidator(key_values)] = Field(
+        {}, description="how often records of each file are used, relative to the others, as NAME=WEIGHT (default: 1)"
+    )
     set: Annotated[dict[str, JsonValue], BeforeValidator(key_values)] = Field(
         {}, description="settings of the method for all members, as for its own command: learning_rate=1e-5 beta=0.1"
     )
@@ -225,7 +234,7 @@ class EvolveConfig(ReportConfig):
 
     @model_validator(mode="after")
     def _members_can_be_trained(self) -> Self:
-        if problems := [*self._fitness_problems(), *self._population_problems()]:
+        if problems := [*self._fitness_problems(), *mixture_problems(self), *self._population_problems()]:
             raise ValueError("; ".join(problems))
         # What is wrong with the method's own settings is said by them.
         optimizer = trained_by(self, {}).optimizer.name
@@ -241,8 +250,8 @@ class EvolveConfig(ReportConfig):
             problems.append("grpo learns from what members play; leave out train_file")
         if self.method == "grpo" and not self.environment.name:
             problems.append("environment is required for grpo, whose members learn from what they play")
-        elif self.method != "grpo" and self.train_file is None:
-            problems.append(f"train_file is required for {self.method}")
+        elif self.method != "grpo" and self.train_file is None and not self.mixture:
+            problems.append(f"train_file is required for {self.method}, or a mixture of files")
         played = self.metric in ("success", "reward")
         if played != bool(self.environment.name):
             has = "no environment is given" if played else f"metric is {self.metric}"
@@ -276,4 +285,7 @@ class EvolveConfig(ReportConfig):
             problems.append("halving compares settings; give their ranges with mutate")
         if self.population.halving and self.population.initial == "same":
             problems.append("halving compares settings; initial must be sampled")
+        size, drawn = self.population.size, self.selection.tournament_size
+        if drawn > size:
+            problems.append(f"tournament_size is {drawn}, but the population has only {size} members")
         return problems

@@ -4,41 +4,37 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import torch
-
 from bough.calls.template import ChatTemplate
+from bough.cluster.actors import Actors
 from bough.config.cluster import ClusterConfig
 from bough.config.parts import flattened, leaves
 from bough.config.training import TrainingConfig
 from bough.config.yaml_file import YamlFile
 from bough.errors import InputError
-from bough.evolution.file_fitness import FileFitness
 from bough.evolution.generation import Used
-from bough.evolution.group_lessons import GroupLessons
+from bough.evolution.in_process import MembersHere, members_here
 from bough.evolution.inheritance import check_plain
-from bough.evolution.lessons import Lessons, RecordLessons
 from bough.evolution.member_settings import trained_by
+from bough.evolution.on_cluster import MembersThere, Notify, members_on_cluster
 from bough.evolution.played_fitness import PlayedFitness
 from bough.evolution.players import Players
-from bough.evolution.records import Records, read_records
+from bough.evolution.records import Records, TrainingData, read_records
 from bough.evolution.score import Fitness
 from bough.evolution.settings import EvolveConfig
+from bough.evolution.spread import SpreadPlayers, SpreadTrainees
 from bough.evolution.trainees import Trainees, method_of
 from bough.methods.base import Data
-from bough.policy.load import base_and_adapter, load_call_builder, load_model
-from bough.policy.policy import Policy
-from bough.policy.population import Population
+from bough.models.digest import model_digest
+from bough.policy.load import base_and_adapter, load_call_builder
 from bough.policy.processes import Processes
 from bough.policy.reconcile import read_shape
 from bough.policy.shape import start_adapter
 from bough.rundir import RunDir
-from bough.training.loading import precision
-from bough.training.origin import Origin
-from bough.training.token_budget import choose_budget
+from bough.training.origin import Origin, run_of
 
 log = logging.getLogger(__name__)
 
@@ -51,27 +47,37 @@ FREE = {
 
 @dataclass
 class Setup:
-    """Everything that is open during a run. `start` is the adapter that members begin with, `rank` theirs."""
+    """Everything that is open during a run. `start` is the adapter that members begin with, `rank` theirs.
+
+    `actors` are the workers of a cluster, if members are on one.
+    """
 
     config: EvolveConfig
     folder: RunDir
     records: Records
-    trainees: Trainees
+    trainees: Trainees | SpreadTrainees
     fitness: Fitness
     template: ChatTemplate
     start: Path | None
     rank: int
+    players: Players | SpreadPlayers | None = None
     used: Used = field(default_factory=Used)
+    actors: Actors | None = None
 
     def save(self, name: str, folder: Path) -> None:
         """Writes a member's adapter with the tokenizer: a folder that every command takes as a model."""
-        self.trainees.population.members[name].save(folder)
+        self.trainees.save_adapter(name, folder)
         self.template.tokenizer.save_pretrained(folder)
 
 
 @contextmanager
 def open_setup(
-    config: EvolveConfig, data: Data | None = None, held_out: Data | None = None, test: Data | None = None
+    config: EvolveConfig,
+    data: TrainingData | None = None,
+    held_out: Data | None = None,
+    test: Data | None = None,
+    *,
+    notify: Notify = lambda _: None,
 ) -> Iterator[Setup]:
     """The setup of the settings, with the run folder locked. InputError where it cannot be used or resumed."""
     folder, processes = RunDir(config.output_dir), Processes()
@@ -79,7 +85,7 @@ def open_setup(
         raise InputError("bough evolve trains in one process; leave out accelerate launch")
     with folder.locked():
         folder.make_room(resume=config.resume, overwrite=config.overwrite)
-        start, base = start_adapter(trained_by(config, {}))
+        start, base = start_adapter(trained_by(config, {}), may_grow=False)
         if start is not None:
             _check_start(config, start, base)
         if config.resume and folder.config.exists():
@@ -95,40 +101,18 @@ def open_setup(
                 "Members have the same settings and differ only in the order of their data and in new adapters; "
                 "--mutate names settings with their ranges."
             )
-        population = _population(base, processes.device)
-        if start is not None:
-            population.refer_to(start)
-        budget = base.machine.token_budget or choose_budget(base, processes)
-        with _players(config, population, builder.template) as players:
-            lessons: Lessons = RecordLessons(records.train, config.seed)
-            fitness: Fitness = FileFitness(
-                population, method_of(base), records.selection, records.test, metric=config.metric, budget=budget
-            )
-            if players is not None:
-                fitness = PlayedFitness(config, players, folder.rollouts)
-            if players is not None and config.method == "grpo":
-                lessons = GroupLessons(config, players, builder)
-            trainees = Trainees(config, population, lessons, budget)
-            yield Setup(config, folder, records, trainees, fitness, builder.template, start, base.lora.r)
-
-
-@contextmanager
-def _players(config: EvolveConfig, population: Population, template: ChatTemplate) -> Iterator[Players | None]:
-    """Those who play in the environment; None where there is none."""
-    if not config.environment.name:
-        yield None
-        return
-    with closing(Players(config, population, template)) as players:
-        yield players
-
-
-def _population(base: TrainingConfig, device: torch.device) -> Population:
-    """The base model with all its weights frozen, and no members yet."""
-    autocast = precision(base, device)
-    model = load_model(base_and_adapter(base.model)[0], dtype=autocast or torch.float32, device=device, quantize=False)
-    if base.machine.gradient_checkpointing:
-        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
-    return Population(Policy(model, attention=base.machine.attention, autocast=autocast, device=device))
+        members: AbstractContextManager[MembersHere | MembersThere] = (
+            members_here(config, base, start, builder, records)
+            if config.cluster.address is None
+            else members_on_cluster(config, records, notify)
+        )
+        with members as found:
+            players = found.players
+            fitness = found.file_fitness if players is None else PlayedFitness(config, players, folder.rollouts)
+            yield Setup(
+                config, folder, records, found.trainees, fitness, builder.template, start, base.lora.r, players,
+                actors=found.actors,
+            )  # fmt: skip
 
 
 def _check_start(config: EvolveConfig, start: Path, base: TrainingConfig) -> None:
@@ -137,6 +121,13 @@ def _check_start(config: EvolveConfig, start: Path, base: TrainingConfig) -> Non
         raise InputError(f"{start} has lora_dropout {dropout}, and members keep it; leave out lora_dropout")
     if config.mutation.rank or config.mutation.crossover:
         check_plain(start)
+    # The shapes of two models may be the same, and an adapter means nothing on weights that it was not trained on.
+    run, model = run_of(start), base_and_adapter(base.model)[0]
+    if run is not None and Origin.read(run).model != model_digest(model):
+        raise InputError(
+            f"{start} was trained on another model than {model} is now; give that model back its weights, "
+            "or start from an adapter that was trained on it"
+        )
 
 
 def _begin(folder: RunDir, config: EvolveConfig, base: TrainingConfig, start: Path | None, records: Records) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -20,6 +20,7 @@ from bough.evolution.generation import Generation
 from bough.evolution.individual import OPTIMIZER, Individual
 from bough.evolution.lessons import ENDLESS, Lessons, Pupil
 from bough.evolution.member_settings import trained_by
+from bough.evolution.mixture import file_weights
 from bough.evolution.settings import EvolveConfig
 from bough.methods.base import Method
 from bough.methods.dpo import DPO, DPOConfig
@@ -40,6 +41,15 @@ def method_of(config: TrainingConfig) -> Method[Any]:
         return OnlineGRPO(config)
     assert isinstance(config, SFTConfig)
     return SFT(config)
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What the updates of a generation gave: mean losses, tokens computed and sampled, updates that changed nothing."""
+
+    losses: dict[str, float]
+    tokens: int
+    empty: int
 
 
 class Trainees:
@@ -82,30 +92,35 @@ class Trainees:
         steps: int,
         *,
         each: Callable[[int, dict[str, float]], None] = lambda _done, _losses: None,
-    ) -> tuple[dict[str, float], int]:
+    ) -> Trained:
         """`steps` updates of each member, the first being number `first` of the run.
 
-        After each update, `each` is told how many are done and the members' losses. Returns their
-        mean losses and the number of tokens computed and sampled.
+        After each update, `each` gets the number of those that are done and the members' losses.
         """
         torch.manual_seed(derived_seed(self.config.seed, f"generation {generation}"))  # dropout
         self.population.policy.train()
         losses: dict[str, list[float]] = {name: [] for name in self.individuals}
-        tokens, sampled = 0, self.lessons.tokens
+        tokens, empty, sampled = 0, 0, self.lessons.tokens
         for update in range(first, first + steps):
             training = {name: self.trainer.training[name] for name in self.individuals}
-            pupils = {name: Pupil(own.config, own.step) for name, own in training.items()}
+            pupils = {
+                name: Pupil(own.config, own.step, file_weights(self.config, self.individuals[name].settings))
+                for name, own in training.items()
+            }
             batches = self.lessons.batches(pupils, update)
             for name in training.keys() - batches.keys():
                 training[name].step += 1  # there was nothing to learn from
+                empty += 1
             for name, done in self.trainer.update(batches).items() if batches else ():
                 losses[name].append(done.gradient.loss)
                 tokens += done.gradient.tokens_computed
+                empty += done.skipped
             each(update - first + 1, {name: losses[name][-1] for name in batches if losses[name]})
         self.individuals = {
             name: replace(one, step=self.trainer.training[name].step) for name, one in self.individuals.items()
         }
-        return {name: _mean(values) for name, values in losses.items()}, tokens + self.lessons.tokens - sampled
+        means = {name: _mean(values) for name, values in losses.items()}
+        return Trained(means, tokens + self.lessons.tokens - sampled, empty)
 
     def save(self, draft: Path) -> None:
         """Writes every member into its folder."""
@@ -115,6 +130,10 @@ class Trainees:
             if state.tensors:
                 save_file({key: tensor.cpu() for key, tensor in state.tensors.items()}, draft / name / OPTIMIZER)
             replace(individual, optimizer=state.numbers).write(draft / name)
+
+    def save_adapter(self, name: str, folder: Path) -> None:
+        """Writes the adapter of one member, without its moments."""
+        self.population.members[name].save(folder)
 
     def _enter(self, individual: Individual) -> None:
         """Gives a member of the population its method and its optimizer."""

@@ -1,4 +1,4 @@
-"""What a run tells those who watch it: a live table, a tracker. All values are plain."""
+"""What a run reports while it runs, for a live table or a tracker. All values are plain."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 
 class Watcher(Protocol):
-    """Is told how a run proceeds. Members are described as in the lineage."""
+    """Follows a run. Members are described as in the lineage."""
 
     def begin(self, generation: int, members: Sequence[Mapping[str, Any]], steps: int) -> None:
         """A generation begins to train; every member makes `steps` updates."""
@@ -15,6 +15,10 @@ class Watcher(Protocol):
 
     def updated(self, done: int, losses: Mapping[str, float]) -> None:
         """`done` updates of the generation are finished; `losses` are those of the last one."""
+        ...
+
+    def played(self, done: int, total: int) -> None:
+        """Of the episodes that are being played now, for an update or a measurement, `done` are finished."""
         ...
 
     def measuring(self, generation: int, members: Sequence[Mapping[str, Any]]) -> None:
@@ -33,6 +37,9 @@ class Unwatched:
         pass
 
     def updated(self, done: int, losses: Mapping[str, float]) -> None:
+        pass
+
+    def played(self, done: int, total: int) -> None:
         pass
 
     def measuring(self, generation: int, members: Sequence[Mapping[str, Any]]) -> None:

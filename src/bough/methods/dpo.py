@@ -152,7 +152,7 @@ class DPO:
 def _preference(sample: Sample, source: CallSource) -> Preference:
     if not isinstance(sample, Pair):
         kind = type(sample).__name__.lower()
-        hint = "; --loss-type kto learns from single trajectories" if isinstance(sample, Trajectory) else ""
+        hint = "; bough dpo --loss-type kto learns from single trajectories" if isinstance(sample, Trajectory) else ""
         raise RowError("wrong_kind", f"this is a {kind}; DPO learns from pairs (see bough pairs --help){hint}")
     sides = [(turns, source.calls(sample.start, turns, sample.tools)) for turns in (sample.chosen, sample.rejected)]
     chosen, rejected = (whole(turns, calls) for turns, calls in sides)

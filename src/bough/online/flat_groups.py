@@ -56,12 +56,13 @@ class FlatGroups:
         if not self.kinds:
             return ""
         parts = [
-            f"in {count} of them {WORDS[kind]} (try {_listed(self._ways(kind))})"
+            f"in {count} of them {WORDS[kind]} (try {_listed(self.ways(kind))})"
             for kind, count in self.kinds.most_common()
         ]
         return f": {'; '.join(parts)}"
 
-    def _ways(self, kind: Kind) -> Iterator[str]:
+    def ways(self, kind: Kind) -> Iterator[str]:
+        """What to try against one kind of flat groups."""
         config, rollouts = self.config, self.config.rollouts
         grpo = config if isinstance(config, GRPOConfig) else None
         highest = max(config.sampling.all_temperatures)

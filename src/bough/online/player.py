@@ -12,7 +12,6 @@ from statistics import fmean
 from typing import Any
 
 from bough.calls.template import ChatTemplate
-from bough.engines.chat import TemplateEngine
 from bough.engines.local.draw import cuts
 from bough.environments.isolated import shut_down
 from bough.environments.registry import find
@@ -23,15 +22,15 @@ from bough.methods.distill import OnlineConfig
 from bough.online.episode_files import EpisodeFiles
 from bough.online.meter import Meter, MeteredEngine
 from bough.online.resets import Resets
-from bough.online.sampler import open_sampler
+from bough.online.sampler import Sampler, open_sampler
 from bough.online.stream import EpisodeStream
 from bough.online.task_pool import TaskPool
+from bough.online.temperatures import TemperatureAgents
 from bough.policy.policy import Policy
 from bough.rewards.rubric import Rubric
-from bough.rollouts.agents import ModelAgent
 from bough.rollouts.attempt import Attempt, attempts
 from bough.rollouts.collect import collect
-from bough.rollouts.runner import LocalRunner
+from bough.rollouts.runner import LocalRunner, Runner
 from bough.types import Task, Trajectory
 
 log = logging.getLogger(__name__)
@@ -77,17 +76,9 @@ class Player:
                 file, self.environment_class, share, config.seed, held_out=held_out, max_turns=limit
             )
         self._loop = BackgroundLoop()
-        self._sampler = open_sampler(config, policy, template, self._loop)
-        self.meter = Meter(overlaps=self._sampler.overlaps)
-        metered = MeteredEngine(self._sampler.tokens, self.meter)
-        self._agents = {
-            temperature: ModelAgent(
-                TemplateEngine(metered, template, config.sampling.model_copy(update={"temperature": temperature}))
-            )
-            for temperature in {*config.sampling.all_temperatures, config.held_out.temperature}
-        }
+        self._sampler, self.meter, self.runner = self._open(policy, template)
         self.stream = EpisodeStream(
-            LocalRunner(self.environment_class, self._agent_of, config.limits),
+            self.runner,
             self._loop,
             concurrency=config.rollouts.concurrency,
             retries=config.rollouts.retries,
@@ -95,10 +86,25 @@ class Player:
             watch=self.meter.episodes,
         )
 
+    def _open(self, policy: Policy, template: ChatTemplate) -> tuple[Sampler, Meter, Runner]:
+        """What samples from the policy, here or on a cluster, and what plays episodes with it."""
+        config = self.config
+        if config.cluster.address is not None:
+            from bough.online.cluster_sampler import ClusterSampler, VersionedRunner
+
+            on_cluster = ClusterSampler(config, policy, self.environment_class, self._loop)
+            meter = Meter(overlaps=on_cluster.overlaps)
+            return on_cluster, meter, VersionedRunner(on_cluster.runner, on_cluster.publisher, meter)
+        sampler = open_sampler(config, policy, template, self._loop)
+        meter = Meter(overlaps=sampler.overlaps)
+        agent_of = TemperatureAgents(config, MeteredEngine(sampler.tokens, meter), template)
+        return sampler, meter, LocalRunner(self.environment_class, agent_of, config.limits)
+
     def costs(self) -> dict[str, int]:
-        """What judges have cost so far, as metrics."""
+        """What judges have cost so far and how many workers were lost, as metrics."""
         found = self.rubric.costs() if self.rubric else {}
-        return {f"{reward}/{name}": count for reward, costs in found.items() for name, count in costs.items()}
+        lost = {"worker_losses": self._sampler.worker_losses} if self._sampler.worker_losses else {}
+        return {f"{reward}/{name}": count for reward, costs in found.items() for name, count in costs.items()} | lost
 
     def renew(self, step: int, version: int) -> None:
         """The weights have changed. Raises EngineError if the sampler cannot get them."""
@@ -132,10 +138,6 @@ class Player:
             for place, attempt in enumerate(found)
         ]
 
-    def _agent_of(self, attempt: Attempt) -> ModelAgent:
-        assert attempt.temperature is not None
-        return self._agents[attempt.temperature]
-
     def _seed(self, number: int) -> int:
         """The tasks of one batch size share a seed; one that comes again among them has its own."""
         if self.pool is not None or self._resets is not None:  # any task may come again
@@ -148,9 +150,10 @@ class Player:
     def held_out(self) -> dict[str, Any]:
         """Success on tasks that are never trained on. Raises LostError if no episode could be finished."""
         config, held_out, records = self.config, self.config.held_out, list[Trajectory]()
-        wanted = list(attempts(self._held_out_tasks(), 1, config.seed))
+        found = attempts(self._held_out_tasks(), 1, config.seed)
+        wanted = [replace(attempt, temperature=held_out.temperature) for attempt in found]
         played = collect(
-            LocalRunner.of(self.environment_class, self._agents[held_out.temperature], config.limits),
+            self.runner,
             wanted,
             lambda record, _: records.append(record),
             concurrency=config.rollouts.concurrency,

@@ -1,4 +1,4 @@
-"""What samples from the policy in training: the local engine, or vLLM."""
+"""What samples from the policy in training: in this process the local engine, or vLLM."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ class Sampler(Protocol):
         """Whether it samples while the policy trains."""
 
     @property
-    def tokens(self) -> TokenEngine:
-        """The engine that episodes are played with."""
+    def worker_losses(self) -> int:
+        """Worker processes that were lost so far."""
 
     def renew(self, name: str) -> None:
         """From now on samples from the policy as it is; records call these weights `name`. EngineError if it cannot."""
@@ -39,6 +39,14 @@ class Sampler(Protocol):
         """Shuts down."""
 
 
+class TokenSampler(Sampler, Protocol):
+    """A sampler in this process."""
+
+    @property
+    def tokens(self) -> TokenEngine:
+        """The engine that episodes are played with."""
+
+
 class LocalSampler:
     """The local engine.
 
@@ -46,6 +54,8 @@ class LocalSampler:
     them on a CPU, gets the new ones between two of its steps, and what is in flight continues with
     them; on a GPU it reads the trained weights and waits while they change.
     """
+
+    worker_losses = 0
 
     def __init__(self, config: OnlineConfig, policy: Policy, template: ChatTemplate) -> None:
         self._ahead = config.rollouts.max_staleness > 0
@@ -84,7 +94,7 @@ class LocalSampler:
         await self.tokens.close()
 
 
-def open_sampler(config: OnlineConfig, policy: Policy, template: ChatTemplate, loop: BackgroundLoop) -> Sampler:
+def open_sampler(config: OnlineConfig, policy: Policy, template: ChatTemplate, loop: BackgroundLoop) -> TokenSampler:
     """The sampler that the settings name. `loop` is the event loop that episodes are played on."""
     if config.sampler.engine == "local":
         return LocalSampler(config, policy, template)

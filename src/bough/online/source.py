@@ -22,6 +22,7 @@ from torch import Tensor
 
 from bough.calls.builder import CallBuilder
 from bough.calls.template import ChatTemplate
+from bough.cluster.connection import ClusterLostError
 from bough.engines.base import EngineError
 from bough.errors import BoughError, RowError
 from bough.ledger import Ledger
@@ -48,6 +49,7 @@ PROBLEMS: dict[type[BoughError], str] = {
     LostError: "has nothing to learn from",
     RewardTimeoutError: "cannot be scored",
     EngineError: "cannot be sampled",
+    ClusterLostError: "cannot be played",
 }
 # What a batch's file has besides its metrics.
 NOT_METRICS = ("stamp", "ledgers", "tasks_unfinished", "task_pool")
@@ -132,7 +134,7 @@ class OnlineSource:
         self._number, stamp = number, self._stamper.stamp()
         try:
             examples = self._on_file(file, stamp, update) or self._played(file, stamp, step)
-        except (LostError, RewardTimeoutError, EngineError) as error:
+        except tuple(PROBLEMS) as error:
             problem = next(words for known, words in PROBLEMS.items() if isinstance(error, known))
             message = f"batch {number} {problem}: {error}"
             if step == 0:

@@ -6,13 +6,10 @@ A run that resumes learns from a batch on file only if both are still the same.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
-from hashlib import blake2b
 from pathlib import Path
 from typing import NamedTuple
 
-import torch
-from torch import Tensor, nn
+from torch import nn
 
 from bough.config.cluster import ClusterConfig
 from bough.config.online import WatchConfig
@@ -20,6 +17,7 @@ from bough.config.parts import leaves
 from bough.config.training import CheckpointsConfig, MachineConfig, OptimizerConfig, TrackingConfig
 from bough.digest import text_digest
 from bough.methods.distill import OnlineConfig
+from bough.policy.weights_digest import weights_digest
 
 # Settings that decide how a batch is trained on, but not what is in it.
 FREE = {
@@ -33,9 +31,6 @@ FREE = {
     *("entropy_coef", "entropy_floor"),
     *("teacher", "server_model", "key_variable", "beta", "base_url", "engine_options"),
 }
-INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}  # by the bytes of a weight
-BLOCK = 1024  # weights that are added up together
-HASHED_WHOLE = 1 << 16  # tensors up to this size are hashed as they are: in few weights, changes can cancel in a sum
 
 
 class Stamp(NamedTuple):
@@ -71,28 +66,6 @@ def settings_digest(config: OnlineConfig) -> str:
     files = {name: path for name in values if isinstance(path := settings[name].of(config), Path) and path.is_file()}
     values |= {name: _hash(path.read_bytes()) for name, path in files.items()}
     return _hash(json.dumps(values, sort_keys=True).encode())
-
-
-def weights_digest(weights: Iterable[tuple[str, Tensor]]) -> str:
-    """A digest of named tensors.
-
-    The bits of a large tensor are added up as integers, block by block, where the tensor is,
-    and only the sums are hashed: integer sums are exact on any device, and a large model need
-    not be copied to the CPU. A training step moves nearly all weights, so some sum differs after it.
-    """
-    hasher = blake2b(digest_size=16)
-    for name, weight in weights:
-        hasher.update(f"{name} {tuple(weight.shape)} {weight.dtype}".encode())
-        bits = weight.detach().contiguous().view(-1).view(INTEGERS[weight.element_size()])
-        hasher.update((bits if len(bits) <= HASHED_WHOLE else _sums(bits)).cpu().numpy().tobytes())
-    return hasher.hexdigest()
-
-
-def _sums(bits: Tensor) -> Tensor:
-    whole = len(bits) // BLOCK * BLOCK
-    return torch.cat(
-        [bits[:whole].view(-1, BLOCK).sum(-1, dtype=torch.int64), bits[whole:].sum(dtype=torch.int64)[None]]
-    )
 
 
 def _hash(content: bytes) -> str:

@@ -49,6 +49,8 @@ LARGEST_GAP = 0.5
 class VLLMSampler:
     """Hands the policy's weights to an engine that has a copy of its own. `folder` is where they are written."""
 
+    worker_losses = 0
+
     def __init__(
         self, engine: VLLMEngine | VLLMServerEngine, policy: Policy, loop: BackgroundLoop, folder: HandoverFolder
     ) -> None:

@@ -201,9 +201,11 @@ class Population:
             base = self.policy.base
             config = deepcopy(base.config)
             config.__dict__.pop("quantization_config", None)
-            with torch.device("meta"):
-                outline = type(base)._from_config(config)
-            adapted = add_actor(outline, lora)
+            # The first member's weights must not depend on its being the first.
+            with torch.random.fork_rng(devices=[]):
+                with torch.device("meta"):
+                    outline = type(base)._from_config(config)
+                adapted = add_actor(outline, lora)
             self._check_layers(adapted.targeted_module_names)
             self._configs[lora] = adapted.peft_config[ACTOR]
         return deepcopy(self._configs[lora])

@@ -24,8 +24,11 @@ def lora(config: LoraConfig) -> Lora:
     return Lora(config.r, config.alpha, config.dropout, names[0] if one else tuple(sorted(names)), config.experts)
 
 
-def start_adapter(config: C) -> tuple[Path | None, C]:
-    """The adapter to start from, and the settings with what will be its shape: its own where nothing else was asked."""
+def start_adapter(config: C, *, may_grow: bool = True) -> tuple[Path | None, C]:
+    """The adapter to start from, and the settings with what will be its shape: its own where nothing else was asked.
+
+    `may_grow` says whether the command has --merge-lora.
+    """
     start = config.lora.adapter or base_and_adapter(config.model)[1]
     if start is None:
         return None, config
@@ -37,10 +40,11 @@ def start_adapter(config: C) -> tuple[Path | None, C]:
     if config.lora.merge:
         return start, _with(config, _settings(larger(shape, lora(config.lora))))
     if differences := _differences(config, shape):
+        grow = "--merge-lora grows it to fit, " if may_grow else ""
         raise InputError(
-            f"the start adapter {start} has another shape; --merge-lora grows it to fit, "
-            "leaving these settings out takes it as it is:", differences,
-        )  # fmt: skip
+            f"the start adapter {start} has another shape; {grow}leaving these settings out takes it as it is:",
+            differences,
+        )
     return start, _with(config, {"target_modules": own["target_modules"]})
 
 

@@ -20,7 +20,8 @@ class Kind:
     episodes if it has no file (`or_plays`) gets the environment only then. The setting `adds`
     takes the newest data of the kind that the command writes, to be added to its output; `labels` is
     the setting that names another model to learn from. `reads_by_method` has what it reads with
-    each value of its setting `method`, if that is not always `reads`.
+    each value of its setting `method`, if that is not always `reads`. The setting `instead` names data in place of
+    `file`.
     """
 
     reads: str | None
@@ -34,9 +35,12 @@ class Kind:
     adds: str = ""
     labels: str = ""
     reads_by_method: Mapping[str, str | None] = field(default_factory=dict)
+    instead: str = ""
 
     def input(self, settings: Mapping[str, Any]) -> str | None:
         """The kind of data that a stage with these settings reads."""
+        if settings.get(self.instead):
+            return None
         return self.reads_by_method.get(str(settings.get("method")), self.reads)
 
 
@@ -62,6 +66,7 @@ KINDS: dict[str, Kind] = {
         "train_file",
         resumes=True,
         reads_by_method={"sft": "demonstrations", "grpo": None},
+        instead="mixture",
     ),
     "eval": Kind(None, "evaluation", "results.json", "output"),
 }

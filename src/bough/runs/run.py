@@ -9,6 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Self
 
+from bough.config.cluster import ClusterConfig
 from bough.config.parts import flattened, leaves, parts
 from bough.config.run import RunConfig
 from bough.disk import is_draft, locked, remove, write_atomically, write_json
@@ -46,10 +47,16 @@ class Run:
     """A recipe in a folder. `shared` are stages that other runs have finished, if there are any."""
 
     def __init__(
-        self, recipe: Recipe, folder: Path, *, report_to: Sequence[Name] = (), shared: SharedStages | None = None
+        self,
+        recipe: Recipe,
+        folder: Path,
+        *,
+        report_to: Sequence[Name] = (),
+        shared: SharedStages | None = None,
+        cluster: ClusterConfig | None = None,
     ) -> None:
         self.recipe, self.folder, self.report_to, self.shared = recipe, folder, list(report_to), shared
-        self.wiring = Wiring(recipe, folder, self.report_to)
+        self.wiring = Wiring(recipe, folder, self.report_to, cluster or ClusterConfig())
         self.stages = plan(recipe)
         self.check()
 
@@ -61,7 +68,8 @@ class Run:
         if names is None:
             names = ["mlflow"] if find_spec("mlflow") else []
         trackers = [name for name in names if name != "none"]
-        return cls(recipe, config.output_dir or Path("runs") / recipe.name, report_to=trackers)
+        folder = config.output_dir or Path("runs") / recipe.name
+        return cls(recipe, folder, report_to=trackers, cluster=config.cluster)
 
     def check(self) -> None:
         """Checks the settings of every stage before anything runs, and reports all problems together."""

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from bough.config.base import Config
+from bough.config.cluster import ClusterConfig
 from bough.config.parts import flattened, leaves, parts
 from bough.errors import InputError, did_you_mean
 from bough.rundir import RunDir
@@ -46,6 +47,7 @@ class Wiring:
     recipe: Recipe
     folder: Path
     report_to: Sequence[Name] = ()
+    cluster: ClusterConfig = field(default_factory=ClusterConfig)
 
     def config(self, stage: Planned, artifacts: Artifacts) -> Config:
         """The settings of a stage: its own first, then the recipe's and what earlier stages have made."""
@@ -61,7 +63,7 @@ class Wiring:
         values |= {kind.output: folder / kind.artefact if kind.one_file else folder}
         if kind.resumes:
             values["resume"] = RunDir(folder).used
-        values |= {"report_to": list(self.report_to)}
+        values |= {"report_to": list(self.report_to)} | self._cluster_settings()
         values = {key: value for key, value in values.items() if key in leaves(config) or key in parts(config)} | own
         if (reads := kind.input(own)) and kind.file not in own:
             sources = self._sources(stage, reads, artifacts)
@@ -69,13 +71,18 @@ class Wiring:
                 values["also"] = sources[1:]
             if sources and not (kind.or_plays and "environment" in own):
                 values[kind.file] = sources[0]
-                for name in ("environment", "options") if kind.or_plays else ():
+                for name in ("environment", "options", *leaves(ClusterConfig).keys() - own) if kind.or_plays else ():
                     values.pop(name, None)
         for name in filter(None, ("model", kind.labels)):
             values |= {name: artifacts.model_named(values[name])} if name in values else {}
         if kind.adds and kind.adds not in own and kind.writes in artifacts.newest:
             values[kind.adds] = [artifacts.newest[kind.writes]]
         return config(**values)
+
+    def _cluster_settings(self) -> dict[str, Any]:
+        """Those that were given, by the names that they have in every command."""
+        given = self.cluster.model_fields_set
+        return {name: leaf.of(self.cluster) for name, leaf in leaves(ClusterConfig).items() if leaf.path[0] in given}
 
     def add(self, stage: Planned, artifacts: Artifacts) -> None:
         """Makes the output of a stage available to later ones."""

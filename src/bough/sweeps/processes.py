@@ -11,14 +11,16 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
 
+from bough.disk import locked
 from bough.errors import BoughError, exception_line
 from bough.runs.recipe import Recipe
-from bough.runs.run import Run
+from bough.runs.run import LOCK, Run
 from bough.runs.shared_stages import SharedStages
 from bough.terminal import console
 
@@ -27,20 +29,43 @@ Ended = Callable[[Run, str | None], None]
 
 
 def in_processes(runs: Sequence[Run], jobs: int, logs: Path, started: Started, ended: Ended) -> dict[str, str]:
-    """Plays all runs, `jobs` at a time. Returns why runs failed, by the names of their folders."""
+    """Plays all runs on this machine, `jobs` at a time. Returns why runs failed, by the names of their folders."""
     logs.mkdir(parents=True, exist_ok=True)
-    failed: dict[str, str] = {}
     children: list[subprocess.Popen[bytes]] = []
+
+    def play(run: Run) -> str | None:
+        return play_in_child(order_of(run), log_of(run, logs), children)
+
+    def stop() -> None:
+        for child in list(children):
+            child.terminate()
+
+    return several_at_a_time(runs, jobs, play, stop, started, ended)
+
+
+def several_at_a_time(
+    runs: Sequence[Run],
+    jobs: int,
+    play: Callable[[Run], str | None],
+    stop: Callable[[], None],
+    started: Started,
+    ended: Ended,
+) -> dict[str, str]:
+    """Calls `play` for all runs, `jobs` at a time; it returns why a run failed. `stop` ends those that are playing.
+
+    Returns why runs failed, by the names of their folders.
+    """
+    failed: dict[str, str] = {}
     telling = threading.Lock()
 
-    def play(run: Run, number: int) -> str | None:
+    def work(run: Run, number: int) -> str | None:
         with telling:
             started(run, number)
-        return _play_in_child(run, logs / f"{run.folder.name}.log", children)
+        return play(run)
 
     pool = ThreadPoolExecutor(jobs)
     try:
-        futures = {pool.submit(play, run, number): run for number, run in enumerate(runs, 1)}
+        futures = {pool.submit(work, run, number): run for number, run in enumerate(runs, 1)}
         for future in as_completed(futures):
             run, failure = futures[future], future.result()
             with telling:
@@ -49,23 +74,32 @@ def in_processes(runs: Sequence[Run], jobs: int, logs: Path, started: Started, e
                 failed[run.folder.name] = failure
     except BaseException:
         pool.shutdown(wait=False, cancel_futures=True)
-        for child in list(children):
-            child.terminate()
+        stop()
         raise
     finally:
         pool.shutdown(cancel_futures=True)
     return {run.folder.name: failed[run.folder.name] for run in runs if run.folder.name in failed}
 
 
-def _play_in_child(run: Run, log: Path, children: list[subprocess.Popen[bytes]]) -> str | None:
+def log_of(run: Run, logs: Path) -> Path:
+    """Where the process of a run writes what it prints."""
+    return logs / f"{run.folder.name}.log"
+
+
+def play_in_child(
+    order: Mapping[str, Any], log: Path, children: list[subprocess.Popen[bytes]], working_folder: Path | None = None
+) -> str | None:
+    """Plays the run of `order` in a process, which is in `children` meanwhile; returns why it failed."""
     with log.open("ab") as said:
         command = [sys.executable, "-m", "bough.sweeps.processes"]
-        child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=said)  # noqa: S603  ours
+        child = subprocess.Popen(  # noqa: S603  ours
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=said, cwd=working_folder
+        )
         children.append(child)
         assert child.stdin is not None and child.stdout is not None
         with child.stdin, child.stdout:
             try:
-                child.stdin.write(json.dumps(order_of(run)).encode() + b"\n")
+                child.stdin.write(json.dumps(order).encode() + b"\n")
                 child.stdin.flush()
             except BrokenPipeError:  # it ended before it read; its exit code is reported below
                 pass
@@ -78,14 +112,15 @@ def _play_in_child(run: Run, log: Path, children: list[subprocess.Popen[bytes]])
     return failure
 
 
-def order_of(run: Run) -> dict[str, Any]:
-    """What a process needs to play the run."""
+def order_of(run: Run, *, wait_s: float = 0) -> dict[str, Any]:
+    """What a process needs to play the run. It waits up to `wait_s` for another process that is in the run's folder."""
     assert run.shared is not None
     return {
         "recipe": run.recipe.model_dump(mode="json"),
         "folder": str(run.folder),
         "shared": str(run.shared.folder),
         "report_to": run.report_to,
+        "wait_s": wait_s,
     }
 
 
@@ -98,6 +133,7 @@ def main() -> None:
     threading.Thread(target=_end_with_parent, daemon=True).start()
     failure = None
     try:
+        wait_until_free(Path(order["folder"]) / LOCK, order["wait_s"])
         shared = SharedStages(Path(order["shared"]))
         run = Run(Recipe(**order["recipe"]), Path(order["folder"]), report_to=order["report_to"], shared=shared)
         run.play(console.announce)
@@ -107,6 +143,17 @@ def main() -> None:
         sys.excepthook(type(error), error, error.__traceback__)
         failure = exception_line(error)
     os.write(answer, json.dumps({"failure": failure}).encode())
+
+
+def wait_until_free(lock: Path, seconds: float) -> None:
+    """Waits while another process holds the lock: one on a machine that was lost may work on for a moment."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        try:
+            with locked(lock, wait=False):
+                return
+        except BlockingIOError:
+            time.sleep(0.2)
 
 
 def _end_with_parent() -> None:

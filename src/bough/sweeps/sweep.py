@@ -1,4 +1,4 @@
-"""A sweep in its folder: checked as a whole, run one by one or in several processes, resumed, and reported."""
+"""A sweep in its folder: checked as a whole, run here, in processes or on a cluster, resumed, and reported."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any, Self
 
+from bough.config.cluster import ClusterConfig
 from bough.config.sweep import SweepConfig
 from bough.disk import is_draft, locked, read_json, write_atomically, write_json
 from bough.errors import BoughError, InputError, exception_line
@@ -21,6 +22,7 @@ from bough.runs.wiring import evaluates_the_run
 from bough.sweeps.figure import draw
 from bough.sweeps.processes import in_processes
 from bough.sweeps.sharing import StampedStage, stamps
+from bough.sweeps.spread import on_cluster
 from bough.sweeps.table import LEVEL, SweepRow, as_csv, markdown
 from bough.sweeps.variations import Variation, label, variations
 from bough.tracking.trackers import Name
@@ -32,8 +34,17 @@ FILE_NAME, RUNS, LOGS = "sweep.json", "runs", "logs"
 class Sweep:
     """All runs of a sweep. Making one checks every setting of every run; nothing runs before `play`."""
 
-    def __init__(self, found: list[Variation], folder: Path, *, jobs: int = 1, report_to: list[Name] | None = None):
+    def __init__(
+        self,
+        found: list[Variation],
+        folder: Path,
+        *,
+        jobs: int = 1,
+        report_to: list[Name] | None = None,
+        cluster: ClusterConfig | None = None,
+    ) -> None:
         self.variations, self.folder, self.jobs, self.report_to = found, folder, jobs, report_to or []
+        self.cluster = cluster if cluster is not None and cluster.address is not None else None
         self.settings = list(found[0].values)
         self.shared = SharedStages(folder)
         self.runs = self._checked()
@@ -46,7 +57,8 @@ class Sweep:
         """The sweep of the settings, in their folder or runs/NAME-sweep."""
         found = variations(find_recipe(config.recipe), config.vary, config.seeds, config.set)
         folder = config.output or Path("runs") / f"{found[0].recipe.name}-sweep"
-        return cls(found, folder, jobs=config.jobs, report_to=[name for name in config.report_to if name != "none"])
+        trackers = [name for name in config.report_to if name != "none"]
+        return cls(found, folder, jobs=config.jobs, report_to=trackers, cluster=config.cluster)
 
     def _checked(self) -> list[Run]:
         """Every run with its settings checked; problems of all of them are reported once."""
@@ -138,6 +150,8 @@ class Sweep:
             state = "finished" if failure is None else f"failed: {failure.splitlines()[0]}"
             notify(f"{names[run.folder.name].label}: {state}; {done} of {len(self.runs)} runs done")
 
+        if self.cluster is not None:
+            return on_cluster(self.runs, self.cluster, self.folder, self.folder / LOGS, started, ended, notify)
         if self.jobs > 1:
             return in_processes(self.runs, self.jobs, self.folder / LOGS, started, ended)
         failed = {}

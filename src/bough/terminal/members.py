@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
@@ -14,13 +15,14 @@ from rich.table import Table
 from rich.text import Text
 
 from bough.terminal.console import err, is_live, printable
+from bough.terminal.progress import LINE_EVERY_S
 
 Line = Mapping[str, Any]
 HEADINGS = ("member", "fitness", "loss", "age", "updates", "parent", "mutation", "settings")
 
 
 class MembersProgress:
-    """A live table on stderr, removed at the end; nothing if stderr is not a terminal.
+    """A live table on stderr, removed at the end; without a terminal, a line every few seconds.
 
     A member that lives on shows its last fitness until it is measured again.
     """
@@ -30,6 +32,8 @@ class MembersProgress:
         self.members: dict[str, dict[str, Any]] = {}
         self.title = ""
         self._number = self._steps = 0
+        self._doing = ""
+        self._said_at = float("-inf")
         self._live: Live | None = None
 
     def __enter__(self) -> Self:
@@ -60,6 +64,9 @@ class MembersProgress:
             self.members[name]["loss"] = loss
         self._say(f"training, {done} of {self._steps} updates")
 
+    def played(self, done: int, total: int) -> None:
+        self._show(f"{self._doing}; {done} of {total} episodes played")
+
     def measuring(self, generation: int, members: Sequence[Line]) -> None:
         self._enter(generation, members)
         self._say("measuring fitness")
@@ -75,9 +82,22 @@ class MembersProgress:
         self.members = {one["name"]: {**known[one["name"]], **one, "generation": generation} for one in members}
         self._number = generation
 
-    def _say(self, what: str) -> None:
+    def _say(self, doing: str) -> None:
+        self._doing = doing
+        self._show(doing)
+
+    def _show(self, what: str) -> None:
         of = f" ({self._number + 1} of {self.generations})" if self.generations else ""
         self.title = f"generation {self._number}{of}: {what}"
+        if not is_live(self.console) and time.monotonic() - self._said_at >= LINE_EVERY_S:
+            self._said_at = time.monotonic()
+            self.console.print(f"{self.title}{self._losses()}", markup=False)
+
+    def _losses(self) -> str:
+        """The smallest and the largest loss, as the end of a line."""
+        found = [one["loss"] for one in self.members.values() if one.get("loss") is not None]
+        finite = [loss for loss in found if math.isfinite(loss)]
+        return f"  loss {min(finite):.3g} to {max(finite):.3g}" if finite else ""
 
 
 def members_table(lines: Iterable[Line]) -> Table:

@@ -72,12 +72,17 @@ class Origin:
         return found
 
 
+def run_of(weights: Path) -> RunDir | None:
+    """The run that trained `weights`; None where they are in no run folder."""
+    return next((RunDir(one) for one in weights.absolute().parents[:DEPTH] if RunDir(one).origin.is_file()), None)
+
+
 def start_of(weights: Path) -> Path | None:
     """The adapter that the run which trained `weights` started from; None where that was the bare model.
 
     InputError where it is not known, or is not what it was.
     """
-    run = next((RunDir(one) for one in weights.absolute().parents[:DEPTH] if RunDir(one).origin.is_file()), None)
+    run = run_of(weights)
     if run is None:
         raise InputError(f"{weights} is not in a run folder, so it is not known what it was trained from")
     before = Origin.read(run).adapter

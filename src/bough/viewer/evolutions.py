@@ -76,6 +76,7 @@ def _winner(report: dict[str, Any], found: Pedigree) -> dict[str, Any] | None:
         "untouched": _score(report.get("untouched")),
         "shrinkage": shrinkage if is_finite(shrinkage) else None,
         "updates": report["updates"] if is_finite(report.get("updates")) else None,
+        "empty_updates": report["empty_updates"] if is_finite(report.get("empty_updates")) else 0,
         "tokens_computed": report["tokens_computed"] if is_finite(report.get("tokens_computed")) else None,
     }
 

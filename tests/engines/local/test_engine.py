@@ -64,7 +64,6 @@ def test_an_answer_is_the_same_to_the_last_bit_in_any_company(policy):
 
     together = all_of(names)
     assert sum(len(ids) for each in together.values() for ids, _, _ in each) > 700
-    assert all_of(names) == together
     assert all_of(names[::-1], max_running=5) == together
     # Too little memory for more than three at once: caches are dropped and computed anew.
     assert all_of(names[::3], max_tokens=3100) == {name: together[name] for name in names[::3]}

@@ -56,9 +56,27 @@ def test_a_machine_that_does_not_say_is_taken_for_a_laptop_with_8_gib(machine, m
     assert free_bytes(CPU) == 4 * GIB
 
 
-def test_a_gpu_keeps_some_of_what_is_free(monkeypatch):
+@pytest.mark.parametrize(
+    ("fraction", "reserved", "expected"), [(1.0, 0, 85), (0.5, 0, 59.5), (0.5, 30, 34), (0.1, 30, 0)]
+)
+def test_of_a_gpu_most_is_taken_but_no_more_than_this_process_may_have(monkeypatch, fraction, reserved, expected):
+    """It has 100 GiB free of 140; workers of a cluster that share it have a fraction each."""
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (100 * GIB, 140 * GIB))
-    assert free_bytes(torch.device("cuda")) == 85 * GIB
+    monkeypatch.setattr(torch.cuda, "get_per_process_memory_fraction", lambda index: fraction)
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda index: reserved * GIB)
+    assert free_bytes(torch.device("cuda")) == pytest.approx(expected * GIB)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_a_fraction_of_a_real_gpu():
+    device = torch.device("cuda", 0)
+    whole = free_bytes(device)
+    try:
+        torch.cuda.set_per_process_memory_fraction(0.1, device)
+        assert 0 < free_bytes(device) < whole
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0, device)
 
 
 def test_this_machine_has_some():

@@ -17,7 +17,8 @@ from bough.policy.adapters import Lora
 from bough.policy.policy import Policy
 from tests.engines.local.playing import prompt, small_engine
 
-LONG = SamplingConfig(max_new_tokens=120)
+LENGTH = 30
+LONG = SamplingConfig(max_new_tokens=LENGTH)
 PROMPT = prompt("the same for all", 80)
 
 
@@ -79,7 +80,7 @@ def test_an_answer_continues_with_new_weights_and_other_episodes_start_afresh(lo
     paused = engine(fold)
     answer = ask_and_pause(paused, loop, "e", step=10)
     num_drawn = len(paused.scheduler.residents["e"].request.completion_ids)  # type: ignore[union-attr]
-    assert 0 < num_drawn < 120 and paused.reader.policy.training, "the policy is as it was"
+    assert 0 < num_drawn < LENGTH and paused.reader.policy.training, "the policy is as it was"
     change(paused.reader.policy)
     paused.renew("after", keep=True)
     paused.resume()
@@ -99,7 +100,7 @@ def test_nothing_is_computed_during_a_pause_and_nothing_is_lost(loop: Background
     time.sleep(0.1)
     assert paused.worker.num_steps == 0
     paused.resume()
-    assert [len(answer.result(60).completion_ids) for answer in answers] == [120, 120]
+    assert [len(answer.result(60).completion_ids) for answer in answers] == [LENGTH, LENGTH]
     loop.run(paused.close())
 
 

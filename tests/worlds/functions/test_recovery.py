@@ -65,6 +65,25 @@ def test_a_call_that_changes_nothing_needs_no_answer(runner: asyncio.Runner):
     assert (said, success) == (clean, True)
 
 
+def test_files_and_folders_become_what_they_were_whatever_led_to_them(runner: asyncio.Runner):
+    mess = [
+        ("cd", {"folder": "document"}),
+        ("mv", {"source": "final_report.pdf", "destination": "x"}),
+        ("mkdir", {"dir_name": "y"}),
+        ("mv", {"source": "x", "destination": "y"}),
+        ("cd", {"folder": "/"}),
+        ("rm", {"file_name": "document"}),
+    ]
+    said, success = runner.run(finish("multi_turn_base_0", *(reply(call) for call in mess)))
+    assert success, said
+
+
+def test_a_call_that_came_too_early_is_undone_and_made_again(runner: asyncio.Runner):
+    doors = {"unlock": False, "door": ["driver", "passenger", "rear_left", "rear_right"]}
+    said, success = runner.run(finish("multi_turn_miss_param_98", reply(("lockDoors", doors))))
+    assert success and '"unlock": true' in said[0], said
+
+
 def test_what_cannot_be_undone_does_not_stop_the_expert(runner: asyncio.Runner):
     said, success = runner.run(finish("multi_turn_base_79", reply(("fillFuelTank", {"fuelAmount": 1.0}))))
     assert success is False and "lockDoors" in said[0], "it goes on with the calls that are missing"

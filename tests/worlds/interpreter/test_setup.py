@@ -1,7 +1,9 @@
 import pytest
 
+from bough.environments.tasks import configured
 from bough.sandbox.base import NoSandboxError
 from bough.worlds.interpreter import setup as module
+from bough.worlds.interpreter.environment import Interpreter
 
 
 @pytest.fixture
@@ -59,3 +61,10 @@ def test_another_system_than_linux_is_refused_with_a_sentence(machine, monkeypat
     monkeypatch.setattr(module.isolation.sys, "platform", "darwin")
     with pytest.raises(NoSandboxError, match=r"needs Linux, and this is darwin.*sandbox_url"):
         list(module.setup())
+
+
+def test_a_node_of_a_cluster_without_a_sandbox_is_refused_unless_the_sandbox_is_elsewhere(monkeypatch):
+    monkeypatch.setattr(module.isolation.sys, "platform", "darwin")
+    with pytest.raises(NoSandboxError, match="needs Linux"):
+        Interpreter.lacks()
+    assert configured(Interpreter, {"sandbox_url": "http://127.0.0.1:1"}).lacks() is None

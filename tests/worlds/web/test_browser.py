@@ -12,6 +12,7 @@ from bough.environments.base import EnvironmentFailedError
 from bough.errors import InputError
 from bough.worlds.web import browser as module
 from bough.worlds.web.browser import Browser, find
+from bough.worlds.web.environment import Web
 
 
 def alive(pid):
@@ -100,6 +101,7 @@ def test_without_a_browser_the_user_is_told_what_to_do(monkeypatch):
     assert find() is None
     with pytest.raises(InputError, match="bough env setup web"):
         asyncio.run(Browser.start())
+    assert "bough env setup web" in (Web.lacks() or "")
 
 
 def test_the_headless_shell_is_preferred(monkeypatch):

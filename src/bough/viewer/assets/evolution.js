@@ -89,7 +89,7 @@ function winnerOf(found) {
       fact(`${metricName(found)} when selected`, h("span", {}, fitnessText(own.selected, found)), on(own.selected)),
       fact(`${metricName(found)} on untouched data`, h("b", {}, fitnessText(own.untouched, found)), on(own.untouched)),
       fact("shrinkage", own.shrinkage === null ? "–" : found.rate ? `${signed(100 * own.shrinkage, 1)} points` : number(own.shrinkage)),
-      own.updates === null ? null : fact("updates", count(own.updates)),
+      own.updates === null ? null : fact("updates", count(own.updates), own.empty_updates ? ` and ${count(own.empty_updates)} that taught nothing` : ""),
       own.tokens_computed === null ? null : fact("tokens computed", count(own.tokens_computed)),
     ),
     h("p", { class: "faint small" }, better ? "The winner was not flattered by its selection." : "The best of several members is partly the luckiest: trust the number on untouched data."),

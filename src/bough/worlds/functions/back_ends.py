@@ -1,4 +1,4 @@
-"""The host's side of the back ends: one sandbox per event loop, and the three programs that run in it.
+"""The host's side of the back ends: one sandbox per event loop, and the four programs that run in it.
 
 The back ends are fixed code, checked by its hash, and a model contributes only JSON
 arguments. They still run in a sandbox: some arguments, such as an exponent of a billion,
@@ -21,6 +21,7 @@ from bough.sandbox.pool import Sandbox
 from bough.types import ToolCall
 from bough.worlds.functions import benchmark
 from bough.worlds.functions.benchmark import Entry
+from bough.worlds.functions.file_system import FileSystem
 
 # All calls of an episode together may use this much; time on a busy machine does not count.
 LIMITS = SandboxLimits(timeout_s=25.0, cpu_s=2.0, memory_mb=512, processes=2, disk_mb=1, output_bytes=1 << 18)
@@ -57,6 +58,18 @@ async def results(
     program = f"import {MODULE}\n{MODULE}.results({json.dumps(request)!r}, ask)"
     await _run(program, timeout_s, hear)
     return [*told, *[None] * (len(calls) - len(told))]
+
+
+async def files(
+    scenario: dict[str, Any], done: Sequence[ToolCall], timeout_s: float = LIMITS.timeout_s
+) -> FileSystem | None:
+    """The file system after these calls; None where there is none, or the calls were stopped."""
+    request = {"scenario": scenario, "done": plain(done)}
+    result = await _run(f"import {MODULE}\n{MODULE}.files({json.dumps(request)!r})", timeout_s)
+    if result is None or result.value in (None, "None"):
+        return None
+    root, path = json.loads(ast.literal_eval(str(result.value)))
+    return FileSystem(root, tuple(path))
 
 
 async def check_turns(

@@ -63,7 +63,7 @@ class Conversation:
     async def call(self, calls: Sequence[ToolCall], timeout_s: float) -> list[str]:
         """Makes the calls of one reply; the results as text. A call that is stopped has no effect."""
         self.steps += 1
-        done = [call for steps in self.turns for step in steps for call in step]
+        done = [*self.earlier_calls, *self.turn_calls]
         results = await back_ends.results(self.scenario, done, calls, timeout_s)
         made = results.index(None) if None in results else len(results)
         self.turns[-1].append(list(calls[:made]))
@@ -86,6 +86,16 @@ class Conversation:
         self.steps = 0
 
     @property
+    def turn_calls(self) -> list[ToolCall]:
+        """The calls that were made in the current user turn."""
+        return [call for step in self.turns[-1] for call in step]
+
+    @property
+    def earlier_calls(self) -> list[ToolCall]:
+        """The calls that were made in earlier user turns."""
+        return [call for steps in self.turns[:-1] for step in steps for call in step]
+
+    @property
     def turn_gold(self) -> list[ToolCall]:
         """The gold calls of the current user turn."""
         return self.gold[len(self.turns) - 1]
@@ -93,7 +103,7 @@ class Conversation:
     @property
     def in_order(self) -> bool:
         """Whether all calls of this turn so far are its first gold calls."""
-        made = [call for step in self.turns[-1] for call in step]
+        made = self.turn_calls
         return len(made) <= len(self.turn_gold) and all(map(_same, made, self.turn_gold))
 
     def missing(self) -> list[ToolCall]:
@@ -106,7 +116,7 @@ class Conversation:
 
     def _matched(self) -> tuple[list[ToolCall], list[ToolCall]]:
         left, others = list(self.turn_gold), list[ToolCall]()
-        for made in (call for step in self.turns[-1] for call in step):
+        for made in self.turn_calls:
             same = next((call for call in left if _same(call, made)), None)
             if same is None:
                 others.append(made)

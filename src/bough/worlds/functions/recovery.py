@@ -17,6 +17,7 @@ from typing import Any
 from bough.types import ToolCall
 from bough.worlds.functions import back_ends
 from bough.worlds.functions.conversation import MAX_STEPS, Conversation
+from bough.worlds.functions.file_system import CHANGES, changes
 
 Arguments = Mapping[str, Any]
 Calls = list[ToolCall]
@@ -43,14 +44,46 @@ class Recovery:
             return conversation.turn_gold
         if undone and await self.wins([*undone, *conversation.turn_gold]):
             return [*undone, *conversation.turn_gold]
+        again = await self.begun_again(conversation.turn_calls)
+        if again:
+            return again if self._steps_left > 1 else [*again, *conversation.turn_gold]
         return self._share(missing)
+
+    async def begun_again(self, made: Calls) -> Calls:
+        """Calls that undo all that these calls of the turn have changed, so that the gold calls win; none if none do.
+
+        Files and folders become what they were when the turn began, whatever led to them.
+        """
+        scenario, done = self.conversation.scenario, self.conversation.earlier_calls
+        before, now = [await back_ends.files(scenario, calls, self.timeout_s) for calls in (done, [*done, *made])]
+        files = changes(now, before) if before and now else []
+        for inverses in await self._choices(made):
+            again = [*(call for inverse in inverses for call in inverse), *files]
+            if again and await self.wins([*made, *again, *self.conversation.turn_gold], alone=True):
+                return again
+        return []
+
+    async def _choices(self, made: Calls) -> list[list[Calls]]:
+        """What may be undone together, the last call first.
+
+        A call may have an effect only after others, or none after others: first all that could have one are
+        undone, then those that have one by themselves, then either without one of them.
+        """
+        known, spoiling = list[Calls](), list[Calls]()
+        for place, call in reversed(list(enumerate(made))):
+            if call.name not in CHANGES and (inverse := await self._inverse(call, made[:place])):
+                known.append(inverse)
+                if await self._spoils(call):
+                    spoiling.append(inverse)
+        fewer = [[*some[:n], *some[n + 1 :]] for some in (known, spoiling) for n in range(len(some))]
+        return [known, spoiling, *fewer]
 
     async def harmful(self) -> list[tuple[ToolCall, Calls]]:
         """The calls of this turn that spoil the task, each with calls that undo it, or none if there are none."""
         if not await self.wins(self.conversation.turn_gold, alone=True):
             return []  # an earlier turn has changed what follows
         found = []
-        made = [call for step in self.conversation.turns[-1] for call in step]
+        made = self.conversation.turn_calls
         for call in self.conversation.unasked():
             if await self._spoils(call):
                 before = made[: next(place for place, one in enumerate(made) if one is call)]
@@ -84,7 +117,13 @@ class Recovery:
 
     async def _inverse(self, call: ToolCall, before: Calls) -> Calls:
         """Calls that undo a call; none where none is known. `before` are the earlier calls of the turn."""
-        options = [*inverses(call, self.conversation.scenario["config"]), await self._cancelled(call, [])]
+        options = [
+            *inverses(call, self.conversation.scenario["config"]),
+            *(
+                [one] for one in reversed(self.conversation.earlier_calls) if one.name == call.name
+            ),  # what sets a value sets it back
+            await self._cancelled(call, []),
+        ]
         for inverse in options:
             if inverse and await self.wins([call, *inverse, *self.conversation.turn_gold], alone=True):
                 return inverse if call.name != "book_flight" else await self._cancelled(call, before)
@@ -94,8 +133,8 @@ class Recovery:
         """A flight is cancelled by the number that its booking was given."""
         if call.name != "book_flight":
             return []
-        done = [call for steps in self.conversation.turns[:-1] for step in steps for call in step]
-        (told,) = await back_ends.results(self.conversation.scenario, [*done, *before], [call], self.timeout_s)
+        done = [*self.conversation.earlier_calls, *before]
+        (told,) = await back_ends.results(self.conversation.scenario, done, [call], self.timeout_s)
         booking = re.search(r'"booking_id": "(\w+)"', told or "")
         arguments = {"access_token": call.arguments.get("access_token"), "booking_id": booking and booking[1]}
         return [ToolCall(name="cancel_booking", arguments=arguments)] if booking else []
@@ -119,6 +158,13 @@ def _climate(_: Arguments, config: Any) -> list[tuple[str, Any]]:
     return [("adjustClimateControl", {name: first[key] for name, key in wanted.items() if key in first})]
 
 
+def _doors(given: Arguments, config: Any) -> list[tuple[str, Any]]:
+    """The other way round: all doors, or those that it was the other way round for in the beginning."""
+    unlock, first = not given.get("unlock"), config.get("VehicleControlAPI", {}).get("doorStatus", {})
+    others = [door for door, status in first.items() if (status == "unlocked") == unlock]
+    return [("lockDoors", {"unlock": unlock, "door": door}) for door in (given.get("door"), others)]
+
+
 def _ticket(given: Arguments, config: Any) -> list[tuple[str, Any]]:
     """The fields of a ticket as they were."""
     tickets = config.get("TicketAPI", {}).get("ticket_queue", [])
@@ -131,6 +177,28 @@ def _ticket(given: Arguments, config: Any) -> list[tuple[str, Any]]:
         for ticket in tickets
         if ticket.get("id") == given.get("ticket_id")
     ]
+
+
+def _relisted(call: ToolCall, config: Mapping[str, Any]) -> Iterator[Calls]:
+    """A watchlist as it was. What is added goes to its end, and only who is logged in may remove a stock."""
+    if call.name == "add_to_watchlist":
+        login = {"username": "user", "password": "password"}
+        removed = {"symbol": call.arguments.get("stock")}
+        steps = [("trading_login", login), ("remove_stock_from_watchlist", removed), ("trading_logout", {})]
+        yield [ToolCall(name=name, arguments=arguments) for name, arguments in steps]
+    stocks, symbol = config.get("TradingBot", {}).get("watch_list", []), call.arguments.get("symbol")
+    if call.name == "remove_stock_from_watchlist" and symbol in stocks:
+        later = stocks[stocks.index(symbol) + 1 :]
+        yield [
+            *(ToolCall(name="remove_stock_from_watchlist", arguments={"symbol": stock}) for stock in later),
+            *(ToolCall(name="add_to_watchlist", arguments={"stock": stock}) for stock in (symbol, *later)),
+        ]
+
+
+def _as_first_user(config: Any) -> list[tuple[str, Any]]:
+    """Any password is the right one."""
+    user = config.get("TicketAPI", {}).get("current_user")
+    return [("ticket_login", {"username": user, "password": "password"})] if user else []
 
 
 def _folders(config: Any) -> list[str]:
@@ -167,10 +235,11 @@ INVERSES: dict[str, Callable[[Arguments, Any], list[tuple[str, Any]]]] = {
     ],
     "close_ticket": _ticket,
     "edit_ticket": _ticket,
-    "ticket_login": lambda *_: [("logout", {})],
+    "ticket_login": lambda _, config: [("logout", {}), *_as_first_user(config)],
+    "logout": lambda _, config: _as_first_user(config),
     "follow_user": lambda given, _: [("unfollow_user", {"username_to_unfollow": given.get("username_to_follow")})],
     "unfollow_user": lambda given, _: [("follow_user", {"username_to_follow": given.get("username_to_unfollow")})],
-    "lockDoors": lambda given, _: [("lockDoors", {**given, "unlock": not given.get("unlock")})],
+    "lockDoors": _doors,
     "startEngine": _opposite("startEngine", "ignitionMode", "START", "STOP"),
     "activateParkingBrake": _opposite("activateParkingBrake", "mode", "engage", "release"),
     "pressBrakePedal": lambda *_: [("releaseBrakePedal", {})],
