@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from bough.cluster.connection import ClusterLostError
 from bough.cluster.learners import check_disk, followed, plan_learners, result
 from bough.cluster.relay import Relay, RelayStream
 from bough.errors import BoughError, InputError
@@ -69,10 +70,26 @@ def test_learners_get_a_gpu_each_or_equal_parts(gpus: list[int], count: int, eac
 
 
 def test_learners_that_share_a_gpu_are_told_that_it_is_slower():
-    plan = plan_learners(2, [{"GPU": 1.0}])
+    plan = plan_learners(2, [{"CPU": 4.0, "GPU": 1.0}])
     assert str(plan).startswith("2 learners, 2 on each GPU: they communicate through gloo, because NCCL refuses")
-    assert str(plan_learners(2, [{"CPU": 2.0}])) == "2 learners with 1 CPU each"
-    assert str(plan_learners(2, [{"GPU": 2.0}])) == "2 learners with 1 GPU each"
+    assert str(plan_learners(2, [{"CPU": 3.0}])) == "2 learners with 1 CPU each"
+    assert str(plan_learners(2, [{"CPU": 4.0, "GPU": 2.0}])) == "2 learners with 1 GPU each"
+
+
+def test_learners_that_leave_no_cpu_for_a_worker_are_refused():
+    with pytest.raises(InputError, match=r"--learners 2 needs 3 CPUs, .*; the cluster has 2"):
+        plan_learners(2, [{"CPU": 1.0}, {"CPU": 1.0}])
+
+
+def test_learners_that_never_start_are_an_error(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("bough.cluster.learners.PATIENCE_S", 0)
+    ended = threading.Event()
+    train = threading.Thread(target=ended.wait)
+    nothing = SimpleNamespace(remote=list)
+    relay = SimpleNamespace(read=nothing, actors=nothing)
+    with pytest.raises(ClusterLostError, match=r"no learner could start in 0 s; `ray status` shows what is in use"):
+        followed(SimpleNamespace(get=lambda answer: answer), relay, train, 0)  # type: ignore[arg-type]
+    ended.set()
 
 
 def test_a_run_folder_that_only_the_driver_sees_is_refused(tmp_path: Path):
@@ -107,7 +124,7 @@ def test_an_interrupt_ends_the_learners(capsys: pytest.CaptureFixture[str]):
     )
     train = Train()
     with pytest.raises(KeyboardInterrupt):
-        followed(Ray(), relay, train)
+        followed(Ray(), relay, train, 60)
     assert not train.is_alive()
     assert capsys.readouterr().out == "played\n"
 

@@ -66,3 +66,8 @@ def test_the_plan_is_said_in_one_line():
 def test_a_node_that_could_never_have_a_worker_does_not_count():
     found = plan(TWO_GPU_NODES)
     assert [found.fits(node) for node in (TWO_GPU_NODES[0], CPU_NODE, {})] == [True, False, False]
+
+
+def test_cpus_of_learners_are_not_for_workers():
+    plan = make_plan(ClusterConfig(address="auto"), [{"CPU": 4.0}], concurrency=8, uses_gpu=False, reserved_cpus=3)
+    assert (plan.workers, plan.room) == (1, 1)

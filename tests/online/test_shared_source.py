@@ -20,7 +20,7 @@ from tests.training.test_processes import Pair, alone, told
 COMMAND = [
     *("grpo", "--model", "tiny", "--batch-size", "3", "--group-size", "3", "--max-new-tokens", "6"),
     *("--learning-rate", "1e-4", "--lr-scheduler", "constant", "--warmup-ratio", "0", "--logging-steps", "1"),
-    *("--save-steps", "1", "--save-total-limit", "9", "--no-watch", "--token-budget", "128", "--max-steps", "3"),
+    *("--save-steps", "1", "--save-total-limit", "9", "--no-watch", "--token-budget", "128", "--max-steps", "2"),
 ]
 # The policy's entropy is above the floor: a learner that was not told so would add the bonus.
 LETTERS = [*COMMAND, "--environment", "tests.online.letters:Letters", "--entropy-coef", "0.5", "--entropy-floor", "1"]
@@ -116,7 +116,7 @@ def test_a_run_that_two_learners_began_is_resumed_by_one(tmp_path: Path, two: Pa
 
 
 def test_an_error_of_the_first_learner_ends_both_with_its_words(tmp_path: Path, two: Pair):
-    broken = [*COMMAND, "--environment", "tests.online.letters:BrokenLater", "--retries", "0"]
+    broken = [*COMMAND, "--environment", "tests.online.letters:BrokenLater", "--retries", "0", "--max-steps", "3"]
     two.start([*broken, "--output-dir", str(tmp_path)], wait=True)
     assert two.finish() == 1
     said = two.log.read_text()

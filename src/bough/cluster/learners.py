@@ -13,6 +13,7 @@ import socket
 import sys
 import tempfile
 import threading
+import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
@@ -20,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from bough.cluster.connection import connected, import_ray, nodes
+from bough.cluster.connection import ClusterLostError, connected, import_ray, nodes
 from bough.cluster.relay import Relay, RelayStream
 from bough.cluster.worker import Surroundings
 from bough.config.cluster import OnlineClusterConfig
@@ -56,7 +57,16 @@ class LearnersPlan:
 
 
 def plan_learners(count: int, cluster: Sequence[Mapping[str, float]]) -> LearnersPlan:
-    """A GPU for each learner; equal parts of the GPUs where there are fewer; CPUs where there are none."""
+    """A GPU for each learner; equal parts of the GPUs where there are fewer; CPUs where there are none.
+
+    InputError where the learners, a CPU each, leave no CPU for a worker that plays.
+    """
+    cpus = int(sum(node.get("CPU", 0) for node in cluster))
+    if cpus < count + 1:
+        raise InputError(
+            f"--learners {count} needs {count + 1} CPUs, one for each learner and one for a worker that plays; "
+            f"the cluster has {cpus}"
+        )
     gpus = int(sum(node.get("GPU", 0) for node in cluster))
     if not gpus:
         return LearnersPlan(count, 0.0)
@@ -94,7 +104,7 @@ def train_with_learners(config: C, cluster: OnlineClusterConfig, train: Callable
         relay = ray.remote(Relay).options(num_cpus=0, scheduling_strategy=here).remote()
         assignment = Assignment(train, config, relay, Surroundings.here(gpus=plan.gpus), token)
         with tempfile.TemporaryDirectory(prefix="bough-learners-") as scratch:
-            failure = followed(ray, relay, Fit(plan, assignment, scratch))
+            failure = followed(ray, relay, Fit(plan, assignment, scratch), cluster.timeout_s)
         outcomes, places = ray.get(relay.ended.remote())
         ray.kill(relay)
     return result(plan.count, outcomes, places, failure)
@@ -175,13 +185,19 @@ class Fit(threading.Thread):
             self.failure = error
 
 
-def followed(ray: Any, relay: Any, fit: Fit) -> BaseException | None:
-    """Prints what the first learner prints until all have ended; an interrupt ends them."""
+def followed(ray: Any, relay: Any, fit: Fit, timeout_s: float) -> BaseException | None:
+    """Prints what the first learner prints until all have ended; an interrupt ends them.
+
+    ClusterLostError where none has begun after `timeout_s`: others may use what the cluster has.
+    """
     fit.start()
+    deadline = time.monotonic() + timeout_s
     try:
         while fit.is_alive():
             fit.join(POLL_S)
             _show(ray.get(relay.read.remote()))
+            if time.monotonic() > deadline and not ray.get(relay.actors.remote()):
+                raise ClusterLostError(f"no learner could start in {timeout_s:g} s; `ray status` shows what is in use")
     except BaseException:
         for actor in ray.get(relay.actors.remote()):
             ray.kill(actor)

@@ -50,10 +50,11 @@ def make_plan(
     concurrency: int,
     uses_gpu: bool,
     reserved_gpus: float = 0,
+    reserved_cpus: float = 0,
 ) -> Plan:
     """The plan for `concurrency` episodes at the same time on these nodes, given by their resources.
 
-    `uses_gpu`: whether workers compute a model themselves. `reserved_gpus` are for the learners.
+    `uses_gpu`: whether workers compute a model themselves. What is reserved is for the learners.
     """
     cpus, gpus = (sum(node.get(name, 0) for node in nodes) for name in ("CPU", "GPU"))
     per_worker = config.gpus_per_worker
@@ -62,7 +63,7 @@ def make_plan(
     room = sum(_room(node, per_worker) for node in nodes)
     if per_worker:
         room = min(room, math.floor((gpus - reserved_gpus) / per_worker + 1e-9))
-    room = max(room, 0)
+    room = max(min(room, math.floor((cpus - reserved_cpus) / CPUS_PER_WORKER + 1e-9)), 0)
     workers = config.workers or max(1, min(room, concurrency))
     return Plan(
         workers=workers,

@@ -86,6 +86,7 @@ async def cluster_runner(
     concurrency: int,
     uses_gpu: bool,
     reserved_gpus: float = 0,
+    reserved_cpus: float = 0,
     variables: tuple[str, ...] = (),
 ) -> AsyncIterator[ClusterRunner]:
     """A runner on the cluster of the settings, with as many workers as it has room for.
@@ -93,7 +94,10 @@ async def cluster_runner(
     `variables` are environment variables that workers need, such as that of an API key.
     """
     with connected(config):
-        plan = make_plan(config, nodes(), concurrency=concurrency, uses_gpu=uses_gpu, reserved_gpus=reserved_gpus)
+        plan = make_plan(
+            config, nodes(),
+            concurrency=concurrency, uses_gpu=uses_gpu, reserved_gpus=reserved_gpus, reserved_cpus=reserved_cpus,
+        )  # fmt: skip
         _say(str(plan))
         surroundings = Surroundings.here(variables=variables, gpus=plan.gpus_per_worker)
         launch = launcher(pack(spec), surroundings, plan)

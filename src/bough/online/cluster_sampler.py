@@ -50,6 +50,8 @@ class ClusterSampler:
             uses_gpu=True,
             # Each learner trains on a GPU. Whoever says how much of one a worker takes may share it.
             reserved_gpus=config.cluster.learners if trains_on_gpu and config.cluster.gpus_per_worker is None else 0,
+            # One learner is the driver, which Ray knows nothing of.
+            reserved_cpus=config.cluster.learners if config.cluster.learners > 1 else 0,
         )
         self.runner = loop.run(self._stack.enter_async_context(opened))
 

@@ -1,38 +1,38 @@
-"""Learners under Ray Train, on a cluster of two nodes."""
+"""Learners under Ray Train, and a worker that plays for them, on three nodes."""
 
 import os
 import signal
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-import ray
 import torch
-from ray.cluster_utils import Cluster
 
 from bough.cli import main
+from bough.cluster.connection import import_ray
 from bough.methods.grpo import GRPOConfig
 from bough.online.grpo import learn_online
 from bough.online.shared_source import SharedSource
 from bough.training.checkpoint import checkpoints
 from bough.training.run import Trained
 from bough.training.source import Batch
+from tests.cluster.real.clusters import TestCluster
 from tests.online.test_shared_source import LETTERS, assert_same
 from tests.training.test_processes import alone
 
-ROOM = {"num_cpus": 2, "object_store_memory": 100_000_000}
-ON_CLUSTER = ["--cluster", "auto", "--learners", "2"]
-
 
 @pytest.fixture(scope="module")
-def cluster() -> Iterator[Cluster]:
-    """Two nodes with two CPUs each."""
-    found = Cluster(initialize_head=True, head_node_args={**ROOM, "include_dashboard": False})
-    found.add_node(**ROOM)
-    ray.init(address=found.address, log_to_driver=False)
-    yield found
-    ray.shutdown()
-    found.shutdown()
+def flags() -> Iterator[list[str]]:
+    """A cluster with a CPU on each of three nodes: for two learners, and for the worker that plays."""
+    if find_spec("ray") is None:
+        pytest.skip("ray is not installed")
+    made = TestCluster(nodes=3)
+    try:
+        yield ["--cluster", made.address, "--learners", "2", "--workers", "1"]
+    finally:
+        import_ray().shutdown()
+        made.shutdown()
 
 
 @pytest.fixture(scope="module")
@@ -43,9 +43,10 @@ def one(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.usefixtures("cluster")
-def test_two_learners_train_what_one_process_trains(tmp_path: Path, one: Path, capfd: pytest.CaptureFixture[str]):
-    assert main([*LETTERS, *ON_CLUSTER, "--output-dir", str(tmp_path)]) == 0
+def test_two_learners_train_what_one_process_trains(
+    tmp_path: Path, one: Path, flags: list[str], capfd: pytest.CaptureFixture[str]
+):
+    assert main([*LETTERS, *flags, "--output-dir", str(tmp_path)]) == 0
     said = capfd.readouterr()
     assert "2 learners with 1 CPU each" in said.err
     assert "step 1  loss" in said.err, "the first learner's progress"
@@ -67,12 +68,11 @@ def die_at_step_two(config: GRPOConfig) -> Trained:
     return learn_online(config)
 
 
-@pytest.mark.usefixtures("cluster")
 def test_a_learner_that_is_killed_is_named_and_one_process_resumes_the_run(
-    tmp_path: Path, one: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, one: Path, flags: list[str], capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr("bough.online.grpo.learn_online", die_at_step_two)
-    assert main([*LETTERS, *ON_CLUSTER, "--output-dir", str(tmp_path)]) == 1
+    assert main([*LETTERS, *flags, "--output-dir", str(tmp_path)]) == 1
     monkeypatch.undo()
     said = capfd.readouterr().err
     assert "Error: learner 2 of 2 on node " in said and "has died" in said and "--resume continues the run" in said
