@@ -54,6 +54,16 @@ def row(scenario: Scenario) -> dict[str, Any]:
     }
 
 
+def write(found: dict[str, Any]) -> None:
+    """The JSON, the tables and the figure."""
+    FOUND.write_text(json.dumps(found, indent=1) + "\n")
+    made = "Made by `python -m benchmarks.scale` from `benchmarks/scale_constants.yaml`."
+    head = f"# Online RL on a cluster, simulated\n\n{made}"
+    parts = [f"## {title}\n\n{table}" for title, table in tables(found).items()]
+    (RESULTS / "scale.md").write_text("\n\n".join([head, *parts]) + "\n")
+    (ROOT / "docs" / "plots" / "scale.svg").write_text(draw_scale(found))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--validate", type=Path, help="a JSON file of measured rows; compare, and write nothing")
@@ -75,12 +85,7 @@ def main() -> None:
         "workers": {"machine": measured["machine"], "load": measured["load"], "rows": compare_workers(measured)},
         "streaming": compare_streaming(),
     }
-    FOUND.write_text(json.dumps(found, indent=1) + "\n")
-    made = "Made by `python -m benchmarks.scale` from `benchmarks/scale_constants.yaml`."
-    head = f"# Online RL on a cluster, simulated\n\n{made}"
-    parts = [f"## {title}\n\n{table}" for title, table in tables(found).items()]
-    (RESULTS / "scale.md").write_text("\n\n".join([head, *parts]) + "\n")
-    (ROOT / "docs" / "plots" / "scale.svg").write_text(draw_scale(found))
+    write(found)
 
 
 if __name__ == "__main__":

@@ -172,6 +172,7 @@ class Cluster:
     resample: float = 2.0
     load_bandwidth: float = math.inf  # from a node's memory into an engine
     swap_mid_episode: bool = True
+    wait_for_newest: bool = False  # else an episode may begin with any weights within the bound
     overlap: bool = True  # rollouts continue while the learners train
     local: bool = False  # learners and engines share one node: nothing is sent
 

@@ -121,6 +121,7 @@ def varied(values: dict[str, Constant]) -> dict[str, Cluster]:
             usual, failures=replace(failures, slow_share=0.1, slowdown=4.0, slow_get_less=False)
         ),
         "10 GB": large,
+        "10 GB, episodes wait for the newest weights": replace(large, wait_for_newest=True),
         "10 GB, link of 1.25 GB/s": replace(large, network=replace(network, bandwidth=1.25e9)),
         "10 GB, link of 12.5 GB/s": replace(large, network=replace(network, bandwidth=12.5e9)),
         "100 MB, all from one node": replace(usual, network=replace(network, fan_out=0)),

@@ -175,7 +175,8 @@ class Simulation:
 
     def _dispatch(self) -> None:
         """Gives waiting episodes to the least loaded engines whose weights are new enough."""
-        oldest = self.admission.earliest - self.cluster.max_staleness
+        in_bound = self.admission.earliest - self.cluster.max_staleness
+        oldest = self.version if self.cluster.wait_for_newest else in_bound
         touched = {}
         while self.waiting:
             actor = self.loads.least(oldest)

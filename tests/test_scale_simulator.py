@@ -9,6 +9,7 @@ import pytest
 from benchmarks import scale_report
 from benchmarks.scale import row as row_of
 from benchmarks.scale_admission import Admission, Group
+from benchmarks.scale_engine import Actor
 from benchmarks.scale_model import Cluster, Driver, Engine, Episodes, Failures, Learners, Network, split
 from benchmarks.scale_outcome import Outcome
 from benchmarks.scale_scenarios import FILE, GPUS, RESULTS, SIZES, cluster_of, constants, scenarios
@@ -16,8 +17,6 @@ from benchmarks.scale_simulator import simulate
 from benchmarks.scale_validation import compare_workers, workers_table
 
 from bough.online.pace import Pace
-from bough.training.counters import Counters
-from bough.training.gradients import _out_of_memory
 from tests.blocks import ROOT
 
 SMALL = Cluster(
@@ -134,11 +133,11 @@ def test_more_bandwidth_never_makes_it_slower(fan_out: int):
     assert everywhere == sorted(everywhere, reverse=True)
 
 
-def test_failures_and_slow_engines_only_lower_throughput(outcomes: dict[str, Outcome]):
-    for seed in range(3):
-        rate = simulate(SMALL, batches=30, seed=seed).episodes_per_s
+def test_failures_and_slow_engines_only_lower_throughput():
+    for seed in range(2):
+        rate = simulate(SMALL, batches=20, seed=seed).episodes_per_s
         for failures in (FAILING, replace(FAILING, slow_share=0.0), replace(FAILING, node_mtbf_s=0.0, slow_share=0.5)):
-            assert simulate(replace(SMALL, failures=failures), batches=30, seed=seed).episodes_per_s < rate
+            assert simulate(replace(SMALL, failures=failures), batches=20, seed=seed).episodes_per_s < rate
 
 
 def test_a_tree_reaches_nodes_level_by_level_and_a_star_all_at_the_end():
@@ -163,16 +162,15 @@ def test_trees_are_dealt_out_by_tokens():
 
 def test_a_shrunk_cluster_predicts_the_same():
     cluster = replace(cluster_of(constants(), 16), failures=Failures())
-    whole, small = (simulate(cluster, batches=6, in_flight=in_flight) for in_flight in (512, 128))
+    whole, small = simulate(cluster, batches=5), simulate(cluster, batches=20, in_flight=128)
     assert (whole.shrink, small.shrink) == (1, 4)
     assert small.episodes_per_s == pytest.approx(whole.episodes_per_s, rel=0.1)
     assert small.staleness == pytest.approx(whole.staleness, rel=0.1)
 
 
 def test_one_driver_of_a_shrunk_cluster_is_as_busy():
-    cluster = cluster_of(constants(), 32)
-    cluster = replace(cluster, driver=Driver(writer_s=0.02, call_s=0.0))
-    assert simulate(cluster, batches=4, in_flight=256).episodes_per_s == pytest.approx(50.0, rel=0.02)
+    cluster = replace(cluster_of(constants(), 16), driver=Driver(writer_s=0.02, call_s=0.0))
+    assert simulate(cluster, batches=4, in_flight=128).episodes_per_s == pytest.approx(50.0, rel=0.02)
 
 
 def test_one_version_is_sent_at_a_time_and_the_newest_follows():
@@ -182,6 +180,27 @@ def test_one_version_is_sent_at_a_time_and_the_newest_follows():
     # A broadcast takes 9 s, a batch 1.8 s if there are weights.
     assert 9 * (len(versions) - 1) <= outcome.batches[-1].at_s
     assert len(versions) < len(outcome.batches) / 1.5
+
+
+def test_an_engine_never_goes_back_to_older_weights(monkeypatch: pytest.MonkeyPatch):
+    swap = Actor.swap
+    swapped = []
+
+    def checked(actor: Actor, now: float, version: int) -> None:
+        swapped.append(actor.version < version)
+        swap(actor, now, version)
+
+    monkeypatch.setattr(Actor, "swap", checked)
+    # A node that comes back fetches the newest weights while older ones may be on their way to it.
+    simulate(replace(CLUSTERS["slow network"], failures=Failures(node_mtbf_s=8.0, restart_s=0.5)), batches=15)
+    assert len(swapped) > 20 and all(swapped)
+
+
+def test_episodes_that_wait_for_the_newest_weights_are_younger_and_fewer():
+    slow = replace(SMALL, network=replace(SMALL.network, bandwidth=5e7))
+    any_weights, newest = simulate(slow), simulate(replace(slow, wait_for_newest=True))
+    assert newest.episodes_per_s < any_weights.episodes_per_s
+    assert newest.staleness < any_weights.staleness
 
 
 @dataclass(frozen=True)
@@ -303,9 +322,14 @@ def test_the_page_has_the_committed_tables():
     assert workers_table(found["workers"]["rows"]) in page
 
 
-def test_the_page_quotes_what_training_says_when_memory_runs_out():
-    page = (ROOT / "docs" / "scale.md").read_text()
-    error = str(_out_of_memory(Counters(token_budget=8192, budget=8192, step=11)))
-    assert error in page
-    assert "calls are longer than the token budget of" in page
-    assert "calls are longer than the token budget of" in (ROOT / "src/bough/trees/pack.py").read_text()
+@pytest.mark.parametrize(
+    ("file", "words"),
+    [
+        ("training/gradients.py", "try a smaller --token-budget, --gradient-checkpointing, a smaller --max-length or"),
+        ("training/gradients.py", "out of GPU memory in step "),
+        ("trees/pack.py", "calls are longer than the token budget of"),
+    ],
+)
+def test_the_page_quotes_what_is_said_of_a_call_that_is_too_long(file: str, words: str):
+    assert words in (ROOT / "docs" / "scale.md").read_text()
+    assert words in (ROOT / "src" / "bough" / file).read_text()

@@ -17,7 +17,7 @@ from tests.training.killed_run import KilledRuns
 
 KILLS, AT_MOST = int(os.environ.get("BOUGH_EVOLVE_KILLS", "3")), 4
 COMMON = [
-    *("evolve", "--model", "tiny", "--output-dir", "run", "--resume", "--seed", "3", "--generations", "3"),
+    *("evolve", "--model", "tiny", "--output-dir", "run", "--resume", "--seed", "3", "--generations", "2"),
     *("--population-size", "3", "--rank-mutation", "0.3", "--crossover", "0.3", "--no-mutation", "0"),
 ]
 SMALL = ["lora_r=2", "lora_alpha=4", "batch_size=2", "lora_target_modules=[q_proj]"]
@@ -79,7 +79,7 @@ def test_a_population_that_is_killed_over_and_over_is_the_same(tmp_path: Path, m
             found = content(tmp_path / name / "run")
             if name == "whole":
                 whole = found
-                assert len(found["lineage.jsonl"]) == 9 and found["report.json"]["generations"] == 3
+                assert len(found["lineage.jsonl"]) == 6 and found["report.json"]["generations"] == 2
             assert found == whole
     print(f"{hits} kills of {method}")
     assert hits >= KILLS // 2

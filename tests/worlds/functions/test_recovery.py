@@ -13,6 +13,7 @@ from benchmarks.experts import outcome
 from bough.speech import hermes
 from bough.types import Task, ToolCall
 from bough.worlds.functions.environment import Functions
+from bough.worlds.functions.recovery import inverses
 
 Made = tuple[str, dict[str, Any]]
 
@@ -63,6 +64,13 @@ def test_a_call_that_changes_nothing_needs_no_answer(runner: asyncio.Runner):
     clean, _ = runner.run(finish("multi_turn_base_0"))
     said, success = runner.run(finish("multi_turn_base_0", reply(("pwd", {}))))
     assert (said, success) == (clean, True)
+
+
+def test_a_ticket_without_a_number_is_not_the_one_that_was_closed_without_one():
+    config = {"TicketAPI": {"ticket_queue": [{"title": "no number"}, {"id": 7, "title": "seven"}]}}
+    assert list(inverses(ToolCall(name="close_ticket", arguments={}), config)) == []
+    ((again,),) = inverses(ToolCall(name="close_ticket", arguments={"ticket_id": 7}), config)
+    assert again.arguments == {"ticket_id": 7, "updates": {"title": "seven"}}
 
 
 def test_files_and_folders_become_what_they_were_whatever_led_to_them(runner: asyncio.Runner):

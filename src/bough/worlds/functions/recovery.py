@@ -175,7 +175,7 @@ def _ticket(given: Arguments, config: Any) -> list[tuple[str, Any]]:
             {"ticket_id": ticket["id"], "updates": {name: ticket[name] for name in fields if name in ticket}},
         )
         for ticket in tickets
-        if ticket.get("id") == given.get("ticket_id")
+        if "id" in ticket and ticket["id"] == given.get("ticket_id")
     ]
 
 
