@@ -1,30 +1,40 @@
 """How Ray is started and what its errors become. Ray is a stand-in here; tests/cluster/real has the real one."""
 
+import os
+import socket
 import subprocess
 import sys
 from types import SimpleNamespace
 
 import pytest
 
+from bough.cluster import connection
 from bough.cluster.connection import connected, nodes, nodes_by_id
 from bough.config.cluster import ClusterConfig
 from bough.errors import BoughError, InputError
 
 AUTO = ClusterConfig(address="auto")
 NAMED = ClusterConfig(address="10.0.0.1:6379")
+reach = connection._reach
+
+
+class AuthenticationError(Exception):
+    """Ray's, which is no ConnectionError."""
 
 
 class Ray(SimpleNamespace):
     """Knows no cluster unless told; keeps what it was started with."""
 
     def __init__(self, error: Exception | None = None, *, initialized: bool = False) -> None:
-        super().__init__(error=error, initialized=initialized, started=[])
+        super().__init__(error=error, initialized=initialized, started=[], options={})
+        self.exceptions = SimpleNamespace(AuthenticationError=AuthenticationError)
 
     def is_initialized(self) -> bool:
         return self.initialized
 
     def init(self, address: str, **options) -> None:
         self.started.append(address)
+        self.options = options
         assert options["log_to_driver"] is False
         if self.error is not None and address != "local":
             raise self.error
@@ -43,6 +53,8 @@ class Ray(SimpleNamespace):
 @pytest.fixture
 def use(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.delenv("RAY_USAGE_STATS_ENABLED", raising=False)
+    monkeypatch.setattr(connection, "_reach", lambda _: None)
 
     def put(ray: object) -> None:
         monkeypatch.setitem(sys.modules, "ray", ray)
@@ -72,6 +84,38 @@ def test_auto_is_this_machine_alone_where_there_is_no_cluster(use):
         assert ray.started == ["auto", "local"]
 
 
+def test_ray_on_this_machine_alone_listens_on_loopback_and_sends_no_statistics(use):
+    use(ray := Ray(ConnectionError("Could not find any running Ray instance.")))
+    with connected(AUTO):
+        assert ray.options["_node_ip_address"] == "127.0.0.1" and ray.options["include_dashboard"] is False
+        assert os.environ["RAY_USAGE_STATS_ENABLED"] == "0"
+
+
+@pytest.mark.parametrize("by_variable", [False, True])
+def test_an_address_where_nothing_listens_is_refused_before_ray_waits_for_it(
+    use, monkeypatch: pytest.MonkeyPatch, by_variable: bool
+):
+    use(ray := Ray())
+    monkeypatch.setattr(connection, "_reach", reach)
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))  # not listening
+        address = f"127.0.0.1:{closed.getsockname()[1]}"
+        if by_variable:
+            monkeypatch.setenv("RAY_ADDRESS", address)
+        config = AUTO if by_variable else ClusterConfig(address=address)
+        with pytest.raises(BoughError, match=rf"{address} does not answer.*nothing listens there"), connected(config):
+            pass
+    assert not ray.started
+
+
+@pytest.mark.parametrize("address", ["[::1]:99999", "no-such-host.invalid:6379"])
+def test_an_address_that_cannot_be_is_a_sentence(use, monkeypatch: pytest.MonkeyPatch, address: str):
+    use(Ray())
+    monkeypatch.setattr(connection, "_reach", reach)
+    with pytest.raises(BoughError, match="nothing listens there"), connected(ClusterConfig(address=address)):
+        pass
+
+
 def test_auto_does_not_hide_that_the_cluster_of_ray_address_is_gone(use, monkeypatch: pytest.MonkeyPatch):
     use(ray := Ray(ConnectionError("no")))
     monkeypatch.setenv("RAY_ADDRESS", "10.0.0.9:6379")
@@ -89,6 +133,8 @@ def test_auto_does_not_hide_that_the_cluster_of_ray_address_is_gone(use, monkeyp
             "install the same ones on all",
             2,
         ),
+        (AuthenticationError("Token is missing"), "set RAY_AUTH_MODE=token, and copy", 2),
+        (ConnectionError("ray failed"), "if the cluster asks for a token, set RAY_AUTH_MODE=token", 1),
         (RuntimeError("no disk"), r"Ray did not start \(no disk\)", 1),
     ],
 )

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import logging
 import os
+import socket
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from bough.config.cluster import AUTO, ClusterConfig
+from bough.config.cluster import ADDRESS, AUTO, ClusterConfig
 from bough.errors import BoughError, InputError
 
 INSTALL = "pip install 'bough[ray]'"
+# A head node that accepts no connection for this long is not there; Ray itself would wait for minutes.
+REACH_S = 10.0
+# Ray listens on all interfaces unless its node has this address.
+LOOPBACK = "127.0.0.1"
 
 
 class ClusterLostError(BoughError):
@@ -57,22 +62,25 @@ def nodes_by_id() -> dict[str, dict[str, float]]:
 
 def _connect(ray: Any, address: str) -> None:
     quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR, "configure_logging": True}
+    named = os.environ.get("RAY_ADDRESS", "") if address == AUTO else address
     try:
+        if ADDRESS.fullmatch(named):
+            _reach(named)
         if address != AUTO:
             ray.init(address=address, **quiet)
             return
         try:
             ray.init(address="auto", **quiet)
         except ConnectionError:
-            if os.environ.get("RAY_ADDRESS"):  # a cluster was named and does not answer
+            if named:  # a cluster was named and does not answer
                 raise
             os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing is sent anywhere
-            ray.init(address="local", num_cpus=num_cpus(), include_dashboard=False, **quiet)
+            local: dict[str, Any] = {"num_cpus": num_cpus(), "include_dashboard": False, "_node_ip_address": LOOPBACK}
+            ray.init(address="local", **local, **quiet)
     except (ConnectionError, ValueError, OSError) as error:
-        where = os.environ.get("RAY_ADDRESS") or address if address == AUTO else address
         raise BoughError(
-            f"--cluster {address}: the Ray cluster at {where} does not answer; check that `ray status` works on this "
-            f"machine ({_first_line(error)})"
+            f"--cluster {address}: the Ray cluster at {named or address} does not answer; check that `ray status` works "
+            f"on this machine{_token_hint()} ({_first_line(error)})"
         ) from error
     except RuntimeError as error:
         if "version mismatch" in str(error).lower():
@@ -81,6 +89,26 @@ def _connect(ray: Any, address: str) -> None:
                 f"all machines ({_first_line(error)})"
             ) from error
         raise BoughError(f"--cluster {address}: Ray did not start ({_first_line(error)})") from error
+    except ray.exceptions.AuthenticationError as error:
+        raise InputError(
+            f"--cluster {address}: the cluster asks for a token: set RAY_AUTH_MODE=token, and copy ~/.ray/auth_token "
+            f"from its head node to this machine ({_first_line(error)})"
+        ) from error
+
+
+def _reach(address: str) -> None:
+    """ConnectionError unless something listens at an address HOST:PORT."""
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=REACH_S).close()
+    except (OSError, OverflowError) as error:
+        raise ConnectionError(f"nothing listens there: {error}") from error
+
+
+def _token_hint() -> str:
+    if os.environ.get("RAY_AUTH_MODE"):
+        return ""
+    return "; if the cluster asks for a token, set RAY_AUTH_MODE=token"
 
 
 def num_cpus() -> int:
