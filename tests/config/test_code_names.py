@@ -2,9 +2,12 @@ from pathlib import Path
 
 import pytest
 
+from bough.config.base import Config
 from bough.config.code_names import code_in
 from bough.config.curation import GroupsConfig, PairsConfig
 from bough.config.rollouts import CollectConfig
+from bough.config.run import RunConfig
+from bough.config.sweep import SweepConfig
 from bough.errors import InputError
 
 
@@ -60,6 +63,40 @@ def test_a_config_file_cannot_name_code_and_a_flag_can(tmp_path: Path):
     file.write_text("file: a\noutput: out.jsonl\nrewards: {outcome: 1, 'evil.py:f': 1}\n")
     with pytest.raises(InputError, match=r"collect.yaml:3: rewards names code \('evil.py:f'\)"):
         GroupsConfig.load(file)
+
+
+@pytest.mark.parametrize(
+    ("lines", "key"), [("cluster: 10.0.0.1:6379", "cluster"), ("cluster: {address: '[::1]:1'}", "cluster.address")]
+)
+def test_a_config_file_cannot_name_a_cluster_elsewhere(tmp_path: Path, lines: str, key: str):
+    file = tmp_path / "collect.yaml"
+    file.write_text(f"output: out\nenvironment: household\n{lines}\n")
+    with pytest.raises(InputError, match=rf"{key} names code .* give it as a flag, --cluster"):
+        CollectConfig.load(file)
+    assert CollectConfig.load(file, {"cluster": "10.0.0.2:6379"}).cluster.address == "10.0.0.2:6379"
+    file.write_text("output: out\nenvironment: household\ncluster: auto\n")
+    assert CollectConfig.load(file).cluster.address == "auto"
+
+
+@pytest.mark.parametrize(
+    ("config", "line"),
+    [
+        (RunConfig, "set: {defaults.environment: 'evil.py:X'}"),
+        (RunConfig, "set: ['defaults={environment: {name: evil.py:X}}']"),
+        (RunConfig, "set: {grpo.rewards: ['evil.py:X=1']}"),
+        (RunConfig, "set: {collect.cluster: 'evil.py:X'}"),
+        (SweepConfig, "vary: {collect.environment.name: [household, 'evil.py:X']}"),
+        (SweepConfig, "vary: ['collect.environment=household,evil.py:X']"),
+    ],
+)
+def test_a_config_file_cannot_change_a_recipe_to_name_code(tmp_path: Path, config: type[Config], line: str):
+    file = tmp_path / "run.yaml"
+    file.write_text(f"recipe: a.yaml\n{line}\n")
+    with pytest.raises(InputError, match=r"run.yaml:2: (set|vary) names code \('evil.py:X.*give it as a flag, --"):
+        config.load(file)
+    file.write_text("recipe: a.yaml\nset: {collect.tasks: 3, collect.environment: household}\n")
+    overrides = {"vary": ["collect.environment=mine.py:X"]} if config is SweepConfig else {}
+    assert config.load(file, overrides).set == {"collect.tasks": 3, "collect.environment": "household"}
 
 
 @pytest.mark.parametrize("line", ["environment: !!binary {}", "rules: !!binary {}", "!!binary cnVsZXM=: evil.py:X"])

@@ -172,6 +172,18 @@ def test_a_recipe_cannot_name_code_unless_the_command_line_does(tmp_path: Path):
     load_recipe(path, {"collect.environment.name": "mine.py:X", "pairs.rules": "mine.py:Y"})
 
 
+def test_a_recipe_cannot_name_a_cluster_elsewhere_unless_the_command_line_does(tmp_path: Path):
+    path = tmp_path / "mine.yaml"
+    path.write_text("defaults: {cluster: '6.6.6.6:1'}\nstages: [{collect: {cluster: {address: '6.6.6.6:2'}}}]")
+    with pytest.raises(InputError) as error:
+        load_recipe(path, {})
+    assert error.value.problems == [
+        "defaults.cluster is '6.6.6.6:1'; --set defaults.cluster=6.6.6.6:1",
+        "collect.cluster.address is '6.6.6.6:2'; --set collect.cluster.address=6.6.6.6:2",
+    ]
+    load_recipe(path, {"defaults.cluster": "10.0.0.1:1", "collect.cluster.address": "auto"})
+
+
 @pytest.mark.parametrize("name", ["../../other", "..", "/etc", "a/b", ".x", "a b", ""])
 def test_a_name_leads_nowhere_else(name: str):
     for stages in ([{"collect": {"name": name}}], [{"repeat": {"rounds": 2, "stages": [{"collect": {"name": name}}]}}]):

@@ -79,8 +79,8 @@ def _connect(ray: Any, address: str) -> None:
             ray.init(address="local", **local, **quiet)
     except (ConnectionError, ValueError, OSError) as error:
         raise BoughError(
-            f"--cluster {address}: the Ray cluster at {named or address} does not answer; check that `ray status` works "
-            f"on this machine{_token_hint()} ({_first_line(error)})"
+            f"--cluster {address}: the Ray cluster at {named or address} does not answer; check that `ray status` "
+            f"works on this machine{_token_hint()} ({_first_line(error)})"
         ) from error
     except RuntimeError as error:
         if "version mismatch" in str(error).lower():

@@ -19,7 +19,7 @@ from typing import Any, Self
 import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError, field_validator, model_validator
 
-from bough.config.code_names import code_in
+from bough.config.code_names import CHANGES, code_in, code_in_change
 from bough.config.other_tools import RENAMED, translate
 from bough.config.parts import by_name, flattened, leaves, lifted, overlaid, without
 from bough.config.problems import flag, listed, problems_of
@@ -76,11 +76,12 @@ class Config(BaseModel):
             *document.problems,
             *(f"{places.get(RENAMED.get(key, key), '')}{said}" for key, said in foreign.items()),
         ]
-        problems += [
-            f"{places.get(key, '')}{key} names code ({name!r}), which a file may not do; "
-            f"give it as a flag, {flag(setting)}"
-            for key, setting, name in code_in(from_file)
-        ]
+
+        def names_code(key: str, setting: str, name: str) -> str:
+            named = f"{key} names code ({name!r}), which a file may not do"
+            return f"{places.get(key, '')}{named}; give it as a flag, {flag(setting)}"
+
+        problems += [names_code(*found) for found in code_in(from_file)]
         source = document.name or "the command line"
         if document.name and overrides:
             source = f"{document.name} with the flags"
@@ -90,6 +91,14 @@ class Config(BaseModel):
             assert isinstance(error.__cause__, ValidationError)
             problems += problems_of(cls, error.__cause__, values, places, set(overrides))
             raise listed(source, problems) from None
+        problems += [
+            names_code(setting, setting, name)
+            for setting in CHANGES
+            if setting in from_file
+            for key, value in getattr(settings, setting).items()
+            for one in (value if isinstance(value, list) else [value])
+            for name in dict.fromkeys(code_in_change(key, one))
+        ]
         if problems:
             raise listed(source, problems)
         return settings

@@ -26,7 +26,7 @@ import yaml
 from pydantic import Field, JsonValue, field_validator
 
 from bough.config.base import Config
-from bough.config.code_names import code_in
+from bough.config.code_names import code_in, code_in_change
 from bough.config.names import RULE, is_name
 from bough.config.other_tools import translate
 from bough.config.parts import flattened, leaves, place_of
@@ -260,7 +260,7 @@ def _all_stages(stages: Any) -> Iterator[tuple[str, dict[str, Any]]]:
 
 def _code_problems(values: Mapping[str, Any], changes: Mapping[str, JsonValue]) -> Iterator[str]:
     """Settings of the recipe that name code which the command line does not name."""
-    given = {name for key, value in changes.items() for one in _written(key, value) for _, _, name in code_in(one)}
+    given = {name for key, value in changes.items() for name in code_in_change(key, value)}
     defaults, stages = values.get("defaults"), values.get("stages")
     places = [("defaults", defaults)] if isinstance(defaults, dict) else []
     places += [(settings.get("name", verb), settings) for verb, settings in _all_stages(stages)]
@@ -269,15 +269,6 @@ def _code_problems(values: Mapping[str, Any], changes: Mapping[str, JsonValue]) 
             if name not in given:
                 shown = f"{{{name}: 1}}" if setting == "rewards" else name
                 yield f"{place}.{key} is {name!r}; --set {shlex.quote(f'{place}.{key}={shown}')}"
-
-
-def _written(key: str, value: JsonValue) -> Iterator[dict[str, Any]]:
-    """The settings that a change may mean: its last word, that inside a part, or all that it gives."""
-    *_, part, last = ["", *key.split(".")]
-    yield {last: value}
-    yield {part: {last: value}}
-    if isinstance(value, dict):
-        yield value
 
 
 def _translate(values: dict[str, Any]) -> Iterator[str]:
