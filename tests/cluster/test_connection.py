@@ -27,6 +27,7 @@ class Ray(SimpleNamespace):
 
     def __init__(self, error: Exception | None = None, *, initialized: bool = False) -> None:
         super().__init__(error=error, initialized=initialized, started=[], options={})
+        self._private = SimpleNamespace(ray_constants=SimpleNamespace(ENABLE_RAY_CLUSTER=True))
         self.exceptions = SimpleNamespace(AuthenticationError=AuthenticationError)
 
     def is_initialized(self) -> bool:
@@ -35,6 +36,8 @@ class Ray(SimpleNamespace):
     def init(self, address: str, **options) -> None:
         self.started.append(address)
         self.options = options
+        by_variable = os.environ.get(connection.CLUSTERS_VARIABLE) == "0"
+        self.loopback_only = by_variable and not self._private.ray_constants.ENABLE_RAY_CLUSTER
         assert options["log_to_driver"] is False
         if self.error is not None and address != "local":
             raise self.error
@@ -84,11 +87,13 @@ def test_auto_is_this_machine_alone_where_there_is_no_cluster(use):
         assert ray.started == ["auto", "local"]
 
 
-def test_ray_on_this_machine_alone_listens_on_loopback_and_sends_no_statistics(use):
+def test_ray_on_this_machine_alone_sends_no_statistics_and_other_starts_are_as_before(use):
     use(ray := Ray(ConnectionError("Could not find any running Ray instance.")))
     with connected(AUTO):
-        assert ray.options["_node_ip_address"] == "127.0.0.1" and ray.options["include_dashboard"] is False
+        assert ray.options["include_dashboard"] is False
         assert os.environ["RAY_USAGE_STATS_ENABLED"] == "0"
+        assert ray.loopback_only and connection.CLUSTERS_VARIABLE not in os.environ
+        assert ray._private.ray_constants.ENABLE_RAY_CLUSTER
 
 
 @pytest.mark.parametrize("by_variable", [False, True])

@@ -16,8 +16,8 @@ from bough.errors import BoughError, InputError
 INSTALL = "pip install 'bough[ray]'"
 # A head node that accepts no connection for this long is not there; Ray itself would wait for minutes.
 REACH_S = 10.0
-# Ray listens on all interfaces unless its node has this address.
-LOOPBACK = "127.0.0.1"
+# What makes Ray listen on the loopback address. It is meant for systems with a firewall that asks the user.
+CLUSTERS_VARIABLE = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
 
 
 class ClusterLostError(BoughError):
@@ -74,9 +74,7 @@ def _connect(ray: Any, address: str) -> None:
         except ConnectionError:
             if named:  # a cluster was named and does not answer
                 raise
-            os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing is sent anywhere
-            local: dict[str, Any] = {"num_cpus": num_cpus(), "include_dashboard": False, "_node_ip_address": LOOPBACK}
-            ray.init(address="local", **local, **quiet)
+            start_here(ray, **quiet)
     except (ConnectionError, ValueError, OSError) as error:
         raise BoughError(
             f"--cluster {address}: the Ray cluster at {named or address} does not answer; check that `ray status` "
@@ -94,6 +92,22 @@ def _connect(ray: Any, address: str) -> None:
             f"--cluster {address}: the cluster asks for a token: set RAY_AUTH_MODE=token, and copy ~/.ray/auth_token "
             f"from its head node to this machine ({_first_line(error)})"
         ) from error
+
+
+def start_here(ray: Any, **options: Any) -> None:
+    """Starts Ray on this machine alone. It sends no statistics, and no other machine can connect to it."""
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    constants, before = ray._private.ray_constants, os.environ.get(CLUSTERS_VARIABLE)
+    enabled = constants.ENABLE_RAY_CLUSTER  # what the variable was when Ray was imported; its processes read it again
+    os.environ[CLUSTERS_VARIABLE], constants.ENABLE_RAY_CLUSTER = "0", False
+    try:
+        ray.init(address="local", num_cpus=num_cpus(), include_dashboard=False, **options)
+    finally:
+        constants.ENABLE_RAY_CLUSTER = enabled
+        if before is None:
+            del os.environ[CLUSTERS_VARIABLE]
+        else:
+            os.environ[CLUSTERS_VARIABLE] = before
 
 
 def _reach(address: str) -> None:
