@@ -115,7 +115,11 @@ def restored(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     threads, monkeypatch_folder = torch.get_num_threads(), Path.cwd()
     for name in ("OMP_NUM_THREADS", "MY_KEY", bit_exact.VARIABLE):
         monkeypatch.setenv(name, os.environ.get(name, ""))
+    gpus = os.environ.pop("CUDA_VISIBLE_DEVICES", None)
     yield tmp_path
+    os.environ.pop("CUDA_VISIBLE_DEVICES", None)
+    if gpus is not None:
+        os.environ["CUDA_VISIBLE_DEVICES"] = gpus
     torch.set_num_threads(threads)
     os.chdir(monkeypatch_folder)
 
@@ -132,6 +136,14 @@ def test_a_worker_has_the_drivers_folder_keys_and_one_thread(restored: Path, mon
     here.enter()
     assert Path.cwd() == restored.resolve()
     assert (os.environ["MY_KEY"], os.environ["OMP_NUM_THREADS"], torch.get_num_threads()) == ("secret", "1", 1)
+
+
+@pytest.mark.parametrize(("gpus", "visible"), [(0.0, ""), (0.5, "0"), (1.0, "0")])
+@pytest.mark.usefixtures("restored")
+def test_a_worker_without_gpus_sees_none(gpus: float, visible: str):
+    os.environ["CUDA_VISIBLE_DEVICES"] = "0"  # as Ray sets it where a worker has GPUs
+    Surroundings.here(gpus=gpus).enter()
+    assert os.environ["CUDA_VISIBLE_DEVICES"] == visible
 
 
 async def test_a_node_with_another_version_of_bough_is_refused():

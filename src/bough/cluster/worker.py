@@ -96,7 +96,7 @@ class WorkerSpec:
 class Surroundings:
     """What the process of a worker shares with the driver's: relative paths, the rounding of numbers, API keys.
 
-    `gpus` is the worker's share of a GPU, if it is less than one.
+    `gpus` is what the worker has of the GPUs of its node; with 0 it sees none.
     """
 
     folder: str = field(default_factory=os.getcwd)
@@ -120,11 +120,18 @@ class Surroundings:
         os.environ["OMP_NUM_THREADS"] = "1"  # workers share the cores, and one thread rounds alike everywhere
         if "torch" in sys.modules:
             sys.modules["torch"].set_num_threads(1)
-        if 0 < self.gpus < 1:
+        if not self.gpus:
+            hide_gpus()
+        elif self.gpus < 1:
             import torch
 
             if torch.cuda.is_available():
                 torch.cuda.set_per_process_memory_fraction(self.gpus)
+
+
+def hide_gpus() -> None:
+    """This process and those that it starts see no GPU. Ray shows all of them to a process that has none."""
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""
 
 
 @dataclass(frozen=True)

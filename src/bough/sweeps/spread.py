@@ -13,6 +13,7 @@ from typing import Any
 from bough.cluster.connection import connected, nodes
 from bough.cluster.plan import make_plan
 from bough.cluster.tasks import Tasks, WorkLostError
+from bough.cluster.worker import hide_gpus
 from bough.config.cluster import ClusterConfig
 from bough.runs.run import Run
 from bough.sweeps.processes import Ended, Started, log_of, order_of, play_in_child, several_at_a_time
@@ -47,7 +48,7 @@ def on_cluster(
         def play(run: Run) -> str | None:
             order, log = order_of(run, wait_s=WAIT_S), log_of(run, logs).absolute()
             try:
-                failure: str | None = tasks.call(run.folder.name, _play, order, log, token)
+                failure: str | None = tasks.call(run.folder.name, _play, order, log, token, plan.gpus_per_worker)
             except WorkLostError as error:
                 return str(error)
             return failure
@@ -55,8 +56,10 @@ def on_cluster(
         return several_at_a_time(runs, plan.workers, play, tasks.stop, started, ended)
 
 
-def _play(order: Mapping[str, Any], log: Path, token: Token) -> str | None:
-    """Plays a run on the node that this is called on; returns why it failed."""
+def _play(order: Mapping[str, Any], log: Path, token: Token, gpus: float) -> str | None:
+    """Plays a run on the node that this is called on, with this many of its GPUs; returns why it failed."""
+    if not gpus:
+        hide_gpus()
     if (problem := problem_here(token)) is not None:  # it may have joined after the others were checked
         return f"a node of the cluster cannot play it: {problem}"
     return play_in_child(order, log, [], token.working_folder)

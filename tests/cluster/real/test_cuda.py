@@ -22,3 +22,22 @@ def test_two_workers_share_a_gpu_and_the_driver_uses_none(tmp_path: Path):
     assert found.report["worker_losses"] == 0 and found.report["updates"] == 2 * 2 * 4
     assert len(found.lineage) == 8 and (found.weights / "adapter_model.safetensors").exists()
     assert torch.cuda.memory_allocated() == 0
+
+
+def test_a_worker_without_gpus_sees_none():
+    from bough.cluster.worker import Surroundings
+
+    def sees(surroundings: Surroundings) -> bool:
+        import torch
+
+        surroundings.enter()
+        return torch.cuda.is_available()
+
+    with start_cluster(cpus=(2,), gpus=1) as cluster:
+        import ray
+
+        ray.init(address=cluster.address)
+        found = [
+            ray.get(ray.remote(num_gpus=gpus)(sees).remote(Surroundings.here(gpus=gpus))) for gpus in (0.0, 0.5, 1.0)
+        ]
+    assert found == [False, True, True]
