@@ -134,6 +134,39 @@ async def test_new_weights_reach_all_workers_also_those_that_start_later():
     ]
 
 
+class Raises(FakeWorker):
+    """An error of its code while it gets weights: the first, or all later ones."""
+
+    first: bool = True
+
+    async def renew(self, name, weights):
+        if self.first or self.weights:
+            raise RuntimeError("these are not weights")
+        await super().renew(name, weights)
+
+
+class RaisesLater(Raises):
+    first = False
+
+
+async def test_an_error_of_the_code_that_starts_a_worker_ends_the_wait_for_workers():
+    async with running(Launcher(lambda _: Raises()), workers=1) as runner:
+        renewing = asyncio.create_task(runner.renew("step-1", "w1"))
+        async with asyncio.timeout(20):
+            with pytest.raises(RuntimeError, match="these are not weights"):
+                await runner.play(attempt())
+        await asyncio.gather(renewing, return_exceptions=True)
+
+
+async def test_an_error_of_the_code_that_takes_weights_ends_the_run():
+    async with running(Launcher(lambda _: RaisesLater()), workers=1) as runner:
+        await runner.renew("step-1", "w1")
+        await runner.play(attempt(1))
+        await asyncio.gather(runner.renew("step-2", "w2"), return_exceptions=True)
+        with pytest.raises(RuntimeError, match="these are not weights"):
+            await runner.play(attempt(2))
+
+
 class Fails(FakeWorker):
     def finish(self, given):
         from bough.cluster.worker import Outcome

@@ -77,9 +77,19 @@ class WorkerPool:
             await member.remote.renew(*self._weights)
         except WorkerLostError as error:
             self.lose(member, error)
+        except Exception as error:  # as in `_tend`; those who send weights do not wait for the answer
+            self.dispatcher.fail(error)
+            raise
 
     async def _tend(self) -> None:
-        """Keeps one worker going."""
+        """Keeps one worker going. An error of its code, not of its machine, would come again: it ends the run."""
+        try:
+            await self._replace()
+        except Exception as error:
+            self.dispatcher.fail(error)
+
+    async def _replace(self) -> None:
+        """Starts a worker, and another one whenever it is lost."""
         pause_s = FIRST_PAUSE_S
         while self.dispatcher.failure is None:
             remote = self._launch(frozenset(self._left_out))
