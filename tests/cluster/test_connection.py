@@ -4,7 +4,9 @@ import os
 import socket
 import subprocess
 import sys
+from collections.abc import Collection
 from types import SimpleNamespace
+from unittest.mock import MagicMock
 
 import pytest
 
@@ -23,11 +25,21 @@ class AuthenticationError(Exception):
 
 
 class Ray(SimpleNamespace):
-    """Knows no cluster unless told; keeps what it was started with."""
+    """Keeps what it was started with. `found` are the clusters with a process here, `written` that of `ray start`."""
 
-    def __init__(self, error: Exception | None = None, *, initialized: bool = False) -> None:
+    def __init__(
+        self,
+        error: Exception | None = None,
+        *,
+        initialized: bool = False,
+        found: Collection[str] = ("10.0.0.5:6379",),
+        written: str | None = None,
+    ) -> None:
         super().__init__(error=error, initialized=initialized, started=[], options={})
-        self._private = SimpleNamespace(ray_constants=SimpleNamespace(ENABLE_RAY_CLUSTER=True))
+        find = MagicMock(return_value=frozenset(found))
+        services = SimpleNamespace(find_gcs_addresses=find, find_bootstrap_address=lambda _: written)
+        constants = SimpleNamespace(ENABLE_RAY_CLUSTER=True)
+        self._private = SimpleNamespace(ray_constants=constants, services=services)
         self.exceptions = SimpleNamespace(AuthenticationError=AuthenticationError)
 
     def is_initialized(self) -> bool:
@@ -82,13 +94,39 @@ def test_a_connection_that_exists_is_used_and_kept(use):
 
 
 def test_auto_is_this_machine_alone_where_there_is_no_cluster(use):
-    use(ray := Ray(ConnectionError("Could not find any running Ray instance.")))
+    use(ray := Ray(found=()))
     with connected(AUTO):
-        assert ray.started == ["auto", "local"]
+        assert ray.started == ["local"]
+    ray._private.services.find_gcs_addresses.cache_clear.assert_called()
+
+
+@pytest.mark.parametrize(
+    ("found", "written", "chosen"),
+    [
+        (["127.0.0.1:4000"], None, "local"),  # that of another command
+        ([], "10.0.0.1:6379", "local"),  # `ray stop` did not run
+        (["10.0.0.1:6379", "127.0.0.1:4000"], None, "10.0.0.1:6379"),
+        (["10.0.0.1:6379", "10.0.0.2:6379"], "10.0.0.2:6379", "10.0.0.2:6379"),
+        (["10.0.0.1:6379", "10.0.0.2:6379"], "10.0.0.9:6379", "10.0.0.1:6379"),
+        (["127.0.0.1:6379"], "127.0.0.1:6379", "auto"),
+        (["10.0.0.1:6379"], "10.0.0.1:6379", "auto"),
+    ],
+)
+def test_auto_is_a_cluster_that_this_machine_shares(use, found: list[str], written: str | None, chosen: str):
+    use(ray := Ray(found=found, written=written))
+    with connected(AUTO):
+        assert ray.started == [chosen]
+
+
+def test_a_cluster_that_was_found_and_does_not_answer_is_an_error(use):
+    use(ray := Ray(ConnectionError("no")))
+    with pytest.raises(BoughError, match="the Ray cluster at auto does not answer"), connected(AUTO):
+        pass
+    assert ray.started == ["auto"]
 
 
 def test_ray_on_this_machine_alone_sends_no_statistics_and_other_starts_are_as_before(use):
-    use(ray := Ray(ConnectionError("Could not find any running Ray instance.")))
+    use(ray := Ray(found=()))
     with connected(AUTO):
         assert ray.options["include_dashboard"] is False
         assert os.environ["RAY_USAGE_STATS_ENABLED"] == "0"

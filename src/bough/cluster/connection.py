@@ -16,6 +16,7 @@ from bough.errors import BoughError, InputError
 INSTALL = "pip install 'bough[ray]'"
 # A head node that accepts no connection for this long is not there; Ray itself would wait for minutes.
 REACH_S = 10.0
+LOOPBACK = ("127.0.0.1:", "[::1]:")
 # What makes Ray listen on the loopback address. It is meant for systems with a firewall that asks the user.
 CLUSTERS_VARIABLE = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
 
@@ -66,14 +67,11 @@ def _connect(ray: Any, address: str) -> None:
     try:
         if ADDRESS.fullmatch(named):
             _reach(named)
-        if address != AUTO:
+        if named:
             ray.init(address=address, **quiet)
-            return
-        try:
-            ray.init(address="auto", **quiet)
-        except ConnectionError:
-            if named:  # a cluster was named and does not answer
-                raise
+        elif (found := _cluster_here(ray)) is not None:
+            ray.init(address=found, **quiet)
+        else:
             start_here(ray, **quiet)
     except (ConnectionError, ValueError, OSError) as error:
         raise BoughError(
@@ -92,6 +90,23 @@ def _connect(ray: Any, address: str) -> None:
             f"--cluster {address}: the cluster asks for a token: set RAY_AUTH_MODE=token, and copy ~/.ray/auth_token "
             f"from its head node to this machine ({_first_line(error)})"
         ) from error
+
+
+def _cluster_here(ray: Any) -> str | None:
+    """The address of the cluster that this machine belongs to, for `ray.init`; None if it belongs to none.
+
+    Ray's own search finds every Ray on this machine: also one that `start_here` made for another
+    process and that ends with it, and those of this process that have ended.
+    """
+    services = ray._private.services
+    services.find_gcs_addresses.cache_clear()
+    found, written = services.find_gcs_addresses(), services.find_bootstrap_address(None)
+    shared = {one for one in found if one == written or not one.startswith(LOOPBACK)}
+    if not shared:
+        return None
+    if len(found) == 1:
+        return AUTO  # with it Ray also finds the token
+    return str(written if written in shared else min(shared))
 
 
 def start_here(ray: Any, **options: Any) -> None:
