@@ -55,6 +55,9 @@ class Ray(SimpleNamespace):
             raise self.error
         self.initialized = True
 
+    def get_runtime_context(self) -> SimpleNamespace:
+        return SimpleNamespace(gcs_address="10.0.0.1:6379")
+
     def shutdown(self) -> None:
         self.initialized = False
 
@@ -91,6 +94,15 @@ def test_a_connection_that_exists_is_used_and_kept(use):
     with connected(NAMED):
         pass
     assert ray.initialized and not ray.started
+
+
+def test_a_connection_to_another_cluster_than_the_named_one_is_not_used(use):
+    use(Ray(initialized=True))
+    other, said = ClusterConfig(address="10.0.0.1:6380"), r"to the Ray cluster at 10\.0\.0\.1:6379; call ray\.shutdown"
+    with pytest.raises(InputError, match=said), connected(other):
+        pytest.fail("it ran on another cluster")
+    with connected(AUTO), connected(ClusterConfig(address="head.example.org:6379")):
+        pass
 
 
 def test_auto_is_this_machine_alone_where_there_is_no_cluster(use):
