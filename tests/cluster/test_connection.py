@@ -72,6 +72,7 @@ class Ray(SimpleNamespace):
 def use(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     monkeypatch.delenv("RAY_USAGE_STATS_ENABLED", raising=False)
+    monkeypatch.delenv("RAY_AUTH_MODE", raising=False)
     monkeypatch.setattr(connection, "_reach", lambda _: None)
 
     def put(ray: object) -> None:
@@ -198,6 +199,13 @@ def test_what_goes_wrong_is_a_sentence(use, error: Exception, said: str, exit_co
     with pytest.raises(BoughError, match=said) as raised, connected(NAMED):
         pass
     assert raised.value.exit_code == exit_code
+
+
+def test_a_wrong_token_is_one_of_the_reasons(use, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("RAY_AUTH_MODE", "token")
+    use(Ray(ConnectionError("ray failed")))
+    with pytest.raises(BoughError, match="the token in ~/.ray/auth_token must be that of the head node"):
+        connected(NAMED).__enter__()
 
 
 def test_a_missing_extra_is_named(use):

@@ -145,8 +145,8 @@ def _reach(address: str) -> None:
 
 
 def _token_hint() -> str:
-    if os.environ.get("RAY_AUTH_MODE"):
-        return ""
+    if os.environ.get("RAY_AUTH_MODE") == "token":
+        return "; the token in ~/.ray/auth_token must be that of the head node"
     return "; if the cluster asks for a token, set RAY_AUTH_MODE=token"
 
 
