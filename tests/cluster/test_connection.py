@@ -204,7 +204,7 @@ def test_what_goes_wrong_is_a_sentence(use, error: Exception, said: str, exit_co
 def test_a_wrong_token_is_one_of_the_reasons(use, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("RAY_AUTH_MODE", "token")
     use(Ray(ConnectionError("ray failed")))
-    with pytest.raises(BoughError, match="the token in ~/.ray/auth_token must be that of the head node"):
+    with pytest.raises(BoughError, match=r"the token in ~/\.ray/auth_token must be that of the head node"):
         connected(NAMED).__enter__()
 
 
