@@ -85,9 +85,10 @@ async def test_an_attempt_that_kills_every_worker_is_lost_and_the_others_are_not
 async def test_a_node_that_cannot_play_is_left_out_and_the_reason_is_said_once():
     launcher = Launcher(lambda number: FakeWorker("ab"[number % 2], {"b": "no browser"}))
     async with running(launcher, workers=4) as runner:
-        await until(lambda: len(runner.places) >= 2)
+        await until(lambda: len(runner.places) == 4)
         assert (await runner.play(attempt(1)))[0] == record(attempt(1))
         assert {place.node for place in runner.places} == {"a"}
+        assert [worker.node for worker in launcher.made].count("b") == 2
     assert launcher.said == ["host-b is left out: no browser"]
 
 

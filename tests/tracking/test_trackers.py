@@ -9,7 +9,7 @@ from bough.policy.processes import Processes
 from bough.tracking import recipe as recipe_module
 from bough.tracking import trackers as trackers_module
 from bough.tracking.recipe import RecipeTracker
-from bough.tracking.trackers import Trackers
+from bough.tracking.trackers import OURS, Trackers
 
 
 def test_mlflow_keeps_settings_and_numbers_in_a_database_beside_the_run(
@@ -28,6 +28,23 @@ def test_mlflow_keeps_settings_and_numbers_in_a_database_beside_the_run(
     assert found.data.params["model"] == "tiny"
     history = mlflow.MlflowClient().get_metric_history(found.info.run_id, "loss")
     assert [(point.step, point.value) for point in history] == [(1, 2.5), (2, 1.5)]
+
+
+def test_each_run_of_one_process_has_its_own_database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    pytest.importorskip("mlflow")
+    for name in ("MLFLOW_TRACKING_URI", OURS):
+        monkeypatch.setenv(name, "")  # restored afterwards
+        monkeypatch.delenv(name)
+    for folder in ("one", "other"):
+        (tmp_path / folder).mkdir()
+        with Trackers(["mlflow"], tmp_path / folder / "run", None, {}) as trackers:
+            trackers.log({"step": 1, "loss": 1.0})
+    assert (tmp_path / "one/mlflow.db").exists() and (tmp_path / "other/mlflow.db").exists()
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/users.db")
+    (tmp_path / "third").mkdir()
+    with Trackers(["mlflow"], tmp_path / "third/run", None, {}):
+        pass
+    assert (tmp_path / "users.db").exists() and not (tmp_path / "third/mlflow.db").exists()
 
 
 def test_one_process_at_a_time_makes_mlflows_database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -80,7 +80,7 @@ class Part:
         self._code.enter()
         self._open, self._playing = ExitStack(), ExitStack()
         self._runners: dict[str, LocalRunner] = {}
-        self._updates: list[dict[str, float]] = []
+        self._call, self._updates = 0, list[dict[str, float]]()
         self._here = self._members(config, records)
 
     def _members(self, config: EvolveConfig, records: Records) -> MembersHere:
@@ -107,17 +107,17 @@ class Part:
                 assert there is None or there.step == generation.individual(name).step, f"{name} is trained further"
             self._here.trainees.load(generation)
 
-    def train(self, generation: int, first: int, steps: int) -> TrainedPart:
-        """The updates of a generation for all members in memory."""
-        self._updates = []
+    def train(self, generation: int, first: int, steps: int, call: int) -> TrainedPart:
+        """The updates of a generation for all members in memory; `call` is the number by which `updates` is asked."""
+        self._call, self._updates = call, []
         done = self._here.trainees.train(generation, first, steps, each=self._note_update)
         with TemporaryDirectory() as folder:
             self._here.trainees.save(Path(folder))
             return TrainedPart(done, _files(Path(folder)), self._updates)
 
-    def updates(self) -> list[dict[str, float]]:
-        """The losses of the updates that are done, while others are being made."""
-        return list(self._updates)
+    def updates(self, call: int) -> list[dict[str, float]]:
+        """The losses of the updates that a call of `train` has made so far."""
+        return list(self._updates) if call == self._call else []
 
     def measured(self, names: Sequence[str], final: bool) -> dict[str, Score]:
         """The scores of members in memory on the records for selection, or on those of the last measurement."""

@@ -18,7 +18,7 @@ MAX_LOSSES = 5
 def shares(names: Sequence[str], held: Mapping[int, Collection[str]]) -> dict[int, list[str]]:
     """The members of each worker, by its number. `held` are those that a worker has in memory.
 
-    No share is larger than another by more than one. Actors without a share are left out.
+    No share is larger than another by more than one. Workers without a share are left out.
     """
     rest, larger = len(names) // len(held), len(names) % len(held)
     found: dict[int, list[str]] = {number: [] for number in held}
@@ -72,7 +72,7 @@ class Placement:
         return self._until_done(list(known), place, lambda w, own: w.start("found", [known[name] for name in own]))
 
     def placed(self, generation: Generation, names: Sequence[str]) -> dict[Actor, list[str]]:
-        """Actors with their shares of the members, which are in their memory, and no others are."""
+        """Workers with their shares of the members, which are in their memory, and no others are."""
         steps = {name: generation.individual(name).step for name in names}
         for _ in range(MAX_LOSSES):
             living = {worker.number: worker for worker in self.workers.living()}

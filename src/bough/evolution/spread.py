@@ -37,9 +37,10 @@ class SpreadTrainees:
         self.placement = placement
         self.generation: Generation | None = None
         self._files: dict[str, Files] = {}
+        self._calls = 0
 
     def found(self, founders: Sequence[Individual], start: Path | None, draft: Path) -> None:  # noqa: ARG002
-        """Writes the first generation. Actors find the adapter `start` in the settings, as the driver did."""
+        """Writes the first generation. Workers find the adapter `start` in the settings, as the driver did."""
         for files in self.placement.found(founders):
             self._files |= files
         self.save(draft)
@@ -53,13 +54,15 @@ class SpreadTrainees:
         assert self.generation is not None
         told, workers = _Told(each), self.placement.workers
         finished: list[TrainedPart] = []
+        calls: dict[Actor, int] = {}
 
         def follow(busy: Collection[Actor]) -> None:
-            running = workers.gather({worker: worker.start("updates") for worker in busy})
+            running = workers.gather({worker: worker.start("updates", calls[worker]) for worker in busy})
             told.tell([*(one.updates for one in finished), *running.values()])
 
         def start(worker: Actor, _: list[str]) -> Any:
-            return worker.start("train", generation, first, steps)
+            calls[worker] = self._calls = self._calls + 1
+            return worker.start("train", generation, first, steps, self._calls)
 
         def ended(worker: Actor, trained: TrainedPart) -> None:
             finished.append(trained)

@@ -18,7 +18,8 @@ from bough.metrics import is_finite
 log = logging.getLogger(__name__)
 Name = Literal["mlflow", "wandb", "tensorboard"]
 PACKAGES = {"mlflow": "bough[mlflow]", "wandb": "bough[wandb]", "tensorboard": "tensorboard"}
-
+# The database that Bough has given MLflow; processes that this one starts know it, too.
+OURS = "_BOUGH_MLFLOW_URI"
 
 # A tracker that has failed this many times in a row is not used again: each failure may be a time-out.
 TRIES = 3
@@ -109,10 +110,19 @@ def keep_in(folder: Path) -> None:
 
     for chatty in ("alembic", "mlflow.store.db.utils"):  # they log every table they create
         logging.getLogger(chatty).setLevel(logging.WARNING)
-    if "MLFLOW_TRACKING_URI" not in os.environ:
-        mlflow.set_tracking_uri(f"sqlite:///{(folder / 'mlflow.db').absolute()}")
+    if _is_users():
+        mlflow.set_tracking_uri(os.environ["MLFLOW_TRACKING_URI"])  # it may have been another in this process
+    else:
+        mlflow.set_tracking_uri(uri := f"sqlite:///{(folder / 'mlflow.db').absolute()}")
+        os.environ[OURS] = uri
         # Otherwise it creates a folder `mlruns` in the working directory.
         os.environ["_MLFLOW_SERVER_ARTIFACT_ROOT"] = _files(folder)
+
+
+def _is_users() -> bool:
+    """Whether the user has set MLflow's database. MLflow writes what it is given here to the same variable."""
+    uri = os.environ.get("MLFLOW_TRACKING_URI")
+    return uri is not None and uri != os.environ.get(OURS)
 
 
 def _files(folder: Path) -> str:
@@ -126,7 +136,7 @@ def experiment(name: str, folder: Path) -> str:
     found = mlflow.get_experiment_by_name(name)
     if found is not None:
         return str(found.experiment_id)
-    home = None if "MLFLOW_TRACKING_URI" in os.environ else _files(folder)
+    home = None if _is_users() else _files(folder)
     return str(mlflow.create_experiment(name, artifact_location=home))
 
 

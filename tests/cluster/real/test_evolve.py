@@ -31,19 +31,20 @@ def sft(folder: Path, **changes: Any) -> EvolveConfig:
         for number in range(16):
             word = WORDS[number % len(WORDS)]
             start = [Message(role="user", content=f"{number}: write {word}")]
-            writer.write(
-                Trajectory(id=str(number), task=Task(id=str(number)), start=start, turns=say(word), success=True)
-            )
-    settings = {**SETTINGS, "method": "sft", "generations": 2, "mutate": {"learning_rate": "1e-4..1e-2"}, **changes}
+            task = Task(id=str(number))
+            writer.write(Trajectory(id=task.id, task=task, start=start, turns=say(word), success=True))
+    own = {"method": "sft", "generations": 2, "steps": 1, "mutate": {"learning_rate": "1e-4..1e-2"}}
+    settings = {**SETTINGS, **own, **changes}
     return EvolveConfig(train_file=folder / "demos.jsonl", output_dir=folder / "run", **settings)
 
 
 def hosts() -> list[int]:
-    """The processes of workers."""
+    """The processes of workers that have members: they are in the folder of this process then."""
     found = []
     for process in Path("/proc").glob("[0-9]*"):
         try:
-            if (process / "cmdline").read_bytes().startswith(b"ray::_Host"):
+            ours = (process / "cmdline").read_bytes().startswith(b"ray::_Host")
+            if ours and (process / "cwd").readlink() == Path.cwd():
                 found.append(int(process.name))
         except OSError:
             continue
