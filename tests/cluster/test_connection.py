@@ -15,18 +15,21 @@ NAMED = ClusterConfig(address="10.0.0.1:6379")
 
 
 class Ray(SimpleNamespace):
-    """Knows no cluster unless told; keeps what it was started with."""
+    """Belongs to a cluster unless told; keeps what it was started with."""
 
-    def __init__(self, error: Exception | None = None, *, initialized: bool = False) -> None:
-        super().__init__(error=error, initialized=initialized, started=[])
+    def __init__(self, error: Exception | None = None, *, initialized: bool = False, alone: bool = False) -> None:
+        super().__init__(error=error, initialized=initialized, alone=alone, started=[])
 
     def is_initialized(self) -> bool:
         return self.initialized
 
-    def init(self, address: str, **options) -> None:
-        self.started.append(address)
+    def init(self, address: str | None = None, **options) -> None:
         assert options["log_to_driver"] is False
-        if self.error is not None and address != "local":
+        starts = address == "local" or (address is None and self.alone)
+        if not starts and "num_cpus" in options:
+            raise ValueError("When connecting to an existing cluster, num_cpus and num_gpus must not be provided.")
+        self.started.append("local" if starts else address or "found")
+        if self.error is not None and not starts:
             raise self.error
         self.initialized = True
 
@@ -50,13 +53,13 @@ def use(monkeypatch: pytest.MonkeyPatch):
     return put
 
 
-@pytest.mark.parametrize("config", [AUTO, NAMED])
-def test_a_connection_ends_with_the_block(use, config: ClusterConfig):
+@pytest.mark.parametrize(("config", "started"), [(AUTO, "found"), (NAMED, "10.0.0.1:6379")])
+def test_a_connection_ends_with_the_block(use, config: ClusterConfig, started: str):
     use(ray := Ray())
     with connected(config):
         assert ray.initialized
         assert nodes_by_id() == {"a": {"CPU": 2.0}} and nodes() == [{"CPU": 2.0}]
-    assert ray.started == [config.address] and not ray.initialized
+    assert ray.started == [started] and not ray.initialized
 
 
 def test_a_connection_that_exists_is_used_and_kept(use):
@@ -67,9 +70,15 @@ def test_a_connection_that_exists_is_used_and_kept(use):
 
 
 def test_auto_is_this_machine_alone_where_there_is_no_cluster(use):
-    use(ray := Ray(ConnectionError("Could not find any running Ray instance.")))
+    use(ray := Ray(alone=True))
     with connected(AUTO):
-        assert ray.started == ["auto", "local"]
+        assert ray.started == ["local"]
+
+
+def test_auto_is_this_machine_alone_where_the_last_cluster_is_gone(use):
+    use(ray := Ray(ConnectionError("ray failed")))
+    with connected(AUTO):
+        assert ray.started == ["found", "local"]
 
 
 def test_auto_does_not_hide_that_the_cluster_of_ray_address_is_gone(use, monkeypatch: pytest.MonkeyPatch):
@@ -77,7 +86,7 @@ def test_auto_does_not_hide_that_the_cluster_of_ray_address_is_gone(use, monkeyp
     monkeypatch.setenv("RAY_ADDRESS", "10.0.0.9:6379")
     with pytest.raises(BoughError, match=r"the Ray cluster at 10\.0\.0\.9:6379 does not answer"), connected(AUTO):
         pass
-    assert ray.started == ["auto"]
+    assert ray.started == ["found"]
 
 
 @pytest.mark.parametrize(

@@ -58,16 +58,10 @@ def nodes_by_id() -> dict[str, dict[str, float]]:
 def _connect(ray: Any, address: str) -> None:
     quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR, "configure_logging": True}
     try:
-        if address != AUTO:
+        if address == AUTO:
+            _connect_or_start(ray, quiet)
+        else:
             ray.init(address=address, **quiet)
-            return
-        try:
-            ray.init(address="auto", **quiet)
-        except ConnectionError:
-            if os.environ.get("RAY_ADDRESS"):  # a cluster was named and does not answer
-                raise
-            os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing is sent anywhere
-            ray.init(address="local", num_cpus=num_cpus(), include_dashboard=False, **quiet)
     except (ConnectionError, ValueError, OSError) as error:
         where = os.environ.get("RAY_ADDRESS") or address if address == AUTO else address
         raise BoughError(
@@ -81,6 +75,26 @@ def _connect(ray: Any, address: str) -> None:
                 f"all machines ({_first_line(error)})"
             ) from error
         raise BoughError(f"--cluster {address}: Ray did not start ({_first_line(error)})") from error
+
+
+def _connect_or_start(ray: Any, quiet: dict[str, Any]) -> None:
+    """Connects to the cluster of RAY_ADDRESS or of `ray start`; if there is none, starts one on this machine.
+
+    Ray's own `address="auto"` also finds a cluster that another command started for itself, which ends with it.
+    """
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing is sent anywhere
+    alone: dict[str, Any] = {"num_cpus": num_cpus(), "include_dashboard": False, **quiet}
+    try:
+        ray.init(**alone)
+        return
+    except ValueError:  # there is a cluster: its resources cannot be set
+        pass
+    try:
+        ray.init(**quiet)
+    except ConnectionError:
+        if os.environ.get("RAY_ADDRESS"):  # a cluster was named and does not answer
+            raise
+        ray.init(address="local", **alone)
 
 
 def num_cpus() -> int:
