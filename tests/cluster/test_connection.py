@@ -54,12 +54,13 @@ def use(monkeypatch: pytest.MonkeyPatch):
 
 
 @pytest.mark.parametrize(("config", "started"), [(AUTO, "found"), (NAMED, "10.0.0.1:6379")])
-def test_a_connection_ends_with_the_block(use, config: ClusterConfig, started: str):
+def test_a_connection_ends_with_the_block(use, config: ClusterConfig, started: str, capsys: pytest.CaptureFixture[str]):
     use(ray := Ray())
     with connected(config):
         assert ray.initialized
         assert nodes_by_id() == {"a": {"CPU": 2.0}} and nodes() == [{"CPU": 2.0}]
     assert ray.started == [started] and not ray.initialized
+    assert "connecting to Ray" in capsys.readouterr().err
 
 
 def test_a_connection_that_exists_is_used_and_kept(use):

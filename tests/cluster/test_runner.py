@@ -114,8 +114,25 @@ async def test_a_cluster_without_workers_is_an_error_after_the_timeout(monkeypat
 async def test_workers_that_die_while_they_start_are_an_error_not_an_endless_loop(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(pool_module, "LONGEST_PAUSE_S", 0.0)
     async with running(Launcher(lambda _: FakeWorker(dies_in_start=True))) as runner:
-        with pytest.raises(ClusterLostError, match="workers die while they start, 7 in a row: no memory"):
+        with pytest.raises(ClusterLostError, match=r"7 in a row: no memory\. .* lower --workers"):
             await runner.play(attempt())
+
+
+async def test_a_long_load_is_said_while_no_worker_is_ready(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(pool_module, "FIRST_NOTE_S", 0.0)
+    loaded = asyncio.Event()
+
+    class Slow(FakeWorker):
+        async def start(self) -> str | None:
+            await loaded.wait()
+            return None
+
+    launcher = Launcher(lambda _: Slow())
+    async with running(launcher, timeout_s=0.1) as runner:
+        await until(lambda: launcher.said)
+        loaded.set()
+        assert (await runner.play(attempt()))[0] == record(attempt())
+    assert launcher.said == ["2 workers are loading; none is ready to play after 0 s"]
 
 
 async def test_new_weights_reach_all_workers_also_those_that_start_later():

@@ -11,12 +11,23 @@ from typing import Any
 
 from bough.config.cluster import AUTO, ClusterConfig
 from bough.errors import BoughError, InputError
+from bough.terminal import console
 
 INSTALL = "pip install 'bough[ray]'"
 
 
 class ClusterLostError(BoughError):
     """The cluster has not had a single worker for too long."""
+
+
+class StartsFailedError(ClusterLostError):
+    """No worker survives its start."""
+
+    def __init__(self, count: int, error: Exception) -> None:
+        super().__init__(
+            f"workers die while they start, {count} in a row: {error}. Often it is too little memory: lower --workers. "
+            "Ray's logs say more, in /tmp/ray/session_latest/logs on the node"
+        )
 
 
 @contextmanager
@@ -27,6 +38,8 @@ def connected(config: ClusterConfig) -> Iterator[None]:
     if ray.is_initialized():
         yield
         return
+    auto = config.address == AUTO
+    console.announce("connecting to Ray, or starting it here" if auto else f"connecting to Ray at {config.address}")
     _connect(ray, config.address)
     try:
         yield

@@ -78,5 +78,5 @@ class OnlineClusterConfig(ClusterConfig):
     learners: int = Field(1, ge=1, description="with --cluster: processes that train, which share each batch")
     swap_mid_episode: bool = Field(
         False,
-        description="with --cluster: workers take new weights between two turns (default: between two episodes)",
+        description="with --cluster: workers take new weights between two turns instead of between two episodes",
     )
