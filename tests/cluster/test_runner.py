@@ -3,16 +3,19 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from bough.cluster import pool as pool_module
+from bough.cluster import runner as runner_module
 from bough.cluster.connection import ClusterLostError
 from bough.cluster.plan import Plan
 from bough.cluster.pool import WorkerPool
-from bough.cluster.runner import ClusterRunner, computes
-from bough.config.rollouts import AgentConfig
-from bough.environments.base import EnvironmentFailedError
+from bough.cluster.runner import ClusterRunner, collecting_runner, computes
+from bough.config.rollouts import AgentConfig, CollectConfig
+from bough.environments.base import Environment, EnvironmentFailedError
 from bough.errors import InputError
 from bough.rollouts.collect import collect
 from tests.cluster.fakes import NO_ROOM, FakeWorker, record
@@ -133,6 +136,25 @@ async def test_a_long_load_is_said_while_no_worker_is_ready(monkeypatch: pytest.
         loaded.set()
         assert (await runner.play(attempt()))[0] == record(attempt())
     assert launcher.said == ["2 workers are loading; none is ready to play after 0 s"]
+
+
+@pytest.mark.parametrize(("tasks", "attempts", "planned"), [(2, 1, 2), (2, 2, 4), (9, 9, 16)])
+async def test_a_short_collection_has_no_more_workers_than_episodes(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, tasks: int, attempts: int, planned: int
+):
+    given = []
+
+    @asynccontextmanager
+    async def noted(*_: Any, concurrency: int, **__: Any) -> AsyncIterator[None]:
+        given.append(concurrency)
+        yield
+
+    monkeypatch.setattr(runner_module, "cluster_runner", noted)
+    config = CollectConfig(
+        environment="household", tasks=tasks, attempts=attempts, concurrency=16, cluster="auto", output=tmp_path
+    )
+    async with collecting_runner(config, Environment):
+        assert given == [planned]
 
 
 async def test_new_weights_reach_all_workers_also_those_that_start_later():
