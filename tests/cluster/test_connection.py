@@ -1,11 +1,13 @@
 """How Ray is started and what its errors become. Ray is a stand-in here; tests/cluster/real has the real one."""
 
+import socket
 import subprocess
 import sys
 from types import SimpleNamespace
 
 import pytest
 
+from bough.cluster import connection
 from bough.cluster.connection import connected, nodes, nodes_by_id
 from bough.config.cluster import ClusterConfig
 from bough.errors import BoughError, InputError
@@ -46,6 +48,7 @@ class Ray(SimpleNamespace):
 @pytest.fixture
 def use(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.setattr(connection, "_check_answers", lambda _: None)
 
     def put(ray: object) -> None:
         monkeypatch.setitem(sys.modules, "ray", ray)
@@ -107,6 +110,25 @@ def test_what_goes_wrong_is_a_sentence(use, error: Exception, said: str, exit_co
     with pytest.raises(BoughError, match=said) as raised, connected(NAMED):
         pass
     assert raised.value.exit_code == exit_code
+
+
+@pytest.mark.parametrize(("family", "host"), [(socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "[::1]")])
+def test_an_address_without_a_listener_is_an_error_before_ray_tries_it(
+    monkeypatch: pytest.MonkeyPatch, family: socket.AddressFamily, host: str
+):
+    monkeypatch.setitem(sys.modules, "ray", ray := Ray())
+    with socket.socket(family) as unused:
+        try:
+            unused.bind((host.strip("[]"), 0))
+        except OSError:
+            pytest.skip("this machine has no IPv6")
+        named = ClusterConfig(address=f"{host}:{unused.getsockname()[1]}")
+        with pytest.raises(BoughError, match=r"does not answer; check that `ray status` works"), connected(named):
+            pass
+        assert ray.started == []
+        unused.listen()
+        with connected(named):
+            assert ray.started == [named.address]
 
 
 def test_a_missing_extra_is_named(use):

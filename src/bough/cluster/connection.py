@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import socket
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,6 +15,8 @@ from bough.errors import BoughError, InputError
 from bough.terminal import console
 
 INSTALL = "pip install 'bough[ray]'"
+# How long a named head node may take to accept a connection.
+ANSWER_S = 10.0
 
 
 class ClusterLostError(BoughError):
@@ -74,6 +77,7 @@ def _connect(ray: Any, address: str) -> None:
         if address == AUTO:
             _connect_or_start(ray, quiet)
         else:
+            _check_answers(address)
             ray.init(address=address, **quiet)
     except (ConnectionError, ValueError, OSError) as error:
         where = os.environ.get("RAY_ADDRESS") or address if address == AUTO else address
@@ -108,6 +112,12 @@ def _connect_or_start(ray: Any, quiet: dict[str, Any]) -> None:
         if os.environ.get("RAY_ADDRESS"):  # a cluster was named and does not answer
             raise
         ray.init(address="local", **alone)
+
+
+def _check_answers(address: str) -> None:
+    """OSError if no program listens at the address: Ray itself tries for minutes before it says so."""
+    host, _, port = address.rpartition(":")
+    socket.create_connection((host.strip("[]"), int(port)), timeout=ANSWER_S).close()
 
 
 def num_cpus() -> int:
