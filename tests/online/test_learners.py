@@ -5,6 +5,8 @@ from pathlib import Path
 import pytest
 
 from bough.errors import InputError
+from bough.methods.distill import DistillConfig
+from bough.methods.grpo import GRPOConfig
 from bough.online.learners import with_learners
 from bough.training.counters import Counters
 from bough.training.run import Trained
@@ -33,3 +35,11 @@ def test_learners_train_on_the_cluster_of_the_settings(tmp_path: Path, monkeypat
 
 def train(_: object) -> Trained:
     raise AssertionError("it trains in this process")
+
+
+def test_learners_on_data_from_files_are_refused():
+    said = "learners needs environment; on data from files, accelerate launch starts several processes"
+    with pytest.raises(InputError, match=said):
+        GRPOConfig(train_file=Path("groups.jsonl"), cluster="auto", learners=2)
+    with pytest.raises(InputError, match=said):
+        DistillConfig(train_file=Path("played.jsonl"), teacher="tiny", cluster="auto", learners=2)

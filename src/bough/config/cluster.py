@@ -81,3 +81,10 @@ class OnlineClusterConfig(ClusterConfig):
         False,
         description="with --cluster: workers take new weights between two turns instead of between two episodes",
     )
+
+    @property
+    def problem_with_files(self) -> str | None:
+        """Why a run on data from files cannot have these settings; None if it can."""
+        if self.learners == 1:
+            return None
+        return "learners needs environment; on data from files, accelerate launch starts several processes"

@@ -113,7 +113,7 @@ class DistillConfig(TrainingConfig):
 
     def _in_vain(self) -> str | None:
         if self.environment.name is None:
-            return super()._in_vain()
+            return self.cluster.problem_with_files or super()._in_vain()
         given = self._given(name for name in OF_FILES if name != "precompute_reference")
         if given:
             return f"{', '.join(given)} does not go with environment: it is for data on file"

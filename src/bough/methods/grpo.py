@@ -140,7 +140,9 @@ class GRPOConfig(TrainingConfig):
         if self.environment.name is None:
             if self.entropy_floor is not None:
                 return "entropy_floor needs environment: the entropy is measured on batches that are played"
-            return "engine vllm needs environment" if self.sampler.engine == "vllm" else super()._in_vain()
+            if self.sampler.engine == "vllm":
+                return "engine vllm needs environment"
+            return self.cluster.problem_with_files or super()._in_vain()
         given = self._given(OF_FILES)
         if given:
             return f"{', '.join(given)} does not go with environment: it is for data on file"
