@@ -163,7 +163,7 @@ class WorkerPool:
                 note_s = waited_s + NOTE_S
 
     def _hopeless(self, waited_s: float) -> BoughError | None:
-        """Why waiting longer is of no use."""
+        """Why more waiting would not help."""
         if self._left_out and not self._with_room() - self._left_out.keys():
             return InputError(f"no node of the cluster can play: {next(iter(self._left_out.values()))}")
         if waited_s < self._timeout_s:
