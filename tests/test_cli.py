@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from bough import cli
+from bough.config.parts import leaves
 from bough.errors import BoughError, InputError
 
 DATA = str(Path(__file__).parents[1] / "examples" / "household.jsonl")
@@ -156,6 +157,31 @@ def test_an_interrupt_while_modules_are_loaded_ends_with_130_and_a_word(tmp_path
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (130, "Interrupted.\n")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["eval"], "Interrupted; the same command resumes.\n"),
+        (["grpo", "--max-steps", "3"], "Interrupted. The same command with --resume continues from the newest"),
+        (["data", "formats"], "Interrupted.\n"),
+        ([], "Interrupted.\n"),
+    ],
+)
+def test_an_interrupt_says_how_to_resume(
+    words: list[str], said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    def interrupt(_: list[str]) -> int:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cli, "_dispatch", interrupt)
+    assert cli.main(words) == 130
+    assert capsys.readouterr().err.startswith(said)
+
+
+def test_commands_that_resume_if_asked_have_the_flag():
+    configs = {name: cli.resolve(verb.config) for name, verb in cli.VERBS.items()}
+    assert set(cli.RESUMED_IF_ASKED) == {name for name, config in configs.items() if "resume" in leaves(config)}
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,9 @@ from bough.verbs import VERBS, resolve
 
 CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 # Commands that resume in their output folder without being told to.
-RESUMED = ("collect", "run", "sweep")
+RESUMED = ("collect", "eval", "run", "sweep")
+# Commands that resume with --resume.
+RESUMED_IF_ASKED = ("sft", "dpo", "grpo", "distill", "evolve")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -37,7 +39,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return _dispatch(arguments)
     except KeyboardInterrupt:
-        _say("Interrupted; the same command resumes." if arguments and arguments[0] in RESUMED else "Interrupted.")
+        _say(_interrupted(arguments))
         return 130
     except BrokenPipeError:  # `bough data show … | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -105,6 +107,15 @@ def _run(name: str, arguments: list[str]) -> int:
         check_inputs(config)  # before the command's own imports, which may take seconds
         run = resolve(verb.run)
     return int(run(config) or 0)
+
+
+def _interrupted(arguments: Sequence[str]) -> str:
+    command = arguments[0] if arguments else ""
+    if command in RESUMED:
+        return "Interrupted; the same command resumes."
+    if command in RESUMED_IF_ASKED:
+        return "Interrupted. The same command with --resume continues from the newest checkpoint in the run folder."
+    return "Interrupted."
 
 
 @contextlib.contextmanager

@@ -77,7 +77,7 @@ def test_learners_that_share_a_gpu_are_told_that_it_is_slower():
 
 
 def test_learners_that_leave_no_cpu_for_a_worker_are_refused():
-    with pytest.raises(InputError, match=r"--learners 2 needs 3 CPUs, .*; the cluster has 2"):
+    with pytest.raises(InputError, match=r"--learners 2 needs 3 CPUs, .*; the cluster has 2: lower --learners"):
         plan_learners(2, [{"CPU": 1.0}, {"CPU": 1.0}])
 
 

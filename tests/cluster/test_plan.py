@@ -58,9 +58,9 @@ def test_a_cluster_without_room_is_planned_with_one_worker_to_wait_for():
 
 def test_the_plan_is_said_in_one_line():
     assert str(plan([CPU_NODE], concurrency=1)) == (
-        "cluster of 1 node, 8 CPUs and 0 GPUs: 1 worker with 1 CPU, up to 1 episode at the same time in each"
+        "cluster of 1 node, 8 CPUs and 0 GPUs: 1 worker with 1 CPU, up to 1 episode at the same time in it"
     )
-    assert "6 workers with 1 CPU and 1 GPU, up to 11 episodes" in str(plan(TWO_GPU_NODES))
+    assert "6 workers with 1 CPU and 1 GPU each, up to 11 episodes at the same time in each" in str(plan(TWO_GPU_NODES))
 
 
 def test_a_node_that_could_never_have_a_worker_does_not_count():

@@ -3,16 +3,19 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from bough.cluster import pool as pool_module
+from bough.cluster import runner as runner_module
 from bough.cluster.connection import ClusterLostError
 from bough.cluster.plan import Plan
 from bough.cluster.pool import WorkerPool
-from bough.cluster.runner import ClusterRunner, computes
-from bough.config.rollouts import AgentConfig
-from bough.environments.base import EnvironmentFailedError
+from bough.cluster.runner import ClusterRunner, collecting_runner, computes
+from bough.config.rollouts import AgentConfig, CollectConfig
+from bough.environments.base import Environment, EnvironmentFailedError
 from bough.errors import InputError
 from bough.rollouts.collect import collect
 from tests.cluster.fakes import NO_ROOM, FakeWorker, record
@@ -114,8 +117,44 @@ async def test_a_cluster_without_workers_is_an_error_after_the_timeout(monkeypat
 async def test_workers_that_die_while_they_start_are_an_error_not_an_endless_loop(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(pool_module, "LONGEST_PAUSE_S", 0.0)
     async with running(Launcher(lambda _: FakeWorker(dies_in_start=True))) as runner:
-        with pytest.raises(ClusterLostError, match="workers die while they start, 7 in a row: no memory"):
+        with pytest.raises(ClusterLostError, match=r"7 in a row: no memory\. .* lower --workers"):
             await runner.play(attempt())
+
+
+async def test_a_long_load_is_said_while_no_worker_is_ready(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(pool_module, "FIRST_NOTE_S", 0.0)
+    loaded = asyncio.Event()
+
+    class Slow(FakeWorker):
+        async def start(self) -> str | None:
+            await loaded.wait()
+            return None
+
+    launcher = Launcher(lambda _: Slow())
+    async with running(launcher, timeout_s=0.1) as runner:
+        await until(lambda: launcher.said)
+        loaded.set()
+        assert (await runner.play(attempt()))[0] == record(attempt())
+    assert launcher.said == ["2 workers are loading; none is ready to play after 0 s"]
+
+
+@pytest.mark.parametrize(("tasks", "attempts", "planned"), [(2, 1, 2), (2, 2, 4), (9, 9, 16)])
+async def test_a_short_collection_has_no_more_workers_than_episodes(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, tasks: int, attempts: int, planned: int
+):
+    given = []
+
+    @asynccontextmanager
+    async def noted(*_: Any, concurrency: int, **__: Any) -> AsyncIterator[None]:
+        given.append(concurrency)
+        yield
+
+    monkeypatch.setattr(runner_module, "cluster_runner", noted)
+    config = CollectConfig(
+        environment="household", tasks=tasks, attempts=attempts, concurrency=16, cluster="auto", output=tmp_path
+    )
+    async with collecting_runner(config, Environment):
+        assert given == [planned]
 
 
 async def test_new_weights_reach_all_workers_also_those_that_start_later():

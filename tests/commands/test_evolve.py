@@ -42,7 +42,7 @@ def test_the_report_names_the_winner_and_both_measurements(capsys: pytest.Captur
     assert main(["evolve", *FLAGS]) == 0
     said = capsys.readouterr()
     assert "generation 0: 2 members, the fittest is" in said.err
-    assert "when it was selected" in said.out and "on what no member was selected on: shrinkage" in said.out
+    assert "when it was selected" in said.out and "on data that no member was selected on: shrinkage" in said.out
     assert "weights in run/final" in said.out
     assert main(["evolve", *FLAGS]) == 2 and "already contains a run" in capsys.readouterr().err
     assert main(["evolve", *FLAGS, "--resume", "--json"]) == 0

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
-from bough.cluster.connection import ClusterLostError, import_ray
+from bough.cluster.connection import StartsFailedError, import_ray
 from bough.cluster.plan import Plan
 from bough.cluster.remote_worker import WorkerLostError
 from bough.cluster.tasks import Notify, WithoutRoom
@@ -142,7 +142,7 @@ class Actors:
             self._failed_starts += 1
             count = self._failed_starts
             if count >= MAX_FAILED_STARTS + self.plan.workers:
-                raise ClusterLostError(f"workers die while they start, {count} in a row: {error}") from error
+                raise StartsFailedError(count, error) from error
 
     def _value(self, worker: Actor, started: Any) -> Any:
         try:

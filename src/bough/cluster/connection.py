@@ -12,6 +12,7 @@ from typing import Any
 
 from bough.config.cluster import ADDRESS, AUTO, ClusterConfig
 from bough.errors import BoughError, InputError
+from bough.terminal import console
 
 INSTALL = "pip install 'bough[ray]'"
 # A head node that accepts no connection for this long is not there; Ray itself would wait for minutes.
@@ -25,6 +26,16 @@ class ClusterLostError(BoughError):
     """The cluster has not had a single worker for too long."""
 
 
+class StartsFailedError(ClusterLostError):
+    """No worker survives its start."""
+
+    def __init__(self, count: int, error: Exception) -> None:
+        super().__init__(
+            f"workers die while they start, {count} in a row: {error}. Often it is too little memory: lower --workers. "
+            "Ray's logs say more, in /tmp/ray/session_latest/logs on the node"
+        )
+
+
 @contextmanager
 def connected(config: ClusterConfig) -> Iterator[None]:
     """Connects to the cluster of the settings and disconnects at the end. A connection that exists is used and kept."""
@@ -34,6 +45,8 @@ def connected(config: ClusterConfig) -> Iterator[None]:
         _check_same(config.address, str(ray.get_runtime_context().gcs_address))
         yield
         return
+    auto = config.address == AUTO
+    console.announce("connecting to Ray, or starting it here" if auto else f"connecting to Ray at {config.address}")
     _connect(ray, config.address)
     try:
         yield

@@ -65,7 +65,7 @@ def plan_learners(count: int, cluster: Sequence[Mapping[str, float]]) -> Learner
     if cpus < count + 1:
         raise InputError(
             f"--learners {count} needs {count + 1} CPUs, one for each learner and one for a worker that plays; "
-            f"the cluster has {cpus}"
+            f"the cluster has {cpus}: lower --learners or add a node"
         )
     gpus = int(sum(node.get("GPU", 0) for node in cluster))
     if not gpus:

@@ -29,10 +29,10 @@ class Plan:
 
     def __str__(self) -> str:
         gpus = f" and {_count(self.gpus_per_worker, 'GPU')}" if self.gpus_per_worker else ""
-        each = f"with {_count(self.cpus_per_worker, 'CPU')}{gpus}"
+        each = f"with {_count(self.cpus_per_worker, 'CPU')}{gpus}{' each' if self.workers > 1 else ''}"
         line = (
             f"cluster of {self.cluster}: {_count(self.workers, 'worker')} {each}, "
-            f"up to {_count(self.concurrency, 'episode')} at the same time in each"
+            f"up to {_count(self.concurrency, 'episode')} at the same time {'in each' if self.workers > 1 else 'in it'}"
         )
         if self.room < self.workers:
             line += f"; there is room for {self.room} now, the others start when the cluster grows"

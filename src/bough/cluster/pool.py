@@ -8,7 +8,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from bough.cluster.connection import ClusterLostError
+from bough.cluster.connection import ClusterLostError, StartsFailedError
 from bough.cluster.dispatch import Dispatcher, Member
 from bough.cluster.plan import Plan
 from bough.cluster.remote_worker import Place, RemoteWorker, WorkerLostError
@@ -19,6 +19,25 @@ MAX_FAILED_STARTS = 5
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.2, 30.0
 FIRST_NOTE_S, NOTE_S = 5.0, 30.0
 CLOSE_S = 10.0
+
+
+class Loading:
+    """Says now and then that workers are loading while none is ready: a large model takes minutes."""
+
+    def __init__(self, say: Callable[[str], None]) -> None:
+        self._say = say
+        self._since, self._note_s = time.monotonic(), FIRST_NOTE_S
+
+    def note(self, count: int) -> None:
+        """`count` workers are loading and none is ready; 0 if there is nothing to wait for."""
+        if not count:
+            self._since, self._note_s = time.monotonic(), FIRST_NOTE_S
+            return
+        waited_s = time.monotonic() - self._since
+        if waited_s >= self._note_s:
+            workers = "1 worker is" if count == 1 else f"{count} workers are"
+            self._say(f"{workers} loading; none is ready to play after {waited_s:.0f} s")
+            self._note_s = waited_s + NOTE_S
 
 
 class WorkerPool:
@@ -134,15 +153,15 @@ class WorkerPool:
     def _note_failed_start(self, error: WorkerLostError) -> None:
         self._failed_starts += 1
         if self._failed_starts >= MAX_FAILED_STARTS + self._plan.workers and not self.dispatcher.members:
-            self.dispatcher.fail(
-                ClusterLostError(f"workers die while they start, {self._failed_starts} in a row: {error}")
-            )
+            self.dispatcher.fail(StartsFailedError(self._failed_starts, error))
 
     async def _watch(self) -> None:
         """Ends the wait for a cluster that has shrunk to nothing, or that cannot play at all."""
         empty_since, note_s = time.monotonic(), FIRST_NOTE_S
+        loading = Loading(self._say)
         while self.dispatcher.failure is None:
             await asyncio.sleep(min(1.0, self._timeout_s / 4))
+            loading.note(0 if self.dispatcher.members else self._num_loading)
             if self.dispatcher.members or self._num_loading:
                 empty_since, note_s = time.monotonic(), FIRST_NOTE_S
                 continue
@@ -154,7 +173,7 @@ class WorkerPool:
                 note_s = waited_s + NOTE_S
 
     def _hopeless(self, waited_s: float) -> BoughError | None:
-        """Why waiting longer is of no use."""
+        """Why more waiting would not help."""
         if self._left_out and not self._with_room() - self._left_out.keys():
             return InputError(f"no node of the cluster can play: {next(iter(self._left_out.values()))}")
         if waited_s < self._timeout_s:

@@ -122,9 +122,11 @@ async def collecting_runner(
     if config.agent.engine == "vllm" and config.agent.base_url is None and part is not None and part < 1:
         raise InputError("engine vllm takes the whole GPU: gpus_per_worker must be 1 or more")
     spec = WorkerSpec(environment_class, ConfiguredAgent(config.agent, config.sampling), config.limits)
+    # A worker without an episode would load the model for nothing.
+    concurrency = min(config.concurrency, config.tasks * config.attempts)
     async with cluster_runner(
         config.cluster, spec,
-        concurrency=config.concurrency, uses_gpu=computes(config.agent), variables=(config.agent.key_variable,),
+        concurrency=concurrency, uses_gpu=computes(config.agent), variables=(config.agent.key_variable,),
     ) as runner:  # fmt: skip
         yield runner
 

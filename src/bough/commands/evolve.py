@@ -20,7 +20,7 @@ def evolve(config: EvolveConfig) -> int:
     winner, metric = report["winner"], report["metric"]
     out.print(f"\nwinner {winner['name']}: {settings_text(winner)}", markup=False)
     out.print(f"{metric} {fitness_text(report['selected'])} when it was selected", markup=False)
-    kept = f"{metric} {fitness_text(report['untouched'])} on what no member was selected on"
+    kept = f"{metric} {fitness_text(report['untouched'])} on data that no member was selected on"
     shrinkage = report["shrinkage"]
     out.print(kept if shrinkage is None else f"{kept}: shrinkage {shrinkage:.3g}", markup=False)
     empty = report.get("empty_updates", 0)

@@ -19,14 +19,15 @@ class ClusterConfig(Config):
 
     address: str | None = Field(
         None,
-        description="play on a Ray cluster: auto (the one that this machine belongs to, or else this machine alone) "
-        "or HOST:PORT of its head node; needs pip install 'bough[ray]' (default: play in this process)",
+        description="use a Ray cluster: auto (the one that this machine belongs to, or else this machine alone) "
+        "or HOST:PORT of its head node; needs pip install 'bough[ray]' (default: this machine, without Ray)",
         json_schema_extra={"flag": "cluster"},
     )
     workers: int | None = Field(
         None,
         ge=1,
-        description="with --cluster: processes that play episodes (default: as many as the cluster has room for)",
+        description="with --cluster: number of worker processes, which play episodes, train the members of a "
+        "population or do the runs of a sweep (default: as many as the cluster has room for)",
     )
     gpus_per_worker: float | None = Field(
         None,
@@ -78,7 +79,7 @@ class OnlineClusterConfig(ClusterConfig):
     learners: int = Field(1, ge=1, description="with --cluster: processes that train, which share each batch")
     swap_mid_episode: bool = Field(
         False,
-        description="with --cluster: workers take new weights between two turns (default: between two episodes)",
+        description="with --cluster: workers take new weights between two turns instead of between two episodes",
     )
 
     @property

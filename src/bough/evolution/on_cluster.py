@@ -41,7 +41,10 @@ def members_on_cluster(config: EvolveConfig, records: Records, notify: Notify) -
 
     with connected(config.cluster):
         chosen = plan()
-        notify(f"cluster of {chosen.cluster}: {config.population.size} members on {chosen.workers} workers")
+        notify(
+            f"cluster of {chosen.cluster}: {config.population.size} members on {chosen.workers} workers, "
+            "which load the model first"
+        )
         actors = Actors(
             chosen, Part, config, records, Code.of(config).pack(), Surroundings.here(gpus=chosen.gpus_per_worker),
             threads=config.fitness.concurrency + SPARE_THREADS, room=lambda: plan().room,

@@ -18,7 +18,7 @@ def test_two_workers_share_a_gpu_and_the_driver_uses_none(tmp_path: Path):
     with start_cluster(cpus=(2,), gpus=1) as cluster:
         settings: dict[str, Any] = {"cluster": cluster.address, "gpus_per_worker": 0.5, "generations": 2}
         found = evolve(config(tmp_path, **settings), notify=lines.append)
-    assert lines[0] == "cluster of 1 node, 2 CPUs and 1 GPU: 4 members on 2 workers"
+    assert lines[0] == "cluster of 1 node, 2 CPUs and 1 GPU: 4 members on 2 workers, which load the model first"
     assert found.report["worker_losses"] == 0 and found.report["updates"] == 2 * 2 * 4
     assert len(found.lineage) == 8 and (found.weights / "adapter_model.safetensors").exists()
     assert torch.cuda.memory_allocated() == 0

@@ -79,7 +79,7 @@ def test_a_population_on_two_workers_is_that_of_one_process_though_a_worker_is_k
     watch = At(training=kill_a_worker)
     found = evolve(sft(tmp_path / "spread", cluster=cluster.address), notify=lines.append, watch=watch)
     check_same(found, whole)
-    assert lines[0] == "cluster of 2 nodes, 2 CPUs and 0 GPUs: 4 members on 2 workers"
+    assert lines[0] == "cluster of 2 nodes, 2 CPUs and 0 GPUs: 4 members on 2 workers, which load the model first"
     assert found.report["worker_losses"] == 1 and sum("was lost" in line for line in lines) == 1
     assert watch.updates == [4, 4]
     assert hosts() == []
