@@ -117,6 +117,6 @@ def test_an_address_is_not_taken_for_a_folder_of_this_machine(path: str, tmp_pat
     assert "not an address" in problem and "mounted" in problem
 
 
-@pytest.mark.parametrize("path", ["runs/a", "/data/s3:/a", "a:b", "c:/data"])
+@pytest.mark.parametrize("path", ["runs/a", "/data/s3:/a", "a:b", "c:/data", "hf://org/data"])
 def test_other_paths_with_colons_are_paths(path: str):
     assert Training(train_file=Path(path)).train_file == Path(path)

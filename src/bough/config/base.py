@@ -28,8 +28,8 @@ from bough.errors import InputError
 
 # The largest seed, size or count that the libraries accept.
 LARGEST = 2**63 - 1
-# As a path, s3://bucket/run would be a folder of this machine with the name `s3:`.
-ADDRESS = re.compile(r"[a-z][a-z0-9+.-]+:/", re.IGNORECASE)
+# As a path, s3://bucket/run would be a folder of this machine with the name `s3:`. Data is also read from hf://.
+ADDRESS = re.compile(r"(?!hf:)[a-z][a-z0-9+.-]+:/", re.IGNORECASE)
 
 
 class Config(BaseModel):
