@@ -23,7 +23,7 @@ PAGES = {
 OTHER_PROGRAMS = {
     *("--num_processes", "--nproc-per-node", "--ipc", "--shm-size"),
     # Ray
-    *("--num-gpus", "--num-cpus", "--port", "--min-worker-port", "--max-worker-port", "--node-manager-port"),
+    *("--head", "--num-gpus", "--num-cpus", "--port", "--min-worker-port", "--max-worker-port", "--node-manager-port"),
     *("--object-manager-port", "--runtime-env-agent-port", "--dashboard-agent-grpc-port", "--metrics-export-port"),
     *("--dashboard-agent-listen-port", "--dashboard-port", "--dashboard-host", "--ray-client-server-port"),
     *("--object-store-memory", "--exclusive"),
