@@ -94,4 +94,4 @@ def test_members_on_two_nodes_play_and_learn_as_in_one_process_though_a_node_is_
     check_same(found, whole)
     check_same_episodes(tmp_path / "spread", tmp_path / "whole")
     # Whether a worker was on the node by then depends on how fast nodes start their processes.
-    assert len(cluster.list_all_nodes()) == 1 and found.report["worker_losses"] >= 0
+    assert len(cluster.list_all_nodes()) == 1 and "worker_losses" in found.report
