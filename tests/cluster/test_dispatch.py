@@ -3,18 +3,18 @@ from collections import Counter
 
 import pytest
 
-from bough.cluster.dispatch import Dispatcher, Member
+from bough.cluster.dispatch import Dispatcher, ReadyWorker
 from bough.cluster.remote_worker import Place
 from tests.cluster.fakes import FakeWorker
 
 
-def member(seconds: float | None = None) -> Member:
-    return Member(FakeWorker(), Place("a", "host", 1), seconds=seconds)
+def worker(seconds: float | None = None) -> ReadyWorker:
+    return ReadyWorker(FakeWorker(), Place("a", "host", 1), seconds=seconds)
 
 
-def dispatcher(*members: Member, most: int = 4) -> Dispatcher:
+def dispatcher(*workers: ReadyWorker, most: int = 4) -> Dispatcher:
     made = Dispatcher(most)
-    for one in members:
+    for one in workers:
         made.add(one)
     return made
 
@@ -25,28 +25,28 @@ async def settle() -> None:
 
 
 async def test_episodes_are_spread_evenly_over_workers_of_the_same_speed():
-    made = dispatcher(member(), member(1.0), member(1.0))
+    made = dispatcher(worker(), worker(1.0), worker(1.0))
     for _ in range(6):
         await made.take(alone=False)
-    assert [one.in_flight for one in made.members] == [2, 2, 2]
+    assert [one.in_flight for one in made.workers] == [2, 2, 2]
 
 
 async def test_a_slow_worker_is_given_less():
-    slow, quick = member(4.0), member(1.0)
+    slow, quick = worker(4.0), worker(1.0)
     made = dispatcher(slow, quick, most=8)
     counts = Counter([(await made.take(alone=False)).seconds for _ in range(10)])
     assert counts == {4.0: 2, 1.0: 8}
 
 
 def test_seconds_per_episode_follow_the_newest():
-    one = member()
+    one = worker()
     one.note(10.0)
     one.note(20.0)
     assert one.seconds == pytest.approx(13.0)
 
 
 async def test_a_full_worker_is_given_nothing_until_an_episode_ends():
-    made = dispatcher(member(), most=1)
+    made = dispatcher(worker(), most=1)
     first = await made.take(alone=False)
     second = asyncio.create_task(made.take(alone=False))
     await settle()
@@ -56,7 +56,7 @@ async def test_a_full_worker_is_given_nothing_until_an_episode_ends():
 
 
 async def test_an_attempt_that_is_to_be_alone_waits_until_its_worker_is_empty():
-    only = member()
+    only = worker()
     made = dispatcher(only)
     await made.take(alone=False)
     alone = asyncio.create_task(made.take(alone=True))
@@ -72,7 +72,7 @@ async def test_an_attempt_that_is_to_be_alone_waits_until_its_worker_is_empty():
 
 
 async def test_half_of_the_workers_stay_for_other_attempts():
-    made = dispatcher(*(member() for _ in range(4)))
+    made = dispatcher(*(worker() for _ in range(4)))
     alone = [asyncio.create_task(made.take(alone=True)) for _ in range(3)]
     await settle()
     assert [task.done() for task in alone] == [True, True, False]
@@ -81,7 +81,7 @@ async def test_half_of_the_workers_stay_for_other_attempts():
 
 
 async def test_a_reserved_worker_that_is_lost_is_replaced_by_another():
-    first, second = member(), member()
+    first, second = worker(), worker()
     made = dispatcher(first, most=1)
     await made.take(alone=False)
     alone = asyncio.create_task(made.take(alone=True))
@@ -92,7 +92,7 @@ async def test_a_reserved_worker_that_is_lost_is_replaced_by_another():
 
 
 async def test_whoever_stops_waiting_takes_nothing_away():
-    only = member()
+    only = worker()
     made = dispatcher(only, most=1)
     await made.take(alone=False)
     waiting = [asyncio.create_task(made.take(alone=alone)) for alone in (False, True)]
@@ -106,7 +106,7 @@ async def test_whoever_stops_waiting_takes_nothing_away():
 
 
 async def test_whoever_stops_just_as_a_worker_is_handed_out_gives_it_back():
-    only = member()
+    only = worker()
     made = dispatcher(only, most=1)
     await made.take(alone=False)
     task = asyncio.create_task(made.take(alone=False))

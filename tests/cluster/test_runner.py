@@ -227,7 +227,7 @@ async def test_a_cancelled_attempt_frees_its_worker():
         await until(lambda: launcher.made and launcher.made[0].playing)
         play.cancel()
         await asyncio.gather(play, return_exceptions=True)
-        assert [member.in_flight for member in runner._pool.dispatcher.members] == [0]
+        assert [worker.in_flight for worker in runner._pool.dispatcher.workers] == [0]
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ NEWEST = 0.3
 
 
 @dataclass(eq=False)
-class Member:
+class ReadyWorker:
     """A worker that is ready. `seconds` is how long an episode takes on it; `alone` is set while one has it alone."""
 
     remote: RemoteWorker
@@ -33,8 +33,8 @@ class Member:
 class _Waiting:
     """Someone who waits for a worker, perhaps for one that is reserved and is finishing its other episodes."""
 
-    future: asyncio.Future[Member]
-    reserved: Member | None = None
+    future: asyncio.Future[ReadyWorker]
+    reserved: ReadyWorker | None = None
 
 
 class Dispatcher:
@@ -42,12 +42,12 @@ class Dispatcher:
 
     def __init__(self, most: int) -> None:
         self.most = most
-        self.members: list[Member] = []
+        self.workers: list[ReadyWorker] = []
         self.failure: Exception | None = None
         self._waiting: deque[_Waiting] = deque()
         self._waiting_alone: deque[_Waiting] = deque()
 
-    async def take(self, *, alone: bool) -> Member:
+    async def take(self, *, alone: bool) -> ReadyWorker:
         """Waits for a worker, if `alone` for one without other episodes. Raises the `failure` that ends the wait."""
         if self.failure is not None:
             raise self.failure
@@ -67,24 +67,24 @@ class Dispatcher:
             self.hand_out()
             raise
 
-    def give_back(self, member: Member, *, alone: bool) -> None:
+    def give_back(self, worker: ReadyWorker, *, alone: bool) -> None:
         """An episode on it has ended."""
-        member.in_flight -= 1
+        worker.in_flight -= 1
         if alone:
-            member.alone = False
+            worker.alone = False
         self.hand_out()
 
-    def add(self, member: Member) -> None:
+    def add(self, worker: ReadyWorker) -> None:
         """One more worker is ready."""
-        self.members.append(member)
+        self.workers.append(worker)
         self.hand_out()
 
-    def remove(self, member: Member) -> bool:
+    def remove(self, worker: ReadyWorker) -> bool:
         """The worker is gone. False if that was known."""
-        if member.lost.is_set():
+        if worker.lost.is_set():
             return False
-        member.lost.set()
-        self.members.remove(member)
+        worker.lost.set()
+        self.workers.remove(worker)
         self.hand_out()
         return True
 
@@ -105,34 +105,34 @@ class Dispatcher:
             if waiting.reserved is not None and not waiting.reserved.in_flight:
                 self._waiting_alone.remove(waiting)
                 _assign(waiting, waiting.reserved)
-        while self._waiting and (member := self._quickest()) is not None:
-            _assign(self._waiting.popleft(), member)
+        while self._waiting and (worker := self._quickest()) is not None:
+            _assign(self._waiting.popleft(), worker)
 
-    def _reserve(self) -> Member | None:
+    def _reserve(self) -> ReadyWorker | None:
         """The worker with the fewest episodes; half of the workers stay for other attempts."""
-        free = [member for member in self.members if not member.alone]
-        if len(free) <= len(self.members) // 2:
+        free = [worker for worker in self.workers if not worker.alone]
+        if len(free) <= len(self.workers) // 2:
             return None
-        chosen = min(free, key=lambda member: member.in_flight)
+        chosen = min(free, key=lambda worker: worker.in_flight)
         chosen.alone = True
         return chosen
 
-    def _quickest(self) -> Member | None:
+    def _quickest(self) -> ReadyWorker | None:
         """The worker that would finish one more episode first; a slow one is given fewer."""
-        free = [member for member in self.members if not member.alone and member.in_flight < self.most]
-        known = [member.seconds for member in self.members if member.seconds is not None]
+        free = [worker for worker in self.workers if not worker.alone and worker.in_flight < self.most]
+        known = [worker.seconds for worker in self.workers if worker.seconds is not None]
         usual = fmean(known) if known else 1.0
 
-        def finish(member: Member) -> float:
-            return (usual if member.seconds is None else member.seconds) * (member.in_flight + 1)
+        def finish(worker: ReadyWorker) -> float:
+            return (usual if worker.seconds is None else worker.seconds) * (worker.in_flight + 1)
 
         return min(free, key=finish, default=None)
 
 
-def _assign(waiting: _Waiting, member: Member) -> None:
+def _assign(waiting: _Waiting, worker: ReadyWorker) -> None:
     if waiting.future.done():  # cancelled just now
         if waiting.reserved is not None:
-            member.alone = False
+            worker.alone = False
         return
-    member.in_flight += 1
-    waiting.future.set_result(member)
+    worker.in_flight += 1
+    waiting.future.set_result(worker)

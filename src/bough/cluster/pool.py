@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import Any
 
 from bough.cluster.connection import ClusterLostError, StartsFailedError
-from bough.cluster.dispatch import Dispatcher, Member
+from bough.cluster.dispatch import Dispatcher, ReadyWorker
 from bough.cluster.plan import Plan
 from bough.cluster.remote_worker import Place, RemoteWorker, WorkerLostError
 from bough.errors import BoughError, InputError
@@ -73,7 +73,7 @@ class WorkerPool:
         """Ends all workers; those that are ready may release what they hold."""
         with suppress(TimeoutError):
             async with asyncio.timeout(CLOSE_S):
-                closing = [member.remote.close() for member in self.dispatcher.members]
+                closing = [worker.remote.close() for worker in self.dispatcher.workers]
                 await asyncio.gather(*closing, return_exceptions=True)
         for task in self._tasks:
             task.cancel()
@@ -82,20 +82,20 @@ class WorkerPool:
     async def renew(self, name: str, weights: Any) -> None:
         """All workers play with these weights from now on, those that start later too."""
         self._weights = (name, weights)
-        await asyncio.gather(*(self._renew(member) for member in list(self.dispatcher.members)))
+        await asyncio.gather(*(self._renew(worker) for worker in list(self.dispatcher.workers)))
 
-    def lose(self, member: Member, error: WorkerLostError) -> None:
+    def lose(self, worker: ReadyWorker, error: WorkerLostError) -> None:
         """Counts a worker as lost, once, however many attempts were in flight on it."""
-        if self.dispatcher.remove(member):
+        if self.dispatcher.remove(worker):
             self.losses += 1
-            self._say(f"a worker on {member.place.host} was lost; its episodes are played elsewhere ({error})")
+            self._say(f"a worker on {worker.place.host} was lost; its episodes are played elsewhere ({error})")
 
-    async def _renew(self, member: Member) -> None:
+    async def _renew(self, worker: ReadyWorker) -> None:
         assert self._weights is not None
         try:
-            await member.remote.renew(*self._weights)
+            await worker.remote.renew(*self._weights)
         except WorkerLostError as error:
-            self.lose(member, error)
+            self.lose(worker, error)
         except Exception as error:  # as in `_tend`; those who send weights do not wait for the answer
             self.dispatcher.fail(error)
             raise
@@ -113,10 +113,10 @@ class WorkerPool:
         while self.dispatcher.failure is None:
             remote = self._launch(frozenset(self._left_out))
             try:
-                member = await self._begin(remote)
-                if member is not None:
+                worker = await self._begin(remote)
+                if worker is not None:
                     pause_s, self._failed_starts = FIRST_PAUSE_S, 0
-                    await member.lost.wait()
+                    await worker.lost.wait()
                     continue
             except WorkerLostError as error:
                 self._note_failed_start(error)
@@ -125,7 +125,7 @@ class WorkerPool:
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
 
-    async def _begin(self, remote: RemoteWorker) -> Member | None:
+    async def _begin(self, remote: RemoteWorker) -> ReadyWorker | None:
         """Starts a worker. None if it cannot play where it is."""
         place = await remote.place()
         self._num_loading += 1
@@ -141,9 +141,9 @@ class WorkerPool:
                 await remote.renew(*sent)
         finally:
             self._num_loading -= 1
-        member = Member(remote, place)
-        self.dispatcher.add(member)
-        return member
+        worker = ReadyWorker(remote, place)
+        self.dispatcher.add(worker)
+        return worker
 
     def _leave_out(self, place: Place, why: str) -> None:
         if place.node not in self._left_out:
@@ -152,7 +152,7 @@ class WorkerPool:
 
     def _note_failed_start(self, error: WorkerLostError) -> None:
         self._failed_starts += 1
-        if self._failed_starts >= MAX_FAILED_STARTS + self._plan.workers and not self.dispatcher.members:
+        if self._failed_starts >= MAX_FAILED_STARTS + self._plan.workers and not self.dispatcher.workers:
             self.dispatcher.fail(StartsFailedError(self._failed_starts, error))
 
     async def _watch(self) -> None:
@@ -161,8 +161,8 @@ class WorkerPool:
         loading = Loading(self._say)
         while self.dispatcher.failure is None:
             await asyncio.sleep(min(1.0, self._timeout_s / 4))
-            loading.note(0 if self.dispatcher.members else self._num_loading)
-            if self.dispatcher.members or self._num_loading:
+            loading.note(0 if self.dispatcher.workers else self._num_loading)
+            if self.dispatcher.workers or self._num_loading:
                 empty_since, note_s = time.monotonic(), FIRST_NOTE_S
                 continue
             waited_s = time.monotonic() - empty_since

@@ -49,7 +49,7 @@ class ClusterRunner:
     @property
     def places(self) -> list[Place]:
         """Where workers are ready to play now."""
-        return [member.place for member in self._pool.dispatcher.members]
+        return [worker.place for worker in self._pool.dispatcher.workers]
 
     async def renew(self, name: str, weights: Any) -> None:
         """All workers play with these weights from now on; records call them `name`."""
@@ -60,13 +60,13 @@ class ClusterRunner:
         num_lost = num_lost_alone = 0
         while attempt.id not in self._deadly:
             alone = num_lost >= SUSPICIOUS
-            member = await dispatcher.take(alone=alone)
+            worker = await dispatcher.take(alone=alone)
             begun = time.monotonic()
             try:
-                outcome = await member.remote.play(attempt, episode)
-                member.note(time.monotonic() - begun)
+                outcome = await worker.remote.play(attempt, episode)
+                worker.note(time.monotonic() - begun)
             except WorkerLostError as error:
-                self._pool.lose(member, error)
+                self._pool.lose(worker, error)
                 num_lost, num_lost_alone = num_lost + 1, num_lost_alone + alone
                 if num_lost_alone >= DEADLY:
                     why = f"{num_lost} workers in a row died while they played it, the last {DEADLY} only it"
@@ -74,7 +74,7 @@ class ClusterRunner:
             else:
                 return outcome.result()
             finally:
-                dispatcher.give_back(member, alone=alone)
+                dispatcher.give_back(worker, alone=alone)
         raise EnvironmentFailedError(self._deadly[attempt.id])
 
 
