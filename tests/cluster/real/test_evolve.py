@@ -90,8 +90,9 @@ def test_members_on_two_nodes_play_and_learn_as_in_one_process_though_a_node_is_
     whole = evolve(EvolveConfig(**settings, output_dir=tmp_path / "whole"))
     other = next(node for node in cluster.list_all_nodes() if node != cluster.head_node)
     watch = At(measuring=lambda: cluster.remove_node(other, allow_graceful=False))
-    found = evolve(EvolveConfig(**settings, output_dir=tmp_path / "spread", cluster=cluster.address), watch=watch)
+    spread, lines = EvolveConfig(**settings, output_dir=tmp_path / "spread", cluster=cluster.address), list[str]()
+    found = evolve(spread, notify=lines.append, watch=watch)
     check_same(found, whole)
     check_same_episodes(tmp_path / "spread", tmp_path / "whole")
-    # Whether a worker was on the node by then depends on how fast nodes start their processes.
-    assert len(cluster.list_all_nodes()) == 1 and "worker_losses" in found.report
+    # A replacement may start on the node before its loss is known.
+    assert found.report["worker_losses"] >= 1, lines
