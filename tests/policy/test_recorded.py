@@ -10,7 +10,7 @@ from torch import nn
 from bough.errors import BoughError
 from bough.policy.adapters import Lora
 from bough.policy.policy import Policy
-from bough.policy.recorded import MOST, PER_DOUBLING, RecordedReads, padded, uses_dropout
+from bough.policy.recorded import PER_DOUBLING, RecordedReads, padded, uses_dropout
 from bough.trees.attend import BLOCK
 from bough.types import Call
 
@@ -18,7 +18,7 @@ on_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA 
 
 
 def test_a_row_is_padded_to_one_of_few_lengths_and_by_an_eighth_at_most():
-    lengths = {length: padded(length) for length in range(1, 2 * MOST)}
+    lengths = {length: padded(length) for length in range(1, 1 << 15)}
     assert all(length <= found and found % BLOCK == 0 for length, found in lengths.items())
     assert all(
         found <= max(2 * BLOCK, length + max(BLOCK, length // PER_DOUBLING)) for length, found in lengths.items()
@@ -57,7 +57,7 @@ def calls(seed: int, count: int = 6, length: int = 80) -> list[Call]:
 def policy_of(tuning: str, **more: Any) -> Policy:
     torch.manual_seed(0)
     lora = Lora(r=4) if tuning == "adapter" else None
-    model = Policy.load("tiny", lora=lora, device="cuda").model
+    model = Policy.load("tiny", dtype=torch.float32, lora=lora, device="cuda").model
     for name, weight in model.named_parameters():
         if "lora_B" in name:
             nn.init.normal_(weight, std=0.02)
@@ -90,11 +90,37 @@ def test_recorded_rows_have_the_gradients_of_plain_ones_while_the_weights_change
     policy.record(4096)
     assert policy.recorded
     recorded = gradients(policy, batches)
-    assert policy.recorded._recordings, "nothing was recorded"
+    assert policy.recorded.recordings, "nothing was recorded"
     for one, other in zip(plain, recorded, strict=True):
         assert one.keys() == other.keys()
         for name in one:
             assert torch.allclose(one[name], other[name], rtol=1e-3, atol=1e-4 * float(one[name].abs().max())), name
+
+
+@on_gpu
+def test_recorded_passes_without_gradient_follow_the_weights_and_the_reference_does_not():
+    policy = policy_of("adapter")
+    row = policy.rows(calls(0))[0]
+
+    def values() -> tuple[torch.Tensor, torch.Tensor]:
+        with torch.no_grad():
+            own = torch.cat(policy(row).logprobs)
+            with policy.reference():
+                return own, torch.cat(policy(row).logprobs)
+
+    plain = values()
+    policy.record(4096)
+    assert policy.recorded
+    for _ in range(3):
+        assert all(torch.allclose(a, b, atol=1e-4) for a, b in zip(values(), plain, strict=True))
+    assert len(policy.recorded.recordings) == 2
+    with torch.no_grad():
+        for name, weight in policy.named_parameters():
+            if "lora_B" in name:
+                weight *= 3
+    changed = values()
+    assert not torch.allclose(changed[0], plain[0], atol=1e-2)
+    assert torch.allclose(changed[1], plain[1], atol=1e-4)
 
 
 @on_gpu
@@ -127,7 +153,7 @@ def test_where_recording_fails_rows_are_computed_as_before():
     reads = RecordedReads(read, [weight], 4096)
     nodes = (torch.ones(256, dtype=torch.long, device="cuda"),) * 3
     for _ in range(3):
-        reads(*nodes).sum().backward()
+        reads(*nodes, "policy").sum().backward()
     assert weight.grad is not None
     assert weight.grad.tolist() == [3 * 256 * 3.0] * 3
-    assert not reads._recordings and reads.limit == 0
+    assert not reads.recordings and reads.limit == 0

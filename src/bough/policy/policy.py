@@ -8,8 +8,8 @@ own causal attention: slower, the same numbers, other code.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -65,7 +65,8 @@ class Policy(nn.Module):
     temperature: float | None = 1.0
     teacher: Teacher | None = None
     router_coefficient = 0.0  # weight of the routers' load-balancing loss in training
-    recorded: RecordedReads | None = None  # how small rows are read in training, if graphs can be recorded
+    recorded: RecordedReads | None = None  # how rows are read in training, if graphs can be recorded
+    _as_reference = False
 
     def __init__(
         self,
@@ -170,9 +171,15 @@ class Policy(nn.Module):
         device: torch.device = self.base.get_input_embeddings().weight.device
         return device
 
-    def reference(self) -> AbstractContextManager[None]:
+    @contextmanager
+    def reference(self) -> Iterator[None]:
         """Within it the policy answers as its reference does: the adapter of that name, or none."""
-        return reference(self.model, self._adapted_layers)
+        with reference(self.model, self._adapted_layers):
+            self._as_reference = True
+            try:
+                yield
+            finally:
+                self._as_reference = False
 
     @cached_property
     def _adapted_layers(self) -> list[Any]:
@@ -293,8 +300,8 @@ class Policy(nn.Module):
         end_L = np.arange(1, length + 1)  # padding sees itself: a softmax over nothing is NaN
         token_L[: len(tree)], position_L[: len(tree)], end_L[: len(tree)] = tree.token, tree.position, tree.end
         nodes = self._tensor(token_L), self._tensor(position_L), self._tensor(end_L)
-        if self.recorded and self.training and torch.is_grad_enabled():
-            return self.recorded(*nodes)
+        if self.recorded:
+            return self.recorded(*nodes, "reference" if self._as_reference else "policy")
         return self._read_nodes(*nodes, self._branching(tree, length) if self.carries_state else None)
 
     def _read_nodes(

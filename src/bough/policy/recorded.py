@@ -1,8 +1,9 @@
-"""Reading small rows on a GPU as CUDA graphs: forward and backward are recorded once for each length.
+"""Reading rows on a GPU as CUDA graphs: forward and backward are recorded once for each length.
 
 A small model's layer is a hundred kernels of a few microseconds each, and Python needs longer to start
 them than the GPU to run them. Played back, a row is two launches. Rows are padded so that few lengths
-occur; a length is recorded when it comes up for the second time.
+occur; a length is recorded when it comes up for the second time. Passes without gradient, of the policy
+or of its reference, are recorded too.
 """
 
 from __future__ import annotations
@@ -23,7 +24,6 @@ log = logging.getLogger(__name__)
 
 WARM_UP = 2  # kernels choose their ways, and libraries take their memory, before anything is recorded
 PER_DOUBLING = 8  # lengths between one power of two and the next: at most an eighth of a row is padding
-MOST = 16_384  # tokens; from there on the GPU has enough to do
 
 # Reads nodes (token, position, end), all [L], and returns their hidden states [L, D].
 Read = Callable[[Tensor, Tensor, Tensor], Tensor]
@@ -44,13 +44,13 @@ def uses_dropout(model: nn.Module) -> bool:
 
 @dataclass
 class Recording:
-    """The two graphs of a length, and the tensors that they read and write."""
+    """The graphs of a length, and the tensors that they read and write; `backward` only of passes with gradient."""
 
     inputs: tuple[Tensor, Tensor, Tensor]
     forward: torch.cuda.CUDAGraph
-    backward: torch.cuda.CUDAGraph
     hidden_LD: Tensor
-    grad_LD: Tensor
+    backward: torch.cuda.CUDAGraph | None = None
+    grad_LD: Tensor | None = None
 
 
 class RecordedReads:
@@ -60,11 +60,11 @@ class RecordedReads:
     """
 
     def __init__(self, read: Read, weights: Iterable[nn.Parameter], limit: int) -> None:
-        self.read, self.limit = read, min(limit, MOST)
+        self.read, self.limit = read, limit
         self.weights = [weight for weight in weights if weight.requires_grad]
         self.num_read = 0
-        self._seen: Counter[int] = Counter()
-        self._recordings: dict[int, Recording] = {}
+        self.recordings: dict[tuple[Any, ...], Recording] = {}
+        self._seen: Counter[tuple[Any, ...]] = Counter()
         self._pool: Any = None
         self._stream: torch.cuda.Stream | None = None
         # One gradient of all weights, which every backward graph overwrites.
@@ -72,14 +72,17 @@ class RecordedReads:
         self._used: list[nn.Parameter] = []
         self._anchor = torch.zeros((), requires_grad=True)
 
-    def __call__(self, token_L: Tensor, position_L: Tensor, end_L: Tensor) -> Tensor:
-        """Hidden states [L, D], with gradient. L is one of the lengths of `padded`."""
-        inputs, length = (token_L, position_L, end_L), len(token_L)
+    def __call__(self, token_L: Tensor, position_L: Tensor, end_L: Tensor, who: str) -> Tensor:
+        """Hidden states [L, D], to be used before the next row is read. L is one of the lengths of `padded`.
+
+        `who` reads, the policy or its reference: each has recordings of its own.
+        """
+        inputs, key = (token_L, position_L, end_L), (len(token_L), who, torch.is_grad_enabled())
         self.num_read += 1
-        self._seen[length] += 1
-        if length not in self._recordings and self._seen[length] > 1 and length <= self.limit:
-            self._record(inputs)
-        recording = self._recordings.get(length)
+        self._seen[key] += 1
+        if key not in self.recordings and self._seen[key] > 1 and len(token_L) <= self.limit:
+            self._record(key, inputs)
+        recording = self.recordings.get(key)
         if recording is None:
             return self.read(*inputs)
         torch._foreach_copy_(recording.inputs, inputs)
@@ -88,11 +91,11 @@ class RecordedReads:
 
     def forget(self) -> None:
         """Gives the memory of all recordings back; none is made again."""
-        self._recordings, self._slopes, self._pool, self.limit = {}, [], None, 0
+        self.recordings, self._slopes, self._pool, self.limit = {}, [], None, 0
 
-    def _record(self, inputs: tuple[Tensor, Tensor, Tensor]) -> None:
+    def _record(self, key: tuple[Any, ...], inputs: tuple[Tensor, Tensor, Tensor]) -> None:
         try:
-            self._recordings[len(inputs[0])] = self._recorded(inputs)
+            self.recordings[key] = self._recorded(inputs)
         except RuntimeError as error:  # also where memory runs out
             log.warning("Rows are not recorded as CUDA graphs (%s); training is slower.", str(error).partition("\n")[0])
             self.forget()
@@ -104,12 +107,7 @@ class RecordedReads:
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
             for _ in range(WARM_UP):
-                hidden_LD = self.read(*static)
-                grads = torch.autograd.grad(hidden_LD, self.weights, torch.zeros_like(hidden_LD), allow_unused=True)
-            if not self._slopes:
-                self._used = [weight for weight, grad in zip(self.weights, grads, strict=True) if grad is not None]
-                self._slopes = [torch.zeros_like(weight) for weight in self._used]
-            del hidden_LD, grads
+                self._warm_up(static)
         torch.cuda.current_stream().wait_stream(stream)
         # Others may use the GPU meanwhile, from other threads.
         how: dict[str, Any] = {"stream": stream, "capture_error_mode": "thread_local"}
@@ -117,10 +115,21 @@ class RecordedReads:
         with torch.cuda.graph(forward, pool=self._pool, **how):
             hidden_LD = self.read(*static)
         self._pool = self._pool or forward.pool()
+        if not torch.is_grad_enabled():
+            return Recording(static, forward, hidden_LD)
         grad_LD = torch.zeros_like(hidden_LD)
         with torch.cuda.graph(backward, pool=self._pool, **how):
             torch._foreach_copy_(self._slopes, list(torch.autograd.grad(hidden_LD, self._used, grad_LD)))
-        return Recording(static, forward, backward, hidden_LD.detach(), grad_LD)
+        return Recording(static, forward, hidden_LD.detach(), backward, grad_LD)
+
+    def _warm_up(self, inputs: tuple[Tensor, Tensor, Tensor]) -> None:
+        hidden_LD = self.read(*inputs)
+        if not torch.is_grad_enabled():
+            return
+        grads = torch.autograd.grad(hidden_LD, self.weights, torch.zeros_like(hidden_LD), allow_unused=True)
+        if not self._slopes:
+            self._used = [weight for weight, grad in zip(self.weights, grads, strict=True) if grad is not None]
+            self._slopes = [torch.zeros_like(weight) for weight in self._used]
 
     def add_gradients(self) -> None:
         """Adds what the last backward graph found to the weights' gradients."""

@@ -68,8 +68,7 @@ class Trainer:
         known = reference or self.reference
         self.gradients = BatchGradients(policy, method, known, self.processes, share=config.machine.share)
         if policy.device.type == "cuda":
-            # Recordings have memory of their own, beside that of the largest passes.
-            policy.record(config.machine.tokens_per_pass // 4)
+            policy.record(config.machine.tokens_per_pass)
         self.updater = Updater(policy, config)
         self.optimizer, self.scaler = self.updater.optimizer, self.updater.scaler
         self.writer = CheckpointWriter()
