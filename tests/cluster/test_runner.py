@@ -19,6 +19,7 @@ from bough.rollouts.collect import collect
 from tests.cluster.fakes import NO_ROOM, FakeWorker, Launcher, record
 from tests.cluster.worlds import attempt
 
+
 @asynccontextmanager
 async def running(launcher: Launcher, workers: int = 2, timeout_s: float = 60.0) -> AsyncIterator[ClusterRunner]:
     pool = launcher.pool(workers, timeout_s)
