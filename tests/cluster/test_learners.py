@@ -86,7 +86,7 @@ def test_learners_that_never_start_are_an_error(monkeypatch: pytest.MonkeyPatch)
     ended = threading.Event()
     train = threading.Thread(target=ended.wait)
     nothing = SimpleNamespace(remote=list)
-    relay = SimpleNamespace(read=nothing, actors=nothing)
+    relay = SimpleNamespace(read=nothing, actors=nothing, stop=nothing)
     with pytest.raises(ClusterLostError, match=r"no learner could start in 0 s; `ray status` shows what is in use"):
         followed(SimpleNamespace(get=lambda answer: answer), relay, train, 0)  # type: ignore[arg-type]
     ended.set()
@@ -120,7 +120,9 @@ def test_an_interrupt_ends_the_learners(capsys: pytest.CaptureFixture[str]):
 
     answers = iter([[("stdout", "played\n")], KeyboardInterrupt()])
     relay = SimpleNamespace(
-        read=SimpleNamespace(remote=lambda: next(answers)), actors=SimpleNamespace(remote=lambda: ["a learner"])
+        read=SimpleNamespace(remote=lambda: next(answers)),
+        actors=SimpleNamespace(remote=lambda: ["a learner"]),
+        stop=SimpleNamespace(remote=list),
     )
     train = Train()
     with pytest.raises(KeyboardInterrupt):
