@@ -230,7 +230,7 @@ def learn(given: dict[str, Assignment[Any]]) -> None:
     try:
         assignment.surroundings.enter()
         check_disk(assignment.token)
-        with _printing(relay, rank), _asking(ray, relay):
+        with _printing(relay, rank), asking(ray, relay):
             trained = assignment.train(assignment.config)
         outcome = pickle.dumps((trained, None))
     except BaseException as error:
@@ -240,7 +240,7 @@ def learn(given: dict[str, Assignment[Any]]) -> None:
 
 
 @contextmanager
-def _asking(ray: Any, relay: Any) -> Iterator[None]:
+def asking(ray: Any, relay: Any) -> Iterator[None]:
     """Asks meanwhile whether the driver wants the learners to stop, and passes it on to the run."""
     ended = threading.Event()
 

@@ -112,14 +112,12 @@ class Interrupts:
         self._signals.put(number)
 
     def _answer(self) -> None:
-        """In a thread of its own: does for each signal what a handler must not do."""
-        while self._signals.get() is not None:
-            if not self._quiet and len(self._heard) == 1:
-                log.warning(
-                    "Stopping: the step that is being computed is finished and a checkpoint saved. "
-                    "Ctrl-C again stops immediately."
-                )
-            self.request()
+        """In a thread of its own: does for the first signal what a handler must not do."""
+        if self._signals.get() is None:
+            return
+        if not self._quiet:
+            log.warning("Stopping after the current step, with a checkpoint. Ctrl-C again stops immediately.")
+        self.request()
 
 
 def request_stop() -> bool:

@@ -176,7 +176,8 @@ class Run(Generic[C]):
 
             trainer = Trainer(
                 policy, method, source, config, self.folder, partial(save_policy, policy, self.template.tokenizer),
-                held_out=held_out, processes=self.processes, report=report, reference=reference, interrupts=self.interrupts,
+                held_out=held_out, processes=self.processes, report=report, reference=reference,
+                interrupts=self.interrupts,
             )  # fmt: skip
             if first:
                 progress.begin(len(source), *ledgers)
@@ -201,7 +202,9 @@ class Run(Generic[C]):
             write_json(self.folder.ledger, ledgers)
             write_json(self.folder.report, asdict(counters) | {"weights": self.folder.final.name})
         if self.interrupts.requested:
-            raise StoppedError(f"Stopped after step {counters.step}, the last one; the weights are in {self.folder.final}.")
+            raise StoppedError(
+                f"Stopped after step {counters.step}, the last one; the weights are in {self.folder.final}."
+            )
         return Trained(self.folder.final, counters, ledgers)
 
     def _initial_policy(self, temperature: float | None) -> Policy:
