@@ -26,6 +26,8 @@ from bough.terminal import console
 
 # Where torch reads settings of its memory.
 ALLOCATOR = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
+# Of a GPU: each process also has a context of its own there.
+SHARED = 0.95
 Started = Callable[[Run, int], None]
 Ended = Callable[[Run, str | None], None]
 
@@ -92,7 +94,7 @@ def gpu_share(processes: int) -> dict[str, str]:
     """
     if processes < 2 or any(name in os.environ for name in ALLOCATOR):
         return {}
-    return {ALLOCATOR[0]: f"per_process_memory_fraction:{1 / processes:.3f}"}
+    return {ALLOCATOR[0]: f"per_process_memory_fraction:{SHARED / processes:.3f}"}
 
 
 def log_of(run: Run, logs: Path) -> Path:
