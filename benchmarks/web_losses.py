@@ -96,13 +96,19 @@ async def _outside_ms(made: Any) -> float:
 async def _out_of_reach(made: Any) -> bool:
     """Whether the shape that the expert dragged last, in vain, is hidden wherever the mouse points at it."""
     last = made.history[-1]
-    if made.view.done or last.name != "mouse_drag" or made.seen[-1].lines != made.view.lines:
+    if made.view.done or last.name != "mouse_drag":
         return False
     x, y = last.arguments["from_x"], last.arguments["from_y"]
-    shapes = [line for line in made.view.lines if line.kind in SHAPES and line.facts.get("id") != "shape-container"]
-    held = min(shapes, key=lambda line: (line.facts["x"] - x) ** 2 + (line.facts["y"] - y) ** 2)
+    before, now = (_shapes(view) for view in _views(made)[-2:])
+    held = min(now, key=lambda shape: (shape.facts["x"] - x) ** 2 + (shape.facts["y"] - y) ** 2)
+    if held not in before:
+        return False
     try:
         await made._page._point(held.number)
     except ActionRefusedError:
         return True
     return False
+
+
+def _shapes(view: Any) -> list[Any]:
+    return [line for line in view.lines if line.kind in SHAPES and line.facts.get("id") != "shape-container"]
