@@ -1,0 +1,86 @@
+"""Episodes per second of `bough collect --cluster` by the number of workers, on one machine.
+
+    python benchmarks/collect_workers.py --workers 1 2 4 --gpus-per-worker 0        # on CPUs
+    python benchmarks/collect_workers.py --workers 1 2 4 --gpus-per-worker 0.25     # several on one GPU
+
+SmolLM2 in the household, every episode with the same number of turns. The first column is one process without Ray.
+The clock runs from the first finished episode to the last, so that loading the model does not count;
+`all` is the whole command with it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from measure import machine, table
+
+LIMITS = ["--max-turns", "8", "--max-errors", "0", "--max-repeats", "0", "--max-new-tokens", "24", "--rescore", "0"]
+
+
+def measure(workers: int, options: argparse.Namespace, folder: Path) -> list[object]:
+    command = [sys.executable, "-m", "bough", "collect", "--environment", "household", "--model", options.model]
+    command += [
+        "--tasks",
+        f"{options.tasks}",
+        "--concurrency",
+        f"{options.concurrency}",
+        "--output",
+        f"{folder}",
+        *LIMITS,
+    ]
+    if workers:
+        command += ["--cluster", "auto", "--workers", f"{workers}", "--gpus-per-worker", f"{options.gpus_per_worker}"]
+    begin = time.monotonic()
+    with (folder.parent / f"{workers}.log").open("wb") as log:
+        process = subprocess.Popen(command, stdout=log, stderr=log)
+        first, count = None, 0
+        try:
+            while process.poll() is None and time.monotonic() - begin < options.limit_s:
+                time.sleep(0.1)
+                finished = episodes(folder / "trajectories.jsonl")
+                if finished and first is None:
+                    first = (time.monotonic(), finished)
+                if finished > count:
+                    last, count = time.monotonic(), finished
+        finally:
+            process.terminate()
+            process.wait()
+    if first is None or count == first[1]:
+        return [workers or "no Ray", "failed", log_end(folder.parent / f"{workers}.log"), ""]
+    rate = (count - first[1]) / (last - first[0])
+    return [workers or "no Ray", f"{count} of {options.tasks}", f"{rate:.2f}", f"{time.monotonic() - begin:.0f} s"]
+
+
+def episodes(path: Path) -> int:
+    return path.read_bytes().count(b"\n") if path.exists() else 0
+
+
+def log_end(path: Path) -> str:
+    return path.read_text(errors="replace").strip().rpartition("\n")[2]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", default="smollm2")
+    parser.add_argument("--workers", type=int, nargs="+", default=[0, 1, 2, 4], help="0: one process without Ray")
+    parser.add_argument("--gpus-per-worker", type=float, default=0)
+    parser.add_argument("--tasks", type=int, default=128)
+    parser.add_argument("--concurrency", type=int, default=64, help="episodes at the same time in all workers together")
+    parser.add_argument("--limit-s", type=float, default=90, help="stop a row after this many seconds")
+    options = parser.parse_args()
+    print(f"{machine()}\n", flush=True)
+    rows = []
+    with tempfile.TemporaryDirectory() as folder:
+        for workers in options.workers:
+            rows.append(measure(workers, options, Path(folder) / f"{workers}"))
+            print(rows[-1], flush=True)
+    print(f"\n{table(['workers', 'episodes', 'episodes/s', 'all'], rows)}")
+
+
+if __name__ == "__main__":
+    main()
