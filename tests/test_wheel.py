@@ -34,7 +34,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A fresh environment with the wheel in it. It finds the dependencies in the running one, but not our sources."""
     folder = tmp_path_factory.mktemp("wheel")
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
-    _run([*pip, "wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", folder, ROOT], folder)
+    _run([sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", folder], ROOT)
     (wheel,) = folder.glob("bough-*.whl")
     clean = folder / "clean"
     venv.create(clean)
@@ -42,7 +42,8 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     # Folders that a .pth file names are searched for packages, but their own .pth files (an editable install) are not
     # read.
     (packages / "dependencies.pth").write_text("\n".join(path for path in sys.path if path.endswith("-packages")))
-    _run([*pip, "--python", clean / "bin" / "python", "install", "--no-deps", "--no-index", wheel], folder)
+    options = ["--no-compile", "--no-deps", "--no-index"]
+    _run([*pip, "--python", clean / "bin" / "python", "install", *options, wheel], folder)
     return clean
 
 

@@ -322,7 +322,8 @@ def _told(events: list[str], name: str, do: Any) -> Any:
 
 @pytest.mark.parametrize("world", ["Hopeless", "Rounding"])
 def test_groups_that_teach_nothing_are_replaced_up_to_a_budget(tmp_path: Path, world: str):
-    config = settings(tmp_path, environment=f"tests.online.letters:{world}", resample=3.0)
+    few = {"group_size": 2, "max_new_tokens": 2}
+    config = settings(tmp_path, environment=f"tests.online.letters:{world}", resample=3.0, **few)
     said = r"the first tasks teach nothing \(24 groups in, 0 kept, 24 dropped \(24 zero_variance\)"
     with pytest.raises(BoughError, match=said) as error:
         grpo(config)
@@ -473,11 +474,11 @@ def test_a_file_or_a_world_but_not_both(tmp_path: Path):
 
 
 def test_a_watch_pauses_and_a_paused_run_goes_on_when_told(tmp_path: Path):
-    config = settings(tmp_path, max_steps=8, watch=True, watch_kl=1e-9, learning_rate=5e-3)
+    config = settings(tmp_path, max_steps=6, watch=True, watch_kl=1e-9, learning_rate=5e-3)
     with pytest.raises(PausedError, match=r"paused before batch 5: the policy is .* away from its start"):
         grpo(config)
-    trained = grpo(settings(tmp_path, max_steps=8, resume=True, learning_rate=5e-3))
-    assert trained.counters.step == 8
+    trained = grpo(settings(tmp_path, max_steps=6, resume=True, learning_rate=5e-3))
+    assert trained.counters.step == 6
 
 
 def alarm(batches: list[dict[str, float]], **more: Any) -> str | None:
