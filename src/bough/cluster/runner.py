@@ -136,7 +136,7 @@ async def collecting_runner(
 
 
 def computes(agent: AgentConfig) -> bool:
-    """Whether whoever plays computes a model, instead of asking a server or none."""
+    """Whether the agent computes a model in the worker, instead of asking a server or using no model."""
     return agent.model not in (ExpertAgent.name, RandomAgent.name) and agent.base_url is None
 
 

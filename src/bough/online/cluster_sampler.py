@@ -48,9 +48,9 @@ class ClusterSampler:
             spec,
             concurrency=config.rollouts.concurrency,
             uses_gpu=True,
-            # Each learner trains on a GPU. Whoever says how much of one a worker takes may share it.
+            # Each learner trains on a GPU. A user who sets the GPUs of a worker may share it.
             reserved_gpus=learners if trains_on_gpu and learners > 1 and config.cluster.gpus_per_worker is None else 0,
-            # One learner is the driver, which Ray knows nothing of.
+            # A single learner is the driver, which is not a process of Ray's.
             reserved_cpus=learners if learners > 1 else 0,
             driver_gpu=(policy.device.index or 0) if trains_on_gpu and learners == 1 else None,
         )
