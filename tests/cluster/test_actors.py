@@ -1,5 +1,7 @@
 """Workers of a pool as a driver without an event loop calls them."""
 
+import asyncio
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -39,10 +41,15 @@ def started(
         actors.close()
 
 
+# A wait that should have ended never does.
+pytestmark = pytest.mark.timeout(60)
+
+
 @pytest.fixture(autouse=True)
 def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("FIRST_PAUSE_S", "LONGEST_PAUSE_S", "POLL_S"):
         monkeypatch.setattr(pool_module, name, 0.0)
+    monkeypatch.setattr(pool_module, "START_S", 1e9)
 
 
 def on_both(number: int) -> Adder:
@@ -82,7 +89,9 @@ def test_work_begins_without_a_worker_for_which_there_is_no_room():
 
 
 def test_work_begins_without_a_node_that_cannot_be_used():
-    with started(lambda number: Adder("ab"[number % 2], {"b": "no browser"})) as (actors, launcher):
+    with started(lambda number: Adder(["a", "b", NO_ROOM][number], {"b": "no browser"})) as (actors, launcher):
+        while len(launcher.made) < 3:  # the third one would start on another node
+            time.sleep(0.001)
         (only,) = actors.living()
         assert actors.gather({only: only.start("add", 1)}) == {only: 11}
     assert launcher.said == ["host-b is left out: no browser"]
@@ -100,6 +109,20 @@ def test_a_worker_that_never_gets_a_process_is_not_waited_for_forever(monkeypatc
     monkeypatch.setattr(pool_module, "START_S", 0.0)
     with started(lambda number: Adder("a" if not number else NO_ROOM)) as (actors, _):
         assert [worker.number for worker in actors.living()] == [1]
+
+
+@dataclass(eq=False)
+class Slow(Adder):
+    async def start(self) -> str | None:
+        for _ in range(100 if self.node == "b" else 1):
+            await asyncio.sleep(0)
+        return None
+
+
+def test_a_worker_that_is_loading_is_waited_for(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(pool_module, "START_S", 0.0)  # however long it takes
+    with started(lambda number: Slow("ab"[number % 2])) as (actors, _):
+        assert [worker.number for worker in actors.living()] == [1, 2]
 
 
 def test_workers_that_die_while_they_start_are_given_up():

@@ -1,7 +1,10 @@
 """The driver's side of online training on a cluster, without Ray."""
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, closing
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,6 +13,8 @@ import torch
 from bough.cluster.connection import ClusterLostError
 from bough.cluster.weights import Publisher
 from bough.errors import InputError
+from bough.event_loop import BackgroundLoop
+from bough.online import cluster_sampler
 from bough.online.cluster_sampler import ClusterSampler, VersionedRunner
 from bough.online.meter import Meter
 from bough.online.worker_agents import VersionedAttempt
@@ -62,6 +67,29 @@ def test_vllm_is_refused_before_anything_is_started(tmp_path: Path):
     none: Any = None
     with pytest.raises(InputError, match="--engine vllm does not go with --cluster"):
         ClusterSampler(settings(tmp_path, cluster="auto", engine="vllm"), none, Letters, none)
+
+
+@pytest.mark.parametrize(
+    ("device", "learners", "reserved", "driver_gpu"),
+    [("cpu", 1, 0, None), ("cuda", 1, 0, 0), ("cuda:1", 1, 0, 1), ("cuda:0", 2, 2, None)],
+)
+def test_the_gpu_that_this_process_trains_on_is_not_for_workers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, device: str, learners: int, reserved: int, driver_gpu: int | None
+):
+    given: dict[str, Any] = {}
+
+    @asynccontextmanager
+    async def noted(*_: Any, **settings: Any) -> AsyncIterator[None]:
+        given.update(settings)
+        yield
+
+    monkeypatch.setattr(cluster_sampler, "cluster_runner", noted)
+    monkeypatch.setattr(cluster_sampler, "Publisher", lambda **_: None)
+    monkeypatch.setattr(cluster_sampler.PolicyAgents, "of", lambda *_: None)
+    policy: Any = SimpleNamespace(device=torch.device(device))
+    with closing(BackgroundLoop()) as loop:
+        ClusterSampler(settings(tmp_path, cluster="auto", learners=learners), policy, Letters, loop)
+    assert (given["reserved_gpus"], given["driver_gpu"]) == (reserved, driver_gpu)
 
 
 def test_a_cluster_that_is_gone_pauses_the_run_with_its_weights_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -5,7 +5,6 @@ import os
 import shutil
 import signal
 import time
-from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 
@@ -16,7 +15,7 @@ from safetensors.torch import load_file
 from bough.trajectories.reader import read
 from bough.types import Group
 from tests.online.test_distill import save_teacher
-from tests.training.test_processes import Pair, alone, told
+from tests.training.pair import Pair, alone, one_thread, told  # noqa: F401  a fixture of all tests
 
 COMMAND = [
     *("grpo", "--model", "tiny", "--batch-size", "3", "--group-size", "3", "--max-new-tokens", "6"),
@@ -25,21 +24,6 @@ COMMAND = [
 ]
 # The policy's entropy is above the floor: a learner that was not told so would add the bonus.
 LETTERS = [*COMMAND, "--environment", "tests.online.letters:Letters", "--entropy-coef", "0.5", "--entropy-floor", "1"]
-
-
-@pytest.fixture(scope="module")
-def two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
-    pair = Pair(tmp_path_factory.mktemp("two"))
-    yield pair
-    pair.close()
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 def replies(run: Path) -> list[list[int]]:

@@ -4,24 +4,19 @@ import json
 import os
 import shutil
 import signal
-import socket
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-import torch
 from safetensors.torch import load_file
 
 from bough.cli import main
 from bough.training.checkpoint import checkpoints
-from bough.training.metrics_file import MetricsFile
 from tests import warm
+from tests.training.pair import CPU, Pair, alone, one_thread, told  # noqa: F401  a fixture of all tests
 from tests.warm import Warm
-
-CPU = os.environ | {"ACCELERATE_USE_CPU": "true", "OMP_NUM_THREADS": "1"}
 
 
 def episode(length: int) -> list[dict[str, str]]:
@@ -54,78 +49,6 @@ def commands(tmp_path_factory: pytest.TempPathFactory) -> Commands:
     full = ["sft", "--train-file", str(episodes), "--batch-size", "3", "--no-use-lora", "--learning-rate", "1e-3"]
     lora = ["dpo", "--train-file", str(pairs), "--batch-size", "3", "--learning-rate", "1e-2"]
     return Commands([*full, *every], [*lora, *every])
-
-
-class Pair:
-    """Two processes at a time: see two_processes.py."""
-
-    def __init__(self, folder: Path) -> None:
-        self.log, self.server = folder / "log.txt", Warm("tests.training.two_processes", environment=CPU)
-
-    def start(
-        self,
-        arguments: list[str],
-        wait_after: int | None = None,
-        *,
-        wait: bool = False,
-        interrupted: tuple[int, int] | None = None,
-    ) -> list[int]:
-        """Their ids. They wait to be killed after `wait_after` steps; a rank may be `interrupted` in a step.
-
-        Where one fails the other is killed, as `torchrun` does, or with `wait` ends by itself.
-        """
-        self.log.unlink(missing_ok=True)
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
-        wanted = {"arguments": arguments, "port": port, "log": str(self.log), "wait_after": wait_after, "wait": wait}
-        self._send(json.dumps(wanted | {"interrupted": interrupted}))
-        return [int(child) for child in self._answer().split()]
-
-    def finish(self) -> int:
-        """The exit code, when both have ended."""
-        return int(self._answer())
-
-    def run(self, arguments: list[str]) -> str:
-        """Runs a command and returns what it said."""
-        self.start(arguments)
-        code = self.finish()
-        said = self.log.read_text()
-        assert code == 0, f"exit code {code}: {said[-3000:]}"
-        return said
-
-    def close(self) -> None:
-        self.server.communicate()
-
-    def _send(self, line: str) -> None:
-        self.server.stdin.write(line + "\n")
-        self.server.stdin.flush()
-
-    def _answer(self) -> str:
-        return self.server.stdout.readline()
-
-
-@pytest.fixture(scope="module")
-def two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
-    pair = Pair(tmp_path_factory.mktemp("two"))
-    yield pair
-    pair.close()
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
-def alone(arguments: list[str], run: Path) -> None:
-    assert main([*arguments, "--output-dir", str(run)]) == 0
-
-
-def told(run: Path, name: str) -> list[Any]:
-    return [line[name] for line in MetricsFile.read(run / "metrics.jsonl") if name in line]
 
 
 def assert_same(one: Path, two: Path) -> None:

@@ -1,7 +1,7 @@
 """A pool of workers for a driver without an event loop: it starts calls and gathers their results.
 
-A worker that is lost is replaced by a new object when the cluster has room. What the lost one knew is
-gone: the caller gives its work to the workers that are left.
+A worker that is lost is replaced when the cluster has room. The new one has nothing of what the lost one had in
+memory: the caller gives its work to the workers that are left.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Which worker plays an attempt: the one that would finish it first, or one that plays nothing else meanwhile."""
+"""Which worker plays an attempt: the one that would finish it first, or one that plays nothing else."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ MAX_REASON = 200
 
 
 class WorkerLostError(BoughError):
-    """A worker, its node or the connection to it is gone. That says nothing about its work."""
+    """A worker, its node or the connection to it was lost. Its work may be done again elsewhere."""
 
 
 class Place(NamedTuple):

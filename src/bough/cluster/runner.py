@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from typing import Any
 
 from bough.cluster.connection import connected, nodes
+from bough.cluster.driver_gpu import held_gpu
 from bough.cluster.packing import pack
 from bough.cluster.plan import make_plan
 from bough.cluster.pool import WorkerPool
@@ -89,16 +90,19 @@ async def cluster_runner(
     uses_gpu: bool,
     reserved_gpus: float = 0,
     reserved_cpus: float = 0,
+    driver_gpu: int | None = None,
     variables: tuple[str, ...] = (),
 ) -> AsyncIterator[ClusterRunner]:
     """A runner on the cluster of the settings, with as many workers as it has room for.
 
-    `variables` are environment variables that workers need, such as that of an API key.
+    `driver_gpu` is the index of the GPU that this process trains on. `variables` are environment variables that
+    workers need, such as that of an API key.
     """
-    with connected(config):
+    with connected(config), held_gpu(config, driver_gpu, _say) if driver_gpu is not None else nullcontext(0.0) as held:
         plan = make_plan(
             config, nodes(),
-            concurrency=concurrency, uses_gpu=uses_gpu, reserved_gpus=reserved_gpus, reserved_cpus=reserved_cpus,
+            concurrency=concurrency, uses_gpu=uses_gpu,
+            reserved_gpus=reserved_gpus + held, reserved_cpus=reserved_cpus,
         )  # fmt: skip
         _say(str(plan))
         surroundings = Surroundings.here(variables=variables, gpus=plan.gpus_per_worker)
@@ -132,7 +136,7 @@ async def collecting_runner(
 
 
 def computes(agent: AgentConfig) -> bool:
-    """Whether whoever plays computes a model, instead of asking a server or none."""
+    """Whether the agent computes a model in the worker, instead of asking a server or using no model."""
     return agent.model not in (ExpertAgent.name, RandomAgent.name) and agent.base_url is None
 
 

@@ -57,7 +57,7 @@ class Tasks:
                 self.notify(f"{what}: its worker was lost ({why}); starting it again")
 
     def on_each_node(self, function: Callable[..., Any], *given: Any) -> dict[str, Any]:
-        """The result on every node that has CPUs, by the node's address. A node that is lost meanwhile is left out."""
+        """The result on every node that has CPUs, by the node's address; without nodes that are lost before."""
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
         nodes = [node for node in self._ray.nodes() if node["Alive"] and node["Resources"].get("CPU")]

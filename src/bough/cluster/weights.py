@@ -2,7 +2,7 @@
 
 The trainer publishes a version after each batch that it has learnt from. Workers hear which
 versions there are, fetch those that their episodes need and check their digests. Only the
-newest few are kept; an episode that is handed out again after its version has gone is played
+newest few are kept; an episode that is handed out again after its version was dropped is played
 with the newest one, as any other episode that is handed out then.
 """
 
@@ -128,7 +128,7 @@ class Subscriber:
         return self._offers[max(self._offers)].version if self._offers else None
 
     def choose(self, wanted: Version) -> Version | None:
-        """The wanted version; the newest if that has gone; None if it has not been heard of yet."""
+        """The wanted version; the newest if that was dropped; None if it is not known yet."""
         newest = self.newest
         if newest is None or wanted.number > newest.number:
             return None

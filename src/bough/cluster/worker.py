@@ -1,6 +1,6 @@
 """A process of the cluster that plays episodes: an environment, who plays in it, and the event loop that it runs on.
 
-A `Worker` knows nothing of Ray. What it is made from travels as bytes and is read in `start`, so
+A `Worker` does not depend on Ray. What it is made from travels as bytes and is read in `start`, so
 that a node on which something is missing can say what.
 """
 
@@ -141,7 +141,7 @@ def hide_gpus() -> None:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of an attempt: its record and images, or an error in words."""
+    """The result of an attempt: its record and images, or the class and text of an error."""
 
     record: Trajectory | None = None
     images: Images = field(default_factory=list)

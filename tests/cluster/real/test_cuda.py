@@ -1,4 +1,4 @@
-"""Two workers with parts of a population on one GPU."""
+"""Workers on one GPU: with parts of a population, and beside a driver that trains on it."""
 
 from pathlib import Path
 from typing import Any
@@ -7,8 +7,10 @@ import pytest
 import torch
 
 from bough.evolution.evolve import evolve
+from bough.train import grpo
 from tests.cluster.real.clusters import started
 from tests.evolution.small import config
+from tests.online.test_online import metrics, settings
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
@@ -41,3 +43,17 @@ def test_a_worker_without_gpus_sees_none():
             ray.get(ray.remote(num_gpus=gpus)(sees).remote(Surroundings.here(gpus=gpus))) for gpus in (0.0, 0.5, 1.0)
         ]
     assert found == [False, True, True]
+
+
+def test_a_driver_trains_on_the_gpu_that_a_worker_plays_on(tmp_path: Path, capfd: pytest.CaptureFixture[str]):
+    import ray
+
+    ray.init(address="local", num_cpus=2, num_gpus=1, include_dashboard=False, log_to_driver=False)
+    try:
+        grpo(settings(tmp_path, cluster="auto", gpus_per_worker=0.5, max_steps=2))
+    finally:
+        ray.shutdown()
+    said = capfd.readouterr().err
+    assert "training runs on GPU 0 of this machine beside workers, and counts as 0.5 GPUs" in said
+    assert "1 worker with 1 CPU and 0.5 GPUs" in said
+    assert [line["step"] for line in metrics(tmp_path)] == [1, 2]

@@ -18,7 +18,7 @@ from bough.training.run import Trained
 from bough.training.source import Batch
 from tests.cluster.real.clusters import started
 from tests.online.test_shared_source import LETTERS, assert_same
-from tests.training.test_processes import alone
+from tests.training.pair import alone
 
 
 @pytest.fixture(scope="module")

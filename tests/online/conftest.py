@@ -1,0 +1,3 @@
+"""The two processes of the tests of training."""
+
+from tests.training.pair import two  # noqa: F401  a fixture
