@@ -26,7 +26,7 @@ from tests.online.test_online import batch, metrics, settings
 from tests.warm import Warm
 
 UNEVEN = "tests.online.letters:Uneven"
-CLOCK = ("seconds", "_per_s", "_share", "episodes_in_flight")
+CLOCK = ("seconds", "_per_s", "_share", "episodes_in_flight", "episodes_surplus")
 
 
 def play_one_by_one(self: Gatherer, number: int) -> Gathered:

@@ -74,21 +74,16 @@ class LocalSampler:
             )
 
     def renew(self, name: str) -> None:
-        if self._ahead:
-            self.tokens.pause()  # between two of its steps
+        self.tokens.pause()  # between two of its steps
         self.tokens.renew(name, keep=self._ahead)
-        if self._ahead:
-            self.tokens.resume()
-        else:
+        self.tokens.resume()
+        if not self._ahead:
             self.tokens.rest()
 
     def pause(self) -> None:
-        if self.overlaps:
-            return
-        if self._ahead:
+        # With fresh weights nothing is in flight, but the engine may not have noticed yet what was cancelled.
+        if not self.overlaps:
             self.tokens.pause()
-        else:
-            self.tokens.rest()
 
     async def close(self) -> None:
         await self.tokens.close()
