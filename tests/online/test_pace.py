@@ -84,7 +84,8 @@ def streamed(
             assert {*waiting, *(number for _, number in flying)} <= {*pace.surplus}, "all else has ended"
             waiting, flying = [], []
         yield verdict, [task.number for task in chosen], [task.number for task in used]
-        waiting += pace.starts()
+        waiting += pace.starts(slots - len(waiting) - len(flying))
+        assert pace.max_staleness or not waiting, "nothing is in flight while the policy trains"
 
 
 cases = {
@@ -134,6 +135,7 @@ def test_tasks_are_started_early_by_the_share_that_taught_in_the_last_batch():
     chosen, used = pace.take()
     assert [task.number for task in used] == [6, 7, 8, 9] == [task.number for task in chosen]
     assert pace.surplus == [10, 11] and pace.unfinished == [] and pace.next_number == 10
+    assert list(pace.starts(idle=99)) == [], "no weights are there for the next batch yet"
 
 
 def test_with_batches_ahead_no_task_is_started_early():

@@ -192,7 +192,8 @@ class Pace(Generic[O]):
 
     def _has_room_early(self) -> bool:
         """Whether the open tasks are expected to teach too little to complete the batch."""
-        if self.max_staleness or not self._tried or len(self.ended) + len(self.open) >= self._draws * self.budget:
+        tried = len(self.ended) + len(self.open)
+        if self.max_staleness or self._lead < 0 or not self._tried or tried >= self._draws * self.budget:
             return False
         return self._num_teaching + len(self.open) * self._taught / self._tried < self.size
 

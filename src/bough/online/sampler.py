@@ -74,16 +74,21 @@ class LocalSampler:
             )
 
     def renew(self, name: str) -> None:
-        self.tokens.pause()  # between two of its steps
+        if self._ahead:
+            self.tokens.pause()  # between two of its steps
         self.tokens.renew(name, keep=self._ahead)
-        self.tokens.resume()
-        if not self._ahead:
+        if self._ahead:
+            self.tokens.resume()
+        else:
             self.tokens.rest()
 
     def pause(self) -> None:
-        # With fresh weights nothing is in flight, but the engine may not have noticed yet what was cancelled.
-        if not self.overlaps:
+        if self.overlaps:
+            return
+        if self._ahead:
             self.tokens.pause()
+        else:
+            self.tokens.rest()
 
     async def close(self) -> None:
         await self.tokens.close()
