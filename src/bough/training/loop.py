@@ -69,6 +69,8 @@ class Trainer:
         self.reference = Reference(policy) if method.needs_reference else None
         known = reference or self.reference
         self.gradients = BatchGradients(policy, method, known, self.processes, share=config.machine.share)
+        if policy.device.type == "cuda":
+            policy.record(config.machine.tokens_per_pass)
         self.updater = Updater(policy, config)
         self.optimizer, self.scaler = self.updater.optimizer, self.updater.scaler
         self.writer = CheckpointWriter()
