@@ -59,3 +59,17 @@ def test_what_batches_have_used_is_removed(tmp_path: Path):
         written.add(number, episode("t#0"), range(1))
     written.keep_only([1, 3], next_number=5)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["000001.jsonl", "000003.jsonl", "000005.jsonl"]
+
+
+def test_episodes_of_versions_before_the_wanted_one_are_played_again(tmp_path: Path):
+    files(tmp_path).add(3, episode("t#0"), range(1, 2))
+    assert files(tmp_path).read(3, since=1) == {"t#0": episode("t#0")}
+    assert files(tmp_path).read(3, since=2) == {} and list(tmp_path.iterdir()) == []
+
+
+def test_the_attempts_at_a_task_can_be_removed(tmp_path: Path):
+    written = files(tmp_path)
+    written.add(3, episode("t#0"), range(1))
+    written.remove(3)
+    written.remove(4)
+    assert written.read(3) == {}

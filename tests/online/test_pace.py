@@ -67,7 +67,7 @@ def streamed(
     for batch in range(num_batches):
         pace.begin(num_batches - batch - 1)
         while True:
-            waiting += pace.starts()
+            waiting += pace.starts(slots - len(waiting) - len(flying))
             while waiting and len(flying) < slots:
                 heapq.heappush(flying, (clock + rng.choice([0.1, 1, 1, 2, 30]), waiting.pop(0)))
             verdict = pace.verdict()
@@ -80,8 +80,12 @@ def streamed(
             yield verdict, [], sorted(task.number for task in pace.last_draw)
             return
         chosen, used = pace.take()
+        if pace.surplus:
+            assert {*waiting, *(number for _, number in flying)} <= {*pace.surplus}, "all else has ended"
+            waiting, flying = [], []
         yield verdict, [task.number for task in chosen], [task.number for task in used]
-        waiting += pace.starts()
+        waiting += pace.starts(slots - len(waiting) - len(flying))
+        assert pace.max_staleness or not waiting, "nothing is in flight while the policy trains"
 
 
 cases = {
@@ -109,6 +113,40 @@ def test_batches_of_fresh_weights_do_not_depend_on_which_episode_ends_first(
         if verdict != "lost":
             assert used == tried and not pace.open, "nothing is played that the batch does not need"
         first += len(used)
+        assert verdict == "lost" or pace.next_number == first, "what is surplus comes again in the next batch"
+
+
+def test_tasks_are_started_early_by_the_share_that_taught_in_the_last_batch():
+    pace: Pace[Task] = Pace(4, 8)
+    pace.begin(num_later=2)
+    assert list(pace.starts(idle=99)) == [0, 1, 2, 3], "nothing is known yet"
+    for number in range(4):
+        pace.end(Task(number, teaches=number < 2))
+    assert list(pace.starts(idle=99)) == [4, 5]
+    ready(pace, 4, 5)
+    pace.take()
+    pace.begin(num_later=1)
+    assert list(pace.starts(idle=20, per_task=10)) == [6, 7, 8, 9], "the batch needs them, whatever is idle"
+    assert list(pace.starts(idle=11, per_task=10)) == [10, 11], "2 of 3 taught: six are expected to be enough"
+    ready(pace, 11, 6, 7, 9)
+    assert pace.verdict() == "wait", "8 may still belong to the batch"
+    ready(pace, 8)
+    assert pace.verdict() == "complete"
+    chosen, used = pace.take()
+    assert [task.number for task in used] == [6, 7, 8, 9] == [task.number for task in chosen]
+    assert pace.surplus == [10, 11] and pace.unfinished == [] and pace.next_number == 10
+    assert list(pace.starts(idle=99)) == [], "no weights are there for the next batch yet"
+
+
+def test_with_batches_ahead_no_task_is_started_early():
+    pace: Pace[Task] = Pace(2, 8, max_staleness=1)
+    pace.begin(num_later=9)
+    list(pace.starts())
+    for number in range(4):
+        pace.end(Task(number, teaches=number > 1))
+    pace.take()
+    pace.begin(num_later=8)
+    assert len(list(pace.starts(idle=99))) == 4
 
 
 @given(ahead=st.integers(1, 3), **cases)

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 
+from bough.online import sampler
 from bough.online.sampler import _collides
 
 
@@ -14,3 +15,11 @@ def test_on_a_gpu_the_sampler_waits_and_says_so(device: str, waits: bool, caplog
     policy: Any = SimpleNamespace(device=torch.device(device))
     assert _collides(policy) is waits
     assert ("The sampler waits while the policy trains" in caplog.text) is waits
+
+
+def test_one_line_lets_the_sampler_and_the_trainer_share_a_gpu(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    monkeypatch.setattr(sampler, "OVERLAPS_ON_CUDA", True)
+    policy: Any = SimpleNamespace(device=torch.device("cuda"))
+    assert not _collides(policy) and not caplog.text

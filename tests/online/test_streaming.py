@@ -26,7 +26,7 @@ from tests.online.test_online import batch, metrics, settings
 from tests.warm import Warm
 
 UNEVEN = "tests.online.letters:Uneven"
-CLOCK = ("seconds", "_per_s", "_share", "episodes_in_flight")
+CLOCK = ("seconds", "_per_s", "_share", "episodes_in_flight", "episodes_surplus")
 
 
 def play_one_by_one(self: Gatherer, number: int) -> Gathered:
@@ -74,6 +74,7 @@ def test_streaming_ends_in_the_same_bits_as_one_episode_after_the_other(
     monkeypatch.setattr(Gatherer, "batch", play_one_by_one)
     plain = grpo(settings(tmp_path / "plain", **more))
     assert plain.ledgers[0]["dropped"]["zero_variance"] >= 2
+    assert metrics(tmp_path / "32")[1]["episodes_surplus"] > 0, "some were started that the second batch did not need"
     for slots, trained in streamed.items():
         assert files(tmp_path / str(slots)) == files(tmp_path / "plain")
         assert trained.ledgers == plain.ledgers

@@ -70,3 +70,12 @@ def test_a_run_draws_its_tasks_again_and_remembers_how_they_went(tmp_path: Path)
     assert noted["task_pool"] == again["task_pool"]
     assert sum(count for _, _, count in noted["task_pool"]["seen"]) >= 16
     assert "task_pool" not in (tmp_path / "whole/metrics.jsonl").read_text()
+
+
+def test_a_number_that_was_not_used_is_chosen_by_the_success_rates_of_its_next_batch():
+    pool = TaskPool(2, seed=0)
+    number = next(n for n in range(99) if pool.choose(n) == 0)
+    pool.seen[0] = (10**9, 10**9)  # nothing is to be learnt from task 0 any more
+    assert pool.choose(number) == 0, "it is fixed until it is used"
+    pool.forget(number)
+    assert pool.choose(number) == 1

@@ -1,11 +1,15 @@
 """`bough run --cluster`: the stages that play do so on the cluster."""
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import yaml
 
+from bough.cluster import connection
+from bough.config.rollouts import CollectConfig
 from bough.config.run import RunConfig
+from bough.runs.kinds import KINDS
 from bough.runs.run import Run
 from bough.runs.wiring import Artifacts, stamped
 
@@ -46,3 +50,38 @@ def test_a_stage_that_was_played_on_a_cluster_is_the_same_stage(tmp_path: Path):
 def test_workers_need_a_cluster(tmp_path: Path):
     with pytest.raises(ValueError, match="workers needs cluster"):
         run(tmp_path, workers=2)
+
+
+class FakeRay:
+    """Knows whether it runs, and what was done with it."""
+
+    def __init__(self) -> None:
+        self.done: list[str] = []
+
+    def is_initialized(self) -> bool:
+        return self.done.count("started") > self.done.count("shut down")
+
+    def get_runtime_context(self) -> SimpleNamespace:
+        return SimpleNamespace(gcs_address="127.0.0.1:6379")
+
+    def shutdown(self) -> None:
+        self.done.append("shut down")
+
+
+def test_ray_is_started_once_for_all_stages_and_not_for_a_run_that_is_done(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    ray = FakeRay()
+
+    def play(config: CollectConfig) -> int:
+        with connection.connected(config.cluster):
+            ray.done.append("played")
+        (config.output / KINDS["collect"].artefact).write_text("{}\n")
+        return 0
+
+    monkeypatch.setattr(connection, "import_ray", lambda: ray)
+    monkeypatch.setattr(connection, "_connect", lambda *_: ray.done.append("started"))
+    monkeypatch.setattr("bough.runs.run.resolve", lambda _: play)
+    for _ in range(2):
+        run(tmp_path, STAGES[:2], cluster="auto").play(lambda _: None)
+        assert ray.done == ["started", "played", "played", "shut down"]

@@ -194,10 +194,10 @@ def followed(ray: Any, relay: Any, fit: Fit, timeout_s: float) -> BaseException 
     The first interrupt asks them to stop after their step, with a checkpoint; the second ends them.
     ClusterLostError where none has begun after `timeout_s`: others may use what the cluster has.
     """
-    fit.start()
     deadline = time.monotonic() + timeout_s
     try:
         with Interrupts() as interrupts, interrupts.calling(relay.stop.remote):
+            fit.start()
             while fit.is_alive():
                 fit.join(POLL_S)
                 _show(ray.get(relay.read.remote()))

@@ -36,20 +36,27 @@ class EpisodeFiles:
         with Writer(self._path(number)) as writer:
             writer.write(episode.model_copy(update={"info": {**episode.info, SAMPLED_BY: sampled_by}}))
 
-    def read(self, number: int) -> dict[str, Trajectory]:
-        """The finished attempts at a task, by id. If any were sampled differently, the file is removed."""
+    def read(self, number: int, since: int = 0) -> dict[str, Trajectory]:
+        """The finished attempts at a task, by id, sampled by version `since` or later ones.
+
+        If any were sampled differently, the file is removed.
+        """
         path, found = self._path(number), dict[str, Trajectory]()
         if not path.exists():
             return found
         records = [one for one in Reader(path, format="bough", on_error="skip") if isinstance(one, Trajectory)]
         for record in records:
             info = dict(record.info)
-            if not self._is_of_this_run(info.pop(SAMPLED_BY, None)):
+            if not self._is_of_this_run(info.pop(SAMPLED_BY, None), since):
                 log.warning("%s was sampled with different settings or weights: its episodes are played again.", path)
                 remove(path)
                 return {}
             found[record.id] = record.model_copy(update={"info": info})
         return found
+
+    def remove(self, number: int) -> None:
+        """Removes the attempts at a task."""
+        self._path(number).unlink(missing_ok=True)
 
     def keep_only(self, unfinished: Iterable[int], next_number: int) -> None:
         """Removes what batches have used: the files of tasks before `next_number` that are not unfinished."""
@@ -61,10 +68,11 @@ class EpisodeFiles:
     def _path(self, number: int) -> Path:
         return self.folder / f"{number:06}.jsonl"
 
-    def _is_of_this_run(self, sampled_by: object) -> bool:
+    def _is_of_this_run(self, sampled_by: object, since: int) -> bool:
         if not isinstance(sampled_by, dict) or sampled_by.get("settings") != self.settings:
             return False
         weights = sampled_by.get("weights")
         if not isinstance(weights, dict) or not weights:
             return False
-        return all(self.weights.get(int(version)) == digest for version, digest in weights.items())
+        known = all(self.weights.get(int(version)) == digest for version, digest in weights.items())
+        return known and min(map(int, weights)) >= since

@@ -145,16 +145,19 @@ class Gatherer:
             lost = [f"{id}: {why}" for one in tried for id, why in one.lost.items()]
             raise LostError(sum(one.num_finished for one in tried), lost)
         chosen, used = self.pace.take()
+        surplus = self._drop(self.pace.surplus)
         self._count(used)
         self._start()  # what is played ahead while the batch is trained on
-        return self._gathered(chosen, used) if verdict == "complete" else None
+        return self._gathered(chosen, used, surplus) if verdict == "complete" else None
 
-    def _gathered(self, chosen: Sequence[Outcome], used: Sequence[Outcome]) -> Gathered:
+    def _gathered(self, chosen: Sequence[Outcome], used: Sequence[Outcome], surplus: int) -> Gathered:
         groups = [one.group for one in chosen if one.group]
         examples = [one.example for one in chosen if one.example]
         values = batch_metrics(groups, [one.played for one in used if one.played], self.player.reward)
         for ledger in (self.groups, self.episodes):
             values |= {f"{ledger.item}_{reason}": count for reason, count in ledger.dropped.items()}
+        if surplus:
+            values["episodes_surplus"] = surplus
         if stale := self.calls.dropped["stale"]:
             values["calls_stale"] = stale
         calls = [call for example in examples for call in example.calls]
@@ -163,14 +166,39 @@ class Gatherer:
         return Gathered(groups, examples, values | self.player.costs() | self._ages.metrics(calls))
 
     def _start(self) -> None:
-        for number in self.pace.starts():
+        for number in self.pace.starts(self._num_idle(), self.config.rollouts.group_size):
             task, attempts = self.player.attempts(number)
             ids = {attempt.id for attempt in attempts}
-            finished = {id: one for id, one in self.files.read(number).items() if id in ids}
+            # With fresh weights nothing older can be used, such as the surplus of a batch before a kill.
+            since = 0 if self.config.rollouts.max_staleness else self._ages.batch
+            finished = {id: one for id, one in self.files.read(number, since).items() if id in ids}
             play = self._plays[number] = _Play(task, attempts, finished)
             self.player.stream.submit(Job(number, one) for one in attempts if one.id not in finished)
             if play.complete:
                 self._end(number)
+
+    def _num_idle(self) -> int:
+        """Episodes that could be in flight besides those that were started; 0 where one too many has a price."""
+        if not self.player.starts_early:
+            return 0
+        open_episodes = sum(len(play.attempts) - len(play.finished) - len(play.lost) for play in self._plays.values())
+        return self.config.rollouts.concurrency - open_episodes
+
+    def _drop(self, surplus: Sequence[int]) -> int:
+        """Cancels tasks that the batch does not need and forgets them; returns how many episodes had begun."""
+        if not surplus:
+            return 0
+        begun = self.player.stream.clear()
+        for number in surplus:
+            if self.player.pool:
+                self.player.pool.forget(number)
+            self.files.remove(number)
+            if (play := self._plays.pop(number, None)) is not None:
+                begun += len(play.finished) + len(play.lost)
+            else:  # it had ended
+                begun += self.config.rollouts.group_size
+        assert not self._plays, "with fresh weights nothing else is in flight"
+        return begun
 
     def _hear(self) -> None:
         """Waits for an episode to end, and hears of all that have ended by then."""

@@ -1,11 +1,17 @@
 """Which tasks are started when, and when a batch is complete.
 
-Tasks have numbers, in the order in which they are first started. A batch takes the first
-`size` groups by number that teach something. Every group that turns out to teach nothing
-makes room for one more task, so no task is started that the batch may not need: with
-`max_staleness` 0 the tasks of a batch follow from the outcomes alone, whichever episode
-ends first. With `max_staleness` N, up to N further batches are played ahead, and a batch
-takes the groups that are complete, the oldest first.
+Tasks have numbers, in the order in which they are first started. Every group that turns out to
+teach nothing makes room for one more task.
+
+With `max_staleness` 0 a batch takes the first `size` groups by number that teach something, so
+its tasks follow from the outcomes alone, whichever episode ends first. If slots would be idle,
+tasks are also started early: as many as make `size` groups that teach something at the share of
+such groups in earlier batches. Without that, replacements come in one wave after another, each a
+fraction of the one before and as long as the longest episode. Started tasks that the batch does
+not need after all are a surplus: they are started again for the next batch, with its weights.
+
+With `max_staleness` N, up to N further batches are played ahead, and a batch takes the groups
+that are complete, the oldest first.
 
 `resample` limits the tasks that are tried for a batch. If all of them teach nothing, as
 many are tried again, `DRAWS` times in all.
@@ -17,6 +23,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Generic, Literal, Protocol, TypeVar
 
+# What an earlier batch counts in the share of groups that teach something, for each batch since.
+DECAY = 0.5
 # Draws without a single group to learn from: the first may be bad luck, this many in a row are not.
 DRAWS = 4
 
@@ -50,7 +58,10 @@ O = TypeVar("O", bound=Ended)  # noqa: E741
 
 @dataclass
 class Pace(Generic[O]):
-    """Numbers of tasks that are open (started), again (to be started again after a kill) and what has ended."""
+    """Numbers of tasks that are open (started), again (to be started once more) and what has ended.
+
+    `surplus` are tasks that were started for the last batch and that it did not need.
+    """
 
     size: int
     budget: int
@@ -59,7 +70,10 @@ class Pace(Generic[O]):
     open: set[int] = field(default_factory=set)
     again: list[int] = field(default_factory=list)
     ended: list[O] = field(default_factory=list)
+    surplus: list[int] = field(default_factory=list)
     _draws: int = 1
+    _tried: float = 0.0  # of earlier batches, with `DECAY`
+    _taught: float = 0.0
     _lead: int = 0  # batches that may be played ahead of the one that is gathered; -1: not even that one
 
     def restore(self, next_number: int, unfinished: list[int]) -> None:
@@ -76,9 +90,10 @@ class Pace(Generic[O]):
         """The next batch is wanted now; the run has `num_later` batches after it."""
         self._draws, self._lead = 1, min(self.max_staleness, num_later)
 
-    def starts(self) -> Iterator[int]:
-        """The tasks to start now."""
-        while self._has_room():
+    def starts(self, idle: int = 0, per_task: int = 1) -> Iterator[int]:
+        """The tasks to start now, where `idle` episodes more could be in flight and each task has `per_task`."""
+        while self._has_room() or (idle > 0 and self._has_room_early()):
+            idle -= per_task
             if self.again:
                 number = self.again.pop(0)
             else:
@@ -94,12 +109,13 @@ class Pace(Generic[O]):
 
     def verdict(self) -> Verdict:
         """Whether the batch is complete, teaches nothing, or too much was lost; else more must end first."""
-        teaching = self._num_teaching
+        settled = self._settled()
+        teaching = sum(one.teaches for one in settled)
+        if self._is_broken(settled):
+            return "lost"
         if teaching >= self.size:
             return "complete"
-        if self._is_broken:
-            return "lost"
-        if len(self.ended) < self._draws * self.budget:
+        if len(settled) < self._draws * self.budget:
             return "wait"
         if teaching:
             return "complete"
@@ -113,28 +129,73 @@ class Pace(Generic[O]):
     @property
     def last_draw(self) -> list[O]:
         """What has ended of the tasks that were tried last."""
-        return self.ended[(self._draws - 1) * self.budget :]
+        return self._settled()[(self._draws - 1) * self.budget :]
 
     def take(self) -> tuple[list[O], list[O]]:
         """The groups of the batch, and all that was played for it, by number.
 
         Groups beyond the batch stay for the next one: the youngest, for the others may then be too old.
+        With `max_staleness` 0 none may stay, and `surplus` names the tasks of those groups.
         """
+        chosen, used = self._take_settled() if not self.max_staleness else self._take_oldest()
+        self._tried = DECAY * self._tried + len(used)
+        self._taught = DECAY * self._taught + len(chosen)
+        self._lead -= 1
+        return chosen, used
+
+    def _take_settled(self) -> tuple[list[O], list[O]]:
+        used = self._settled()
+        taken = {one.number for one in used}
+        self.surplus = sorted({*self.open, *(one.number for one in self.ended)} - taken)
+        self.open, self.ended = set(), []
+        again = [*self.again, *self.surplus]
+        while self.next_number - 1 in again:  # as if they had never been started
+            self.next_number -= 1
+            again.remove(self.next_number)
+        self.again = sorted(again)
+        return [one for one in used if one.teaches], used
+
+    def _take_oldest(self) -> tuple[list[O], list[O]]:
         by_number = sorted(self.ended, key=lambda one: one.number)
         oldest_first = sorted((one for one in by_number if one.teaches), key=lambda one: -one.age)
         left = {one.number for one in oldest_first[self.size :]}
         used = [one for one in by_number if one.number not in left]
-        self.ended, self._lead = [one for one in by_number if one.number in left], self._lead - 1
+        self.ended = [one for one in by_number if one.number in left]
         return [one for one in used if one.teaches], used
+
+    def _settled(self) -> list[O]:
+        """What decides about the batch: all that has ended.
+
+        With `max_staleness` 0 it is what a loop without any concurrency would have played by now: the
+        tasks before the first that is open, up to the one that makes the batch complete.
+        """
+        if self.max_staleness:
+            return self.ended
+        settled, teaching = list[O](), 0
+        first_open = min(self.open, default=self.next_number)
+        for one in sorted(self.ended, key=lambda one: one.number):
+            if one.number > first_open or teaching == self.size:
+                break
+            settled.append(one)
+            teaching += one.teaches
+        return settled
 
     @property
     def _num_teaching(self) -> int:
         return sum(one.teaches for one in self.ended)
 
-    @property
-    def _is_broken(self) -> bool:
+    def _is_broken(self, settled: list[O]) -> bool:
         """One task may break its environment; where several lose every episode, it is broken itself."""
-        return len(self.ended) >= max(2, self.size) and not any(one.num_finished for one in self.ended)
+        enough = max(2, self.size)
+        first = settled if self.max_staleness else settled[:enough]
+        return len(first) >= enough and not any(one.num_finished for one in first)
+
+    def _has_room_early(self) -> bool:
+        """Whether the open tasks are expected to teach too little to complete the batch."""
+        tried = len(self.ended) + len(self.open)
+        if self.max_staleness or self._lead < 0 or not self._tried or tried >= self._draws * self.budget:
+            return False
+        return self._num_teaching + len(self.open) * self._taught / self._tried < self.size
 
     def _has_room(self) -> bool:
         ahead = self._lead * self.size

@@ -111,6 +111,15 @@ class Player:
         agent_of = TemperatureAgents(config, MeteredEngine(sampler.tokens, meter), template)
         return sampler, meter, LocalRunner(self.environment_class, agent_of, config.limits)
 
+    @property
+    def starts_early(self) -> bool:
+        """Whether episodes may be begun that are not needed in the end: not where judges are paid for them.
+
+        Nor on a cluster, where an episode that is cancelled may be played on for a while.
+        """
+        judged = self.rubric is not None and bool(self.rubric.costs())
+        return not judged and self.config.cluster.address is None
+
     def costs(self) -> dict[str, int]:
         """What judges have cost so far and how many workers were lost, as metrics."""
         found = self.rubric.costs() if self.rubric else {}

@@ -92,6 +92,14 @@ class EpisodeStream:
         """Raises StopRequestedError in the thread that waits for results, or that will."""
         self._results.put(StopRequestedError())
 
+    def clear(self) -> int:
+        """Cancels all jobs and forgets the results that were not asked for; returns how many episodes had begun."""
+        begun = self._loop.run(self._cancel())
+        while not self._results.empty():
+            self._result()
+            begun += 1
+        return begun
+
     def close(self) -> None:
         """Cancels what is in flight."""
         self._loop.run(self._cancel())
@@ -152,7 +160,8 @@ class EpisodeStream:
         if not task.cancelled() and (error := task.exception()) is not None:
             self._results.put(error)
 
-    async def _cancel(self) -> None:
+    async def _cancel(self) -> int:
+        """Returns how many episodes were in flight."""
         self._waiting.clear()
         self._put_off.clear()
         running = list(self._running)
@@ -160,3 +169,5 @@ class EpisodeStream:
             task.cancel()
         await asyncio.gather(*running, return_exceptions=True)
         await asyncio.gather(*self._writing, return_exceptions=True)
+        self._watch(0)
+        return len(running)

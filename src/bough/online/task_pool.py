@@ -46,6 +46,10 @@ class TaskPool:
         successes, count = self.seen.get(task, (0, 0))
         self.seen[task] = successes + sum(known), count + len(known)
 
+    def forget(self, number: int) -> None:
+        """The number was not used: its task is chosen when it is asked for again."""
+        self.chosen.pop(number, None)
+
     def state(self) -> dict[str, Any]:
         """What a run that resumes needs to know."""
         return {

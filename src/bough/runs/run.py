@@ -59,6 +59,7 @@ class Run:
         self.recipe, self.folder, self.report_to, self.shared = recipe, folder, list(report_to), shared
         self.wiring = Wiring(recipe, folder, self.report_to, cluster or ClusterConfig())
         self.stages = plan(recipe)
+        self._connections = ExitStack()
         self.check()
 
     @classmethod
@@ -143,7 +144,7 @@ class Run:
         recipe, lineage = self.folder / FILE_NAME, self.folder / LINEAGE
         write_atomically(recipe, to_yaml(self.recipe))
         artifacts = Artifacts(self.recipe.model)
-        with self._tracker() as tracker:
+        with self._tracker() as tracker, self._connections:
             if tracker:
                 tracker.keep(recipe)
             for stage in self.stages:
@@ -211,7 +212,9 @@ class Run:
         record.write(folder)
         notify(f"{stage.folder}")
         started = time.monotonic()
-        code = int(resolve(VERBS[stage.verb].run)(self.wiring.config(stage, artifacts)) or 0)
+        config = self.wiring.config(stage, artifacts)
+        self._connect(getattr(config, "cluster", None))
+        code = int(resolve(VERBS[stage.verb].run)(config) or 0)
         if code or not (folder / kind.artefact).exists():
             raise BoughError(f"{stage.folder} failed; finished stages are kept, and `bough run` resumes here")
         free_gpu_memory()  # the next stage loads its own models, and other runs may share the GPU
@@ -222,6 +225,13 @@ class Run:
         if self.shared:
             self.shared.add(stamp.fingerprint, folder)
         return record
+
+    def _connect(self, cluster: ClusterConfig | None) -> None:
+        """Connects to the stage's cluster until the run ends: a Ray that is started here takes seconds each time."""
+        if cluster is not None and cluster.address is not None:
+            from bough.cluster.connection import connected
+
+            self._connections.enter_context(connected(cluster))
 
     def _apply_gate(self, stage: Planned, artifacts: Artifacts, record: StageRecord, notify: Notify) -> None:
         """After an evaluation with a gate: a model that is not significantly better is replaced by the one before."""
