@@ -122,7 +122,7 @@ def _with_tokens(expert: ModelResult, folder: Path, model: str) -> ModelResult:
 
 def _trained_by(model: str) -> str:
     """The stage that trained a model of the run, or the model's own name."""
-    path = Path(model)
+    path = Path(model.partition("@")[0])  # a folder outside the working directory has a digest in its name
     return path.parent.name.partition("-")[2] if path.name == "final" else model
 
 

@@ -44,7 +44,7 @@ def played(folder: Path, sft: str, grpo: str, expert: str = "1" * 20) -> None:
     folders.recipe(folder, *STAGES)
     folders.evaluation(folder / "01-seen", {"expert": expert})
     folders.evaluation(folder / "03-seen", {"run/02-sft/final": sft})
-    folders.evaluation(folder / "05-seen", {"run/04-grpo/final": grpo})
+    folders.evaluation(folder / "05-seen", {"04-grpo/final@1db45402": grpo})
     unseen = folders.evaluation(folder / "06-unseen", {"run/04-grpo/final": "1x"}) / "results.json"
     unseen.write_text(unseen.read_text().replace('"task": "t', '"task": "other-t'))
 
