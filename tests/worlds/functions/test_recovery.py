@@ -49,6 +49,16 @@ async def finish(task: str, *replies: str) -> tuple[list[str], bool | None]:
             [("trading_logout", {})],
             [("trading_login", {"username": "user", "password": "password"})],
         ),
+        # Only who is logged in may remove a stock, and no user is logged in here.
+        (
+            "multi_turn_base_105",
+            [("add_to_watchlist", {"stock": "GOOG"})],
+            [
+                ("trading_login", {"username": "user", "password": "password"}),
+                ("remove_stock_from_watchlist", {"symbol": "GOOG"}),
+                ("trading_logout", {}),
+            ],
+        ),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )

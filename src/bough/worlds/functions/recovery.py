@@ -145,6 +145,7 @@ def inverses(call: ToolCall, config: Mapping[str, Any]) -> Iterator[Calls]:
     if call.name in INVERSES:
         for name, arguments in INVERSES[call.name](call.arguments, config):
             yield [ToolCall(name=name, arguments=arguments)]
+    yield from _relisted(call, config)
 
 
 def _opposite(name: str, argument: str, one: str, other: str) -> Callable[[Arguments, Any], list[tuple[str, Any]]]:

@@ -94,6 +94,8 @@ def test_a_shape_that_did_not_move_is_held_elsewhere():
     for number, hold in enumerate(holds):
         assert advice(moving.drag_aside, goal, big, SUBMIT, did=tuple(holds[:number])) == hold
     assert advice(moving.drag_aside, goal, big, SUBMIT, did=(*holds, "wait()")) == holds[0]
+    moved = {"did": (holds[0],), "seen": [lines(("circle", "", {"x": 50, "y": 150, "size": "20x20"}), SUBMIT)]}
+    assert advice(moving.drag_aside, goal, big, SUBMIT, **moved) == "mouse_drag(50, 180, 50, 135)"
 
 
 def test_a_line_that_a_later_click_replaced_is_drawn_again():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Sequence
-from itertools import takewhile
+from itertools import pairwise, takewhile
 
 from bough.worlds.web.elements import Line
 from bough.worlds.web.experts.scene import Advice, Expert, Scene, call, click, first, ordinal
@@ -22,18 +22,19 @@ HOLDS = ((0.0, 0.0), (0.0, -0.4), (-0.4, 0.0), (0.4, 0.0), (0.0, 0.4))
 
 
 def _drag(scene: Scene, line: Line, to: tuple[float, float]) -> Advice:
-    """Drags a shape, held at another place for each try that did not move it."""
+    """Drags a shape, held at another place for each try that moved nothing."""
     (x, y), (width, height) = _at(line), map(int, str(line.facts["size"]).split("x"))
-    before = zip(reversed(scene.history), reversed(scene.seen), strict=True)
-    in_vain = list(takewhile(lambda past: past[0].name == "mouse_drag" and _is_at(past[1], line), before))
+    tries = zip(reversed(scene.history), pairwise(reversed(scene.views)), strict=True)
+    in_vain = list(takewhile(lambda past: past[0].name == "mouse_drag" and _is_still(*past[1]), tries))
     across, down = HOLDS[len(in_vain) % len(HOLDS)]
     dx, dy = round(across * width), round(down * height)
     return Advice(call("mouse_drag", x + dx, y + dy, round(to[0]) + dx, round(to[1]) + dy), f"I drag the {line.kind}.")
 
 
-def _is_at(view: Sequence[Line], line: Line) -> bool:
-    """Whether a shape was where it is now."""
-    return any(past.number == line.number and _at(past) == _at(line) for past in view)
+def _is_still(view: Sequence[Line], other: Sequence[Line]) -> bool:
+    """Whether every shape is at the same place in both."""
+    places, others = ([(line.number, *_at(line)) for line in one if "x" in line.facts] for one in (view, other))
+    return places == others
 
 
 def _point(at: tuple[float, float]) -> Advice:
