@@ -1,14 +1,15 @@
 """Held-out success of online GRPO against wall time, for several limits of staleness and several seeds.
 
-    python benchmarks/staleness.py [--output FOLDER] [--limit-s 75] [--parallel 3]
+    python benchmarks/staleness.py [--output FOLDER] [--limit-s 60] [--parallel 3]
 
-Household games, SmolLM2, batches of 32 tasks × 8 attempts. All runs start from the same SFT of
+Household games, SmolLM2, batches of 8 tasks × 8 attempts. All runs start from the same SFT of
 expert episodes, made first. The runs of one staleness share the GPU (`--parallel` at a time,
 by default one for each seed), so runs of different staleness never compete, and each wave has the
-same load. A run is stopped after `--limit-s` seconds. Nothing is downloaded.
+same load. A run is stopped after `--limit-s` seconds, its start included. Nothing is downloaded.
 
-What is in FOLDER already is not done again: a run that was stopped early resumes. FOLDER gets
-`staleness.csv`, a line for each batch, and `staleness.md`, the tables.
+FOLDER gets `staleness.csv`, a line for each batch, and `staleness.md`, the tables, which are also
+printed; both after Ctrl-C too, with what was measured until then. Runs that are complete in FOLDER
+are not done again.
 """
 
 from __future__ import annotations
@@ -16,7 +17,6 @@ from __future__ import annotations
 import argparse
 import csv
 import shutil
-import signal
 import statistics
 import subprocess
 import sys
@@ -66,42 +66,49 @@ class Run:
     def over(self) -> Path:
         return self.folder.with_suffix(".done")
 
+    @property
+    def log(self) -> Path:
+        return self.folder.with_suffix(".log")
+
     def begin(self) -> None:
         options = self.options
         arguments = {
             "model": start_model(options), "environment": options.environment, "output_dir": self.folder,
             "max_staleness": self.staleness, "seed": self.seed, "max_steps": options.updates,
             "batch_size": options.tasks, "group_size": options.attempts, "max_turns": options.turns,
-            "concurrency": options.tasks * options.attempts, "max_new_tokens": 40, "max_length": options.max_length,
-            "learning_rate": options.learning_rate, "eval_every": 1, "eval_tasks": options.eval_tasks,
-            "logging_steps": 1, "save_steps": 5, "save_total_limit": 1,
+            "concurrency": 2 * options.tasks * options.attempts, "max_new_tokens": 40,
+            "max_length": options.max_length, "learning_rate": options.learning_rate, "lr_scheduler": "constant",
+            "warmup_ratio": 0, "eval_every": options.eval_every, "eval_tasks": options.eval_tasks,
+            "logging_steps": 1, "save_steps": options.updates,
         }  # fmt: skip
         flags = [f"--{name.replace('_', '-')}={value}" for name, value in arguments.items()]
-        resume = ["--resume"] if (self.folder / "config.yaml").exists() else []
+        shutil.rmtree(self.folder, ignore_errors=True)  # of a run that was interrupted
         self.folder.parent.mkdir(parents=True, exist_ok=True)
-        with self.folder.with_suffix(".log").open("ab") as log:
-            command = [*BOUGH, "grpo", *flags, "--no-use-lora", "--no-watch", *resume]
+        with self.log.open("wb") as log:
+            command = [*BOUGH, "grpo", *flags, "--no-use-lora", "--no-watch"]
             self.process = subprocess.Popen(command, stdout=log, stderr=log)
         self.began = time.monotonic()
 
     def ended(self) -> bool:
-        """Whether the run is over, by itself or because its time is."""
+        """Whether the run is over, by itself or because its time is. Its metrics are complete at any moment."""
         assert self.process is not None
-        late = time.monotonic() - self.began > self.options.limit_s
-        if self.process.poll() is None and not late:
-            return False
         code = self.process.poll()
         if code is None:
-            self.process.send_signal(signal.SIGINT)
-            try:
-                self.process.wait(20)
-            except subprocess.TimeoutExpired:
-                self.process.kill()
-                self.process.wait()
-        elif code and not list(self.points()):
-            raise SystemExit(f"{self.folder.name} failed; see {self.folder.with_suffix('.log')}")
+            if time.monotonic() - self.began < self.options.limit_s:
+                return False
+            self.stop()
+        elif code:
+            print(f"{self.folder.name} failed:\n{self.log.read_text(errors='replace')[-2000:]}", flush=True)
         self.over.touch()
+        reached = [point.values.get("eval_success") for point in self.points()]
+        print(f"{self.folder.name}: {len(reached)} batches, held-out success {reached}", flush=True)
         return True
+
+    def stop(self) -> None:
+        """At once: a checkpoint would take its time, and none is needed."""
+        if self.process is not None and self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
 
     def points(self) -> Iterator[Point]:
         file = self.folder / "metrics.jsonl"
@@ -142,23 +149,46 @@ def play(runs: Sequence[Run], parallel: int) -> None:
             running = [run for run in running if not run.ended()]
     finally:
         for run in running:
-            if run.process is not None and run.process.poll() is None:
-                run.process.send_signal(signal.SIGINT)
-                run.process.wait(60)
+            run.stop()
+
+
+def measured(points: Sequence[Point]) -> list[tuple[float, float]]:
+    """When held-out success was measured, and what it was."""
+    return [(p.seconds, p.values["eval_success"]) for p in points if p.values.get("eval_success") is not None]
 
 
 def at(points: Sequence[Point], seconds: float) -> float | None:
     """The held-out success that was measured last by then."""
-    known = [point.values["eval_success"] for point in points if point.seconds <= seconds]
+    known = [success for when, success in measured(points) if when <= seconds]
     return known[-1] if known else None
 
 
-def tables(runs: Sequence[Run]) -> str:
+def until(points: Sequence[Point], target: float) -> float | None:
+    """Seconds until held-out success was first at least `target`."""
+    return next((when for when, success in measured(points) if success >= target), None)
+
+
+def time_to_target(of: dict[int, list[list[Point]]], target: float | None) -> str:
+    """Seconds to a fixed success; by default the highest that every run reached, in steps of 2.5%."""
+    best = [max((success for _, success in measured(points)), default=0.0) for each in of.values() for points in each]
+    if target is None:
+        target = int(min(best, default=0.0) * 40) / 40
+    rows = []
+    for limit, each in of.items():
+        found = [until(points, target) for points in each]
+        reached = [seconds for seconds in found if seconds is not None]
+        mean = f"{statistics.fmean(reached):.0f}" if reached else "–"
+        rows.append([limit, mean, ", ".join("–" if one is None else f"{one:.0f}" for one in found)])
+    heading = f"Seconds until held-out success was first at least {target:.1%}:"
+    return f"{heading}\n\n{table(['staleness', 'mean of those that reached it', 'each seed'], rows)}"
+
+
+def tables(runs: Sequence[Run], target: float | None) -> str:
     limits = sorted({run.staleness for run in runs})
     of = {limit: [list(run.points()) for run in runs if run.staleness == limit] for limit in limits}
     longest = max((points[-1].seconds for each in of.values() for points in each if points), default=0.0)
     if not longest:
-        raise SystemExit("no run has completed a batch; a longer --limit-s helps, or a better --start")
+        return "No run has completed a batch; a longer --limit-s helps, or a better --start."
     curve = []
     for mark in (longest * step / 8 for step in range(1, 9)):
         row = [f"{mark:.0f}"]
@@ -187,6 +217,7 @@ def tables(runs: Sequence[Run]) -> str:
         [
             "Held-out success against seconds of sampling and training, mean over the seeds (lowest–highest):",
             table(["seconds", *(f"staleness {limit}" for limit in limits)], curve),
+            time_to_target(of, target),
             "All batches but the first of each run:",
             table(headings, speed),
         ]
@@ -202,21 +233,31 @@ def main() -> None:
     parser.add_argument("--staleness", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--parallel", type=int, help="runs at a time (default: one for each seed)")
-    parser.add_argument("--limit-s", type=float, default=75.0, help="seconds for each run, its start included")
-    parser.add_argument("--updates", type=int, default=100, help="updates at most")
-    parser.add_argument("--tasks", type=int, default=32, help="tasks per batch")
+    parser.add_argument("--limit-s", type=float, default=60.0, help="seconds for each run, its start included")
+    parser.add_argument("--target", type=float, help="held-out success to reach (default: what every run reached)")
+    parser.add_argument("--updates", type=int, default=1000, help="updates at most")
+    parser.add_argument("--tasks", type=int, default=8, help="tasks per batch")
     parser.add_argument("--attempts", type=int, default=8, help="attempts at each task")
-    parser.add_argument("--turns", type=int, default=20)
+    parser.add_argument("--turns", type=int, default=12)
     parser.add_argument("--max-length", type=int, default=3072)
-    parser.add_argument("--learning-rate", type=float, default=3e-6)
+    parser.add_argument("--learning-rate", type=float, default=1e-5)
+    parser.add_argument("--eval-every", type=int, default=2, help="batches between evaluations")
     parser.add_argument("--eval-tasks", type=int, default=64)
     parser.add_argument("--expert-tasks", type=int, default=400)
-    parser.add_argument("--sft-steps", type=int, default=60)
+    parser.add_argument("--sft-steps", type=int, default=40)
     options = parser.parse_args()
-    make_start(options)
     runs = [Run(limit, seed, options) for limit in options.staleness for seed in options.seeds]
-    for limit in options.staleness:
-        play([run for run in runs if run.staleness == limit], options.parallel or len(options.seeds))
+    try:
+        make_start(options)
+        for limit in options.staleness:
+            play([run for run in runs if run.staleness == limit], options.parallel or len(options.seeds))
+    except KeyboardInterrupt:
+        print("interrupted", flush=True)
+    write(runs, options)
+
+
+def write(runs: Sequence[Run], options: argparse.Namespace) -> None:
+    options.output.mkdir(parents=True, exist_ok=True)
     with (options.output / "staleness.csv").open("w", newline="") as file:
         lines = csv.writer(file)
         lines.writerow(["staleness", "seed", "seconds", *COLUMNS])
@@ -225,12 +266,13 @@ def main() -> None:
             lines.writerow([point.staleness, point.seed, f"{point.seconds:.2f}", *values])
     text = (
         f"# Online GRPO at several limits of staleness\n\n{machine()}. {options.environment}, "
-        f"{options.start or options.model}, batches of "
-        f"{options.tasks} × {options.attempts}, seeds {', '.join(map(str, options.seeds))}, "
-        f"{options.parallel or len(options.seeds)} runs at a time, {options.limit_s:.0f} s each.\n\n{tables(runs)}\n"
+        f"{options.start or options.model}, batches of {options.tasks} × {options.attempts}, "
+        f"at most {options.turns} turns, learning rate {options.learning_rate:g}, "
+        f"seeds {', '.join(map(str, options.seeds))}, {options.parallel or len(options.seeds)} runs at a time, "
+        f"{options.limit_s:.0f} s each.\n\n{tables(runs, options.target)}\n"
     )
     (options.output / "staleness.md").write_text(text, encoding="utf-8")
-    print(text)
+    print(text, flush=True)
 
 
 if __name__ == "__main__":

@@ -66,7 +66,8 @@ def engine_of(policy: Policy, **options) -> LocalEngine:
 @pytest.mark.parametrize("family", ["llama", "qwen3", "qwen2", "mistral", "granite"])
 def test_log_probabilities_are_those_that_training_computes(family, lora):
     policy = small_policy(family, lora=lora)
-    engine = engine_of(policy, layout="pages", fold=False)
+    engine = engine_of(policy, layout="pages", fold=family != "llama")
+    assert any(joined.folded for joined in engine.path.decoder.joined()) == (lora and family != "llama")
     played = run(engine, *(play(engine, f"{i}", 3, SAMPLING, START) for i in range(EPISODES)))
     assert engine.scheduler.num_shared > 0
     assert scored(policy, [call for calls in played for call in calls]) < 1e-4
@@ -126,7 +127,7 @@ def test_stops_lengths_temperatures_and_cuts_are_each_episodes_own():
 
 def test_after_the_weights_changed_the_new_ones_are_used():
     policy = small_policy("llama", lora=True)
-    engine = engine_of(policy, layout="pages", fold=False)
+    engine = engine_of(policy, layout="pages")
 
     async def twice():
         old = await play(engine, "a", 1, SAMPLING, START)
@@ -185,6 +186,16 @@ def test_in_16_bits_it_is_as_close_as_rounding_allows():
     engine = engine_of(policy, layout="pages")
     played = run(engine, *(play(engine, f"{i}", 3, SAMPLING, START) for i in range(EPISODES)))
     assert scored(policy, [call for calls in played for call in calls]) < 0.3
+
+
+@on_cuda
+def test_in_16_bits_an_adapter_in_the_weights_is_as_close_as_one_beside_them():
+    policy = small_policy("qwen3", lora=True, dtype=torch.bfloat16)
+    for fold in (True, False):
+        engine = engine_of(policy, layout="pages", fold=fold)
+        assert all(joined.folded == fold for joined in engine.path.decoder.joined())
+        played = run(engine, *(play(engine, f"{i}", 3, SAMPLING, START) for i in range(EPISODES)))
+        assert scored(policy, [call for calls in played for call in calls]) < 0.3
 
 
 @on_cuda

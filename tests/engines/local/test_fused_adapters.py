@@ -39,7 +39,7 @@ def engine_of(policy: Policy, **options) -> LocalEngine:
 def test_log_probabilities_are_those_of_the_episodes_adapter_alone(policies):
     """Also beside a policy's own adapter, which then belongs to episodes without a name."""
     policies = policies | {"": with_actor(build(), Lora(r=2, targets=("v_proj", "gate_proj")), 9)}
-    engine = engine_of(policies[""], fold=False)
+    engine = engine_of(policies[""])
     set_all(engine, policies)
     names = ["red", *policies]
     played = run(engine, *(play_as(engine, name, f"{i}", 2, SAMPLING, START) for i, name in enumerate(names)))
@@ -50,9 +50,12 @@ def test_log_probabilities_are_those_of_the_episodes_adapter_alone(policies):
 
 
 def test_adapters_come_go_and_change_while_others_are_played(policies):
-    """With recorded graphs, on CUDA: some changes fit them, others need new ones. The policy's own may change too."""
+    """With recorded graphs, on CUDA: some changes fit them, others need new ones. The policy's own may change too.
+
+    It is in the weights while it is the only one.
+    """
     own = with_actor(build(), Lora(r=2), 9)
-    engine = engine_of(own, fold=False)
+    engine = engine_of(own)
 
     async def one(name, episode):
         return await play_as(engine, name, episode, 1, SAMPLING, START)

@@ -40,12 +40,13 @@ class LocalEngine:
     episode may have (the model's context, and in rows at most 4,096, unless given),
     `max_running` how many calls are computed at once. `threads` are torch's own; `graphs`
     are CUDA graphs. With `compile`, each layer's small operations become a few kernels: on
-    a GPU that takes a minute or two once, and then a step is faster. With `fold`, a LoRA
-    adapter costs no time but memory: as much again as the weights that it adapts (by default
-    so in float32, where nothing is lost by it). Which path computes a model follows from trying
-    (`paths.py`); `layout` asks for one: "pages", "rows" or "general". With `apart`, the engine
-    keeps a copy of the trained weights and on a GPU computes on a stream of its own: it samples
-    while `policy` trains, with the weights of the last `renew`.
+    a GPU that takes a minute or two once, and then a step is faster. With `fold`, the policy's
+    LoRA adapter is added to copies of the weights and costs no time. That is the default in
+    float32, where nothing is lost by it, and on the path "pages", whose weights are copies
+    anyway; elsewhere it takes as much memory again as the weights that it adapts. Which path
+    computes a model follows from trying (`paths.py`); `layout` asks for one: "pages", "rows" or
+    "general". With `apart`, the engine keeps a copy of the trained weights and on a GPU computes
+    on a stream of its own: it samples while `policy` trains, with the weights of the last `renew`.
     """
 
     streams = True
@@ -168,7 +169,7 @@ class LocalEngine:
             raise InputError("an adapter needs a name; the empty one stands for the policy as it is")
         self._check_set(name)
         self._adapters.remove(name)
-        self.worker.drop_all(name, then=lambda: self.path.adapters.remove(name))
+        self.worker.drop_all(name, then=lambda: self._remove(name))
 
     def renew(self, name: str, *, keep: bool = False) -> None:
         """The policy's weights have changed: what was computed with the old ones is forgotten.
@@ -209,6 +210,13 @@ class LocalEngine:
             self._adapters.discard(name)  # else episodes would be computed without it, or with half of it
             raise
 
+    def _remove(self, name: str) -> None:
+        try:
+            self.path.adapters.remove(name)
+        except BaseException as error:  # the policy's own adapter may be in some of the weights only
+            self._failure = f"the adapter {name!r} could not be removed: {type(error).__name__}: {error}"
+            raise
+
     def _renew_copies(self, name: str) -> None:
         try:
             self.reader.renew()
@@ -219,7 +227,7 @@ class LocalEngine:
             raise
 
     def _check_weights(self) -> None:
-        """EngineError after a `renew` that failed: what is sampled would be of the old weights, under the new name."""
+        """EngineError after weights could not be loaded: what is sampled would be of others than its name says."""
         if self._failure:
             raise EngineError(self._failure)
 

@@ -2,9 +2,8 @@
 
 That is RMS norms before attention and feed-forward, rotary positions, keys shared by groups
 of heads, and a gated SiLU. A step then has about ten kernels a layer instead of sixty. The
-weights are copies in the type that is computed in, with projections of the same input joined;
-call `renew` after the policy's own have changed. A LoRA adapter stays a product of two
-matrices: added to 16-bit weights it would be rounded away.
+weights are copies in the type that is computed in, with projections of the same input joined and
+the policy's own LoRA adapter added (`joined.py`); call `renew` after the policy's own have changed.
 
 Whether a model is of this form is read off its modules and then tried: every layer's
 attention and the whole decoder are compared with the model's own before anything is sampled.
@@ -12,18 +11,19 @@ attention and the whole decoder are compared with the model's own before anythin
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import count
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from bough.engines.local import kernels
+from bough.engines.local.joined import Joined, base
 from bough.engines.local.pages import PAGE, Tokens, block_size
 from bough.engines.local.reader import TokenReader
-from bough.engines.local.stack import Slots, Stack
-from bough.policy.adapter_weights import LoraPair
+from bough.engines.local.stack import Slots
 from bough.policy.adapters import ACTOR
 from bough.trees.layers import length_matters
 
@@ -34,68 +34,6 @@ LAYER = {"self_attn", "mlp", "input_layernorm", "post_attention_layernorm"}
 EVERYTHING = 1 << 30  # tokens that a layer without a window sees
 TRIED = 3 * PAGE // 2  # tokens: more than a page
 TOLERANCE = 0.05  # of the root mean square, in 16 bits; what is computed otherwise differs by far more
-
-
-class Joined:
-    """Linear layers of the same input as one, with the policy's own adapter on them.
-
-    With adapters by name, all of them are in a stack, the policy's own too.
-    """
-
-    def __init__(self, layers: Sequence[nn.Module], dtype: torch.dtype) -> None:
-        self.layers = layers
-        self._stack: Stack | None = None
-        bases = [_base(layer) for layer in layers]
-        device = bases[0].weight.device
-        self._sizes = [base.weight.shape[0] for base in bases]
-        self.weight_OI = torch.empty(sum(self._sizes), bases[0].weight.shape[1], dtype=dtype, device=device)
-        biased = any(base.bias is not None for base in bases)
-        self.bias_O = torch.zeros(sum(self._sizes), dtype=dtype, device=device) if biased else None
-        ranks = [_rank(layer) for layer in layers]
-        self.down_RI = self.up_RO = None
-        if sum(ranks):
-            self.down_RI = torch.zeros(sum(ranks), self.weight_OI.shape[1], dtype=dtype, device=device)
-            self.up_RO = torch.zeros(sum(ranks), sum(self._sizes), dtype=dtype, device=device)
-        self.renew()
-
-    @torch.no_grad()
-    def put(self, slot: int, capacity: int, pairs: Sequence[LoraPair | None]) -> bool:
-        """Replaces the adapter in a slot of the stack. True if that took new tensors."""
-        if self._stack is None:
-            weight_OI, first = self.weight_OI, int(self.down_RI is None)
-            self._stack = Stack(
-                self._sizes, weight_OI.shape[1], first=first, dtype=weight_OI.dtype, device=weight_OI.device
-            )
-            if first == 0:
-                self._stack.put(0, capacity, [_pair(layer) for layer in self.layers])
-        return self._stack.put(slot, capacity, pairs)
-
-    @torch.no_grad()
-    def renew(self) -> None:
-        """Copies the newest weights, in place: a recorded graph keeps using them."""
-        row = rank = 0
-        for layer, size in zip(self.layers, self._sizes, strict=True):
-            base = _base(layer)
-            self.weight_OI[row : row + size] = base.weight
-            if self.bias_O is not None and base.bias is not None:
-                self.bias_O[row : row + size] = base.bias
-            if self.down_RI is not None and self.up_RO is not None and (own := _rank(layer)):
-                lora: Any = layer
-                self.down_RI[rank : rank + own] = lora.lora_A[ACTOR].weight
-                self.up_RO[rank : rank + own, row : row + size] = lora.lora_B[ACTOR].weight.T * lora.scaling[ACTOR]
-                rank += own
-            row += size
-        if self._stack is not None and self.down_RI is not None:
-            self._stack.put(0, 1, [_pair(layer) for layer in self.layers])
-
-    def __call__(self, x_TI: Tensor, others_TS1: Tensor | None = None) -> Tensor:
-        """The outputs; `others_TS1` are the adapters that are not a token's own, where there are any by name."""
-        out_TO = nn.functional.linear(x_TI, self.weight_OI, self.bias_O)
-        if others_TS1 is not None and self._stack:
-            out_TO.addmm_(*self._stack.factors(x_TI, others_TS1))
-        elif self.down_RI is not None and self.up_RO is not None:
-            out_TO.addmm_(x_TI @ self.down_RI.T, self.up_RO)
-        return out_TO
 
 
 @dataclass
@@ -114,10 +52,11 @@ class FusedLayer:
 
 
 class FusedDecoder:
-    """Hidden states of tokens whose keys and values go to pages."""
+    """Hidden states of tokens whose keys and values go to pages. With `fold`, the policy's adapter is in the copies."""
 
-    def __init__(self, reader: TokenReader) -> None:
+    def __init__(self, reader: TokenReader, *, fold: bool = True) -> None:
         decoder: Any = reader.policy.decoder
+        self._fold, self._seeds = fold, count()
         self.reader, self.dtype = reader, reader.dtype
         self.embedding, self.norm = decoder.embed_tokens, decoder.norm
         self.layers = [
@@ -128,12 +67,16 @@ class FusedDecoder:
 
     def _layer(self, layer: Any, window: int | None) -> FusedLayer:
         attention, mlp = layer.self_attn, layer.mlp
+
+        def joined(*layers: nn.Module) -> Joined:
+            return Joined(layers, self.dtype, fold=self._fold, seed=next(self._seeds))
+
         return FusedLayer(
             attention,
-            Joined([attention.q_proj, attention.k_proj, attention.v_proj], self.dtype),
-            Joined([attention.o_proj], self.dtype),
-            Joined([mlp.gate_proj, mlp.up_proj], self.dtype),
-            Joined([mlp.down_proj], self.dtype),
+            joined(attention.q_proj, attention.k_proj, attention.v_proj),
+            joined(attention.o_proj),
+            joined(mlp.gate_proj, mlp.up_proj),
+            joined(mlp.down_proj),
             layer.input_layernorm,
             layer.post_attention_layernorm,
             (attention.q_norm, attention.k_norm) if hasattr(attention, "q_norm") else None,
@@ -186,11 +129,11 @@ class FusedDecoder:
         return kernels.add_norm(x_TD, residual_TD, self.norm.weight, _eps(self.norm), residual_TD.dtype)
 
 
-def fused(reader: TokenReader) -> FusedDecoder | None:
+def fused(reader: TokenReader, *, fold: bool = True) -> FusedDecoder | None:
     """The decoder of a policy in few kernels, or None where that is not what it computes."""
     if not _has_the_form(reader):
         return None
-    decoder = FusedDecoder(reader)
+    decoder = FusedDecoder(reader, fold=fold)
     return decoder if _agrees(decoder) else None
 
 
@@ -236,12 +179,12 @@ def _unadapted(norm: nn.Module) -> bool:
 
 def _plain(layer: Any) -> bool:
     """A linear layer, bare or with a plain LoRA adapter."""
-    if not isinstance(_base(layer), nn.Linear):
+    if not isinstance(base(layer), nn.Linear):
         return False
     if not hasattr(layer, "lora_A"):
         return type(layer) is nn.Linear
     variant = ACTOR in layer.lora_variant or layer.lora_bias.get(ACTOR)
-    return type(_base(layer)) is nn.Linear and not variant and not layer.disable_adapters
+    return type(base(layer)) is nn.Linear and not variant and not layer.disable_adapters
 
 
 @torch.inference_mode()
@@ -293,22 +236,6 @@ def _close(ours: Tensor, own: Tensor, dtype: torch.dtype) -> bool:
     apart = (ours.float() - own.float()).square().mean().sqrt()
     tolerance = TOLERANCE if torch.finfo(dtype).eps > 1e-5 else 1e-3
     return bool(apart <= tolerance * own.float().square().mean().sqrt())
-
-
-def _base(layer: Any) -> Any:
-    return layer.base_layer if hasattr(layer, "lora_A") else layer
-
-
-def _rank(layer: Any) -> int:
-    """The rank of the actor on a layer, 0 where it has none."""
-    return layer.lora_A[ACTOR].weight.shape[0] if hasattr(layer, "lora_A") and ACTOR in layer.lora_A else 0
-
-
-def _pair(layer: Any) -> LoraPair | None:
-    """The actor on a layer, None where it has none."""
-    if not _rank(layer):
-        return None
-    return LoraPair(layer.lora_A[ACTOR].weight, layer.lora_B[ACTOR].weight * layer.scaling[ACTOR])
 
 
 def _eps(norm: Any) -> float:

@@ -26,6 +26,7 @@ class FusedAdapters:
     def set(self, name: str, weights: AdapterWeights) -> None:
         """Adds an adapter, or replaces the one of this name."""
         slot = self.slots.take(name)
+        self._keep_apart()
         for joined, names in self._joined:
             pairs = [weights.layers.get(one) for one in names]
             self.slots.version += joined.put(slot, self.slots.capacity, pairs)
@@ -33,3 +34,9 @@ class FusedAdapters:
     def remove(self, name: str) -> None:
         self.set(name, AdapterWeights({}))
         self.slots.free(name)
+        self._keep_apart()
+
+    def _keep_apart(self) -> None:
+        """The policy's own adapter is in the weights only while it is the only one; graphs are recorded again then."""
+        for joined, _ in self._joined:
+            joined.keep_apart(bool(self.slots))

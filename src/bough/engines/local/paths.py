@@ -144,7 +144,8 @@ def _pages(policy: Policy, options: PathOptions) -> Path | None:
     except Exception as error:  # layers without keys and values, or with heads of several sizes
         log.debug("pages: %s", error)
         return None
-    if not (decoder := fused(reader)):
+    # In the copies that it makes of the weights, the policy's adapter takes no more memory.
+    if not (decoder := fused(reader, fold=options.fold is not False)):
         return None
     budget = _budget(reader, options)
     longest = min(reader.context, options.max_length or reader.context, budget // PAGE * PAGE)

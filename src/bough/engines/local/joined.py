@@ -1,0 +1,111 @@
+"""Linear layers of the same input as one product, with the policy's own LoRA adapter on them.
+
+The weights are copies in the type that is computed in. As long as all episodes are computed with
+the policy's own adapter, it is added to these copies and takes no time (`rounding.py`). With
+adapters by name, the copies are the bare weights, and all adapters are in a stack, the
+policy's own too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from bough.engines.local.rounding import folded, folds_into
+from bough.engines.local.stack import Stack
+from bough.policy.adapter_weights import LoraPair
+from bough.policy.adapters import ACTOR
+
+
+class Joined:
+    """The layers. Call `renew` after the policy's own weights have changed.
+
+    Without `fold`, the policy's adapter stays a product of two matrices. `seed` is that of its rounding.
+    """
+
+    def __init__(self, layers: Sequence[nn.Module], dtype: torch.dtype, *, fold: bool = True, seed: int = 0) -> None:
+        self.layers, self.dtype = layers, dtype
+        bases = [base(layer) for layer in layers]
+        self.device = bases[0].weight.device
+        self._sizes = [one.weight.shape[0] for one in bases]
+        width, total = bases[0].weight.shape[1], sum(self._sizes)
+        self.weight_OI = torch.empty(total, width, dtype=dtype, device=self.device)
+        biased = any(one.bias is not None for one in bases)
+        self.bias_O = torch.zeros(total, dtype=dtype, device=self.device) if biased else None
+        self._rank = sum(map(rank_of, layers))
+        self._stack: Stack | None = None
+        self._generator, self._seed = torch.Generator(self.device), seed
+        self.folds = fold and self._rank > 0 and folds_into(dtype)
+        self.folded = self.folds
+        self.down_RI = self.up_RO = None
+        if self._rank and not self.folds:
+            self.down_RI = torch.zeros(self._rank, width, dtype=dtype, device=self.device)
+            self.up_RO = torch.zeros(self._rank, total, dtype=dtype, device=self.device)
+        self.renew()
+
+    @torch.no_grad()
+    def put(self, slot: int, capacity: int, pairs: Sequence[LoraPair | None]) -> bool:
+        """Replaces the adapter in a slot of the stack. True if that took new tensors."""
+        if self._stack is None:
+            first = int(self._rank == 0)
+            self._stack = Stack(self._sizes, self.weight_OI.shape[1], first=first, dtype=self.dtype, device=self.device)
+            if first == 0:
+                self._stack.put(0, capacity, [actor_on(layer) for layer in self.layers])
+        return self._stack.put(slot, capacity, pairs)
+
+    def keep_apart(self, apart: bool) -> None:
+        """Whether the policy's own adapter stays out of the weights, because others are used beside it."""
+        if self.folds and self.folded == apart:
+            self.folded = not apart
+            self.renew()
+
+    @torch.no_grad()
+    def renew(self) -> None:
+        """Copies the newest weights, in place: a recorded graph keeps using them."""
+        self._generator.manual_seed(self._seed)  # the same adapter gives the same weights
+        row = rank = 0
+        for layer, size in zip(self.layers, self._sizes, strict=True):
+            bare, rows = base(layer), slice(row, row + size)
+            pair = actor_on(layer)
+            if self.folded and pair is not None:
+                self.weight_OI[rows] = folded(bare.weight, *pair, self.dtype, self._generator)
+            else:
+                self.weight_OI[rows] = bare.weight
+            if self.bias_O is not None and bare.bias is not None:
+                self.bias_O[rows] = bare.bias
+            if self.down_RI is not None and self.up_RO is not None and pair is not None:
+                ranks = slice(rank, rank + len(pair.down_RI))
+                self.down_RI[ranks], self.up_RO[ranks, rows] = pair.down_RI, pair.up_OR.T
+                rank = ranks.stop
+            row += size
+        if self._stack is not None and self._rank:
+            self._stack.put(0, 1, [actor_on(layer) for layer in self.layers])
+
+    def __call__(self, x_TI: Tensor, others_TS1: Tensor | None = None) -> Tensor:
+        """The outputs; `others_TS1` are the adapters that are not a token's own, where there are any by name."""
+        out_TO = nn.functional.linear(x_TI, self.weight_OI, self.bias_O)
+        if others_TS1 is not None and self._stack:
+            out_TO.addmm_(*self._stack.factors(x_TI, others_TS1))
+        elif self.down_RI is not None and self.up_RO is not None:
+            out_TO.addmm_(x_TI @ self.down_RI.T, self.up_RO)
+        return out_TO
+
+
+def base(layer: Any) -> Any:
+    """The linear layer without its adapter."""
+    return layer.base_layer if hasattr(layer, "lora_A") else layer
+
+
+def rank_of(layer: Any) -> int:
+    """The rank of the actor on a layer, 0 where it has none."""
+    return layer.lora_A[ACTOR].weight.shape[0] if hasattr(layer, "lora_A") and ACTOR in layer.lora_A else 0
+
+
+def actor_on(layer: Any) -> LoraPair | None:
+    """The actor on a layer, None where it has none."""
+    if not rank_of(layer):
+        return None
+    return LoraPair(layer.lora_A[ACTOR].weight, layer.lora_B[ACTOR].weight * layer.scaling[ACTOR])
