@@ -15,8 +15,10 @@ from bough.policy.adapter_weights import AdapterWeights
 from bough.policy.adapters import Lora, adapted_layers, add_actor, load_actor
 from bough.policy.policy import Policy
 from bough.policy.population import Population
+from bough.policy.recorded import padded
 from bough.policy.saving import save_weights
 from bough.policy.segments import MAX_KNOWN, AdaptedSegment
+from bough.trees.attend import BLOCK
 from bough.types import Call
 
 CALLS = [Call(prompt_ids=[10, 11, 12, 13 + i], completion_ids=[20, 21 + i, 2]) for i in range(3)]
@@ -153,6 +155,16 @@ def test_a_layer_that_does_not_read_the_whole_row_is_refused(population: Populat
     population.lora.segments = [AdaptedSegment("m1", 0, 8)]
     with pytest.raises(InputError, match="reads 5 tokens of a row of 8"):
         layer(torch.zeros(5, layer.in_features))
+
+
+def test_the_padding_of_a_long_row_is_read_with_its_last_member(population: Population):
+    """FlexAttention's rows are filled up to one of few lengths, which can be hundreds of tokens more."""
+    layer, last = adapted_layers(population.policy.model)[0], 4200
+    assert padded(last) - last > 2 * BLOCK
+    population.lora.segments = [AdaptedSegment("m1", 0, last)]
+    assert len(layer(torch.zeros(padded(last), layer.in_features))) == padded(last)
+    with pytest.raises(InputError, match="the model routes tokens"):
+        layer(torch.zeros(padded(last) + 1, layer.in_features))
 
 
 def test_grouped_products_equal_the_loop(population: Population):

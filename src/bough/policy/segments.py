@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from bough.errors import InputError
-from bough.trees.attend import BLOCK
+from bough.policy.recorded import padded
 
 ALIGNMENT = 8  # tokens, and elements of each matrix: 16 bytes in bfloat16, which grouped products ask for
 MAX_KNOWN = 16  # different sets of adapters in a row whose weights are kept at hand
@@ -111,7 +111,7 @@ class SegmentedLora:
         if (lora := self._layers[layer]) is None:
             return output
         x_TI, last = inputs[0].flatten(0, -2), self.segments[-1].stop
-        if len(x_TI) < last or len(x_TI) - last >= 2 * BLOCK:
+        if not last <= len(x_TI) <= padded(last):
             raise InputError(
                 f"a layer reads {len(x_TI)} tokens of a row of {last}: the model routes tokens, "
                 "so its layers cannot have several adapters; leave those layers out of the adapters"
