@@ -126,6 +126,7 @@ class Gauge(NamedTuple):
 
     def against(self, other: Gauge) -> str:
         """How far apart the two are, relative to the other."""
-        loss, norm = (abs(mine - theirs) / abs(theirs) for mine, theirs in zip(self, other, strict=True))
+        # The loss of GRPO at its first step may be exactly 0.
+        loss, norm = (abs(mine - theirs) / (abs(theirs) or 1.0) for mine, theirs in zip(self, other, strict=True))
         losses = f"loss {self.loss:.6f} and {other.loss:.6f} (apart {loss:.0e})"
         return f"{losses}, gradient norm {self.gradient_norm:.5f} and {other.gradient_norm:.5f} (apart {norm:.0e})"

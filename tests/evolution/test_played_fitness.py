@@ -65,15 +65,17 @@ def test_a_member_samples_with_the_weights_that_are_trained(tmp_path: Path):
 
 
 def test_the_engine_has_the_adapters_of_living_members_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    close, kept = Players.close, set[str]()
+    close, kept, room = Players.close, set[str](), list[int]()
 
     def noted(self: Players) -> None:
         assert self._engine is not None
         kept.update(self._engine._adapters)
+        room.append(self._engine.scheduler.max_running)
         close(self)
 
     monkeypatch.setattr(Players, "close", noted)
-    found = evolved(tmp_path, population_size=2, eval_tasks=2)
+    found = evolved(tmp_path, population_size=2, eval_tasks=2, concurrency=5)
+    assert room == [5]  # what is kept for episodes is not there for training
     assert kept == {line["name"] for line in found.lineage if line["generation"] == 1}
 
 

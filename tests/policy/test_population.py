@@ -15,8 +15,10 @@ from bough.policy.adapter_weights import AdapterWeights
 from bough.policy.adapters import Lora, adapted_layers, add_actor, load_actor
 from bough.policy.policy import Policy
 from bough.policy.population import Population
+from bough.policy.recorded import padded
 from bough.policy.saving import save_weights
-from bough.policy.segments import AdaptedSegment
+from bough.policy.segments import MAX_KNOWN, AdaptedSegment
+from bough.trees.attend import BLOCK
 from bough.types import Call
 
 CALLS = [Call(prompt_ids=[10, 11, 12, 13 + i], completion_ids=[20, 21 + i, 2]) for i in range(3)]
@@ -155,6 +157,16 @@ def test_a_layer_that_does_not_read_the_whole_row_is_refused(population: Populat
         layer(torch.zeros(5, layer.in_features))
 
 
+def test_the_padding_of_a_long_row_is_read_with_its_last_member(population: Population):
+    """FlexAttention's rows are filled up to one of few lengths, which can be hundreds of tokens more."""
+    layer, last = adapted_layers(population.policy.model)[0], 4200
+    assert padded(last) - last > 2 * BLOCK
+    population.lora.segments = [AdaptedSegment("m1", 0, last)]
+    assert len(layer(torch.zeros(padded(last), layer.in_features))) == padded(last)
+    with pytest.raises(InputError, match="the model routes tokens"):
+        layer(torch.zeros(padded(last) + 1, layer.in_features))
+
+
 def test_grouped_products_equal_the_loop(population: Population):
     """A layer on which one segment has an adapter, one another, one none; tokens after the last belong to it."""
     layers = adapted_layers(population.policy.model)
@@ -174,6 +186,27 @@ def test_grouped_products_equal_the_loop(population: Population):
         results.append([output.detach(), *torch.autograd.grad((output * slope).sum(), weights)])
     torch.testing.assert_close(*results)
     assert torch.equal(results[0][0][:, 8:16], layer.base_layer(x)[:, 8:16])
+
+
+def test_a_replaced_member_is_computed_with_its_new_weights(population: Population):
+    """The weights of a row's members are looked up once, and again after members have come or gone."""
+    for seed, grouped in enumerate([False, True]):
+        population.lora.grouped, population.align = grouped, 8
+        before = logprobs(population, "m1")
+        population.remove("m1")
+        fill(population.add("m1", Lora(r=2)).parameters(), 10 + seed)
+        after = logprobs(population, "m1")
+        assert not torch.allclose(after, before, atol=1e-3)
+        population.members["m1"].population.lora.attach(adapted_layers(population.policy.model))  # nothing is kept
+        assert torch.equal(logprobs(population, "m1"), after)
+
+
+def test_no_more_sets_of_members_are_kept_than_needed(population: Population):
+    layer = adapted_layers(population.policy.model)[0]
+    for count in range(1, 2 * MAX_KNOWN):
+        population.lora.segments = [AdaptedSegment("m1", 8 * i, 8 * i + 8) for i in range(count)]
+        layer(torch.zeros(8 * count, layer.in_features))
+        assert len(population.lora._known) <= MAX_KNOWN
 
 
 def test_scales_that_equal_the_ends_of_segments_are_not_confused_with_them(population: Population):

@@ -88,8 +88,12 @@ class Players(Playground):
         """An agent for each member named here, with its present adapter."""
         policy = self.population.policy
         if self._engine is None:
-            # Its own adapters are never folded into the base: they belong to members.
-            self._engine = LocalEngine.of(policy, name=self.config.model, tokenizer=self.template.tokenizer, fold=False)
+            # Its own adapters are never folded into the base: they belong to members. It keeps room for the
+            # episodes that can be played at the same time, and leaves the rest of a GPU's memory to training.
+            most = max(self.config.fitness.concurrency, self.config.population.size)
+            self._engine = LocalEngine.of(
+                policy, name=self.config.model, tokenizer=self.template.tokenizer, max_running=most, fold=False
+            )
         for name in self._in_engine - self.population.members.keys():
             self._engine.remove_adapter(name)  # else the engine would keep every member that ever lived
         for name in sampling:
