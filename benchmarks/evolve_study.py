@@ -1,7 +1,8 @@
 """Is evolving settings worth its compute? `bough evolve` against three searches that use as many tokens.
 
-    python -m benchmarks.evolve_study household    # SmolLM2, online GRPO; for a GPU
-    python -m benchmarks.evolve_study web          # SmolLM2, SFT on demonstrations of two pages; on a CPU
+    python -m benchmarks.evolve_study household --jobs 8    # SmolLM2, SFT on demonstrations; for a GPU
+    python -m benchmarks.evolve_study web --jobs 12         # the same on two pages; on a CPU
+    python -m benchmarks.evolve_study household-grpo        # online GRPO from a trained adapter; hours of a GPU
 
 | arm     | what it is                                                                        |
 |---------|-----------------------------------------------------------------------------------|
@@ -10,26 +11,33 @@
 | random  | the given settings and N - 1 random ones, trained to the end; the fittest is kept |
 | halving | successive halving of the same N settings                                         |
 
-The first arm's tokens (computed in training, sampled for learning and for selection) are the budget of
-the others; the table says how much of it each has used. All arms start from one adapter, trained on
-demonstrations of the environment's expert, which is not counted. Every arm's winner is evaluated on the
-same tasks of a split that nothing was trained or selected on.
+The arms' numbers of updates are chosen so that all use as many tokens (computed in training, sampled for learning
+and for selection), estimated from the demonstrations; the table says how many each has used. All arms of a seed
+learn from the same demonstrations of the environment's expert, or start from one adapter that was trained on them,
+which is not counted. Every arm's winner is evaluated on the same tasks of a split that nothing was trained or
+selected on.
 
 Everything is in FOLDER/WORLD and is resumed there: `start/` and, per seed and arm, the run, its evaluation
-and `result.json`. After each arm `results.json` and `results.md` are written again.
+and `result.json`. With `--jobs`, arms run side by side, what they print is in `log.txt`, and an interrupt
+(`timeout -s INT 200 python -m ...`) stops them all and still prints the table of those that have finished.
 """
 
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
+from benchmarks.evolve_study_budget import Budget, Demonstrated
+from benchmarks.evolve_study_jobs import Job, run_jobs
 from benchmarks.evolve_study_table import Arm, table
+from benchmarks.evolve_study_worlds import WORLDS, World
 
 import bough
 from bough.config.environment import key_values
@@ -38,57 +46,8 @@ from bough.evolution.evolve import evolve
 from bough.evolution.settings import EvolveConfig
 from bough.terminal.members import MembersProgress
 
+INTERRUPTED = 130  # as shells say it
 ARMS = ("evolve", "fixed", "random", "halving")
-
-
-@dataclass(frozen=True)
-class World:
-    """Where the arms are compared, and what they do there. `play` goes to every command that plays episodes."""
-
-    environment: str
-    method: str
-    play: Mapping[str, Any]
-    set: Mapping[str, Any]
-    mutate: Mapping[str, Any]
-    demonstrations: int
-    start: Mapping[str, Any] | None = None
-    more: Mapping[str, Any] = field(default_factory=dict)
-    members: int = 8
-    generations: int = 5
-    steps: int = 4
-    eval_tasks: int = 64
-    test_tasks: int = 300
-    model: str = "smollm2"
-
-
-WORLDS = {
-    "household": World(
-        environment="household",
-        method="grpo",
-        play={"max_turns": 40, "max_new_tokens": 64},
-        demonstrations=1000,
-        start={"max_steps": 150, "batch_size": 16, "learning_rate": 1e-3},
-        set={"learning_rate": 5e-5, "batch_size": 8, "group_size": 8},
-        mutate={"learning_rate": "5e-6..5e-4", "temperature": "0.7..1.3", "clip_high": "0.2..0.4"},
-        more={"concurrency": 128},
-    ),
-    "web": World(
-        environment="web",
-        method="sft",
-        play={
-            "options": {"pages": ["click-button", "enter-text"], "actions": ["click", "fill"]},
-            **{"max_turns": 3, "max_errors": 1, "max_new_tokens": 24},
-        },
-        demonstrations=80,
-        set={"learning_rate": 2e-4, "batch_size": 4},
-        mutate={"learning_rate": "2e-5..2e-3", "batch_size": "2..8", "weight_decay": "0..0.1"},
-        members=4,
-        generations=3,
-        steps=6,
-        eval_tasks=24,
-        test_tasks=100,
-    ),
-}
 
 
 class Study:
@@ -98,14 +57,37 @@ class Study:
         self.name, self.world, self.folder = name, world, folder
 
     def run(self, seeds: Sequence[int], arms: Sequence[str]) -> None:
-        """Every arm of every seed; those that are finished are read."""
+        """Every arm of every seed, one after the other; those that are finished are read."""
         for seed in seeds:
-            budget: Budget | None = None
-            for arm in dict.fromkeys(("evolve", *arms)):  # the first decides about the others' updates
+            data = self._data(seed)
+            for arm in arms:
                 print(f"▸ {self.name}, seed {seed}: {arm}", file=sys.stderr, flush=True)
-                self._finished(arm, seed, budget)
-                budget = budget or Budget.of(self.world, self._folder(arm, seed) / "run")
+                self._finished(arm, seed, data)
                 self.report()
+
+    def run_side_by_side(self, seeds: Sequence[int], arms: Sequence[str], jobs: int, command: Sequence[str]) -> None:
+        """The same in several processes, which `command` starts: first what arms learn from, then the arms."""
+        share = f"{0.95 / jobs:.4f}"
+
+        def job(seed: int, name: str, *arms: str) -> Job:
+            words = ["--jobs", "1", "--gpu-share", share, "--seeds", f"{seed}", "--arms", *arms]
+            return Job(f"seed {seed}: {name}", words, self._folder(name, seed) / "log.txt")
+
+        failed: set[str] = set()
+
+        def ended(one: Job, code: int) -> None:
+            if code:
+                failed.add(one.name)
+                tail = one.log.read_text(errors="replace").splitlines()[-12:]
+                print(f"{one.name} failed with exit code {code}:", *tail, sep="\n    ", file=sys.stderr, flush=True)
+                return
+            print(f"{one.name} has finished", file=sys.stderr, flush=True)
+            self.report()
+
+        starts = {seed: job(seed, "start") for seed in seeds}
+        run_jobs(list(starts.values()), command, jobs, ended)
+        ready = [seed for seed, start in starts.items() if start.name not in failed]
+        run_jobs([job(seed, arm, arm) for seed, arm in product(ready, arms)], command, jobs, ended)
 
     def results(self) -> list[Arm]:
         """The finished arms of all seeds."""
@@ -121,84 +103,73 @@ class Study:
         return text
 
     def _folder(self, arm: str, seed: int) -> Path:
+        """Of an arm, or of the `start` of all arms."""
         return self.folder / f"seed-{seed}" / arm
 
-    def _finished(self, arm: str, seed: int, budget: Budget | None) -> None:
-        folder = self._folder(arm, seed)
+    def _finished(self, arm: str, seed: int, data: Mapping[str, Any]) -> None:
+        folder, world = self._folder(arm, seed), self.world
         if (folder / "result.json").exists():
             return
-        config = arm_config(arm, self.world, seed, budget, folder / "run", **self._data(seed))
+        budget = expected_budget(world, self._demonstrations(seed))
+        config = arm_config(arm, world, seed, budget, folder / "run", **data)
         with MembersProgress(None if config.population.halving else config.population.generations) as progress:
             found = evolve(config, notify=lambda line: print(line, file=sys.stderr, flush=True), watch=progress)
-        tasks = {"tasks": self.world.test_tasks, "split": "unseen", "seed": seed}
-        bough.evaluate(
-            found.weights, self.world.environment, output=folder / "evaluation", **tasks, **self.world.play
-        )  # fmt: skip
+        release()
+        tasks = {"tasks": world.test_tasks, "split": "unseen", "seed": seed, "concurrency": world.concurrency}
+        bough.evaluate(found.weights, world.environment, output=folder / "evaluation", **tasks, **world.play)
         facts = {"arm": arm, "seed": seed, "updates": config.population.steps, "report": found.report}
         write_json(folder / "result.json", facts)
 
+    def _demonstrations(self, seed: int) -> Path:
+        return self._folder("start", seed) / "demonstrations.jsonl"
+
     def _data(self, seed: int) -> dict[str, Any]:
         """What all arms of a seed learn from or start from: demonstrations, or an adapter trained on them."""
-        folder, world = self.folder / f"seed-{seed}" / "start", self.world
-        file, trained = folder / "demonstrations" / "trajectories.jsonl", folder / "sft"
-        if not (folder / "demonstrations" / "report.json").exists():
+        folder, world, file = self._folder("start", seed), self.world, self._demonstrations(seed)
+        if not file.exists():
             play = {key: value for key, value in world.play.items() if key != "max_new_tokens"}
             settings = {"tasks": world.demonstrations, "seed": 1000 + seed, **play}
-            bough.collect("expert", world.environment, output=file.parent, **settings)
+            played = bough.collect("expert", world.environment, output=folder / "demonstrations", **settings)
+            draft = file.with_name("draft.jsonl")
+            bough.write([one for one in played if one.success], draft)
+            draft.replace(file)
         if world.start is None:
             return {"model": world.model, "train_file": file}
+        trained = folder / "sft"
         if not (trained / "report.json").exists():
             again = (trained / "config.yaml").exists()
             bough.sft(world.model, file, output_dir=trained, seed=seed, resume=again, **world.start)
+            release()
         return {"model": str(trained / "final")}
 
 
-@dataclass(frozen=True)
-class Budget:
-    """What the evolve arm has used: all its tokens, those of one update, and those of measuring one member."""
+def release() -> None:
+    """Gives the memory of a GPU back that nothing uses any more."""
+    import torch
 
-    tokens: float
-    update: float
-    measure: float
-
-    @classmethod
-    def of(cls, world: World, run: Path) -> Budget:
-        tokens = json.loads((run / "report.json").read_text())["tokens_computed"]
-        played = (run / "rollouts").glob("generation-?????/*/trajectories.jsonl")
-        sampled = sum(one.info.get("completion_tokens", 0) for file in played for one in bough.read(file))
-        measured = world.members * world.generations
-        return cls(tokens, (tokens - sampled) / (measured * world.steps), sampled / measured)
-
-    def steps(self, world: World, arm: str) -> int:
-        """The updates of a member, in the first generation, with which an arm uses up the budget."""
-        rounds = list(_rounds(world, arm))
-        left = self.tokens - self.measure * sum(members for members, _ in rounds)
-        return max(1, round(left / (self.update * sum(members * share for members, share in rounds))))
+    gc.collect()
+    torch.cuda.empty_cache()
 
 
-def _rounds(world: World, arm: str) -> Iterator[tuple[int, int]]:
-    """The generations of an arm: how many members, and how many times the first one's updates each makes."""
-    if arm != "halving":
-        yield (1 if arm == "fixed" else world.members), 1
-        return
-    members, share = world.members, 1
-    while True:
-        yield members, share
-        if members <= 2:
-            return
-        members, share = members // 2, 2 * share
+def expected_budget(world: World, demonstrations: Path) -> Budget:
+    """The tokens of the evolve arm, if its episodes are as long as the demonstrations."""
+    shown = Demonstrated.read(demonstrations, world.model)
+    size = int(world.set["batch_size"])
+    online = world.method == "grpo"
+    update = size * shown.of_group(int(world.set["group_size"])) if online else shown.of_batch(size)
+    return Budget.of(world, update=update, measure=world.eval_tasks * shown.answered)
 
 
-def arm_config(arm: str, world: World, seed: int, budget: Budget | None, run: Path, **data: Any) -> EvolveConfig:
-    """The settings of an arm as those of `bough evolve`; `budget` is None for the evolve arm alone."""
+def arm_config(arm: str, world: World, seed: int, budget: Budget, run: Path, **data: Any) -> EvolveConfig:
+    """The settings of an arm as those of `bough evolve`."""
     settings: dict[str, Any] = {
-        **data, **world.play, **world.more, "method": world.method, "environment": world.environment, "split": "train",
-        "eval_tasks": world.eval_tasks, "set": dict(world.set), "mutate": dict(world.mutate),
-        "population_size": world.members, "output_dir": run, "seed": seed, "resume": (run / "config.yaml").exists(),
+        **data, **world.play, "method": world.method, "environment": world.environment, "split": "train",
+        "concurrency": world.concurrency, "eval_tasks": world.eval_tasks, "set": dict(world.set),
+        "mutate": dict(world.mutate), "population_size": world.members, "output_dir": run, "seed": seed,
+        "resume": (run / "config.yaml").exists(),
     }  # fmt: skip
     if arm == "evolve":
         return EvolveConfig(**settings, generations=world.generations, steps=world.steps)
-    assert budget is not None
     settings["steps"] = budget.steps(world, arm)
     if arm == "halving":
         return EvolveConfig(**settings, halving=True)
@@ -214,9 +185,11 @@ def main() -> None:
     parser.add_argument("world", choices=WORLDS)
     parser.add_argument("--folder", type=Path, default=Path("runs/evolve-study"))
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    parser.add_argument("--arms", nargs="+", choices=ARMS, default=list(ARMS))
+    parser.add_argument("--arms", nargs="*", default=list(ARMS), metavar="ARM", help=", ".join(ARMS))
+    parser.add_argument("--jobs", type=int, default=1, help="processes that run arms side by side")
+    parser.add_argument("--gpu-share", type=float, help="share of the GPU's memory that this process may take")
     parser.add_argument("--table-only", action="store_true", help="write the table of what has finished; run nothing")
-    sizes = ("members", "generations", "steps", "eval_tasks", "test_tasks", "demonstrations")
+    sizes = ("members", "generations", "steps", "eval_tasks", "test_tasks", "demonstrations", "concurrency")
     for name in sizes:
         parser.add_argument(f"--{name.replace('_', '-')}", type=int)
     parser.add_argument("--model")
@@ -232,10 +205,32 @@ def main() -> None:
     world = replace(given, **changes)
     if world.members & (world.members - 1):
         parser.error(f"--members is {world.members}; successive halving needs a power of 2, at least 2")
+    if unknown := [arm for arm in options.arms if arm not in ARMS]:
+        parser.error(f"--arms: {unknown[0]} is not an arm; choose from {', '.join(ARMS)}")
+    if options.gpu_share:
+        limit_memory(options.gpu_share)
     study = Study(options.world, world, options.folder / options.world)
-    if not options.table_only:
-        study.run(options.seeds, options.arms)
+    stopped = False
+    try:
+        if options.jobs > 1:
+            command = ["-m", "benchmarks.evolve_study", *sys.argv[1:]]
+            study.run_side_by_side(options.seeds, options.arms, options.jobs, command)
+        elif not options.table_only:
+            study.run(options.seeds, options.arms)
+    except KeyboardInterrupt:
+        stopped = True
+        print("interrupted; these arms have finished:", file=sys.stderr)
     print(study.report())
+    if stopped:
+        raise SystemExit(INTERRUPTED)
+
+
+def limit_memory(share: float) -> None:
+    """Several processes have one GPU: each may take a share of its memory, and no more."""
+    import torch
+
+    if torch.cuda.is_available():
+        torch.cuda.set_per_process_memory_fraction(share)
 
 
 if __name__ == "__main__":

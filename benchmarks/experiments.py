@@ -2,10 +2,11 @@
 
     python -m benchmarks.experiments NAME [NAME ...] [--data data] [--folder runs/experiments] [--limit-s 540]
 
-Several experiments run side by side, each in processes of its own. After `--limit-s` seconds they are stopped,
-and the exit code is 3; the same command resumes them. Each time a table of all that is finished is written to
-`--results`, one file per experiment, with the figures of its sweeps. `--dry-run` checks the settings of all runs
-and prints the commands.
+Several experiments run side by side, each in processes of its own, which share the GPU's memory equally. After
+`--limit-s` seconds they are stopped, and the exit code is 3; the same command resumes them. Each time a table of all
+that is finished is written to `--results`, one file per experiment, with the figures of its sweeps. `--prepare` runs
+only what needs no model, such as the expert's episodes: it can be done before, on a machine without a GPU, if `--data`
+has the same relative path there. `--dry-run` checks the settings of all runs and prints the commands.
 
 The folder `--data` contains what the experiments read, under these names:
 
@@ -25,12 +26,19 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from benchmarks.experiment_table import tables
+
+from bough.config.sweep import SweepConfig
+from bough.runs.recipe import Planned
+from bough.runs.run import Run
+from bough.sweeps.processes import gpu_share
+from bough.sweeps.sweep import Sweep as Runs
+from bough.terminal import console
 
 STOPPED = 3
 # What a sweep writes about itself.
@@ -75,15 +83,14 @@ EXPERIMENTS: dict[str, tuple[Sweep, ...]] = {
     "miniwob-adapter": (Sweep("miniwob-25", changes=ADAPTER, seeds=1, jobs=1),),
     "math": (
         Sweep("math-tcr", (SMALL,), MATH, seeds=1, jobs=1),
+        # Without the tool-call reward, without the overlong penalty, with a symmetric clip.
         Sweep(
             "math-tcr",
-            (
-                f"grpo.rewards={{{OUTCOME}, {TOOLS}, {OVERLONG}}},{{{OUTCOME}, {OVERLONG}}},{{{OUTCOME}, {TOOLS}}}",
-                "grpo.clip_high=0.28,0.2",
-            ),
+            (f"grpo.rewards={{{OUTCOME}, {TOOLS}, {OVERLONG}}},{{{OUTCOME}, {OVERLONG}}},{{{OUTCOME}, {TOOLS}}}",),
             (SMALL, *MATH),
             seeds=1,
         ),
+        Sweep("math-tcr", ("grpo.clip_high=0.28,0.2",), (SMALL, *MATH), seeds=1, jobs=2),
     ),
     "ef-dpo": (
         Sweep("ef-dpo-miniwob", ("dpo.beta=0.01,0.05,0.1,0.2,0.5",), jobs=6),
@@ -107,6 +114,22 @@ EXPERIMENTS: dict[str, tuple[Sweep, ...]] = {
             jobs=1,
         ),
     ),
+    # Where the large model is not at hand: teacher and student of one size, the teacher with 20 times the episodes.
+    "distill-smollm2": (
+        Sweep(
+            "distill-household",
+            changes=(
+                "demonstrations.tasks=4000",
+                "student.model=smollm2",
+                "teacher.learning_rate=3e-4",
+                "student.learning_rate=3e-4",
+                "imitation.learning_rate=1e-4",
+                "distill.learning_rate=1e-4",
+                "distill.max_steps=25",
+                "teacher-play.tasks=800",
+            ),
+        ),
+    ),
 }
 
 
@@ -117,6 +140,7 @@ class Running:
     name: str
     commands: list[list[str]]
     folder: Path
+    env: dict[str, str] | None = None
     process: subprocess.Popen[bytes] | None = None
     ended: int = 0
     failed: list[str] = field(default_factory=list)
@@ -143,7 +167,7 @@ class Running:
         with self.log.open("ab") as log:
             log.write(f"\n$ {shlex.join(command)}\n".encode())
             log.flush()
-            self.process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
+            self.process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True, env=self.env)
         return True
 
     def _end(self, code: int) -> None:
@@ -179,6 +203,26 @@ def run(experiments: Sequence[Running], limit_s: float) -> None:
             one.stop()
 
 
+def prepare(sweep: Sweep, folder: Path, data: Path, more: Sequence[str]) -> int:
+    """Plays the stages of the sweep's runs that need no model; its exit code."""
+    given = [one.replace("$data", f"{data}") for one in (*sweep.changes, *more)]
+    vary = [one.replace("$data", f"{data}") for one in sweep.vary]
+    playing = Runs.configured(SweepConfig(recipe=sweep.recipe, vary=vary, seeds=sweep.seeds, set=given, output=folder))
+    for run in playing.runs:
+        run.stages = [stage for stage, by_expert in _played_by(run) if by_expert]
+    playing.play(console.announce)
+    return 1 if playing.failed else 0
+
+
+def _played_by(run: Run) -> Iterator[tuple[Planned, bool]]:
+    """Every stage, and whether only the expert plays in it or in the episodes that it selects from."""
+    expert = False
+    for stage, given in run.settings():
+        if "model" in given:
+            expert = given["model"] in ("expert", ["expert"])
+        yield stage, expert and stage.verb in ("collect", "eval", "demos")
+
+
 def report(one: Running, commands: Sequence[Sequence[str]]) -> str:
     """The experiment's Markdown: its commands, the table of each sweep, and what each stage gained."""
     parts = [f"# {one.name}"]
@@ -202,6 +246,7 @@ def main() -> int:
     parser.add_argument("--results", type=Path, default=Path(__file__).parent / "results")
     parser.add_argument("--limit-s", type=float, default=1e9, help="stop after this many seconds")
     parser.add_argument("--set", nargs="*", default=[], help="more changes to the recipes, as in `bough sweep`")
+    parser.add_argument("--prepare", action="store_true", help="run only the stages that need no model")
     parser.add_argument("--dry-run", action="store_true", help="check the settings and print the commands; run nothing")
     parser.add_argument("--tables-only", action="store_true", help="write the tables of what has finished; run nothing")
     options = parser.parse_args()
@@ -214,7 +259,12 @@ def main() -> int:
         return max(subprocess.run([*command, "--dry-run"]).returncode for command in every)
     for folder in (options.folder, options.results):
         folder.mkdir(parents=True, exist_ok=True)
-    running = [Running(name, list(given), options.folder / name) for name, given in commands.items()]
+    if options.prepare:
+        folders = [(sweep, options.folder / name) for name in options.names for sweep in EXPERIMENTS[name]]
+        return max(prepare(sweep, folder, options.data, options.set) for sweep, folder in folders)
+    jobs = sum(max(sweep.jobs for sweep in EXPERIMENTS[name]) for name in options.names)
+    env = os.environ | gpu_share(jobs)
+    running = [Running(name, list(given), options.folder / name, env) for name, given in commands.items()]
     if not options.tables_only:
         run(running, options.limit_s)
     for one in running:

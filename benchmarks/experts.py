@@ -15,12 +15,12 @@ import platform
 import time
 from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable
-from itertools import islice, pairwise
+from itertools import islice
 from pathlib import Path
 from random import Random
 from typing import Any
 
-from benchmarks import functions_in_process
+from benchmarks import functions_in_process, web_losses
 from benchmarks.random_states import random_state
 
 from bough.environments.base import Environment
@@ -29,7 +29,6 @@ from bough.environments.registry import find
 from bough.environments.tasks import configured, tasks_of
 from bough.types import Task
 from bough.worlds.functions.conversation import MAX_STEPS
-from bough.worlds.web.experts.puzzles import chance_to_win, marks_of
 
 FINE = ("won", "lost: ")
 
@@ -74,7 +73,7 @@ async def lost(environment: Isolated, before: int) -> str | None:
     """Why the state cannot be won, if that is certain; the first `before` actions led to it."""
     made: Any = environment._made
     if type(made).name == "web":
-        return _web(made, before)
+        return await web_losses.lost(made, before)
     return await LOST[type(made).name](made) if type(made).name in LOST else None
 
 
@@ -136,50 +135,6 @@ async def _is_won(recovery: Any, made: list[Any]) -> bool:
     """Whether the task would be won if only these calls had been made in the turn."""
     gold = recovery.conversation.turn_gold
     return bool(await recovery.wins([*made, *gold], alone=True) or await recovery.begun_again(made))
-
-
-def _web(made: Any, before: int) -> str | None:
-    page, history = made.page_name, made.history[:before]
-    if not made.view.done and not any(line.number for line in made.view.lines):
-        return "the page shows nothing to act on any more"
-    presses = [_named(made, turn) for turn, action in enumerate(history) if action.name == "click"]
-    if page in ("button-delay", "click-button-sequence") and [n for n in presses if n in ("ONE", "TWO")][:1] == ["TWO"]:
-        return "TWO was pressed before ONE, and the page keeps the first two presses"
-    if page == "simon-says" and (reason := _simon(made, before)):
-        return reason
-    if page == "moving-items" and any(_missed(made, turn) for turn in range(len(history))):
-        return "a click caught nothing, which costs points that cannot be made up"
-    if page == "tic-tac-toe" and len(made.history) == before and chance_to_win(marks_of(made.view.lines)) == 0:
-        return "the game of tic-tac-toe cannot be won any more"
-    return None
-
-
-def _simon(made: Any, before: int) -> str | None:
-    """The lights that came on, in order, against the buttons that were pressed."""
-    lit = [{line.number for line in view.lines if "push" in str(line.facts.get("class"))} for view in _views(made)]
-    lights = [now for before, after in pairwise([set(), *lit]) for now in after - before]
-    presses = [action.arguments["element"] for action in made.history[:before] if action.name == "click"]
-    if any(light != press for light, press in zip(lights, presses, strict=False)):
-        return "a wrong button was pressed, and the page keeps all presses"
-    if any(action.name == "wait" for action in made.history[:before]):
-        return "a light came and went during one action, and the lights are shown once"
-    return None
-
-
-def _views(made: Any) -> list[Any]:
-    return [*made.seen, made.view]
-
-
-def _missed(made: Any, turn: int) -> bool:
-    before, after = (
-        {line.number for line in view.lines if line.kind == "circle"} for view in _views(made)[turn : turn + 2]
-    )
-    return made.history[turn].name in ("click", "mouse_click", "drag") and before <= after
-
-
-def _named(made: Any, turn: int) -> str:
-    number = made.history[turn].arguments["element"]
-    return next((line.name for line in made.seen[turn].lines if line.number == number), "")
 
 
 LOST: dict[str, Callable[[Any], Awaitable[str | None]]] = {"household": _household, "functions": _functions}

@@ -16,12 +16,13 @@ import jinja2
 import pytest
 
 from bough import bit_exact
-from tests import forked, warm
+from tests import disk, forked, warm
 
 # Installed versions do not change while tests run, and each run of a built-in model asks for ten of them.
 metadata.version = cache(metadata.version)
 # PEFT compiles its model card's template for every adapter that is saved.
 jinja2.Environment.compile = lru_cache(64)(jinja2.Environment.compile)  # type: ignore[method-assign]
+disk.never_wait()
 
 if find_spec("hypothesis") is not None:  # vLLM's environment has no need of it
     from hypothesis import HealthCheck, settings
@@ -164,11 +165,12 @@ def pytest_collection() -> Iterator[None]:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    first = {Path(__file__).parent / name: rank for rank, name in enumerate(SLOWEST)}
-    items.sort(key=lambda item: first.get(item.path, len(first)))
+    tests = Path(__file__).parent
+    first = {str(tests / name): rank for rank, name in enumerate(SLOWEST)}
+    items.sort(key=lambda item: first.get(str(item.path), len(first)))
     if not config.getoption("--cluster"):
         for item in items:
-            if item.path.is_relative_to(Path(__file__).parent / "cluster" / "real"):
+            if str(item.path).startswith(str(tests / "cluster" / "real")):
                 item.add_marker(pytest.mark.skip(ON_A_CLUSTER))
 
 

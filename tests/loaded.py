@@ -11,6 +11,7 @@ import torch
 from bough.calls.template import load_template
 from bough.policy.adapters import Lora
 from bough.policy.policy import Policy
+from tests import disk
 from tests.mlflow_database import create_tables_once
 from tests.warm import ADDRESS
 
@@ -24,6 +25,7 @@ MODULES = (
 
 def load_everything() -> None:
     torch.set_num_threads(1)
+    disk.never_wait()
     for module in MODULES:
         importlib.import_module(module)
     load_template("tiny")

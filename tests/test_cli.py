@@ -162,7 +162,7 @@ def test_an_interrupt_while_modules_are_loaded_ends_with_130_and_a_word(tmp_path
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["eval"], "Interrupted; the same command resumes.\n"),
+        (["eval"], "Interrupted. The same command resumes.\n"),
         (["grpo", "--max-steps", "3"], "Interrupted. The same command with --resume continues from the newest"),
         (["data", "formats"], "Interrupted.\n"),
         ([], "Interrupted.\n"),

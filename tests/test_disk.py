@@ -1,5 +1,6 @@
 import errno
 import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -25,6 +26,42 @@ def test_a_failed_write_leaves_the_old_file(tmp_path: Path):
     with pytest.raises(UnicodeEncodeError):
         write_atomically(path, "\ud800")
     assert path.read_text() == "old"
+
+
+@pytest.fixture
+def events(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What is flushed to the disk and what is renamed, in order; without the process's number."""
+    happened: list[str] = []
+    rename = Path.rename
+
+    def flushed(file: int) -> None:
+        path = Path(f"/proc/self/fd/{file}").readlink()
+        happened.append(f"flush {path.name}".replace(f".{os.getpid()}", ""))
+
+    def renamed(path: Path, target: Path) -> Path:
+        happened.append(f"rename to {target.name}")
+        return rename(path, target)
+
+    monkeypatch.setattr(os, "fsync", flushed)
+    monkeypatch.setattr(Path, "rename", renamed)
+    return happened
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_a_file_is_on_the_disk_before_it_is_renamed_and_its_folder_after(tmp_path: Path, events: list[str]):
+    write_atomically(tmp_path / "a.json", "new")
+    assert events == ["flush .a.json.json", "rename to a.json", f"flush {tmp_path.name}"]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_a_folder_is_on_the_disk_before_it_is_renamed_and_its_parent_after(tmp_path: Path, events: list[str]):
+    draft = tmp_path / "draft"
+    (draft / "inner").mkdir(parents=True)
+    (draft / "inner" / "a.txt").write_text("new")
+    put_in_place(draft, tmp_path / "final")
+    assert events == [
+        "flush inner", "flush a.txt", "flush draft", "rename to final", f"flush {tmp_path.name}",
+    ]  # fmt: skip
 
 
 def test_a_folder_that_is_not_there_costs_no_result(tmp_path: Path):

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from benchmarks import experiments
 from benchmarks.experiment_table import tables
-from benchmarks.experiments import EXPERIMENTS, STOPPED, Running, Sweep, report, run
+from benchmarks.experiments import EXPERIMENTS, STOPPED, Running, Sweep, prepare, report, run
 from benchmarks.gsm8k_programs import program, tasks
 from tokenizers import Tokenizer
 
@@ -138,6 +138,18 @@ def test_unfinished_evaluations_are_not_in_the_table(two_seeds: Path):
     for run_folder in two_seeds.iterdir():
         (run_folder / "05-seen" / "stage.json").unlink()
     assert [row[1] for row in rows(tables(two_seeds))[2:]] == ["expert", "sft", "grpo"]
+
+
+def test_the_experts_stages_can_be_played_before_and_are_then_done(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    """They need no model: here there is none of that name."""
+    few = ("demonstrations.tasks=2", "seen.tasks=1", "unseen.tasks=1")
+    sweep = Sweep("alfworld", ("model=$data/none.gguf",), few, seeds=2)
+    assert prepare(sweep, tmp_path / "sweep", tmp_path, []) == 0
+    found = sorted(path.relative_to(tmp_path / "sweep" / "runs") for path in tmp_path.glob("sweep/runs/*/[0-9]*"))
+    assert [path.name for path in found] == ["01-seen", "02-unseen", "03-demonstrations", "04-demos"] * 2
+    capsys.readouterr()
+    assert prepare(sweep, tmp_path / "sweep", tmp_path, []) == 0
+    assert capsys.readouterr().err.count("already done") == 8
 
 
 def says(word: str, file: Path) -> list[str]:

@@ -38,8 +38,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             stream.reconfigure(errors="backslashreplace")
     try:
         return _dispatch(arguments)
-    except KeyboardInterrupt:
-        _say(_interrupted(arguments))
+    except KeyboardInterrupt as error:
+        _say(_interrupted(arguments, str(error) or "Interrupted."))
         return 130
     except BrokenPipeError:  # `bough data show … | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -109,13 +109,14 @@ def _run(name: str, arguments: list[str]) -> int:
     return int(run(config) or 0)
 
 
-def _interrupted(arguments: Sequence[str]) -> str:
+def _interrupted(arguments: Sequence[str], what: str) -> str:
+    """What was interrupted, and how to resume it."""
     command = arguments[0] if arguments else ""
     if command in RESUMED:
-        return "Interrupted; the same command resumes."
+        return f"{what} The same command resumes."
     if command in RESUMED_IF_ASKED:
-        return "Interrupted. The same command with --resume continues from the newest checkpoint in the run folder."
-    return "Interrupted."
+        return f"{what} The same command with --resume continues from the newest checkpoint."
+    return what
 
 
 @contextlib.contextmanager

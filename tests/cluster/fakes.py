@@ -1,9 +1,12 @@
 """Workers that play nothing: tests say what becomes of them."""
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from bough.cluster.plan import Plan
+from bough.cluster.pool import WorkerPool
 from bough.cluster.remote_worker import Place, WorkerLostError
 from bough.cluster.worker import Outcome
 from bough.rollouts.attempt import Attempt
@@ -37,6 +40,9 @@ class FakeWorker:
             raise WorkerLostError("no memory")
         return self.refusals.get(self.node)
 
+    async def call(self, method: str, *given: Any) -> Any:
+        return await getattr(self, method)(*given)
+
     async def play(self, attempt: Attempt, episode: str | None) -> Outcome:
         self.playing[attempt.id] = future = asyncio.get_running_loop().create_future()
         if self.killed or attempt.id in self.deadly:
@@ -68,6 +74,27 @@ class FakeWorker:
 
     def kill(self) -> None:
         self.killed = True
+
+
+class Launcher:
+    """Starts the workers that `make` returns, on `nodes` in turn; a worker for which there is no room never starts."""
+
+    def __init__(self, make: Callable[[int], FakeWorker], nodes: str = "ab") -> None:
+        self.make, self.nodes, self.made, self.said = make, set(nodes), list[FakeWorker](), list[str]()
+
+    def __call__(self, left_out: frozenset[str]) -> FakeWorker:
+        worker = self.make(len(self.made))
+        if worker.node in left_out:
+            worker.node = next(iter(sorted(self.nodes - left_out)), NO_ROOM)
+        self.made.append(worker)
+        return worker
+
+    def pool(self, workers: int = 2, timeout_s: float = 60.0, room: int = 2) -> WorkerPool:
+        """A pool of these workers. Each node has the resources for `room` of them."""
+        return WorkerPool(
+            self, Plan(workers, 1, 0, 4, workers), timeout_s=timeout_s,
+            room=lambda: dict.fromkeys(self.nodes, room), say=self.said.append,
+        )  # fmt: skip
 
 
 def record(attempt: Attempt) -> Trajectory:

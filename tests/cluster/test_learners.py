@@ -1,6 +1,8 @@
 """What becomes of learners' outcomes, and what each learner gets. tests/cluster/real has real learners."""
 
+import os
 import pickle
+import signal
 import threading
 from pathlib import Path
 from types import SimpleNamespace
@@ -9,11 +11,12 @@ from typing import Any
 import pytest
 
 from bough.cluster.connection import ClusterLostError
-from bough.cluster.learners import check_disk, followed, plan_learners, result
+from bough.cluster.learners import asking, check_disk, followed, plan_learners, result
 from bough.cluster.relay import Relay, RelayStream
 from bough.errors import BoughError, InputError
 from bough.policy.messages import ProcessLostError, packed_error
 from bough.training.counters import Counters
+from bough.training.interrupts import Interrupts
 from bough.training.run import Trained
 
 TRAINED = Trained(Path("run/final"), Counters(), [])
@@ -86,7 +89,7 @@ def test_learners_that_never_start_are_an_error(monkeypatch: pytest.MonkeyPatch)
     ended = threading.Event()
     train = threading.Thread(target=ended.wait)
     nothing = SimpleNamespace(remote=list)
-    relay = SimpleNamespace(read=nothing, actors=nothing)
+    relay = SimpleNamespace(read=nothing, actors=nothing, stop=nothing)
     with pytest.raises(ClusterLostError, match=r"no learner could start in 0 s; `ray status` shows what is in use"):
         followed(SimpleNamespace(get=lambda answer: answer), relay, train, 0)  # type: ignore[arg-type]
     ended.set()
@@ -120,13 +123,60 @@ def test_an_interrupt_ends_the_learners(capsys: pytest.CaptureFixture[str]):
 
     answers = iter([[("stdout", "played\n")], KeyboardInterrupt()])
     relay = SimpleNamespace(
-        read=SimpleNamespace(remote=lambda: next(answers)), actors=SimpleNamespace(remote=lambda: ["a learner"])
+        read=SimpleNamespace(remote=lambda: next(answers)),
+        actors=SimpleNamespace(remote=lambda: ["a learner"]),
+        stop=SimpleNamespace(remote=list),
     )
     train = Train()
     with pytest.raises(KeyboardInterrupt):
         followed(Ray(), relay, train, 60)
     assert not train.is_alive()
     assert capsys.readouterr().out == "played\n"
+
+
+def test_an_interrupt_asks_the_learners_to_stop_and_waits_for_them():
+    """The signal reaches the driver; a learner hears of it from the relay and stops after its step."""
+    relay, begun = Relay(), threading.Event()
+    relay.join(0, "here", "a learner")
+    ray = SimpleNamespace(get=lambda answer: answer, kill=lambda _: pytest.fail("nothing is killed"))
+    names = ("read", "actors", "stop", "stopping")
+    remote = SimpleNamespace(**{name: SimpleNamespace(remote=getattr(relay, name)) for name in names})
+
+    class Train(threading.Thread):
+        failure = None
+        stopped = False
+
+        def run(self) -> None:
+            stopping = threading.Event()
+            with asking(ray, remote), Interrupts() as interrupts, interrupts.calling(stopping.set):
+                begun.set()
+                self.stopped = stopping.wait(60)
+
+    def interrupt() -> None:
+        begun.wait(60)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    train = Train()
+    threading.Thread(target=interrupt).start()
+    assert followed(ray, remote, train, 60) is None  # type: ignore[arg-type]
+    assert train.stopped
+
+
+def test_an_interrupt_before_a_learner_has_begun_ends_the_run():
+    ended = threading.Event()
+
+    class Ray:
+        def get(self, answer: Any) -> Any:
+            os.kill(os.getpid(), signal.SIGINT) if answer == "texts" else None
+            return []
+
+    relay = SimpleNamespace(
+        read=SimpleNamespace(remote=lambda: "texts"),
+        actors=SimpleNamespace(remote=ended.set),
+        stop=SimpleNamespace(remote=list),
+    )
+    with pytest.raises(KeyboardInterrupt):
+        followed(Ray(), relay, threading.Thread(target=ended.wait), 60)  # type: ignore[arg-type]
 
 
 def test_whole_lines_are_sent_and_the_last_one_at_the_end():

@@ -65,7 +65,7 @@ def test_the_plan_is_said_in_one_line():
 
 def test_a_node_that_could_never_have_a_worker_does_not_count():
     found = plan(TWO_GPU_NODES)
-    assert [found.fits(node) for node in (TWO_GPU_NODES[0], CPU_NODE, {})] == [True, False, False]
+    assert [found.room_on(node) for node in (TWO_GPU_NODES[0], CPU_NODE, {})] == [4, 0, 0]
 
 
 def test_cpus_of_learners_are_not_for_workers():

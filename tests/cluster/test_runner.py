@@ -11,37 +11,18 @@ import pytest
 from bough.cluster import pool as pool_module
 from bough.cluster import runner as runner_module
 from bough.cluster.connection import ClusterLostError
-from bough.cluster.plan import Plan
-from bough.cluster.pool import WorkerPool
 from bough.cluster.runner import ClusterRunner, collecting_runner, computes
 from bough.config.rollouts import AgentConfig, CollectConfig
 from bough.environments.base import Environment, EnvironmentFailedError
 from bough.errors import InputError
 from bough.rollouts.collect import collect
-from tests.cluster.fakes import NO_ROOM, FakeWorker, record
+from tests.cluster.fakes import NO_ROOM, FakeWorker, Launcher, record
 from tests.cluster.worlds import attempt
-
-Made = list[FakeWorker]
-
-
-class Launcher:
-    """Starts the workers that `make` returns, on `nodes` in turn; a worker for which there is no room never starts."""
-
-    def __init__(self, make: Callable[[int], FakeWorker], nodes: str = "ab") -> None:
-        self.make, self.nodes, self.made, self.said = make, set(nodes), Made(), list[str]()
-
-    def __call__(self, left_out: frozenset[str]) -> FakeWorker:
-        worker = self.make(len(self.made))
-        if worker.node in left_out:
-            worker.node = next(iter(sorted(self.nodes - left_out)), NO_ROOM)
-        self.made.append(worker)
-        return worker
 
 
 @asynccontextmanager
 async def running(launcher: Launcher, workers: int = 2, timeout_s: float = 60.0) -> AsyncIterator[ClusterRunner]:
-    plan = Plan(workers, 1, 0, 4, workers)
-    pool = WorkerPool(launcher, plan, timeout_s=timeout_s, with_room=lambda: launcher.nodes, say=launcher.said.append)
+    pool = launcher.pool(workers, timeout_s)
     pool.start()
     try:
         yield ClusterRunner(pool)
@@ -98,7 +79,7 @@ async def test_a_node_that_cannot_play_is_left_out_and_the_reason_is_said_once()
 async def test_a_cluster_on_which_no_node_can_play_is_an_error_with_the_reason():
     launcher = Launcher(lambda _: FakeWorker(refusals={"a": "no browser"}), nodes="a")
     async with running(launcher, timeout_s=0.2) as runner:
-        with pytest.raises(InputError, match="no node of the cluster can play: no browser"):
+        with pytest.raises(InputError, match="no node of the cluster can be used: no browser"):
             await runner.play(attempt())
 
 
@@ -135,7 +116,7 @@ async def test_a_long_load_is_said_while_no_worker_is_ready(monkeypatch: pytest.
         await until(lambda: launcher.said)
         loaded.set()
         assert (await runner.play(attempt()))[0] == record(attempt())
-    assert launcher.said == ["2 workers are loading; none is ready to play after 0 s"]
+    assert launcher.said == ["2 workers are loading; none is ready after 0 s"]
 
 
 @pytest.mark.parametrize(("tasks", "attempts", "planned"), [(2, 1, 2), (2, 2, 4), (9, 9, 16)])

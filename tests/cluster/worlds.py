@@ -2,12 +2,14 @@
 
 import os
 import signal
+import time
 from pathlib import Path
 
 from bough.environments.base import Environment, EnvironmentFailedError, Observation
 from bough.errors import InputError
 from bough.rollouts.attempt import Attempt
 from bough.types import Task
+from tests.api.letters import WriteLetter
 
 
 class Echo(Environment):
@@ -37,13 +39,26 @@ class Echo(Environment):
 
 
 class NeedsFile(Echo):
-    """Cannot be played where a file is missing, whose name is in a variable."""
+    """Cannot be played where a file is missing, whose name is in a variable. Waits for the file of another one."""
 
     name = "needs-file"
+
+    def start(self) -> Observation:
+        while not Path(os.environ.get("BOUGH_TEST_GATE", "/")).exists():
+            time.sleep(0.05)
+        return super().start()
 
     @classmethod
     def lacks(cls) -> str | None:
         return None if Path(os.environ.get("BOUGH_TEST_FILE", "/nowhere")).exists() else "its file is missing"
+
+
+class LetterWithFile(WriteLetter):
+    """Write a letter, where the same file is."""
+
+    @classmethod
+    def lacks(cls) -> str | None:
+        return NeedsFile.lacks()
 
 
 def attempt(number: int = 0, **data: bool) -> Attempt:

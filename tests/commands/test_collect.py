@@ -106,7 +106,7 @@ def test_an_interrupted_collection_keeps_what_is_finished_and_resumes(tmp_path: 
         interrupted.communicate()
     assert interrupted.wait() == 130
     said = (tmp_path / "errors").read_text()
-    assert "Interrupted; the same command resumes." in said and "Traceback" not in said, said
+    assert "Interrupted. The same command resumes." in said and "Traceback" not in said, said
     # Two run at a time, so at most one of the three before it was not finished when the fourth began.
     assert 2 <= len(episodes(tmp_path / "out")) <= 3
     for name in ("out", "uninterrupted"):

@@ -56,7 +56,7 @@ class FakeActors:
             each()
         return found
 
-    async def result(self, _: FakeActor, started: Call) -> Any:
+    async def result(self, started: Call) -> Any:
         return started.result()
 
     def close(self) -> None:

@@ -35,7 +35,7 @@ def in_parts(monkeypatch: pytest.MonkeyPatch, kill: tuple[str, int] | None = Non
 
     @contextmanager
     def two_parts(config: Any, records: Any, _: Any) -> Iterator[MembersThere]:
-        actors: Any = FakeActors(2, lambda: Part(config, records, Code.of(config).pack(), Surroundings.here()), kill)
+        actors: Any = FakeActors(2, lambda: _started(config, records), kill)
         made.append(actors)
         placement = Placement(actors)
         players = SpreadPlayers(config, placement) if config.environment.name else None
@@ -45,6 +45,12 @@ def in_parts(monkeypatch: pytest.MonkeyPatch, kill: tuple[str, int] | None = Non
 
     monkeypatch.setattr(setup, "members_on_cluster", two_parts)
     return made
+
+
+def _started(config: Any, records: Any) -> Part:
+    part = Part(config, records, Code.of(config).pack(), Surroundings.here())
+    assert part.start() is None
+    return part
 
 
 class Watch(Unwatched):

@@ -1,7 +1,9 @@
 """A world that a small model can get better at in a few steps: the share of its reply's tokens that are one letter."""
 
 import asyncio
+import os
 import random
+import signal
 import threading
 from collections import Counter
 from collections.abc import Iterator
@@ -186,6 +188,18 @@ class Held(Letters):
             while not self.released.is_set():
                 await asyncio.sleep(0.01)
             return Observation.say("Again.")
+        return await super().step(reply)
+
+
+class Interrupting(Counting):
+    """Interrupts its process once: in the n-th attempt at the task that `at` names."""
+
+    at: tuple[str, int] | None = None
+
+    async def step(self, reply: str) -> Observation:
+        if Interrupting.at == (self.task.id, self.attempt):
+            Interrupting.at = None
+            os.kill(os.getpid(), signal.SIGINT)
         return await super().step(reply)
 
 

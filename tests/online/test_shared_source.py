@@ -6,6 +6,7 @@ import shutil
 import signal
 import time
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -148,4 +149,17 @@ def test_an_interrupt_of_the_first_learner_ends_both(tmp_path: Path, two: Pair):
         time.sleep(0.005)
     os.kill(first, signal.SIGINT)
     assert two.finish() == 130
-    assert two.log.read_text().count("Interrupted.") == 2
+    assert two.log.read_text().count("Stopped before the first step.") == 2
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_an_interrupt_of_either_learner_saves_a_checkpoint_that_one_process_resumes(
+    tmp_path: Path, one: Path, two: Pair, rank: int
+):
+    sparse = ["99" if word == "1" and before == "--save-steps" else word for before, word in pairwise(["", *LETTERS])]
+    two.start([*sparse, "--output-dir", str(tmp_path)], wait=True, interrupted=(rank, 1))
+    assert two.finish() == 130
+    said = two.log.read_text()
+    assert said.count(f"Stopped after step 1; its checkpoint is in {tmp_path}/checkpoints.") == 2, said
+    alone([*LETTERS, "--resume"], tmp_path)
+    assert_same(one, tmp_path)

@@ -6,12 +6,13 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+import torch
 
 from bough.cluster.connection import ClusterLostError
 from bough.disk import locked
 from bough.runs.run import LOCK, Run
 from bough.sweeps import processes
-from bough.sweeps.processes import order_of, several_at_a_time
+from bough.sweeps.processes import gpu_share, order_of, several_at_a_time
 from tests.sweeps.counting import configured
 
 # The second environment does not exist.
@@ -28,6 +29,30 @@ def test_runs_in_processes_report_their_results_and_their_failures(tmp_path: Pat
     assert "NoSuchWorld" in failed and "NoSuchWorld" in sweep.failed[failed]
     assert lines[-1].endswith("2 of 2 runs done") and sum(line.startswith("run ") for line in lines) == 2
     assert "01-eval" in (sweep.folder / "logs" / f"{sweep.runs[0].folder.name}.log").read_text()
+
+
+def test_runs_beside_each_other_have_equal_parts_of_the_gpus_memory(monkeypatch: pytest.MonkeyPatch):
+    for name in processes.ALLOCATOR:
+        monkeypatch.delenv(name, raising=False)
+    assert gpu_share(4) == {"PYTORCH_CUDA_ALLOC_CONF": "per_process_memory_fraction:0.237"}
+    assert gpu_share(1) == {}
+    monkeypatch.setenv("PYTORCH_ALLOC_CONF", "expandable_segments:True")  # the user's own
+    assert gpu_share(4) == {}
+
+
+PART = """
+import os
+os.environ |= {"PYTORCH_CUDA_ALLOC_CONF": "per_process_memory_fraction:0.25"}
+import torch
+torch.zeros(1, device="cuda")
+print(torch.cuda.get_per_process_memory_fraction())
+"""
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_torch_reads_a_process_part_of_the_memory():
+    done = subprocess.run([sys.executable, "-c", PART], capture_output=True, text=True, check=True)
+    assert float(done.stdout) == 0.25
 
 
 def test_a_process_ends_with_the_one_that_started_it(tmp_path: Path):

@@ -62,8 +62,15 @@ class Pair:
     def __init__(self, folder: Path) -> None:
         self.log, self.server = folder / "log.txt", Warm("tests.training.two_processes", environment=CPU)
 
-    def start(self, arguments: list[str], wait_after: int | None = None, *, wait: bool = False) -> list[int]:
-        """Their ids. They wait to be killed after `wait_after` steps.
+    def start(
+        self,
+        arguments: list[str],
+        wait_after: int | None = None,
+        *,
+        wait: bool = False,
+        interrupted: tuple[int, int] | None = None,
+    ) -> list[int]:
+        """Their ids. They wait to be killed after `wait_after` steps; a rank may be `interrupted` in a step.
 
         Where one fails the other is killed, as `torchrun` does, or with `wait` ends by itself.
         """
@@ -72,7 +79,7 @@ class Pair:
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
         wanted = {"arguments": arguments, "port": port, "log": str(self.log), "wait_after": wait_after, "wait": wait}
-        self._send(json.dumps(wanted))
+        self._send(json.dumps(wanted | {"interrupted": interrupted}))
         return [int(child) for child in self._answer().split()]
 
     def finish(self) -> int:

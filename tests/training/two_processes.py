@@ -3,9 +3,10 @@
     Warm("tests.training.two_processes")
 
 A line is JSON: the command line's `arguments`, a free `port`, the `log` that both processes
-write to, the number of steps after which they wait to be killed, or null, and whether to `wait`
-for both where one fails. It answers with their ids, then with an exit code. The processes are
-forked from a warm one, so that a run costs what it computes.
+write to, the number of steps after which they wait to be killed, or null, whether to `wait` for
+both where one fails, and which one is `interrupted` in which step, or null. It answers with their
+ids, then with an exit code. The processes are forked from a warm one, so that a run costs what it
+computes.
 """
 
 import json
@@ -21,10 +22,14 @@ from bough.training.loop import Trainer
 PATIENCE_S = 240  # processes that wait for one another in vain wait for ever
 
 
-def start(rank: int, arguments: list[str], port: int, log: str, wait_after: int | None) -> int:
+def start(
+    rank: int, arguments: list[str], port: int, log: str, wait_after: int | None, interrupted: list[int] | None
+) -> int:
     child = os.fork()
     if child:
         return child
+    if interrupted and interrupted[0] == rank:
+        _interrupt_in(interrupted[1])
     if wait_after is not None:
         _wait_after(wait_after)
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
@@ -48,6 +53,18 @@ def _wait_after(steps: int) -> None:
         return take_step(trainer, batch)
 
     Trainer._step = take_or_wait  # type: ignore[method-assign]
+
+
+def _interrupt_in(step: int) -> None:
+    """A SIGINT arrives while this step is computed."""
+    take_step = Trainer._step
+
+    def take(trainer: Trainer, batch: Any) -> Any:
+        if trainer.counters.step + 1 == step:
+            os.kill(os.getpid(), signal.SIGINT)
+        return take_step(trainer, batch)
+
+    Trainer._step = take  # type: ignore[method-assign]
 
 
 def finish(children: list[int], *, wait: bool) -> int:

@@ -77,6 +77,17 @@ def test_a_torn_end_is_reported_by_the_reader_and_removed_by_the_next_writer(tmp
     assert [record.id for record in read(path)] == ["0", "1", *(["2"] if whole else []), "3"]
 
 
+def test_a_batch_is_flushed_to_the_disk_before_its_records_count_as_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    flushed: list[tuple[int, int]] = []
+    with Writer(tmp_path / "a.jsonl") as writer:
+        monkeypatch.setattr(os, "fsync", lambda file: flushed.append((os.fstat(file).st_size, writer.written)))
+        writer.write(trajectory(0))
+        writer.flush()
+        assert flushed == [((tmp_path / "a.jsonl").stat().st_size, 0)] and writer.written == 1
+
+
 def test_two_writers_never_share_a_file(tmp_path: Path):
     with Writer(tmp_path / "a.jsonl"), pytest.raises(InputError, match="another process is writing it"):
         Writer(tmp_path / "a.jsonl")

@@ -15,23 +15,27 @@ NEWEST = 0.3
 
 @dataclass(eq=False)
 class ReadyWorker:
-    """A worker that is ready. `seconds` is how long an episode takes on it; `alone` is set while one has it alone."""
+    """A worker that is ready. `seconds` is how long an episode takes on it; `alone` is set while one has it alone.
+
+    `number` is its own; the worker that replaces it has another one.
+    """
 
     remote: RemoteWorker
     place: Place
+    number: int = 0
     in_flight: int = 0
     seconds: float | None = None
     alone: bool = False
     lost: asyncio.Event = field(default_factory=asyncio.Event)
 
     def note(self, seconds: float) -> None:
-        """An episode on it has taken so long."""
+        """Notes how long an episode on it took."""
         self.seconds = seconds if self.seconds is None else (1 - NEWEST) * self.seconds + NEWEST * seconds
 
 
 @dataclass(eq=False)
 class _Waiting:
-    """Someone who waits for a worker, perhaps for one that is reserved and is finishing its other episodes."""
+    """A request for a worker, perhaps for one that is reserved and is finishing its other episodes."""
 
     future: asyncio.Future[ReadyWorker]
     reserved: ReadyWorker | None = None
@@ -80,7 +84,7 @@ class Dispatcher:
         self.hand_out()
 
     def remove(self, worker: ReadyWorker) -> bool:
-        """The worker is gone. False if that was known."""
+        """The worker is lost. False if that was known."""
         if worker.lost.is_set():
             return False
         worker.lost.set()
@@ -89,7 +93,9 @@ class Dispatcher:
         return True
 
     def fail(self, error: Exception) -> None:
-        """All who wait for a worker, or will, get this error."""
+        """Every request for a worker gets this error, also later ones. The first failure counts."""
+        if self.failure is not None:
+            return
         self.failure = error
         for waiting in (*self._waiting, *self._waiting_alone):
             if not waiting.future.done():
@@ -98,7 +104,7 @@ class Dispatcher:
         self._waiting_alone.clear()
 
     def hand_out(self) -> None:
-        """Gives workers to those who wait, as far as there are any."""
+        """Gives workers to the requests that wait, as far as there are any."""
         for waiting in list(self._waiting_alone):
             if waiting.reserved is None or waiting.reserved.lost.is_set():
                 waiting.reserved = self._reserve()

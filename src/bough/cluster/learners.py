@@ -29,10 +29,13 @@ from bough.config.training import TrainingConfig
 from bough.errors import BoughError, InputError
 from bough.policy.messages import ProcessLostError, packed_error
 from bough.terminal import console
+from bough.training.interrupts import Interrupts, request_stop
 from bough.training.run import Trained
 
 C = TypeVar("C", bound=TrainingConfig)
 POLL_S = 0.2
+# How often a learner asks whether it is to stop.
+ASK_S = 0.5
 # How long learners that were ended take to be gone.
 PATIENCE_S = 30.0
 
@@ -186,18 +189,23 @@ class Fit(threading.Thread):
 
 
 def followed(ray: Any, relay: Any, fit: Fit, timeout_s: float) -> BaseException | None:
-    """Prints what the first learner prints until all have ended; an interrupt ends them.
+    """Prints what the first learner prints until all have ended.
 
+    The first interrupt asks them to stop after their step, with a checkpoint; the second ends them.
     ClusterLostError where none has begun after `timeout_s`: others may use what the cluster has.
     """
     fit.start()
     deadline = time.monotonic() + timeout_s
     try:
-        while fit.is_alive():
-            fit.join(POLL_S)
-            _show(ray.get(relay.read.remote()))
-            if time.monotonic() > deadline and not ray.get(relay.actors.remote()):
-                raise ClusterLostError(f"no learner could start in {timeout_s:g} s; `ray status` shows what is in use")
+        with Interrupts() as interrupts, interrupts.calling(relay.stop.remote):
+            while fit.is_alive():
+                fit.join(POLL_S)
+                _show(ray.get(relay.read.remote()))
+                if (interrupts.requested or time.monotonic() > deadline) and not ray.get(relay.actors.remote()):
+                    if interrupts.requested:
+                        raise KeyboardInterrupt
+                    wait = f"no learner could start in {timeout_s:g} s"
+                    raise ClusterLostError(f"{wait}; `ray status` shows what is in use")
     except BaseException:
         for actor in ray.get(relay.actors.remote()):
             ray.kill(actor)
@@ -222,13 +230,30 @@ def learn(given: dict[str, Assignment[Any]]) -> None:
     try:
         assignment.surroundings.enter()
         check_disk(assignment.token)
-        with _printing(relay, rank):
+        with _printing(relay, rank), asking(ray, relay):
             trained = assignment.train(assignment.config)
         outcome = pickle.dumps((trained, None))
     except BaseException as error:
         ray.get(relay.end.remote(rank, packed_error(error)))
         raise
     ray.get(relay.end.remote(rank, outcome))
+
+
+@contextmanager
+def asking(ray: Any, relay: Any) -> Iterator[None]:
+    """Asks meanwhile whether the driver wants the learners to stop, and passes it on to the run."""
+    ended = threading.Event()
+
+    def ask() -> None:
+        while not ended.wait(ASK_S):
+            if ray.get(relay.stopping.remote()) and request_stop():
+                return
+
+    threading.Thread(target=ask, name="asking", daemon=True).start()
+    try:
+        yield
+    finally:
+        ended.set()
 
 
 def check_disk(token: Path) -> None:

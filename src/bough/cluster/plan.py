@@ -38,9 +38,9 @@ class Plan:
             line += f"; there is room for {self.room} now, the others start when the cluster grows"
         return line
 
-    def fits(self, node: Resources) -> bool:
-        """Whether a node has the resources of a worker."""
-        return _room(node, self.gpus_per_worker) > 0
+    def room_on(self, node: Resources) -> int:
+        """The number of workers that a node has the resources for."""
+        return _room(node, self.gpus_per_worker)
 
 
 def make_plan(

@@ -1,17 +1,20 @@
-"""The workers of a run: started, replaced when they are lost, and given up on when none has been there for too long."""
+"""The workers of a run: started, replaced when they are lost, and given up when there has been none for too long.
+
+A node on which a worker says that it cannot work is left out, with the reason.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-from bough.cluster.connection import ClusterLostError, StartsFailedError
+from bough.cluster.connection import ClusterLostError, StartsFailedError, nodes_by_id
 from bough.cluster.dispatch import Dispatcher, ReadyWorker
 from bough.cluster.plan import Plan
-from bough.cluster.remote_worker import Place, RemoteWorker, WorkerLostError
+from bough.cluster.remote_worker import Place, RemoteWorker, Startable, WorkerLostError, launcher
 from bough.errors import BoughError, InputError
 
 # Starts that may fail in a row, besides one for each worker.
@@ -19,6 +22,9 @@ MAX_FAILED_STARTS = 5
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.2, 30.0
 FIRST_NOTE_S, NOTE_S = 5.0, 30.0
 CLOSE_S = 10.0
+POLL_S = 0.1
+# A worker has this long to get a process before work begins without it, where others are ready.
+START_S = 60.0
 
 
 class Loading:
@@ -36,14 +42,14 @@ class Loading:
         waited_s = time.monotonic() - self._since
         if waited_s >= self._note_s:
             workers = "1 worker is" if count == 1 else f"{count} workers are"
-            self._say(f"{workers} loading; none is ready to play after {waited_s:.0f} s")
+            self._say(f"{workers} loading; none is ready after {waited_s:.0f} s")
             self._note_s = waited_s + NOTE_S
 
 
 class WorkerPool:
     """As many workers as the plan says, as far as the cluster has room for them.
 
-    `launch` starts a worker anywhere but on the given nodes, `with_room` are the nodes that could have one.
+    `launch` starts a worker anywhere but on the given nodes, `room` says how many each node has the resources for.
     """
 
     def __init__(
@@ -52,17 +58,36 @@ class WorkerPool:
         plan: Plan,
         *,
         timeout_s: float,
-        with_room: Callable[[], set[str]],
+        room: Callable[[], Mapping[str, int]],
         say: Callable[[str], None],
     ) -> None:
-        self._launch, self._plan, self._timeout_s, self._with_room, self._say = launch, plan, timeout_s, with_room, say
+        self._launch, self._plan, self._timeout_s, self._room, self._say = launch, plan, timeout_s, room, say
         self.dispatcher = Dispatcher(2 * plan.concurrency)
         self.losses = 0
         self._left_out: dict[str, str] = {}  # reasons by node
         self._weights: tuple[str, Any] | None = None
-        self._num_loading = 0
+        self._launched: dict[RemoteWorker, float] = {}  # when, of those without a process yet
+        self._num_loading = self._num_started = 0
         self._failed_starts = 0
         self._tasks: list[asyncio.Task[None]] = []
+
+    @classmethod
+    def on_ray(
+        cls,
+        made: type[Startable],
+        given: Sequence[Any],
+        plan: Plan,
+        *,
+        max_calls: int,
+        timeout_s: float,
+        say: Callable[[str], None],
+    ) -> WorkerPool:
+        """Workers that hold `made(*given)`, on the cluster that this process is connected to."""
+
+        def room() -> dict[str, int]:
+            return {node: plan.room_on(resources) for node, resources in nodes_by_id().items()}
+
+        return cls(launcher(made, given, plan, max_calls), plan, timeout_s=timeout_s, room=room, say=say)
 
     def start(self) -> None:
         """Begins to start the workers."""
@@ -73,30 +98,39 @@ class WorkerPool:
         """Ends all workers; those that are ready may release what they hold."""
         with suppress(TimeoutError):
             async with asyncio.timeout(CLOSE_S):
-                closing = [worker.remote.close() for worker in self.dispatcher.workers]
+                closing = [worker.remote.call("close") for worker in self.dispatcher.workers]
                 await asyncio.gather(*closing, return_exceptions=True)
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def renew(self, name: str, weights: Any) -> None:
-        """All workers play with these weights from now on, those that start later too."""
+        """All workers use these weights from now on, those that start later too."""
         self._weights = (name, weights)
         await asyncio.gather(*(self._renew(worker) for worker in list(self.dispatcher.workers)))
 
+    async def settled(self) -> list[ReadyWorker]:
+        """The workers that are ready, at least one, as soon as no more are expected."""
+        while True:
+            if self.dispatcher.failure is not None:
+                raise self.dispatcher.failure
+            if self.dispatcher.workers and not self._expects_more():
+                return list(self.dispatcher.workers)
+            await asyncio.sleep(POLL_S)
+
     def lose(self, worker: ReadyWorker, error: WorkerLostError) -> None:
-        """Counts a worker as lost, once, however many attempts were in flight on it."""
+        """Counts a worker as lost, once, however many calls were in flight on it."""
         if self.dispatcher.remove(worker):
             self.losses += 1
-            self._say(f"a worker on {worker.place.host} was lost; its episodes are played elsewhere ({error})")
+            self._say(f"a worker on {worker.place.host} was lost; its work is done elsewhere ({error})")
 
     async def _renew(self, worker: ReadyWorker) -> None:
         assert self._weights is not None
         try:
-            await worker.remote.renew(*self._weights)
+            await worker.remote.call("renew", *self._weights)
         except WorkerLostError as error:
             self.lose(worker, error)
-        except Exception as error:  # as in `_tend`; those who send weights do not wait for the answer
+        except Exception as error:  # as in `_tend`; the sender does not wait for the answer
             self.dispatcher.fail(error)
             raise
 
@@ -112,6 +146,7 @@ class WorkerPool:
         pause_s = FIRST_PAUSE_S
         while self.dispatcher.failure is None:
             remote = self._launch(frozenset(self._left_out))
+            self._launched[remote] = time.monotonic()
             try:
                 worker = await self._begin(remote)
                 if worker is not None:
@@ -121,13 +156,15 @@ class WorkerPool:
             except WorkerLostError as error:
                 self._note_failed_start(error)
             finally:
+                self._launched.pop(remote, None)
                 remote.kill()
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
 
     async def _begin(self, remote: RemoteWorker) -> ReadyWorker | None:
-        """Starts a worker. None if it cannot play where it is."""
+        """Starts a worker. None if it cannot work where it is."""
         place = await remote.place()
+        del self._launched[remote]
         self._num_loading += 1
         try:
             refusal = await remote.start()
@@ -138,10 +175,11 @@ class WorkerPool:
             while sent is not self._weights:  # there may be newer ones by the time it has these
                 sent = self._weights
                 assert sent is not None
-                await remote.renew(*sent)
+                await remote.call("renew", *sent)
         finally:
             self._num_loading -= 1
-        worker = ReadyWorker(remote, place)
+        self._num_started += 1
+        worker = ReadyWorker(remote, place, self._num_started)
         self.dispatcher.add(worker)
         return worker
 
@@ -155,8 +193,16 @@ class WorkerPool:
         if self._failed_starts >= MAX_FAILED_STARTS + self._plan.workers and not self.dispatcher.workers:
             self.dispatcher.fail(StartsFailedError(self._failed_starts, error))
 
+    def _expects_more(self) -> bool:
+        """Whether more workers may be ready soon."""
+        if self._num_loading:
+            return True
+        room = sum(count for node, count in self._room().items() if node not in self._left_out)
+        young = any(time.monotonic() - since < START_S for since in self._launched.values())
+        return young and len(self.dispatcher.workers) < room
+
     async def _watch(self) -> None:
-        """Ends the wait for a cluster that has shrunk to nothing, or that cannot play at all."""
+        """Ends the wait for a cluster that has shrunk to nothing, or on which no node can be used."""
         empty_since, note_s = time.monotonic(), FIRST_NOTE_S
         loading = Loading(self._say)
         while self.dispatcher.failure is None:
@@ -174,11 +220,11 @@ class WorkerPool:
 
     def _hopeless(self, waited_s: float) -> BoughError | None:
         """Why more waiting would not help."""
-        if self._left_out and not self._with_room() - self._left_out.keys():
-            return InputError(f"no node of the cluster can play: {next(iter(self._left_out.values()))}")
+        if self._left_out and not any(count for node, count in self._room().items() if node not in self._left_out):
+            return InputError(f"no node of the cluster can be used: {next(iter(self._left_out.values()))}")
         if waited_s < self._timeout_s:
             return None
         return ClusterLostError(
-            f"the cluster has had no worker for {waited_s:.0f} s (--cluster-timeout); finished episodes are recorded, "
+            f"the cluster has had no worker for {waited_s:.0f} s (--cluster-timeout); finished work is saved, "
             "and the same command resumes"
         )

@@ -1,4 +1,4 @@
-"""What learners tell the driver: what the first one prints, where each of them is, and how it ended."""
+"""What learners tell the driver (prints, places, how each ended) and what it tells them: when to stop."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ class Relay:
         self._places: dict[int, str] = {}
         self._actors: list[Any] = []
         self._outcomes: dict[int, bytes] = {}
+        self._stopping = False
 
     def join(self, rank: int, place: str, actor: Any) -> None:
         """A learner has begun."""
@@ -28,6 +29,14 @@ class Relay:
     def end(self, rank: int, outcome: bytes) -> None:
         """A learner's result or error, pickled."""
         self._outcomes[rank] = outcome
+
+    def stop(self) -> None:
+        """The driver asks the learners to stop."""
+        self._stopping = True
+
+    def stopping(self) -> bool:
+        """Whether the learners are asked to stop."""
+        return self._stopping
 
     def read(self) -> list[tuple[str, str]]:
         """What was printed since the last time."""

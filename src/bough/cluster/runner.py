@@ -12,12 +12,12 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-from bough.cluster.connection import connected, nodes, nodes_by_id
+from bough.cluster.connection import connected, nodes
 from bough.cluster.packing import pack
 from bough.cluster.plan import make_plan
 from bough.cluster.pool import WorkerPool
-from bough.cluster.remote_worker import Place, WorkerLostError, launcher
-from bough.cluster.worker import ConfiguredAgent, Surroundings, WorkerSpec
+from bough.cluster.remote_worker import Place, WorkerLostError
+from bough.cluster.worker import ConfiguredAgent, Outcome, Surroundings, Worker, WorkerSpec
 from bough.config.cluster import ClusterConfig
 from bough.config.rollouts import AgentConfig, CollectConfig
 from bough.environments.base import Environment, EnvironmentFailedError
@@ -32,6 +32,8 @@ from bough.types import Trajectory
 SUSPICIOUS = 2
 # … and is lost after it was alone on this many lost workers.
 DEADLY = 3
+# Calls of a worker beside episodes: new weights, the end.
+SPARE_CALLS = 8
 
 
 class ClusterRunner:
@@ -63,7 +65,7 @@ class ClusterRunner:
             worker = await dispatcher.take(alone=alone)
             begun = time.monotonic()
             try:
-                outcome = await worker.remote.play(attempt, episode)
+                outcome: Outcome = await worker.remote.call("play", attempt, episode)
                 worker.note(time.monotonic() - begun)
             except WorkerLostError as error:
                 self._pool.lose(worker, error)
@@ -100,12 +102,10 @@ async def cluster_runner(
         )  # fmt: skip
         _say(str(plan))
         surroundings = Surroundings.here(variables=variables, gpus=plan.gpus_per_worker)
-        launch = launcher(pack(spec), surroundings, plan)
-
-        def with_room() -> set[str]:
-            return {node for node, resources in nodes_by_id().items() if plan.fits(resources)}
-
-        pool = WorkerPool(launch, plan, timeout_s=config.timeout_s, with_room=with_room, say=_say)
+        pool = WorkerPool.on_ray(
+            Worker, (pack(spec), surroundings), plan,
+            max_calls=2 * plan.concurrency + SPARE_CALLS, timeout_s=config.timeout_s, say=_say,
+        )  # fmt: skip
         pool.start()
         try:
             yield ClusterRunner(pool)

@@ -129,6 +129,11 @@ class Surroundings:
                 torch.cuda.set_per_process_memory_fraction(self.gpus)
 
 
+def refusal(error: Exception) -> str:
+    """Why a worker cannot start, such as a module that is not installed there or a GPU without memory."""
+    return str(error) if isinstance(error, BoughError) else exception_line(error)
+
+
 def hide_gpus() -> None:
     """This process and those that it starts see no GPU. Ray shows all of them to a process that has none."""
     os.environ["CUDA_VISIBLE_DEVICES"] = ""
@@ -172,10 +177,8 @@ class Worker:
             if lacks := spec.environment_class.lacks():
                 return str(lacks)
             self._agents = await spec.make_agents()
-        except BoughError as error:
-            return str(error)
-        except Exception as error:  # a module that is not installed there, or a GPU without memory
-            return exception_line(error)
+        except Exception as error:
+            return refusal(error)
         return None
 
     async def play(self, attempt: Attempt, episode: str | None = None) -> Outcome:

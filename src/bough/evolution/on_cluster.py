@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 from bough.cluster.actors import Actors
 from bough.cluster.connection import connected, nodes
-from bough.cluster.plan import Plan, make_plan
+from bough.cluster.plan import make_plan
+from bough.cluster.pool import WorkerPool
 from bough.cluster.worker import Surroundings
 from bough.evolution.part import Code, Part
 from bough.evolution.placement import Placement
@@ -17,7 +18,7 @@ from bough.evolution.settings import EvolveConfig
 from bough.evolution.spread import SpreadFileFitness, SpreadPlayers, SpreadTrainees
 
 # Calls that a worker answers while it plays or trains.
-SPARE_THREADS = 2
+SPARE_CALLS = 2
 
 Notify = Callable[[str], None]
 
@@ -34,22 +35,17 @@ class MembersThere:
 
 @contextmanager
 def members_on_cluster(config: EvolveConfig, records: Records, notify: Notify) -> Iterator[MembersThere]:
-    """Connects to the cluster of the settings. A worker loads the base model when it gets its first members."""
-
-    def plan() -> Plan:
-        return make_plan(config.cluster, nodes(), concurrency=config.population.size, uses_gpu=True)
-
+    """Connects to the cluster of the settings. Its workers begin to load the base model."""
     with connected(config.cluster):
-        chosen = plan()
+        plan = make_plan(config.cluster, nodes(), concurrency=config.population.size, uses_gpu=True)
         notify(
-            f"cluster of {chosen.cluster}: {config.population.size} members on {chosen.workers} workers, "
+            f"cluster of {plan.cluster}: {config.population.size} members on {plan.workers} workers, "
             "which load the model first"
         )
-        actors = Actors(
-            chosen, Part, config, records, Code.of(config).pack(), Surroundings.here(gpus=chosen.gpus_per_worker),
-            threads=config.fitness.concurrency + SPARE_THREADS, room=lambda: plan().room,
-            timeout_s=config.cluster.timeout_s, notify=notify,
-        )  # fmt: skip
+        given = (config, records, Code.of(config).pack(), Surroundings.here(gpus=plan.gpus_per_worker))
+        max_calls = config.fitness.concurrency + SPARE_CALLS
+        pool = WorkerPool.on_ray(Part, given, plan, max_calls=max_calls, timeout_s=config.cluster.timeout_s, say=notify)
+        actors = Actors(pool)
         placement = Placement(actors)
         players = SpreadPlayers(config, placement) if config.environment.name else None
         with closing(actors), closing(players) if players is not None else nullcontext():

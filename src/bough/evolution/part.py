@@ -7,7 +7,6 @@ files of the run are the driver's.
 from __future__ import annotations
 
 import pickle
-import socket
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -17,7 +16,7 @@ from typing import Any
 
 from bough import given
 from bough.cluster.packing import pack_code
-from bough.cluster.worker import Surroundings
+from bough.cluster.worker import Surroundings, refusal
 from bough.config.sampling import SamplingConfig
 from bough.environments.base import Environment
 from bough.environments.registry import find
@@ -59,7 +58,7 @@ class Code:
         """Makes it known in this process. InputError where the machine lacks something that the environment needs."""
         given.REWARDS.update(self.rewards)
         if self.environment_class is not None and (lacks := self.environment_class.lacks()):
-            raise InputError(f"members cannot play on {socket.gethostname()}, a node of the cluster: {lacks}")
+            raise InputError(lacks)
 
 
 @dataclass(frozen=True)
@@ -72,29 +71,46 @@ class TrainedPart:
 
 
 class Part:
-    """Some members of a population, in memory."""
+    """Some members of a population, in memory. `start` comes before everything else."""
+
+    start_adapter: Path | None
+    _here: MembersHere
 
     def __init__(self, config: EvolveConfig, records: Records, code: bytes, surroundings: Surroundings) -> None:
-        surroundings.enter()
-        self._code: Code = pickle.loads(code)  # noqa: S301  what the driver has packed
-        self._code.enter()
+        self._config, self._records, self._code, self._surroundings = config, records, code, surroundings
         self._open, self._playing = ExitStack(), ExitStack()
         self._runners: dict[str, LocalRunner] = {}
         self._call, self._updates = 0, list[dict[str, float]]()
-        self._here = self._members(config, records)
 
-    def _members(self, config: EvolveConfig, records: Records) -> MembersHere:
-        self.start, base = start_adapter(trained_by(config, {}))
+    def start(self) -> str | None:
+        """Loads the base model; returns why this node cannot have members, None if it can."""
+        try:
+            self._surroundings.enter()
+            code: Code = pickle.loads(self._code)  # noqa: S301  what the driver has packed
+            code.enter()
+            self._here = self._members(code)
+        except Exception as error:
+            return refusal(error)
+        return None
+
+    def close(self) -> None:
+        """Releases the model, and what the environment's episodes share."""
+        self._playing.close()
+        self._open.close()
+
+    def _members(self, code: Code) -> MembersHere:
+        config = self._config
+        self.start_adapter, base = start_adapter(trained_by(config, {}))
         builder = load_call_builder(
             config.model, base.calls.chat_template, max_length=base.calls.max_length, stride=base.calls.stride
         )
-        here = members_here(config, base, self.start, builder, records, self._code.environment_class)
+        here = members_here(config, base, self.start_adapter, builder, self._records, code.environment_class)
         return self._open.enter_context(here)
 
     def found(self, founders: Sequence[Individual]) -> dict[str, Files]:
         """New members of the first generation."""
         with TemporaryDirectory() as folder:
-            self._here.trainees.found(founders, self.start, Path(folder))
+            self._here.trainees.found(founders, self.start_adapter, Path(folder))
             return _files(Path(folder))
 
     def load(self, members: Mapping[str, Files]) -> None:

@@ -168,7 +168,6 @@ class _MemberRunner:
         self.workers, self.worker, self.name = workers, worker, name
 
     async def play(self, attempt: Attempt, *, episode: str | None = None) -> tuple[Trajectory, Images]:
-        played: tuple[Trajectory, Images] = await self.workers.result(
-            self.worker, self.worker.start("play", self.name, attempt, episode)
-        )
+        started = self.worker.start("play", self.name, attempt, episode)
+        played: tuple[Trajectory, Images] = await self.workers.result(started)
         return played

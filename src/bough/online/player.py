@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Coroutine, Iterator
+from concurrent.futures import CancelledError
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from statistics import fmean
-from typing import Any
+from typing import Any, TypeVar
 
 from bough.calls.template import ChatTemplate
 from bough.engines.local.draw import cuts
@@ -31,9 +33,11 @@ from bough.rewards.rubric import Rubric
 from bough.rollouts.attempt import Attempt, attempts
 from bough.rollouts.collect import collect
 from bough.rollouts.runner import LocalRunner, Runner
+from bough.training.interrupts import Interrupts, StopRequestedError
 from bough.types import Task, Trajectory
 
 log = logging.getLogger(__name__)
+T = TypeVar("T")
 
 
 class LostError(BoughError):
@@ -49,9 +53,16 @@ class Player:
     With `max_staleness` 0 nothing is in flight between `pause` and `renew`.
     """
 
-    def __init__(self, config: OnlineConfig, policy: Policy, template: ChatTemplate, files: EpisodeFiles) -> None:
+    def __init__(
+        self,
+        config: OnlineConfig,
+        policy: Policy,
+        template: ChatTemplate,
+        files: EpisodeFiles,
+        interrupts: Interrupts | None = None,
+    ) -> None:
         assert config.environment.name is not None
-        self.config = config
+        self.config, self._interrupts = config, interrupts or Interrupts()
         self.environment_class = configured(find(config.environment.name), config.environment.options)
         self.rubric = Rubric(config.rewards, timeout_s=config.reward_timeout_s) if config.rewards else None
         self.reward = learnt_reward(config)
@@ -159,7 +170,7 @@ class Player:
             concurrency=config.rollouts.concurrency,
             retries=config.rollouts.retries,
         )
-        tally = self._loop.run(played)
+        tally = self._until_stopped(played)
         for why, count in Counter(tally.lost.values()).items():
             log.warning("%d of %d held-out episodes are lost: %s", count, len(wanted), why)
         if tally.lost and not records:
@@ -167,6 +178,18 @@ class Player:
         known = [record.success for record in records if record.success is not None]
         values: dict[str, Any] = {"eval_lost": len(tally.lost)} if tally.lost else {}
         return values | ({"eval_success": fmean(known), "eval_episodes": len(known)} if known else {})
+
+    def _until_stopped(self, work: Coroutine[Any, Any, T]) -> T:
+        """The result of `work`. StopRequestedError where the run is to stop before it is there."""
+        future = asyncio.run_coroutine_threadsafe(work, self._loop.loop)
+        try:
+            with self._interrupts.calling(future.cancel):
+                return future.result()
+        except CancelledError:
+            raise StopRequestedError from None
+        except KeyboardInterrupt:
+            future.cancel()
+            raise
 
     def _held_out_tasks(self) -> Iterator[Task]:
         held_out = self.config.held_out

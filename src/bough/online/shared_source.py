@@ -20,6 +20,7 @@ from bough.online.shares import shares
 from bough.online.source import OnlineSource
 from bough.policy.messages import ProcessLostError
 from bough.policy.policy import Policy
+from bough.training.interrupts import StoppedError
 from bough.training.run import Run
 from bough.training.source import Batch
 
@@ -57,7 +58,9 @@ class SharedSource:
             if policy.sharded:
                 self._copy = run.load_policy(reference=True, temperature=policy.temperature, whole=True)
             sampled = self._copy or policy
-            self._source = OnlineSource(config, method, sampled, run.template, run.folder, see=self._note)
+            self._source = OnlineSource(
+                config, method, sampled, run.template, run.folder, see=self._note, interrupts=run.interrupts
+            )
 
         self._processes.first_does(build)
 
@@ -68,7 +71,7 @@ class SharedSource:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         try:
-            if error is not None:
+            if error is not None and not isinstance(error, StoppedError):  # else all processes know
                 self._processes.report_failure(error)
         finally:
             if self._source is not None:

@@ -39,6 +39,7 @@ from bough.online.watch import Watch
 from bough.policy.policy import Policy
 from bough.rewards.reward import RewardTimeoutError
 from bough.rundir import RunDir
+from bough.training.interrupts import Interrupts
 from bough.training.source import Batch, PausedError
 from bough.types import Call
 
@@ -70,13 +71,18 @@ class OnlineSource:
         template: ChatTemplate,
         run: RunDir,
         see: Callable[[dict[str, Any]], dict[str, float]] | None = None,
+        interrupts: Interrupts | None = None,
     ) -> None:
-        """`see` is called with the numbers of every batch before it is trained on, and may add metrics to them."""
+        """`see` is called with the numbers of every batch before it is trained on, and may add metrics to them.
+
+        A request to stop, by `interrupts`, ends the wait for episodes with StopRequestedError.
+        """
         assert config.optimizer.max_steps is not None  # the settings require it
         self._stamper = Stamper(config, policy.model)
         self._files = EpisodeFiles(run.episodes, self._stamper.settings)
         self._builder = CallBuilder(template, max_length=config.calls.max_length, stride=config.calls.stride)
-        self.player = Player(config, policy, template, self._files)
+        self._interrupts = interrupts or Interrupts()
+        self.player = Player(config, policy, template, self._files, self._interrupts)
         self.gatherer = Gatherer(config, method, self.player, self._builder, self._files)
         self.config, self.policy, self.num_steps = config, policy, config.optimizer.max_steps
         self._watch = Watch(config.watch)
@@ -174,7 +180,8 @@ class OnlineSource:
         self._ahead = self.config.rollouts.max_staleness > 0
         self.player.renew(step, self._number)
         try:
-            gathered = self.gatherer.batch(self._number)
+            with self._interrupts.calling(self.player.stream.interrupt):
+                gathered = self.gatherer.batch(self._number)
             held_out = self._held_out() if gathered else {}
         finally:
             self.player.pause()

@@ -22,6 +22,7 @@ from bough.rollouts.attempt import Attempt
 from bough.rollouts.collect import Tally, play_attempt
 from bough.rollouts.garbage import spare_what_is_loaded
 from bough.rollouts.runner import Runner
+from bough.training.interrupts import StopRequestedError
 from bough.types import Trajectory
 
 
@@ -86,6 +87,10 @@ class EpisodeStream:
         if isinstance(result, BaseException):
             raise result
         return result
+
+    def interrupt(self) -> None:
+        """Raises StopRequestedError in the thread that waits for results, or that will."""
+        self._results.put(StopRequestedError())
 
     def close(self) -> None:
         """Cancels what is in flight."""

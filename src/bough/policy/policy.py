@@ -8,8 +8,8 @@ own causal attention: slower, the same numbers, other code.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -30,9 +30,10 @@ from bough.policy.head_check import check_head
 from bough.policy.load import base_and_adapter, load_model
 from bough.policy.probe import probe as probe_model
 from bough.policy.reach import decoder_of
+from bough.policy.recorded import RecordedReads, padded, uses_dropout
 from bough.policy.routing import Routers, routing
 from bough.policy.shard import gather, most, shard
-from bough.trees.attend import BLOCK, block_mask, dense_mask
+from bough.trees.attend import block_mask, dense_mask
 from bough.trees.build import CallTokens, TokenTree
 from bough.trees.layers import STATEFUL, branching_obstacle, layer_sights, length_matters
 from bough.trees.mixers import known_mixers, let_mixers_branch
@@ -64,6 +65,8 @@ class Policy(nn.Module):
     temperature: float | None = 1.0
     teacher: Teacher | None = None
     router_coefficient = 0.0  # weight of the routers' load-balancing loss in training
+    recorded: RecordedReads | None = None  # how rows are read in training, if graphs can be recorded
+    _as_reference = False
 
     def __init__(
         self,
@@ -168,9 +171,15 @@ class Policy(nn.Module):
         device: torch.device = self.base.get_input_embeddings().weight.device
         return device
 
-    def reference(self) -> AbstractContextManager[None]:
+    @contextmanager
+    def reference(self) -> Iterator[None]:
         """Within it the policy answers as its reference does: the adapter of that name, or none."""
-        return reference(self.model, self._adapted_layers)
+        with reference(self.model, self._adapted_layers):
+            self._as_reference = True
+            try:
+                yield
+            finally:
+                self._as_reference = False
 
     @cached_property
     def _adapted_layers(self) -> list[Any]:
@@ -199,10 +208,11 @@ class Policy(nn.Module):
         result = [torch.empty(0, device=self.device)] * len(calls)
         rows = self.rows(calls, share=share, budget=budget)
         teacher, self.teacher = self.teacher, None
+        recorded, self.recorded = self.recorded, None  # its rows' backward passes come at the end
         try:
             answered = self.answers(rows)
         finally:
-            self.teacher = teacher
+            self.teacher, self.recorded = teacher, recorded
         for row, answers in zip(rows, answered, strict=True):
             for c, logprobs in zip(row.calls, answers.logprobs, strict=True):
                 result[c] = logprobs
@@ -284,26 +294,47 @@ class Policy(nn.Module):
 
     def _read_tree(self, row: TreeRow) -> Tensor:
         """Hidden states [L, D] of a tree's nodes, and of padding after them."""
-        flex = self.tree_attention == FLEX
         tree = row.tree
-        # A length of one block would be compiled for by itself, as any size of one is.
-        length = max(2, -(-len(tree) // BLOCK)) * BLOCK if flex else len(tree)
+        length = padded(len(tree)) if self.tree_attention == FLEX else len(tree)
         token_L, position_L = np.zeros(length, np.int64), np.zeros(length, np.int64)
         end_L = np.arange(1, length + 1)  # padding sees itself: a softmax over nothing is NaN
         token_L[: len(tree)], position_L[: len(tree)], end_L[: len(tree)] = tree.token, tree.position, tree.end
-        token, position, end = map(self._tensor, (token_L, position_L, end_L))
+        nodes = self._tensor(token_L), self._tensor(position_L), self._tensor(end_L)
+        if self.recorded:
+            return self.recorded(*nodes, "reference" if self._as_reference else "policy")
+        return self._read_nodes(*nodes, self._branching(tree, length) if self.carries_state else None)
+
+    def _read_nodes(
+        self, token_L: Tensor, position_L: Tensor, end_L: Tensor, branching: Branching | None = None
+    ) -> Tensor:
         dtype = self.autocast or self.base.dtype
+        flex = self.tree_attention == FLEX
         masks: dict[str, Any] = {
-            kind: block_mask(end, position, sight) if flex else dense_mask(end, position, sight, dtype)
+            kind: block_mask(end_L, position_L, sight) if flex else dense_mask(end_L, position_L, sight, dtype)
             for kind, sight in self.sights.items()
         }
-        if self.carries_state:
-            branching = self._branching(tree, length)
+        if branching is not None:
             if not self.sights:  # a model without attention makes no masks, and hands options on to its mixers
-                return self._read(token[None], None, self.tree_attention, branching=branching)[0]
+                return self._read(token_L[None], None, self.tree_attention, branching=branching)[0]
             masks |= dict.fromkeys(STATEFUL, branching)
         mask = masks if len(masks) > 1 else next(iter(masks.values()))
-        return self._read(token[None], mask, self.tree_attention, position_ids=position[None])[0]
+        return self._read(token_L[None], mask, self.tree_attention, position_ids=position_L[None])[0]
+
+    def record(self, limit: int) -> None:
+        """From now on rows of at most `limit` tokens are recorded in training, where the model allows it."""
+        if self.tree_attention != FLEX or self.carries_state or self.sharded or self.obstacle or self.routers:
+            return
+        model = self.base
+        if model.is_gradient_checkpointing or getattr(model, "is_quantized", False) or uses_dropout(self.model):
+            return
+
+        def read(token_L: Tensor, position_L: Tensor, end_L: Tensor) -> Tensor:
+            # Weights are cast inside the graph: a cast from before it would keep the weights of that step.
+            enabled = self.autocast is not None
+            with torch.autocast(self.device.type, self.autocast, enabled=enabled, cache_enabled=False):
+                return self._read_nodes(token_L, position_L, end_L)
+
+        self.recorded = RecordedReads(read, self.decoder.parameters(), limit)
 
     def _branching(self, tree: TokenTree, length: int) -> Branching:
         """The forks of a row of `length` nodes: the tree's, and one tree of padding after it."""

@@ -14,6 +14,7 @@ from bough.config.parts import flattened, leaves, parts
 from bough.config.run import RunConfig
 from bough.disk import is_draft, locked, remove, write_atomically, write_json
 from bough.errors import BoughError, InputError, did_you_mean
+from bough.rollouts.garbage import free_gpu_memory
 from bough.runs.gate import judge
 from bough.runs.kinds import KINDS, Kind
 from bough.runs.numbers import files_of, numbers_of
@@ -213,6 +214,7 @@ class Run:
         code = int(resolve(VERBS[stage.verb].run)(self.wiring.config(stage, artifacts)) or 0)
         if code or not (folder / kind.artefact).exists():
             raise BoughError(f"{stage.folder} failed; finished stages are kept, and `bough run` resumes here")
+        free_gpu_memory()  # the next stage loads its own models, and other runs may share the GPU
         record.seconds = time.monotonic() - started
         record.outputs = {kind.writes: content(folder / kind.artefact)}
         record.finished = True

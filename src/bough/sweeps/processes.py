@@ -24,6 +24,10 @@ from bough.runs.run import LOCK, Run
 from bough.runs.shared_stages import SharedStages
 from bough.terminal import console
 
+# Where torch reads settings of its memory.
+ALLOCATOR = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
+# Of a GPU: each process also has a context of its own there.
+SHARED = 0.95
 Started = Callable[[Run, int], None]
 Ended = Callable[[Run, str | None], None]
 
@@ -32,9 +36,10 @@ def in_processes(runs: Sequence[Run], jobs: int, logs: Path, started: Started, e
     """Plays all runs on this machine, `jobs` at a time. Returns why runs failed, by the names of their folders."""
     logs.mkdir(parents=True, exist_ok=True)
     children: list[subprocess.Popen[bytes]] = []
+    env = os.environ | gpu_share(min(jobs, len(runs)))
 
     def play(run: Run) -> str | None:
-        return play_in_child(order_of(run), log_of(run, logs), children)
+        return play_in_child(order_of(run), log_of(run, logs), children, env=env)
 
     def stop() -> None:
         for child in list(children):
@@ -81,19 +86,34 @@ def several_at_a_time(
     return {run.folder.name: failed[run.folder.name] for run in runs if run.folder.name in failed}
 
 
+def gpu_share(processes: int) -> dict[str, str]:
+    """Environment variables that give each of several processes an equal part of every GPU's memory.
+
+    An engine takes most of what is free, which would leave nothing for the training of the process beside it.
+    Settings of the user's own stay as they are.
+    """
+    if processes < 2 or any(name in os.environ for name in ALLOCATOR):
+        return {}
+    return {ALLOCATOR[0]: f"per_process_memory_fraction:{SHARED / processes:.3f}"}
+
+
 def log_of(run: Run, logs: Path) -> Path:
     """Where the process of a run writes what it prints."""
     return logs / f"{run.folder.name}.log"
 
 
 def play_in_child(
-    order: Mapping[str, Any], log: Path, children: list[subprocess.Popen[bytes]], working_folder: Path | None = None
+    order: Mapping[str, Any],
+    log: Path,
+    children: list[subprocess.Popen[bytes]],
+    working_folder: Path | None = None,
+    env: Mapping[str, str] | None = None,
 ) -> str | None:
     """Plays the run of `order` in a process, which is in `children` meanwhile; returns why it failed."""
     with log.open("ab") as said:
         command = [sys.executable, "-m", "bough.sweeps.processes"]
         child = subprocess.Popen(  # noqa: S603  ours
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=said, cwd=working_folder
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=said, cwd=working_folder, env=env
         )
         children.append(child)
         assert child.stdin is not None and child.stdout is not None

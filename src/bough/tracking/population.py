@@ -36,7 +36,9 @@ class PopulationTrackers(Trackers):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self._children is not None:
-            self._children.close("FINISHED" if kind is None else "KILLED" if kind is KeyboardInterrupt else "FAILED")
+            self._children.close(
+                "FINISHED" if kind is None else "KILLED" if issubclass(kind, KeyboardInterrupt) else "FAILED"
+            )
         super().__exit__(kind, error, trace)
 
 

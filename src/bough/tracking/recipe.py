@@ -59,7 +59,9 @@ class RecipeTracker:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         with _leniently("the end of the run"):
-            self._mlflow.end_run("FINISHED" if kind is None else "KILLED" if kind is KeyboardInterrupt else "FAILED")
+            self._mlflow.end_run(
+                "FINISHED" if kind is None else "KILLED" if issubclass(kind, KeyboardInterrupt) else "FAILED"
+            )
 
     def add(self, stage: str, settings: Mapping[str, Any], numbers: Mapping[str, Any], files: Sequence[Path]) -> None:
         """Adds a finished stage that does not report for itself."""

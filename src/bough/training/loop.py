@@ -29,6 +29,7 @@ from bough.training import checkpoint
 from bough.training.checkpoint_writer import CheckpointWriter, snapshot
 from bough.training.counters import Counters
 from bough.training.gradients import BatchGradients
+from bough.training.interrupts import Interrupts, StoppedError, StopRequestedError
 from bough.training.metrics_file import MetricsFile
 from bough.training.optimizer_state import OptimizerState, not_finite
 from bough.training.packing import PackedBatch, Packer
@@ -60,6 +61,7 @@ class Trainer:
         processes: Processes | None = None,
         report: Callable[[Values], None] = lambda _: None,
         reference: ReferenceLogprobs | None = None,
+        interrupts: Interrupts | None = None,
     ) -> None:
         self.policy, self.method, self.source, self.held_out = policy, method, source, held_out
         self.config, self.run, self.save, self.report = config, run, save, report
@@ -67,9 +69,14 @@ class Trainer:
         self.reference = Reference(policy) if method.needs_reference else None
         known = reference or self.reference
         self.gradients = BatchGradients(policy, method, known, self.processes, share=config.machine.share)
+        if policy.device.type == "cuda":
+            policy.record(config.machine.tokens_per_pass)
         self.updater = Updater(policy, config)
         self.optimizer, self.scaler = self.updater.optimizer, self.updater.scaler
         self.writer = CheckpointWriter()
+        self.interrupts = interrupts or Interrupts()
+        self._stopping = False  # whether all processes know that the run is to stop
+        self._saved_step = 0  # the step of the newest checkpoint
         self.packer = Packer(source, policy, method, self.processes, share=config.machine.share)
         self.counters = Counters(token_budget=config.machine.tokens_per_pass, budget=config.machine.tokens_per_pass)
 
@@ -77,8 +84,9 @@ class Trainer:
         """Runs the plan from its beginning or from a checkpoint (whose weights the policy must have).
 
         Without `same_held_out` the best eval loss so far was measured on other data and is reset.
+        An interrupt saves a checkpoint and raises StoppedError (`interrupts.py`).
         """
-        with self.writer:
+        with self.interrupts, self.writer:
             return self._train(resume, same_held_out=same_held_out)
 
     def _train(self, resume: checkpoint.Checkpoint | None, *, same_held_out: bool) -> Counters:
@@ -90,6 +98,8 @@ class Trainer:
         metrics = MetricsFile(self.run.metrics, self.counters.step) if self.processes.first else None
         self.policy.train()
         while self.counters.step < len(self.source) and not self._out_of_patience():
+            if self._stopping:
+                raise self._stopped()
             batch = self._next_batch()
             if batch is None:
                 log.warning("Stopped after step %d: there is nothing left to learn from.", self.counters.step)
@@ -116,6 +126,7 @@ class Trainer:
 
     def _restore(self, resume: checkpoint.Checkpoint) -> None:
         self.counters = resume.restore(self.optimizer, rank=self.processes.rank, count=self.processes.count)
+        self._saved_step = self.counters.step
         if self.counters.token_budget != self.config.machine.tokens_per_pass:
             # A budget that memory forced stays until the settings ask for another.
             self.counters.token_budget = self.counters.budget = self.config.machine.tokens_per_pass
@@ -128,12 +139,24 @@ class Trainer:
             log.warning("All %d steps are done already; a larger --max-steps continues training.", self.counters.step)
 
     def _next_batch(self) -> Batch | None:
-        """What the next step learns from. Where the source pauses the run, a checkpoint is saved first."""
+        """What the next step learns from. Where the source pauses or stops the run, a checkpoint is saved first."""
         try:
             return self.packer.batch(self.counters.step, self.counters.budget)
         except PausedError:
             self._save_checkpoint()
             raise
+        except StopRequestedError:
+            raise self._stopped() from None
+
+    def _stopped(self) -> StoppedError:
+        """What an interrupted run ends with; all that it has learnt is on disk. All processes must call it together."""
+        step = self.counters.step
+        if not step:
+            return StoppedError("Stopped before the first step.")
+        if self._saved_step != step:
+            self._save_checkpoint()
+        self.writer.wait()
+        return StoppedError(f"Stopped after step {step}; its checkpoint is in {self.run.checkpoints}.")
 
     def _step(self, batch: Batch) -> Values:
         begin = time.perf_counter()
@@ -149,7 +172,10 @@ class Trainer:
             raise self._not_finite(batch, f"the loss of step {number + 1} is {loss}")
         norm = self._update(batch)
         trained = sum(example.num_trained for example in examples)
-        trained, computed, raw = self.processes.sum_counts(trained, found.tokens_computed, found.tokens_raw)
+        trained, computed, raw, stops = self.processes.sum_counts(
+            trained, found.tokens_computed, found.tokens_raw, self.interrupts.requested
+        )
+        self._stopping = stops > 0
         self.counters.step += 1
         self.counters.tokens_trained += trained
         self.counters.tokens_computed += computed
@@ -236,6 +262,7 @@ class Trainer:
                 )
             )
         self.processes.wait()
+        self._saved_step = self.counters.step
 
     def _save_weights(self, path: Path) -> None:
         weights = self.policy.weights()

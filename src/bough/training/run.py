@@ -36,6 +36,7 @@ from bough.terminal.training import TrainingProgress
 from bough.tracking.trackers import Trackers
 from bough.training.checkpoint import Checkpoint, checkpoints
 from bough.training.counters import Counters
+from bough.training.interrupts import Interrupts, StoppedError
 from bough.training.loading import load_policy, precision
 from bough.training.loop import Trainer
 from bough.training.origin import Origin
@@ -103,6 +104,7 @@ class Run(Generic[C]):
 
     def __init__(self, config: C, folder: RunDir, processes: Processes) -> None:
         self.folder, self.processes = folder, processes
+        self.interrupts = Interrupts(quiet=not processes.first)
         self.resumed = _newest_checkpoint(folder, config)
         if self.resumed and processes.device.type == "cpu":
             bit_exact.warn_if_runs_differ()
@@ -175,6 +177,7 @@ class Run(Generic[C]):
             trainer = Trainer(
                 policy, method, source, config, self.folder, partial(save_policy, policy, self.template.tokenizer),
                 held_out=held_out, processes=self.processes, report=report, reference=reference,
+                interrupts=self.interrupts,
             )  # fmt: skip
             if first:
                 progress.begin(len(source), *ledgers)
@@ -194,10 +197,14 @@ class Run(Generic[C]):
         trainer.reference.compute(calls, config.machine.tokens_per_pass, self.folder.cache, name, start=reload)
 
     def finish(self, counters: Counters, ledgers: list[dict[str, Any]]) -> Trained:
-        """Writes the ledgers and the report."""
+        """Writes the ledgers and the report. An interrupt that came too late to stop the training is raised then."""
         if self.processes.first:
             write_json(self.folder.ledger, ledgers)
             write_json(self.folder.report, asdict(counters) | {"weights": self.folder.final.name})
+        if self.interrupts.requested:
+            raise StoppedError(
+                f"Stopped after step {counters.step}, the last one; the weights are in {self.folder.final}."
+            )
         return Trained(self.folder.final, counters, ledgers)
 
     def _initial_policy(self, temperature: float | None) -> Policy:

@@ -5,17 +5,19 @@ from importlib.util import find_spec
 
 import pytest
 
-from bough.cluster.connection import import_ray
-from tests.cluster.real.clusters import TestCluster
+from tests.cluster.real.clusters import TestCluster, started
 
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[TestCluster]:
     if find_spec("ray") is None:
         pytest.skip("ray is not installed")
-    made = TestCluster()
-    try:
+    with started() as made:
         yield made
-    finally:
-        import_ray().shutdown()
-        made.shutdown()
+
+
+@pytest.fixture
+def breakable(cluster: TestCluster) -> Iterator[TestCluster]:
+    """The same cluster, for a test that removes nodes."""
+    yield cluster
+    cluster.refill()

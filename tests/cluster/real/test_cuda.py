@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from bough.evolution.evolve import evolve
-from tests.cluster.real.nodes import start_cluster
+from tests.cluster.real.clusters import started
 from tests.evolution.small import config
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
@@ -15,10 +15,10 @@ pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a G
 
 def test_two_workers_share_a_gpu_and_the_driver_uses_none(tmp_path: Path):
     lines: list[str] = []
-    with start_cluster(cpus=(2,), gpus=1) as cluster:
+    with started(1, cpus=2, gpus=1) as cluster:
         settings: dict[str, Any] = {"cluster": cluster.address, "gpus_per_worker": 0.5, "generations": 2}
         found = evolve(config(tmp_path, **settings), notify=lines.append)
-    assert lines[0] == "cluster of 1 node, 2 CPUs and 1 GPU: 4 members on 2 workers, which load the model first"
+    assert lines[0] == "cluster of 2 nodes, 2 CPUs and 1 GPU: 4 members on 2 workers, which load the model first"
     assert found.report["worker_losses"] == 0 and found.report["updates"] == 2 * 2 * 4
     assert len(found.lineage) == 8 and (found.weights / "adapter_model.safetensors").exists()
     assert torch.cuda.memory_allocated() == 0
@@ -33,7 +33,7 @@ def test_a_worker_without_gpus_sees_none():
         surroundings.enter()
         return torch.cuda.is_available()
 
-    with start_cluster(cpus=(2,), gpus=1) as cluster:
+    with started(1, cpus=2, gpus=1) as cluster:
         import ray
 
         ray.init(address=cluster.address)

@@ -10,14 +10,13 @@ import pytest
 import torch
 
 from bough.cli import main
-from bough.cluster.connection import import_ray
 from bough.methods.grpo import GRPOConfig
 from bough.online.grpo import learn_online
 from bough.online.shared_source import SharedSource
 from bough.training.checkpoint import checkpoints
 from bough.training.run import Trained
 from bough.training.source import Batch
-from tests.cluster.real.clusters import TestCluster
+from tests.cluster.real.clusters import started
 from tests.online.test_shared_source import LETTERS, assert_same
 from tests.training.test_processes import alone
 
@@ -27,12 +26,8 @@ def flags() -> Iterator[list[str]]:
     """A cluster with a CPU on each of three nodes: for two learners, and for the worker that plays."""
     if find_spec("ray") is None:
         pytest.skip("ray is not installed")
-    made = TestCluster(nodes=3)
-    try:
+    with started(3) as made:
         yield ["--cluster", made.address, "--learners", "2", "--workers", "1"]
-    finally:
-        import_ray().shutdown()
-        made.shutdown()
 
 
 @pytest.fixture(scope="module")

@@ -1,17 +1,19 @@
 """Online training with its episodes on a cluster of two nodes, whose workers and driver are killed in between."""
 
+import asyncio
 import os
 import random
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from bough.cluster.remote_worker import Place
 from bough.methods.distill import DistillConfig
 from bough.online.cluster_sampler import VersionedRunner
 from bough.online.distill import distill
@@ -19,35 +21,42 @@ from bough.rollouts.attempt import Attempt
 from bough.rollouts.runner import Images
 from bough.train import grpo
 from bough.types import Trajectory
+from tests.cluster.real.clusters import TestCluster
 from tests.online.killed_stream import COMMON, Episodes, check, finished, learnt
 from tests.online.test_online import batch, metrics, settings
 from tests.online.test_streaming import UNEVEN, calls_of, files, first_step, unclocked
 
 # Workers load torch and a model, which takes long where other tests run too.
 pytestmark = pytest.mark.timeout(900)
-MEMORY = 100_000_000
 CORRIDOR = "tests.online.letters:Corridor"
 TREE = Path(__file__).parents[3]
 
 
-@pytest.fixture(scope="module")
-def address() -> Iterator[str]:
-    """A cluster of two nodes with one CPU each. The driver of each test connects and disconnects."""
-    from ray.cluster_utils import Cluster
+@pytest.fixture
+def address(cluster: TestCluster) -> str:
+    return cluster.address
 
-    head = {"num_cpus": 1, "object_store_memory": MEMORY, "include_dashboard": False}
-    cluster = Cluster(initialize_head=True, head_node_args=head)
-    cluster.add_node(num_cpus=1, object_store_memory=MEMORY)
-    yield cluster.address
-    cluster.shutdown()
+
+def kill_process(place: Place) -> None:
+    os.kill(place.pid, signal.SIGKILL)
 
 
 class Killer:
-    """Ends a worker's process whenever this many more episodes have come back, and counts episodes in flight."""
+    """Kills a worker that is ready when this many episodes have come back, and counts episodes in flight.
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, *, after: list[int]) -> None:
-        self.after, self.num_back, self.num_killed = after, 0, 0
+    Episodes begin when both workers are ready. The next one is killed when the loss of the last is known.
+    """
+
+    def __init__(
+        self,
+        monkeypatch: pytest.MonkeyPatch,
+        *,
+        after: Sequence[int],
+        kills: Sequence[Callable[[Place], None]] = (kill_process, kill_process),
+    ) -> None:
+        self.kills, self.num_back, self.num_killed = list(zip(after, kills, strict=False)), 0, 0
         self.in_flight = self.most_in_flight = 0
+        self.began = False
         play = VersionedRunner.play
 
         async def watched(
@@ -56,6 +65,7 @@ class Killer:
             self.in_flight += 1
             self.most_in_flight = max(self.most_in_flight, self.in_flight)
             try:
+                await self.both_ready(runner)
                 return await play(runner, attempt, episode=episode)
             finally:
                 self.in_flight -= 1
@@ -63,11 +73,17 @@ class Killer:
 
         monkeypatch.setattr(VersionedRunner, "play", watched)
 
+    async def both_ready(self, runner: VersionedRunner) -> None:
+        while not self.began:
+            self.began = len(runner._runner.places) == 2  # type: ignore[attr-defined]
+            await asyncio.sleep(0.05)
+
     def back(self, runner: VersionedRunner) -> None:
         self.num_back += 1
-        if self.after and self.num_back >= self.after[0] and (places := runner._runner.places):  # type: ignore[attr-defined]
-            os.kill(random.choice(places).pid, signal.SIGKILL)
-            self.after = self.after[1:]
+        workers: Any = runner._runner
+        due = self.num_killed < len(self.kills) and self.num_back >= self.kills[self.num_killed][0]
+        if due and workers.places and workers.worker_losses == self.num_killed:
+            self.kills[self.num_killed][1](random.choice(workers.places))
             self.num_killed += 1
 
 
@@ -76,17 +92,21 @@ def without_losses(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 @pytest.mark.bit_exact
-def test_fresh_weights_end_in_the_bits_of_one_process_though_a_worker_dies(
-    address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_fresh_weights_end_in_the_bits_of_one_process_though_a_worker_and_a_node_die(
+    breakable: TestCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     more = {"environment": UNEVEN, "batch_size": 3, "max_steps": 3, "group_size": 3, "eval_every": 2, "eval_tasks": 4}
     here = grpo(settings(tmp_path / "here", **more))
-    killer = Killer(monkeypatch, after=[5])
-    there = grpo(settings(tmp_path / "there", cluster=address, workers=2, **more))
-    assert killer.num_killed == 1
+
+    def kill_node(place: Place) -> None:
+        breakable.remove(breakable.number_of(place.node), wait=True)
+
+    killer = Killer(monkeypatch, after=[5, 14], kills=[kill_process, kill_node])
+    there = grpo(settings(tmp_path / "there", cluster=breakable.address, workers=2, **more))
+    assert killer.num_killed == 2 and len(breakable.nodes) == 1
     assert files(tmp_path / "there") == files(tmp_path / "here")
     assert there.ledgers == here.ledgers
-    assert metrics(tmp_path / "there")[-1]["worker_losses"] == 1
+    assert metrics(tmp_path / "there")[-1]["worker_losses"] == 2
     assert without_losses(unclocked(tmp_path / "there")) == unclocked(tmp_path / "here")
     assert {call.policy for number in range(3) for call in calls_of(tmp_path / "there", number)} == {
         "step-0", "step-1", "step-2",

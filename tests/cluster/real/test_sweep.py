@@ -4,28 +4,26 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from bough.disk import write_json
 from bough.errors import InputError
 from bough.sweeps.sweep import FILE_NAME, Sweep
-from tests.cluster.real.nodes import start_cluster
+from tests.cluster.real.clusters import DEADLINE_S, TestCluster, started, until
 from tests.sweeps.counting import ENVIRONMENT, configured
 
 TURNS = "after.max_turns=2,4"
-DEADLINE_S = 100
 
 
 @pytest.fixture(scope="module")
-def cluster() -> Iterator[Any]:
-    with start_cluster(cpus=(1, 1)) as cluster:
+def cluster() -> Iterator[TestCluster]:
+    """Its nodes import what this process can import, whatever the folder that a test works in."""
+    with started(env_vars={"PYTHONPATH": ":".join([str(Path.cwd()), *filter(None, sys.path)])}) as cluster:
         yield cluster
 
 
@@ -37,14 +35,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> str:
     return (sweep.folder / "results.csv").read_text()
 
 
-def until(condition: Callable[[], bool]) -> None:
-    end = time.monotonic() + DEADLINE_S
-    while not condition():
-        assert time.monotonic() < end, "it never happened"
-        time.sleep(0.1)
-
-
-def started(sweep: Sweep) -> int:
+def num_begun(sweep: Sweep) -> int:
     """How many runs have begun."""
     return sum((run.folder / "recipe.yaml").exists() for run in sweep.runs)
 
@@ -73,28 +64,26 @@ def held(sweep: Sweep) -> Iterator[None]:
 
 
 def test_runs_of_a_node_that_is_killed_end_elsewhere_in_the_same_table(
-    cluster: Any, tmp_path: Path, whole: str, monkeypatch: pytest.MonkeyPatch
+    breakable: TestCluster, tmp_path: Path, whole: str, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.chdir(tmp_path)
-    sweep = configured(tmp_path, TURNS, cluster=cluster.address)
+    sweep = configured(tmp_path, TURNS, cluster=breakable.address)
     lines: list[str] = []
     with ThreadPoolExecutor() as pool, held(sweep):
         playing = pool.submit(sweep.play, lines.append)
-        until(lambda: started(sweep) == 2 or playing.done())
-        (node,) = [node for node in cluster.list_all_nodes() if node != cluster.head_node]
-        cluster.remove_node(node, allow_graceful=False)
+        until(lambda: num_begun(sweep) == 2 or playing.done())
+        breakable.remove(0)
         until(lambda: any("its worker was lost" in line for line in lines))
         until(lambda: len(processes(tmp_path)) == 1)
     playing.result(DEADLINE_S)
-    cluster.add_node(num_cpus=1, object_store_memory=100_000_000)
     assert sweep.failed == {} and (sweep.folder / "results.csv").read_text() == whole
     assert sum("; starting it again" in line for line in lines) == 1
-    assert lines[0] == "cluster of 2 nodes, 2 CPUs and 0 GPUs: up to 2 runs at the same time"
+    assert lines[0] == "cluster of 3 nodes, 2 CPUs and 0 GPUs: up to 2 runs at the same time"
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
 def test_a_sweep_that_is_stopped_leaves_no_process_and_resumes(
-    cluster: Any, tmp_path: Path, whole: str, how: signal.Signals, monkeypatch: pytest.MonkeyPatch
+    cluster: TestCluster, tmp_path: Path, whole: str, how: signal.Signals, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PYTHONPATH", ":".join(filter(None, sys.path)))
@@ -102,7 +91,7 @@ def test_a_sweep_that_is_stopped_leaves_no_process_and_resumes(
     command = [sys.executable, "-m", "bough", "sweep", "counting.yaml", "--vary", TURNS, "--seeds", "2", "-o", "sweep"]
     with held(sweep):
         driver = subprocess.Popen([*command, "--set", ENVIRONMENT, "--cluster", cluster.address], cwd=tmp_path)
-        until(lambda: started(sweep) == 2 or driver.poll() is not None)
+        until(lambda: num_begun(sweep) == 2 or driver.poll() is not None)
         assert driver.poll() is None and len(processes(tmp_path)) == 2
         os.kill(driver.pid, how)
         driver.wait(DEADLINE_S)
@@ -113,7 +102,7 @@ def test_a_sweep_that_is_stopped_leaves_no_process_and_resumes(
 
 
 def test_a_run_that_fails_by_itself_fails_as_on_one_machine(
-    cluster: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    cluster: TestCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.chdir(tmp_path)
     broken = "defaults.environment=tests.environments.worlds:Counting,tests.environments.worlds:NoSuchWorld"
@@ -125,7 +114,9 @@ def test_a_run_that_fails_by_itself_fails_as_on_one_machine(
     assert "NoSuchWorld" in sweep.failed[failed]
 
 
-def test_a_folder_that_nodes_do_not_see_is_refused(cluster: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_folder_that_nodes_do_not_see_is_refused(
+    cluster: TestCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("bough.sweeps.shared_folder.write_atomically", lambda *_: None)  # as if on another disk
     sweep = configured(tmp_path, TURNS, cluster=cluster.address)

@@ -1,6 +1,7 @@
 import asyncio
 from random import Random
 
+from benchmarks import web_losses
 from benchmarks.experts import outcome
 
 from bough.types import Task
@@ -79,3 +80,66 @@ def test_experts_go_on_from_random_states(run):
         return await asyncio.gather(*(outcome(Web, task, Random(at)) for at, task in enumerate(tasks)))
 
     assert {page: word for page, (word, _) in zip(pages, run(main()), strict=True) if word != "won"} == {}
+
+
+async def finished(env):
+    """Whether the expert wins from here."""
+    for _ in range(env.max_turns):
+        seen = await env.step(await env.expert() or "")
+        assert seen.error is None, env.history
+        if seen.done:
+            return seen.success
+    return False
+
+
+async def after(page, seed, *actions):
+    env = web(page, seed)
+    await env.start()
+    for action in actions:
+        assert not (await env.step(action)).done
+    return env
+
+
+def test_experts_undo_what_was_opened_covered_or_replaced(run):
+    cases = [
+        ("social-media", 4508517, "click('16')"),  # the menu of another post
+        ("form-sequence-3", 4508527, "fill('3', 'No')", "select_option('1', '6ft 2in')"),  # a list over the buttons
+        ("draw-line", 4508524, "mouse_drag(107, 59, 107, 109)", "click('1')"),  # the click replaces the line
+        ("drag-circle", 4508519, "mouse_drag(96, 106, 96, 188)"),  # only its rim is inside the drawing
+        ("click-button-sequence", 4508534, "drag('1', '1')"),
+        ("daily-calendar", 4508530),  # another event lies over the first half hour
+        ("click-pie", 4508529),  # the item is larger than others while the menu is closed
+    ]
+
+    async def play(page, seed, *actions):
+        env = await after(page, seed, *actions)
+        try:
+            return await finished(env)
+        finally:
+            await env.close()
+
+    async def main():
+        return await asyncio.gather(*(play(*case) for case in cases))
+
+    assert [case[0] for case, won in zip(cases, run(main()), strict=True) if not won] == []
+
+
+def test_a_page_is_called_lost_only_where_its_own_script_says_so(run):
+    """What the mouse missed in the circle counts after a second; a shape is out of reach once it is hidden."""
+
+    async def main():
+        chase = await after("chase-circle", 4508517, "mouse_move(1, 1)")  # takes 350 ms
+        early = await web_losses.lost(chase, 1)
+        await chase.step("wait()")
+        late = await web_losses.lost(chase, 2)
+        await chase.close()
+        drag = await after("drag-circle", 4508519, "drag('1', '2')")
+        before = await web_losses.lost(drag, 1)
+        await drag.step(await drag.expert())
+        in_vain = await web_losses.lost(drag, 1)
+        await drag.close()
+        return early, late, before, in_vain
+
+    early, late, before, in_vain = run(main())
+    assert early is None and late == "the mouse was outside the circle for too long, which cannot be made up"
+    assert before is None and in_vain == "a shape lies where the mouse cannot reach it any more"

@@ -67,6 +67,12 @@ def test_a_press_by_the_mouse_is_seen_by_the_focus():
     assert advice(clicking.buttons_in_turn, goal, *before, **did) == "click('1')"
 
 
+def test_a_button_that_was_dragged_to_itself_was_pressed():
+    goal, buttons = "Click button ONE, then click button TWO.", [("button", "ONE"), ("button", "TWO")]
+    assert advice(clicking.buttons_in_turn, goal, *buttons, did=("drag('1', '1')",)) == "click('2')"
+    assert advice(clicking.buttons_in_turn, goal, *buttons, did=("drag('1', '2')",)) == "click('1')"
+
+
 def test_wrong_shades_are_taken_back():
     shades = [("span", "", {"color": "rgb(200, 9, 9)"}), ("span", "", {"color": "rgb(9, 200, 9)", "class": "selected"})]
     goal = "Select all the shades of red and press Submit."
@@ -87,7 +93,8 @@ def test_pages_are_turned_to_the_last_and_back():
 def test_a_closed_pie_is_opened():
     goal, plus = 'Expand the pie menu below and click on the item labeled "q".', ("letter", "+", {"size": "27x38"})
     assert advice(clicking.pie, goal, ("letter", "q", {"size": "1x2"}), plus, did=("click('2')",) * 2) == "click('2')"
-    assert advice(clicking.pie, goal, ("letter", "q", {"size": "9x12"}), plus) == "click('1')"
+    assert advice(clicking.pie, goal, ("letter", "q", {"size": "3x5"}), plus) == "click('2')", "the largest when closed"
+    assert advice(clicking.pie, goal, ("letter", "q", {"size": "9x24"}), plus) == "click('1')"
 
 
 def test_a_menu_is_walked_level_by_level():

@@ -1,5 +1,5 @@
 from bough.worlds.web.experts import dates
-from tests.worlds.web.experts.scenes import advice
+from tests.worlds.web.experts.scenes import advice, lines
 
 SUBMIT = ("button", "Submit")
 CALENDAR = [("link", "Prev"), ("link", "Next"), "March 2016", ("link", "4"), ("link", "14")]
@@ -19,9 +19,13 @@ def test_the_calendar_is_opened_turned_and_the_day_taken():
     assert choose("03/04/2016", "03/04/2016") == "click('2')"
 
 
-def flight(*shown, kind="cheapest"):
+def test_a_calendar_that_covers_the_button_is_closed_by_the_same_day():
+    assert choose("03/04/2016", "03/04/2016", *CALENDAR) == "click('4')"
+
+
+def flight(*shown, kind="cheapest", **more):
     goal = f"Book the {kind} one-way flight from: Bangor to: XYZ on 10/02/2016."
-    return advice(dates.book_flight, goal, *shown)
+    return advice(dates.book_flight, goal, *shown, **more)
 
 
 def form(start="", end="", date=""):
@@ -41,3 +45,16 @@ def test_the_best_of_the_offers_is_booked():
     offers = ["3h 10m", ("button", "Book flight for $300"), "2h 59m", ("button", "Book flight for $999")]
     assert flight(*offers) == "click('1')"
     assert flight(*offers, kind="shortest") == "click('2')"
+
+
+def test_a_place_with_something_typed_after_it_is_written_again():
+    assert flight(*form("Bangor, ME (BGR)", "XYZField,", "10/02/2016")) == "fill('2', 'XYZ')"
+    assert flight(*form("Bangor, ME (BGR)x", "Town (XYZ)", "10/02/2016")) == "fill('1', 'Bangor')"
+
+
+def test_flights_of_a_wrong_search_are_left():
+    offers = [("button", "Back", {"id": "menu-back"}), "2h 10m", ("button", "Book flight for $300")]
+    right = ("Bangor, ME (BGR)", "Town (XYZ)", "10/02/2016")
+    assert flight(*offers, did=("click('4')",), seen=[lines(*form(*right))]) == "click('2')"
+    for wrong in (("Berlin (BER)", *right[1:]), (right[0], "Berlin (BER)", right[2]), (*right[:2], "10/03/2016")):
+        assert flight(*offers, did=("click('4')",), seen=[lines(*form(*wrong))]) == "click('1')"

@@ -110,6 +110,8 @@ def test_the_forms_in_sequence():
         advice(filling.dropdown_and_button, goal, box, ("button", "Yes"), ("button", "No"))
         == "select_option('1', '5ft')"
     )
+    covered = [("select", "", {"value": "5ft"}), ("li", ""), ("li", "5ft"), ("button", "Yes"), ("button", "No")]
+    assert advice(filling.dropdown_and_button, goal, *covered) == "click('3')", "the open list covers the buttons"
 
 
 def test_an_agreement_is_read_to_the_end_before_it_is_signed():

@@ -86,3 +86,20 @@ def test_where_it_is_hot_is_clicked():
     assert first.startswith("mouse_move(")
     hot = advice(moving.hot_cold, "Find and click on the HOT area.", area, "HOT", did=("mouse_move(50, 60)",))
     assert hot == "mouse_click(50, 60)"
+
+
+def test_a_shape_that_did_not_move_is_held_elsewhere():
+    goal, big = "Drag the circle up then press Submit.", ("circle", "", {"x": 50, "y": 180, "size": "20x20"})
+    holds = ["mouse_drag(50, 180, 50, 165)", "mouse_drag(50, 172, 50, 157)", "mouse_drag(42, 180, 42, 165)"]
+    for number, hold in enumerate(holds):
+        assert advice(moving.drag_aside, goal, big, SUBMIT, did=tuple(holds[:number])) == hold
+    assert advice(moving.drag_aside, goal, big, SUBMIT, did=(*holds, "wait()")) == holds[0]
+
+
+def test_a_line_that_a_later_click_replaced_is_drawn_again():
+    goal, drawn = "Draw a vertical line that runs through the dot, then press submit.", "mouse_drag(60, 75, 60, 125)"
+    assert advice(moving.line_through, goal, circle(60, 100), SUBMIT) == drawn
+    assert advice(moving.line_through, goal, circle(60, 100), SUBMIT, did=(drawn,)) == "click('2')"
+    assert advice(moving.line_through, goal, circle(60, 100), SUBMIT, did=(drawn, "wait()")) == "click('2')"
+    assert advice(moving.line_through, goal, circle(60, 100), SUBMIT, did=(drawn, "click('1')")) == drawn
+    assert advice(moving.line_through, goal, circle(60, 100), SUBMIT, did=("mouse_drag(1, 2, 3, 4)",)) == drawn

@@ -69,6 +69,14 @@ def test_an_icon_of_the_right_post_is_clicked_or_looked_for_among_the_others():
     assert advice(posts.post, goal, *page, ("li", "Block")) == "click('5')"
 
 
+def test_the_menu_of_another_post_is_closed_first():
+    goal, menu = 'For the user @bob, click on the "Mute" button.', [("li", "Mute @ann"), ("li", "Report")]
+    page = ["Ann @ann 1h ago", *icons("reply", "more"), *menu, "Bob @bob 2h ago", *icons("reply", "more")]
+    assert advice(posts.post, goal, *page) == "click('2')"
+    reply = 'For the user @bob, click on the "Reply" button.'
+    assert advice(posts.post, reply, *page) == "click('2')", "it may lie over the icon"
+
+
 def test_the_same_icon_on_all_or_some_posts_of_a_user():
     page = ["@ann", *icons("like active"), "@bob", *icons("like"), "@ann", *icons("like"), ("button", "Submit")]
     assert (

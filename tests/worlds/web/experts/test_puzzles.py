@@ -22,6 +22,9 @@ def shape(kind, name="", fill="red", size="10x10"):
         (shape("letter", "7"), "shape", False),
         (shape("letter", "O"), "red O", True),
         (shape("letter", "O"), "red z", False),
+        (shape("letter", "y"), "red ys", True),
+        (shape("letter", "s"), "red ss", True),
+        (shape("letter", "s"), "red ys", False),
         (shape("circle"), "small item", True),
     ],
 )

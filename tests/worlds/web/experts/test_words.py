@@ -27,6 +27,7 @@ def test_words_of_one_meaning_are_ticked():
         ("Forward Ann's email to Bob.", "click('1')"),
         ("Send to Ann what Bob sent.", "click('4')"),
         ("Forward the email from Ann to Zoe.", "click('1')"),
+        ("please forward Bobs last email to Ann", "click('4')"),
     ],
 )
 def test_whose_mail_it_is_and_what_becomes_of_it(goal, did):
@@ -75,6 +76,21 @@ def test_an_event_takes_its_half_hours(length, window, drag):
 
 def test_an_event_is_named_and_created():
     goal = 'Create a 1 hour event named "Gym", between 8AM and 12PM.'
-    buttons = [("button", "Cancel"), ("button", "Create")]
-    assert advice(words.appointment, goal, ("text", "", {"value": ""}), *buttons) == "fill('1', 'Gym')"
-    assert advice(words.appointment, goal, ("text", "", {"value": "Gym"}), *buttons) == "click('3')"
+    rest = ["8:30am to 9:30am", ("button", "Cancel"), ("button", "Create")]
+    assert advice(words.appointment, goal, ("text", "", {"value": ""}), *rest) == "fill('1', 'Gym')"
+    assert advice(words.appointment, goal, ("text", "", {"value": "Gym"}), *rest) == "click('3')"
+
+
+@pytest.mark.parametrize("shown", ["8am to 8:30am", "7:30am to 8:30am", "11:30am to 12:30pm", "8pm to 9pm"])
+def test_an_event_at_the_wrong_time_is_cancelled(shown):
+    goal = 'Create a 1 hour event named "Gym", between 8AM and 12PM.'
+    dialog = [("text", "", {"value": "Gym"}), shown, ("button", "Cancel"), ("button", "Create")]
+    assert advice(words.appointment, goal, *dialog) == "click('2')"
+
+
+def test_another_time_is_tried_where_a_drag_had_no_effect():
+    goal = 'Create a 90 mins event named "Gym", between 12PM and 4PM.'
+    drags = [f"drag('{first}', '{first + 2}')" for first in range(25, 31)]
+    for number, drag in enumerate(drags):
+        assert advice(words.appointment, goal, *half_hours(), did=tuple(drags[:number])) == drag
+    assert advice(words.appointment, goal, *half_hours(), did=tuple(drags)) == drags[0], "all times were tried"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from bough.worlds.web.actions import Action
 from bough.worlds.web.elements import Line
 from bough.worlds.web.experts.scene import (
     Advice,
@@ -47,11 +48,17 @@ def delayed_buttons(scene: Scene) -> Advice:
 
 def _pressed(scene: Scene, button: Line) -> int:
     """When a button was pressed, -1 if it was not; a click on its place leaves only the focus as a trace."""
+    by_drag = [turn for turn, action in enumerate(scene.history) if presses_by_drag(action, button.number)]
     turns = [turn for turn, action in enumerate(scene.history) if action.name == "mouse_click"]
     by_place = [
         turn for turn in turns if _focused(scene.views[turn + 1], button) and not _focused(scene.seen[turn], button)
     ]
-    return max([scene.last_use(button), *by_place])
+    return max([scene.last_use(button), *by_drag, *by_place])
+
+
+def presses_by_drag(action: Action, number: int) -> bool:
+    """Whether an element was dragged to itself, which is a click."""
+    return action.name == "drag" and action.arguments["element"] == action.arguments["target"] == number
 
 
 def _focused(view: Sequence[Line], button: Line) -> bool:
@@ -206,12 +213,10 @@ def _going_back(scene: Scene) -> bool:
 def pie(scene: Scene) -> Advice:
     """The items of a closed menu are there, but too small to be seen."""
     item = scene.named(scene.quoted[0])
-    width, height = map(int, str(item.facts["size"]).split("x"))
-    return (
-        click(item)
-        if max(width, height) > 4
-        else click(first(line for line in scene.elements if line.name in "+-x" and line.name))
-    )
+    height = int(str(item.facts["size"]).split("x")[1])
+    if height > 10:  # 24 in an open menu, up to 5 in a closed one
+        return click(item)
+    return click(first(line for line in scene.elements if line.name in "+-x" and line.name))
 
 
 EXPERTS: dict[str, Expert] = {

@@ -12,7 +12,7 @@ from bough.worlds.web.experts.scene import Advice, Expert, Scene, click, fill, f
 def pick_date(scene: Scene, field: Line, wanted: str) -> Advice:
     """Opens the calendar of a field, turns to the month, takes the day."""
     day = datetime.strptime(wanted, "%m/%d/%Y")
-    days = [line for line in scene.all("link") if line.name.isdecimal()]
+    days = _days(scene)
     if not days and scene.history and scene.last_use(field) == len(scene.history) - 1:
         return press("Tab", "The calendar opens when the field gets the focus, so I leave it first.")
     if not days:
@@ -24,10 +24,15 @@ def pick_date(scene: Scene, field: Line, wanted: str) -> Advice:
     return click(first(line for line in scene.all("link") if line.name == turn), f"{shown:%B %Y} is not the month.")
 
 
+def _days(scene: Scene) -> list[Line]:
+    """The days of the open calendar."""
+    return [line for line in scene.all("link") if line.name.isdecimal()]
+
+
 def choose_date(scene: Scene) -> Advice:
     wanted = scene.goal_match(r"\d+/\d+/\d+")[0]
     field = first(scene.all("text"))
-    if field.facts["value"] == wanted:
+    if field.facts["value"] == wanted and not _days(scene):  # an open calendar covers the button
         return click(scene.submit())
     return pick_date(scene, field, wanted)
 
@@ -35,14 +40,18 @@ def choose_date(scene: Scene) -> Advice:
 def book_flight(scene: Scene) -> Advice:
     """Two places from suggestions, a date, a search, and the best of the flights."""
     match = scene.goal_match(r"Book the (cheapest|shortest) one-way flight from: (.*) to: (.*) on (\d+/\d+/\d+)")
+    places = {"flight-from": match[2], "flight-to": match[3]}
     offers = [line for line in scene.all("button") if "Book flight for" in line.name]
+    if offers and not _searched(scene, {**places, "datepicker": match[4]}):
+        return click(first(scene.all(id="menu-back")), "These flights are not what was asked for; I go back.")
     if offers:
         return click(offers[_best(scene, offers, match[1])])
-    for identity, place in (("flight-from", match[2]), ("flight-to", match[3])):
+    for identity, place in places.items():
         field = first(scene.all("text", id=identity))
-        if place not in str(field.facts["value"]):
+        value = str(field.facts["value"])
+        if value != place and not _is_airport(value, place):
             return fill(field, place)
-        if place == field.facts["value"]:
+        if value == place:
             suggestions = [line for line in scene.all("menuitem", "li", "div") if place in line.name]
             if suggestions:
                 return click(suggestions[0])
@@ -52,6 +61,21 @@ def book_flight(scene: Scene) -> Advice:
     if field.facts["value"] != match[4]:
         return pick_date(scene, field, match[4])
     return click(first(scene.all("button", id="search")))
+
+
+def _is_airport(value: str, place: str) -> bool:
+    """Whether a field contains an airport as the page writes it, "City, ST (CODE)", that has this city or code."""
+    return place in value and value.endswith(")")
+
+
+def _searched(scene: Scene, wanted: dict[str, str]) -> bool:
+    """Whether the form contained what is wanted when its flights were searched for."""
+    forms = [
+        {str(line.facts["id"]): str(line.facts["value"]) for line in view if line.facts.get("id") in wanted}
+        for view in scene.seen
+    ]
+    form = next((form for form in reversed(forms) if form), wanted)
+    return all(form[name] == value or _is_airport(form[name], value) for name, value in wanted.items())
 
 
 def _best(scene: Scene, offers: list[Line], what: str) -> int:

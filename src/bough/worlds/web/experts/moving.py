@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import takewhile
 
 from bough.worlds.web.elements import Line
@@ -17,9 +17,23 @@ def _at(line: Line) -> tuple[int, int]:
     return line.facts["x"], line.facts["y"]
 
 
-def _drag(line: Line, to: tuple[float, float]) -> Advice:
-    x, y = _at(line)
-    return Advice(call("mouse_drag", x, y, round(to[0]), round(to[1])), f"I drag the {line.kind}.")
+# Where to take hold of a shape, in widths and heights from its middle, which something may cover.
+HOLDS = ((0.0, 0.0), (0.0, -0.4), (-0.4, 0.0), (0.4, 0.0), (0.0, 0.4))
+
+
+def _drag(scene: Scene, line: Line, to: tuple[float, float]) -> Advice:
+    """Drags a shape, held at another place for each try that did not move it."""
+    (x, y), (width, height) = _at(line), map(int, str(line.facts["size"]).split("x"))
+    before = zip(reversed(scene.history), reversed(scene.seen), strict=True)
+    in_vain = list(takewhile(lambda past: past[0].name == "mouse_drag" and _is_at(past[1], line), before))
+    across, down = HOLDS[len(in_vain) % len(HOLDS)]
+    dx, dy = round(across * width), round(down * height)
+    return Advice(call("mouse_drag", x + dx, y + dy, round(to[0]) + dx, round(to[1]) + dy), f"I drag the {line.kind}.")
+
+
+def _is_at(view: Sequence[Line], line: Line) -> bool:
+    """Whether a shape was where it is now."""
+    return any(past.number == line.number and _at(past) == _at(line) for past in view)
 
 
 def _point(at: tuple[float, float]) -> Advice:
@@ -33,13 +47,13 @@ def drag_aside(scene: Scene) -> Advice:
     (x, y), (dx, dy), (x0, y0) = _at(item), STEPS[direction], _at(scene.at_first(item))
     if (x - x0) * dx + (y - y0) * dy >= 10:
         return click(scene.submit())
-    return _drag(item, (x0 + 15 * dx, y0 + 15 * dy))
+    return _drag(scene, item, (x0 + 15 * dx, y0 + 15 * dy))
 
 
 def drag_box(scene: Scene) -> Advice:
     small, large = first(scene.all(id="draggableSmall")), first(scene.all(id="draggableLarge"))
     (x, y), (bx, by) = _at(small), _at(large)
-    return click(scene.submit()) if abs(x - bx) < 5 and abs(y - by) < 5 else _drag(small, (bx, by))
+    return click(scene.submit()) if abs(x - bx) < 5 and abs(y - by) < 5 else _drag(scene, small, (bx, by))
 
 
 KINDS = {"circle": "circle", "rectangle": "rect", "square": "rect", "triangle": "polygon"}
@@ -63,7 +77,7 @@ def drag_shapes(scene: Scene) -> Advice:
         box = target[wanted == line.facts.get("fill") or KINDS.get(wanted) == line.kind]
         if box is not None and not _inside(line, box):
             x, y = _at(box)
-            return _drag(line, (x - 16 + 8 * (place % 5), y - 6 + 6 * (place % 3)))
+            return _drag(scene, line, (x - 16 + 8 * (place % 5), y - 6 + 6 * (place % 3)))
     return click(scene.submit())
 
 
@@ -90,12 +104,18 @@ def midpoint(scene: Scene) -> Advice:
     return _aim(scene, ((ax + bx) / 2, (ay + by) / 2))
 
 
+PRESSES = ("click", "drag", "mouse_click", "mouse_drag", "mouse_down")
+
+
 def line_through(scene: Scene) -> Advice:
-    if scene.done("mouse_drag"):
-        return click(scene.submit())
     x, y = _at(first(scene.all("circle")))
     (dx, dy) = (0, 1) if "vertical" in scene.goal else (1, 0)
-    return Advice(call("mouse_drag", x - 25 * dx, y - 25 * dy, x + 25 * dx, y + 25 * dy), "I draw the line.")
+    line = [x - 25 * dx, y - 25 * dy, x + 25 * dx, y + 25 * dy]
+    # Whatever is pressed later replaces the line.
+    presses = [action for action in scene.history if action.name in PRESSES]
+    if presses and presses[-1].name == "mouse_drag" and list(presses[-1].arguments.values()) == line:
+        return click(scene.submit())
+    return Advice(call("mouse_drag", *line), "I draw the line.")
 
 
 def sort_numbers(scene: Scene) -> Advice:
@@ -137,7 +157,7 @@ def resize(scene: Scene) -> Advice:
     wanted = (x0, y0 + step) if "height" in scene.goal else (x0 + step, y0)
     if abs(x - wanted[0]) <= 5 and abs(y - wanted[1]) <= 5:
         return click(scene.submit())
-    return _drag(line, wanted)
+    return _drag(scene, line, wanted)
 
 
 def right_angle(scene: Scene) -> Advice:

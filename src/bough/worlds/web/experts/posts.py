@@ -89,10 +89,13 @@ def _posts(scene: Scene) -> list[tuple[str, list[Line]]]:
 
 def post(scene: Scene) -> Advice:
     user, button = scene.goal_match(r"For the user (@\w+), click on the \"(.*)\" button").groups()
-    icons = next(icons for name, icons in _posts(scene) if name == user)
-    opened = [line for line in scene.all("li") if line.name.startswith(button)]
-    if opened:
-        return click(opened[0])
+    posts = _posts(scene)
+    for name, icons in posts:
+        if items := [line for line in icons if line.kind == "li"]:  # the menu of one post at a time is open
+            if name == user and any(line.name.startswith(button) for line in items):
+                return click(first(line for line in items if line.name.startswith(button)))
+            return click(find_icon(icons, "more"), "This menu is not the right one; I close it.")
+    icons = next(icons for name, icons in posts if name == user)
     name = button.lower().split()[0]
     direct = [line for line in icons if name in str(line.facts.get("class", "")).split()]
     return click(direct[0]) if direct else click(find_icon(icons, "more"), "It must be among the others.")

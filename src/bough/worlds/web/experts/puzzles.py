@@ -86,8 +86,8 @@ def fits_shape(line: Line, words: str) -> bool:
                 return False
             if word.rstrip("s") not in ("shape", "item") and kind != word.rstrip("s"):
                 return False
-        elif len(word) == 1:
-            if line.name != word:
+        elif re.fullmatch(r"\ws?", word):  # a letter or digit, perhaps several: "ys"
+            if line.name != word[0]:
                 return False
         elif line.facts.get("fill") != word:
             return False

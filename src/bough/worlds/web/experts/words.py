@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from typing import NamedTuple
 
 from bough.worlds.web.elements import Line
 from bough.worlds.web.experts.posts import answer, mark
-from bough.worlds.web.experts.scene import Advice, Expert, Scene, StuckError, call, check_then, click, fill, first
+from bough.worlds.web.experts.scene import Advice, Expert, Scene, call, check_then, click, fill, first
 
 SYNONYMS = [
     set(words.split())
@@ -39,6 +40,7 @@ def letter(scene: Scene) -> Advice:
     inbox = (*scene.seen, scene.lines)[0]
     senders = {line.name.split()[0] for line in inbox if line.kind == "div" and line.name}
     told = re.sub(r'"[^"]*"', "", scene.goal)
+    told = re.sub(r"\b([A-Z]\w+)s\b", lambda match: f"{match[1]}'s" if match[1] in senders else match[0], told)
     names = [name for name in _words(told) if name in senders]
     if scene.quoted:
         return answer(scene, names[0], "Reply", scene.quoted[0])
@@ -108,18 +110,31 @@ def appointment(scene: Scene) -> Advice:
     length = scene.goal_match(r"Create a ([\d.]+) (hour|min)")
     slots = round(float(length[1]) * (2 if length[2] == "hour" else 1 / 30))
     begin = scene.goal_match(r"between (\d+)([AP])M")
-    opening = 2 * (int(begin[1]) % 12 + (12 if begin[2] == "P" else 0))
+    opening = _half_hour(begin[1], None, begin[2].lower())
     starts = range(opening, opening + 8 - slots + 1)
-    tried = [(start, end) for start, end in _drags(scene) if end - start == slots - 1 and start in starts]
     if fields := scene.all("text"):
-        if _drags(scene)[-1:] != tried[-1:]:
+        begun, ended = _time_shown(scene)
+        if begun not in starts or ended - begun != slots:
             return click(scene.named("Cancel"), "This is not the right time.")
         name = scene.quoted[0]
         return fill(fields[0], name) if fields[0].facts["value"] != name else click(scene.named("Create"))
-    for start in starts:
-        if all(_free(scene, slot) for slot in range(start, start + slots)):
-            return _span(scene, start + len(tried), slots)
-    raise StuckError
+    # Where another event lies over a half hour, a drag has no effect, so that another time is tried next.
+    tried = Counter(start for start, end in _drags(scene) if end - start == slots - 1)
+    start = min(starts, key=lambda start: tried[start])
+    ends = [first(scene.all(id=f"hh-{slot}")) for slot in (start, start + slots - 1)]
+    return Advice(call("drag", *(str(line.number) for line in ends)), "I take this time.")
+
+
+def _time_shown(scene: Scene) -> tuple[int, int]:
+    """The half hours at which the new event begins and ends, as the page says: "12:30pm to 2pm"."""
+    time = r"(\d+)(:30)?([ap])m"
+    shown = scene.text_match(f"{time} to {time}").groups()
+    begin, end = (_half_hour(*part) for part in (shown[:3], shown[3:]))
+    return begin, end
+
+
+def _half_hour(hour: str, minutes: str | None, half: str) -> int:
+    return 2 * (int(hour) % 12 + (12 if half == "p" else 0)) + (minutes is not None)
 
 
 def _drags(scene: Scene) -> list[tuple[int, int]]:
@@ -137,22 +152,6 @@ def _drags(scene: Scene) -> list[tuple[int, int]]:
         if action.name in ("drag", "click") and found:
             taken.append((min(found), max(found)))
     return taken
-
-
-def _slot(scene: Scene, number: int) -> Line:
-    return first(scene.all(id=f"hh-{number}"))
-
-
-def _free(scene: Scene, slot: int) -> bool:
-    """Whether no other event lies over that half hour."""
-    y = _slot(scene, slot).facts["y"]
-    events = [line for line in scene.elements if str(line.facts.get("id", "")).startswith("randomEvent")]
-    return not any(abs(line.facts["y"] - y) < int(str(line.facts["size"]).split("x")[1]) / 2 for line in events)
-
-
-def _span(scene: Scene, start: int, slots: int) -> Advice:
-    begin, end = _slot(scene, start), _slot(scene, start + slots - 1)
-    return Advice(call("drag", str(begin.number), str(end.number)), "I take this time.")
 
 
 EXPERTS: dict[str, Expert] = {

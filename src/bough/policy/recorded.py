@@ -1,0 +1,163 @@
+"""Reading rows on a GPU as CUDA graphs: forward and backward are recorded once for each length.
+
+A small model's layer is a hundred kernels of a few microseconds each, and Python needs longer to start
+them than the GPU to run them. Played back, a row is two launches. Rows are padded so that few lengths
+occur; a length is recorded when it comes up for the second time. Passes without gradient, of the policy
+or of its reference, are recorded too.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from bough.errors import BoughError
+from bough.trees.attend import BLOCK
+
+log = logging.getLogger(__name__)
+
+WARM_UP = 2  # kernels choose their ways, and libraries take their memory, before anything is recorded
+PER_DOUBLING = 8  # lengths between one power of two and the next: at most an eighth of a row is padding
+
+# Reads nodes (token, position, end), all [L], and returns their hidden states [L, D].
+Read = Callable[[Tensor, Tensor, Tensor], Tensor]
+
+
+def padded(length: int) -> int:
+    """The length that a row is filled up to: one of few, and whole blocks."""
+    step = max(BLOCK, (1 << (length - 1).bit_length()) // 2 // PER_DOUBLING)
+    return max(2 * BLOCK, -(-length // step) * step)
+
+
+def uses_dropout(model: nn.Module) -> bool:
+    """Whether training draws random numbers: a graph would play the same ones back."""
+    kept = (getattr(module, "p", 0.0) for module in model.modules() if isinstance(module, nn.Dropout))
+    own = (getattr(module, "attention_dropout", None) or 0.0 for module in model.modules())
+    return any(share > 0 for share in kept) or any(isinstance(share, float) and share > 0 for share in own)
+
+
+@dataclass
+class Recording:
+    """The graphs of a length, and the tensors that they read and write; `backward` only of passes with gradient."""
+
+    inputs: tuple[Tensor, Tensor, Tensor]
+    forward: torch.cuda.CUDAGraph
+    hidden_LD: Tensor
+    backward: torch.cuda.CUDAGraph | None = None
+    grad_LD: Tensor | None = None
+
+
+class RecordedReads:
+    """Plays `read` back, for rows of at most `limit` tokens, and adds its gradient to that of `weights`.
+
+    The graphs share their memory, so a row's backward pass must come before the next row is read.
+    """
+
+    def __init__(self, read: Read, weights: Iterable[nn.Parameter], limit: int) -> None:
+        self.read, self.limit = read, limit
+        self.weights = [weight for weight in weights if weight.requires_grad]
+        self.num_read = 0
+        self.recordings: dict[tuple[Any, ...], Recording] = {}
+        self._seen: Counter[tuple[Any, ...]] = Counter()
+        self._pool: Any = None
+        self._stream: torch.cuda.Stream | None = None
+        # One gradient of all weights, which every backward graph overwrites.
+        self._slopes: list[Tensor] = []
+        self._used: list[nn.Parameter] = []
+        self._anchor = torch.zeros((), requires_grad=True)
+
+    def __call__(self, token_L: Tensor, position_L: Tensor, end_L: Tensor, who: str) -> Tensor:
+        """Hidden states [L, D], to be used before the next row is read. L is one of the lengths of `padded`.
+
+        `who` reads, the policy or its reference: each has recordings of its own.
+        """
+        inputs, key = (token_L, position_L, end_L), (len(token_L), who, torch.is_grad_enabled())
+        self.num_read += 1
+        self._seen[key] += 1
+        if key not in self.recordings and self._seen[key] > 1 and len(token_L) <= self.limit:
+            self._record(key, inputs)
+        recording = self.recordings.get(key)
+        if recording is None:
+            return self.read(*inputs)
+        torch._foreach_copy_(recording.inputs, inputs)
+        hidden_LD: Tensor = _Replay.apply(self._anchor, self, recording)  # type: ignore[no-untyped-call]
+        return hidden_LD
+
+    def forget(self) -> None:
+        """Gives the memory of all recordings back; none is made again."""
+        self.recordings, self._slopes, self._pool, self.limit = {}, [], None, 0
+
+    def _record(self, key: tuple[Any, ...], inputs: tuple[Tensor, Tensor, Tensor]) -> None:
+        try:
+            self.recordings[key] = self._recorded(inputs)
+        except RuntimeError as error:  # also where memory runs out
+            log.warning("Rows are not recorded as CUDA graphs (%s); training is slower.", str(error).partition("\n")[0])
+            self.forget()
+            torch.cuda.empty_cache()
+
+    def _recorded(self, inputs: tuple[Tensor, Tensor, Tensor]) -> Recording:
+        static = (inputs[0].clone(), inputs[1].clone(), inputs[2].clone())
+        self._stream = stream = self._stream or torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            for _ in range(WARM_UP):
+                self._warm_up(static)
+        torch.cuda.current_stream().wait_stream(stream)
+        # Others may use the GPU meanwhile, from other threads.
+        how: dict[str, Any] = {"stream": stream, "capture_error_mode": "thread_local"}
+        forward, backward = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
+        with torch.cuda.graph(forward, pool=self._pool, **how):
+            hidden_LD = self.read(*static)
+        self._pool = self._pool or forward.pool()
+        if not torch.is_grad_enabled():
+            return Recording(static, forward, hidden_LD)
+        grad_LD = torch.zeros_like(hidden_LD)
+        with torch.cuda.graph(backward, pool=self._pool, **how):
+            torch._foreach_copy_(self._slopes, list(torch.autograd.grad(hidden_LD, self._used, grad_LD)))
+        return Recording(static, forward, hidden_LD.detach(), backward, grad_LD)
+
+    def _warm_up(self, inputs: tuple[Tensor, Tensor, Tensor]) -> None:
+        hidden_LD = self.read(*inputs)
+        if not torch.is_grad_enabled():
+            return
+        grads = torch.autograd.grad(hidden_LD, self.weights, torch.zeros_like(hidden_LD), allow_unused=True)
+        if not self._slopes:
+            self._used = [weight for weight, grad in zip(self.weights, grads, strict=True) if grad is not None]
+            self._slopes = [torch.zeros_like(weight) for weight in self._used]
+
+    def add_gradients(self) -> None:
+        """Adds what the last backward graph found to the weights' gradients."""
+        found = list(zip(self._used, self._slopes, strict=True))
+        begun = [(weight.grad, slope) for weight, slope in found if weight.grad is not None]
+        fresh = [(weight, slope) for weight, slope in found if weight.grad is None]
+        if begun:
+            torch._foreach_add_([grad for grad, _ in begun], [slope for _, slope in begun])
+        if fresh:
+            copies = torch._foreach_mul([slope for _, slope in fresh], 1.0)
+            for (weight, _), copy in zip(fresh, copies, strict=True):
+                weight.grad = copy
+
+
+class _Replay(torch.autograd.Function):
+    """The graphs of one length as a function of autograd; the weights' gradients are added by its backward pass."""
+
+    @staticmethod
+    def forward(ctx: Any, _anchor: Tensor, reads: RecordedReads, recording: Recording) -> Tensor:
+        recording.forward.replay()
+        ctx.reads, ctx.recording, ctx.number = reads, recording, reads.num_read
+        return recording.hidden_LD.detach()
+
+    @staticmethod
+    def backward(ctx: Any, grad_LD: Tensor) -> tuple[None, None, None]:
+        if ctx.number != ctx.reads.num_read:
+            raise BoughError("a row was read before the backward pass of the row before: its memory is overwritten")
+        ctx.recording.grad_LD.copy_(grad_LD)
+        ctx.recording.backward.replay()
+        ctx.reads.add_gradients()
+        return None, None, None
