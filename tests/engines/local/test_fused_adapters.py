@@ -82,6 +82,22 @@ def test_adapters_come_go_and_change_while_others_are_played(policies):
         assert scored(policy, calls) < 1e-4
 
 
+def test_weights_that_are_renewed_after_a_failed_removal_have_the_policys_adapter(policies, monkeypatch):
+    own = with_actor(build(), Lora(r=2), 9)
+    engine = engine_of(own)
+    adapters = engine.path.adapters
+    adapters.set("a", AdapterWeights.of(policies["red"].model))
+    half = list(engine.path.decoder.joined())[3]
+    with monkeypatch.context() as patched:
+        patched.setattr(half, "keep_apart", lambda _: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            adapters.remove("a")
+    assert not half.folded
+    engine.renew("new")
+    played = run(engine, play_as(engine, "", "e", 1, SAMPLING, START))
+    assert scored(own, played[0]) < 1e-4
+
+
 def change(policy: Policy) -> None:
     with torch.no_grad():
         for name, weight in policy.named_parameters():

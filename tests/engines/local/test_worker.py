@@ -8,6 +8,7 @@ import pytest
 from bough.config.sampling import SamplingConfig
 from bough.engines.base import EngineError
 from bough.engines.local.engine import LocalEngine
+from bough.policy.adapter_weights import AdapterWeights
 from bough.policy.adapters import Lora
 from bough.policy.policy import Policy
 from tests.engines.local.playing import prompt, small_engine
@@ -88,6 +89,25 @@ def test_an_order_that_fails_is_heard_of_by_those_who_wait_and_ends_nothing(engi
     with pytest.raises(EngineError, match="MemoryError: no room to fold"):
         waiting.run_until_complete(asked)
     waiting.close()
+    answer(engine)
+    asyncio.run(engine.close())
+
+
+def test_after_a_failed_removal_nothing_is_sampled_with_half_of_an_adapter(
+    engine: LocalEngine, monkeypatch: pytest.MonkeyPatch
+):
+    def fail(_: str) -> None:
+        raise MemoryError("no room to fold")
+
+    answer(engine)
+    engine.set_adapter("red", AdapterWeights({}))
+    with monkeypatch.context() as patched:
+        patched.setattr(engine.path.adapters, "remove", fail)
+        engine.remove_adapter("red")
+        engine.rest()
+    with pytest.raises(EngineError, match="'red' could not be removed: MemoryError: no room to fold"):
+        answer(engine)
+    engine.renew("new")
     answer(engine)
     asyncio.run(engine.close())
 

@@ -92,6 +92,7 @@ class FusedDecoder:
     def renew(self) -> None:
         """Copies the policy's newest weights."""
         for joined in self.joined():
+            joined.folded = joined.folds and not self.slots  # a removal that failed may have left it otherwise
             joined.renew()
 
     def joined(self) -> Iterator[Joined]:
