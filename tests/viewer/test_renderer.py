@@ -34,7 +34,7 @@ def test_a_call_is_rendered_without_torch():
     assert built.call is not None and call == built.call.model_dump(mode="json")
     assert renderer._process is not None
     libraries = Path(f"/proc/{renderer._process.pid}/maps").read_text()
-    assert "tokenizers" in libraries and "torch" not in libraries
+    assert "tokenizers" in libraries and "libtorch" not in libraries
 
 
 def test_what_is_no_tokenizer_is_said(tmp_path: Path):

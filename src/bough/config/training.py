@@ -140,6 +140,11 @@ class MachineConfig(Config):
     compile: bool = Field(
         False, description="compile the layers (CUDA): takes a minute or two at the start, then a third faster"
     )
+    cuda_graphs: bool = Field(
+        False,
+        description="record forward and backward passes as CUDA graphs: for small batches of a small model "
+        "a step is several times faster (experimental)",
+    )
     share: bool = Field(True, description="compute shared tokens once; turn off only to measure the gain")
 
     @property

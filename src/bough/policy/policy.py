@@ -295,7 +295,7 @@ class Policy(nn.Module):
     def _read_tree(self, row: TreeRow) -> Tensor:
         """Hidden states [L, D] of a tree's nodes, and of padding after them."""
         tree = row.tree
-        length = padded(len(tree)) if self.tree_attention == FLEX else len(tree)
+        length = padded(len(tree), few=self.recorded is not None) if self.tree_attention == FLEX else len(tree)
         token_L, position_L = np.zeros(length, np.int64), np.zeros(length, np.int64)
         end_L = np.arange(1, length + 1)  # padding sees itself: a softmax over nothing is NaN
         token_L[: len(tree)], position_L[: len(tree)], end_L[: len(tree)] = tree.token, tree.position, tree.end
@@ -321,12 +321,18 @@ class Policy(nn.Module):
         return self._read(token_L[None], mask, self.tree_attention, position_ids=position_L[None])[0]
 
     def record(self, limit: int) -> None:
-        """From now on rows of at most `limit` tokens are recorded in training, where the model allows it."""
-        if self.tree_attention != FLEX or self.carries_state or self.sharded or self.obstacle or self.routers:
-            return
-        model = self.base
-        if model.is_gradient_checkpointing or getattr(model, "is_quantized", False) or uses_dropout(self.model):
-            return
+        """From now on rows of at most `limit` tokens are read by CUDA graphs; InputError where they cannot be."""
+        hindrances = {
+            "it does not use FlexAttention": self.tree_attention != FLEX or bool(self.obstacle),
+            "its layers carry state": self.carries_state,
+            "it is sharded": self.sharded,
+            "it routes tokens to experts": self.routers is not None,
+            "it recomputes activations": self.base.is_gradient_checkpointing,
+            "its weights are quantized": getattr(self.base, "is_quantized", False),
+            "it has dropout": uses_dropout(self.model),
+        }
+        if found := [reason for reason, holds in hindrances.items() if holds]:
+            raise InputError(f"--cuda-graphs cannot record this model: {', '.join(found)}")
 
         def read(token_L: Tensor, position_L: Tensor, end_L: Tensor) -> Tensor:
             # Weights are cast inside the graph: a cast from before it would keep the weights of that step.

@@ -29,9 +29,13 @@ PER_DOUBLING = 8  # lengths between one power of two and the next: at most an ei
 Read = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
-def padded(length: int) -> int:
-    """The length that a row is filled up to: one of few, and whole blocks."""
-    step = max(BLOCK, (1 << (length - 1).bit_length()) // 2 // PER_DOUBLING)
+def padded(length: int, *, few: bool) -> int:
+    """The length that a row is filled up to: whole blocks, and one of `few` lengths where they are recorded.
+
+    One block alone would be compiled for by itself, as any size of one is.
+    """
+    step = (1 << (length - 1).bit_length()) // 2 // PER_DOUBLING if few else BLOCK
+    step = max(BLOCK, step)
     return max(2 * BLOCK, -(-length // step) * step)
 
 
@@ -89,17 +93,15 @@ class RecordedReads:
         hidden_LD: Tensor = _Replay.apply(self._anchor, self, recording)  # type: ignore[no-untyped-call]
         return hidden_LD
 
-    def forget(self) -> None:
-        """Gives the memory of all recordings back; none is made again."""
-        self.recordings, self._slopes, self._pool, self.limit = {}, [], None, 0
-
     def _record(self, key: tuple[Any, ...], inputs: tuple[Tensor, Tensor, Tensor]) -> None:
         try:
             self.recordings[key] = self._recorded(inputs)
-        except RuntimeError as error:  # also where memory runs out
-            log.warning("Rows are not recorded as CUDA graphs (%s); training is slower.", str(error).partition("\n")[0])
-            self.forget()
-            torch.cuda.empty_cache()
+        except RuntimeError as error:  # a recording that failed leaves CUDA's random numbers unusable
+            said = str(error).partition("\n")[0]
+            raise BoughError(
+                f"a row of {key[0]} tokens cannot be recorded as a CUDA graph ({said}); "
+                "leave --cuda-graphs out, then --resume"
+            ) from error
 
     def _recorded(self, inputs: tuple[Tensor, Tensor, Tensor]) -> Recording:
         static = (inputs[0].clone(), inputs[1].clone(), inputs[2].clone())

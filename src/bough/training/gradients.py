@@ -86,8 +86,6 @@ class BatchGradients:
         counters.budget //= 2
         log.warning("Out of GPU memory: trying step %d again with token_budget %d.", counters.step + 1, counters.budget)
         forget()
-        if self.policy.recorded:
-            self.policy.recorded.forget()
         torch.cuda.empty_cache()
         again = self._laid_out(laid_out.parts, counters)
         try:

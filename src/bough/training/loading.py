@@ -87,6 +87,7 @@ def _check_machine(config: TrainingConfig, device: torch.device) -> None:
     machine = config.machine
     together = ["--qlora"] if config.lora.qlora else []
     together += ["--compile"] if machine.compile else []
+    together += ["--cuda-graphs"] if machine.cuda_graphs else []
     together += [f"--optimizer {config.optimizer.name}"] if config.optimizer.name != "adamw" else []
     problems = [f"--shard does not go with {name}" for name in together if machine.shard]
     if machine.shard and not torch.distributed.is_initialized():
@@ -97,7 +98,7 @@ def _check_machine(config: TrainingConfig, device: torch.device) -> None:
         problems.append("--fp16 and --bf16 exclude each other")
     problems += [
         f"--{name} needs a CUDA device; this is {device.type}"
-        for name, given in (("compile", machine.compile), ("fp16", machine.fp16))
+        for name, given in (("compile", machine.compile), ("cuda-graphs", machine.cuda_graphs), ("fp16", machine.fp16))
         if given and device.type != "cuda"
     ]
     if problems:

@@ -69,8 +69,9 @@ class Trainer:
         self.reference = Reference(policy) if method.needs_reference else None
         known = reference or self.reference
         self.gradients = BatchGradients(policy, method, known, self.processes, share=config.machine.share)
-        if policy.device.type == "cuda":
-            policy.record(config.machine.tokens_per_pass)
+        if config.machine.cuda_graphs:
+            # Recordings have memory of their own, beside that of the largest passes.
+            policy.record(config.machine.tokens_per_pass // 2)
         self.updater = Updater(policy, config)
         self.optimizer, self.scaler = self.updater.optimizer, self.updater.scaler
         self.writer = CheckpointWriter()

@@ -118,7 +118,7 @@ class Step:
             else:
                 loss = self.loss([r], {r: found.trained}, known, denominator)
                 torch.autograd.backward(sum(balance, loss.value * loss_scale))
-                losses.append(loss)
+                losses.append(loss._replace(value=loss.value.detach()))  # the row's graph is not kept
             answers.append(found.detach())
         return losses, answers
 

@@ -19,12 +19,11 @@ from bough.policy.processes import Processes
 
 log = logging.getLogger(__name__)
 # Past the upper bound nothing gets faster; the lower one holds a few calls.
-LEAST, MOST, STEP = 1024, 32_768, 1024
-# Of what is left beside the weights. Passes that are recorded as graphs keep as much again; the rest is for
-# the head's logits, kernels' work space and fragmentation.
-SHARE = 0.4
+LEAST, MOST, STEP = 1024, 65_536, 1024
+# Of what is left beside the weights. The rest is for the head's logits, kernels' work space and fragmentation.
+SHARE = 0.6
 # Online the sampler keeps the histories of all episodes in the same memory.
-SHARE_ONLINE = 0.2
+SHARE_ONLINE = 0.3
 # Bytes that a token leaves for the backward pass in each layer, bfloat16 with norms in float32: per unit of the
 # hidden size (two norms, residuals, query, key, value, attention) and of the size inside the MLP (gate, up,
 # activation, product). Adapters keep their inputs and small products too.
