@@ -18,7 +18,6 @@ from bough.policy.population import Population
 from bough.policy.recorded import padded
 from bough.policy.saving import save_weights
 from bough.policy.segments import MAX_KNOWN, AdaptedSegment
-from bough.trees.attend import BLOCK
 from bough.types import Call
 
 CALLS = [Call(prompt_ids=[10, 11, 12, 13 + i], completion_ids=[20, 21 + i, 2]) for i in range(3)]
@@ -158,13 +157,14 @@ def test_a_layer_that_does_not_read_the_whole_row_is_refused(population: Populat
 
 
 def test_the_padding_of_a_long_row_is_read_with_its_last_member(population: Population):
-    """FlexAttention's rows are filled up to one of few lengths, which can be hundreds of tokens more."""
+    """FlexAttention reads whole blocks."""
     layer, last = adapted_layers(population.policy.model)[0], 4200
-    assert padded(last) - last > 2 * BLOCK
+    end = padded(last, few=False)
+    assert end > last
     population.lora.segments = [AdaptedSegment("m1", 0, last)]
-    assert len(layer(torch.zeros(padded(last), layer.in_features))) == padded(last)
+    assert len(layer(torch.zeros(end, layer.in_features))) == end
     with pytest.raises(InputError, match="the model routes tokens"):
-        layer(torch.zeros(padded(last) + 1, layer.in_features))
+        layer(torch.zeros(end + 1, layer.in_features))
 
 
 def test_grouped_products_equal_the_loop(population: Population):

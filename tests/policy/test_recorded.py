@@ -15,8 +15,8 @@ from bough.errors import BoughError, InputError
 from bough.policy.adapters import Lora
 from bough.policy.policy import Policy
 from bough.policy.recorded import PER_DOUBLING, padded, uses_dropout
-from bough.trees.attend import BLOCK
 from bough.training.metrics_file import MetricsFile
+from bough.trees.attend import BLOCK
 from bough.types import Call
 
 EXAMPLES = Path(__file__).parents[2] / "examples"

@@ -111,7 +111,7 @@ class SegmentedLora:
         if (lora := self._layers[layer]) is None:
             return output
         x_TI, last = inputs[0].flatten(0, -2), self.segments[-1].stop
-        if not last <= len(x_TI) <= padded(last):
+        if not last <= len(x_TI) <= padded(last, few=False):
             raise InputError(
                 f"a layer reads {len(x_TI)} tokens of a row of {last}: the model routes tokens, "
                 "so its layers cannot have several adapters; leave those layers out of the adapters"
