@@ -44,7 +44,12 @@ def ship(run: Path, folder: Path, evaluation: str, *, license: str = "apache-2.0
     (folder / ADAPTER).write_text(json.dumps(settings, indent=2, sort_keys=True) + "\n")
     in_16_bits(subject.weights / WEIGHTS, folder / WEIGHTS)
     (folder / EVALUATION).write_text(_settings(folder, repeatable))
-    write_card(CardConfig(run=run, output=folder / CARD, name=folder.name, license=license, overwrite=True))
+    card = folder / CARD
+    write_card(CardConfig(run=run, output=card, name=folder.name, license=license, overwrite=True))
+    # The tokenizer is the base model's, and is not in this folder.
+    card.write_text(
+        card.read_text().replace("AutoTokenizer.from_pretrained(adapter)", "AutoTokenizer.from_pretrained(base)")
+    )
 
 
 def _base(run: Path, subject: Subject) -> str:

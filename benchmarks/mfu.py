@@ -1,6 +1,6 @@
 """The share of the matmul rate that SFT reaches through the whole training loop, with default settings.
 
-    python benchmarks/mfu.py [--model smollm2-135m qwen3-0.6b] [--tuning full lora] [--batch-size 4 32] [--compile]
+    python benchmarks/mfu.py [--model smollm2-135m qwen3-0.6b] [--tuning full lora] [--compile] [--cuda-graphs]
 
 Random weights in real shapes, made-up household episodes. The clock runs from the end of one step to
 the end of another, so packing, metrics and the optimizer count; the FLOPs (work.py) are those of the trees,
@@ -52,7 +52,7 @@ def measure(model: str, tuning: str, batch_size: int, options: argparse.Namespac
     steps = options.warm_up + options.steps
     config = SFTConfig(
         train_file=Path("unused"), use_lora=tuning == "lora", batch_size=batch_size, max_steps=steps,
-        compile=options.compile, save_steps=10**9,
+        compile=options.compile, cuda_graphs=options.cuda_graphs, save_steps=10**9,
     )  # fmt: skip
     budget = options.budget or budget_of(model, tuning, config)
     config = config.model_copy(update={"machine": config.machine.model_copy(update={"token_budget": budget})})
@@ -103,13 +103,13 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--budget", type=int, help="tokens per forward pass, instead of the one that is chosen")
     parser.add_argument("--compile", action="store_true")
+    parser.add_argument("--cuda-graphs", action="store_true")
     parser.add_argument("--warm-up", type=int, default=8)
     parser.add_argument("--steps", type=int, default=16)
     options = parser.parse_args()
     rate = matmul_rate()
-    print(
-        f"{machine()}\n\nmatmul rate: {rate / 1e12:.3g} TFLOP/s{', compiled' if options.compile else ''}\n", flush=True
-    )
+    how = "".join(f", {name}" for name in ("compile", "cuda_graphs") if getattr(options, name))
+    print(f"{machine()}\n\nmatmul rate: {rate / 1e12:.3g} TFLOP/s{how}\n", flush=True)
     columns = ["model", "tuning", "batch", "budget", "tokens a step", "a step", "tokens/s", "TFLOP/s", "share", "peak"]
     rows = []
     for model in options.model:

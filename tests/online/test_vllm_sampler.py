@@ -95,7 +95,10 @@ def test_every_batch_is_sampled_from_the_newest_weights(started: list[StandIn], 
     (engine,) = started
     assert engine.model == "tiny" and engine.options["lora_rank"] == (16 if lora else 0)
     assert engine.options["logprobs_mode"] == "processed_logprobs" and engine.options["enforce_eager"] is True
-    assert (engine.options["dtype"], engine.options["max_num_seqs"]) == ("float32", 32)
+    assert (engine.options["dtype"], engine.options["max_num_seqs"]) == (
+        "bfloat16" if torch.cuda.is_available() else "float32",
+        32,
+    )
     assert engine.events == ["pause", *("renew", "pause") * 3, "close"], "paused at the start and in every update"
     assert list((tmp_path / "memory").iterdir()) == []
     for step in range(2):
