@@ -49,9 +49,10 @@ def test_the_dropout_of_attention_is_noticed():
 
 
 def test_a_model_that_cannot_be_recorded_is_refused_with_the_reasons():
-    policy = Policy.load("tiny", device="cpu", lora=Lora(r=2, dropout=0.1))
-    with pytest.raises(InputError, match="cannot record this model: it does not use FlexAttention, it has dropout"):
+    policy = Policy.load("tiny", device="cpu", lora=Lora(r=2, dropout=0.1), gradient_checkpointing=True)
+    with pytest.raises(InputError, match="cannot record this model: it does not use FlexAttention") as refused:
         policy.record(1000)
+    assert "it recomputes activations (--gradient-checkpointing), it has dropout (--lora-dropout" in str(refused.value)
 
 
 def calls(seed: int, count: int = 6, length: int = 80) -> list[Call]:

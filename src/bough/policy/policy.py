@@ -325,11 +325,11 @@ class Policy(nn.Module):
         hindrances = {
             "it does not use FlexAttention": self.tree_attention != FLEX or bool(self.obstacle),
             "its layers carry state": self.carries_state,
-            "it is sharded": self.sharded,
+            "it is sharded (--shard)": self.sharded,
             "it routes tokens to experts": self.routers is not None,
-            "it recomputes activations": self.base.is_gradient_checkpointing,
-            "its weights are quantized": getattr(self.base, "is_quantized", False),
-            "it has dropout": uses_dropout(self.model),
+            "it recomputes activations (--gradient-checkpointing)": self.base.is_gradient_checkpointing,
+            "its weights are quantized (--qlora)": getattr(self.base, "is_quantized", False),
+            "it has dropout (--lora-dropout, or the model's own)": uses_dropout(self.model),
         }
         if found := [reason for reason, holds in hindrances.items() if holds]:
             raise InputError(f"--cuda-graphs cannot record this model: {', '.join(found)}")

@@ -94,13 +94,24 @@ def _check_machine(config: TrainingConfig, device: torch.device) -> None:
         problems.append("--shard needs several processes: accelerate launch --num_processes 2 -m bough …")
     elif machine.shard and device.type == "cuda" and torch.distributed.get_backend() == "gloo":
         problems.append("--shard needs a GPU for each process: gloo, by which processes share a GPU, cannot do it")
+    # What is known before the model is loaded; `Policy.record` refuses the rest.
+    not_recorded = {
+        "--gradient-checkpointing": machine.gradient_checkpointing,
+        "--qlora": config.lora.qlora,
+        "--lora-dropout": config.lora.dropout > 0,
+    }
+    if machine.cuda_graphs:
+        problems += [f"--cuda-graphs does not go with {name}" for name, given in not_recorded.items() if given]
     if machine.fp16 and machine.bf16:
         problems.append("--fp16 and --bf16 exclude each other")
-    problems += [
-        f"--{name} needs a CUDA device; this is {device.type}"
-        for name, given in (("compile", machine.compile), ("cuda-graphs", machine.cuda_graphs), ("fp16", machine.fp16))
-        if given and device.type != "cuda"
-    ]
+    on_cuda = {
+        "--compile": machine.compile,
+        "--cuda-graphs": machine.cuda_graphs,
+        "--fp16": machine.fp16,
+        "--qlora": config.lora.qlora,
+    }
+    if device.type != "cuda":
+        problems += [f"{name} needs a CUDA device; this is {device.type}" for name, given in on_cuda.items() if given]
     if problems:
         raise InputError("these settings cannot be used here:", problems)
 

@@ -1,0 +1,55 @@
+"""Settings that the machine cannot do, or that do not go together, are refused before the model is loaded."""
+
+from pathlib import Path
+
+import pytest
+
+from bough.cli import main
+
+EPISODES = Path(__file__).parents[1] / "samples" / "trl_messages.jsonl"
+
+
+@pytest.fixture(autouse=True)
+def no_gpu(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+
+
+def refused(capsys: pytest.CaptureFixture[str], run: Path, *more: str) -> str:
+    assert main(["sft", "--train-file", str(EPISODES), "--model", "tiny", "--output-dir", str(run), *more]) == 2
+    return capsys.readouterr().err
+
+
+def test_settings_for_a_gpu_are_refused_together_on_a_cpu(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    said = refused(capsys, tmp_path / "run", "--compile", "--cuda-graphs", "--fp16", "--bf16", "--qlora")
+    for name in ("compile", "cuda-graphs", "fp16", "qlora"):
+        assert f"--{name} needs a CUDA device; this is cpu" in said
+    assert "--fp16 and --bf16 exclude each other" in said
+
+
+def test_graphs_are_refused_with_every_setting_that_they_cannot_record(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    more = ["--cuda-graphs", "--gradient-checkpointing", "--qlora", "--lora-dropout", "0.1"]
+    said = refused(capsys, tmp_path / "run", *more)
+    for name in ("--gradient-checkpointing", "--qlora", "--lora-dropout"):
+        assert f"--cuda-graphs does not go with {name}" in said
+
+
+def test_a_refused_run_leaves_its_folder_free(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    refused(capsys, tmp_path / "run", "--cuda-graphs")
+    assert (
+        main(
+            [
+                "sft",
+                "--train-file",
+                str(EPISODES),
+                "--model",
+                "tiny",
+                "--output-dir",
+                str(tmp_path / "run"),
+                "--max-steps",
+                "1",
+            ]
+        )
+        == 0
+    )
