@@ -22,8 +22,9 @@ def check_hub(source: Path | str) -> None:
         return
     if not _is_reachable(constants.ENDPOINT):
         raise InputError(
-            f"the model {source} cannot be loaded: it is not in the local hub cache and the hub ({constants.ENDPOINT}) "
-            "cannot be reached; download it where there is a network, or name a local folder"
+            f"the model {source} cannot be loaded: there is no such folder here, it is not in the local hub cache "
+            f"and the hub ({constants.ENDPOINT}) cannot be reached; download it where there is a network, "
+            "or name a local folder"
         )
 
 

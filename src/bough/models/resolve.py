@@ -109,7 +109,7 @@ def _reason(source: Path | str, error: Exception) -> str:
 
     if isinstance(error.__cause__, LocalEntryNotFoundError):
         return (
-            "it is not in the local hub cache and the hub cannot be reached; "
+            "there is no such folder here, it is not in the local hub cache and the hub cannot be reached; "
             "download it where there is a network, or name a local folder"
         )
     if isinstance(source, Path) and not (source / "tokenizer.json").is_file():
