@@ -98,7 +98,7 @@ def _check_machine(config: TrainingConfig, device: torch.device) -> None:
     not_recorded = {
         "--gradient-checkpointing": machine.gradient_checkpointing,
         "--qlora": config.lora.qlora,
-        "--lora-dropout": config.lora.dropout > 0,
+        "--lora-dropout": config.lora.enabled and config.lora.dropout > 0,
     }
     if machine.cuda_graphs:
         problems += [f"--cuda-graphs does not go with {name}" for name, given in not_recorded.items() if given]
