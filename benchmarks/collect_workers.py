@@ -4,8 +4,8 @@
     python benchmarks/collect_workers.py --workers 1 2 4 --gpus-per-worker 0.25     # several on one GPU
 
 SmolLM2 in the household, every episode with the same number of turns. The first column is one process without Ray.
-The clock runs from the first finished episode to the last, so that loading the model does not count;
-`all` is the whole command with it.
+The clock starts when as many episodes have finished as are played at the same time, so that neither loading
+the model nor the first episodes count: all of them end at about the same moment. `all` is the whole command.
 """
 
 from __future__ import annotations
@@ -38,22 +38,30 @@ def measure(workers: int, options: argparse.Namespace, folder: Path) -> list[obj
     begin = time.monotonic()
     with (folder.parent / f"{workers}.log").open("wb") as log:
         process = subprocess.Popen(command, stdout=log, stderr=log)
-        first, count = None, 0
+        seen = [(begin, 0)]
         try:
             while process.poll() is None and time.monotonic() - begin < options.limit_s:
                 time.sleep(0.1)
                 finished = episodes(folder / "trajectories.jsonl")
-                if finished and first is None:
-                    first = (time.monotonic(), finished)
-                if finished > count:
-                    last, count = time.monotonic(), finished
+                if finished > seen[-1][1]:
+                    seen.append((time.monotonic(), finished))
         finally:
             process.terminate()
             process.wait()
-    if first is None or count == first[1]:
-        return [workers or "no Ray", "failed", log_end(folder.parent / f"{workers}.log"), ""]
-    rate = (count - first[1]) / (last - first[0])
-    return [workers or "no Ray", f"{count} of {options.tasks}", f"{rate:.2f}", f"{time.monotonic() - begin:.0f} s"]
+    rate = episodes_per_s(seen, options.concurrency)
+    if rate is None:
+        return [workers or "no Ray", "too few", log_end(folder.parent / f"{workers}.log"), ""]
+    done = f"{seen[-1][1]} of {options.tasks}"
+    return [workers or "no Ray", done, f"{rate:.2f}", f"{time.monotonic() - begin:.0f} s"]
+
+
+def episodes_per_s(seen: list[tuple[float, int]], concurrency: int) -> float | None:
+    """From the times at which numbers of episodes were finished; None if few more than the first wave were."""
+    later = [(when, count) for when, count in seen if count >= concurrency]
+    if len(later) < 2:
+        return None
+    (start, before), (end, after) = later[0], later[-1]
+    return (after - before) / (end - start)
 
 
 def episodes(path: Path) -> int:
@@ -73,6 +81,8 @@ def main() -> None:
     parser.add_argument("--concurrency", type=int, default=64, help="episodes at the same time in all workers together")
     parser.add_argument("--limit-s", type=float, default=90, help="stop a row after this many seconds")
     options = parser.parse_args()
+    if options.tasks < 2 * options.concurrency:
+        parser.error("--tasks must be at least twice --concurrency: the first episodes are not counted")
     print(f"{machine()}\n", flush=True)
     rows = []
     with tempfile.TemporaryDirectory() as folder:

@@ -133,6 +133,8 @@ def compare(options: argparse.Namespace, rounds: int) -> None:
         with failure_in(problems := []):
             theirs.append(run_trl(options, pairs, batch))
         print(f"TRL, batch {batch}: {problems[0] if problems else theirs[-1].note}", flush=True)
+    if not theirs:
+        raise SystemExit("Error: TRL ran with none of the batch sizes, for the reasons above")
     best = max(theirs, key=lambda result: result.pairs_per_s)
     print(f"\n### Round-wise DPO: {options.model}, {rounds} rounds, LoRA r={options.rank}\n\n{machine()}\n")
     for result in theirs:

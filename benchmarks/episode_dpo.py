@@ -146,6 +146,8 @@ def main() -> None:
             theirs.append(run_trl(options, pairs, batch, corrected=False))
         done = problems[0] if problems else f"{theirs[-1].pairs_per_s:.3g} pairs/s"
         print(f"TRL, batch {batch}: {done}", flush=True)
+    if not theirs:
+        raise SystemExit("Error: TRL ran with none of the batch sizes, for the reasons above")
     best = max(theirs, key=lambda result: result.pairs_per_s)
 
     attempts = f"{options.successes} successes and {options.failures} failures of {options.rounds[0]} rounds"
