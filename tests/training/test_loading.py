@@ -3,6 +3,8 @@
 from pathlib import Path
 
 import pytest
+import torch
+from accelerate import PartialState
 
 from bough.cli import main
 
@@ -11,7 +13,12 @@ EPISODES = Path(__file__).parents[1] / "samples" / "trl_messages.jsonl"
 
 @pytest.fixture(autouse=True)
 def no_gpu(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    PartialState._reset_state()  # it remembers which device other tests found
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    for module in (torch.cuda, torch.accelerator):
+        monkeypatch.setattr(module, "is_available", lambda: False)
+    yield
+    PartialState._reset_state()
 
 
 def refused(capsys: pytest.CaptureFixture[str], run: Path, *more: str) -> str:
