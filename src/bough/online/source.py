@@ -183,6 +183,9 @@ class OnlineSource:
             with self._interrupts.calling(self.player.stream.interrupt):
                 gathered = self.gatherer.batch(self._number)
             held_out = self._held_out() if gathered else {}
+        except BaseException:  # the sampler is idle only when nothing is played, and the run is to stop now
+            self.player.stream.cancel()
+            raise
         finally:
             self.player.pause()
         if gathered is None:

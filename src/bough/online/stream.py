@@ -94,15 +94,19 @@ class EpisodeStream:
 
     def clear(self) -> int:
         """Cancels all jobs and forgets the results that were not asked for; returns how many episodes had begun."""
-        begun = self._loop.run(self._cancel())
+        begun = self.cancel()
         while not self._results.empty():
             self._result()
             begun += 1
         return begun
 
+    def cancel(self) -> int:
+        """Cancels all jobs; those that have ended are on disk. Returns how many episodes were in flight."""
+        return self._loop.run(self._cancel())
+
     def close(self) -> None:
         """Cancels what is in flight."""
-        self._loop.run(self._cancel())
+        self.cancel()
         self._disk.shutdown()
 
     def _add(self, jobs: list[Job]) -> None:
