@@ -98,6 +98,19 @@ def test_weights_that_are_renewed_after_a_failed_removal_have_the_policys_adapte
     assert scored(own, played[0]) < 1e-4
 
 
+def test_an_adapter_that_could_not_be_set_leaves_the_policys_own_as_it_was(policies, monkeypatch):
+    own = with_actor(build(), Lora(r=2), 9)
+    engine = engine_of(own)
+    half = list(engine.path.decoder.joined())[3]
+    with monkeypatch.context() as patched:
+        patched.setattr(half, "put", lambda *_: 1 / 0)
+        engine.set_adapter("a", AdapterWeights.of(policies["red"].model))
+        with pytest.raises(ZeroDivisionError):
+            engine.worker._obey()
+    played = run(engine, play_as(engine, "", "e", 1, SAMPLING, START))
+    assert scored(own, played[0]) < 1e-4
+
+
 def change(policy: Policy) -> None:
     with torch.no_grad():
         for name, weight in policy.named_parameters():

@@ -26,10 +26,15 @@ class FusedAdapters:
     def set(self, name: str, weights: AdapterWeights) -> None:
         """Adds an adapter, or replaces the one of this name."""
         slot = self.slots.take(name)
-        self._keep_apart()
-        for joined, names in self._joined:
-            pairs = [weights.layers.get(one) for one in names]
-            self.slots.version += joined.put(slot, self.slots.capacity, pairs)
+        try:
+            self._keep_apart()
+            for joined, names in self._joined:
+                pairs = [weights.layers.get(one) for one in names]
+                self.slots.version += joined.put(slot, self.slots.capacity, pairs)
+        except BaseException:  # such as no memory: layers without a stack would be computed without any adapter
+            self.slots.free(name)
+            self._keep_apart()
+            raise
 
     def remove(self, name: str) -> None:
         self.set(name, AdapterWeights({}))
