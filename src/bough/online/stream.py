@@ -101,7 +101,7 @@ class EpisodeStream:
         return begun
 
     def cancel(self) -> int:
-        """Cancels all jobs; those that have ended are on disk. Returns how many episodes were in flight."""
+        """Cancels all jobs; finished episodes are on disk. Returns how many were not finished."""
         return self._loop.run(self._cancel())
 
     def close(self) -> None:
@@ -165,13 +165,13 @@ class EpisodeStream:
             self._results.put(error)
 
     async def _cancel(self) -> int:
-        """Returns how many episodes were in flight."""
+        """Returns how many episodes were ended by it."""
         self._waiting.clear()
         self._put_off.clear()
         running = list(self._running)
         for task in running:
             task.cancel()
-        await asyncio.gather(*running, return_exceptions=True)
+        ended = await asyncio.gather(*running, return_exceptions=True)
         await asyncio.gather(*self._writing, return_exceptions=True)
         self._watch(0)
-        return len(running)
+        return sum(isinstance(one, asyncio.CancelledError) for one in ended)  # others may just have a result
