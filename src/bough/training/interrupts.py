@@ -24,10 +24,10 @@ from typing import Any, Self
 from bough.errors import BoughError
 
 log = logging.getLogger(__name__)
-# A handler that somebody else has installed stays.
-REPLACED: dict[signal.Signals, Any] = {
-    signal.SIGINT: signal.default_int_handler,
-    signal.SIGTERM: signal.SIG_DFL,
+# Handlers that only end the process. Any other that somebody else has installed stays.
+REPLACED: dict[signal.Signals, list[Any]] = {
+    signal.SIGINT: [signal.default_int_handler],
+    signal.SIGTERM: [signal.SIG_DFL],
 }
 _active: list[Interrupts] = []
 
@@ -86,7 +86,7 @@ class Interrupts:
         self._thread.start()
         if threading.current_thread() is threading.main_thread():
             for number, replaced in REPLACED.items():
-                if signal.getsignal(number) is replaced:
+                if signal.getsignal(number) in replaced:
                     self._handlers[number] = signal.signal(number, self._hear)
         _active.append(self)
         return self
