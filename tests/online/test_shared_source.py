@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import signal
 import time
@@ -105,7 +106,8 @@ def test_an_error_of_the_first_learner_ends_both_with_its_words(tmp_path: Path, 
     two.start([*broken, "--output-dir", str(tmp_path)], wait=True)
     assert two.finish() == 1
     said = two.log.read_text()
-    assert said.count("Error: batch 2 has nothing to learn from: 9 of 9 episodes were lost") == 2, said
+    # Of both processes; how many episodes were in flight depends on how early tasks were started.
+    assert len(re.findall(r"Error: batch 2 has nothing to learn from: (\d+) of \1 episodes were lost", said)) == 2, said
     assert said.count("the weights of step 2 are saved, --resume continues") == 2
     assert (tmp_path / "checkpoints" / "step-00000002").exists()
 

