@@ -12,6 +12,7 @@ import pytest
 
 from bough.cli import main
 from bough.online.player import Player
+from bough.online.stream import EpisodeStream
 from bough.training.checkpoint import checkpoints
 from bough.training.interrupts import Interrupts, request_stop
 from bough.training.loop import Trainer
@@ -135,6 +136,15 @@ def test_an_interrupted_online_run_ends_in_the_same_bits(
         [file.read_bytes() for file in sorted(Path(run, "rollouts").glob("*.jsonl"))] for run in ("cut", "whole")
     )
     assert cut == whole and len(whole) == 3
+
+
+def test_a_batch_that_is_complete_just_before_the_wait_is_ended_is_not_trained_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, interrupting: type[Interrupting]
+):
+    monkeypatch.setattr(EpisodeStream, "interrupt", lambda _: None)
+    interrupting.at = ("train-42-3", 1)
+    assert main([*GRPO, "--output-dir", str(tmp_path / "cut")]) == 130
+    assert steps(str(tmp_path / "cut")) == [1]
 
 
 def test_an_interrupt_cancels_the_episodes_in_flight_before_it_waits_for_the_sampler(
