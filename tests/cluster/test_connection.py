@@ -1,6 +1,7 @@
 """How Ray is started and what its errors become. Ray is a stand-in here; tests/cluster/real has the real one."""
 
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from bough.cluster import connection
 from bough.cluster.connection import connected, nodes, nodes_by_id
 from bough.config.cluster import ClusterConfig
 from bough.errors import BoughError, InputError
+from bough.training.interrupts import REPLACED, Interrupts
 
 AUTO = ClusterConfig(address="auto")
 NAMED = ClusterConfig(address="10.0.0.1:6379")
@@ -88,6 +90,28 @@ def test_a_connection_ends_with_the_block(use, config: ClusterConfig):
         assert ray.initialized
         assert nodes_by_id() == {"a": {"CPU": 2.0}} and nodes() == [{"CPU": 2.0}]
     assert ray.started == [config.address] and not ray.initialized
+
+
+def test_a_run_in_training_hears_sigterm_though_ray_has_a_handler_for_it(use):
+    """Ray's own exits: without a checkpoint, and also after the connection has ended."""
+
+    class Exiting(Ray):
+        def init(self, address: str, **options) -> None:
+            super().init(address, **options)
+            signal.signal(signal.SIGTERM, self.exit)
+
+        def exit(self, *_: object) -> None:
+            pytest.fail("Ray's handler was called")
+
+    use(ray := Exiting())
+    with connected(NAMED):
+        assert signal.getsignal(signal.SIGTERM) == ray.exit
+        with Interrupts() as interrupts:
+            signal.raise_signal(signal.SIGTERM)
+            assert interrupts.requested
+        assert signal.getsignal(signal.SIGTERM) == ray.exit
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    assert REPLACED[signal.SIGTERM] == [signal.SIG_DFL]
 
 
 def test_a_connection_that_exists_is_used_and_kept(use):

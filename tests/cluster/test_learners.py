@@ -16,7 +16,7 @@ from bough.cluster.relay import Relay, RelayStream
 from bough.errors import BoughError, InputError
 from bough.policy.messages import ProcessLostError, packed_error
 from bough.training.counters import Counters
-from bough.training.interrupts import Interrupts
+from bough.training.interrupts import Interrupts, StoppedError
 from bough.training.run import Trained
 
 TRAINED = Trained(Path("run/final"), Counters(), [])
@@ -38,6 +38,11 @@ def done() -> bytes:
 def test_the_result_is_that_of_the_first_learner():
     other = pickle.dumps((Trained(Path("other"), Counters(), []), None))
     assert result(2, {1: other, 0: done()}, PLACES, None) == TRAINED
+
+
+def test_an_interrupt_after_the_last_step_of_the_learners_is_not_forgotten():
+    with pytest.raises(StoppedError, match=r"^Stopped after step 0, the last one; the weights are in run/final\.$"):
+        result(1, {0: done()}, PLACES, None, interrupted=True)
 
 
 def test_the_error_is_that_of_a_learner_as_it_was_raised_there():
@@ -91,7 +96,7 @@ def test_learners_that_never_start_are_an_error(monkeypatch: pytest.MonkeyPatch)
     nothing = SimpleNamespace(remote=list)
     relay = SimpleNamespace(read=nothing, actors=nothing, stop=nothing)
     with pytest.raises(ClusterLostError, match=r"no learner could start in 0 s; `ray status` shows what is in use"):
-        followed(SimpleNamespace(get=lambda answer: answer), relay, train, 0)  # type: ignore[arg-type]
+        followed(SimpleNamespace(get=lambda answer: answer), relay, train, 0, Interrupts())  # type: ignore[arg-type]
     ended.set()
 
 
@@ -129,7 +134,7 @@ def test_an_interrupt_ends_the_learners(capsys: pytest.CaptureFixture[str]):
     )
     train = Train()
     with pytest.raises(KeyboardInterrupt):
-        followed(Ray(), relay, train, 60)
+        followed(Ray(), relay, train, 60, Interrupts())
     assert not train.is_alive()
     assert capsys.readouterr().out == "played\n"
 
@@ -156,10 +161,10 @@ def test_an_interrupt_asks_the_learners_to_stop_and_waits_for_them():
         begun.wait(60)
         os.kill(os.getpid(), signal.SIGINT)
 
-    train = Train()
+    train, interrupts = Train(), Interrupts()
     threading.Thread(target=interrupt).start()
-    assert followed(ray, remote, train, 60) is None  # type: ignore[arg-type]
-    assert train.stopped
+    assert followed(ray, remote, train, 60, interrupts) is None  # type: ignore[arg-type]
+    assert train.stopped and interrupts.requested
 
 
 def test_an_interrupt_before_a_learner_has_begun_ends_the_run():
@@ -176,7 +181,7 @@ def test_an_interrupt_before_a_learner_has_begun_ends_the_run():
         stop=SimpleNamespace(remote=list),
     )
     with pytest.raises(KeyboardInterrupt):
-        followed(Ray(), relay, threading.Thread(target=ended.wait), 60)  # type: ignore[arg-type]
+        followed(Ray(), relay, threading.Thread(target=ended.wait), 60, Interrupts())  # type: ignore[arg-type]
 
 
 def test_whole_lines_are_sent_and_the_last_one_at_the_end():

@@ -203,6 +203,15 @@ class Interrupting(Counting):
         return await super().step(reply)
 
 
+class Endless(Interrupting):
+    """All attempts but the one that interrupts never end."""
+
+    async def step(self, reply: str) -> Observation:
+        if Interrupting.at != (self.task.id, self.attempt):
+            await asyncio.Event().wait()
+        return await super().step(reply)
+
+
 class Later(Counting):
     """Tasks from the third on begin when the policy trains; the ends of their episodes are counted.
 

@@ -1,5 +1,6 @@
 import asyncio
 import random
+import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -190,6 +191,54 @@ def test_any_other_error_is_raised_where_results_are_waited_for(broken: str):
         playing.submit(jobs(2)[1:] if broken == "disk" else jobs(1))
         with pytest.raises(InputError, match=said):
             ended(playing, 1)
+
+
+class Translating(OneTurn):
+    """Waits for a client that turns every exception into its own, also that of a cancelled call."""
+
+    shares_loop = True
+    begun = 0
+
+    async def step(self, reply: str) -> Observation:
+        Translating.begun += 1
+        try:
+            await asyncio.sleep(0 if Translating.begun > 1 else 60)
+        except asyncio.CancelledError:
+            raise ConnectionError("the client was closed") from None
+        return await super().step(reply)
+
+
+def test_a_cancelled_episode_is_not_tried_again_whatever_its_environment_raises():
+    loop = BackgroundLoop()
+    runner = LocalRunner.of(Translating, Agent(), LimitsConfig())
+    playing = EpisodeStream(runner, loop, concurrency=1, retries=2, keep=lambda *_: None)
+    playing.submit(jobs(1))
+    while not Translating.begun:
+        time.sleep(0.001)
+    assert playing.clear() == 1
+    playing.close()
+    loop.close()
+    assert Translating.begun == 1
+
+
+class OnceFinished(set[asyncio.Task[None]]):
+    """Tasks that are not removed when they end, as if the event loop had not come to it yet."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.finished = threading.Event()
+
+    def discard(self, task: asyncio.Task[None]) -> None:
+        self.finished.set()
+
+
+def test_an_episode_that_ends_just_when_all_are_cancelled_is_counted_once():
+    with stream(Agent({"0/t#1": 60.0}), concurrency=2) as playing:
+        playing._running = OnceFinished()
+        playing.submit(jobs(2))
+        while not playing._running.finished.is_set():
+            time.sleep(0.001)
+        assert playing.clear() == 2
 
 
 def test_what_is_in_flight_continues_unheard_and_is_cancelled_by_close():

@@ -1,4 +1,5 @@
 import threading
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +51,27 @@ def test_a_failure_is_raised_once_by_whatever_comes_next():
         writer.check()
     with pytest.raises(BoughError, match="the disk is full"), CheckpointWriter() as writer:
         writer.begin(fail)
+
+
+def test_after_an_interrupt_of_the_wait_it_is_still_waited_for_in_the_end(monkeypatch: pytest.MonkeyPatch):
+    """Otherwise the run's folder would be free for others while a checkpoint is written there."""
+    may_end, done = threading.Event(), list[str]()
+
+    def slow() -> None:
+        may_end.wait(30)
+        done.append("written")
+
+    def interrupted(_: Future[Any]) -> None:
+        monkeypatch.undo()
+        may_end.set()
+        raise KeyboardInterrupt
+
+    writer = CheckpointWriter()
+    writer.begin(slow)
+    monkeypatch.setattr(Future, "result", interrupted)
+    with pytest.raises(KeyboardInterrupt), writer:
+        writer.wait()
+    assert done == ["written"]
 
 
 def test_an_error_that_ends_the_run_is_not_hidden(caplog: pytest.LogCaptureFixture):

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import socket
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -13,6 +15,7 @@ from typing import Any
 from bough.config.cluster import ADDRESS, AUTO, ClusterConfig
 from bough.errors import BoughError, InputError
 from bough.terminal import console
+from bough.training.interrupts import REPLACED
 
 INSTALL = "pip install 'bough[ray]'"
 # A head node that accepts no connection for this long is not there; Ray itself would wait for minutes.
@@ -47,11 +50,33 @@ def connected(config: ClusterConfig) -> Iterator[None]:
         return
     auto = config.address == AUTO
     console.announce("connecting to Ray, or starting it here" if auto else f"connecting to Ray at {config.address}")
+    usual = signal.getsignal(signal.SIGTERM)
     _connect(ray, config.address)
+    try:
+        with _exiting_by(signal.getsignal(signal.SIGTERM), usual):
+            yield
+    finally:
+        ray.shutdown()
+
+
+@contextmanager
+def _exiting_by(handler: Any, usual: Any) -> Iterator[None]:
+    """Ray has put its handler of SIGTERM, which only exits, in place of the usual one.
+
+    A run in training may replace it, to save a checkpoint first, and it ends with the connection.
+    """
+    if handler is usual or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    replaced = REPLACED[signal.SIGTERM]
+    before = list(replaced)
+    if usual in replaced:
+        replaced.append(handler)
     try:
         yield
     finally:
-        ray.shutdown()
+        replaced[:] = before
+        signal.signal(signal.SIGTERM, usual)
 
 
 def import_ray() -> Any:

@@ -106,17 +106,23 @@ def train_with_learners(config: C, cluster: OnlineClusterConfig, train: Callable
         )
         relay = ray.remote(Relay).options(num_cpus=0, scheduling_strategy=here).remote()
         assignment = Assignment(train, config, relay, Surroundings.here(gpus=plan.gpus), token)
+        interrupts = Interrupts()
         with tempfile.TemporaryDirectory(prefix="bough-learners-") as scratch:
-            failure = followed(ray, relay, Fit(plan, assignment, scratch), cluster.timeout_s)
+            failure = followed(ray, relay, Fit(plan, assignment, scratch), cluster.timeout_s, interrupts)
         outcomes, places = ray.get(relay.ended.remote())
         ray.kill(relay)
-    return result(plan.count, outcomes, places, failure)
+    return result(plan.count, outcomes, places, failure, interrupted=interrupts.requested)
 
 
 def result(
-    count: int, outcomes: Mapping[int, bytes], places: Mapping[int, str], failure: BaseException | None
+    count: int,
+    outcomes: Mapping[int, bytes],
+    places: Mapping[int, str],
+    failure: BaseException | None,
+    *,
+    interrupted: bool = False,
 ) -> Trained:
-    """What the first learner returned; or raises the error that ended the run.
+    """What the first learner returned; or raises the error that ended the run, StoppedError if it was `interrupted`.
 
     `outcomes` are the packed results or errors by rank: a learner that died has none. `places`
     says where each learner was, and `failure` is what Ray Train raised.
@@ -125,6 +131,8 @@ def result(
     errors = {rank: error for rank, (_, error) in found.items() if error is not None}
     if failure is None and 0 in found and not errors:
         trained: Trained = found[0][0]
+        if interrupted:  # when the learners had finished already
+            raise trained.interrupted()
         return trained
     for error in errors.values():
         if isinstance(error, BoughError | KeyboardInterrupt) and not isinstance(error, ProcessLostError):
@@ -188,7 +196,7 @@ class Fit(threading.Thread):
             self.failure = error
 
 
-def followed(ray: Any, relay: Any, fit: Fit, timeout_s: float) -> BaseException | None:
+def followed(ray: Any, relay: Any, fit: Fit, timeout_s: float, interrupts: Interrupts) -> BaseException | None:
     """Prints what the first learner prints until all have ended.
 
     The first interrupt asks them to stop after their step, with a checkpoint; the second ends them.
@@ -196,7 +204,7 @@ def followed(ray: Any, relay: Any, fit: Fit, timeout_s: float) -> BaseException 
     """
     deadline = time.monotonic() + timeout_s
     try:
-        with Interrupts() as interrupts, interrupts.calling(relay.stop.remote):
+        with interrupts, interrupts.calling(relay.stop.remote):
             fit.start()
             while fit.is_alive():
                 fit.join(POLL_S)

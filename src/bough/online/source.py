@@ -39,7 +39,7 @@ from bough.online.watch import Watch
 from bough.policy.policy import Policy
 from bough.rewards.reward import RewardTimeoutError
 from bough.rundir import RunDir
-from bough.training.interrupts import Interrupts
+from bough.training.interrupts import Interrupts, StopRequestedError
 from bough.training.source import Batch, PausedError
 from bough.types import Call
 
@@ -183,6 +183,11 @@ class OnlineSource:
             with self._interrupts.calling(self.player.stream.interrupt):
                 gathered = self.gatherer.batch(self._number)
             held_out = self._held_out() if gathered else {}
+            if self._interrupts.requested:  # the last episode ended first; all of them are on disk
+                raise StopRequestedError
+        except BaseException:  # the sampler is idle only when nothing is played, and the run is to stop now
+            self.player.stream.cancel()
+            raise
         finally:
             self.player.pause()
         if gathered is None:

@@ -94,15 +94,19 @@ class EpisodeStream:
 
     def clear(self) -> int:
         """Cancels all jobs and forgets the results that were not asked for; returns how many episodes had begun."""
-        begun = self._loop.run(self._cancel())
+        begun = self.cancel()
         while not self._results.empty():
             self._result()
             begun += 1
         return begun
 
+    def cancel(self) -> int:
+        """Cancels all jobs; finished episodes are on disk. Returns how many were not finished."""
+        return self._loop.run(self._cancel())
+
     def close(self) -> None:
         """Cancels what is in flight."""
-        self._loop.run(self._cancel())
+        self.cancel()
         self._disk.shutdown()
 
     def _add(self, jobs: list[Job]) -> None:
@@ -161,13 +165,13 @@ class EpisodeStream:
             self._results.put(error)
 
     async def _cancel(self) -> int:
-        """Returns how many episodes were in flight."""
+        """Returns how many episodes were ended by it."""
         self._waiting.clear()
         self._put_off.clear()
         running = list(self._running)
         for task in running:
             task.cancel()
-        await asyncio.gather(*running, return_exceptions=True)
+        ended = await asyncio.gather(*running, return_exceptions=True)
         await asyncio.gather(*self._writing, return_exceptions=True)
         self._watch(0)
-        return len(running)
+        return sum(isinstance(one, asyncio.CancelledError) for one in ended)  # others may just have a result

@@ -161,6 +161,8 @@ async def play_attempt(
         try:
             trajectory, images = await runner.play(attempt, episode=episode)
         except (EnvironmentFailedError, EngineError) as error:
+            if (task := asyncio.current_task()) is not None and task.cancelling():
+                raise asyncio.CancelledError from error  # not to be tried again, whatever it made of that
             tally.faults["environment" if isinstance(error, EnvironmentFailedError) else "engine"] += 1
             tally.lost[attempt.id] = _reason(error)
             await asyncio.sleep(min(0.1 * 2 ** (again - tries.start), 5.0))

@@ -39,9 +39,13 @@ class CheckpointWriter:
 
     def wait(self) -> None:
         """Returns when everything is written."""
-        writing, self._writing = self._writing, None
-        if writing is not None:
+        if (writing := self._writing) is None:
+            return
+        try:
             writing.result()
+        finally:
+            if writing.done():  # else the wait was interrupted, and `__exit__` waits for the rest
+                self._writing = None
 
     def __enter__(self) -> Self:
         return self

@@ -16,7 +16,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from queue import SimpleQueue
 from types import FrameType, TracebackType
 from typing import Any, Self
@@ -24,10 +24,10 @@ from typing import Any, Self
 from bough.errors import BoughError
 
 log = logging.getLogger(__name__)
-# A handler that somebody else has installed stays.
-REPLACED: dict[signal.Signals, Any] = {
-    signal.SIGINT: signal.default_int_handler,
-    signal.SIGTERM: signal.SIG_DFL,
+# Handlers that only end the process. Any other that somebody else has installed stays.
+REPLACED: dict[signal.Signals, list[Any]] = {
+    signal.SIGINT: [signal.default_int_handler],
+    signal.SIGTERM: [signal.SIG_DFL],
 }
 _active: list[Interrupts] = []
 
@@ -54,13 +54,14 @@ class Interrupts:
         self._handlers: dict[signal.Signals, Any] = {}
         self._callbacks: list[Callable[[], object]] = []
         self._lock = threading.Lock()
+        self._leaving = False
 
     def request(self) -> None:
         """Asks the run to stop, from any thread."""
         self.requested = True
         with self._lock:
-            for callback in self._callbacks:
-                callback()
+            while self._callbacks:
+                self._callbacks.pop()()
 
     @contextmanager
     def calling(self, callback: Callable[[], object]) -> Iterator[None]:
@@ -69,22 +70,23 @@ class Interrupts:
         It is called in another thread, at most once, and must end what this thread waits for.
         """
         with self._lock:
-            self._callbacks.append(callback)
             if self.requested:
                 callback()
+            else:
+                self._callbacks.append(callback)
         try:
             yield
         finally:
-            with self._lock:
+            with self._lock, suppress(ValueError):  # it was called
                 self._callbacks.remove(callback)
 
     def __enter__(self) -> Self:
-        self._process = os.getpid()
+        self._process, self._leaving = os.getpid(), False
         self._thread = threading.Thread(target=self._answer, name="interrupts", daemon=True)
         self._thread.start()
         if threading.current_thread() is threading.main_thread():
             for number, replaced in REPLACED.items():
-                if signal.getsignal(number) is replaced:
+                if signal.getsignal(number) in replaced:
                     self._handlers[number] = signal.signal(number, self._hear)
         _active.append(self)
         return self
@@ -92,6 +94,7 @@ class Interrupts:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._leaving = True  # from here on no signal raises: all handlers must be restored
         _active.remove(self)
         for number, handler in self._handlers.items():
             signal.signal(number, handler)
@@ -105,7 +108,7 @@ class Interrupts:
             signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)
             return
-        if number in self._heard:
+        if number in self._heard and not self._leaving:
             raise KeyboardInterrupt
         self._heard.add(number)
         self.requested = True

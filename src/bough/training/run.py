@@ -63,6 +63,11 @@ class Trained:
     counters: Counters
     ledgers: list[dict[str, Any]]
 
+    def interrupted(self) -> StoppedError:
+        """What a run ends with whose interrupt came too late to stop the training: nothing may follow it."""
+        step = self.counters.step
+        return StoppedError(f"Stopped after step {step}, the last one; the weights are in {self.weights}.")
+
 
 def train(
     config: TrainingConfig, method: Method[Any], data: Data | None = None, held_out: Data | None = None
@@ -201,11 +206,10 @@ class Run(Generic[C]):
         if self.processes.first:
             write_json(self.folder.ledger, ledgers)
             write_json(self.folder.report, asdict(counters) | {"weights": self.folder.final.name})
+        trained = Trained(self.folder.final, counters, ledgers)
         if self.interrupts.requested:
-            raise StoppedError(
-                f"Stopped after step {counters.step}, the last one; the weights are in {self.folder.final}."
-            )
-        return Trained(self.folder.final, counters, ledgers)
+            raise trained.interrupted()
+        return trained
 
     def _initial_policy(self, temperature: float | None) -> Policy:
         """The model that a run of all weights began with, loaded in addition to the trained one."""

@@ -7,7 +7,9 @@ import pytest
 import torch
 
 from bough.config.sampling import SamplingConfig
+from bough.engines.base import EngineError
 from bough.engines.local.engine import LocalEngine
+from bough.engines.local.fused_adapters import HalfFoldedError
 from bough.policy.adapter_weights import AdapterWeights
 from bough.policy.adapters import Lora
 from bough.policy.policy import Policy
@@ -90,9 +92,38 @@ def test_weights_that_are_renewed_after_a_failed_removal_have_the_policys_adapte
     half = list(engine.path.decoder.joined())[3]
     with monkeypatch.context() as patched:
         patched.setattr(half, "keep_apart", lambda _: 1 / 0)
-        with pytest.raises(ZeroDivisionError):
+        with pytest.raises(HalfFoldedError):
             adapters.remove("a")
     assert not half.folded
+    engine.renew("new")
+    played = run(engine, play_as(engine, "", "e", 1, SAMPLING, START))
+    assert scored(own, played[0]) < 1e-4
+
+
+def test_an_adapter_that_could_not_be_set_leaves_the_policys_own_as_it_was(policies, monkeypatch):
+    own = with_actor(build(), Lora(r=2), 9)
+    engine = engine_of(own)
+    half = list(engine.path.decoder.joined())[3]
+    with monkeypatch.context() as patched:
+        patched.setattr(half, "put", lambda *_: 1 / 0)
+        engine.set_adapter("a", AdapterWeights.of(policies["red"].model))
+        with pytest.raises(ZeroDivisionError):
+            engine.worker._obey()
+    played = run(engine, play_as(engine, "", "e", 1, SAMPLING, START))
+    assert scored(own, played[0]) < 1e-4
+
+
+def test_nothing_is_sampled_with_half_of_the_policys_adapter_after_a_failed_set(policies, monkeypatch):
+    own = with_actor(build(), Lora(r=2), 9)
+    engine = engine_of(own)
+    half = list(engine.path.decoder.joined())[3]
+    with monkeypatch.context() as patched:
+        patched.setattr(half, "keep_apart", lambda _: 1 / 0)
+        engine.set_adapter("a", AdapterWeights.of(policies["red"].model))
+        with pytest.raises(HalfFoldedError):
+            engine.worker._obey()
+    with pytest.raises(EngineError, match="'a' could not be set: ZeroDivisionError"):
+        asyncio.run(play_as(engine, "", "e", 1, SAMPLING, START))
     engine.renew("new")
     played = run(engine, play_as(engine, "", "e", 1, SAMPLING, START))
     assert scored(own, played[0]) < 1e-4

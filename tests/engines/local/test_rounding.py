@@ -26,6 +26,12 @@ def test_what_bfloat16_can_hold_keeps_its_bits():
     assert torch.equal(rounded_at_random(values.float(), generator()), values)
 
 
+def test_what_is_not_a_number_stays_so_with_all_of_its_bits_set():
+    """That is the NaN of a GPU's products; one more bit and it is a zero."""
+    values = torch.tensor([0x7FFFFFFF, -1], dtype=torch.int32).repeat(100).view(torch.float32)
+    assert rounded_at_random(values, generator()).isnan().all()
+
+
 def test_an_adapter_too_small_for_rounding_to_the_nearest_is_kept_on_average():
     weight_OI = torch.full((4, 10_000), 1.0, dtype=torch.bfloat16)
     down_RI, up_OR = torch.full((1, 10_000), STEP / 10), torch.ones(4, 1)

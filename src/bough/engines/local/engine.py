@@ -21,6 +21,7 @@ import torch
 
 from bough.config.sampling import SamplingConfig
 from bough.engines.base import ContextFullError, EngineError, Generated
+from bough.engines.local.fused_adapters import HalfFoldedError
 from bough.engines.local.paths import Layout, PathOptions, choose_path
 from bough.engines.local.request import Delivery, Request, on_loop
 from bough.engines.local.schedule import Scheduler
@@ -206,8 +207,10 @@ class LocalEngine:
     def _put(self, name: str, weights: AdapterWeights) -> None:
         try:
             self.path.adapters.set(name, weights)
-        except BaseException:
+        except BaseException as error:
             self._adapters.discard(name)  # else episodes would be computed without it, or with half of it
+            if isinstance(error, HalfFoldedError):
+                self._failure = f"the adapter {name!r} could not be set: {error}"
             raise
 
     def _remove(self, name: str) -> None:

@@ -5,10 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from bough.engines.local.adapter_targets import targets
+from bough.errors import BoughError
 from bough.policy.adapter_weights import AdapterWeights
 
 if TYPE_CHECKING:
     from bough.engines.local.fused import FusedDecoder
+
+
+class HalfFoldedError(BoughError):
+    """The policy's own adapter is in some of the weights only, until they are renewed."""
 
 
 class FusedAdapters:
@@ -26,10 +31,18 @@ class FusedAdapters:
     def set(self, name: str, weights: AdapterWeights) -> None:
         """Adds an adapter, or replaces the one of this name."""
         slot = self.slots.take(name)
-        self._keep_apart()
-        for joined, names in self._joined:
-            pairs = [weights.layers.get(one) for one in names]
-            self.slots.version += joined.put(slot, self.slots.capacity, pairs)
+        try:
+            self._keep_apart()
+            for joined, names in self._joined:
+                pairs = [weights.layers.get(one) for one in names]
+                self.slots.version += joined.put(slot, self.slots.capacity, pairs)
+        except BaseException:  # such as no memory: layers without a stack would be computed without any adapter
+            self.slots.free(name)
+            try:
+                self._keep_apart()
+            except BaseException as again:
+                raise HalfFoldedError(f"{type(again).__name__}: {again}") from again
+            raise
 
     def remove(self, name: str) -> None:
         self.set(name, AdapterWeights({}))

@@ -31,4 +31,5 @@ def rounded_at_random(values: Tensor, generator: torch.Generator) -> Tensor:
     noise = torch.randint(0, 1 << LOST, values.shape, dtype=torch.int32, device=values.device, generator=generator)
     # A bfloat16 is the upper half of a float32. Adding a random lower half carries into it as often as it should.
     bits = values.contiguous().view(torch.int32) + noise
-    return ((bits >> LOST) << LOST).view(torch.float32).bfloat16()
+    rounded = ((bits >> LOST) << LOST).view(torch.float32).bfloat16()
+    return rounded.masked_fill_(values.isnan(), torch.nan)  # with all bits set, it has been carried over to zero
