@@ -1,5 +1,6 @@
 """The gradient of a step is the same however its parts fall into rows."""
 
+import weakref
 from pathlib import Path
 
 import pytest
@@ -107,3 +108,25 @@ def test_shared_tokens_are_counted_once(policy: Policy):
     found = step.run(1.0, None, backward=False)
     assert found.tokens_raw == sum(len(c.prompt_ids) + len(c.completion_ids) - 1 for c in CALLS)
     assert found.tokens_computed == 24 + 5 * 2  # the longest history, and two answered tokens of each call
+
+
+def test_no_row_keeps_the_graph_of_the_row_before(policy: Policy, monkeypatch: pytest.MonkeyPatch):
+    """A CUDA graph cannot be recorded while a graph of autograd with the same weights is alive."""
+    forward, graphs, alive = policy.forward, list[weakref.ref[torch.Tensor]](), list[int]()
+
+    def watched(row):
+        alive.append(sum(graph() is not None for graph in graphs))
+        answers = forward(row)
+        graphs.extend(map(weakref.ref, answers.trained))
+        return answers
+
+    def loss(*given):
+        found = compute(*given)
+        graphs.append(weakref.ref(found.value))
+        return found
+
+    compute = SFT_METHOD.loss
+    monkeypatch.setattr(policy, "forward", watched)
+    monkeypatch.setattr(SFT_METHOD, "loss", loss)
+    Step(policy, SFT_METHOD, SFT_METHOD.parts(DEMONSTRATION), budget=16).run(10.0, None, backward=True)
+    assert len(alive) > 1 and not any(alive)

@@ -112,15 +112,28 @@ class Step:
             if r is None:  # a process with more rows needs this one along; it weighs nothing
                 torch.autograd.backward(torch.cat(found.trained).sum() * 0.0)
                 continue
-            balance = self._balance(found)
-            if r in slopes:
-                torch.autograd.backward([*found.trained, *balance], [*slopes[r], *map(torch.ones_like, balance)])
-            else:
-                loss = self.loss([r], {r: found.trained}, known, denominator)
-                torch.autograd.backward(sum(balance, loss.value * loss_scale))
-                losses.append(loss._replace(value=loss.value.detach()))  # the row's graph is not kept
+            losses += self._backward_row(r, found, slopes.get(r), known, denominator, loss_scale)
             answers.append(found.detach())
+            del found  # the row's graph is gone before the next row is read
         return losses, answers
+
+    def _backward_row(
+        self,
+        r: int,
+        found: Answers,
+        slopes: list[Tensor] | None,
+        known: Logprobs | None,
+        denominator: float,
+        loss_scale: float,
+    ) -> list[Loss]:
+        """Adds the row's gradient to the parameters'; its loss, unless its slopes are known from the first pass."""
+        balance = self._balance(found)
+        if slopes is not None:
+            torch.autograd.backward([*found.trained, *balance], [*slopes, *map(torch.ones_like, balance)])
+            return []
+        loss = self.loss([r], {r: found.trained}, known, denominator)
+        torch.autograd.backward(sum(balance, loss.value * loss_scale))
+        return [loss._replace(value=loss.value.detach())]
 
     def _balance(self, answers: Answers) -> list[Tensor]:
         """The row's share of the load-balancing loss, weighted as it is added to the loss; nothing without experts."""
