@@ -54,7 +54,8 @@ async def outcome(environment_class: type[Environment], task: Task, rng: Random)
 
 
 async def played(environment: Isolated, limit: int) -> tuple[str, int]:
-    """What comes of the expert's play, and after how many replies."""
+    """What comes of the expert's play, and after how many replies. What it cannot know it has to try, but only once."""
+    refused = False
     for replies in range(2 * limit):
         advice = await environment.expert()
         if advice is None:
@@ -64,8 +65,9 @@ async def played(environment: Isolated, limit: int) -> tuple[str, int]:
             return "won, but after the turn limit", replies + 1
         if seen.done:
             return "won" if seen.success else "not won", replies + 1
-        if seen.error == "invalid_action":
+        if refused and seen.error == "invalid_action":
             return "invalid advice", replies
+        refused = seen.error == "invalid_action"
     return "not won in twice the turn limit", 2 * limit
 
 

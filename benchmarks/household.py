@@ -74,8 +74,7 @@ def solve(game: Game, kind: type[Memory], limit: int = 200) -> int | None:
         if move is None:
             return None
         _, action = engine.step(move.command)
-        assert action is not None, move
-        memory.note(action)
+        memory.refused(move.command) if action is None else memory.note(action)
     return None
 
 

@@ -1,5 +1,5 @@
 from bough.worlds.household.memory import Memory, Omniscience
-from tests.worlds.household.flat import APPLE_2, DRAWER, MUG, SHELF, flat, played
+from tests.worlds.household.flat import APPLE_2, COUNTERTOP, DRAWER, MUG, SHELF, SINK, flat, played
 
 
 def remembered(*commands: str) -> Memory:
@@ -7,8 +7,7 @@ def remembered(*commands: str) -> Memory:
     memory = Memory(engine.world)
     for command in commands:
         _, action = engine.step(command)
-        assert action is not None
-        memory.note(action)
+        memory.refused(command) if action is None else memory.note(action)
     return memory
 
 
@@ -31,6 +30,20 @@ def test_a_closed_one_is_known_only_when_it_was_opened():
 def test_a_neighbour_at_the_same_spot_is_not_seen_by_going_there():
     assert len(remembered("go to countertop 1").seen) == 1
     assert len(remembered("go to countertop 1", "examine sinkbasin 1").seen) == 2
+
+
+def test_what_stands_at_one_spot_is_known_once_it_was_reached_or_refused():
+    assert remembered().at_hand == set()
+    assert remembered("go to countertop 1").at_hand == {COUNTERTOP}
+    assert remembered("go to countertop 1", "go to sinkbasin 1").at_hand == {COUNTERTOP, SINK}
+    assert remembered("go to countertop 1", "look").at_hand == {COUNTERTOP, SINK}
+    assert remembered("go to countertop 1", "go to sinkbasin 1", "go to shelf 1").at_hand == {SHELF}
+    assert remembered("go to countertop 1", "go to drawer 9", "open fridge 1").at_hand == {COUNTERTOP}
+
+
+def test_whether_it_is_closed_is_known_once_it_was_shown():
+    assert remembered("go to drawer 1").shown == {DRAWER}
+    assert remembered("go to countertop 1", "go to sinkbasin 1").shown == {COUNTERTOP}
 
 
 def test_what_is_held_is_known():

@@ -135,6 +135,7 @@ class Household(Environment):
             return self._claimed(command)
         text, action = self.engine.step(command)
         if action is None:
+            self.memory.refused(command)
             return self._answer(text, command, text, action=command, error="invalid_action")
         self.memory.note(action)
         return self._answer(text, command, text, action=command)

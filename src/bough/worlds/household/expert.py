@@ -1,8 +1,10 @@
 """An expert: the next command and the thought that leads to it, from any state of a game.
 
-The expert knows only what its memory contains. It searches for other things where they
-are usually kept, the best chance per move first. It plans again at every turn, so it can
-also continue an episode that another agent began.
+The expert knows only what its memory contains, so that whoever reads the same texts can decide as it does: of a
+drawer that was not shown it assumes that it is closed, and that it stands at a spot of its own. It searches where
+things are usually kept, the best chance per move first, and of equal places the lowest number. A thought first
+names what is needed and then what is known of it, in the order in which a reader would look it up. The expert
+plans again at every turn, so it can also continue an episode that another agent began.
 """
 
 from __future__ import annotations
@@ -12,7 +14,8 @@ from typing import NamedTuple
 from bough.worlds.household import goal as goals
 from bough.worlds.household.generate import APPLIANCES
 from bough.worlds.household.memory import Memory
-from bough.worlds.household.rooms import likely
+from bough.worlds.household.rooms import likely, rooms
+from bough.worlds.household.world import NOWHERE
 
 # The chance to find a thing where it was never seen: in a receptacle that fits it, and in one that does not.
 RARE, ODD = 0.002, 0.0002
@@ -56,31 +59,32 @@ class Expert:
     def _fetch(self) -> Move | None:
         target = self._target()
         stays = goals.placed(self.world, target) if target is not None else []
+        need = f"I need another {self.goal.object}." if stays else f"I need {_one(self.goal.object)}."
         for thing in self._candidates():
             for receptacle in self.memory.where(thing):
                 if thing not in stays:
-                    return self._take(thing, receptacle)
-        return self._search(self.goal.object, "I have to find", another=bool(stays))
+                    return self._take(thing, receptacle, need)
+        return self._search(self.goal.object, need)
 
-    def _take(self, thing: int, receptacle: int) -> Move:
+    def _take(self, thing: int, receptacle: int, need: str) -> Move:
         name, where = self.game.things[thing].name, self._name(receptacle)
         if not self._at(receptacle):
-            return Move(f"go to {where}", f"I know that {name} is at {where}. I go there to get it.")
+            return Move(f"go to {where}", f"{need} I saw {name} at {where}, so I go there.")
         if not self.world.accessible(receptacle):
-            return Move(f"open {where}", f"The {name} is in {where}, which is closed. I open it.")
-        return Move(f"take {name} from {where}", f"Here is {name}, which I need. I take it.")
+            return Move(f"open {where}", f"{need} The {name} is in {where}, which is closed, so I open it.")
+        return Move(f"take {name} from {where}", f"{need} Here is {name}, so I take it.")
 
     def _light(self, held: int) -> Move | None:
-        name = self.game.things[held].name
+        need = f"I hold {self.game.things[held].name} and need {_one(self.goal.target)}."
         for lamp, thing in enumerate(self.game.things):
             if thing.type != self.goal.target or "t" not in thing.traits:
                 continue
             for receptacle in self.memory.where(lamp):
                 where = self._name(receptacle)
                 if not self._at(receptacle):
-                    return Move(f"go to {where}", f"I hold {name}. Now I need {thing.name}, which is at {where}.")
-                return Move(f"use {thing.name}", f"I hold {name}, and {thing.name} is here. I turn it on.")
-        return self._search(self.goal.target, f"I hold {name}. Now I need")
+                    return Move(f"go to {where}", f"{need} I saw {thing.name} at {where}, so I go there.")
+                return Move(f"use {thing.name}", f"{need} Here is {thing.name}, so I use it.")
+        return self._search(self.goal.target, need)
 
     def _change(self, held: int) -> Move | None:
         state, name = goals.CHANGES[self.goal.kind][1], self.game.things[held].name
@@ -103,6 +107,8 @@ class Expert:
         where = self._name(target)
         if not self._at(target):
             return Move(f"go to {where}", f"{have}. I bring it to {where}.")
+        if target not in self.memory.shown:
+            return Move(f"examine {where}", f"{have}, and I am at {where} already. I see whether it is open.")
         if not self.world.accessible(target):
             return Move(f"open {where}", f"{have}, but {where} is closed. I open it.")
         return Move(self._put(name, where), f"{have}, and I am at {where}. I put it down here.")
@@ -113,35 +119,37 @@ class Expert:
         fitting = [i for i in range(len(self.game.receptacles)) if self.world.fits(held, i)]
         if not fitting:
             return None
-        target = min(fitting, key=lambda i: (not self._at(i), not self.world.accessible(i), i))
+        target = min(fitting, key=lambda i: (not self._at(i), not self._seems_open(i), i))
         where = self._name(target)
         if not self._at(target):
             return Move(f"go to {where}", f"I carry {name}, which I do not need. I can leave it at {where}.")
+        if target not in self.memory.shown:
+            return Move(f"examine {where}", f"I am at {where} already. I see whether I can leave {name} here.")
         if not self.world.accessible(target):
             return Move(f"open {where}", f"I want to leave {name} here, so I open {where}.")
         return Move(self._put(name, where), f"I do not need {name}. I put it down to have my hand free.")
 
-    def _search(self, wanted: str, need: str, *, another: bool = False) -> Move | None:
-        unseen = [i for i in range(len(self.game.receptacles)) if i not in self.memory.seen]
+    def _search(self, wanted: str, need: str) -> Move | None:
+        places = enumerate(self.game.receptacles)
+        unseen = [i for i, one in places if i not in self.memory.seen and one.place != NOWHERE]
         if not unseen:
             return None
         best = max(unseen, key=lambda i: (self._worth(wanted, i), -self._number(i)))
         where, last = self._name(best), self.memory.last
-        one = f"another {wanted}" if another else f"an {wanted}" if wanted[0] in "aeiou" else f"a {wanted}"
         if not self._at(best):
             if last is not None and not self._holds(last, wanted):
-                return Move(f"go to {where}", f"There is no {wanted} at {self._name(last)}. I look at {where} next.")
-            return Move(f"go to {where}", f"{need} {one}. It may well be at {where}, so I look there.")
-        if not self.world.accessible(best):
-            return Move(f"open {where}", f"The {where} is closed. I open it to see whether there is {one} inside.")
-        return Move(f"examine {where}", f"I am at {where} already. I look whether there is {one}.")
+                return Move(f"go to {where}", f"{need} There is none at {self._name(last)}, so I look at {where}.")
+            return Move(f"go to {where}", f"{need} It may be at {where}, so I look there.")
+        if best in self.memory.shown:  # and not seen
+            return Move(f"open {where}", f"{need} The {where} is closed, so I open it.")
+        return Move(f"examine {where}", f"{need} I am at {where} already, so I examine it.")
 
     def _worth(self, wanted: str, receptacle: int) -> float:
         """The chance to find such a thing there, per move that the look takes."""
         type_ = self.game.receptacles[receptacle].type
         alike = sum(r.type == type_ for r in self.game.receptacles)
         chance = likely(wanted, type_) / alike + (RARE if wanted in self.game.fits.get(type_, ()) else ODD)
-        moves = (not self._at(receptacle)) + (not self.world.accessible(receptacle))
+        moves = (not self._at(receptacle)) + (not self._seems_open(receptacle))
         return chance / max(moves, 1)
 
     def _target(self, held: int | None = None) -> int | None:
@@ -152,7 +160,7 @@ class Expert:
             there = len(goals.placed(self.world, i)) if i in self.memory.seen else 0
             if there:  # the same choice from everywhere: with one thing in each of two, it must not change on the way
                 return -there, False, False, self._number(i)
-            return 0, not self.world.accessible(i), not self._at(i), self._number(i)
+            return 0, not self._seems_open(i), not self._at(i), self._number(i)
 
         return min(fitting, key=trouble, default=None)
 
@@ -163,10 +171,20 @@ class Expert:
         return any(self.game.things[thing].type == wanted for thing in self.world.contents[receptacle])
 
     def _at(self, receptacle: int) -> bool:
-        return self.game.receptacles[receptacle].place == self.world.place
+        return receptacle in self.memory.at_hand
+
+    def _seems_open(self, receptacle: int) -> bool:
+        """Whether one can reach into it, as far as that is known: a type that may have a door has one."""
+        if receptacle in self.memory.shown:
+            return self.world.accessible(receptacle)
+        return self.game.receptacles[receptacle].type not in rooms().openable
 
     def _name(self, receptacle: int) -> str:
         return self.game.receptacles[receptacle].name
 
     def _number(self, receptacle: int) -> int:
         return int(self._name(receptacle).rpartition(" ")[2] or 0)
+
+
+def _one(thing: str) -> str:
+    return f"an {thing}" if thing[0] in "aeiou" else f"a {thing}"
