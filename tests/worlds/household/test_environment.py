@@ -148,8 +148,10 @@ def test_the_expert_wins(expert: str):
         while not observation.done:
             reply = await world.expert()
             assert reply is not None and reply.startswith("THOUGHT: ")
+            refused = observation.error is not None
             observation, turns = await world.step(reply), turns + 1
-            assert observation.error is None
+            # Who explores may try the way to something that is at hand already, but then knows it.
+            assert observation.error is None or (expert == "explore" and "ACTION: go to " in reply and not refused)
         return turns, observation
 
     for task in islice(Household.tasks(Household.Options(expert=expert)), 12):
