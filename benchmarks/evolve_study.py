@@ -18,8 +18,8 @@ which is not counted. Every arm's winner is evaluated on the same tasks of a spl
 selected on.
 
 Everything is in FOLDER/WORLD and is resumed there: `start/` and, per seed and arm, the run, its evaluation
-and `result.json`. With `--jobs`, arms run side by side, what they print is in `log.txt`, and an interrupt
-(`timeout -s INT 200 python -m ...`) stops them all and still prints the table of those that have finished.
+and `result.json`. With `--jobs`, arms run side by side, and what they print is in `log.txt`. `--limit-s` or an
+interrupt stops them all and still prints the table of those that have finished.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from __future__ import annotations
 import argparse
 import gc
 import json
+import signal
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -65,9 +66,14 @@ class Study:
                 self._finished(arm, seed, data)
                 self.report()
 
-    def run_side_by_side(self, seeds: Sequence[int], arms: Sequence[str], jobs: int, command: Sequence[str]) -> None:
-        """The same in several processes, which `command` starts: first what arms learn from, then the arms."""
-        share = f"{0.95 / jobs:.4f}"
+    def run_side_by_side(
+        self, seeds: Sequence[int], arms: Sequence[str], jobs: int, command: Sequence[str], gpu_share: float
+    ) -> None:
+        """The same in several processes, which `command` starts: first what arms learn from, then the arms.
+
+        An arm is run on all seeds before the next one: the first ones take longest.
+        """
+        share = f"{gpu_share / jobs:.4f}"
 
         def job(seed: int, name: str, *arms: str) -> Job:
             words = ["--jobs", "1", "--gpu-share", share, "--seeds", f"{seed}", "--arms", *arms]
@@ -84,10 +90,10 @@ class Study:
             print(f"{one.name} has finished", file=sys.stderr, flush=True)
             self.report()
 
-        starts = {seed: job(seed, "start") for seed in seeds}
+        starts = {seed: job(seed, "start") for seed in seeds if not self._started(seed)}
         run_jobs(list(starts.values()), command, jobs, ended)
-        ready = [seed for seed, start in starts.items() if start.name not in failed]
-        run_jobs([job(seed, arm, arm) for seed, arm in product(ready, arms)], command, jobs, ended)
+        ready = [seed for seed in seeds if seed not in starts or starts[seed].name not in failed]
+        run_jobs([job(seed, arm, arm) for arm, seed in product(arms, ready)], command, jobs, ended)
 
     def results(self) -> list[Arm]:
         """The finished arms of all seeds."""
@@ -122,6 +128,11 @@ class Study:
 
     def _demonstrations(self, seed: int) -> Path:
         return self._folder("start", seed) / "demonstrations.jsonl"
+
+    def _started(self, seed: int) -> bool:
+        """Whether what all arms of a seed need is there."""
+        trained = self._folder("start", seed) / "sft" / "report.json"
+        return self._demonstrations(seed).exists() and (self.world.start is None or trained.exists())
 
     def _data(self, seed: int) -> dict[str, Any]:
         """What all arms of a seed learn from or start from: demonstrations, or an adapter trained on them."""
@@ -187,7 +198,8 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--arms", nargs="*", default=list(ARMS), metavar="ARM", help=", ".join(ARMS))
     parser.add_argument("--jobs", type=int, default=1, help="processes that run arms side by side")
-    parser.add_argument("--gpu-share", type=float, help="share of the GPU's memory that this process may take")
+    parser.add_argument("--gpu-share", type=float, help="share of the GPU's memory that all processes may take")
+    parser.add_argument("--limit-s", type=float, default=0.0, help="seconds after which to stop (default: none)")
     parser.add_argument("--table-only", action="store_true", help="write the table of what has finished; run nothing")
     sizes = ("members", "generations", "steps", "eval_tasks", "test_tasks", "demonstrations", "concurrency")
     for name in sizes:
@@ -207,19 +219,24 @@ def main() -> None:
         parser.error(f"--members is {world.members}; successive halving needs a power of 2, at least 2")
     if unknown := [arm for arm in options.arms if arm not in ARMS]:
         parser.error(f"--arms: {unknown[0]} is not an arm; choose from {', '.join(ARMS)}")
-    if options.gpu_share:
+    if options.gpu_share and options.jobs == 1:
         limit_memory(options.gpu_share)
     study = Study(options.world, world, options.folder / options.world)
     stopped = False
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs would ignore it
+    signal.signal(signal.SIGALRM, signal.default_int_handler)
+    signal.setitimer(signal.ITIMER_REAL, options.limit_s)
     try:
         if options.jobs > 1:
             command = ["-m", "benchmarks.evolve_study", *sys.argv[1:]]
-            study.run_side_by_side(options.seeds, options.arms, options.jobs, command)
+            study.run_side_by_side(options.seeds, options.arms, options.jobs, command, options.gpu_share or 0.95)
         elif not options.table_only:
             study.run(options.seeds, options.arms)
     except KeyboardInterrupt:
         stopped = True
-        print("interrupted; these arms have finished:", file=sys.stderr)
+        print("stopped; these arms have finished:", file=sys.stderr)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0.0)
     print(study.report())
     if stopped:
         raise SystemExit(INTERRUPTED)

@@ -56,7 +56,7 @@ def _stop(job: Job) -> None:
 
 
 def _started(job: Job, command: Sequence[str], at_once: int) -> Job:
-    threads = max(1, (os.cpu_count() or 1) // at_once)
+    threads = max(1, len(os.sched_getaffinity(0)) // at_once)
     limits = {"OMP_NUM_THREADS": f"{threads}", "TORCHINDUCTOR_COMPILE_THREADS": "1", "PYTHONUNBUFFERED": "1"}
     job.log.parent.mkdir(parents=True, exist_ok=True)
     with job.log.open("ab") as log:

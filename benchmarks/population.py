@@ -1,23 +1,25 @@
 """One update of all members of a population, together in common rows against one member after the other.
 
     python benchmarks/population.py                                             # a tiny model on a CPU
-    python benchmarks/population.py --model qwen3-0.6b --copies                 # on a GPU
-    python benchmarks/population.py --model qwen3-4b --checkpointing --copies
+    python benchmarks/population.py --model qwen3-0.6b --limit-s 300            # on a GPU
+    python benchmarks/population.py --model qwen3-4b --checkpointing --lines sft:16 dpo:16 copies:8
 
-Every member has its own episode, LoRA on all linear layers, AdamW and clipping. "One after the other" is
-the same base with the same adapters, an update of each member by itself: a sweep that keeps its
-base. With `--copies`, each member also has a base model of its own in memory, as in AgileRL, and members are
-updated one after the other; only the first method is measured so. With `grpo`, members also play a group of
-attempts each before the update, all in one engine or one member after the other.
-Before the clock starts, both ways compute the loss and gradient norm of the first member. An interrupt prints what
-has been measured.
+A line of the table is METHOD:MEMBERS, measured and printed in the order given. Every member has its own episode,
+LoRA on all linear layers, AdamW and clipping. "One after the other" is the same base with the same adapters, an
+update of each member by itself: a sweep that keeps its base. With `grpo`, members also play a group of attempts
+each before the update, all in one engine or one member after the other. With `copies`, each member has a base
+model of its own in memory, as in AgileRL, and learns by SFT.
+Before the clock starts, both ways compute the loss and gradient norm of the first member. After `--limit-s` the
+measurement that is under way is given up.
 """
 
 from __future__ import annotations
 
 import argparse
+import signal
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +27,7 @@ import torch
 from episodes import Lengths, Source
 from measure import Gauge, Peak, failure_in, machine, release, seconds_of, table
 from population_online import Players
+from population_profile import profiled
 
 import models
 from bough.config.training import TrainingConfig
@@ -41,8 +44,11 @@ from bough.training.population_step import PopulationStep, Work
 from bough.training.token_budget import FROZEN, Shape, budget_for
 
 FILE = Path("none.jsonl")
-METHODS = ("sft", "dpo", "grpo")
-COLUMNS = ("members", "together, s", "one after the other, s", "× one member", "peak GiB", "one by one GiB", "")
+METHODS = ("sft", "dpo", "grpo", "copies")
+LINES = ["sft:1", "sft:8", "sft:16", "dpo:16", "grpo:16", "copies:16", "dpo:8", "grpo:8", "copies:8"]
+COLUMNS = (
+    *("method", "members", "together, s", "one after the other, s", "× one member", "peak GiB", "one by one GiB", ""),
+)
 Batches = Mapping[str, Sequence[Example]]
 
 
@@ -90,8 +96,9 @@ def budget_of(options: argparse.Namespace) -> int:
     with torch.device("meta"):
         shape = Shape.of(models.outline(options.model))
     free = torch.cuda.mem_get_info()[0]
+    members = max(count for _, count in options.lines)
     checkpointing = {"gradient_checkpointing": options.checkpointing}
-    return budget_for(shape, free, lora_r=options.rank * max(options.members), weight_bytes=FROZEN, **checkpointing)
+    return budget_for(shape, free, lora_r=options.rank * members, weight_bytes=FROZEN, **checkpointing)
 
 
 def gauge(trainer: PopulationTrainer, examples: Batches, name: str) -> Gauge:
@@ -109,63 +116,96 @@ def step_of(trainer: PopulationTrainer, examples: Batches) -> PopulationStep:
     return PopulationStep(trainer.population, work, budget=trainer.budget)
 
 
-def compare(
-    population: Population, method: str, count: int, options: argparse.Namespace, single: list[float]
-) -> list[object]:
-    """A line of the table. `single` receives the seconds of one member alone, from the first line."""
-    names = list(population.members)[:count]
-    trainer = trainer_of(population, method, names, options.budget)
-    lengths, players = Lengths(start=options.start), None
-    batches: Callable[[Sequence[str]], Batches]
+class Bench:
+    """Measures lines on one model. The adapters of all members are in memory throughout, except for `copies`."""
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        self.options = options
+        self._population: Population | None = None
+        self._single: dict[str, float] = {}
+
+    @property
+    def population(self) -> Population:
+        if self._population is None:
+            options = self.options
+            model = models.build(options.model, checkpointing=options.checkpointing)
+            most = max(count for method, count in options.lines if method != "copies")
+            self._population = population_of(model, most, options)
+        return self._population
+
+    def line(self, method: str, count: int) -> list[object]:
+        """A line of the table: the method, the number of members, and what was measured."""
+        if method == "copies":
+            self._population = None
+            return ["sft, a base for each", count, *copies(count, self.options)]
+        return [method, count, *self._compared(method, count)]
+
+    def _compared(self, method: str, count: int) -> list[object]:
+        names = list(self.population.members)[:count]
+        trainer = trainer_of(self.population, method, names, self.options.budget)
+        batches, close = source_of(self.population, method, names, self.options)
+        try:
+            examples = batches(names)
+            alone = {names[0]: examples[names[0]]}
+            same = gauge(trainer, examples, names[0]).against(gauge(trainer, alone, names[0]))
+            print(f"({method}, {count} members, the first member together and alone: {same})", flush=True)
+            steps, passes = self.options.steps, self.options.passes
+            with Peak() as together_peak:
+                together = seconds_of(lambda: trainer.update(batches(names)), warm_up=1, times=steps)
+            with Peak() as apart_peak:
+                apart = seconds_of(partial(one_by_one, trainer, batches, names), warm_up=count == 1, times=passes)
+            if self.options.profile:
+                print(f"({method}, {count} members: {profiled(lambda: trainer.update(examples))})", flush=True)
+        finally:
+            close()
+        single = self._single.setdefault(method, apart / count)
+        numbers = [f"{together:.3f}", f"{apart:.3f}", f"{together / single:.1f}"]
+        layout = layout_of(step_of(trainer, examples))
+        return [*numbers, f"{together_peak.gib:.1f}", f"{apart_peak.gib:.1f}", layout]
+
+
+def source_of(
+    population: Population, method: str, names: Sequence[str], options: argparse.Namespace
+) -> tuple[Callable[[Sequence[str]], Batches], Callable[[], None]]:
+    """Where members get their examples from, and what closes it."""
     if method == "grpo":
+        lengths = Lengths(start=options.start)
         players = Players(population, names, group=options.group, rounds=options.rounds, lengths=lengths)
-        batches = players.batches
-    else:
-        source = Source(population.policy.base.config.vocab_size)
-        given = {name: examples_of(method, source, options) for name in names}
-        batches = lambda some: {name: given[name] for name in some}  # noqa: E731
-    try:
-        examples = batches(names)
-        same = gauge(trainer, examples, names[0]).against(gauge(trainer, {names[0]: examples[names[0]]}, names[0]))
-        print(f"({method}, {count} members, the first member together and alone: {same})", flush=True)
-
-        def one_by_one() -> None:
-            for name in names:
-                trainer.update(batches([name]))
-
-        with Peak() as together_peak:
-            together = seconds_of(
-                lambda: trainer.update(batches(names)), warm_up=options.warm_up, times=options.steps
-            )  # fmt: skip
-        with Peak() as apart_peak:
-            apart = seconds_of(one_by_one, warm_up=options.warm_up * (count == 1), times=options.passes)
-    finally:
-        if players is not None:
-            players.close()
-    if not single:
-        single.append(apart / count)
-    rows = step_of(trainer, examples)
-    tokens = sum(row.tokens.size for step in rows.steps.values() for row in step.rows)
-    layout = f"{tokens:,} tokens in {len(rows.places)} row{'s'[: len(rows.places) > 1]}"
-    numbers = [f"{together:.3f}", f"{apart:.3f}", f"{together / single[0]:.1f}"]
-    return [count, *numbers, f"{together_peak.gib:.1f}", f"{apart_peak.gib:.1f}", layout]
+        return players.batches, players.close
+    source = Source(population.policy.base.config.vocab_size)
+    given = {name: examples_of(method, source, options) for name in names}
+    return lambda some: {name: given[name] for name in some}, lambda: None
 
 
-def copies(method: str, count: int, options: argparse.Namespace) -> str:
-    """A base model for each member, members updated one after the other: seconds and memory."""
+def one_by_one(
+    trainer: PopulationTrainer, batches: Callable[[Sequence[str]], Batches], names: Sequence[str]
+) -> None:  # fmt: skip
+    for name in names:
+        trainer.update(batches([name]))
+
+
+def layout_of(step: PopulationStep) -> str:
+    tokens = sum(row.tokens.size for own in step.steps.values() for row in own.rows)
+    return f"{tokens:,} tokens in {len(step.places)} row{'s'[: len(step.places) > 1]}"
+
+
+def copies(count: int, options: argparse.Namespace) -> list[object]:
+    """SFT with a base model for each member, members updated one after the other."""
+    release()
     with Peak() as peak:
         base = models.build(options.model, checkpointing=options.checkpointing)
-        made = [population_of(deepcopy(base), 1, options, probe=False) for _ in range(count)]
-        trainers = [trainer_of(one, method, ["member-0"], options.budget) for one in made]
+        bases = [*(deepcopy(base) for _ in range(count - 1)), base]
+        made = [population_of(one, 1, options, probe=False) for one in bases]
+        trainers = [trainer_of(one, "sft", ["member-0"], options.budget) for one in made]
         source = Source(base.config.vocab_size)
-        examples = [{"member-0": examples_of(method, source, options)} for _ in trainers]
+        examples = [{"member-0": examples_of("sft", source, options)} for _ in trainers]
 
-        def one_by_one() -> None:
+        def all_of_them() -> None:
             for trainer, own in zip(trainers, examples, strict=True):
                 trainer.update(own)
 
-        seconds = seconds_of(one_by_one, warm_up=1, times=options.passes)
-    return f"{method}, a base for each of {count} members: {seconds:.3f} s, peak {peak.gib:.1f} GiB"
+        seconds = seconds_of(all_of_them, warm_up=1, times=options.passes)
+    return ["", f"{seconds:.3f}", "", "", f"{peak.gib:.1f}", ""]
 
 
 def memory(population: Population) -> str:
@@ -180,45 +220,48 @@ def memory(population: Population) -> str:
     )
 
 
-def title_of(method: str, options: argparse.Namespace) -> str:
-    work = f"{options.episodes} × {options.rounds} rounds per member"
-    if method == "grpo":
-        work = f"{options.group} attempts × {options.rounds} rounds per member, sampled and learnt from"
-    notes = f", rank {options.rank}{', gradient checkpointing' * options.checkpointing}"
-    return f"## {options.model}, {method}: {work}{notes}"
+def title_of(options: argparse.Namespace) -> str:
+    work = (
+        f"SFT and DPO on {options.episodes} × {options.rounds} rounds of each member, "
+        f"GRPO on {options.group} attempts × {options.rounds} rounds, sampled and learnt from"
+    )
+    notes = f"rank {options.rank}{', gradient checkpointing' * options.checkpointing}"
+    return f"## {options.model}: {work}; {notes}; rows of at most {options.budget:,} tokens"
 
 
 def measure(options: argparse.Namespace, write: Callable[[str], None]) -> None:
-    """Everything that is asked for; the adapters of all members are in memory throughout."""
-    model = models.build(options.model, checkpointing=options.checkpointing)
-    population = population_of(model, max(options.members), options)
-    write(f"{machine()}; rows of at most {options.budget:,} tokens.\n\n{memory(population)}")
-    for method in options.method:
-        single: list[float] = []
-        rows: list[list[object]] = []
-        try:
-            for count in options.members:
-                failed: list[str] = []
-                with failure_in(failed):
-                    rows.append(compare(population, method, count, options, single))
-                rows += [[count, "", "", "", "", "", reason] for reason in failed]
-        finally:
-            write(f"{title_of(method, options)}\n\n{table(COLUMNS, rows)}")
-    del population, model
-    for count in options.members if options.copies else ():
-        failed = []
+    """Everything that is asked for, each line written when it is measured."""
+    bench = Bench(options)
+    write(f"{title_of(options)}\n\n{machine()}\n")
+    if any(method != "copies" for method, _ in options.lines):
+        write(f"{memory(bench.population)}\n")
+    write(table(COLUMNS, []))
+    for method, count in options.lines:
+        failed: list[str] = []
         with failure_in(failed):
-            write(copies(options.method[0], count, options))
-        if failed:
-            write(f"A base for each of {count} members: {failed[0]}")
+            write(table_line(bench.line(method, count)))
+        for reason in failed:
+            write(table_line([method, count, *[""] * 5, reason]))
+
+
+def table_line(values: Sequence[object]) -> str:
+    return table((), [values]).splitlines()[-1]
+
+
+def line_of(text: str) -> tuple[str, int]:
+    method, _, count = text.partition(":")
+    if method not in METHODS or not count.isdigit() or int(count) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not METHOD:MEMBERS with one of {', '.join(METHODS)}")
+    return method, int(count)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", choices=models.NAMES, default="tiny")
-    parser.add_argument("--method", choices=METHODS, nargs="+", default=list(METHODS))
-    parser.add_argument("--members", type=int, nargs="+", default=[1, 8, 16])
-    parser.add_argument("--copies", action="store_true", help="also measure a base model for each member")
+    every = [line_of(line) for line in LINES]
+    parser.add_argument("--lines", type=line_of, nargs="+", default=every, metavar="METHOD:MEMBERS")
+    parser.add_argument("--limit-s", type=float, default=0.0, help="seconds after which to stop (default: none)")
+    parser.add_argument("--profile", action="store_true", help="also say where the time of each line's update goes")
     parser.add_argument("--rounds", type=int, default=10, help="of an episode")
     parser.add_argument("--episodes", type=int, default=1, help="of each member in one update of SFT or DPO")
     parser.add_argument("--group", type=int, default=4, help="attempts of each member in one update of GRPO")
@@ -226,7 +269,6 @@ def main() -> None:
     parser.add_argument("--budget", type=int, help="tokens in a row (default: as a run would choose)")
     parser.add_argument("--rank", type=int, default=16)
     parser.add_argument("--checkpointing", action="store_true", help="gradient checkpointing")
-    parser.add_argument("--warm-up", type=int, default=1, help="updates that are not counted")
     parser.add_argument("--steps", type=int, default=3, help="updates that are counted")
     parser.add_argument("--passes", type=int, default=1, help="counted passes over the members one after the other")
     parser.add_argument("--output", type=Path, help="a Markdown file to which the result is added")
@@ -236,18 +278,24 @@ def main() -> None:
     options.budget = budget_of(options)  # once, while all memory is free
 
     def write(text: str) -> None:
-        print(f"{text}\n", flush=True)
+        print(text, flush=True)
         if options.output:
             with options.output.open("a", encoding="utf-8") as file:
-                file.write(f"{text}\n\n")
+                file.write(f"{text}\n")
 
+    # The limit is as an interrupt: every line before is written already.
+    for number in (signal.SIGINT, signal.SIGALRM):
+        signal.signal(number, signal.default_int_handler)
+    signal.setitimer(signal.ITIMER_REAL, options.limit_s)
     try:
         measure(options, write)
     except KeyboardInterrupt:
-        write("Interrupted.")
+        write("\nStopped before the end.")
         raise SystemExit(130) from None
     finally:
+        signal.setitimer(signal.ITIMER_REAL, 0.0)
         release()
+    write("")
 
 
 if __name__ == "__main__":

@@ -43,8 +43,8 @@ class Players:
         policy = self.population.policy
         policy.eval()
         self.population.lora.segments = ()
-        for name in names:
-            self.engine.set_adapter(name, AdapterWeights.of(policy.model, name))
+        for name, weights in AdapterWeights.of_each(policy.model, names).items():
+            self.engine.set_adapter(name, weights)
         played = asyncio.run(self._play(names))
         self.engine.rest()
         policy.train()

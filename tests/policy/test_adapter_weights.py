@@ -60,7 +60,11 @@ def test_it_computes_what_peft_computes_wherever_it_comes_from(tmp_path, options
 def test_it_is_a_copy_of_one_of_several_adapters():
     model = adapted("red")
     model.add_adapter("blue", LoraConfig(r=2, target_modules=["v_proj"]))
-    red, blue = AdapterWeights.of(model, "red"), AdapterWeights.of(model, "blue")
+    both = AdapterWeights.of_each(model, ["red", "blue"])
+    red, blue = both["red"], AdapterWeights.of(model, "blue")
+    assert both["blue"].layers.keys() == blue.layers.keys()
+    assert all(torch.equal(pair.up_OR, blue.layers[name].up_OR) for name, pair in both["blue"].layers.items())
+    assert {name.rpartition(".")[2] for name in red.layers} == {"q_proj", "up_proj"}
     assert {name.rpartition(".")[2] for name in blue.layers} == {"v_proj"}
     before = {name: pair.down_RI.clone() for name, pair in red.layers.items()}
     with torch.no_grad():

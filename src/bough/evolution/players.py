@@ -96,8 +96,8 @@ class Players(Playground):
             )
         for name in self._in_engine - self.population.members.keys():
             self._engine.remove_adapter(name)  # else the engine would keep every member that ever lived
-        for name in sampling:
-            self._engine.set_adapter(name, AdapterWeights.of(policy.model, name))
+        for name, weights in AdapterWeights.of_each(policy.model, sampling).items():
+            self._engine.set_adapter(name, weights)
         self._in_engine = (self._in_engine & self.population.members.keys()) | sampling.keys()
         return {
             name: ModelAgent(TemplateEngine(AdapterEngine(self._engine, name), self.template, own, name=name))

@@ -2,13 +2,14 @@
 
 AdapterWeights.read("runs/red/adapter")     # a folder, as peft and Bough save adapters
 AdapterWeights.of(policy.model)             # a copy of what a policy has in memory
+AdapterWeights.of_each(policy.model, names) # copies of several adapters, by their names
 AdapterWeights.of_tensors(tensors, config)  # tensors with peft's names, and the adapter's configuration
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, Self
@@ -60,14 +61,21 @@ class AdapterWeights:
     @classmethod
     def of(cls, model: Any, name: str = ACTOR) -> Self:
         """A copy of the adapter `name` of a peft model."""
-        if name not in getattr(model, "peft_config", {}):
-            raise InputError(f"the model has no adapter named {name!r}")
+        return cls.of_each(model, [name])[name]
+
+    @classmethod
+    def of_each(cls, model: Any, names: Iterable[str]) -> dict[str, Self]:
+        """Copies of several adapters of a peft model, whose modules are walked through once for all of them."""
+        layers: dict[str, dict[str, LoraPair]] = {name: {} for name in names}
+        for name in layers:
+            if name not in getattr(model, "peft_config", {}):
+                raise InputError(f"the model has no adapter named {name!r}")
         adapted = {id(layer) for layer in adapted_layers(model)}
-        layers = {}
         for path, layer in model.get_base_model().named_modules():
-            if id(layer) in adapted and (pair := _pair_of(path, layer, name)) is not None:
-                layers[path] = pair
-        return cls(layers)
+            for name, own in layers.items() if id(layer) in adapted else ():
+                if (pair := _pair_of(path, layer, name)) is not None:
+                    own[path] = pair
+        return {name: cls(own) for name, own in layers.items()}
 
     @classmethod
     def of_tensors(cls, tensors: Mapping[str, Tensor], config: Mapping[str, Any]) -> Self:
