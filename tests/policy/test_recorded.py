@@ -99,9 +99,9 @@ def test_recorded_rows_have_the_gradients_of_plain_ones_while_the_weights_change
     plain = gradients(policy_of(tuning), batches)
     policy = policy_of(tuning)
     policy.record(4096)
-    assert policy.recorded
+    assert policy.row_reader.recorded
     recorded = gradients(policy, batches)
-    assert policy.recorded.recordings, "nothing was recorded"
+    assert policy.row_reader.recorded.recordings, "nothing was recorded"
     for one, other in zip(plain, recorded, strict=True):
         assert one.keys() == other.keys()
         for name in one:
@@ -121,10 +121,10 @@ def test_recorded_passes_without_gradient_follow_the_weights_and_the_reference_d
 
     plain = values()
     policy.record(4096)
-    assert policy.recorded
+    assert policy.row_reader.recorded
     for _ in range(3):
         assert all(torch.allclose(a, b, atol=1e-4) for a, b in zip(values(), plain, strict=True))
-    assert len(policy.recorded.recordings) == 2
+    assert len(policy.row_reader.recorded.recordings) == 2
     with torch.no_grad():
         for name, weight in policy.named_parameters():
             if "lora_B" in name:
@@ -152,7 +152,7 @@ def test_log_probabilities_of_many_rows_at_once_are_not_recorded():
     policy.record(4096)
     for _ in range(3):
         torch.cat(policy.logprobs(calls(0), budget=300)).sum().backward()
-    assert policy.recorded and not policy.recorded.num_read
+    assert policy.row_reader.recorded and not policy.row_reader.recorded.num_read
 
 
 @on_gpu
