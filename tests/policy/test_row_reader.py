@@ -1,6 +1,7 @@
 """Rows are read alike whatever they are laid out as, and padding and recordings change no hidden state."""
 
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -67,6 +68,16 @@ def test_a_model_with_an_obstacle_has_no_sights():
     assert list(reader.sights) == ["full_attention"]
     reader.obstacle = "it fails on a tree"
     assert reader.sights == {}
+
+
+def test_free_memory_drops_the_recordings():
+    reader = reader_of("llama")
+    reader.free_memory()
+    reader.record(4096)
+    assert reader.recorded is not None
+    reader.recorded.recordings[256, "policy", True] = Mock()
+    reader.free_memory()
+    assert not reader.recorded.recordings
 
 
 def test_recordings_are_told_who_reads_and_left_out_where_rows_wait_for_their_backward_pass():

@@ -89,6 +89,12 @@ class RowReader:
 
         self.recorded = RecordedReads(read, self.decoder.parameters(), limit)
 
+    def free_memory(self) -> None:
+        """Gives the GPU's unused memory back, that of recordings too."""
+        if self.recorded:
+            self.recorded.drop()
+        torch.cuda.empty_cache()
+
     @contextmanager
     def unrecorded(self) -> Iterator[None]:
         """Within it no row is read by a CUDA graph: for rows whose backward passes all come at the end."""
