@@ -42,7 +42,7 @@ def run_ours(
         )
         assert policy.obstacle is None
         if not tree:
-            policy.obstacle = "to be compared with"
+            policy.row_reader.obstacle = "to be compared with"
         ours = Ours(policy, objective(), options.budget)
         gauges = {batch: ours.gauge(compared(pairs, batch)) for batch in batches}
         seconds = seconds_of(lambda: ours.step(examples), warm_up=options.warm_up, times=options.steps)

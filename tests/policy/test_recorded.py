@@ -4,7 +4,9 @@ import random
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -14,7 +16,7 @@ from bough.cli import main
 from bough.errors import BoughError, InputError
 from bough.policy.adapters import Lora
 from bough.policy.policy import Policy
-from bough.policy.recorded import PER_DOUBLING, padded, uses_dropout
+from bough.policy.recorded import PER_DOUBLING, RecordedReads, Recording, padded, uses_dropout
 from bough.training.metrics_file import MetricsFile
 from bough.trees.attend import BLOCK
 from bough.types import Call
@@ -92,6 +94,62 @@ def gradients(policy: Policy, batches: list[list[Call]]) -> list[dict[str, torch
     return found
 
 
+class OnCpu(RecordedReads):
+    """Recordings that compute their row again when they are played back; rows of `too_long` tokens do not fit."""
+
+    too_long = 768
+
+    def _recorded(self, inputs: Any) -> Recording:
+        if len(inputs[0]) >= self.too_long:
+            raise torch.cuda.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB.")
+        static = tuple(one.clone() for one in inputs)
+        hidden_LD, grad_LD = self.read(*static).detach(), torch.zeros(len(static[0]), 2)
+        self._used = self.weights
+        self._slopes = [torch.zeros_like(weight) for weight in self.weights]
+
+        def forward() -> None:
+            hidden_LD.copy_(self.read(*static).detach())
+
+        @torch.enable_grad()
+        def backward() -> None:
+            torch._foreach_copy_(self._slopes, torch.autograd.grad(self.read(*static), self.weights, grad_LD))
+
+        graphs = [SimpleNamespace(replay=one) for one in (forward, backward)]
+        return Recording(static, graphs[0], hidden_LD, graphs[1], grad_LD)  # type: ignore[arg-type]
+
+
+def test_rows_that_there_is_no_memory_to_record_are_read_without_a_graph(caplog: pytest.LogCaptureFixture):
+    weight = nn.Parameter(torch.tensor([2.0, 3.0]))
+    reads = OnCpu(lambda token, position, end: token[:, None] * weight, [weight], 4096)
+
+    def read(length: int) -> None:
+        weight.grad = None
+        reads(*[torch.full((length,), 5)] * 3, "policy").sum().backward()
+        assert weight.grad is not None and weight.grad.tolist() == [5.0 * length, 5.0 * length]
+
+    for length in (256, 256, 512, 512):
+        read(length)
+    assert [key[0] for key in reads.recordings] == [256, 512]
+    for length in (1024, 1024):  # the second time there is no memory: all recordings are dropped
+        read(length)
+    assert (reads.recordings, reads.limit) == ({}, 1023)
+    for length in (256, 768, 768, 256, 512, 1024):
+        read(length)
+    assert [key[0] for key in reads.recordings] == [256, 512] and reads.limit == 767
+    assert [one.getMessage() for one in caplog.records] == [
+        "Out of GPU memory: rows of 1024 tokens and more run without CUDA graphs from now on."
+    ]
+
+
+def test_another_failure_of_a_recording_ends_the_run():
+    reads = OnCpu(lambda token, position, end: token[:, None] * torch.ones(2), [], 4096)
+    reads._recorded = Mock(side_effect=RuntimeError("operation not permitted\nwhen capturing"))  # type: ignore
+    nodes = [torch.ones(256)] * 3
+    reads(*nodes, "policy")
+    with pytest.raises(BoughError, match=r"\(operation not permitted\); leave --cuda-graphs out, then --resume"):
+        reads(*nodes, "policy")
+
+
 @on_gpu
 @pytest.mark.parametrize("tuning", ["adapter", "all weights"])
 def test_recorded_rows_have_the_gradients_of_plain_ones_while_the_weights_change(tuning: str):
@@ -99,9 +157,9 @@ def test_recorded_rows_have_the_gradients_of_plain_ones_while_the_weights_change
     plain = gradients(policy_of(tuning), batches)
     policy = policy_of(tuning)
     policy.record(4096)
-    assert policy.recorded
+    assert policy.row_reader.recorded
     recorded = gradients(policy, batches)
-    assert policy.recorded.recordings, "nothing was recorded"
+    assert policy.row_reader.recorded.recordings, "nothing was recorded"
     for one, other in zip(plain, recorded, strict=True):
         assert one.keys() == other.keys()
         for name in one:
@@ -121,10 +179,10 @@ def test_recorded_passes_without_gradient_follow_the_weights_and_the_reference_d
 
     plain = values()
     policy.record(4096)
-    assert policy.recorded
+    assert policy.row_reader.recorded
     for _ in range(3):
         assert all(torch.allclose(a, b, atol=1e-4) for a, b in zip(values(), plain, strict=True))
-    assert len(policy.recorded.recordings) == 2
+    assert len(policy.row_reader.recorded.recordings) == 2
     with torch.no_grad():
         for name, weight in policy.named_parameters():
             if "lora_B" in name:
@@ -152,7 +210,7 @@ def test_log_probabilities_of_many_rows_at_once_are_not_recorded():
     policy.record(4096)
     for _ in range(3):
         torch.cat(policy.logprobs(calls(0), budget=300)).sum().backward()
-    assert policy.recorded and not policy.recorded.num_read
+    assert policy.row_reader.recorded and not policy.row_reader.recorded.num_read
 
 
 @on_gpu
@@ -184,4 +242,36 @@ reads = RecordedReads(read, [weight], 4096)
 nodes = (torch.ones(256, dtype=torch.long, device="cuda"),) * 3
 for _ in range(3):
     reads(*nodes, "policy").sum().backward()
+"""
+
+
+@on_gpu
+def test_out_of_memory_in_a_recording_leaves_the_gpu_usable():
+    """In a process of its own, as above."""
+    done = subprocess.run([sys.executable, "-c", TOO_LARGE], capture_output=True, text=True, timeout=200)
+    assert done.stdout.split() == ["0", "255", "ok"], done.stdout + done.stderr
+
+
+TOO_LARGE = """
+import torch
+from bough.policy.recorded import RecordedReads
+weight = torch.nn.Parameter(torch.ones(3, device="cuda"))
+def read(token, position, end):
+    if torch.cuda.is_current_stream_capturing() and len(token) == 256:
+        torch.empty(1 << 42, dtype=torch.uint8, device="cuda")  # 4 TiB
+    return token[:, None].float() * weight
+reads = RecordedReads(read, [weight], 4096)
+def nodes(length):
+    return (torch.ones(length, dtype=torch.long, device="cuda"),) * 3
+for length in (128, 128, 256, 256, 256):
+    weight.grad = None
+    reads(*nodes(length), "policy").sum().backward()
+    assert weight.grad.tolist() == [length] * 3
+torch.rand(3, device="cuda").sum().item()
+print(len(reads.recordings), reads.limit)
+for _ in range(2):
+    weight.grad = None
+    reads(*nodes(128), "policy").sum().backward()
+    assert weight.grad.tolist() == [128] * 3 and len(reads.recordings) == 1
+print("ok")
 """

@@ -65,10 +65,14 @@ def test_out_of_memory_halves_the_budget_and_tries_the_step_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
     failing(monkeypatch, 1)
+    short = trainer(tmp_path)
+    dropped: list[bool] = []
+    short.policy.row_reader.free_memory = lambda: dropped.append(True)  # type: ignore[method-assign]
     with caplog.at_level(logging.WARNING):
-        counters = trainer(tmp_path).train()
+        counters = short.train()
     assert (counters.step, counters.budget) == (4, 256)
     assert "trying step 1 again with token_budget 256" in caplog.text
+    assert dropped == [True]
 
 
 def test_out_of_memory_twice_is_a_failure_with_advice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -94,7 +94,7 @@ def taught(policy: Policy, run: Run[DistillConfig]) -> Iterator[TeacherServer | 
     teacher = Policy.load(config.teacher, attention=config.machine.attention, device=policy.device)
     teacher.eval().requires_grad_(False)
     if teacher.obstacle is not None:
-        policy.obstacle = policy.obstacle or f"its teacher cannot: {teacher.obstacle}"
+        policy.row_reader.obstacle = policy.obstacle or f"its teacher cannot: {teacher.obstacle}"
     policy.teacher = Teacher(teacher, config.beta)
     try:
         yield None

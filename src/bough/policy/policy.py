@@ -23,22 +23,19 @@ from bough.cache import keep_compiled_code
 from bough.errors import InputError
 from bough.policy.adapters import ACTOR, Lora, adapted_layers, add_actor, has_adapter, load_actor, reference
 from bough.policy.answers import Answers
-from bough.policy.attention import FLEX, Attention, attentions, uncompiled
+from bough.policy.attention import Attention, uncompiled
 from bough.policy.divergence import Divergences, Teacher, diverge
 from bough.policy.head import Head, Predictions, predict
 from bough.policy.head_check import check_head
 from bough.policy.load import base_and_adapter, load_model
 from bough.policy.probe import probe as probe_model
-from bough.policy.reach import decoder_of
-from bough.policy.recorded import RecordedReads, padded, uses_dropout
+from bough.policy.recorded import uses_dropout
 from bough.policy.routing import Routers, routing
+from bough.policy.row_reader import RowReader
 from bough.policy.shard import gather, most, shard
-from bough.trees.attend import block_mask, dense_mask
-from bough.trees.build import CallTokens, TokenTree
-from bough.trees.layers import STATEFUL, branching_obstacle, layer_sights, length_matters
-from bough.trees.mixers import known_mixers, let_mixers_branch
+from bough.trees.build import CallTokens
+from bough.trees.layers import length_matters
 from bough.trees.pack import PlainRow, TreeRow, plain_row, plain_rows, tree_rows
-from bough.trees.recurrent import Branching, to_device
 from bough.types import Call
 
 log = logging.getLogger(__name__)
@@ -50,7 +47,7 @@ class Policy(nn.Module):
     """A causal language model in training. Called with a row, it gives the row's `Answers`.
 
     `attention` is how trees are computed: "flex" (FlexAttention, for CUDA), "sdpa" (a dense
-    mask), or "auto". `obstacle` says why the model cannot read trees, None if it can.
+    mask), or "auto".
     With `autocast`, matrix products are in that type whatever the weights are kept in:
     what is trained stays float32, so that small steps are not rounded away. With `compile`,
     each layer's small operations become a few kernels: a minute once, then a step is faster.
@@ -65,8 +62,6 @@ class Policy(nn.Module):
     temperature: float | None = 1.0
     teacher: Teacher | None = None
     router_coefficient = 0.0  # weight of the routers' load-balancing loss in training
-    recorded: RecordedReads | None = None  # how rows are read in training, if graphs can be recorded
-    _as_reference = False
 
     def __init__(
         self,
@@ -81,15 +76,10 @@ class Policy(nn.Module):
         super().__init__()
         self.model = model
         self.autocast = autocast
+        self.row_reader = RowReader(self.base, attention, autocast=autocast, device=device)
         if compile or (device or self.device).type == "cuda":
             keep_compiled_code()
-        self.plain_attention, self.tree_attention = attentions(self.base, attention, device or self.device)
-        self.sights = {} if (obstacle := branching_obstacle(self.decoder)) else layer_sights(self.decoder)
-        self.obstacle = obstacle
-        self.carries_state = bool(known_mixers(self.decoder))
-        let_mixers_branch(self.decoder)
         self.together = not length_matters(self.decoder.config)
-        self.attend_with(self.plain_attention)
         if probe:
             check_head(self.base, self.decoder)
             self._probe()
@@ -104,20 +94,19 @@ class Policy(nn.Module):
 
     def _probe(self) -> None:
         """Takes the paths that agree with the model's own forward pass; InputError if none does."""
-        flex = self.tree_attention == FLEX
+        reader, flex = self.row_reader, self.row_reader.flex
         with uncompiled() if flex else nullcontext():
             found = probe_model(
                 self.base,
-                f"{self.plain_attention} {self.tree_attention}",
+                f"{reader.plain_attention} {reader.tree_attention}",
                 lambda small: Policy(small, attention="flex" if flex else "sdpa", probe=False),
             )
         name = type(self.base).__name__
         if found.refusal:
             raise InputError(f"{name} ({self.base.config.model_type}) {found.refusal}")
-        self.obstacle = self.obstacle or found.obstacle
+        reader.obstacle = reader.obstacle or found.obstacle
         self.together = self.together and found.together
         if self.obstacle:
-            self.sights = {}
             log.warning("%s cannot share tokens between calls (%s): plain rows", name, self.obstacle)
 
     @classmethod
@@ -164,22 +153,26 @@ class Policy(nn.Module):
     @property
     def decoder(self) -> Any:
         """The model without its head; of a vision-language model, the language model."""
-        return decoder_of(self.base)
+        return self.row_reader.decoder
 
     @property
     def device(self) -> torch.device:
-        device: torch.device = self.base.get_input_embeddings().weight.device
-        return device
+        return self.row_reader.device
+
+    @property
+    def obstacle(self) -> str | None:
+        """Why the model cannot read trees; None if it can."""
+        return self.row_reader.obstacle
 
     @contextmanager
     def reference(self) -> Iterator[None]:
         """Within it the policy answers as its reference does: the adapter of that name, or none."""
         with reference(self.model, self._adapted_layers):
-            self._as_reference = True
+            self.row_reader.who = "reference"
             try:
                 yield
             finally:
-                self._as_reference = False
+                self.row_reader.who = "policy"
 
     @cached_property
     def _adapted_layers(self) -> list[Any]:
@@ -208,11 +201,11 @@ class Policy(nn.Module):
         result = [torch.empty(0, device=self.device)] * len(calls)
         rows = self.rows(calls, share=share, budget=budget)
         teacher, self.teacher = self.teacher, None
-        recorded, self.recorded = self.recorded, None  # its rows' backward passes come at the end
         try:
-            answered = self.answers(rows)
+            with self.row_reader.unrecorded():
+                answered = self.answers(rows)
         finally:
-            self.teacher, self.recorded = teacher, recorded
+            self.teacher = teacher
         for row, answers in zip(rows, answered, strict=True):
             for c, logprobs in zip(row.calls, answers.logprobs, strict=True):
                 result[c] = logprobs
@@ -259,15 +252,15 @@ class Policy(nn.Module):
         teacher_ME = teacher.hidden(row) if teacher is not None else None
         predictions: Predictions | Divergences
         with self._autocasting(), self._listening() as router_logits:
-            hidden_MD, targets_M = self.predictors(row), self._tensor(row.targets_M)
+            hidden_MD, targets_M = self.predictors(row), self.row_reader.tensor(row.targets_M)
             if teacher is None or teacher_ME is None:
-                own = None if row.temperature_M is None else self._tensor(row.temperature_M)
+                own = None if row.temperature_M is None else self.row_reader.tensor(row.temperature_M)
                 predictions = predict(hidden_MD, targets_M, self.head, own)
             else:
                 assert self.temperature is not None, "a teacher and its student have one temperature"
                 other = replace(teacher.policy.head, temperature=self.temperature)
                 predictions = diverge(hidden_MD, targets_M, self.head, teacher_ME, other, teacher.beta)
-        index_N = self._tensor(row.index_N)
+        index_N = self.row_reader.tensor(row.index_N)
         logprobs, entropies, greedy, *divergences = (
             list(torch.split_with_sizes(values_M[index_N], row.lengths)) for values_M in predictions
         )
@@ -286,45 +279,17 @@ class Policy(nn.Module):
     def predictors(self, row: TreeRow | PlainRow) -> Tensor:
         """The hidden states [M, D] that predict the targets of a row."""
         with self._autocasting():
-            hidden_ID = self._read_tree(row) if isinstance(row, TreeRow) else self._read_plain(row)
-            return hidden_ID[self._tensor(row.predictors_M)]
+            hidden_ID = self.row_reader(row)
+            return hidden_ID[self.row_reader.tensor(row.predictors_M)]
 
     def _autocasting(self) -> AbstractContextManager[Any]:
         return torch.autocast(self.device.type, self.autocast, enabled=self.autocast is not None)
 
-    def _read_tree(self, row: TreeRow) -> Tensor:
-        """Hidden states [L, D] of a tree's nodes, and of padding after them."""
-        tree = row.tree
-        length = padded(len(tree), few=self.recorded is not None) if self.tree_attention == FLEX else len(tree)
-        token_L, position_L = np.zeros(length, np.int64), np.zeros(length, np.int64)
-        end_L = np.arange(1, length + 1)  # padding sees itself: a softmax over nothing is NaN
-        token_L[: len(tree)], position_L[: len(tree)], end_L[: len(tree)] = tree.token, tree.position, tree.end
-        nodes = self._tensor(token_L), self._tensor(position_L), self._tensor(end_L)
-        if self.recorded:
-            return self.recorded(*nodes, "reference" if self._as_reference else "policy")
-        return self._read_nodes(*nodes, self._branching(tree, length) if self.carries_state else None)
-
-    def _read_nodes(
-        self, token_L: Tensor, position_L: Tensor, end_L: Tensor, branching: Branching | None = None
-    ) -> Tensor:
-        dtype = self.autocast or self.base.dtype
-        flex = self.tree_attention == FLEX
-        masks: dict[str, Any] = {
-            kind: block_mask(end_L, position_L, sight) if flex else dense_mask(end_L, position_L, sight, dtype)
-            for kind, sight in self.sights.items()
-        }
-        if branching is not None:
-            if not self.sights:  # a model without attention makes no masks, and hands options on to its mixers
-                return self._read(token_L[None], None, self.tree_attention, branching=branching)[0]
-            masks |= dict.fromkeys(STATEFUL, branching)
-        mask = masks if len(masks) > 1 else next(iter(masks.values()))
-        return self._read(token_L[None], mask, self.tree_attention, position_ids=position_L[None])[0]
-
     def record(self, limit: int) -> None:
         """From now on rows of at most `limit` tokens are read by CUDA graphs; InputError where they cannot be."""
         hindrances = {
-            "it does not use FlexAttention": self.tree_attention != FLEX or bool(self.obstacle),
-            "its layers carry state": self.carries_state,
+            "it does not use FlexAttention": not self.row_reader.flex or bool(self.obstacle),
+            "its layers carry state": self.row_reader.carries_state,
             "it is sharded (--shard)": self.sharded,
             "it routes tokens to experts": self.routers is not None,
             "it recomputes activations (--gradient-checkpointing)": self.base.is_gradient_checkpointing,
@@ -333,41 +298,7 @@ class Policy(nn.Module):
         }
         if found := [reason for reason, holds in hindrances.items() if holds]:
             raise InputError(f"--cuda-graphs cannot record this model: {', '.join(found)}")
-
-        def read(token_L: Tensor, position_L: Tensor, end_L: Tensor) -> Tensor:
-            # Weights are cast inside the graph: a cast from before it would keep the weights of that step.
-            enabled = self.autocast is not None
-            with torch.autocast(self.device.type, self.autocast, enabled=enabled, cache_enabled=False):
-                return self._read_nodes(token_L, position_L, end_L)
-
-        self.recorded = RecordedReads(read, self.decoder.parameters(), limit)
-
-    def _branching(self, tree: TokenTree, length: int) -> Branching:
-        """The forks of a row of `length` nodes: the tree's, and one tree of padding after it."""
-        parent_L = np.arange(-1, length - 1)
-        parent_L[: len(tree)] = tree.parent
-        parent_L[len(tree) : len(tree) + 1] = -1
-        return Branching(parent_L, self.device)
-
-    def _read_plain(self, row: PlainRow) -> Tensor:
-        """Hidden states [B * L, D] of calls side by side. Padding comes last, where no token looks: no mask."""
-        return self._read(self._tensor(row.tokens_BL), None, self.plain_attention).flatten(0, 1)
-
-    def _read(self, tokens_BL: Tensor, mask: Any, attention: str, **more: Any) -> Tensor:
-        self.attend_with(attention)
-        # No cache is read here, and with one transformers treats repeated positions differently.
-        hidden_BLD: Tensor = self.decoder(
-            input_ids=tokens_BL, attention_mask=mask, use_cache=False, **more
-        ).last_hidden_state
-        return hidden_BLD
-
-    def attend_with(self, attention: str) -> None:
-        """From now on the decoder uses this attention function, by its name in transformers.
-
-        A model around the decoder (one that also sees) may have another and not let it be changed.
-        """
-        if self.decoder.config._attn_implementation != attention:
-            self.decoder.set_attn_implementation(attention)
+        self.row_reader.record(limit)
 
     def _compile_layers(self) -> None:
         """All layers of a kind share one compiled form, for rows of any length."""
@@ -378,9 +309,6 @@ class Policy(nn.Module):
         from transformers.modeling_layers import GradientCheckpointingLayer
 
         return [module for module in self.decoder.modules() if isinstance(module, GradientCheckpointingLayer)]
-
-    def _tensor(self, array: np.ndarray[Any, Any]) -> Tensor:
-        return to_device(torch.from_numpy(array), self.device)
 
     def check_ids(self, rows: Sequence[TreeRow | PlainRow]) -> None:
         """A GPU answers an id outside the vocabulary with an assertion that ends the process."""

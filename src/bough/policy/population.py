@@ -15,9 +15,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from bough.errors import InputError
 from bough.policy.adapter_weights import AdapterWeights
@@ -30,7 +29,6 @@ from bough.policy.segments import ALIGNMENT, AdaptedSegment, SegmentedLora
 from bough.trees.build import CallTokens
 from bough.trees.forest import Joined, join, shared_lines, shared_trees
 from bough.trees.pack import PlainRow, TreeRow
-from bough.trees.recurrent import to_device
 
 NAME = re.compile(r"[A-Za-z0-9_-]+")
 FROZEN = "@reference"  # not a member's name, so no member can have it
@@ -162,7 +160,7 @@ class Population:
         heats = [(temperatures or {}).get(name, 1.0) for name in row]
         with torch.set_grad_enabled(torch.is_grad_enabled() and not reference):
             found = self._predict(joined, [len(own.targets_M) for own in row.values()], heats)
-        lengths, index_N = joined.row.lengths, self._tensor(joined.row.index_N)
+        lengths, index_N = joined.row.lengths, self.policy.row_reader.tensor(joined.row.index_N)
         by_call = [list(torch.split_with_sizes(values_M[index_N], lengths)) for values_M in found]
         answers, begin = {}, 0
         for name, own in row.items():
@@ -176,7 +174,7 @@ class Population:
         """The predictions of a row, in which members have `sizes` of them at temperatures `heats`."""
         policy = self.policy
         with torch.autocast(policy.device.type, policy.autocast, enabled=policy.autocast is not None):
-            hidden_MD, targets_M = policy.predictors(joined.row), self._tensor(joined.row.targets_M)
+            hidden_MD, targets_M = policy.predictors(joined.row), self.policy.row_reader.tensor(joined.row.targets_M)
             if len(set(heats)) == 1:
                 return predict(hidden_MD, targets_M, replace(policy.head, temperature=heats[0]))
             parts = zip(torch.split(hidden_MD, sizes), torch.split(targets_M, sizes), heats, strict=True)
@@ -231,6 +229,3 @@ class Population:
         head = self.policy.base.get_output_embeddings()
         if any(self.policy.base.get_submodule(layer) is head for layer in layers):
             raise InputError("members of a population cannot adapt the head; leave it out of lora_target_modules")
-
-    def _tensor(self, array: np.ndarray[Any, Any]) -> Tensor:
-        return to_device(torch.from_numpy(array), self.policy.device)

@@ -43,7 +43,8 @@ UNKNOWN = (
 class Computes(Protocol):
     """As much of a policy as is probed."""
 
-    obstacle: str | None
+    @property
+    def obstacle(self) -> str | None: ...
 
     @property
     def base(self) -> Any: ...

@@ -3,7 +3,7 @@
 A small model's layer is a hundred kernels of a few microseconds each, and Python needs longer to start
 them than the GPU to run them. Played back, a row is two launches. Rows are padded so that few lengths
 occur; a length is recorded when it comes up for the second time. Passes without gradient, of the policy
-or of its reference, are recorded too.
+or of its reference, are recorded too. Lengths that there is no memory for are read as without graphs.
 """
 
 from __future__ import annotations
@@ -74,6 +74,7 @@ class RecordedReads:
         # One gradient of all weights, which every backward graph overwrites.
         self._slopes: list[Tensor] = []
         self._used: list[nn.Parameter] = []
+        self._warned = False
         self._anchor = torch.zeros((), requires_grad=True)
 
     def __call__(self, token_L: Tensor, position_L: Tensor, end_L: Tensor, who: str) -> Tensor:
@@ -93,15 +94,32 @@ class RecordedReads:
         hidden_LD: Tensor = _Replay.apply(self._anchor, self, recording)  # type: ignore[no-untyped-call]
         return hidden_LD
 
+    def drop(self) -> None:
+        """Frees the memory of all recordings; lengths that come up again are recorded again."""
+        self.recordings.clear()
+        self._slopes, self._used, self._pool = [], [], None
+
     def _record(self, key: tuple[Any, ...], inputs: tuple[Tensor, Tensor, Tensor]) -> None:
+        """Records a length. Where memory runs out, it and longer ones are read without a recording from now on."""
+        length = key[0]
         try:
             self.recordings[key] = self._recorded(inputs)
+            return
+        except torch.cuda.OutOfMemoryError:
+            pass  # the recording was ended in order, or another error would have come out of that
         except RuntimeError as error:  # a recording that failed leaves CUDA's random numbers unusable
             said = str(error).partition("\n")[0]
             raise BoughError(
-                f"a row of {key[0]} tokens cannot be recorded as a CUDA graph ({said}); "
+                f"a row of {length} tokens cannot be recorded as a CUDA graph ({said}); "
                 "leave --cuda-graphs out, then --resume"
             ) from error
+        # Outside the handler: its exception keeps the tensors of the failed recording in memory.
+        self.drop()
+        torch.cuda.empty_cache()
+        self.limit = length - 1
+        if not self._warned:
+            log.warning("Out of GPU memory: rows of %d tokens and more run without CUDA graphs from now on.", length)
+        self._warned = True
 
     def _recorded(self, inputs: tuple[Tensor, Tensor, Tensor]) -> Recording:
         static = (inputs[0].clone(), inputs[1].clone(), inputs[2].clone())

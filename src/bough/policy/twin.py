@@ -12,7 +12,7 @@ from copy import deepcopy
 import torch
 from torch import Tensor, nn
 
-from bough.policy.attention import FLEX, Attention
+from bough.policy.attention import Attention
 from bough.policy.policy import Policy
 
 
@@ -22,12 +22,12 @@ class Twin:
     def __init__(self, source: Policy) -> None:
         shared = {id(weight): _shared(weight) for weight in source.model.parameters() if not weight.requires_grad}
         self._source = [weight for weight in source.model.parameters() if weight.requires_grad]
-        attention: Attention = "flex" if source.tree_attention == FLEX else "sdpa"
+        attention: Attention = "flex" if source.row_reader.flex else "sdpa"
         # What is in `shared` is used as it is; all other weights are copied.
         self.policy = Policy(
             deepcopy(source.model, shared), attention=attention, autocast=source.autocast, probe=False
         ).eval()
-        self.policy.sights, self.policy.obstacle = source.sights, source.obstacle
+        self.policy.row_reader.obstacle = source.obstacle
         self.policy.together, self.policy.temperature = source.together, source.temperature
         self._own = [weight for weight in self.policy.model.parameters() if weight.requires_grad]
         self.policy.requires_grad_(False)

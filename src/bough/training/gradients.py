@@ -86,7 +86,7 @@ class BatchGradients:
         counters.budget //= 2
         log.warning("Out of GPU memory: trying step %d again with token_budget %d.", counters.step + 1, counters.budget)
         forget()
-        torch.cuda.empty_cache()
+        self.policy.row_reader.free_memory()
         again = self._laid_out(laid_out.parts, counters)
         try:
             return again.run(denominator, self.reference, backward=True, **how)

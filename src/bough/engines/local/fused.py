@@ -205,7 +205,7 @@ def _agrees(decoder: FusedDecoder) -> bool:
     shape = (reader.num_layers, 2, pages, reader.num_heads, PAGE, reader.head_size)
     kv = torch.zeros(shape, dtype=reader.dtype, device=device)
     x_TD = torch.randn(length, policy.decoder.config.hidden_size, generator=generator).to(device, reader.dtype)
-    policy.attend_with(policy.plain_attention)
+    policy.row_reader.attend_with(policy.row_reader.plain_attention)
     with reader.precision():
         turned = policy.decoder.rotary_emb(x_TD[None], position_T[None].long())
         for number, layer in enumerate(decoder.layers):

@@ -112,7 +112,7 @@ def _tried(
     policy: Policy, options: PathOptions, build: Callable[[Policy, PathOptions], Path]
 ) -> tuple[Path | None, str | None]:
     """A path, if it computes what the model does; else why it cannot."""
-    if policy.obstacle or policy.carries_state:
+    if policy.obstacle or policy.row_reader.carries_state:
         return None, policy.obstacle or "its layers carry state along the sequence"
     known = _obstacles.setdefault(policy.base, {})
     key = f"{build.__name__} {policy.autocast}"
@@ -133,7 +133,7 @@ def _tried(
 
 
 def _pages(policy: Policy, options: PathOptions) -> Path | None:
-    if policy.obstacle or policy.carries_state or not _fits_fused(policy):
+    if policy.obstacle or policy.row_reader.carries_state or not _fits_fused(policy):
         return None
     from bough.engines.local.fused import fused
     from bough.engines.local.fused_adapters import FusedAdapters

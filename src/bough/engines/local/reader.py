@@ -78,7 +78,7 @@ class Reader:
     @property
     def attention(self) -> str:
         """Its name among the attention functions of transformers."""
-        return self.policy.plain_attention
+        return self.policy.row_reader.plain_attention
 
     @contextmanager
     def reading(self) -> Iterator[None]:
@@ -86,7 +86,7 @@ class Reader:
         training = self.policy.training
         if training:  # layers that save memory in training throw caches away
             self.policy.eval()
-        self.policy.attend_with(self.attention)
+        self.policy.row_reader.attend_with(self.attention)
         try:
             with (
                 self._folded(),
@@ -141,8 +141,8 @@ class TokenReader(Reader):
         self.num_layers: int = config.num_hidden_layers
         self.num_heads: int = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
         self.head_size: int = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-        kinds = getattr(config, "layer_types", None) or [next(iter(policy.sights))] * self.num_layers
-        self.sights: list[Sight] = [policy.sights[kind] for kind in kinds]
+        kinds = getattr(config, "layer_types", None) or [next(iter(policy.row_reader.sights))] * self.num_layers
+        self.sights: list[Sight] = [policy.row_reader.sights[kind] for kind in kinds]
         if compile and len(set(self.sights)) > 1:
             log.warning("layers with different windows are not compiled for generation")
             compile = False
