@@ -23,7 +23,7 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 on_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
 
-def test_a_recorded_row_is_padded_to_one_of_few_lengths_and_by_an_eighth_at_most():
+def test_a_recorded_row_is_padded_to_one_of_few_lengths_and_by_a_sixteenth_at_most():
     lengths = {length: padded(length, few=True) for length in range(1, 1 << 15)}
     assert all(length <= found and found % BLOCK == 0 for length, found in lengths.items())
     assert all(
@@ -51,7 +51,7 @@ def test_the_dropout_of_attention_is_noticed():
 def test_a_model_that_cannot_be_recorded_is_refused_with_the_reasons():
     policy = Policy.load("tiny", device="cpu", lora=Lora(r=2, dropout=0.1), gradient_checkpointing=True)
     with pytest.raises(InputError, match="cannot record this model: it does not use FlexAttention") as refused:
-        policy.record(1000)
+        policy.record()
     assert "it recomputes activations (--gradient-checkpointing), it has dropout (--lora-dropout" in str(refused.value)
 
 
@@ -98,7 +98,7 @@ def test_recorded_rows_have_the_gradients_of_plain_ones_while_the_weights_change
     batches = [calls(seed) for seed in range(5)]
     plain = gradients(policy_of(tuning), batches)
     policy = policy_of(tuning)
-    policy.record(4096)
+    policy.record()
     assert policy.recorded
     recorded = gradients(policy, batches)
     assert policy.recorded.recordings, "nothing was recorded"
@@ -120,7 +120,7 @@ def test_recorded_passes_without_gradient_follow_the_weights_and_the_reference_d
                 return own, torch.cat(policy(row).logprobs)
 
     plain = values()
-    policy.record(4096)
+    policy.record()
     assert policy.recorded
     for _ in range(3):
         assert all(torch.allclose(a, b, atol=1e-4) for a, b in zip(values(), plain, strict=True))
@@ -135,9 +135,24 @@ def test_recorded_passes_without_gradient_follow_the_weights_and_the_reference_d
 
 
 @on_gpu
+def test_rows_that_the_memory_has_no_room_for_are_not_recorded(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    policy = policy_of("all weights")
+    policy.record()
+    row = policy.rows(calls(0))[0]
+    with monkeypatch.context() as patch:
+        patch.setattr(torch.cuda, "mem_get_info", lambda: (0, 1))
+        for _ in range(3):
+            torch.cat(policy(row).logprobs).sum().backward()
+    assert policy.recorded and not policy.recorded.recordings
+    assert [message.partition(":")[0] for message in caplog.messages] == ["Rows of 768 tokens are not recorded"]
+
+
+@on_gpu
 def test_rows_that_are_read_before_the_backward_pass_of_another_are_refused():
     policy = policy_of("adapter")
-    policy.record(4096)
+    policy.record()
     row = policy.rows(calls(0))[0]
     for _ in range(3):
         torch.cat(policy(row).logprobs).sum().backward()
@@ -149,7 +164,7 @@ def test_rows_that_are_read_before_the_backward_pass_of_another_are_refused():
 @on_gpu
 def test_log_probabilities_of_many_rows_at_once_are_not_recorded():
     policy = policy_of("adapter")
-    policy.record(4096)
+    policy.record()
     for _ in range(3):
         torch.cat(policy.logprobs(calls(0), budget=300)).sum().backward()
     assert policy.recorded and not policy.recorded.num_read
@@ -180,7 +195,7 @@ from bough.policy.recorded import RecordedReads
 weight = torch.nn.Parameter(torch.ones(3, device="cuda"))
 def read(token, position, end):
     return token[:, None].float() * weight * float(weight.sum())  # waits for the GPU: not allowed in a graph
-reads = RecordedReads(read, [weight], 4096)
+reads = RecordedReads(read, [weight])
 nodes = (torch.ones(256, dtype=torch.long, device="cuda"),) * 3
 for _ in range(3):
     reads(*nodes, "policy").sum().backward()

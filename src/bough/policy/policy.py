@@ -320,8 +320,8 @@ class Policy(nn.Module):
         mask = masks if len(masks) > 1 else next(iter(masks.values()))
         return self._read(token_L[None], mask, self.tree_attention, position_ids=position_L[None])[0]
 
-    def record(self, limit: int) -> None:
-        """From now on rows of at most `limit` tokens are read by CUDA graphs; InputError where they cannot be."""
+    def record(self) -> None:
+        """From now on rows are read by CUDA graphs; InputError where they cannot be."""
         hindrances = {
             "it does not use FlexAttention": self.tree_attention != FLEX or bool(self.obstacle),
             "its layers carry state": self.carries_state,
@@ -340,7 +340,7 @@ class Policy(nn.Module):
             with torch.autocast(self.device.type, self.autocast, enabled=enabled, cache_enabled=False):
                 return self._read_nodes(token_L, position_L, end_L)
 
-        self.recorded = RecordedReads(read, self.decoder.parameters(), limit)
+        self.recorded = RecordedReads(read, self.decoder.parameters())
 
     def _branching(self, tree: TokenTree, length: int) -> Branching:
         """The forks of a row of `length` nodes: the tree's, and one tree of padding after it."""

@@ -2,8 +2,9 @@
 
 A small model's layer is a hundred kernels of a few microseconds each, and Python needs longer to start
 them than the GPU to run them. Played back, a row is two launches. Rows are padded so that few lengths
-occur; a length is recorded when it comes up for the second time. Passes without gradient, of the policy
-or of its reference, are recorded too.
+occur; a length is recorded when it comes up for the second time, if the GPU has the memory for it: a
+recording's activations lie beside those of rows that are not recorded. Passes without gradient, of the
+policy or of its reference, are recorded too.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ from bough.trees.attend import BLOCK
 log = logging.getLogger(__name__)
 
 WARM_UP = 2  # kernels choose their ways, and libraries take their memory, before anything is recorded
-PER_DOUBLING = 8  # lengths between one power of two and the next: at most an eighth of a row is padding
+PER_DOUBLING = 16  # lengths between one power of two and the next: at most a sixteenth of a long row is padding
+ROOM = 1.25  # memory of a recording, in what its forward pass keeps: backward passes need some of their own
 
 # Reads nodes (token, position, end), all [L], and returns their hidden states [L, D].
 Read = Callable[[Tensor, Tensor, Tensor], Tensor]
@@ -58,18 +60,19 @@ class Recording:
 
 
 class RecordedReads:
-    """Plays `read` back, for rows of at most `limit` tokens, and adds its gradient to that of `weights`.
+    """Plays `read` back, and adds its gradient to that of `weights`.
 
     The graphs share their memory, so a row's backward pass must come before the next row is read.
     """
 
-    def __init__(self, read: Read, weights: Iterable[nn.Parameter], limit: int) -> None:
-        self.read, self.limit = read, limit
+    def __init__(self, read: Read, weights: Iterable[nn.Parameter]) -> None:
+        self.read = read
         self.weights = [weight for weight in weights if weight.requires_grad]
         self.num_read = 0
         self.recordings: dict[tuple[Any, ...], Recording] = {}
         self._seen: Counter[tuple[Any, ...]] = Counter()
         self._pool: Any = None
+        self._pool_bytes = 0
         self._stream: torch.cuda.Stream | None = None
         # One gradient of all weights, which every backward graph overwrites.
         self._slopes: list[Tensor] = []
@@ -84,7 +87,7 @@ class RecordedReads:
         inputs, key = (token_L, position_L, end_L), (len(token_L), who, torch.is_grad_enabled())
         self.num_read += 1
         self._seen[key] += 1
-        if key not in self.recordings and self._seen[key] > 1 and len(token_L) <= self.limit:
+        if self._seen[key] == 2:
             self._record(key, inputs)
         recording = self.recordings.get(key)
         if recording is None:
@@ -94,8 +97,20 @@ class RecordedReads:
         return hidden_LD
 
     def _record(self, key: tuple[Any, ...], inputs: tuple[Tensor, Tensor, Tensor]) -> None:
+        static = (inputs[0].clone(), inputs[1].clone(), inputs[2].clone())
+        self._stream = stream = self._stream or torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            needed = max(self._warm_up(static) for _ in range(WARM_UP))
+        torch.cuda.current_stream().wait_stream(stream)
+        torch.cuda.empty_cache()
+        # The graphs' memory is theirs for good, and each of them uses all of it.
+        if needed > self._pool_bytes + torch.cuda.mem_get_info()[0]:
+            log.warning("Rows of %d tokens are not recorded: that takes %.1f GiB.", key[0], needed / 2**30)
+            return
+        self._pool_bytes = max(self._pool_bytes, needed)
         try:
-            self.recordings[key] = self._recorded(inputs)
+            self.recordings[key] = self._recorded(static)
         except RuntimeError as error:  # a recording that failed leaves CUDA's random numbers unusable
             said = str(error).partition("\n")[0]
             raise BoughError(
@@ -103,16 +118,9 @@ class RecordedReads:
                 "leave --cuda-graphs out, then --resume"
             ) from error
 
-    def _recorded(self, inputs: tuple[Tensor, Tensor, Tensor]) -> Recording:
-        static = (inputs[0].clone(), inputs[1].clone(), inputs[2].clone())
-        self._stream = stream = self._stream or torch.cuda.Stream()  # type: ignore[no-untyped-call]
-        stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream):
-            for _ in range(WARM_UP):
-                self._warm_up(static)
-        torch.cuda.current_stream().wait_stream(stream)
+    def _recorded(self, static: tuple[Tensor, Tensor, Tensor]) -> Recording:
         # Others may use the GPU meanwhile, from other threads.
-        how: dict[str, Any] = {"stream": stream, "capture_error_mode": "thread_local"}
+        how: dict[str, Any] = {"stream": self._stream, "capture_error_mode": "thread_local"}
         forward, backward = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
         with torch.cuda.graph(forward, pool=self._pool, **how):
             hidden_LD = self.read(*static)
@@ -124,14 +132,18 @@ class RecordedReads:
             torch._foreach_copy_(self._slopes, list(torch.autograd.grad(hidden_LD, self._used, grad_LD)))
         return Recording(static, forward, hidden_LD.detach(), backward, grad_LD)
 
-    def _warm_up(self, inputs: tuple[Tensor, Tensor, Tensor]) -> None:
+    def _warm_up(self, inputs: tuple[Tensor, Tensor, Tensor]) -> int:
+        """Computes the row as it will be recorded; about how many bytes that takes."""
+        before = torch.cuda.memory_allocated()
         hidden_LD = self.read(*inputs)
+        needed = int(ROOM * (torch.cuda.memory_allocated() - before))
         if not torch.is_grad_enabled():
-            return
+            return needed
         grads = torch.autograd.grad(hidden_LD, self.weights, torch.zeros_like(hidden_LD), allow_unused=True)
         if not self._slopes:
             self._used = [weight for weight, grad in zip(self.weights, grads, strict=True) if grad is not None]
             self._slopes = [torch.zeros_like(weight) for weight in self._used]
+        return needed
 
     def add_gradients(self) -> None:
         """Adds what the last backward graph found to the weights' gradients."""
