@@ -87,7 +87,8 @@ class Run:
         shutil.rmtree(self.folder, ignore_errors=True)  # of a run that was interrupted
         self.folder.parent.mkdir(parents=True, exist_ok=True)
         with self.log.open("wb") as log:
-            command = [*BOUGH, "grpo", *flags, "--no-use-lora", "--no-watch"]
+            rewards = ["--rewards", *options.rewards] if options.rewards else []
+            command = [*BOUGH, "grpo", *flags, *rewards, "--no-use-lora", "--no-watch"]
             self.process = subprocess.Popen(command, stdout=log, stderr=log)
         self.began = time.monotonic()
 
@@ -239,6 +240,7 @@ def main() -> None:
     parser.add_argument("--model", default="smollm2")
     parser.add_argument("--start", help="a policy to start from, instead of an SFT on the expert's episodes")
     parser.add_argument("--environment", default="household")
+    parser.add_argument("--rewards", nargs="+", default=[], help="as of bough grpo, such as outcome=1 progress=0.5")
     parser.add_argument("--staleness", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--parallel", type=int, help="runs at a time (default: one for each seed)")
@@ -279,9 +281,9 @@ def write(runs: Sequence[Run], options: argparse.Namespace) -> None:
     text = (
         f"# Online GRPO at several limits of staleness\n\n{machine()}. {options.environment}, "
         f"{options.start or options.model}, batches of {options.tasks} × {options.attempts}, "
-        f"at most {options.turns} turns, learning rate {options.learning_rate:g}, "
-        f"seeds {', '.join(map(str, options.seeds))}, {at_a_time} runs at a time, "
-        f"{options.limit_s:.0f} s each.\n\n{tables(runs, options.target)}\n"
+        f"at most {options.turns} turns, rewards {' '.join(options.rewards) or 'of the environment'}, "
+        f"learning rate {options.learning_rate:g}, seeds {', '.join(map(str, options.seeds))}, "
+        f"{at_a_time} runs at a time, {options.limit_s:.0f} s each.\n\n{tables(runs, options.target)}\n"
     )
     (options.output / "staleness.md").write_text(text, encoding="utf-8")
     print(text, flush=True)
