@@ -1,16 +1,20 @@
 """The share of the matmul rate that SFT reaches through the whole training loop, with default settings.
 
     python benchmarks/mfu.py [--model smollm2-135m qwen3-0.6b] [--tuning full lora] [--compile] [--cuda-graphs]
+                             [--profile]
 
 Random weights in real shapes, made-up household episodes. The clock runs from the end of one step to
 the end of another, so packing, metrics and the optimizer count; the FLOPs (work.py) are those of the trees,
 recomputation not counted. The token budget is the one that a run chooses by itself unless --budget names one.
+With --profile, a few more steps say which kernels the time is spent in.
 """
 
 from __future__ import annotations
 
 import argparse
+import re
 import tempfile
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +33,18 @@ from bough.rundir import RunDir
 from bough.training.loop import Trainer
 from bough.training.source import PlannedSource
 from bough.training.step import Step
-from bough.training.token_budget import FROZEN, TRAINED, Shape, budget_for
+from bough.training.token_budget import FROZEN, SHARE, TRAINED, WITH_GRAPHS, Shape, budget_for
+
+PROFILED = 3  # steps
+# What a kernel does, by what its name contains; the first that fits.
+KINDS = {
+    "optimizer, sums of gradients": r"adam|lpnorm|multi_tensor",
+    "attention": r"flex_attention|tem_fused.*attention|flash|fmha",
+    "matrix products": r"gemm|nvjet|cutlass|cublas|xmma",
+    "compiled, element by element": r"^triton_",
+    "copies": r"memcpy|memset",
+    "other, element by element": r"",
+}
 
 
 def demonstrations(model: str, count: int, rounds: int) -> list[Demonstration]:
@@ -45,11 +60,12 @@ def budget_of(model: str, tuning: str, config: SFTConfig) -> int:
     with torch.device("meta"):
         shape = Shape.of(models.outline(model))
     lora_r, weight = (config.lora.r, FROZEN) if tuning == "lora" else (None, TRAINED)
-    return budget_for(shape, torch.cuda.mem_get_info()[0], lora_r=lora_r, weight_bytes=weight)
+    share = SHARE * (WITH_GRAPHS if config.machine.cuda_graphs else 1)
+    return budget_for(shape, torch.cuda.mem_get_info()[0], lora_r=lora_r, weight_bytes=weight, share=share)
 
 
 def measure(model: str, tuning: str, batch_size: int, options: argparse.Namespace, rate: float) -> list[object]:
-    steps = options.warm_up + options.steps
+    steps = options.warm_up + options.steps + (PROFILED if options.profile else 0)
     config = SFTConfig(
         train_file=Path("unused"), use_lora=tuning == "lora", batch_size=batch_size, max_steps=steps,
         compile=options.compile, cuda_graphs=options.cuda_graphs, save_steps=10**9,
@@ -75,22 +91,47 @@ def trained(
     """Seconds, FLOPs and computed tokens of the steps after the warm-up."""
     times: list[float] = []
     method, source = SFT(config), PlannedSource(examples, config)
+    last = options.warm_up + options.steps
+    profiler = torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA])
 
     def report(_: dict[str, Any]) -> None:
         times.append(now())
+        if options.profile and len(times) == last:
+            profiler.start()
+        if options.profile and len(times) == last + PROFILED:
+            profiler.stop()
 
     with tempfile.TemporaryDirectory() as folder:
         run = RunDir(folder)
         run.create(config)
         trainer = Trainer(policy, method, source, config, run, lambda path, _: path.mkdir(), report=report)
         trainer.train()
+    if options.profile:
+        print(kernels(profiler), flush=True)
     flops = tokens = 0
-    for step in range(options.warm_up, options.warm_up + options.steps):
+    for step in range(options.warm_up, last):
         parts = [part for example in source.batch(step).examples for part in method.parts(example)]
         rows: Any = Step(policy, method, parts, budget=config.machine.tokens_per_pass).rows
         flops += Sizes.of(policy.model).training(rows, reference=False)
         tokens += sum(row.tokens.size for row in rows)
-    return times[-1] - times[options.warm_up - 1], flops, tokens
+    return times[last - 1] - times[options.warm_up - 1], flops, tokens
+
+
+def kernels(profiler: Any) -> str:
+    """What the GPU spent a step's time on, by kind of kernel, and the longest by name."""
+    found = [event for event in profiler.key_averages() if event.self_device_time_total]
+    milliseconds, count = Counter[str](), Counter[str]()
+    for event in found:
+        kind = next(kind for kind, pattern in KINDS.items() if re.search(pattern, event.key, re.IGNORECASE))
+        milliseconds[kind] += event.self_device_time_total / 1e3 / PROFILED
+        count[kind] += event.count / PROFILED
+    rows = [[kind, f"{count[kind]:.0f}", f"{took:.1f}"] for kind, took in milliseconds.most_common()]
+    rows.append(["all", f"{count.total():.0f}", f"{milliseconds.total():.1f}"])
+    longest = sorted(found, key=lambda event: -event.self_device_time_total)[:12]
+    names = [
+        f"{e.self_device_time_total / 1e3 / PROFILED:.2f} ms, {e.count // PROFILED} × {e.key[:90]}" for e in longest
+    ]
+    return "\n".join([table(["kernels", "per step", "ms per step"], rows), "", *names, ""])
 
 
 def main() -> None:
@@ -104,6 +145,7 @@ def main() -> None:
     parser.add_argument("--budget", type=int, help="tokens per forward pass, instead of the one that is chosen")
     parser.add_argument("--compile", action="store_true")
     parser.add_argument("--cuda-graphs", action="store_true")
+    parser.add_argument("--profile", action="store_true", help="say what the GPU spends the time on")
     parser.add_argument("--warm-up", type=int, default=8)
     parser.add_argument("--steps", type=int, default=16)
     options = parser.parse_args()

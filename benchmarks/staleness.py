@@ -1,11 +1,13 @@
 """Held-out success of online GRPO against wall time, for several limits of staleness and several seeds.
 
-    python benchmarks/staleness.py [--output FOLDER] [--limit-s 60] [--parallel 3]
+    python benchmarks/staleness.py [--output FOLDER] [--limit-s 60] [--parallel 3] [--together]
 
 Household games, SmolLM2, batches of 8 tasks × 8 attempts. All runs start from the same SFT of
 expert episodes, made first. The runs of one staleness share the GPU (`--parallel` at a time,
 by default one for each seed), so runs of different staleness never compete, and each wave has the
-same load. A run is stopped after `--limit-s` seconds, its start included. Nothing is downloaded.
+same load. With `--together` they go seed by seed instead, and the runs of one seed share the GPU:
+slower for each, but other programs on the machine disturb all limits alike. A run is stopped after
+`--limit-s` seconds, its start included. Nothing is downloaded.
 
 FOLDER gets `staleness.csv`, a line for each batch, and `staleness.md`, the tables, which are also
 printed; both after Ctrl-C too, with what was measured until then. Runs that are complete in FOLDER
@@ -79,13 +81,14 @@ class Run:
             "concurrency": 2 * options.tasks * options.attempts, "max_new_tokens": 40,
             "max_length": options.max_length, "learning_rate": options.learning_rate, "lr_scheduler": "constant",
             "warmup_ratio": 0, "eval_every": options.eval_every, "eval_tasks": options.eval_tasks,
-            "logging_steps": 1, "save_steps": options.updates,
+            "logging_steps": 1, "save_steps": options.updates, "token_budget": options.token_budget,
         }  # fmt: skip
         flags = [f"--{name.replace('_', '-')}={value}" for name, value in arguments.items()]
         shutil.rmtree(self.folder, ignore_errors=True)  # of a run that was interrupted
         self.folder.parent.mkdir(parents=True, exist_ok=True)
         with self.log.open("wb") as log:
-            command = [*BOUGH, "grpo", *flags, "--no-use-lora", "--no-watch"]
+            rewards = ["--rewards", *options.rewards] if options.rewards else []
+            command = [*BOUGH, "grpo", *flags, *rewards, "--no-use-lora", "--no-watch"]
             self.process = subprocess.Popen(command, stdout=log, stderr=log)
         self.began = time.monotonic()
 
@@ -150,6 +153,13 @@ def play(runs: Sequence[Run], parallel: int) -> None:
     finally:
         for run in running:
             run.stop()
+
+
+def waves(runs: Sequence[Run], options: argparse.Namespace) -> list[list[Run]]:
+    """Which runs share the GPU: those of one limit, or with `together` those of one seed."""
+    if options.together:
+        return [[run for run in runs if run.seed == seed] for seed in options.seeds]
+    return [[run for run in runs if run.staleness == limit] for limit in options.staleness]
 
 
 def measured(points: Sequence[Point]) -> list[tuple[float, float]]:
@@ -230,9 +240,11 @@ def main() -> None:
     parser.add_argument("--model", default="smollm2")
     parser.add_argument("--start", help="a policy to start from, instead of an SFT on the expert's episodes")
     parser.add_argument("--environment", default="household")
+    parser.add_argument("--rewards", nargs="+", default=[], help="as of bough grpo, such as outcome=1 progress=0.5")
     parser.add_argument("--staleness", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--parallel", type=int, help="runs at a time (default: one for each seed)")
+    parser.add_argument("--together", action="store_true", help="all limits of staleness at a time, seed by seed")
     parser.add_argument("--limit-s", type=float, default=60.0, help="seconds for each run, its start included")
     parser.add_argument("--target", type=float, help="held-out success to reach (default: what every run reached)")
     parser.add_argument("--updates", type=int, default=1000, help="updates at most")
@@ -240,6 +252,7 @@ def main() -> None:
     parser.add_argument("--attempts", type=int, default=8, help="attempts at each task")
     parser.add_argument("--turns", type=int, default=12)
     parser.add_argument("--max-length", type=int, default=3072)
+    parser.add_argument("--token-budget", type=int, default=8192, help="small, because runs share the memory")
     parser.add_argument("--learning-rate", type=float, default=1e-5)
     parser.add_argument("--eval-every", type=int, default=2, help="batches between evaluations")
     parser.add_argument("--eval-tasks", type=int, default=64)
@@ -249,8 +262,8 @@ def main() -> None:
     runs = [Run(limit, seed, options) for limit in options.staleness for seed in options.seeds]
     try:
         make_start(options)
-        for limit in options.staleness:
-            play([run for run in runs if run.staleness == limit], options.parallel or len(options.seeds))
+        for wave in waves(runs, options):
+            play(wave, options.parallel or len(wave))
     except KeyboardInterrupt:
         print("interrupted", flush=True)
     write(runs, options)
@@ -264,12 +277,13 @@ def write(runs: Sequence[Run], options: argparse.Namespace) -> None:
         for point in (point for run in runs for point in run.points()):
             values = [point.values.get(name, "") for name in COLUMNS]
             lines.writerow([point.staleness, point.seed, f"{point.seconds:.2f}", *values])
+    at_a_time = options.parallel or max(map(len, waves(runs, options)))
     text = (
         f"# Online GRPO at several limits of staleness\n\n{machine()}. {options.environment}, "
         f"{options.start or options.model}, batches of {options.tasks} × {options.attempts}, "
-        f"at most {options.turns} turns, learning rate {options.learning_rate:g}, "
-        f"seeds {', '.join(map(str, options.seeds))}, {options.parallel or len(options.seeds)} runs at a time, "
-        f"{options.limit_s:.0f} s each.\n\n{tables(runs, options.target)}\n"
+        f"at most {options.turns} turns, rewards {' '.join(options.rewards) or 'of the environment'}, "
+        f"learning rate {options.learning_rate:g}, seeds {', '.join(map(str, options.seeds))}, "
+        f"{at_a_time} runs at a time, {options.limit_s:.0f} s each.\n\n{tables(runs, options.target)}\n"
     )
     (options.output / "staleness.md").write_text(text, encoding="utf-8")
     print(text, flush=True)

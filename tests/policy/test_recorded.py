@@ -25,7 +25,7 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 on_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
 
-def test_a_recorded_row_is_padded_to_one_of_few_lengths_and_by_an_eighth_at_most():
+def test_a_recorded_row_is_padded_to_one_of_few_lengths_and_by_a_sixteenth_at_most():
     lengths = {length: padded(length, few=True) for length in range(1, 1 << 15)}
     assert all(length <= found and found % BLOCK == 0 for length, found in lengths.items())
     assert all(
@@ -53,7 +53,7 @@ def test_the_dropout_of_attention_is_noticed():
 def test_a_model_that_cannot_be_recorded_is_refused_with_the_reasons():
     policy = Policy.load("tiny", device="cpu", lora=Lora(r=2, dropout=0.1), gradient_checkpointing=True)
     with pytest.raises(InputError, match="cannot record this model: it does not use FlexAttention") as refused:
-        policy.record(1000)
+        policy.record()
     assert "it recomputes activations (--gradient-checkpointing), it has dropout (--lora-dropout" in str(refused.value)
 
 
@@ -99,6 +99,9 @@ class OnCpu(RecordedReads):
 
     too_long = 768
 
+    def _fits(self, static: Any) -> bool:
+        return True
+
     def _recorded(self, inputs: Any) -> Recording:
         if len(inputs[0]) >= self.too_long:
             raise torch.cuda.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB.")
@@ -120,7 +123,7 @@ class OnCpu(RecordedReads):
 
 def test_rows_that_there_is_no_memory_to_record_are_read_without_a_graph(caplog: pytest.LogCaptureFixture):
     weight = nn.Parameter(torch.tensor([2.0, 3.0]))
-    reads = OnCpu(lambda token, position, end: token[:, None] * weight, [weight], 4096)
+    reads = OnCpu(lambda token, position, end: token[:, None] * weight, [weight])
 
     def read(length: int) -> None:
         weight.grad = None
@@ -142,7 +145,7 @@ def test_rows_that_there_is_no_memory_to_record_are_read_without_a_graph(caplog:
 
 
 def test_another_failure_of_a_recording_ends_the_run():
-    reads = OnCpu(lambda token, position, end: token[:, None] * torch.ones(2), [], 4096)
+    reads = OnCpu(lambda token, position, end: token[:, None] * torch.ones(2), [])
     reads._recorded = Mock(side_effect=RuntimeError("operation not permitted\nwhen capturing"))  # type: ignore
     nodes = [torch.ones(256)] * 3
     reads(*nodes, "policy")
@@ -156,7 +159,7 @@ def test_recorded_rows_have_the_gradients_of_plain_ones_while_the_weights_change
     batches = [calls(seed) for seed in range(5)]
     plain = gradients(policy_of(tuning), batches)
     policy = policy_of(tuning)
-    policy.record(4096)
+    policy.record()
     assert policy.row_reader.recorded
     recorded = gradients(policy, batches)
     assert policy.row_reader.recorded.recordings, "nothing was recorded"
@@ -178,7 +181,7 @@ def test_recorded_passes_without_gradient_follow_the_weights_and_the_reference_d
                 return own, torch.cat(policy(row).logprobs)
 
     plain = values()
-    policy.record(4096)
+    policy.record()
     assert policy.row_reader.recorded
     for _ in range(3):
         assert all(torch.allclose(a, b, atol=1e-4) for a, b in zip(values(), plain, strict=True))
@@ -193,9 +196,25 @@ def test_recorded_passes_without_gradient_follow_the_weights_and_the_reference_d
 
 
 @on_gpu
+def test_rows_that_the_memory_has_no_room_for_are_not_recorded(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    policy = policy_of("all weights")
+    policy.record()
+    row = policy.rows(calls(0))[0]
+    with monkeypatch.context() as patch:
+        patch.setattr(torch.cuda, "mem_get_info", lambda: (0, 1))
+        for _ in range(3):
+            torch.cat(policy(row).logprobs).sum().backward()
+    reads = policy.row_reader.recorded
+    assert reads and not reads.recordings and reads.limit == 767
+    assert [message.partition(":")[0] for message in caplog.messages] == ["Out of GPU memory"]
+
+
+@on_gpu
 def test_rows_that_are_read_before_the_backward_pass_of_another_are_refused():
     policy = policy_of("adapter")
-    policy.record(4096)
+    policy.record()
     row = policy.rows(calls(0))[0]
     for _ in range(3):
         torch.cat(policy(row).logprobs).sum().backward()
@@ -207,7 +226,7 @@ def test_rows_that_are_read_before_the_backward_pass_of_another_are_refused():
 @on_gpu
 def test_log_probabilities_of_many_rows_at_once_are_not_recorded():
     policy = policy_of("adapter")
-    policy.record(4096)
+    policy.record()
     for _ in range(3):
         torch.cat(policy.logprobs(calls(0), budget=300)).sum().backward()
     assert policy.row_reader.recorded and not policy.row_reader.recorded.num_read
@@ -238,7 +257,7 @@ from bough.policy.recorded import RecordedReads
 weight = torch.nn.Parameter(torch.ones(3, device="cuda"))
 def read(token, position, end):
     return token[:, None].float() * weight * float(weight.sum())  # waits for the GPU: not allowed in a graph
-reads = RecordedReads(read, [weight], 4096)
+reads = RecordedReads(read, [weight])
 nodes = (torch.ones(256, dtype=torch.long, device="cuda"),) * 3
 for _ in range(3):
     reads(*nodes, "policy").sum().backward()
@@ -260,7 +279,7 @@ def read(token, position, end):
     if torch.cuda.is_current_stream_capturing() and len(token) == 256:
         torch.empty(1 << 42, dtype=torch.uint8, device="cuda")  # 4 TiB
     return token[:, None].float() * weight
-reads = RecordedReads(read, [weight], 4096)
+reads = RecordedReads(read, [weight])
 def nodes(length):
     return (torch.ones(length, dtype=torch.long, device="cuda"),) * 3
 for length in (128, 128, 256, 256, 256):

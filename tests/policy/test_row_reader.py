@@ -73,7 +73,7 @@ def test_a_model_with_an_obstacle_has_no_sights():
 def test_free_memory_drops_the_recordings():
     reader = reader_of("llama")
     reader.free_memory()
-    reader.record(4096)
+    reader.record()
     assert reader.recorded is not None
     reader.recorded.recordings[256, "policy", True] = Mock()
     reader.free_memory()

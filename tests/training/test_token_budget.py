@@ -75,6 +75,14 @@ def test_on_a_gpu_the_settings_decide_what_a_weight_takes(
     assert caplog.messages == ["token_budget: 4096 (24 GiB of GPU memory are free)."]
 
 
+def test_passes_that_are_recorded_leave_room_for_as_many_that_are_not(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (GIB // 2, 80 * GIB))
+    plain, recorded = (
+        choose_budget(SFTConfig(train_file="x", model="tiny", cuda_graphs=graphs), OnGpu()) for graphs in (False, True)
+    )
+    assert plain - 2048 <= 2 * recorded <= plain and LEAST < plain < MOST
+
+
 def test_a_run_keeps_the_budget_that_was_chosen_when_it_began(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     command = ["sft", "--model", "tiny", "--train-file", str(ROOT / "examples" / "household-held-out.jsonl"),
                "--output-dir", str(tmp_path / "run"), "--save-steps", "1"]  # fmt: skip

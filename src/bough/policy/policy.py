@@ -285,8 +285,8 @@ class Policy(nn.Module):
     def _autocasting(self) -> AbstractContextManager[Any]:
         return torch.autocast(self.device.type, self.autocast, enabled=self.autocast is not None)
 
-    def record(self, limit: int) -> None:
-        """From now on rows of at most `limit` tokens are read by CUDA graphs; InputError where they cannot be."""
+    def record(self) -> None:
+        """From now on rows are read by CUDA graphs; InputError where they cannot be."""
         hindrances = {
             "it does not use FlexAttention": not self.row_reader.flex or bool(self.obstacle),
             "its layers carry state": self.row_reader.carries_state,
@@ -298,7 +298,7 @@ class Policy(nn.Module):
         }
         if found := [reason for reason, holds in hindrances.items() if holds]:
             raise InputError(f"--cuda-graphs cannot record this model: {', '.join(found)}")
-        self.row_reader.record(limit)
+        self.row_reader.record()
 
     def _compile_layers(self) -> None:
         """All layers of a kind share one compiled form, for rows of any length."""

@@ -2,13 +2,15 @@
 
 A small model's layer is a hundred kernels of a few microseconds each, and Python needs longer to start
 them than the GPU to run them. Played back, a row is two launches. Rows are padded so that few lengths
-occur; a length is recorded when it comes up for the second time. Passes without gradient, of the policy
-or of its reference, are recorded too. Lengths that there is no memory for are read as without graphs.
+occur; a length is recorded when it comes up for the second time, if the GPU has the memory for it: a
+recording's activations lie beside those of rows that are not recorded. Passes without gradient, of the
+policy or of its reference, are recorded too.
 """
 
 from __future__ import annotations
 
 import logging
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -23,7 +25,8 @@ from bough.trees.attend import BLOCK
 log = logging.getLogger(__name__)
 
 WARM_UP = 2  # kernels choose their ways, and libraries take their memory, before anything is recorded
-PER_DOUBLING = 8  # lengths between one power of two and the next: at most an eighth of a row is padding
+PER_DOUBLING = 16  # lengths between one power of two and the next: at most a sixteenth of a long row is padding
+ROOM = 1.25  # memory of a recording, in what its forward pass keeps: backward passes need some of their own
 
 # Reads nodes (token, position, end), all [L], and returns their hidden states [L, D].
 Read = Callable[[Tensor, Tensor, Tensor], Tensor]
@@ -58,18 +61,19 @@ class Recording:
 
 
 class RecordedReads:
-    """Plays `read` back, for rows of at most `limit` tokens, and adds its gradient to that of `weights`.
+    """Plays `read` back, and adds its gradient to that of `weights`.
 
     The graphs share their memory, so a row's backward pass must come before the next row is read.
     """
 
-    def __init__(self, read: Read, weights: Iterable[nn.Parameter], limit: int) -> None:
-        self.read, self.limit = read, limit
+    def __init__(self, read: Read, weights: Iterable[nn.Parameter]) -> None:
+        self.read, self.limit = read, sys.maxsize
         self.weights = [weight for weight in weights if weight.requires_grad]
         self.num_read = 0
         self.recordings: dict[tuple[Any, ...], Recording] = {}
         self._seen: Counter[tuple[Any, ...]] = Counter()
         self._pool: Any = None
+        self._pool_bytes = 0
         self._stream: torch.cuda.Stream | None = None
         # One gradient of all weights, which every backward graph overwrites.
         self._slopes: list[Tensor] = []
@@ -97,40 +101,50 @@ class RecordedReads:
     def drop(self) -> None:
         """Frees the memory of all recordings; lengths that come up again are recorded again."""
         self.recordings.clear()
-        self._slopes, self._used, self._pool = [], [], None
+        self._slopes, self._used, self._pool, self._pool_bytes = [], [], None, 0
 
     def _record(self, key: tuple[Any, ...], inputs: tuple[Tensor, Tensor, Tensor]) -> None:
-        """Records a length. Where memory runs out, it and longer ones are read without a recording from now on."""
-        length = key[0]
+        """Records a length. Where there is no memory, it and longer ones are read without a recording from now on."""
+        length, ran_out = key[0], False
         try:
-            self.recordings[key] = self._recorded(inputs)
-            return
+            static = (inputs[0].clone(), inputs[1].clone(), inputs[2].clone())
+            if self._fits(static):
+                self.recordings[key] = self._recorded(static)
         except torch.cuda.OutOfMemoryError:
-            pass  # the recording was ended in order, or another error would have come out of that
+            ran_out = True  # the recording was ended in order, or another error would have come out of that
         except RuntimeError as error:  # a recording that failed leaves CUDA's random numbers unusable
             said = str(error).partition("\n")[0]
             raise BoughError(
                 f"a row of {length} tokens cannot be recorded as a CUDA graph ({said}); "
                 "leave --cuda-graphs out, then --resume"
             ) from error
-        # Outside the handler: its exception keeps the tensors of the failed recording in memory.
-        self.drop()
-        torch.cuda.empty_cache()
+        if key in self.recordings:
+            return
+        if ran_out:  # outside the handler: its exception keeps the tensors of the failed recording in memory
+            self.drop()
+            torch.cuda.empty_cache()
         self.limit = length - 1
         if not self._warned:
             log.warning("Out of GPU memory: rows of %d tokens and more run without CUDA graphs from now on.", length)
         self._warned = True
 
-    def _recorded(self, inputs: tuple[Tensor, Tensor, Tensor]) -> Recording:
-        static = (inputs[0].clone(), inputs[1].clone(), inputs[2].clone())
+    def _fits(self, static: tuple[Tensor, Tensor, Tensor]) -> bool:
+        """Computes a row as it will be recorded; whether there is memory for the recording."""
         self._stream = stream = self._stream or torch.cuda.Stream()  # type: ignore[no-untyped-call]
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
-            for _ in range(WARM_UP):
-                self._warm_up(static)
+            needed = max(self._warm_up(static) for _ in range(WARM_UP))
         torch.cuda.current_stream().wait_stream(stream)
+        torch.cuda.empty_cache()
+        # The graphs' memory is theirs for good, and each of them uses all of it.
+        if needed > self._pool_bytes + torch.cuda.mem_get_info()[0]:
+            return False
+        self._pool_bytes = max(self._pool_bytes, needed)
+        return True
+
+    def _recorded(self, static: tuple[Tensor, Tensor, Tensor]) -> Recording:
         # Others may use the GPU meanwhile, from other threads.
-        how: dict[str, Any] = {"stream": stream, "capture_error_mode": "thread_local"}
+        how: dict[str, Any] = {"stream": self._stream, "capture_error_mode": "thread_local"}
         forward, backward = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
         with torch.cuda.graph(forward, pool=self._pool, **how):
             hidden_LD = self.read(*static)
@@ -142,14 +156,18 @@ class RecordedReads:
             torch._foreach_copy_(self._slopes, list(torch.autograd.grad(hidden_LD, self._used, grad_LD)))
         return Recording(static, forward, hidden_LD.detach(), backward, grad_LD)
 
-    def _warm_up(self, inputs: tuple[Tensor, Tensor, Tensor]) -> None:
+    def _warm_up(self, inputs: tuple[Tensor, Tensor, Tensor]) -> int:
+        """Computes the row as it will be recorded; about how many bytes that takes."""
+        before = torch.cuda.memory_allocated()
         hidden_LD = self.read(*inputs)
+        needed = int(ROOM * (torch.cuda.memory_allocated() - before))
         if not torch.is_grad_enabled():
-            return
+            return needed
         grads = torch.autograd.grad(hidden_LD, self.weights, torch.zeros_like(hidden_LD), allow_unused=True)
         if not self._slopes:
             self._used = [weight for weight, grad in zip(self.weights, grads, strict=True) if grad is not None]
             self._slopes = [torch.zeros_like(weight) for weight in self._used]
+        return needed
 
     def add_gradients(self) -> None:
         """Adds what the last backward graph found to the weights' gradients."""

@@ -78,8 +78,8 @@ class RowReader:
         if self.decoder.config._attn_implementation != attention:
             self.decoder.set_attn_implementation(attention)
 
-    def record(self, limit: int) -> None:
-        """From now on trees of at most `limit` tokens are read by CUDA graphs."""
+    def record(self) -> None:
+        """From now on trees are read by CUDA graphs."""
 
         def read(token_L: Tensor, position_L: Tensor, end_L: Tensor) -> Tensor:
             # Weights are cast inside the graph: a cast from before it would keep the weights of that step.
@@ -87,7 +87,7 @@ class RowReader:
             with torch.autocast(self.device.type, self.autocast, enabled=enabled, cache_enabled=False):
                 return self._read_nodes(token_L, position_L, end_L)
 
-        self.recorded = RecordedReads(read, self.decoder.parameters(), limit)
+        self.recorded = RecordedReads(read, self.decoder.parameters())
 
     def free_memory(self) -> None:
         """Gives the GPU's unused memory back, that of recordings too."""

@@ -70,8 +70,7 @@ class Trainer:
         known = reference or self.reference
         self.gradients = BatchGradients(policy, method, known, self.processes, share=config.machine.share)
         if config.machine.cuda_graphs:
-            # Recordings have memory of their own, beside that of the largest passes.
-            policy.record(config.machine.tokens_per_pass // 2)
+            policy.record()
         self.updater = Updater(policy, config)
         self.optimizer, self.scaler = self.updater.optimizer, self.updater.scaler
         self.writer = CheckpointWriter()

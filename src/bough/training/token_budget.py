@@ -24,6 +24,8 @@ LEAST, MOST, STEP = 1024, 65_536, 1024
 SHARE = 0.6
 # Online the sampler keeps the histories of all episodes in the same memory.
 SHARE_ONLINE = 0.3
+# Passes that are recorded as CUDA graphs have memory of their own, beside that of passes that are not.
+WITH_GRAPHS = 0.5
 # Bytes that a token leaves for the backward pass in each layer, bfloat16 with norms in float32: per unit of the
 # hidden size (two norms, residuals, query, key, value, attention) and of the size inside the MLP (gate, up,
 # activation, product). Adapters keep their inputs and small products too.
@@ -100,7 +102,7 @@ def choose_budget(config: TrainingConfig, processes: Processes) -> int:
         lora_r=config.lora.r if config.lora.enabled else None,
         weight_bytes=weight,
         gradient_checkpointing=config.machine.gradient_checkpointing,
-        share=SHARE_ONLINE if environment else SHARE,
+        share=(SHARE_ONLINE if environment else SHARE) * (WITH_GRAPHS if config.machine.cuda_graphs else 1),
     )
     found = min(processes.gather([found]))  # one number in the run's settings
     if processes.first:
