@@ -155,7 +155,8 @@ class Bench:
             with Peak() as apart_peak:
                 apart = seconds_of(partial(one_by_one, trainer, batches, names), warm_up=count == 1, times=passes)
             if self.options.profile:
-                print(f"({method}, {count} members: {profiled(lambda: trainer.update(examples))})", flush=True)
+                with failure_in([]):
+                    print(f"({method}, {count} members: {profiled(lambda: trainer.update(examples))})", flush=True)
         finally:
             close()
         single = self._single.setdefault(method, apart / count)
