@@ -16,13 +16,9 @@ from importlib import import_module
 from io import TextIOWrapper
 
 from bough.errors import BoughError, InputError, did_you_mean
-from bough.verbs import VERBS, resolve
+from bough.verbs import RESUMED, RESUMED_IF_ASKED, VERBS, resolve
 
 CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
-# Commands that resume in their output folder without being told to.
-RESUMED = ("collect", "eval", "run", "sweep")
-# Commands that resume with --resume.
-RESUMED_IF_ASKED = ("sft", "dpo", "grpo", "distill", "evolve")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -101,7 +97,13 @@ def _run(name: str, arguments: list[str]) -> int:
         if {"-h", "--help"} & set(arguments):
             parser.print_help()
             return 0
-        config = flags.parse(config_class, parser, arguments)
+
+        def explained(setting: str, problem: str) -> str:
+            from bough.commands import elsewhere
+
+            return elsewhere.explained(name, setting, problem)
+
+        config = flags.parse(config_class, parser, arguments, explained)
         from bough.commands.inputs import check_inputs
 
         check_inputs(config)  # before the command's own imports, which may take seconds

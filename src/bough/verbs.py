@@ -200,6 +200,12 @@ VERBS: dict[str, Verb] = {
 }  # fmt: skip
 
 
+# Commands that resume in their output folder without being told to.
+RESUMED = ("collect", "eval", "run", "sweep")
+# Commands that resume with --resume.
+RESUMED_IF_ASKED = ("sft", "dpo", "grpo", "distill", "evolve")
+
+
 def resolve(target: str) -> Any:
     """The object that "module:name" names."""
     module, _, name = target.partition(":")

@@ -5,14 +5,16 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Collection
+import threading
+from collections.abc import Collection, Iterator
 from types import SimpleNamespace
+from typing import Any
 from unittest.mock import MagicMock
 
 import pytest
 
 from bough.cluster import connection
-from bough.cluster.connection import connected, nodes, nodes_by_id
+from bough.cluster.connection import check_address, connected, nodes, nodes_by_id
 from bough.config.cluster import ClusterConfig
 from bough.errors import BoughError, InputError
 from bough.training.interrupts import REPLACED, Interrupts
@@ -36,6 +38,7 @@ class Ray(SimpleNamespace):
         initialized: bool = False,
         found: Collection[str] = ("10.0.0.5:6379",),
         written: str | None = None,
+        greeting: Any = None,
     ) -> None:
         super().__init__(error=error, initialized=initialized, started=[], options={})
         find = MagicMock(return_value=frozenset(found))
@@ -43,6 +46,7 @@ class Ray(SimpleNamespace):
         constants = SimpleNamespace(ENABLE_RAY_CLUSTER=True)
         self._private = SimpleNamespace(ray_constants=constants, services=services)
         self.exceptions = SimpleNamespace(AuthenticationError=AuthenticationError)
+        self._raylet = SimpleNamespace(GcsClient=MagicMock(side_effect=greeting))
 
     def is_initialized(self) -> bool:
         return self.initialized
@@ -75,7 +79,7 @@ def use(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     monkeypatch.delenv("RAY_USAGE_STATS_ENABLED", raising=False)
     monkeypatch.delenv("RAY_AUTH_MODE", raising=False)
-    monkeypatch.setattr(connection, "_reach", lambda _: None)
+    monkeypatch.setattr(connection, "_reach", lambda *_: None)
 
     def put(ray: object) -> None:
         monkeypatch.setitem(sys.modules, "ray", ray)
@@ -194,6 +198,45 @@ def test_an_address_that_cannot_be_is_a_sentence(use, monkeypatch: pytest.Monkey
     monkeypatch.setattr(connection, "_reach", reach)
     with pytest.raises(BoughError, match="nothing listens there"), connected(ClusterConfig(address=address)):
         pass
+
+
+@pytest.fixture
+def listening(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    monkeypatch.setattr(connection, "_reach", reach)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield f"127.0.0.1:{server.getsockname()[1]}"
+
+
+class RpcError(Exception):
+    rpc_code = 12
+
+
+def test_a_server_that_is_not_ray_is_refused_before_ray_asks_it_for_20_seconds(use, listening: str):
+    use(ray := Ray(greeting=RpcError("Received http2 header with status: 404")))
+    said = rf"{listening} does not answer.*what listens there is not the head node of a Ray cluster"
+    with pytest.raises(BoughError, match=said), connected(ClusterConfig(address=listening)):
+        pass
+    assert not ray.started
+    with pytest.raises(BoughError, match=said):
+        check_address(listening)
+
+
+def test_a_server_that_says_nothing_is_given_up(use, listening: str, monkeypatch: pytest.MonkeyPatch):
+    ended = threading.Event()
+    use(ray := Ray(greeting=lambda **_: ended.wait(20)))
+    monkeypatch.setattr(connection, "REACH_S", 0.2)
+    with pytest.raises(BoughError, match=r"does not answer.*no answer in 0\.2 s"):
+        connected(ClusterConfig(address=listening)).__enter__()
+    ended.set()
+    assert not ray.started
+
+
+@pytest.mark.parametrize("greeting", [None, AuthenticationError("Token is missing")])
+def test_an_address_that_answers_is_left_to_ray(use, listening: str, greeting: Exception | None):
+    use(ray := Ray(greeting=greeting))
+    check_address(listening)
+    with connected(ClusterConfig(address=listening)):
+        assert ray.started == [listening]
 
 
 def test_auto_does_not_hide_that_the_cluster_of_ray_address_is_gone(use, monkeypatch: pytest.MonkeyPatch):

@@ -60,7 +60,7 @@ def test_a_gguf_file_is_f16_unless_told_otherwise(tmp_path: Path):
 
 def test_a_gguf_type_without_a_gguf_file_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     assert main(["merge", str(tmp_path / "adapter"), "-o", str(tmp_path / "model"), "--gguf-type", "f16"]) == 2
-    assert "gguf_type needs an output that ends in .gguf" in capsys.readouterr().err
+    assert "--gguf-type needs an --output that ends in .gguf" in capsys.readouterr().err
 
 
 def test_a_family_that_gguf_cannot_hold_leaves_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]):

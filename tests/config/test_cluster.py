@@ -1,3 +1,5 @@
+from pathlib import Path
+
 import pytest
 
 from bough.config import flags
@@ -53,8 +55,17 @@ def test_other_addresses_are_refused(address: str):
 
 @pytest.mark.parametrize("words", [["--workers", "2"], ["--gpus-per-worker", "1"]])
 def test_settings_of_workers_need_a_cluster(words: list[str]):
-    with pytest.raises(InputError, match="needs cluster: auto or HOST:PORT"):
+    with pytest.raises(InputError, match=f"  - {words[0]} needs --cluster: auto or HOST:PORT"):
         collect(*words)
+
+
+def test_in_a_file_and_in_python_settings_are_named_as_they_are_written_there(tmp_path: Path):
+    with pytest.raises(InputError, match="  - workers and gpus_per_worker need cluster: auto or HOST:PORT"):
+        CollectConfig(output=tmp_path, environment="household", workers=2, gpus_per_worker=1)
+    file = tmp_path / "run.yaml"
+    file.write_text("output: out\nenvironment: household\nworkers: 2\n")
+    with pytest.raises(InputError, match="  - workers needs cluster: auto or HOST:PORT"):
+        CollectConfig.load(file, {"seed": "3"})
 
 
 def test_a_worker_has_whole_gpus_or_a_part_of_one():

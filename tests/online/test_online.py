@@ -467,7 +467,7 @@ def test_a_judges_ranking_of_each_group_is_compared_and_its_cost_is_a_metric(
 
 
 def test_a_file_or_a_world_but_not_both(tmp_path: Path):
-    with pytest.raises(InputError, match="groups come from train_file, an environment or an agent"):
+    with pytest.raises(InputError, match="groups come from train_file, environment or agent"):
         GRPOConfig(output_dir=tmp_path)
     with pytest.raises(InputError, match="max_steps is required with environment"):
         grpo(settings(tmp_path, max_steps=None))

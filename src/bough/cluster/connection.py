@@ -18,8 +18,9 @@ from bough.terminal import console
 from bough.training.interrupts import REPLACED
 
 INSTALL = "pip install 'bough[ray]'"
-# A head node that accepts no connection for this long is not there; Ray itself would wait for minutes.
-REACH_S = 10.0
+# A head node that does not answer for this long is not there; Ray itself would wait for minutes.
+REACH_S = 3.0
+UNIMPLEMENTED = 12  # gRPC's code for a server that has other services than the one asked for
 LOOPBACK = ("127.0.0.1:", "[::1]:")
 # What makes Ray listen on the loopback address. It is meant for systems with a firewall that asks the user.
 CLUSTERS_VARIABLE = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
@@ -105,7 +106,7 @@ def _connect(ray: Any, address: str) -> None:
     named = os.environ.get("RAY_ADDRESS", "") if address == AUTO else address
     try:
         if ADDRESS.fullmatch(named):
-            _reach(named)
+            _reach(ray, named)
         if named:
             ray.init(address=address, **quiet)
         elif (found := _cluster_here(ray)) is not None:
@@ -113,10 +114,7 @@ def _connect(ray: Any, address: str) -> None:
         else:
             start_here(ray, **quiet)
     except (ConnectionError, ValueError, OSError) as error:
-        raise BoughError(
-            f"--cluster {address}: the Ray cluster at {named or address} does not answer; check that `ray status` "
-            f"works on this machine{_token_hint()} ({_first_line(error)})"
-        ) from error
+        raise _no_answer(address, named or address, error) from error
     except RuntimeError as error:
         if "version mismatch" in str(error).lower():
             raise InputError(
@@ -129,6 +127,22 @@ def _connect(ray: Any, address: str) -> None:
             f"--cluster {address}: the cluster asks for a token: set RAY_AUTH_MODE=token, and copy ~/.ray/auth_token "
             f"from its head node to this machine ({_first_line(error)})"
         ) from error
+
+
+def check_address(address: str) -> None:
+    """BoughError unless a Ray cluster answers at the address; `auto` is not checked."""
+    if ADDRESS.fullmatch(address):
+        try:
+            _reach(import_ray(), address)
+        except ConnectionError as error:
+            raise _no_answer(address, address, error) from error
+
+
+def _no_answer(address: str, named: str, error: Exception) -> BoughError:
+    return BoughError(
+        f"--cluster {address}: the Ray cluster at {named} does not answer; check that `ray status` "
+        f"works on this machine{_token_hint()} ({_first_line(error)})"
+    )
 
 
 def _cluster_here(ray: Any) -> str | None:
@@ -173,13 +187,31 @@ def _check_same(address: str, connected_to: str) -> None:
         )
 
 
-def _reach(address: str) -> None:
-    """ConnectionError unless something listens at an address HOST:PORT."""
+def _reach(ray: Any, address: str) -> None:
+    """ConnectionError unless the head node of a Ray cluster answers at an address HOST:PORT.
+
+    In a thread: looking up a name and Ray's own question have no time limit that could be set.
+    """
     host, _, port = address.rpartition(":")
-    try:
-        socket.create_connection((host.strip("[]"), int(port)), timeout=REACH_S).close()
-    except (OSError, OverflowError) as error:
-        raise ConnectionError(f"nothing listens there: {error}") from error
+    problems: list[str] = []
+
+    def ask() -> None:
+        try:
+            socket.create_connection((host.strip("[]"), int(port)), timeout=REACH_S).close()
+        except (OSError, OverflowError) as error:
+            problems.append(f"nothing listens there: {error}")
+            return
+        try:
+            ray._raylet.GcsClient(address=address)
+        except Exception as error:  # all but this one, such as a missing token, is said better on connecting
+            if getattr(error, "rpc_code", None) == UNIMPLEMENTED:
+                problems.append("what listens there is not the head node of a Ray cluster")
+
+    asking = threading.Thread(target=ask, daemon=True)
+    asking.start()
+    asking.join(REACH_S)
+    if problems or asking.is_alive():
+        raise ConnectionError(problems[0] if problems else f"no answer in {REACH_S:g} s")
 
 
 def _token_hint() -> str:

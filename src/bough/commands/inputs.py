@@ -1,4 +1,4 @@
-"""Are the files, models and environments that a command names there? Checked before anything heavy is imported.
+"""Are the files, models, environments and clusters that a command names there? Checked before heavy imports.
 
 torch and transformers take seconds to import; a misspelt path is reported without them.
 What the files contain is checked by the command itself.
@@ -33,6 +33,10 @@ def check_inputs(config: Config) -> None:
         raise InputError(problems[0])
     if problems:
         raise InputError(f"{len(problems)} inputs cannot be used:", problems)
+    for address in _values(config, "cluster"):
+        from bough.cluster.connection import check_address
+
+        check_address(address)
 
 
 def _problems(config: Config) -> Iterator[str]:

@@ -8,6 +8,7 @@ from typing import Self
 from pydantic import Field, field_validator, model_validator
 
 from bough.config.base import Config
+from bough.config.problems import named
 
 # The cluster that this machine belongs to, or else one of this machine alone.
 AUTO = "auto"
@@ -64,9 +65,8 @@ class ClusterConfig(Config):
             name for name in self._only_with_a_cluster() if getattr(self, name) != type(self).model_fields[name].default
         ]
         if self.address is None and given:
-            raise ValueError(
-                f"{' and '.join(given)} {'needs' if len(given) == 1 else 'need'} cluster: auto or HOST:PORT"
-            )
+            needs = "needs" if len(given) == 1 else "need"
+            raise ValueError(f"{named(given, ' and ')} {needs} `cluster`: auto or HOST:PORT")
         return self
 
     def _only_with_a_cluster(self) -> list[str]:
@@ -87,4 +87,4 @@ class OnlineClusterConfig(ClusterConfig):
         """Why a run on data from files cannot have these settings; None if it can."""
         if self.learners == 1:
             return None
-        return "learners needs environment; on data from files, accelerate launch starts several processes"
+        return "`learners` needs `environment`; on data from files, accelerate launch starts several processes"

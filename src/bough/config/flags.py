@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import inspect
 import types
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, NoReturn, Union, get_args, get_origin
 
@@ -60,8 +60,17 @@ def build(config: type[Config], prog: str, examples: str = "") -> Parser:
     return parser
 
 
-def parse(config: type[Config], parser: Parser, arguments: Sequence[str]) -> Config:
-    """The settings that `arguments` give. --debug takes effect where errors are caught, not here."""
+def parse(
+    config: type[Config],
+    parser: Parser,
+    arguments: Sequence[str],
+    explained: Callable[[str, str], str] = lambda _, problem: problem,
+) -> Config:
+    """The settings that `arguments` give. --debug takes effect where errors are caught, not here.
+
+    `explained` gets the setting that an unknown flag would have and what was found to be wrong with
+    it, and may say it better.
+    """
     words = [_dashed(word) for word in arguments]
     known, unknown = parser.parse_known_args(words)
     given = vars(known)
@@ -72,7 +81,12 @@ def parse(config: type[Config], parser: Parser, arguments: Sequence[str]) -> Con
     except InputError as error:
         if not strangers:
             raise
-        raise InputError(error.message, error.problems, hint=f"{parser.prog} --help lists the flags") from None
+        unknown_flags = {f"{flag(name)} is not a setting": name for name in strangers}
+        problems = [
+            next((explained(name, one) for start, name in unknown_flags.items() if one.startswith(start)), one)
+            for one in error.problems
+        ]
+        raise InputError(error.message, problems, hint=f"{parser.prog} --help lists the flags") from None
 
 
 def _usage(config: type[Config], prog: str) -> str:

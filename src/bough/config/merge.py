@@ -31,5 +31,5 @@ class MergeConfig(ReportConfig):
     @model_validator(mode="after")
     def _a_type_needs_its_file(self) -> Self:
         if self.gguf_type and not self.is_gguf:
-            raise ValueError(f"gguf_type needs an output that ends in .gguf; it is {self.output}")
+            raise ValueError(f"`gguf_type` needs an `output` that ends in .gguf; it is {self.output}")
         return self

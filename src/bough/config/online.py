@@ -54,7 +54,7 @@ class GroupSamplingConfig(OnlineSamplingConfig):
     @model_validator(mode="after")
     def _one_or_several(self) -> Self:
         if self.temperatures and self.temperature != 1:
-            raise ValueError("temperature does not go with temperatures: give one of them")
+            raise ValueError("`temperature` does not go with `temperatures`: give one of them")
         return self
 
     @property
@@ -92,9 +92,9 @@ class SamplerConfig(Config):
     def _of_vllm(self) -> Self:
         if self.engine != "vllm" and (self.base_url is not None or self.options):
             given = "base_url" if self.base_url is not None else "engine_options"
-            raise ValueError(f"{given} needs engine vllm")
+            raise ValueError(f"`{given}` needs `engine` vllm")
         if self.base_url is not None and self.options:
-            raise ValueError("engine_options are for vLLM in this process; a server has its own, leave out one of them")
+            raise ValueError("`engine_options` are for vLLM in this process; a server has its own: leave one out")
         return self
 
     def problem(self, sampling: OnlineSamplingConfig, *, lora: bool, qlora: bool) -> str | None:
@@ -102,14 +102,14 @@ class SamplerConfig(Config):
         if self.engine != "vllm":
             return None
         if self.base_url is not None and not lora:
-            return "engine vllm with base_url needs use_lora: a server takes new adapters, but no other weights"
+            return "`engine` vllm with `base_url` needs `use_lora`: a server takes new adapters, but no other weights"
         if qlora:
-            return "engine vllm does not go with qlora: it would sample from weights that are not quantised"
+            return "`engine` vllm does not go with `qlora`: it would sample from weights that are not quantised"
         others = [value for value in sampling.all_temperatures if value != 1]
         if others and (sampling.top_p < 1 or sampling.top_k or sampling.min_p):
             return (
-                f"temperature is {others[0]:g}: with top_p, top_k or min_p, vLLM gives log-probabilities "
-                "only at temperature 1; use one or the other, or engine local"
+                f"`temperature` is {others[0]:g}: with `top_p`, `top_k` or `min_p`, vLLM gives log-probabilities "
+                "only at temperature 1; use one or the other, or `engine` local"
             )
         return None
 
@@ -148,7 +148,7 @@ class RolloutsConfig(Config):
     @model_validator(mode="after")
     def _of_resets(self) -> Self:
         if self.reset_share < 1 and self.reset_file is None:
-            raise ValueError("reset_share needs reset_file, the recorded episodes to start in")
+            raise ValueError("`reset_share` needs `reset_file`, the recorded episodes to start in")
         return self
 
 
@@ -221,10 +221,10 @@ def check_origin(
 ) -> None:
     """Raises ValueError unless training data come either from a file or from playing, apart from held-out tasks."""
     if (train_file is None) == (environment.name is None):
-        raise ValueError(f"{what} come from train_file, an environment or an agent: give one of them")
+        raise ValueError(f"{what} come from `train_file`, `environment` or `agent`: give one of them")
     if environment.name is not None and max_steps is None:
-        raise ValueError("max_steps is required with environment: there is always another batch to play")
+        raise ValueError("`max_steps` is required with `environment`: there is always another batch to play")
     if held_out.every and environment.task_file is not None and held_out.task_file is None:
-        raise ValueError("eval_every with task_file needs eval_task_file: held-out tasks must not be trained on")
+        raise ValueError("`eval_every` with `task_file` needs `eval_task_file`: held-out tasks must not be trained on")
     if held_out.task_file is not None and held_out.task_file == environment.task_file:
-        raise ValueError("eval_task_file is task_file: held-out tasks must not be trained on")
+        raise ValueError("`eval_task_file` is `task_file`: held-out tasks must not be trained on")

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+import re
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
-from bough.config.parts import Leaf, leaves, other_names, parts, spelling
+from bough.config.parts import Leaf, flattened, leaves, other_names, parts, spelling
 from bough.errors import InputError, did_you_mean
 
+NAMED = re.compile(r"`(\w+)`")
 RULES = {
     "int": "it must be a whole number",
     "float": "it must be a number",
@@ -25,6 +27,11 @@ RULES = {
 def flag(name: str) -> str:
     """A setting's flat name as it is written on the command line."""
     return "--" + name.replace("_", "-")
+
+
+def named(settings: Iterable[str], separator: str = ", ") -> str:
+    """Settings in a validator's message, which the error shows as flags or as keys, whichever the user wrote."""
+    return separator.join(f"`{name}`" for name in settings)
 
 
 def is_positional(info: FieldInfo) -> bool:
@@ -63,9 +70,20 @@ def problems_of(
         is_flag = flat in (from_flags or ()) or (finding["type"] == "missing" and from_flags is not None)
         spell = flag if is_flag else str
         shown = spell(flat if is_flag else key) + inside
+        finding["msg"] = _with_names(finding["msg"], set(flattened(config, values)), from_flags)
         sentence = _sentence(config, leaf, shown, finding, spell)
         found.append(f"{(places or {}).get(key, '')}{sentence}")
     return found
+
+
+def _with_names(message: str, given: Collection[str], from_flags: Collection[str] | None) -> str:
+    """The message of a validator with the settings that it names (see `named`) as the user writes them.
+
+    On the command line they are flags, unless a file gives one of them.
+    """
+    names = set(NAMED.findall(message))
+    plain = from_flags is None or names & (set(given) - set(from_flags))
+    return NAMED.sub(lambda found: found[1] if plain else flag(found[1]), message)
 
 
 def _located(
@@ -104,7 +122,7 @@ def _sentence(config: type[BaseModel], leaf: Leaf | None, key: str, finding: Any
     return f"{key} is {given!r}; {rule}"
 
 
-def _on_command_line(leaf: Leaf) -> str:
+def on_command_line(leaf: Leaf) -> str:
     """The name that the setting's flag has."""
     renamed = isinstance(leaf.info.json_schema_extra, dict) and leaf.info.json_schema_extra.get("renamed")
     return next(name for name in other_names(leaf.info) if name != leaf.flat) if renamed else leaf.flat
@@ -121,5 +139,5 @@ def _unknown(config: type[BaseModel], where: tuple[int | str, ...], key: str, sp
         return f"{key} and {known.nested} are the same setting; remove one of them"
     if known is not None:  # a part alone has no flat names
         return f"{key} is not a setting; did you mean {known.nested}?"
-    names = [*leaves(config), *parts(config)] if spell is str else map(_on_command_line, leaves(config).values())
+    names = [*leaves(config), *parts(config)] if spell is str else map(on_command_line, leaves(config).values())
     return f"{key} is not a setting{did_you_mean(key, dict.fromkeys(map(spell, names)))}"

@@ -83,5 +83,5 @@ class SweepConfig(ReportConfig):
     @model_validator(mode="after")
     def _jobs_are_for_one_machine(self) -> Self:
         if self.cluster.address is not None and self.jobs > 1:
-            raise ValueError("jobs is the number of runs on this machine; with cluster use workers")
+            raise ValueError("`jobs` is the number of runs on this machine; with `cluster` use `workers`")
         return self

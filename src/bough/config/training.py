@@ -14,6 +14,7 @@ from pydantic import Field, ValidationInfo, ValidatorFunctionWrapHandler, field_
 from bough.config.base import Config
 from bough.config.calls import MODEL, CallsConfig
 from bough.config.parts import leaves
+from bough.config.problems import named
 from bough.config.report import ReportConfig
 
 # Settings that need eval_file, and those that have no effect with an environment.
@@ -249,7 +250,7 @@ class TrainingConfig(ReportConfig):
     def _in_vain(self) -> str | None:
         """Which settings would have no effect together with the others, and why."""
         if (given := self._given(OF_HELD_OUT)) and not self.data.eval_file:
-            return f"{', '.join(given)} needs eval_file, the data to measure on"
+            return f"{named(given)} needs `eval_file`, the data to measure on"
         return None
 
     def _given(self, names: Iterable[str]) -> list[str]:

@@ -25,6 +25,7 @@ from bough.config.online import (
     WatchConfig,
     check_origin,
 )
+from bough.config.problems import named
 from bough.config.rewards import REWARD_TIMEOUT, RewardWeights
 from bough.config.rollouts import LimitsConfig
 from bough.config.training import OF_FILES, OptimizerConfig, TrainingConfig, TrainingDataConfig, learning_rate_field
@@ -116,7 +117,7 @@ class DistillConfig(TrainingConfig):
             return self.cluster.problem_with_files or super()._in_vain()
         given = self._given(name for name in OF_FILES if name != "precompute_reference")
         if given:
-            return f"{', '.join(given)} does not go with environment: it is for data on file"
+            return f"{named(given)} does not go with `environment`: it is for data on file"
         return None
 
     @model_validator(mode="after")
@@ -130,12 +131,12 @@ class DistillConfig(TrainingConfig):
             return self
         if self.beta != 1:
             raise ValueError(
-                f"beta is {self.beta:g}: a server gives the log-probabilities of the sampled tokens only, from which "
+                f"`beta` is {self.beta:g}: a server gives the log-probabilities of the sampled tokens only, from which "
                 "the reverse KL is estimated (beta 1); a teacher in this process has whole distributions"
             )
         if self.sampling.temperature != 1:
             raise ValueError(
-                f"temperature is {self.sampling.temperature:g}: a server gives log-probabilities at temperature 1, "
+                f"`temperature` is {self.sampling.temperature:g}: a server gives log-probabilities at temperature 1, "
                 "and the student must sample at the same"
             )
         return self

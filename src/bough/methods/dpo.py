@@ -81,20 +81,20 @@ class DPOConfig(TrainingConfig):
     @model_validator(mode="after")
     def _settings_of_the_loss(self) -> Self:
         if self.label_smoothing and self.loss_type in UNSMOOTHED:
-            raise ValueError(f"label_smoothing is not defined for the {self.loss_type} loss; leave it out")
+            raise ValueError(f"`label_smoothing` is not defined for the {self.loss_type} loss; leave it out")
         if self.loss_type == "cdpo" and not self.label_smoothing:
-            raise ValueError("cdpo is DPO with label smoothing: give label_smoothing above 0, or loss_type sigmoid")
+            raise ValueError("cdpo is DPO with label smoothing: give `label_smoothing` above 0, or `loss_type` sigmoid")
         if self.gamma and self.loss_type != "simpo":
-            raise ValueError(f"gamma is SimPO's margin; the {self.loss_type} loss has none")
+            raise ValueError(f"`gamma` is SimPO's margin; the {self.loss_type} loss has none")
         if self.loss_type == "kto" and self.nll_alpha:
-            raise ValueError("nll_alpha is not defined for the kto loss; leave it out")
+            raise ValueError("`nll_alpha` is not defined for the kto loss; leave it out")
         if self.loss_type != "kto" and (self.desirable_weight, self.undesirable_weight) != (1.0, 1.0):
             raise ValueError(
-                "desirable_weight and undesirable_weight are KTO's; "
-                f"the {self.loss_type} loss has none (give loss_type kto)"
+                "`desirable_weight` and `undesirable_weight` are KTO's; "
+                f"the {self.loss_type} loss has none (give `loss_type` kto)"
             )
         if not self.desirable_weight and not self.undesirable_weight:
-            raise ValueError("desirable_weight and undesirable_weight are both 0; nothing would be learnt")
+            raise ValueError("`desirable_weight` and `undesirable_weight` are both 0; nothing would be learnt")
         return self
 
 

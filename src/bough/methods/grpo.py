@@ -23,6 +23,7 @@ from bough.config.online import (
     WatchConfig,
     check_origin,
 )
+from bough.config.problems import named
 from bough.config.rewards import REWARD_TIMEOUT, REWARDS, RewardWeights
 from bough.config.rollouts import LimitsConfig
 from bough.config.training import (
@@ -136,18 +137,20 @@ class GRPOConfig(TrainingConfig):
 
     def _in_vain(self) -> str | None:
         if self.entropy_floor is not None and not self.entropy_coef:
-            return "entropy_floor needs entropy_coef, the weight of the bonus"
+            return "`entropy_floor` needs `entropy_coef`, the weight of the bonus"
         if self.environment.name is None:
             if self.entropy_floor is not None:
-                return "entropy_floor needs environment: the entropy is measured on batches that are played"
+                return "`entropy_floor` needs `environment`: the entropy is measured on batches that are played"
             if self.sampler.engine == "vllm":
-                return "engine vllm needs environment"
+                return "`engine` vllm needs `environment`"
             return self.cluster.problem_with_files or super()._in_vain()
         given = self._given(OF_FILES)
         if given:
-            return f"{', '.join(given)} does not go with environment: it is for data on file"
+            return f"{named(given)} does not go with `environment`: it is for data on file"
         if not self.lora.enabled and self.watch.kl != WatchConfig().kl:
-            return "watch_kl needs use_lora: without an adapter no start policy is kept to measure a divergence from"
+            return (
+                "`watch_kl` needs `use_lora`: without an adapter no start policy is kept to measure the distance from"
+            )
         return self.sampler.problem(self.sampling, lora=self.lora.enabled, qlora=self.lora.qlora)
 
     @model_validator(mode="after")
@@ -160,21 +163,21 @@ class GRPOConfig(TrainingConfig):
         fields = type(self).model_fields
         given = [name for name in OF_STATES if getattr(self, name) != fields[name].default]
         if given and self.advantage not in ("state", "graph"):
-            raise ValueError(f"{', '.join(given)} needs advantage state or graph")
+            raise ValueError(f"{named(given)} needs `advantage` state or graph")
         if self.graph_value == "best" and self.advantage != "graph":
-            raise ValueError("graph_value best needs advantage graph")
+            raise ValueError("`graph_value` best needs `advantage` graph")
         if self.graph_value == "best" and self.discount == 1:
-            raise ValueError("graph_value best needs a discount below 1: a loop with rewards has no best value")
+            raise ValueError("`graph_value` best needs a `discount` below 1: a loop with rewards has no best value")
         if not self.attempt_weight and not self.state_weight:
-            raise ValueError("attempt_weight and state_weight are both 0: every advantage would be 0")
+            raise ValueError("`attempt_weight` and `state_weight` are both 0: every advantage would be 0")
         return self
 
     @model_validator(mode="after")
     def _settings_of_the_loss(self) -> Self:
         if self.averaging == "constant_length" and self.constant_length is None:
-            raise ValueError("averaging constant_length needs constant_length, the length to divide by")
+            raise ValueError("`averaging` constant_length needs `constant_length`, the length to divide by")
         if self.dual_clip is not None and self.dual_clip <= 1 + self.clip_high:
-            raise ValueError(f"dual_clip bounds ratios beyond the clip range, so above {1 + self.clip_high:g}")
+            raise ValueError(f"`dual_clip` bounds ratios beyond the clip range, so above {1 + self.clip_high:g}")
         return self
 
 
