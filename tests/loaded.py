@@ -13,6 +13,7 @@ from bough.policy.adapters import Lora
 from bough.policy.policy import Policy
 from tests import disk
 from tests.mlflow_database import create_tables_once
+from tests.tiny_copies import copy_what_was_read
 from tests.warm import ADDRESS
 
 MODULES = (
@@ -28,6 +29,7 @@ def load_everything() -> None:
     disk.never_wait()
     for module in MODULES:
         importlib.import_module(module)
+    copy_what_was_read()
     load_template("tiny")
     Policy.load("tiny", lora=Lora(r=1))
     create_tables_once(Path(os.environ[ADDRESS]).with_name("mlflow.db"))
