@@ -8,6 +8,7 @@ import anyio
 import pytest
 import torch
 
+from bough.bit_exact import batches_differ
 from bough.calls.template import load_template
 from bough.policy.adapters import Lora
 from bough.policy.policy import Policy
@@ -20,7 +21,8 @@ MODULES = (
     "bough.commands.train", "bough.commands.run", "bough.commands.collect", "bough.commands.evaluate",
     "bough.commands.curation", "bough.api.collect", "bough.api.evaluate", "bough.train", "bough.online.grpo",
     "bough.methods.preparation", "bough.curation.curate", "bough.engines.local.engine", "bough.policy.saving",
-    "bough.terminal.training", "concurrent.futures.thread",
+    "bough.terminal.training", "bough.commands.inputs", "bough.worlds.household.environment",
+    "concurrent.futures.thread", "rich._emoji_codes",
 )  # fmt: skip
 
 
@@ -32,6 +34,7 @@ def load_everything() -> None:
     copy_what_was_read()
     load_template("tiny")
     Policy.load("tiny", lora=Lora(r=1))
+    batches_differ()
     create_tables_once(Path(os.environ[ADDRESS]).with_name("mlflow.db"))
 
 
