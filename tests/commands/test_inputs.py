@@ -24,13 +24,16 @@ MISSING = [
      "--adapter none: there is no such folder"),
 ]  # fmt: skip
 SEVERAL = ["sft", "--train-file", "none.jsonl", "--model", "./none"]
-# Each command runs in a process of its own, forked from one that has loaded no more than the command line.
+# Each command runs in a process of its own, forked from one that has loaded the settings of all commands.
 PROGRAM = """
 import json, os, sys
+import bough.commands.inputs
 from contextlib import redirect_stderr
 from io import StringIO
-from bough.cli import main
+from bough.cli import VERBS, main, resolve
 
+for verb in VERBS.values():
+    resolve(verb.config)
 for words in json.load(sys.stdin):
     if os.fork() == 0:
         with redirect_stderr(StringIO()) as said:
