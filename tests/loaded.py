@@ -8,18 +8,21 @@ import anyio
 import pytest
 import torch
 
+from bough.bit_exact import batches_differ
 from bough.calls.template import load_template
 from bough.policy.adapters import Lora
 from bough.policy.policy import Policy
 from tests import disk
 from tests.mlflow_database import create_tables_once
+from tests.tiny_copies import copy_what_was_read
 from tests.warm import ADDRESS
 
 MODULES = (
     "bough.commands.train", "bough.commands.run", "bough.commands.collect", "bough.commands.evaluate",
     "bough.commands.curation", "bough.api.collect", "bough.api.evaluate", "bough.train", "bough.online.grpo",
     "bough.methods.preparation", "bough.curation.curate", "bough.engines.local.engine", "bough.policy.saving",
-    "bough.terminal.training", "concurrent.futures.thread",
+    "bough.terminal.training", "bough.commands.inputs", "bough.worlds.household.environment",
+    "concurrent.futures.thread", "rich._emoji_codes",
 )  # fmt: skip
 
 
@@ -28,8 +31,10 @@ def load_everything() -> None:
     disk.never_wait()
     for module in MODULES:
         importlib.import_module(module)
+    copy_what_was_read()
     load_template("tiny")
     Policy.load("tiny", lora=Lora(r=1))
+    batches_differ()
     create_tables_once(Path(os.environ[ADDRESS]).with_name("mlflow.db"))
 
 
