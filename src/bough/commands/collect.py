@@ -6,6 +6,7 @@ from typing import Any
 
 from bough.api.collect import play
 from bough.config.rollouts import CollectConfig
+from bough.plural import plural
 from bough.rollouts.collect import lost_lines
 from bough.rollouts.collection import TRAJECTORIES
 from bough.terminal import console
@@ -24,7 +25,7 @@ def collect(config: CollectConfig) -> int:
 def _tell(config: CollectConfig, numbers: dict[str, Any]) -> None:
     out = console.out()
     rate = numbers["success_rate"]
-    out.print(f"{numbers['episodes']} episodes, success {'unknown' if rate is None else f'{rate:.1%}'}")
+    out.print(f"{plural(numbers['episodes'], 'episode')}, success {'unknown' if rate is None else f'{rate:.1%}'}")
     for title, name in (("stopped", "stops"), ("errors", "errors"), ("faults", "faults")):
         if numbers[name]:
             counts = ", ".join(f"{count} {what}" for what, count in numbers[name].items())
@@ -33,5 +34,5 @@ def _tell(config: CollectConfig, numbers: dict[str, Any]) -> None:
         console.err().print(console.printable(line), style="red", markup=False)
     if "logprob_gap_max" in numbers:
         gap = f"mean {numbers['logprob_gap_mean']:.2g}, largest {numbers['logprob_gap_max']:.2g}"
-        out.print(f"sampled against trained log-probabilities: {gap} on {numbers['rescored_tokens']} tokens")
+        out.print(f"sampled against trained log-probabilities: {gap} on {plural(numbers['rescored_tokens'], 'token')}")
     out.print(f"episodes in {config.output / TRAJECTORIES}", markup=False)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from bough.plural import plural
 from bough.terminal.progress import NumbersProgress
 
 
@@ -25,5 +26,5 @@ class EpisodesProgress(NumbersProgress):
             f"{numbers['completion_tokens'] / seconds:,.0f} tokens/s",
         ]
         parts += [f"{count} {what}" for what, count in numbers["errors"].items()]
-        parts += [f"{count} {what} faults" for what, count in numbers["faults"].items()]
-        self.show(episodes, "  ".join(parts), f"{episodes} of {self.total} episodes")
+        parts += [plural(count, f"{what} fault") for what, count in numbers["faults"].items()]
+        self.show(episodes, "  ".join(parts), f"{episodes} of {plural(self.total, 'episode')}")
