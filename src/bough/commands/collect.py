@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from bough.api.collect import play
 from bough.config.rollouts import CollectConfig
 from bough.plural import plural
-from bough.rollouts.collect import lost_lines
-from bough.rollouts.collection import TRAJECTORIES
 from bough.terminal import console
+from bough.terminal.episodes import announce_episodes
 
 
 def collect(config: CollectConfig) -> int:
+    announce_episodes(config)
+
+    from bough.api.collect import play
+
     played = play(config)
     if config.as_json:
         console.print_json({"output": str(config.output)} | played.report)
@@ -23,6 +25,9 @@ def collect(config: CollectConfig) -> int:
 
 
 def _tell(config: CollectConfig, numbers: dict[str, Any]) -> None:
+    from bough.rollouts.collect import lost_lines
+    from bough.rollouts.collection import TRAJECTORIES
+
     out = console.out()
     rate = numbers["success_rate"]
     out.print(f"{plural(numbers['episodes'], 'episode')}, success {'unknown' if rate is None else f'{rate:.1%}'}")
