@@ -44,7 +44,8 @@ def _show(environment: ListedEnvironment, as_json: bool) -> int:
         return 0
     out = console.out()
     out.print(f"{environment.name}: {environment.about}", markup=False)
-    out.print(f"at most {plural(environment.max_turns, 'turn')} per episode", markup=False)
+    if environment.max_turns is not None:
+        out.print(f"at most {plural(environment.max_turns, 'turn')} per episode")
     table = Table("option", "default", "what", box=None, pad_edge=False)
     for option in environment.options:
         default = "required" if option.required else write_value(option.default)
