@@ -8,8 +8,8 @@ import pytest
 SOURCE = Path(__file__).parents[1] / "src" / "bough"
 # Data flows downwards in this list; a module imports only from its own floor and those above it.
 FLOORS = [
-    "bit_exact", "event_loop", "given", "errors", "digest", "disk", "paths", "cache", "types", "ledger", "metrics",
-    "wheels", "loopback", "retries",
+    "plural", "bit_exact", "event_loop", "given", "errors", "digest", "disk", "paths", "cache", "types", "ledger",
+    "metrics", "wheels", "loopback", "retries",
     "config", "rundir", "formats", "trajectories", "terminal", "speech", "sandbox", "environments", "worlds", "models",
     "calls", "trees", "policy", "rewards", "methods", "tracking", "training", "engines", "serving", "rollouts",
     "cluster", "curation", "online", "train", "evaluation", "recipes", "verbs", "runs", "sweeps", "evolution", "cards",

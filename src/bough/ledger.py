@@ -6,6 +6,8 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any, Self
 
+from bough.plural import plural
+
 
 @dataclass
 class Ledger:
@@ -40,6 +42,6 @@ class Ledger:
 
     def __str__(self) -> str:
         reasons = ", ".join(f"{count} {reason}" for reason, count in self.dropped.most_common())
-        return f"{self.came_in} {self.item} in, {self.kept} kept, {self.dropped.total()} dropped" + (
-            f" ({reasons})" if reasons else ""
-        )
+        one = f"{self.item[:-3]}y" if self.item.endswith("ies") else self.item.removesuffix("s")
+        came_in = plural(self.came_in, one, self.item)
+        return f"{came_in} in, {self.kept} kept, {self.dropped.total()} dropped" + (f" ({reasons})" if reasons else "")

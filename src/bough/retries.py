@@ -11,6 +11,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
+from bough.plural import plural
+
 T = TypeVar("T")
 log = logging.getLogger(__name__)
 # Statuses of a busy or restarting server.
@@ -62,7 +64,7 @@ async def retried(
             if left == 0 or wait_s is None:
                 tried = "" if attempt == 0 else f" (tried {attempt + 1} times)"
                 raise PassingError(f"{error}{tried}") from None
-            log.info("%s; trying again in %.1f s, %d tries left", error, wait_s, left)
+            log.info("%s; trying again in %.1f s, %s left", error, wait_s, plural(left, "try"))
         if on_retry is not None:
             on_retry()
         await sleep(wait_s)

@@ -4,12 +4,14 @@ import re
 import signal
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
 
 from bough.cli import main
 from bough.environments.base import Observation
+from bough.errors import BoughError
 from bough.policy.policy import Policy
 from bough.trajectories.reader import read
 from bough.types import Trajectory
@@ -51,6 +53,20 @@ def test_the_same_seed_gives_the_same_file_whatever_runs_beside_it(tmp_path: Pat
     assert (tmp_path / "one/trajectories.jsonl").read_bytes() == (tmp_path / "five/trajectories.jsonl").read_bytes()
     assert collect(tmp_path / "other", "--tasks", "4", "--attempts", "2", "--seed", "1") == 0
     assert (tmp_path / "one/trajectories.jsonl").read_bytes() != (tmp_path / "other/trajectories.jsonl").read_bytes()
+
+
+def test_what_begins_is_said_before_anything_is_loaded(tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("bough.api.collect.play", Mock(side_effect=BoughError("nothing was loaded")))
+    assert collect(tmp_path, "--tasks", "1", model="expert") == 1
+    assert capsys.readouterr().err == (
+        f"▸ playing 1 task of {COUNTING} with expert; episodes go to {tmp_path}\nError: nothing was loaded\n"
+    )
+    (tmp_path / "a").mkdir()
+    assert collect(tmp_path, "--tasks", "3", "--attempts", "2", "--adapter", str(tmp_path / "a")) == 1
+    begins = (
+        f"▸ playing 3 tasks of {COUNTING}, 2 attempts each, with tiny and the adapter {tmp_path / 'a'}; episodes go"
+    )
+    assert capsys.readouterr().err.startswith(begins)
 
 
 def test_more_tasks_are_added_to_those_on_file(tmp_path: Path, capsys: Any):

@@ -59,12 +59,12 @@ def test_calls_beyond_the_models_context_are_counted_and_are_a_failure(
     assert doctor(str(tmp_path / "a.jsonl"), "--samples", "0") == 2
     shown = " ".join(capsys.readouterr().out.split())
     assert "2 calls in, 1 kept, 1 dropped (1 too_long)" in shown
-    assert f"FAIL longer than the context: 1 calls are longer than the model's context of {CONTEXT} tokens" in shown
+    assert f"FAIL longer than the context: 1 call is longer than the model's context of {CONTEXT} tokens" in shown
 
 
 def test_shortened_prompts_are_counted(capsys: pytest.CaptureFixture[str]):
     assert doctor(HOUSEHOLD, "--max-length", "600", "--samples", "0") == 0
-    assert "calls lose their oldest steps to fit max_length" in capsys.readouterr().out
+    assert "calls lose the oldest steps to fit max_length" in capsys.readouterr().out
 
 
 def test_a_template_that_rewrites_history_is_a_warning_with_its_cost(
@@ -101,7 +101,7 @@ def test_an_answer_that_was_cut_off_when_sampled_is_a_failure(tmp_path: Path, ca
     with Writer(tmp_path / "a.jsonl") as writer:
         writer.write(Trajectory(id="a", task=Task(id="t"), start=[Message(role="user", content="Hi")], turns=[turn]))
     assert doctor(str(tmp_path / "a.jsonl")) == 2
-    assert "FAIL answer cut off: 1 recorded answers do not end with <|im_end|>" in capsys.readouterr().out
+    assert "FAIL answer cut off: 1 recorded answer does not end with <|im_end|>" in capsys.readouterr().out
 
 
 def test_pad_as_end_of_turn_is_a_warning(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
@@ -156,7 +156,7 @@ def test_a_torn_last_row_is_a_warning(tmp_path: Path, capsys: pytest.CaptureFixt
     (tmp_path / "a.jsonl").write_text(Path(HOUSEHOLD).read_text() + '{"conversations": [')
     assert doctor(str(tmp_path / "a.jsonl"), "--samples", "0") == 0
     shown = capsys.readouterr().out
-    assert "WARN torn rows: 1 rows are cut off: " in shown and "OK" not in shown
+    assert "WARN torn rows: 1 row is cut off: " in shown and "OK" not in shown
 
 
 def test_dropped_calls_are_a_warning_with_a_place(tmp_path: Path, capsys: pytest.CaptureFixture[str]):

@@ -44,7 +44,7 @@ def test_a_run_without_rewards_says_nothing_of_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
     shown = closing_lines(tmp_path, [{"step": 1, "loss": 0.5}], monkeypatch, capsys)
-    assert shown[0] == "loss 0.5 → 0.5 in 1 steps" and "tokens trained" in shown[1]
+    assert shown[0] == "loss 0.5 → 0.5 in 1 step" and "tokens trained" in shown[1]
 
 
 def test_the_loss_on_held_out_data_is_said_first_last_and_lowest(

@@ -22,7 +22,7 @@ def test_a_page_is_exported_into_one_file(run: Path, tmp_path: Path, capsys: pyt
     file = tmp_path / "page.html"
     assert main(["view", str(run), "--export", str(file), "--max-records", "1"]) == 0
     out = capsys.readouterr().out
-    assert "2 records" in out and "1 records are not included" in out
+    assert "2 records" in out and "1 record is not included" in out
     assert file.read_text().startswith("<!doctype html>")
     assert main(["view", str(run), "--export", str(file)]) == 2
     assert "--overwrite" in capsys.readouterr().err

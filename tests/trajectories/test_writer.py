@@ -108,7 +108,7 @@ def test_a_full_disk_keeps_what_was_written_and_the_batch(tmp_path: Path, monkey
 
     with monkeypatch.context() as full:
         full.setattr(os, "write", half_then_full)
-        with pytest.raises(BoughError, match=r"No space left on device.*1 records are safe"):
+        with pytest.raises(BoughError, match=r"No space left on device.*1 record is safe"):
             writer.flush()
     assert [record.id for record in read(path)] == ["1"]
     writer.close()

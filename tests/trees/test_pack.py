@@ -52,4 +52,4 @@ def test_plain_rows_pad_at_the_end():
 def test_calls_longer_than_the_budget_are_told(caplog):
     with caplog.at_level(logging.WARNING):
         tree_rows([call([1, 2, 3], [4])], budget=2)
-    assert "1 calls are longer than the token budget of 2" in caplog.text
+    assert "1 call is longer than the token budget of 2" in caplog.text

@@ -19,6 +19,7 @@ from bough.environments.isolated import shut_down
 from bough.environments.registry import find
 from bough.environments.tasks import configured
 from bough.errors import InputError
+from bough.plural import plural
 from bough.rewards.rubric import Rubric
 from bough.rollouts.agents import Agent, make_agent
 from bough.rollouts.attempt import Attempt, attempts, wanted_tasks
@@ -103,7 +104,8 @@ def play(config: CollectConfig, agent: Agent | None = None) -> Played:
         missing = collection.missing(wanted)
         if len(missing) < len(wanted):
             then = "resuming" if missing else "nothing to play"
-            console.err().print(f"{len(wanted) - len(missing)} of {len(wanted)} episodes are recorded; {then}")
+            recorded = f"{len(wanted) - len(missing)} of {plural(len(wanted), 'episode is', 'episodes are')} recorded"
+            console.err().print(f"{recorded}; {then}")
         report = None if missing else collection.old_report()
         if report is None:
             report = event_loop.run(_play_missing(config, collection, missing, agent))
@@ -181,7 +183,7 @@ def _replace(file: Path, trajectories: list[Trajectory]) -> None:
 def summary(report: dict[str, Any]) -> str:
     """The report in one or two lines."""
     rate = report["success_rate"]
-    lines = [f"{report['episodes']} episodes, success {'unknown' if rate is None else f'{rate:.1%}'}"]
+    lines = [f"{plural(report['episodes'], 'episode')}, success {'unknown' if rate is None else f'{rate:.1%}'}"]
     for title in ("stops", "errors", "faults"):
         if report[title]:
             lines.append(f"{title}: " + ", ".join(f"{count} {what}" for what, count in report[title].items()))

@@ -13,6 +13,7 @@ from bough.config.data import ConvertConfig, StatsConfig, ValidateConfig
 from bough.errors import InputError
 from bough.formats import named, writable
 from bough.formats.base import Format, Sample
+from bough.plural import plural
 from bough.terminal import console, transcript
 from bough.trajectories.convert import NotConvertedError
 from bough.trajectories.convert import convert as convert_file
@@ -52,7 +53,9 @@ def _convert(function: str, source: Source, output: StrPath, settings: dict[str,
         try:
             convert_file(config, target, problems.append)
         except NotConvertedError:
-            raise InputError(f"{len(problems)} records cannot be written as {target.name}:", _shown(problems)) from None
+            raise InputError(
+                f"{plural(len(problems), 'record')} cannot be written as {target.name}:", _shown(problems)
+            ) from None
     return config.output
 
 
@@ -71,7 +74,7 @@ def validate(source: StrPath, **settings: Any) -> Records[Problem]:
     reader = Reader(config.source.file, format=config.source.format, on_error="skip", on_problem=problems.append)
     good = sum(1 for _ in reader)
     counts = {"rows": reader.rows, "good": good, "bad": len(problems), "reasons": dict(reader.skipped.most_common())}
-    summary = [f"{reader.rows} rows: {good} good, {len(problems)} bad", *_shown(problems)]
+    summary = [f"{plural(reader.rows, 'row')}: {good} good, {len(problems)} bad", *_shown(problems)]
     return Records(problems, "\n".join(summary), report=counts)
 
 

@@ -18,6 +18,7 @@ from bough.config.sampling import SamplingConfig
 from bough.engines.chat import TemplateEngine
 from bough.errors import InputError
 from bough.models.context import context_length
+from bough.plural import plural
 from bough.policy.load import base_and_adapter
 from bough.rollouts.agents import ModelAgent
 from bough.types import Call, Group, Message, Pair, Trajectory, Turn
@@ -139,7 +140,7 @@ class TrainedModel:
         return f"<{self.name}: {', '.join(self._facts())}; weights in {self.path}>"
 
     def _facts(self) -> Iterator[str]:
-        yield f"{self.report['step']} steps"
+        yield plural(self.report["step"], "step")
         for name in ("loss", "accuracy", "reward", "success"):
             values = [line[name] for line in self.metrics if name in line]
             if values:

@@ -27,6 +27,7 @@ from bough.errors import InputError
 from bough.evolution.file_fitness import FileFitness
 from bough.methods.dpo import DPO, DPOConfig, Preference
 from bough.methods.examples import IN_MEMORY, head_of
+from bough.plural import plural
 from bough.policy.load import load_call_builder
 from bough.policy.policy import Policy
 from bough.policy.population import Population
@@ -100,7 +101,7 @@ class PreferenceGym:
             prompts.setdefault(head_of(pair.start), []).append(pair)
         count = max(1, round(share * len(prompts)))
         if count >= len(prompts):
-            raise InputError(f"pairs with {len(prompts)} different prompts are too few to hold out {count}")
+            raise InputError(f"pairs with {plural(len(prompts), 'different prompt')} are too few to hold out {count}")
         shuffled = self._rng.sample(list(prompts.values()), len(prompts))
         held_out, rest = (
             [pair for of_prompt in some for pair in of_prompt] for some in (shuffled[:count], shuffled[count:])

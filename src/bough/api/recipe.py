@@ -8,6 +8,7 @@ from typing import Any
 from bough.api.inputs import StrPath
 from bough.api.settings import make_config, settings_of
 from bough.config.run import RunConfig
+from bough.plural import plural
 from bough.runs.run import Run
 from bough.runs.summary import SummaryRow, summary
 from bough.terminal import console
@@ -21,7 +22,8 @@ class RecipeRun:
 
     def __repr__(self) -> str:
         rows = [
-            f"{row.stage}: success {row.success:.1%} ({row.low:.1%} to {row.high:.1%}), {row.episodes} episodes"
+            f"{row.stage}: success {row.success:.1%} ({row.low:.1%} to {row.high:.1%}), "
+            f"{plural(row.episodes, 'episode')}"
             if row.success is not None
             else f"{row.stage}: success unknown"
             for row in self.evaluations

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 from bough.config.base import Config
 from bough.config.parts import leaves
 from bough.errors import InputError
+from bough.plural import plural
 
 C = TypeVar("C", bound=Config)
 F = TypeVar("F", bound=Callable[..., Any])
@@ -55,5 +56,5 @@ def make_config(config_class: type[C], function: str, settings: Mapping[str, Any
     try:
         return config_class(**settings, **given)
     except InputError as error:
-        count = "1 problem" if len(error.problems) == 1 else f"{len(error.problems)} problems"
+        count = plural(len(error.problems), "problem")
         raise InputError(f"bough.{function}() has {count}:", error.problems) from None

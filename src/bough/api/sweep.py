@@ -11,6 +11,7 @@ from pydantic import JsonValue
 from bough.api.inputs import StrPath
 from bough.api.settings import make_config, settings_of
 from bough.config.sweep import SweepConfig
+from bough.plural import plural
 from bough.sweeps.sweep import Sweep
 from bough.sweeps.table import SweepRow
 from bough.sweeps.variations import label
@@ -25,7 +26,8 @@ class SweepResult:
 
     def __repr__(self) -> str:
         rows = [
-            f"{label(row.values) or 'all'}: {row.evaluation} {row.mean} ({row.interval}), {len(row.rates)} seeds"
+            f"{label(row.values) or 'all'}: {row.evaluation} {row.mean} ({row.interval}), "
+            f"{plural(len(row.rates), 'seed')}"
             for row in self.rows
         ]
         failed = [f"{name} failed: {why}" for name, why in self.failed.items()]

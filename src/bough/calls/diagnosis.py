@@ -14,6 +14,7 @@ from bough.errors import InputError
 from bough.formats.base import Sample
 from bough.formats.bough import common_prefix
 from bough.ledger import Ledger
+from bough.plural import plural
 from bough.trajectories.problems import Problems
 from bough.trajectories.reader import Place, Reader
 from bough.types import Call, Group, Message, Pair, Turn, conversation
@@ -115,17 +116,21 @@ class Diagnosis:
         if bad > torn:
             yield Finding(
                 "fail", "bad rows",
-                f"{bad} of {self.rows.came_in} rows cannot be read; training stops at them, or drops them with "
-                "--on-error skip: " + "; ".join(self.problems.lines()),
+                f"{bad} of {plural(self.rows.came_in, 'row')} cannot be read; training stops at them, "
+                "or drops them with --on-error skip: " + "; ".join(self.problems.lines()),
             )  # fmt: skip
         elif torn:
-            yield Finding("warn", "torn rows", f"{torn} rows are cut off: " + "; ".join(self.problems.lines()))
+            yield Finding(
+                "warn",
+                "torn rows",
+                f"{plural(torn, 'row is', 'rows are')} cut off: " + "; ".join(self.problems.lines()),
+            )
         for reason, examples in self.examples.items():
             if reason != "too_long":  # has a finding of its own
                 yield Finding(
                     "warn", "dropped calls",
-                    f"{self.calls.dropped[reason]} of {self.calls.came_in} calls are dropped as {reason}, "
-                    "for example " + "; ".join(examples),
+                    f"{self.calls.dropped[reason]} of {plural(self.calls.came_in, 'call is', 'calls are')} dropped "
+                    f"as {reason}, for example " + "; ".join(examples),
                 )  # fmt: skip
 
     def _not_trained(self) -> Iterator[Finding]:
@@ -136,20 +141,22 @@ class Diagnosis:
         if too_long and builder.max_length is None:
             yield Finding(
                 "fail", "longer than the context",
-                f"{too_long} calls are longer than the model's context of {builder.context} tokens and would be "
-                f"dropped; --max-length drops the oldest steps of a long prompt instead{first}",
+                f"{plural(too_long, 'call is', 'calls are')} longer than the model's context of "
+                f"{builder.context} tokens and would be dropped; --max-length drops the oldest steps of a "
+                f"long prompt instead{first}",
             )  # fmt: skip
         elif too_long:
             yield Finding(
                 "fail", "answer cut off",
-                f"{too_long} answers do not fit into max_length {self.builder.max_length} and would be dropped "
-                f"(Bough never cuts an answer); raise max_length{first}",
+                f"{plural(too_long, 'answer does', 'answers do')} not fit into max_length "
+                f"{self.builder.max_length} and would be dropped (Bough never cuts an answer); raise max_length{first}",
             )  # fmt: skip
         if self.cut_off:
             yield Finding(
                 "fail", "answer cut off",
-                f"{self.cut_off} recorded answers do not end with {self.builder.template.end_of_turn}: "
-                "they were cut off when sampled, and training on them teaches the model not to stop",
+                f"{plural(self.cut_off, 'recorded answer does', 'recorded answers do')} not end with "
+                f"{self.builder.template.end_of_turn}: cut off when sampled, and training on that teaches the model "
+                "not to stop",
             )  # fmt: skip
 
     def _about_the_template(self) -> Iterator[Finding]:
@@ -164,8 +171,9 @@ class Diagnosis:
             share = self.recomputed / max(1, self.tokens["computed"])
             yield Finding(
                 "warn", "history rewritten",
-                f"the template is not prefix-preserving: in {self.rewritten} of {self.followed} calls it changes the "
-                f"text of the call before; correct, but {self.recomputed} tokens ({share:.0%}) are computed twice",
+                f"the template is not prefix-preserving: in {self.rewritten} of {plural(self.followed, 'call')} it "
+                f"changes the text of the call before; correct, but {self.recomputed} tokens ({share:.0%}) are "
+                "computed twice",
             )  # fmt: skip
         if tokenizer.pad_token_id is not None and tokenizer.pad_token_id == self.builder.template.end_of_turn_id:
             yield Finding(

@@ -11,6 +11,7 @@ from bough.cards.base_model import BaseModel
 from bough.cards.measured import Measured, shortened
 from bough.cards.subject import Subject
 from bough.config.card import CardConfig
+from bough.plural import plural
 from bough.terminal.console import printable
 
 
@@ -58,7 +59,7 @@ def _result(group: Measured) -> dict[str, Any]:
         ("success_rate", f"success rate{sure}", found.success.mean),
         ("mean_reward", "mean reward", found.reward.mean),
     ]
-    dataset: dict[str, Any] = {"type": world, "name": f"{world}, {found.tasks} tasks"}
+    dataset: dict[str, Any] = {"type": world, "name": f"{world}, {plural(found.tasks, 'task')}"}
     if settings.split:
         dataset["split"] = _one_line(settings.split)
     return {

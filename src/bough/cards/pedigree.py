@@ -10,6 +10,7 @@ from bough.cards.markdown import code, plain, table
 from bough.evolution.lineage import FILE_NAME
 from bough.evolution.pedigree import Member, Pedigree, read_pedigree
 from bough.metrics import is_finite
+from bough.plural import plural
 from bough.terminal.members import fitness_text, mutation_text, short
 
 # Crossovers double the ancestors with each generation; then only the first parents are listed.
@@ -38,8 +39,9 @@ def _section(stage: Stage, found: Pedigree) -> Iterator[str]:
         return
     metric = plain(stage.report.get("metric", "fitness"))
     yield (
-        f"{plain(stage.name)} trained {_founders(found)} members for {found.last + 1} generations. The winner "
-        f"{code(name)} descends from {'these members' if len(ancestors) > 1 else 'no other member'}; an ancestor's "
+        f"{plain(stage.name)} trained {plural(_founders(found), 'member')} for "
+        f"{plural(found.last + 1, 'generation')}. The winner {code(name)} descends "
+        f"from {'these members' if len(ancestors) > 1 else 'no other member'}; an ancestor's "
         f"{metric} is that of the generation in which it was selected:"
     )
     if len(ancestors) > MOST:

@@ -11,6 +11,7 @@ from bough.cards.base_model import BaseModel
 from bough.cards.lineage import Data, Lineage, Stage
 from bough.cards.markdown import code, plain, table
 from bough.cards.measured import ending, shortened
+from bough.plural import plural
 
 METHODS = {
     "sft": "Supervised fine-tuning",
@@ -81,12 +82,12 @@ def pipeline(base: BaseModel, lineage: Lineage) -> str:
 def _facts(stage: Stage) -> Iterator[str]:
     if stage.data is not None:
         kept = next((ledger["kept"] for ledger in stage.ledgers if ledger.get("item") == "rows"), None)
-        yield f"data: {stage.data.name}" + (f", {kept:,} rows" if isinstance(kept, int) else "")
+        yield f"data: {stage.data.name}" + (f", {plural(kept, 'row')}" if isinstance(kept, int) else "")
     elif stage.settings.get("environment"):
         yield f"environment: {shortened(stage.settings['environment'])}"
     steps, tokens = stage.report.get("step"), stage.report.get("tokens_trained")
     if isinstance(steps, int) and isinstance(tokens, int):
-        yield f"{steps:,} steps, {tokens:,} tokens trained"
+        yield f"{plural(steps, 'step')}, {plural(tokens, 'token')} trained"
     losses = [line["loss"] for line in stage.metrics if isinstance(line.get("loss"), float)]
     if losses:
         yield f"loss {losses[0]:.4g} → {losses[-1]:.4g}"

@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from bough.config.cluster import ClusterConfig
+from bough.plural import plural
 
 # What a worker's environments and its event loop need; models on a CPU compute in one thread.
 CPUS_PER_WORKER = 1.0
@@ -28,11 +29,11 @@ class Plan:
     cluster: str = ""
 
     def __str__(self) -> str:
-        gpus = f" and {_count(self.gpus_per_worker, 'GPU')}" if self.gpus_per_worker else ""
-        each = f"with {_count(self.cpus_per_worker, 'CPU')}{gpus}{' each' if self.workers > 1 else ''}"
+        gpus = f" and {plural(self.gpus_per_worker, 'GPU')}" if self.gpus_per_worker else ""
+        each = f"with {plural(self.cpus_per_worker, 'CPU')}{gpus}{' each' if self.workers > 1 else ''}"
         line = (
-            f"cluster of {self.cluster}: {_count(self.workers, 'worker')} {each}, "
-            f"up to {_count(self.concurrency, 'episode')} at the same time {'in each' if self.workers > 1 else 'in it'}"
+            f"cluster of {self.cluster}: {plural(self.workers, 'worker')} {each}, "
+            f"up to {plural(self.concurrency, 'episode')} at the same time {'in each' if self.workers > 1 else 'in it'}"
         )
         if self.room < self.workers:
             line += f"; there is room for {self.room} now, the others start when the cluster grows"
@@ -71,7 +72,7 @@ def make_plan(
         gpus_per_worker=per_worker,
         concurrency=math.ceil(concurrency / workers),
         room=room,
-        cluster=f"{_count(len(nodes), 'node')}, {_count(cpus, 'CPU')} and {_count(gpus, 'GPU')}",
+        cluster=f"{plural(len(nodes), 'node')}, {plural(cpus, 'CPU')} and {plural(gpus, 'GPU')}",
     )
 
 
@@ -83,7 +84,3 @@ def _room(node: Resources, gpus: float) -> int:
     on_node = math.floor(node.get("GPU", 0) + 1e-9)
     by_gpu = on_node * math.floor(1 / gpus + 1e-9) if gpus <= 1 else on_node // int(gpus)
     return min(by_cpu, by_gpu)
-
-
-def _count(number: float, what: str) -> str:
-    return f"{number:g} {what}{'' if number == 1 else 's'}"

@@ -16,6 +16,7 @@ from bough.cluster.dispatch import Dispatcher, ReadyWorker
 from bough.cluster.plan import Plan
 from bough.cluster.remote_worker import Place, RemoteWorker, Startable, WorkerLostError, launcher
 from bough.errors import BoughError, InputError
+from bough.plural import plural
 
 # Starts that may fail in a row, besides one for each worker.
 MAX_FAILED_STARTS = 5
@@ -41,8 +42,7 @@ class Loading:
             return
         waited_s = time.monotonic() - self._since
         if waited_s >= self._note_s:
-            workers = "1 worker is" if count == 1 else f"{count} workers are"
-            self._say(f"{workers} loading; none is ready after {waited_s:.0f} s")
+            self._say(f"{plural(count, 'worker is', 'workers are')} loading; none is ready after {waited_s:.0f} s")
             self._note_s = waited_s + NOTE_S
 
 

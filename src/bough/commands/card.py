@@ -11,6 +11,7 @@ from bough.cards.release import Release, make_release
 from bough.cards.subject import find_subject
 from bough.cards.upload import upload
 from bough.config.card import CardConfig, PushConfig
+from bough.plural import plural
 from bough.terminal import console
 
 
@@ -44,12 +45,13 @@ def push(config: PushConfig) -> int:
     visibility = " as a private repository" if config.private else ""
     if config.dry_run:
         out.print(
-            f"{len(release.files)} files would be uploaded to {config.repo}{visibility}; nothing was uploaded",
+            f"{plural(len(release.files), 'file')} would be uploaded to {config.repo}{visibility}; "
+            "nothing was uploaded",
             markup=False,
         )
         return _print_json(config, release, None)
     address = upload(release, config.repo, private=config.private, message=config.message)
-    out.print(f"{len(release.files)} files uploaded to {address}", markup=False)
+    out.print(f"{plural(len(release.files), 'file')} uploaded to {address}", markup=False)
     return _print_json(config, release, address)
 
 

@@ -12,6 +12,7 @@ from bough.curation.counterfactual import Cost
 from bough.curation.curate import Curated, Read, curate_corrections, curate_demos, curate_groups, curate_pairs
 from bough.curation.output import ledger_path
 from bough.curation.source import read_filed
+from bough.plural import plural
 from bough.terminal import console
 from bough.trajectories.writer import check_output
 
@@ -47,10 +48,11 @@ class _Progress:
         self.said_at = time.monotonic()
 
     def tell(self, cost: Cost) -> None:
-        self._say(f"{cost.rounds} rounds, {cost.episodes} episodes, {cost.sampled_turns} replies sampled")
+        played = f"{plural(cost.rounds, 'round')}, {plural(cost.episodes, 'episode')}"
+        self._say(f"{played}, {plural(cost.sampled_turns, 'reply')} sampled")
 
     def labelled(self, done: int, total: int) -> None:
-        self._say(f"{done} of {total} episodes labelled")
+        self._say(f"{done} of {plural(total, 'episode')} labelled")
 
     def _say(self, line: str) -> None:
         if time.monotonic() - self.said_at >= LINE_EVERY_S:

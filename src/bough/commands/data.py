@@ -14,6 +14,7 @@ from bough.config.data import ConvertConfig, FormatsConfig, ShowConfig, StatsCon
 from bough.errors import InputError
 from bough.formats import FORMATS, named, writable
 from bough.formats.base import Sample
+from bough.plural import plural
 from bough.terminal import console, transcript
 from bough.trajectories.convert import NotConvertedError
 from bough.trajectories.convert import convert as convert_file
@@ -56,7 +57,7 @@ def validate(config: ValidateConfig) -> int:
     out = console.out()
     for line in problems.lines():
         out.print(console.printable(line), markup=False)
-    out.print(f"{reader.rows} rows read as {_format_name(reader)}: {good} good, {bad} bad")
+    out.print(f"{plural(reader.rows, 'row')} read as {_format_name(reader)}: {good} good, {bad} bad")
     for reason, count in problems.reasons.most_common():
         out.print(f"  {count} {reason}")
     return 2 if problems else 0
@@ -84,7 +85,7 @@ def convert(config: ConvertConfig) -> int:
         about = {"file": str(config.source.file), "output": str(config.output), "format": target.name}
         console.print_json(about | {"written": written, "skipped": dict(problems.reasons)})
         return 0
-    console.err().print(f"{written} rows written to {config.output} as {target.name}", markup=False)
+    console.err().print(f"{plural(written, 'row')} written to {config.output} as {target.name}", markup=False)
     _print_skipped(problems.reasons)
     return 0
 
@@ -98,7 +99,8 @@ def show(config: ShowConfig) -> int:
     if not shown:
         good = reader.rows - reader.skipped.total()
         raise InputError(
-            f"{config.source.file} has {good} good records; --index {config.index} is past the end (it counts from 0)"
+            f"{config.source.file} has {plural(good, 'good record')}; "
+            f"--index {config.index} is past the end (it counts from 0)"
         )
     return 0
 
@@ -139,7 +141,7 @@ def _check_not_empty(reader: Reader) -> None:
 def _print_skipped(skipped: Counter[str]) -> None:
     if skipped:
         reasons = ", ".join(f"{count} {reason}" for reason, count in skipped.most_common())
-        console.err().print(f"skipped {skipped.total()} bad rows: {reasons}", style="yellow")
+        console.err().print(f"skipped {plural(skipped.total(), 'bad row')}: {reasons}", style="yellow")
 
 
 def _format_name(reader: Reader) -> str:

@@ -10,6 +10,7 @@ from rich.table import Table
 from bough.calls.diagnosis import Diagnosis, diagnose
 from bough.config.doctor import DoctorConfig
 from bough.disk import write_json
+from bough.plural import plural
 from bough.policy.load import load_call_builder
 from bough.rundir import RunDir
 from bough.terminal import console
@@ -70,9 +71,11 @@ def _print_counts(diagnosis: Diagnosis, *, limited: bool) -> None:
     table.add_row("rows", f"{rows}; stopped at --limit {rows.kept}" if limited else str(rows))
     table.add_row("calls", str(diagnosis.calls))
     if diagnosis.shortened:
-        table.add_row("shortened", f"{diagnosis.shortened} calls lose their oldest steps to fit max_length")
+        table.add_row(
+            "shortened", f"{plural(diagnosis.shortened, 'call loses', 'calls lose')} the oldest steps to fit max_length"
+        )
     if given := tokens["turns given as context"]:
-        table.add_row("context only", f"{given} replies are marked as not trained")
+        table.add_row("context only", f"{plural(given, 'reply is', 'replies are')} marked as not trained")
     table.add_row("tokens trained", f"{tokens['trained']:,}")
     table.add_row("tokens of context", f"{tokens['context']:,}")
     if tokens["computed"]:

@@ -13,6 +13,7 @@ from bough.environments.listing import ListedEnvironment, describe, list_environ
 from bough.environments.new import new_environment
 from bough.environments.registry import find
 from bough.errors import BoughError
+from bough.plural import plural
 from bough.rollouts.check import check_configured
 from bough.terminal import console
 
@@ -43,7 +44,8 @@ def _show(environment: ListedEnvironment, as_json: bool) -> int:
         return 0
     out = console.out()
     out.print(f"{environment.name}: {environment.about}", markup=False)
-    out.print(f"at most {environment.max_turns} turns per episode", markup=False)
+    if environment.max_turns is not None:
+        out.print(f"at most {plural(environment.max_turns, 'turn')} per episode")
     table = Table("option", "default", "what", box=None, pad_edge=False)
     for option in environment.options:
         default = "required" if option.required else write_value(option.default)
@@ -68,10 +70,9 @@ def check_one(config: EnvCheckConfig) -> int:
     out = console.out()
     for problem in report.problems:
         out.print(console.printable(problem), markup=False)
-    played = "1 task" if report.num_tasks == 1 else f"{report.num_tasks} tasks"
+    played = plural(report.num_tasks, "task")
     if report.problems:
-        count = len(report.problems)
-        problems = "1 problem" if count == 1 else f"{count} problems"
+        problems = plural(len(report.problems), "problem")
         out.print(f"{report.environment} breaks the contract: {problems} in {played}")
         return 2
     out.print(f"{report.environment} keeps the contract in {played}: {report.checked}")

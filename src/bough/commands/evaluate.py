@@ -10,6 +10,10 @@ def evaluate(config: EvalConfig) -> int:
 
 
 def _episodes(config: EvalConfig) -> int:
+    from bough.terminal.episodes import announce_episodes
+
+    announce_episodes(config)
+
     from bough import event_loop
     from bough.evaluation.contest import contest
     from bough.evaluation.results import FILE_NAME
@@ -33,6 +37,11 @@ def _episodes(config: EvalConfig) -> int:
 
 
 def _held_out(config: EvalConfig) -> int:
+    from bough.terminal.console import announce
+
+    to = f"; the report goes to {config.output}" if config.output else ""
+    announce(f"measuring {config.agent.model[0]} on {config.held_out.file}{to}")
+
     from bough.commands.held_out import held_out
 
     return held_out(config)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bough.evolution.evolve import evolve as run
 from bough.evolution.settings import EvolveConfig
+from bough.plural import plural
 from bough.terminal import console
 from bough.terminal.members import MembersProgress, fitness_text, members_table, settings_text
 
@@ -25,6 +26,9 @@ def evolve(config: EvolveConfig) -> int:
     out.print(kept if shrinkage is None else f"{kept}: shrinkage {shrinkage:.3g}", markup=False)
     empty = report.get("empty_updates", 0)
     note = f" and {empty:,} that taught nothing" if empty else ""
-    out.print(f"{report['updates']:,} updates{note}, {report['tokens_computed']:,} tokens computed", markup=False)
+    out.print(
+        f"{plural(report['updates'], 'update')}{note}, {plural(report['tokens_computed'], 'token')} computed",
+        markup=False,
+    )
     out.print(f"weights in {found.weights}", markup=False)
     return 0

@@ -6,6 +6,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from bough.config.sweep import SweepConfig
+from bough.plural import plural
 from bough.sweeps.sweep import Sweep
 from bough.sweeps.table import cells, header
 from bough.terminal import console
@@ -29,7 +30,7 @@ def sweep(config: SweepConfig) -> int:
     for name, why in playing.failed.items():
         console.err().print(f"{name} failed: {console.printable(why)}", markup=False)
     if playing.failed:
-        count = f"{len(playing.failed)} of {len(playing.runs)} runs failed"
+        count = f"{len(playing.failed)} of {plural(len(playing.runs), 'run')} failed"
         console.err().print(f"{count}; the same command runs only what is missing.", markup=False)
     return 1 if playing.failed else 0
 
@@ -54,7 +55,10 @@ def _show_plan(playing: Sweep, as_json: bool) -> int:
         return 0
     out = console.out()
     computed = sum(source is None for source in stages)
-    out.print(f"{len(runs)} runs in {playing.folder}: {computed} of {len(stages)} stages to compute", markup=False)
+    out.print(
+        f"{plural(len(runs), 'run')} in {playing.folder}: {computed} of {plural(len(stages), 'stage')} to compute",
+        markup=False,
+    )
     for one, shown in runs:
         out.print(one.label, style="bold", markup=False)
         for stamped, source in shown:

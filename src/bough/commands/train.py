@@ -13,6 +13,7 @@ from bough.methods.distill import DistillConfig
 from bough.methods.dpo import DPOConfig
 from bough.methods.grpo import GRPOConfig
 from bough.methods.sft import SFTConfig
+from bough.plural import plural
 from bough.policy.processes import Processes
 from bough.terminal import console
 from bough.training.metrics_file import MetricsFile
@@ -76,7 +77,7 @@ def _report(config: ReportConfig, trained: Trained) -> int:
 def _print(trained: Trained, changes: dict[str, Change], sampling: dict[str, float]) -> None:
     counters, out = trained.counters, console.out()
     if loss := changes.get("loss"):
-        out.print(f"loss {loss.first:.4g} → {loss.last:.4g} in {counters.step} steps")
+        out.print(f"loss {loss.first:.4g} → {loss.last:.4g} in {plural(counters.step, 'step')}")
     for name, shown in COMPARED.items():
         if change := changes.get(name):
             lowest = f" (lowest {change.lowest:.4g})" if name == "eval_loss" and change.lowest < change.last else ""
@@ -86,7 +87,7 @@ def _print(trained: Trained, changes: dict[str, Change], sampling: dict[str, flo
         out.print(line)
     shared = counters.tokens_raw / max(1, counters.tokens_computed)
     computed = f"{counters.tokens_computed:,} computed, {shared:.1f}× fewer than without sharing"
-    out.print(f"{counters.tokens_trained:,} tokens trained; {computed}")
+    out.print(f"{plural(counters.tokens_trained, 'token')} trained; {computed}")
     out.print(f"weights in {trained.weights}", markup=False)
 
 
@@ -124,10 +125,10 @@ def _sampling_lines(sampling: dict[str, float]) -> Iterator[str]:
     if sampling["staleness_max"] or sampling["calls_stale"]:
         yield (
             f"staleness {sampling['staleness_mean']:.2g} batches on average, {sampling['staleness_max']} at most; "
-            f"{sampling['calls_stale']} calls dropped as too old"
+            f"{plural(sampling['calls_stale'], 'call')} dropped as too old"
         )
     if sampling["calls_off_policy"]:
-        yield f"{sampling['calls_off_policy']:,} calls sampled with top_p, top_k or min_p: slightly off-policy"
+        yield f"{plural(sampling['calls_off_policy'], 'call')} sampled with top_p, top_k or min_p: slightly off-policy"
 
 
 def _json(trained: Trained, changes: dict[str, Change], sampling: dict[str, float]) -> dict[str, Any]:

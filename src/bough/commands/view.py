@@ -6,6 +6,7 @@ from dataclasses import asdict
 
 from bough.api.view import Viewer, export_configured
 from bough.config.viewer import ViewConfig
+from bough.plural import plural
 from bough.terminal import console
 
 
@@ -32,7 +33,11 @@ def _export(config: ViewConfig) -> int:
         console.print_json({"page": str(config.export)} | asdict(written))
         return 0
     out = console.out()
-    out.print(f"{config.export}: {written.megabytes:.1f} MB, {written.records} records", markup=False)
+    out.print(f"{config.export}: {written.megabytes:.1f} MB, {plural(written.records, 'record')}", markup=False)
     if written.left_out:
-        out.print(f"{written.left_out} records are not included; raise --max-records", style="yellow", markup=False)
+        out.print(
+            f"{plural(written.left_out, 'record is', 'records are')} not included; raise --max-records",
+            style="yellow",
+            markup=False,
+        )
     return 0

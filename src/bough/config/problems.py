@@ -11,6 +11,7 @@ from pydantic.fields import FieldInfo
 
 from bough.config.parts import Leaf, flattened, leaves, other_names, parts, spelling
 from bough.errors import InputError, did_you_mean
+from bough.plural import plural
 
 NAMED = re.compile(r"`(\w+)`")
 RULES = {
@@ -47,7 +48,7 @@ def other_than(info: FieldInfo, before: str, after: str = "", spell: Callable[[s
 
 def listed(source: str, problems: list[str]) -> InputError:
     """An error that lists the problems of `source`."""
-    count = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
+    count = plural(len(problems), "problem")
     return InputError(f"{source} has {count}:", problems)
 
 

@@ -29,6 +29,7 @@ from bough.environments.replay import replay
 from bough.environments.tasks import configured, first_tasks, tasks_of
 from bough.environments.tool_failures import raised_in
 from bough.errors import BoughError
+from bough.plural import plural
 from bough.types import Message, Task, Trajectory, Turn
 
 # Turns of an episode without an expert.
@@ -139,7 +140,7 @@ async def _record(
             message = Message(role="assistant", content=reply)
             turns.append(Turn(reply=message, observation=list(last.messages), reward=last.reward))
     if first is not None and (not last.done or last.success is False):
-        count = "1 turn" if len(turns) == 1 else f"{len(turns)} turns"
+        count = plural(len(turns), "turn")
         ended = f"{'fails' if last.done else 'has not finished'} after {count}"
         if last.error is not None:
             answer = last.messages[-1].content[:200] if last.messages else last.error

@@ -15,6 +15,7 @@ from pydantic import ValidationError
 from bough.digest import json_digest
 from bough.errors import InputError, RowError
 from bough.formats.base import Row, row_error
+from bough.plural import plural
 from bough.trajectories.lines import files, lines
 from bough.trajectories.reader import parse
 from bough.types import Task
@@ -45,7 +46,8 @@ def read_tasks(path: Path, environment: str) -> Iterator[Task]:
             )
     if repeated:
         file, line = repeated[0]
-        log.warning("%s: %d rows repeat an earlier one and are skipped, line %d first", file, len(repeated), line)
+        count = plural(len(repeated), "row repeats an earlier one and is", "rows repeat an earlier one and are")
+        log.warning("%s: %s skipped, line %d first", file, count, line)
 
 
 def _rows(path: Path, environment: str) -> Iterator[tuple[Place, Task]]:

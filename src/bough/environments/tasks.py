@@ -20,6 +20,7 @@ from bough.digest import text_digest
 from bough.environments.base import Environment, EnvironmentFailedError, Tasks, blame
 from bough.environments.task_file import read_tasks
 from bough.errors import BoughError, InputError
+from bough.plural import plural
 from bough.types import Task
 
 log = logging.getLogger(__name__)
@@ -133,7 +134,8 @@ def _distinct(tasks: Iterable[Task], name: str) -> Iterator[Task]:
                 return
     finally:
         if repeated:
-            log.warning("%s: %d tasks repeat an earlier one and are skipped", name, repeated)
+            count = plural(repeated, "task repeats an earlier one and is", "tasks repeat an earlier one and are")
+            log.warning("%s: %s skipped", name, count)
 
 
 def digest(task: Task) -> str:

@@ -22,6 +22,7 @@ from bough.evaluation.comparison import known_pairs, matched, task_differences, 
 from bough.evaluation.outcomes import Outcome
 from bough.evaluation.paired import holm
 from bough.evaluation.results import ModelResult
+from bough.plural import plural
 
 
 @dataclass(frozen=True)
@@ -34,7 +35,8 @@ class TypeChange:
     p: float
 
     def __str__(self) -> str:
-        return f"{self.type} ({100 * self.difference:+.1f} points on {self.tasks} tasks, corrected p = {self.p:.2g})"
+        points = f"{100 * self.difference:+.1f} points on {plural(self.tasks, 'task')}"
+        return f"{self.type} ({points}, corrected p = {self.p:.2g})"
 
 
 @dataclass(frozen=True)
@@ -82,7 +84,7 @@ def gate(
     types = type_changes(pairs, sequential) if by_type else ()
     worse = [change for change in types if change.p <= alpha]
     promote = p <= alpha and not worse
-    seen = f"{100 * mean:+.1f} points on {len(differences)} tasks, one-sided p = {p:.2g}"
+    seen = f"{100 * mean:+.1f} points on {plural(len(differences), 'task')}, one-sided p = {p:.2g}"
     if lost:
         seen += f", {lost} lost episode{'s' if lost > 1 else ''} counted against it"
     verdict = "is better: promoted" if promote else "is not shown to be better: the earlier model is kept"

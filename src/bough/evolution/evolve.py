@@ -28,6 +28,7 @@ from bough.evolution.setup import Setup, open_setup
 from bough.evolution.watch import Unwatched, Watcher
 from bough.evolution.winner import winner_report
 from bough.methods.base import Data
+from bough.plural import plural
 from bough.tracking.population import PopulationTrackers
 from bough.training.metrics_file import MetricsFile
 
@@ -148,7 +149,7 @@ class Evolution:
     def _log(self, generation: Generation, scores: Scores) -> None:
         best = ranked(scores)[0]
         individual, interval = generation.individual(best), scores[best].interval()
-        count = "1 member" if len(scores) == 1 else f"{len(scores)} members"
+        count = plural(len(scores), "member")
         fitness = f"{self.config.metric} {scores[best]}"
         self.notify(f"generation {generation.number}: {count}, the fittest is {best} with {fitness}")
         values = {

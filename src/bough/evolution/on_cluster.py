@@ -16,6 +16,7 @@ from bough.evolution.placement import Placement
 from bough.evolution.records import Records
 from bough.evolution.settings import EvolveConfig
 from bough.evolution.spread import SpreadFileFitness, SpreadPlayers, SpreadTrainees
+from bough.plural import plural
 
 # Calls that a worker answers while it plays or trains.
 SPARE_CALLS = 2
@@ -39,8 +40,8 @@ def members_on_cluster(config: EvolveConfig, records: Records, notify: Notify) -
     with connected(config.cluster):
         plan = make_plan(config.cluster, nodes(), concurrency=config.population.size, uses_gpu=True)
         notify(
-            f"cluster of {plan.cluster}: {config.population.size} members on {plan.workers} workers, "
-            "which load the model first"
+            f"cluster of {plan.cluster}: {plural(config.population.size, 'member')} on "
+            f"{plural(plan.workers, 'worker, which loads', 'workers, which load')} the model first"
         )
         given = (config, records, Code.of(config).pack(), Surroundings.here(gpus=plan.gpus_per_worker))
         max_calls = config.fitness.concurrency + SPARE_CALLS

@@ -21,6 +21,7 @@ from bough.evolution import agilerl
 from bough.evolution.member_settings import range_problems, trained_by
 from bough.evolution.mixture import mixture_problems
 from bough.evolution.ranges import read_ranges
+from bough.plural import plural
 
 NonNegative = Annotated[float, Field(ge=0)]
 
@@ -287,5 +288,5 @@ class EvolveConfig(ReportConfig):
             problems.append("halving compares settings; initial must be sampled")
         size, drawn = self.population.size, self.selection.tournament_size
         if drawn > size:
-            problems.append(f"tournament_size is {drawn}, but the population has only {size} members")
+            problems.append(f"tournament_size is {drawn}, but the population has only {plural(size, 'member')}")
         return problems

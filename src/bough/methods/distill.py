@@ -8,7 +8,6 @@ estimated from those.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
@@ -179,10 +178,7 @@ class Distill:
         )
 
     def parts(self, example: GroupExample) -> list[GroupExample]:
-        return [
-            replace(example, calls=[c], advantages=(0.0,), weights=(1.0,), old_logprobs=example.old_logprobs[i : i + 1])
-            for i, c in enumerate(example.calls)
-        ]
+        return example.by_call()
 
     def amount(self, example: GroupExample) -> float:
         return example.denominator

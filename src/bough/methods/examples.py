@@ -17,6 +17,7 @@ from bough.methods.base import Data, Example, Examples
 from bough.methods.call_source import CallSource as CallSource
 from bough.methods.call_source import count_calls as count_calls
 from bough.methods.example_cache import cache_name, data_files, kept_examples
+from bough.plural import plural
 from bough.trajectories.lines import is_hub
 from bough.trajectories.problems import Problem, Problems
 from bough.trajectories.reader import raw_rows
@@ -75,7 +76,7 @@ def examples_from(
         name = cache_name(path, settings, builder) if large else None
         found = _kept(name, path, config, chunks, kind) if name else _in_memory(str(path), config, chunks, kind)
     if too_long := found.calls.dropped["too_long"]:
-        log.warning("%s: dropped %d calls longer than %s (too_long).", found.name, too_long, builder.limit)
+        log.warning("%s: dropped %s longer than %s (too_long).", found.name, plural(too_long, "call"), builder.limit)
     return found
 
 
@@ -156,8 +157,7 @@ def _stop_at_bad_rows(name: str, bad: Problems) -> None:
     """InputError that lists the bad rows."""
     from bough.terminal.console import printable
 
-    count = bad.reasons.total()
-    rows = "1 bad row" if count == 1 else f"{count} bad rows"
+    rows = plural(bad.reasons.total(), "bad row")
     raise InputError(f"{name} has {rows} (drop with --on-error skip):", map(printable, bad.lines()))
 
 

@@ -195,6 +195,13 @@ class GroupExample(Example):
     denominator: float = 0.0
     reward: float | None = None
 
+    def by_call(self) -> list[GroupExample]:
+        """Each of its calls alone, with what belongs to it."""
+        return [
+            replace(self, calls=[c], advantages=(a,), weights=(w,), old_logprobs=self.old_logprobs[i : i + 1])
+            for i, (c, a, w) in enumerate(zip(self.calls, self.advantages, self.weights, strict=True))
+        ]
+
 
 class GRPO:
     """The clipped surrogate per token; every call is a part of its own.
@@ -271,11 +278,7 @@ class GRPO:
         )
 
     def parts(self, example: GroupExample) -> list[GroupExample]:
-        rows = enumerate(zip(example.calls, example.advantages, example.weights, strict=True))
-        return [
-            replace(example, calls=[c], advantages=(a,), weights=(w,), old_logprobs=example.old_logprobs[i : i + 1])
-            for i, (c, a, w) in rows
-        ]
+        return example.by_call()
 
     def amount(self, example: GroupExample) -> float:
         return example.denominator

@@ -24,6 +24,7 @@ from bough.online.pace import Pace
 from bough.online.player import LostError, Player
 from bough.online.staleness import Ages
 from bough.online.stream import Job
+from bough.plural import plural
 from bough.rollouts.attempt import Attempt
 from bough.types import Group, Task, Trajectory
 
@@ -257,4 +258,4 @@ class Gatherer:
                     self.calls.drop(reason, count)
         num_episodes = sum(one.num_finished + one.num_lost for one in used)
         for why, count in Counter(why for one in used for why in one.lost.values()).items():
-            log.warning("%d of %d episodes are lost: %s", count, num_episodes, why)
+            log.warning("%d of %s lost: %s", count, plural(num_episodes, "episode is", "episodes are"), why)

@@ -28,6 +28,7 @@ from bough.online.sampler import Sampler, open_sampler
 from bough.online.stream import EpisodeStream
 from bough.online.task_pool import TaskPool
 from bough.online.temperatures import TemperatureAgents
+from bough.plural import plural
 from bough.policy.policy import Policy
 from bough.rewards.rubric import Rubric
 from bough.rollouts.attempt import Attempt, attempts
@@ -44,7 +45,9 @@ class LostError(BoughError):
     """Environment or engine failed too often: there is nothing to train on."""
 
     def __init__(self, num_finished: int, lost: list[str]) -> None:
-        super().__init__(f"{len(lost)} of {num_finished + len(lost)} episodes were lost; {lost[0]}")
+        super().__init__(
+            f"{len(lost)} of {plural(num_finished + len(lost), 'episode was', 'episodes were')} lost; {lost[0]}"
+        )
 
 
 class Player:

@@ -23,6 +23,7 @@ from typing import Any
 from bough import event_loop
 from bough.config.rewards import Weight
 from bough.errors import BoughError, InputError, describe_failure, did_you_mean, with_frames
+from bough.plural import plural
 from bough.rewards.bounds import Bounds, bounds_of
 from bough.rewards.own_copy import own_copy
 from bough.rewards.registry import REWARDS, RewardFunction, find
@@ -69,7 +70,7 @@ class WeightedReward:
         factor = float(settings.pop("weight", 1.0))
         known = parameters(function)
         if unknown := [key for key in settings if key not in known]:
-            problems = "1 problem" if len(unknown) == 1 else f"{len(unknown)} problems"
+            problems = plural(len(unknown), "problem")
             raise InputError(
                 f"the settings of reward {name} have {problems}:",
                 [f"{key} is not a setting{did_you_mean(key, ['weight', *known])}" for key in unknown],

@@ -9,6 +9,7 @@ from typing import Any
 
 from bough.errors import InputError
 from bough.metrics import is_finite
+from bough.plural import plural
 from bough.rundir import RunDir
 from bough.runs.kinds import KINDS
 from bough.runs.numbers import numbers_of
@@ -56,7 +57,7 @@ def _recipe_run(folder: Path) -> ListedRun:
         return ListedRun(folder.name, "recipe", "cannot be read", str(error))
     finished = [record for record in records if record is not None and record.finished]
     last = f"last stage: {finished[-1].name}" if finished else ""
-    return ListedRun(folder.name, f"recipe {recipe.name}", f"{len(finished)} of {len(records)} stages", last)
+    return ListedRun(folder.name, f"recipe {recipe.name}", f"{len(finished)} of {plural(len(records), 'stage')}", last)
 
 
 def command_of(folder: Path) -> str | None:
@@ -98,14 +99,15 @@ def _losses(folder: Path) -> str:
             first, last = first or line, line
     if first is None or last is None:
         return ""
-    return f"loss {first['loss']:.4g} → {last['loss']:.4g} in {last['step']} steps"
+    return f"loss {first['loss']:.4g} → {last['loss']:.4g} in {plural(last['step'], 'step')}"
 
 
 def _numbers(numbers: Mapping[str, float]) -> str:
     """Success, episodes and lost episodes; where several models were evaluated, of each in turn."""
     rates = [f"{value:.1%}" for value in _of_each(numbers, "success", "success_rate")]
     episodes, lost = (" / ".join(f"{n:,.0f}" for n in _of_each(numbers, word)) for word in ("episodes", "lost"))
-    parts = {"success " + " / ".join(rates): rates, f"{episodes} episodes": episodes, f"{lost} lost": lost}
+    played = "1 episode" if episodes == "1" else f"{episodes} episodes"
+    parts = {"success " + " / ".join(rates): rates, played: episodes, f"{lost} lost": lost}
     return ", ".join(part for part, given in parts.items() if given)
 
 

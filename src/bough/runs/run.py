@@ -14,6 +14,7 @@ from bough.config.parts import flattened, leaves, parts
 from bough.config.run import RunConfig
 from bough.disk import is_draft, locked, remove, write_atomically, write_json
 from bough.errors import BoughError, InputError, did_you_mean
+from bough.plural import plural
 from bough.rollouts.garbage import free_gpu_memory
 from bough.runs.gate import judge
 from bough.runs.kinds import KINDS, Kind
@@ -91,7 +92,7 @@ class Run:
             problems += _output_problems(stage)
             self.wiring.add(stage, artifacts)
         if problems:
-            count = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
+            count = plural(len(problems), "problem")
             raise InputError(f"the recipe {self.recipe.name} has {count}:", problems, hint=self._hint(problems))
 
     def _hint(self, problems: list[str]) -> str:

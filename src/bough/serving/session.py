@@ -22,6 +22,7 @@ from bough.config.sampling import SamplingConfig
 from bough.digest import derived_seed, json_digest, text_digest
 from bough.engines.base import Answer, ContextFullError, EngineError, ModelChat
 from bough.errors import InputError, RowError
+from bough.plural import plural
 from bough.serving.refusal import RefusedError
 from bough.serving.reply import extended, is_malformed, reply_key, shown_reply, without_stop
 from bough.serving.request import ChatRequest
@@ -160,8 +161,8 @@ class Session:
             )
         limit = self.config.max_calls
         if limit is not None and len(self.calls) + self._asked_for + request.num_choices > limit:
-            self.refused, self.refusal = "max_turns", f"an episode may have at most {limit} replies"
-            raise RefusedError(400, f"session {self.name} may have at most {limit} replies", code="max_turns")
+            self.refused, self.refusal = "max_turns", f"an episode may have at most {plural(limit, 'reply')}"
+            raise RefusedError(400, f"session {self.name} may have at most {plural(limit, 'reply')}", code="max_turns")
 
     async def _answered(self, request: ChatRequest, on_text: OnText | None) -> list[tuple[Answer, Message]]:
         place = self._place(request)

@@ -15,6 +15,7 @@ from bough.cluster.plan import make_plan
 from bough.cluster.tasks import Tasks, WorkLostError
 from bough.cluster.worker import hide_gpus
 from bough.config.cluster import ClusterConfig
+from bough.plural import plural
 from bough.runs.run import Run
 from bough.sweeps.processes import Ended, Started, log_of, order_of, play_in_child, several_at_a_time
 from bough.sweeps.shared_folder import Token, check_shared, problem_here, token_in
@@ -41,7 +42,7 @@ def on_cluster(
     logs.mkdir(parents=True, exist_ok=True)
     with connected(config), token_in(folder) as token:
         plan = make_plan(config, nodes(), concurrency=len(runs), uses_gpu=True)
-        notify(f"cluster of {plan.cluster}: up to {plan.workers} runs at the same time")
+        notify(f"cluster of {plan.cluster}: up to {plural(plan.workers, 'run')} at the same time")
         tasks = Tasks(plan, config.timeout_s, notify)
         check_shared(folder, tasks.on_each_node(problem_here, token))
 

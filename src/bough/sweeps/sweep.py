@@ -14,6 +14,7 @@ from bough.disk import is_draft, locked, read_json, write_atomically, write_json
 from bough.errors import BoughError, InputError, exception_line
 from bough.evaluation.results import Results
 from bough.evaluation.seeds import across_seeds, rate_of
+from bough.plural import plural
 from bough.runs.recipe import find_recipe
 from bough.runs.record import StageRecord
 from bough.runs.run import LOCK, Run
@@ -71,7 +72,7 @@ class Sweep:
                 problems |= dict.fromkeys(error.problems or [str(error)])
                 hint = str(error).rpartition("\n")[2] if "--set defaults.environment" in str(error) else ""
         if problems:
-            count = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
+            count = plural(len(problems), "problem")
             raise InputError(f"the sweep has {count}:", problems, hint=hint)
         return runs
 
@@ -148,7 +149,7 @@ class Sweep:
             nonlocal done
             done += 1
             state = "finished" if failure is None else f"failed: {failure.splitlines()[0]}"
-            notify(f"{names[run.folder.name].label}: {state}; {done} of {len(self.runs)} runs done")
+            notify(f"{names[run.folder.name].label}: {state}; {done} of {plural(len(self.runs), 'run')} done")
 
         if self.cluster is not None:
             return on_cluster(self.runs, self.cluster, self.folder, self.folder / LOGS, started, ended, notify)

@@ -38,7 +38,7 @@ def err() -> Console:
 
 def announce(line: str) -> None:
     """A line on stderr that says what begins now."""
-    err().print(f"▸ {line}", style="bold", markup=False)
+    err().print(f"▸ {printable(line)}", style="bold", markup=False)
 
 
 def is_live(console: Console) -> bool:

@@ -1,10 +1,23 @@
-"""Progress of episodes."""
+"""Episodes: what begins, and its progress."""
 
 from __future__ import annotations
 
 from typing import Any
 
+from bough.config.evaluation import EvalConfig
+from bough.config.rollouts import CollectConfig
+from bough.plural import plural
+from bough.terminal.console import announce
 from bough.terminal.progress import NumbersProgress
+
+
+def announce_episodes(config: CollectConfig | EvalConfig) -> None:
+    """Says what is to be played, before what takes long: imports, loading a model, the first episodes."""
+    what = f"{plural(config.tasks, 'task')} of {config.environment.name}"
+    each = f", {config.attempts} attempts each," if config.attempts > 1 else ""
+    models = config.agent.model if isinstance(config.agent.model, list) else [config.agent.model]
+    adapter = f" and the adapter {config.agent.adapter}" if config.agent.adapter else ""
+    announce(f"playing {what}{each} with {', '.join(models)}{adapter}; episodes go to {config.output}")
 
 
 class EpisodesProgress(NumbersProgress):
@@ -25,5 +38,5 @@ class EpisodesProgress(NumbersProgress):
             f"{numbers['completion_tokens'] / seconds:,.0f} tokens/s",
         ]
         parts += [f"{count} {what}" for what, count in numbers["errors"].items()]
-        parts += [f"{count} {what} faults" for what, count in numbers["faults"].items()]
-        self.show(episodes, "  ".join(parts), f"{episodes} of {self.total} episodes")
+        parts += [plural(count, f"{what} fault") for what, count in numbers["faults"].items()]
+        self.show(episodes, "  ".join(parts), f"{episodes} of {plural(self.total, 'episode')}")

@@ -9,6 +9,7 @@ from typing import Any, Self
 from rich.console import Console
 from rich.table import Table
 
+from bough.plural import plural
 from bough.terminal.console import err, out, print_table, printable
 from bough.terminal.episodes import EpisodesProgress
 
@@ -23,7 +24,9 @@ class ContestProgress:
 
     def begin(self, model: str, missing: int, on_file: int) -> None:
         self._end()
-        err().print(printable(f"{model}: {missing} episodes to play, {on_file} already recorded"), markup=False)
+        err().print(
+            printable(f"{model}: {plural(missing, 'episode')} to play, {on_file} already recorded"), markup=False
+        )
         if missing:
             self._bar = EpisodesProgress(missing).__enter__()
 
@@ -71,7 +74,7 @@ def sentence(found: Json) -> str:
     success = found["success"]
     head = (
         f"{found['second']} against {found['first']}: {_points(success['mean'])} points of success"
-        f"{_points_interval(success['interval'])} on {found['tasks']} tasks"
+        f"{_points_interval(success['interval'])} on {plural(found['tasks'], 'task')}"
         f" ({found['better']} better, {found['worse']} worse{_missing(found)})"
     )
     test = f"{found['test']} p {_p(success['p'])}"
@@ -88,13 +91,15 @@ def sentence(found: Json) -> str:
 
 def _outlook(comparison: Json) -> str:
     found, tasks = comparison["outlook"], comparison["tasks"]
-    could = f"{tasks} tasks are too few to detect any difference"
+    could = f"{plural(tasks, 'task is', 'tasks are')} too few to detect any difference"
     if found["detectable"] is not None:
-        could = f"{tasks} tasks detect a true difference of {100 * found['detectable']:.0f} points with 80% power"
+        points = f"{100 * found['detectable']:.0f} points"
+        could = f"{plural(tasks, 'task detects', 'tasks detect')} a true difference of {points} with 80% power"
     if found["tasks"] is None:
         return f"No difference was seen; {could}."
     fixed = " chosen in advance" if "any stopping time" in comparison["test"] else ""
-    return f"If the true difference is the one seen, about {found['tasks']:,} tasks{fixed} would be enough; {could}."
+    enough = f"about {plural(found['tasks'], 'task')}{fixed} would be enough"
+    return f"If the true difference is the one seen, {enough}; {could}."
 
 
 def _success(reports: Mapping[str, Any], level: float) -> Table:

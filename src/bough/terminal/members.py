@@ -14,6 +14,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
+from bough.plural import plural
 from bough.terminal.console import err, is_live, printable
 from bough.terminal.progress import LINE_EVERY_S
 
@@ -57,15 +58,15 @@ class MembersProgress:
     def begin(self, generation: int, members: Sequence[Line], steps: int) -> None:
         self._enter(generation, members)
         self._steps = steps
-        self._say(f"training, 0 of {steps} updates")
+        self._say(f"training, 0 of {plural(steps, 'update')}")
 
     def updated(self, done: int, losses: Mapping[str, float]) -> None:
         for name, loss in losses.items():
             self.members[name]["loss"] = loss
-        self._say(f"training, {done} of {self._steps} updates")
+        self._say(f"training, {done} of {plural(self._steps, 'update')}")
 
     def played(self, done: int, total: int) -> None:
-        self._show(f"{self._doing}; {done} of {total} episodes played")
+        self._show(f"{self._doing}; {done} of {plural(total, 'episode')} played")
 
     def measuring(self, generation: int, members: Sequence[Line]) -> None:
         self._enter(generation, members)

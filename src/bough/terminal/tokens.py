@@ -8,6 +8,7 @@ from typing import Any
 from rich.text import Text
 
 from bough.formats.bough import common_prefix
+from bough.plural import plural
 from bough.terminal.console import printable
 from bough.types import Call
 
@@ -22,7 +23,7 @@ def coloured(calls: list[Call], tokenizer: Any) -> Iterator[Text]:
         shared = common_prefix(previous, call.prompt_ids)
         text = Text(f"call {number}: ", "bold")
         if shared:
-            text.append(f"… {shared} shared tokens … ", "dim italic")
+            text.append(f"… {plural(shared, 'shared token')} … ", "dim italic")
         text.append(printable(tokenizer.decode(call.prompt_ids[shared:])), "dim")
         text.append("⟦", "green")
         for i, token in enumerate(call.completion_ids):

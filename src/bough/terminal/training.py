@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from bough.ledger import Ledger
+from bough.plural import plural
 from bough.terminal.progress import NumbersProgress
 
 SHOWN = ("loss", "accuracy", "margin", "eval_loss", "reward", "success", "eval_success")
@@ -18,7 +19,7 @@ class TrainingProgress(NumbersProgress):
         self.numbers: dict[str, float] = {}
 
     def begin(self, num_steps: int, *ledgers: Ledger) -> None:
-        self.console.print("; ".join([*map(str, ledgers), f"{num_steps} steps"]), markup=False)
+        self.console.print("; ".join([*map(str, ledgers), plural(num_steps, "step")]), markup=False)
         self.count_to(num_steps)
 
     def tell(self, values: dict[str, Any]) -> None:

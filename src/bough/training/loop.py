@@ -21,6 +21,7 @@ from bough.disk import drafting, put_in_place
 from bough.errors import BoughError
 from bough.methods.base import Example, Method
 from bough.metrics import Mean
+from bough.plural import plural
 from bough.policy.policy import Policy
 from bough.policy.processes import Processes
 from bough.policy.reference import Reference, ReferenceLogprobs
@@ -136,7 +137,10 @@ class Trainer:
             raise resume.damaged(f"its loss_scale has no {error}") from error
         self.source.restore(self.counters.levels)
         if self.counters.step >= len(self.source):
-            log.warning("All %d steps are done already; a larger --max-steps continues training.", self.counters.step)
+            log.warning(
+                "%s done already; a larger --max-steps continues training.",
+                plural(self.counters.step, "step is", "steps are"),
+            )
 
     def _next_batch(self) -> Batch | None:
         """What the next step learns from. Where the source pauses or stops the run, a checkpoint is saved first."""

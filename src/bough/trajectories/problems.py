@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from bough.plural import plural
+
 # The first places of a problem are enough to find it; the counts are always complete.
 PLACES_SHOWN = 5
 GROUPS_SHOWN = 50
@@ -85,7 +87,7 @@ class Problems:
 
     def lines(self) -> list[str]:
         """One line per group."""
-        more = [f"and {self._others} more rows with other problems"] if self._others else []
+        more = [f"and {plural(self._others, 'more row')} with other problems"] if self._others else []
         return [*map(str, self), *more]
 
     def to_json(self) -> list[dict[str, Any]]:

@@ -21,6 +21,7 @@ from bough.disk import sync
 from bough.errors import BoughError, InputError, RowError
 from bough.formats import bough
 from bough.formats.base import Format, Sample
+from bough.plural import plural
 from bough.trajectories import zstd
 
 ENDINGS = (".jsonl.zst", ".jsonl")
@@ -67,7 +68,8 @@ class Writer:
             except OSError as error:
                 os.ftruncate(self._file, size)
                 raise BoughError(
-                    f"{self.path}: cannot write ({error.strerror}); {self.written} records are safe"
+                    f"{self.path}: cannot write ({error.strerror}); "
+                    f"{plural(self.written, 'record is', 'records are')} safe"
                 ) from error
             self.written += len(self._buffer)
             self._buffer.clear()

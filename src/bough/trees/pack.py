@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from bough.plural import plural
 from bough.trees.build import CallTokens, Ids, TokenTree, input_ids
 from bough.trees.partition import partition
 
@@ -141,4 +142,8 @@ def _answers(
 
 def _tell_too_long(sizes: list[int], budget: int) -> None:
     if too_long := sum(size > budget for size in sizes):
-        log.warning("%d calls are longer than the token budget of %d; each gets its own row", too_long, budget)
+        log.warning(
+            "%s longer than the token budget of %d; each gets its own row",
+            plural(too_long, "call is", "calls are"),
+            budget,
+        )
