@@ -5,7 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from benchmarks.evolve_study import ARMS, WORLDS, arm_config
+from benchmarks import evolve_study
+from benchmarks.evolve_study import ARMS, WORLDS, Study, arm_config
 from benchmarks.evolve_study_budget import Budget, Demonstrated
 from benchmarks.evolve_study_jobs import Job, run_jobs
 from benchmarks.evolve_study_table import Arm, table
@@ -99,3 +100,19 @@ def test_an_interrupt_stops_what_runs(tmp_path: Path):
     with pytest.raises(KeyboardInterrupt):
         run_jobs([endless, job("short", "pass", tmp_path)], ["-S"], 2, interrupt)
     assert endless.process is not None and endless.process.returncode not in (None, 0)
+
+
+def test_only_what_is_missing_is_made_first_and_then_an_arm_runs_on_all_seeds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    rounds: list[list[list[str]]] = []
+    monkeypatch.setattr(evolve_study, "run_jobs", lambda jobs, *_: rounds.append([one.words for one in jobs]))
+    study = Study("household", WORLD, tmp_path)
+    ready = tmp_path / "seed-1" / "start" / "demonstrations.jsonl"
+    ready.parent.mkdir(parents=True)
+    ready.touch()
+    study.run_side_by_side([0, 1], ["evolve", "fixed"], 4, ["-m", "study"], gpu_share=0.5)
+    starts, arms = ([words[words.index("--seeds") + 1 :] for words in one] for one in rounds)
+    assert starts == [["0", "--arms"]]
+    assert [f"{words[0]} {words[2]}" for words in arms] == ["0 evolve", "1 evolve", "0 fixed", "1 fixed"]
+    assert all(words[words.index("--gpu-share") + 1] == "0.1250" for one in rounds for words in one)
