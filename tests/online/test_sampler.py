@@ -1,25 +1,34 @@
-"""When the local engine samples while the policy trains."""
+"""When the local engine samples while the policy trains: on a GPU not beside what needs all of it."""
+
+from __future__ import annotations
 
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
-from bough.online import sampler
+from bough.methods.grpo import GRPOConfig
 from bough.online.sampler import _collides
 
-
-@pytest.mark.parametrize(("device", "waits"), [("cpu", False), ("cuda", True)])
-def test_on_a_gpu_the_sampler_waits_and_says_so(device: str, waits: bool, caplog: pytest.LogCaptureFixture):
-    policy: Any = SimpleNamespace(device=torch.device(device))
-    assert _collides(policy) is waits
-    assert ("The sampler waits while the policy trains" in caplog.text) is waits
+CONFIG: dict[str, Any] = {"environment": "household", "max_steps": 1}
 
 
-def test_one_line_lets_the_sampler_and_the_trainer_share_a_gpu(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize(
+    ("device", "graphs", "dropout", "waits_beside"),
+    [
+        ("cpu", True, 0.1, None),
+        ("cuda", False, 0.0, None),
+        ("cuda", True, 0.0, "--cuda-graphs"),
+        ("cuda", False, 0.1, "dropout"),
+        ("cuda", True, 0.1, "--cuda-graphs and dropout"),
+    ],
+)
+def test_the_sampler_waits_on_a_gpu_beside_graphs_and_dropout_alone(
+    device: str, graphs: bool, dropout: float, waits_beside: str | None, caplog: pytest.LogCaptureFixture
 ):
-    monkeypatch.setattr(sampler, "OVERLAPS_ON_CUDA", True)
-    policy: Any = SimpleNamespace(device=torch.device("cuda"))
-    assert not _collides(policy) and not caplog.text
+    policy: Any = SimpleNamespace(device=torch.device(device), model=nn.Dropout(dropout))
+    assert _collides(GRPOConfig(**CONFIG, cuda_graphs=graphs), policy) is (waits_beside is not None)
+    said = f"The sampler waits while the policy trains: it cannot sample beside {waits_beside}."
+    assert caplog.messages == ([said] if waits_beside else [])

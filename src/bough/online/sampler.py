@@ -11,11 +11,9 @@ from bough.engines.local.engine import LocalEngine
 from bough.event_loop import BackgroundLoop
 from bough.methods.distill import OnlineConfig
 from bough.policy.policy import Policy
+from bough.policy.recorded import uses_dropout
 
 log = logging.getLogger(__name__)
-# Whether the local engine samples on a GPU while the policy trains there, with a copy of the trained weights and a
-# stream of its own. To be True once the CUDA test in tests/policy/test_twin.py has passed on a GPU.
-OVERLAPS_ON_CUDA = False
 
 
 class Sampler(Protocol):
@@ -54,15 +52,15 @@ class LocalSampler:
     """The local engine.
 
     With `max_staleness` 0 it reads the very weights that are trained. With more it has a copy of
-    them on a CPU, gets the new ones between two of its steps, and what is in flight continues with
-    them; on a GPU it reads the trained weights and waits while they change.
+    them, on a GPU a stream of its own too, gets the new ones between two of its steps, and what is in
+    flight continues with them.
     """
 
     worker_losses = 0
 
     def __init__(self, config: OnlineConfig, policy: Policy, template: ChatTemplate) -> None:
         self._ahead = config.rollouts.max_staleness > 0
-        self.overlaps = self._ahead and not _collides(policy)
+        self.overlaps = self._ahead and not _collides(config, policy)
         self.tokens = LocalEngine.of(
             policy,
             tokenizer=template.tokenizer,
@@ -106,11 +104,13 @@ def open_sampler(config: OnlineConfig, policy: Policy, template: ChatTemplate, l
     return open_vllm(config, policy, template, loop)
 
 
-def _collides(policy: Policy) -> bool:
+def _collides(config: OnlineConfig, policy: Policy) -> bool:
     """Whether sampler and trainer must not compute at the same time. Said once if so."""
-    if policy.device.type != "cuda" or OVERLAPS_ON_CUDA:
+    if policy.device.type != "cuda":
         return False
-    log.warning(
-        "The sampler waits while the policy trains: sampling side by side on a GPU has not passed its test there yet."
-    )
-    return True
+    # Both would use the GPU's random numbers, or wait for all of it, while the engine records its graphs.
+    hindrances = {"--cuda-graphs": config.machine.cuda_graphs, "dropout": uses_dropout(policy.model)}
+    found = [name for name, holds in hindrances.items() if holds]
+    if found:
+        log.warning("The sampler waits while the policy trains: it cannot sample beside %s.", " and ".join(found))
+    return bool(found)
