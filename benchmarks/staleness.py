@@ -78,7 +78,7 @@ class Run:
             "model": start_model(options), "environment": options.environment, "output_dir": self.folder,
             "max_staleness": self.staleness, "seed": self.seed, "max_steps": options.updates,
             "batch_size": options.tasks, "group_size": options.attempts, "max_turns": options.turns,
-            "concurrency": 2 * options.tasks * options.attempts, "max_new_tokens": 40,
+            "concurrency": 2 * options.tasks * options.attempts, "max_new_tokens": 64,
             "max_length": options.max_length, "learning_rate": options.learning_rate, "lr_scheduler": "constant",
             "warmup_ratio": 0, "eval_every": options.eval_every, "eval_tasks": options.eval_tasks,
             "logging_steps": 1, "save_steps": options.updates, "token_budget": options.token_budget,
