@@ -47,6 +47,16 @@ def test_each_evaluation_is_compared_with_the_model_that_was_held_before(run: Pa
     assert found[1].low < 0.5 < found[1].high
 
 
+def test_a_run_outside_the_working_directory_is_compared_like_any_other(tmp_path: Path):
+    """There the name of a model ends in a digest."""
+    run = folders.recipe(tmp_path / "run", *STAGES)
+    onward = {"01-base": "smollm2", "03-after-sft": "02-sft/final", "05-after-dpo": "04-dpo/final"}
+    for stage, model in onward.items():
+        name = model if model == "smollm2" else f"{model}@3c0f26d3"
+        folders.evaluation(run / stage, {name: "1" * 20 + "0" * 20}, goes_on_with=model)
+    assert [row.before for row in rows(run)] == ["", "01-base", "03-after-sft"]
+
+
 def test_lost_episodes_are_counted_and_in_the_interval(tmp_path: Path):
     run = folders.recipe(tmp_path / "run", {"eval": {"name": "base"}}, {"sft": {}}, {"eval": {"name": "after"}})
     folders.evaluation(run / "01-base", {"smollm2": "0" * 12}, goes_on_with="smollm2")

@@ -38,13 +38,18 @@ def summary(folder: Path, recipe: Recipe) -> list[SummaryRow]:
         rows.append(_with_comparison(_row(stage, results), held, results))
         seen.append((stage, results))
         onward = record.goes_on_with
-        of_it = [one for one in seen if one[1].models[-1].name.endswith(onward)] if onward else seen[-1:]
+        of_it = [one for one in seen if _played(one[1]).endswith(onward)] if onward else seen[-1:]
         held = [one for one in held if one not in of_it] + of_it or seen[:1]
     corrected = iter(holm([row.compared.success.p for row in rows if row.compared]))
     return [
         replace(row, compared=replace(row.compared, adjusted_p=next(corrected))) if row.compared else row
         for row in rows
     ]
+
+
+def _played(results: Results) -> str:
+    """The model that was evaluated, without the digest that a folder outside the working directory has."""
+    return results.models[-1].name.partition("@")[0]
 
 
 def _with_comparison(row: SummaryRow, held: list[tuple[str, Results]], results: Results) -> SummaryRow:
