@@ -39,11 +39,6 @@ EQUIVALENT = {
             "advantages=((-1.0),) * len(calls),",
             "weights=((2.0),) * len(calls),",
             "weights=((0.0),) * len(calls),",
-            *(
-                f"replace(example, calls=[c], advantages=({a},), weights=({w},), "
-                "old_logprobs=example.old_logprobs[i : i + 1])"
-                for a, w in (("(1.0)", "1.0"), ("(-1.0)", "1.0"), ("0.0", "(2.0)"), ("0.0", "(0.0)"))
-            ),
         ),
         NO_WEIGHTS,
     ),

@@ -327,7 +327,7 @@ def test_the_page_has_the_committed_tables():
     [
         ("training/gradients.py", "try a smaller --token-budget, --gradient-checkpointing, a smaller --max-length or"),
         ("training/gradients.py", "out of GPU memory in step "),
-        ("trees/pack.py", "calls are longer than the token budget of"),
+        ("trees/pack.py", "longer than the token budget of"),
     ],
 )
 def test_the_page_quotes_what_is_said_of_a_call_that_is_too_long(file: str, words: str):

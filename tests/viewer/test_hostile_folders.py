@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -131,10 +132,12 @@ def test_every_page_of_every_folder_is_answered(viewer: Viewer):
 
 
 def test_a_template_without_an_end_costs_its_page_some_seconds_and_the_others_nothing(viewer: Viewer):
-    for name, why in (("broken", "expected"), ("greedy", "memory"), ("without-end", "it takes too long")):
+    # On a busy machine the greedy one's time may be over before its memory is.
+    reasons = {"broken": "expected", "greedy": "memory|it takes too long", "without-end": "it takes too long"}
+    for name, why in reasons.items():
         status, found = viewer.get(f"/api/tokens?at=templates/{name}/a.jsonl:1&turn=0")
         assert status == 200
-        assert why in found["missing"].lower()
+        assert re.search(why, found["missing"].lower())
 
 
 def test_the_server_lives_and_has_kept_its_memory(viewer: Viewer):

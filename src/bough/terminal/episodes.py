@@ -6,6 +6,7 @@ from typing import Any
 
 from bough.config.evaluation import EvalConfig
 from bough.config.rollouts import CollectConfig
+from bough.paths import without_absolute, working_directory
 from bough.plural import plural
 from bough.terminal.console import announce
 from bough.terminal.progress import NumbersProgress
@@ -13,7 +14,8 @@ from bough.terminal.progress import NumbersProgress
 
 def announce_episodes(config: CollectConfig | EvalConfig) -> None:
     """Says what is to be played, before what takes long: imports, loading a model, the first episodes."""
-    what = f"{plural(config.tasks, 'task')} of {config.environment.name}"
+    environment = without_absolute(config.environment.name, *working_directory())
+    what = f"{plural(config.tasks, 'task')} of {environment}"
     each = f", {config.attempts} attempts each," if config.attempts > 1 else ""
     models = config.agent.model if isinstance(config.agent.model, list) else [config.agent.model]
     adapter = f" and the adapter {config.agent.adapter}" if config.agent.adapter else ""
