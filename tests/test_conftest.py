@@ -65,7 +65,7 @@ def test_a_run_ends_with_what_was_skipped_and_why(tmp_path: Path, processes: lis
     assert [line.split(maxsplit=1) for line in (first, second, third)] == [
         ["3", "no browser"], ["1", "no GPU"], ["1", "no such module"],
     ]  # fmt: skip
-    assert re.fullmatch(r"1 passed, 5 skipped in [\d.]+s", last)
+    assert re.fullmatch(r"1 passed, 5 skipped in [\d.]+s( \([\d:]+\))?", last)
 
 
 def test_programs_can_be_interrupted_in_a_run_that_a_shell_started_in_the_background(tmp_path: Path):
