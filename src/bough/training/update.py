@@ -69,7 +69,8 @@ class Updater:
         """
         if finite:
             broken = torch.stack([~value.isfinite() for value in finite]).any()
-            self.optimizer.found_inf = broken.float()  # type: ignore[attr-defined]  for GradScaler, and read by `step`
+            # What GradScaler tells an optimizer: with 1, its step changes nothing.
+            self.optimizer.found_inf = broken.float()  # type: ignore[attr-defined]
         scale = self.scaler.get_scale()
         self.scaler.step(self.optimizer)
         self.scaler.update()
