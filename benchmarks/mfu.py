@@ -1,11 +1,12 @@
 """The share of the matmul rate that SFT reaches through the whole training loop, with default settings.
 
-    python benchmarks/mfu.py [--model smollm2-135m qwen3-0.6b] [--tuning full lora] [--compile] [--cuda-graphs]
+    python benchmarks/mfu.py [--model smollm2-135m qwen3-0.6b] [--tuning full lora] [--no-compile] [--no-cuda-graphs]
                              [--profile]
 
 Random weights in real shapes, made-up household episodes. The clock runs from the end of one step to
 the end of another, so packing, metrics and the optimizer count; the FLOPs (work.py) are those of the trees,
-recomputation not counted. The token budget is the one that a run chooses by itself unless --budget names one.
+recomputation not counted. Token budget, compiling and recording are what a run over --episodes would choose by
+itself, unless the flags say otherwise; only the first of its steps are computed.
 With --profile, a few more steps say which kernels the time is spent in.
 """
 
@@ -15,7 +16,9 @@ import argparse
 import re
 import tempfile
 from collections import Counter
+from itertools import pairwise
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import torch
@@ -30,10 +33,11 @@ from bough.methods.sft import SFT, Demonstration, SFTConfig
 from bough.policy.adapters import Lora
 from bough.policy.policy import Policy
 from bough.rundir import RunDir
+from bough.training.acceleration import Work, choose
 from bough.training.loop import Trainer
 from bough.training.source import PlannedSource
 from bough.training.step import Step
-from bough.training.token_budget import FROZEN, SHARE, TRAINED, WITH_GRAPHS, Shape, budget_for
+from bough.training.token_budget import Shape, fitting
 
 PROFILED = 3  # steps
 # What a kernel does, by what its name contains; the first that fits.
@@ -53,33 +57,39 @@ def demonstrations(model: str, count: int, rounds: int) -> list[Demonstration]:
     return [Demonstration(calls=each, weights=(1.0,) * len(each), cluster=str(i)) for i, each in enumerate(calls)]
 
 
-def budget_of(model: str, tuning: str, config: SFTConfig) -> int:
-    """What `choose_budget` would take, for a model that is not on disk."""
-    if not torch.cuda.is_available():
-        return config.machine.tokens_per_pass
-    with torch.device("meta"):
-        shape = Shape.of(models.outline(model))
-    lora_r, weight = (config.lora.r, FROZEN) if tuning == "lora" else (None, TRAINED)
-    share = SHARE * (WITH_GRAPHS if config.machine.cuda_graphs else 1)
-    return budget_for(shape, torch.cuda.mem_get_info()[0], lora_r=lora_r, weight_bytes=weight, share=share)
+def settled(config: SFTConfig, model: str, examples: list[Demonstration], options: argparse.Namespace) -> SFTConfig:
+    """The settings with what a run decides by itself, for a model that is not on disk."""
+    if torch.cuda.is_available():
+        with torch.device("meta"):
+            outline = models.outline(model)
+        few, free = Work.of(PlannedSource(examples, config)), torch.cuda.mem_get_info()[0]
+        steps = options.episodes // config.optimizer.batch_size
+        chosen, said = choose(config, outline, free, Work(steps, steps * few.num_tokens / few.num_steps))
+        print(*said, sep="\n", flush=True)
+        config = config.model_copy(update={"machine": chosen})
+        budget = chosen.token_budget or fitting(config, Shape.of(outline), free)
+    else:
+        budget = config.machine.tokens_per_pass
+    return config.model_copy(update={"machine": config.machine.model_copy(update={"token_budget": budget})})
 
 
 def measure(model: str, tuning: str, batch_size: int, options: argparse.Namespace, rate: float) -> list[object]:
     steps = options.warm_up + options.steps + (PROFILED if options.profile else 0)
     config = SFTConfig(
         train_file=Path("unused"), use_lora=tuning == "lora", batch_size=batch_size, max_steps=steps,
-        compile=options.compile, cuda_graphs=options.cuda_graphs, save_steps=10**9,
+        compile=options.compile, cuda_graphs=options.cuda_graphs, token_budget=options.budget, save_steps=10**9,
     )  # fmt: skip
-    budget = options.budget or budget_of(model, tuning, config)
-    config = config.model_copy(update={"machine": config.machine.model_copy(update={"token_budget": budget})})
     examples = demonstrations(model, batch_size * min(steps, 8), options.rounds)
+    config = settled(config, model, examples, options)
+    chosen = config.machine
     lora = Lora(config.lora.r, config.lora.alpha) if config.lora.enabled else None
     with Peak() as peak:
-        policy = policy_of(model, lora=lora, checkpointing=False, compile=options.compile)
+        policy = policy_of(model, lora=lora, checkpointing=False, compile=bool(chosen.compile))
         seconds, flops, tokens = trained(policy, config, examples, options)
     reached = flops / seconds
     return [
-        model, tuning, batch_size, f"{budget:,}", f"{tokens / options.steps:,.0f}",
+        model, tuning, batch_size, *("yes" if on else "no" for on in (chosen.compile, chosen.cuda_graphs)),
+        f"{chosen.token_budget:,}", f"{tokens / options.steps:,.0f}",
         f"{1e3 * seconds / options.steps:.0f} ms", f"{tokens / seconds:,.0f}",
         f"{reached / 1e12:.3g}", f"**{reached / rate:.0%}**", f"{peak.gib:.0f} GiB",
     ]  # fmt: skip
@@ -106,6 +116,8 @@ def trained(
         run.create(config)
         trainer = Trainer(policy, method, source, config, run, lambda path, _: path.mkdir(), report=report)
         trainer.train()
+    taken = sorted(1e3 * (end - begin) for begin, end in pairwise(times[options.warm_up - 1 : last]))
+    print(f"a step: {taken[0]:.1f} ms at least, {median(taken):.1f} in the middle, {taken[-1]:.1f} at most", flush=True)
     if options.profile:
         print(kernels(profiler), flush=True)
     flops = tokens = 0
@@ -143,16 +155,17 @@ def main() -> None:
     )
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--budget", type=int, help="tokens per forward pass, instead of the one that is chosen")
-    parser.add_argument("--compile", action="store_true")
-    parser.add_argument("--cuda-graphs", action="store_true")
+    parser.add_argument("--episodes", type=int, default=48_000, help="the run's: 16,000 in three epochs")
+    parser.add_argument("--compile", action=argparse.BooleanOptionalAction)
+    parser.add_argument("--cuda-graphs", action=argparse.BooleanOptionalAction)
     parser.add_argument("--profile", action="store_true", help="say what the GPU spends the time on")
     parser.add_argument("--warm-up", type=int, default=8)
     parser.add_argument("--steps", type=int, default=16)
     options = parser.parse_args()
     rate = matmul_rate()
-    how = "".join(f", {name}" for name in ("compile", "cuda_graphs") if getattr(options, name))
-    print(f"{machine()}\n\nmatmul rate: {rate / 1e12:.3g} TFLOP/s{how}\n", flush=True)
-    columns = ["model", "tuning", "batch", "budget", "tokens a step", "a step", "tokens/s", "TFLOP/s", "share", "peak"]
+    print(f"{machine()}\n\nmatmul rate: {rate / 1e12:.3g} TFLOP/s\n", flush=True)
+    columns = ["model", "tuning", "batch", "compile", "graphs", "budget", "tokens a step", "a step", "tokens/s"]
+    columns += ["TFLOP/s", "share", "peak"]
     rows = []
     for model in options.model:
         for tuning in options.tuning:

@@ -29,6 +29,7 @@ class StandIn:
 
     broken: int | None = None
     scale = 1.0  # of the output layer
+    dtype: torch.dtype | None = None  # default: float32 on a CPU, bfloat16 on a GPU
 
     def __init__(self, model: str, options: dict[str, Any]) -> None:
         self.model, self.options, self.events = model, options, list[str]()
@@ -47,7 +48,8 @@ class StandIn:
     async def renew(self, folder: Path, policy: str) -> None:
         if len(self._engines) == self.broken:
             raise EngineError("vLLM cannot load the new weights: no room")
-        weights = Policy.load("tiny", adapter=folder) if self.options["lora_rank"] else Policy.load(str(folder))
+        lora = bool(self.options["lora_rank"])
+        weights = Policy.load("tiny" if lora else str(folder), adapter=folder if lora else None, dtype=self.dtype)
         weights.base.get_output_embeddings().weight.data *= self.scale
         self._engines.append(LocalEngine.of(weights.eval(), name=policy))
         self.policy = policy
@@ -88,15 +90,20 @@ def calls(folder: Path, number: int) -> list[Any]:
 
 
 @pytest.mark.parametrize("lora", [True, False])
-def test_every_batch_is_sampled_from_the_newest_weights(started: list[StandIn], tmp_path: Path, lora: bool):
+def test_every_batch_is_sampled_from_the_newest_weights(
+    started: list[StandIn], tmp_path: Path, lora: bool, monkeypatch: pytest.MonkeyPatch
+):
+    """In float32 on a GPU too: bfloat16 differs by more than an update does."""
+    monkeypatch.setattr(StandIn, "dtype", torch.float32)
     folder = tmp_path / "run"
     options = {"enforce_eager": True}
-    grpo(small(folder, use_lora=lora, temperature=0.8, engine_options=options, save_total_limit=9))
+    more = {"use_lora": lora, "bf16": False, "engine_options": options}
+    grpo(small(folder, temperature=0.8, save_total_limit=9, **more))
     (engine,) = started
     assert engine.model == "tiny" and engine.options["lora_rank"] == (16 if lora else 0)
     assert engine.options["logprobs_mode"] == "processed_logprobs" and engine.options["enforce_eager"] is True
     assert (engine.options["dtype"], engine.options["max_num_seqs"]) == (
-        "bfloat16" if torch.cuda.is_available() else "float32",
+        "bfloat16" if torch.cuda.is_available() and lora else "float32",  # vLLM's kernels for adapters need it
         32,
     )
     assert engine.events == ["pause", *("renew", "pause") * 3, "close"], "paused at the start and in every update"
@@ -105,17 +112,17 @@ def test_every_batch_is_sampled_from_the_newest_weights(started: list[StandIn], 
         assert {call.policy for call in calls(folder, step)} == {f"step-{step}"}
     assert all(line["logprob_gap_max"] < 1e-4 for line in metrics(folder)), "the sampler has the trainer's weights"
     saved = RunDir(folder).checkpoints / "step-00000001" / "weights"
-    policy = (Policy.load("tiny", adapter=saved) if lora else Policy.load(str(saved))).eval()
+    policy = Policy.load("tiny" if lora else str(saved), adapter=saved if lora else None, dtype=torch.float32).eval()
     policy.temperature = 0.8
     sampled = calls(folder, 1)
     with torch.no_grad():
         found = policy.logprobs(sampled)
-        before = Policy.load("tiny").eval()
+        before = Policy.load("tiny", dtype=torch.float32).eval()
         before.temperature = 0.8
         old = before.logprobs(sampled)
     recorded = torch.cat([torch.tensor(call.logprobs) for call in sampled])
-    assert torch.allclose(torch.cat(found), recorded, atol=1e-4)
-    assert not torch.allclose(torch.cat(old), recorded, atol=1e-3), "the update changes what is sampled"
+    assert torch.allclose(torch.cat(found).cpu(), recorded, atol=1e-4)
+    assert not torch.allclose(torch.cat(old).cpu(), recorded, atol=1e-3), "the update changes what is sampled"
 
 
 def test_batches_ahead_name_the_weights_that_sampled_them(started: list[StandIn], tmp_path: Path):

@@ -140,17 +140,31 @@ def test_rows_that_there_is_no_memory_to_record_are_read_without_a_graph(caplog:
         read(length)
     assert [key[0] for key in reads.recordings] == [256, 512] and reads.limit == 767
     assert [one.getMessage() for one in caplog.records] == [
-        "Out of GPU memory: rows of 1024 tokens and more run without CUDA graphs from now on."
+        "Out of GPU memory: rows of more than 1023 tokens run without CUDA graphs from now on."
     ]
 
 
-def test_another_failure_of_a_recording_ends_the_run():
+def test_after_another_failure_of_a_recording_nothing_is_recorded_any_more(caplog: pytest.LogCaptureFixture):
     reads = OnCpu(lambda token, position, end: token[:, None] * torch.ones(2), [])
     reads._recorded = Mock(side_effect=RuntimeError("operation not permitted\nwhen capturing"))  # type: ignore
-    nodes = [torch.ones(256)] * 3
-    reads(*nodes, "policy")
-    with pytest.raises(BoughError, match=r"\(operation not permitted\); leave --cuda-graphs out, then --resume"):
-        reads(*nodes, "policy")
+    for length in (256, 256, 256, 128, 128):
+        assert reads(*[torch.ones(length)] * 3, "policy").tolist() == [[1.0, 1.0]] * length
+    assert reads._recorded.call_count == 1
+    assert caplog.messages == [
+        "A row cannot be recorded as a CUDA graph (operation not permitted): the run goes on without CUDA graphs."
+    ]
+
+
+def test_recordings_give_way_to_rows_and_then_only_rows_of_half_the_length_are_recorded():
+    weight = nn.Parameter(torch.tensor([2.0, 3.0]))
+    reads = OnCpu(lambda token, position, end: token[:, None] * weight, [weight])
+    assert not reads.give_way() and reads.limit > 10**9
+    for length in (128, 128, 256, 256, 512, 512):
+        reads(*[torch.full((length,), 5)] * 3, "policy").sum().backward()
+    assert reads.give_way() and not reads.recordings and reads.limit == 256
+    for length in (512, 256):
+        reads(*[torch.full((length,), 5)] * 3, "policy").sum().backward()
+    assert [key[0] for key in reads.recordings] == [256]
 
 
 @on_gpu
@@ -245,10 +259,11 @@ def test_a_step_of_several_rows_is_recorded(tmp_path: Path):
 
 
 @on_gpu
-def test_where_recording_fails_the_run_ends_with_the_remedy():
-    """In a process of its own: a recording that failed leaves CUDA's random numbers unusable."""
+def test_where_recording_fails_the_run_goes_on_without_it():
+    """In a process of its own: a capture that fails in the middle could spoil those of other tests."""
     done = subprocess.run([sys.executable, "-c", FAILING], capture_output=True, text=True, timeout=200)
-    assert "leave --cuda-graphs out" in done.stderr, done.stderr
+    assert done.stdout.split() == ["0", "0", "ok"], done.stdout + done.stderr
+    assert "the run goes on without CUDA graphs" in done.stderr
 
 
 FAILING = """
@@ -259,8 +274,20 @@ def read(token, position, end):
     return token[:, None].float() * weight * float(weight.sum())  # waits for the GPU: not allowed in a graph
 reads = RecordedReads(read, [weight])
 nodes = (torch.ones(256, dtype=torch.long, device="cuda"),) * 3
-for _ in range(3):
+torch.manual_seed(0)
+expected = torch.rand(3, device="cuda").tolist()
+torch.manual_seed(0)
+stream = torch.cuda.current_stream()
+for _ in range(4):
+    weight.grad = None
     reads(*nodes, "policy").sum().backward()
+    assert weight.grad.tolist() == [256 * 3.0] * 3
+assert torch.cuda.current_stream() == stream
+assert torch.rand(3, device="cuda").tolist() == expected
+torch.cuda.get_rng_state()
+torch.cuda.empty_cache()
+torch.cuda.synchronize()
+print(len(reads.recordings), reads.limit, "ok")
 """
 
 

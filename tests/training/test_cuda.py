@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
+from torch._dynamo.utils import counters
 
 from bough.cli import main
 from bough.training.metrics_file import MetricsFile
@@ -77,6 +78,28 @@ def test_float16_trains_what_float32_trains_and_keeps_its_scale(tmp_path: Path, 
     state = json.loads((tmp_path / "run" / "checkpoints" / "step-00000008" / "state.json").read_text())["counters"]
     assert state["loss_scale"]["scale"] == 65536 / 2 ** state["overflows"]
     assert resumed(tmp_path / "run", *tuning, "--fp16")[-1]["loss"] == pytest.approx(lines[-1]["loss"], rel=0.02)
+
+
+@pytest.mark.parametrize("tuning", [[], ["--no-use-lora"]], ids=["adapter", "all weights"])
+def test_compiled_and_recorded_steps_train_as_plain_ones(tmp_path: Path, tuning: list[str]):
+    """In bfloat16, whose rounding differs between the two; a layer with its attention is one graph."""
+    plain = train(tmp_path / "plain", *tuning, "--learning-rate", "1e-3", "--no-compile", "--no-cuda-graphs")
+    torch._dynamo.reset()
+    counters.clear()
+    fast = train(tmp_path / "fast", *tuning, "--learning-rate", "1e-3", "--compile", "--cuda-graphs")
+    assert not counters["graph_break"]
+    for name in ("loss", "grad_norm"):
+        assert [line[name] for line in fast] == pytest.approx([line[name] for line in plain], rel=0.05)
+    again = resumed(tmp_path / "fast", *tuning, "--learning-rate", "1e-3")  # as the run began, without the flags
+    assert again[-1]["loss"] == pytest.approx(fast[-1]["loss"], rel=0.02)
+    config = (tmp_path / "fast" / "config.yaml").read_text()
+    assert "compile: true" in config and "cuda_graphs: true" in config
+
+
+def test_a_long_run_chooses_recordings_by_itself(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    lines = train(tmp_path / "run", "--max-steps", "120", "--learning-rate", "1e-3")
+    assert "compile: off (it takes" in caplog.text and "cuda_graphs: on" in caplog.text
+    assert len(lines) == 120 and lines[-1]["loss"] < 0.9 * lines[0]["loss"]
 
 
 @pytest.mark.parametrize("tuning", [[], ["--no-use-lora"]], ids=["adapter", "all weights"])

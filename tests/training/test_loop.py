@@ -21,6 +21,7 @@ from bough.training.source import Batch, PlannedSource
 from bough.training.step import Step
 from bough.types import Call
 
+ADAMW = torch.optim.AdamW
 EXAMPLES = [
     Demonstration(
         calls=[Call(prompt_ids=[5, 6, 7, i], completion_ids=[20 + i, 2])],
@@ -75,6 +76,41 @@ def test_out_of_memory_halves_the_budget_and_tries_the_step_again(
     assert dropped == [True]
 
 
+def test_out_of_memory_beside_recordings_frees_them_first_and_keeps_the_budget(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    plain = trainer(tmp_path / "plain")
+    plain.train()
+    failing(monkeypatch, 2)
+    short, given = trainer(tmp_path / "short"), [True, False]
+    monkeypatch.setattr(short.policy.row_reader, "give_way", lambda: given.pop(0))
+    assert short.train().budget == 256 and given == []  # twice: the second time there is nothing left to free
+    failing(monkeypatch, 1)
+    once = trainer(tmp_path / "once")
+    monkeypatch.setattr(once.policy.row_reader, "give_way", lambda: True)
+    assert once.train().budget == 512
+    assert all(map(torch.equal, once.policy.parameters(), plain.policy.parameters()))
+
+
+def test_layers_that_cannot_be_compiled_are_computed_as_they_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    plain, broken = trainer(tmp_path / "plain"), trainer(tmp_path / "broken")
+    plain.train()
+
+    def compiled(*_: Any, **__: Any) -> Any:
+        raise torch._dynamo.exc.TorchDynamoException("no compiler was found\nset CC")
+
+    for layer in broken.policy._layers():
+        layer._compiled_call_impl = compiled
+    broken.policy.compiled = True
+    counters = broken.train()
+    assert (counters.step, counters.budget, broken.policy.compiled) == (4, 512, False)
+    assert all(map(torch.equal, broken.policy.parameters(), plain.policy.parameters()))
+    said = "The layers cannot be compiled (no compiler was found): the run goes on without --compile."
+    assert [line for line in caplog.messages if "compiled" in line] == [said]
+
+
 def test_out_of_memory_twice_is_a_failure_with_advice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     failing(monkeypatch, 2)
     with pytest.raises(BoughError, match="out of GPU memory in step 1 even with token_budget 256"):
@@ -92,6 +128,14 @@ def test_a_call_that_does_not_fit_one_gpu_is_refused_with_the_remedy(tmp_path: P
         trainer(tmp_path, token_budget=128).train()  # 64 tokens when it is tried again
 
 
+@pytest.fixture(params=["read first", "guarded"])
+def optimizers(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The optimizer of a CPU, and the fused one of a GPU, which is started before the loss is read."""
+    if request.param == "guarded":
+        monkeypatch.setattr(torch.optim, "AdamW", lambda groups, lr, fused: ADAMW(groups, lr=lr, fused=True))
+
+
+@pytest.mark.usefixtures("optimizers")
 def test_a_loss_that_is_no_number_stops_with_the_batch_saved_and_the_weights_untouched(tmp_path: Path):
     broken = trainer(tmp_path)
     weights = {name: value.clone() for name, value in broken.policy.named_parameters()}
@@ -110,21 +154,25 @@ def test_a_loss_that_is_no_number_stops_with_the_batch_saved_and_the_weights_unt
     assert all(torch.equal(value, weights[name]) for name, value in broken.policy.named_parameters())
 
 
+@pytest.mark.usefixtures("optimizers")
 def test_a_gradient_that_is_not_finite_stops_before_it_changes_a_weight(tmp_path: Path):
     broken = trainer(tmp_path, save_steps=1)
     trained = next(parameter for parameter in broken.policy.parameters() if parameter.requires_grad)
     weights: list[torch.Tensor] = []
+    steps: list[float] = []
 
     def spoil(gradient: torch.Tensor) -> torch.Tensor:
         if broken.counters.step < 2:
             return gradient
         weights[:] = [parameter.detach().clone() for parameter in broken.policy.parameters()]
+        steps[:] = [float(state["step"]) for state in broken.optimizer.state.values()]
         return gradient * float("inf")
 
     trained.register_hook(spoil)
     with pytest.raises(BoughError, match=r"the loss of step 3 is finite, but its gradient norm is (nan|inf)"):
         broken.train()
     assert weights and all(map(torch.equal, broken.policy.parameters(), weights))
+    assert {float(state["step"]) for state in broken.optimizer.state.values()} == set(steps) == {2.0}
     assert all(parameter.grad is None for parameter in broken.policy.parameters())
     assert len((tmp_path / "bad-batch-3.jsonl").read_text().splitlines()) == 2
     assert [found.step for found in checkpoints(tmp_path / "checkpoints")] == [1, 2]
@@ -214,7 +262,7 @@ def test_an_eval_loss_that_is_not_finite_is_never_the_best(tmp_path: Path, monke
     measuring = trainer(tmp_path, eval_file=Path("b"), save_best_model=True)
     measuring.held_out = EXAMPLES[:1]
     real = measuring.gradients.measure
-    monkeypatch.setattr(measuring.gradients, "measure", lambda *given: replace(real(*given), loss=float("nan")))
+    monkeypatch.setattr(measuring.gradients, "measure", lambda *given: (float("nan"), real(*given)[1]))
     counters = measuring.train()
     assert (counters.best_loss, counters.evaluations_without_gain) == (None, 2)
     assert not (tmp_path / "best").exists()

@@ -53,6 +53,39 @@ def test_the_next_batch_is_packed_in_another_thread_while_a_step_is_computed(
     assert sorted(threads) == ["MainThread", "MainThread", "packing", "packing"]
 
 
+def test_beside_a_gpu_the_next_batch_is_packed_when_all_of_a_step_is_launched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """In order: the step's rows, its update, the packing of the next one, and only then the loss is read."""
+    adamw = torch.optim.AdamW
+    monkeypatch.setattr(torch.optim, "AdamW", lambda groups, lr, fused: adamw(groups, lr=lr, fused=True))
+    found, plain = trainer(tmp_path / "gpu"), trainer(tmp_path / "plain")
+    plain.updater.guarded = False
+    plain.train()
+    assert found.updater.guarded
+    found.packer.after_launch = True
+    events: list[str] = []
+
+    def noted(name: str, owner: Any, method: str) -> None:
+        real = getattr(owner, method)
+
+        def call(*arguments: Any, **more: Any) -> Any:
+            events.append(name)
+            return real(*arguments, **more)
+
+        monkeypatch.setattr(owner, method, call)
+
+    noted("rows", found.gradients, "_within_memory")
+    noted("update", found.updater.optimizer, "step")
+    noted("packing", found.packer._thread, "submit")
+    noted("read", found.gradients, "read")
+    found.train()
+    # The first batch of an epoch is not certain before the epoch begins.
+    assert events == [*("rows", "update", "packing", "read"), *("rows", "update", "read")] * 2
+    assert losses(tmp_path / "gpu") == losses(tmp_path / "plain")
+    assert all(map(torch.equal, found.policy.parameters(), plain.policy.parameters()))
+
+
 def test_a_batch_that_was_packed_for_another_budget_is_packed_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     found, budgets = trainer(tmp_path), list[int]()
     rows = found.policy.rows

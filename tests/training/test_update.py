@@ -2,6 +2,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch import nn
 
 from bough.methods.sft import SFTConfig
 from bough.policy.adapters import Lora
@@ -29,3 +30,40 @@ def test_an_update_sets_the_rate_of_its_step_and_clips_what_it_applies():
     assert first.grad.view(-1)[0].item() == pytest.approx(2.0)
     assert updater.apply() and first.grad is None
     assert not torch.equal(first, before)
+
+
+def test_a_guarded_update_changes_nothing_unless_all_it_is_given_is_finite(monkeypatch: pytest.MonkeyPatch):
+    adamw = torch.optim.AdamW
+    monkeypatch.setattr(torch.optim, "AdamW", lambda groups, lr, fused: adamw(groups, lr=lr, fused=True))
+    weight = nn.Parameter(torch.ones(3, 2))
+    updater = Updater(Single(weight), SFTConfig(train_file=Path("a"), use_lora=False))
+    assert updater.guarded
+    updater.set_learning_rate(0, 1)
+    for finite, changes in (((1.0, 2.0), True), ((1.0, float("nan")), False), ((float("inf"), 2.0), False)):
+        before = weight.detach().clone()
+        weight.grad = torch.ones_like(weight)
+        updater.clip()
+        updater.apply(*map(torch.tensor, finite))
+        assert torch.equal(weight, before) != changes and weight.grad is None
+    assert float(updater.optimizer.state[weight]["step"]) == 1.0
+
+
+@pytest.mark.parametrize(("settings", "guarded"), [({"fp16": True}, False), ({"shard": True}, False), ({}, True)])
+def test_an_update_is_guarded_where_the_optimizer_is_fused_alone(
+    settings: dict[str, bool], guarded: bool, monkeypatch: pytest.MonkeyPatch
+):
+    policy, config = Single(nn.Parameter(torch.ones(2, 2))), SFTConfig(train_file=Path("a"), **settings)
+    assert not Updater(policy, config).guarded
+    adamw = torch.optim.AdamW
+    monkeypatch.setattr(torch.optim, "AdamW", lambda groups, lr, fused: adamw(groups, lr=lr, fused=True))
+    assert Updater(policy, config).guarded == guarded
+
+
+class Single(nn.Module):
+    """One weight."""
+
+    device = torch.device("cpu")
+
+    def __init__(self, weight: nn.Parameter) -> None:
+        super().__init__()
+        self.weight = weight

@@ -138,13 +138,15 @@ class MachineConfig(Config):
     shard: bool = Field(False, description="shard the weights over the processes of accelerate launch (FSDP2)")
     gradient_checkpointing: bool = Field(False, description="recompute activations instead of keeping them")
     attention: Literal["auto", "flex", "sdpa"] = Field("auto", description="attention kernel for token trees")
-    compile: bool = Field(
-        False, description="compile the layers (CUDA): takes a minute or two at the start, then a third faster"
+    compile: bool | None = Field(
+        None,
+        description="compile the layers: takes a minute or two at the start, then a third faster "
+        "(default: on a GPU, if the run is long enough to gain from it)",
     )
-    cuda_graphs: bool = Field(
-        False,
-        description="record forward and backward passes as CUDA graphs: for small batches of a small model "
-        "a step is several times faster (experimental)",
+    cuda_graphs: bool | None = Field(
+        None,
+        description="record forward and backward passes as CUDA graphs: a step of a small model is several times "
+        "faster (default: on a GPU, for models of up to 2B parameters that learn from files)",
     )
     share: bool = Field(True, description="compute shared tokens once; turn off only to measure the gain")
 

@@ -77,8 +77,13 @@ class SFT:
     ) -> Loss:
         import torch
 
-        weights = [torch.full_like(found[0], part.weights[0]) for part, found in zip(parts, logprobs, strict=True)]
-        return sft_loss(torch.cat([found[0] for found in logprobs]), torch.cat(weights), denominator=denominator)
+        from bough.trees.recurrent import to_device
+
+        logprobs_N = torch.cat([found[0] for found in logprobs])
+        # Made here and copied once: on a GPU, a kernel for each part would take longer.
+        lengths = torch.tensor([len(found[0]) for found in logprobs])
+        weights_N = torch.tensor([part.weights[0] for part in parts]).repeat_interleave(lengths)
+        return sft_loss(logprobs_N, to_device(weights_N, logprobs_N.device), denominator=denominator)
 
     def _example(self, sample: Sample, source: CallSource) -> Demonstration:
         if not isinstance(sample, Trajectory):

@@ -39,8 +39,8 @@ def distill(config: DistillConfig, data: Data | None = None, held_out: Data | No
 def distill_online(config: DistillConfig) -> Trained:
     """In an environment, in this process: one of several learners or the only one."""
     with opened(config) as run:
-        config = run.config
         run.begin()
+        config = run.config
         policy = run.load_policy(reference=True, temperature=config.sampling.temperature)
         method = Distill(config)
         with (
@@ -62,10 +62,10 @@ def _train_on_data(config: DistillConfig, data: Data | None, held_out: Data | No
     with opened(config) as run:
         training = method.examples(data, run.builder)
         evaluation = method.examples(held_out, run.builder) if held_out is not None else Examples[Any]()
-        run.begin(training.digest, evaluation.digest)
+        source, measured = PlannedSource(training.examples, run.config), list(evaluation.examples)
+        run.begin(training.digest, evaluation.digest, source)
         policy = run.load_policy(reference=False, temperature=method.temperature)
         ledgers = [training.rows, training.calls]
-        source, measured = PlannedSource(training.examples, run.config), list(evaluation.examples)
         with (
             taught(policy, run) as server,
             run.trainer(policy, method, source, held_out=measured, ledgers=ledgers, reference=server) as trainer,

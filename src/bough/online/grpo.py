@@ -57,9 +57,9 @@ def train_online(config: GRPOConfig) -> Trained:
 def learn_online(config: GRPOConfig) -> Trained:
     """The same in this process, one of several or the only one."""
     with opened(config) as run:
-        config = run.config
-        _check(config)
+        _check(run.config)
         run.begin()
+        config = run.config
         # The start policy is kept in any case, to measure how far the policy has moved.
         method = OnlineGRPO(config)
         policy = run.load_policy(reference=True, temperature=method.temperature)

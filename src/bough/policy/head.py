@@ -19,6 +19,9 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 CHUNK_LOGITS = 2**26  # 256 MiB in float32; at a vocabulary of 150,000 still rows enough to keep a GPU busy
+# A trained head gets a gradient of its weights from every chunk, and those are as large as many logits: on a large GPU
+# fewer chunks are faster. Bytes of memory for each logit of a chunk.
+MEMORY_PER_LOGIT = 512
 
 
 @dataclass(frozen=True)
@@ -77,7 +80,7 @@ class Predictions(NamedTuple):
 
 def predict(hidden_MD: Tensor, targets_M: Tensor, head: Head, temperature_M: Tensor | None = None) -> Predictions:
     """How probable each target is after its hidden state, at its own temperature where `temperature_M` is given."""
-    size = max(CHUNK_LOGITS // head.vocabulary // 128, 1) * 128  # whole tiles for the matrix units
+    size = max(_logits_per_chunk(hidden_MD.device, head) // head.vocabulary // 128, 1) * 128  # whole tiles
     cuts = list(range(size, len(hidden_MD), size))
     temperatures = [None] * (len(cuts) + 1) if temperature_M is None else torch.tensor_split(temperature_M, cuts)
     hidden, targets = torch.tensor_split(hidden_MD, cuts), torch.tensor_split(targets_M, cuts)
@@ -90,6 +93,12 @@ def predict(hidden_MD: Tensor, targets_M: Tensor, head: Head, temperature_M: Ten
     else:
         done = [_predict_chunk(*chunk) for chunk in chunks]
     return Predictions(*(torch.cat(parts) for parts in zip(*done, strict=True)))
+
+
+def _logits_per_chunk(device: torch.device, head: Head) -> int:
+    if device.type != "cuda" or not head.trained:
+        return CHUNK_LOGITS
+    return max(CHUNK_LOGITS, torch.cuda.get_device_properties(device).total_memory // MEMORY_PER_LOGIT)
 
 
 def _predict_chunk(

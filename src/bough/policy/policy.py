@@ -41,6 +41,7 @@ from bough.types import Call
 log = logging.getLogger(__name__)
 
 BUDGET = 8192
+RECOMPILE_LIMIT = 64
 
 
 class Policy(nn.Module):
@@ -87,6 +88,7 @@ class Policy(nn.Module):
             # peft would lift the inputs of an adapter to the float32 of its weights, for autocast to lower them again.
             for layer in self._adapted_layers:
                 layer.cast_input_dtype_enabled = False
+        self.compiled = False
         # A hook that stores what it hears does not go into compiled code.
         self.routers = None if compile else Routers.of(self.decoder)
         if compile:
@@ -287,6 +289,12 @@ class Policy(nn.Module):
 
     def record(self) -> None:
         """From now on rows are read by CUDA graphs; InputError where they cannot be."""
+        if found := self.not_recordable():
+            raise InputError(f"--cuda-graphs cannot record this model: {', '.join(found)}")
+        self.row_reader.record()
+
+    def not_recordable(self) -> list[str]:
+        """Why rows cannot be read by CUDA graphs; nothing if they can."""
         hindrances = {
             "it does not use FlexAttention": not self.row_reader.flex or bool(self.obstacle),
             "its layers carry state": self.row_reader.carries_state,
@@ -296,14 +304,24 @@ class Policy(nn.Module):
             "its weights are quantized (--qlora)": getattr(self.base, "is_quantized", False),
             "it has dropout (--lora-dropout, or the model's own)": uses_dropout(self.model),
         }
-        if found := [reason for reason, holds in hindrances.items() if holds]:
-            raise InputError(f"--cuda-graphs cannot record this model: {', '.join(found)}")
-        self.row_reader.record()
+        return [reason for reason, holds in hindrances.items() if holds]
 
     def _compile_layers(self) -> None:
         """All layers of a kind share one compiled form, for rows of any length."""
+        # With and without a gradient, with and without the adapter, for each kind of attention: more forms than
+        # torch makes by itself, and a form too many would be computed without its kernels.
+        torch._dynamo.config.recompile_limit = max(RECOMPILE_LIMIT, torch._dynamo.config.recompile_limit)
         for layer in self._layers():
             layer.compile(dynamic=True)
+        self.compiled = True
+
+    def uncompile(self) -> None:
+        """From now on layers are computed as they are."""
+        for layer in self._layers():
+            layer._compiled_call_impl = None
+        if self.row_reader.recorded:
+            self.row_reader.recorded.drop()
+        self.compiled = False
 
     def _layers(self) -> list[nn.Module]:
         from transformers.modeling_layers import GradientCheckpointingLayer

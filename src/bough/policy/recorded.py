@@ -4,7 +4,8 @@ A small model's layer is a hundred kernels of a few microseconds each, and Pytho
 them than the GPU to run them. Played back, a row is two launches. Rows are padded so that few lengths
 occur; a length is recorded when it comes up for the second time, if the GPU has the memory for it: a
 recording's activations lie beside those of rows that are not recorded. Passes without gradient, of the
-policy or of its reference, are recorded too.
+policy or of its reference, are recorded too. A row that cannot be recorded is read as it is: the same
+kernels with the same padding, only slower.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import logging
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -60,6 +62,23 @@ class Recording:
     grad_LD: Tensor | None = None
 
 
+class CaptureState:
+    """What a capture that fails leaves behind: the stream, the random numbers and the pool of a capture under way."""
+
+    def __init__(self) -> None:
+        self.stream = torch.cuda.current_stream()
+        self.generator = torch.cuda.default_generators[self.stream.device_index]
+        self.randomness = self.generator.clone_state()
+
+    def restore(self, pool: Any) -> None:
+        """Puts back what it was before, after a failure in the middle of a capture into `pool`."""
+        torch.cuda.set_stream(self.stream)
+        self.generator.graphsafe_set_state(self.randomness)
+        with suppress(RuntimeError):  # where the failure was outside of a capture
+            torch._C._cuda_endAllocateToPool(self.stream.device_index, pool)
+            torch._C._cuda_releasePool(self.stream.device_index, pool)
+
+
 class RecordedReads:
     """Plays `read` back, and adds its gradient to that of `weights`.
 
@@ -104,28 +123,47 @@ class RecordedReads:
         self._slopes, self._used, self._pool, self._pool_bytes = [], [], None, 0
 
     def _record(self, key: tuple[Any, ...], inputs: tuple[Tensor, Tensor, Tensor]) -> None:
-        """Records a length. Where there is no memory, it and longer ones are read without a recording from now on."""
-        length, ran_out = key[0], False
+        """Records a length. Where there is no memory, it and longer ones are read without a recording from now on.
+
+        After any other failure nothing is recorded any more.
+        """
+        length, ran_out, failure = key[0], False, ""
+        before = CaptureState() if inputs[0].is_cuda else None
         try:
             static = (inputs[0].clone(), inputs[1].clone(), inputs[2].clone())
             if self._fits(static):
                 self.recordings[key] = self._recorded(static)
         except torch.cuda.OutOfMemoryError:
             ran_out = True  # the recording was ended in order, or another error would have come out of that
-        except RuntimeError as error:  # a recording that failed leaves CUDA's random numbers unusable
-            said = str(error).partition("\n")[0]
-            raise BoughError(
-                f"a row of {length} tokens cannot be recorded as a CUDA graph ({said}); "
-                "leave --cuda-graphs out, then --resume"
-            ) from error
+        except RuntimeError as error:
+            failure = str(error).partition("\n")[0]
         if key in self.recordings:
             return
-        if ran_out:  # outside the handler: its exception keeps the tensors of the failed recording in memory
+        # Outside the handler: its exception keeps the tensors of the failed recording in memory.
+        if failure:
+            if before and self._pool:
+                before.restore(self._pool)
+            log.warning("A row cannot be recorded as a CUDA graph (%s): the run goes on without CUDA graphs.", failure)
+            self.limit = 0
+        if ran_out or failure:
             self.drop()
             torch.cuda.empty_cache()
-        self.limit = length - 1
+        if not failure:
+            self._record_less(length - 1)
+
+    def give_way(self) -> bool:
+        """Frees all recordings, and from now on records rows up to half the longest; False if there were none."""
+        if not self.recordings:
+            return False
+        limit = max(key[0] for key in self.recordings) // 2
+        self.drop()
+        self._record_less(limit)
+        return True
+
+    def _record_less(self, limit: int) -> None:
+        self.limit = limit
         if not self._warned:
-            log.warning("Out of GPU memory: rows of %d tokens and more run without CUDA graphs from now on.", length)
+            log.warning("Out of GPU memory: rows of more than %d tokens run without CUDA graphs from now on.", limit)
         self._warned = True
 
     def _fits(self, static: tuple[Tensor, Tensor, Tensor]) -> bool:
@@ -146,9 +184,9 @@ class RecordedReads:
         # Others may use the GPU meanwhile, from other threads.
         how: dict[str, Any] = {"stream": self._stream, "capture_error_mode": "thread_local"}
         forward, backward = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
+        self._pool = self._pool or torch.cuda.graph_pool_handle()
         with torch.cuda.graph(forward, pool=self._pool, **how):
             hidden_LD = self.read(*static)
-        self._pool = self._pool or forward.pool()
         if not torch.is_grad_enabled():
             return Recording(static, forward, hidden_LD)
         grad_LD = torch.zeros_like(hidden_LD)

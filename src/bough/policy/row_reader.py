@@ -89,6 +89,10 @@ class RowReader:
 
         self.recorded = RecordedReads(read, self.decoder.parameters())
 
+    def give_way(self) -> bool:
+        """Frees the memory of recordings, and records less from now on; False if nothing is recorded."""
+        return self.recorded is not None and self.recorded.give_way()
+
     def free_memory(self) -> None:
         """Gives the GPU's unused memory back, that of recordings too."""
         if self.recorded:

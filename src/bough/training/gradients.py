@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any
 
 import torch
 
 from bough.errors import BoughError
 from bough.methods.base import Example, Method
+from bough.metrics import Mean
 from bough.policy.policy import Policy
 from bough.policy.processes import Processes
 from bough.policy.reference import ReferenceLogprobs
@@ -38,10 +38,10 @@ class BatchGradients:
         self.policy, self.method, self.reference, self.processes = policy, method, reference, processes
         self.share = share
 
-    def measure(self, examples: Sequence[Example], counters: Counters) -> Gradient:
+    def measure(self, examples: Sequence[Example], counters: Counters) -> tuple[float, dict[str, Mean]]:
         """The loss and the metrics of all processes together, without a gradient."""
-        parts, denominator = self._parts(examples)
-        return self._summed(self._laid_out(parts, counters).run(denominator, self.reference, backward=False))
+        denominator = self._denominator(examples)
+        return self.read(self._laid_out(examples, counters).run(denominator, self.reference, backward=False))
 
     def backward(
         self,
@@ -52,20 +52,24 @@ class BatchGradients:
         loss_scale: float,
         forget: Callable[[], None],
     ) -> Gradient:
-        """The same with the gradient, times `loss_scale`, added to the parameters'. Tokens are this process's own.
+        """This process's loss, metrics and tokens, for `read`; the gradient, times `loss_scale`, is that of all.
 
         `laid_out` are the examples in rows of the present budget, where they were packed ahead.
-        Where memory runs out, the gradient is computed again with half the token budget;
-        `forget` clears what the first attempt left of it.
+        Where memory runs out, the gradient is computed again: without recordings, then with half the token
+        budget. Where layers cannot be compiled, without. `forget` clears what an attempt left of it.
         """
-        parts, denominator = self._parts(examples)
-        laid_out = laid_out or self._laid_out(parts, counters)
+        denominator = self._denominator(examples)
+        laid_out = laid_out or self._laid_out(examples, counters)
         # Only a loss over all computed tokens asks the other processes for theirs.
         all_tokens = self.processes.sum(laid_out.num_tokens) if self.policy.router_coefficient else None
         found = self._within_memory(laid_out, denominator, counters, loss_scale, all_tokens, forget)
         if not self.policy.sharded:
             self.processes.sum_gradients(self.policy.parameters())
-        return self._summed(found)
+        return found
+
+    def read(self, found: Gradient) -> tuple[float, dict[str, Mean]]:
+        """The loss and the metrics of all processes, as numbers: waits for the GPU."""
+        return self.processes.sum_metrics(found.loss, found.metrics)
 
     def _within_memory(
         self,
@@ -77,33 +81,40 @@ class BatchGradients:
         forget: Callable[[], None],
     ) -> Gradient:
         how: dict[str, Any] = {"loss_scale": loss_scale, "all_tokens": all_tokens}
-        try:
-            return laid_out.run(denominator, self.reference, backward=True, **how)
-        except torch.cuda.OutOfMemoryError as error:
-            if self.policy.sharded:  # the others wait in the middle of a pass, and cannot be joined there
-                raise _out_of_memory(counters, laid_out) from error
-        # Outside the handler: its exception keeps the tensors of the failed pass in memory.
+        halved, failure = False, ""
+        while True:
+            try:
+                return laid_out.run(denominator, self.reference, backward=True, **how)
+            except torch.cuda.OutOfMemoryError as error:
+                # Sharded, the others wait in the middle of a pass, and cannot be joined there.
+                if halved or self.policy.sharded:
+                    raise _out_of_memory(counters, laid_out) from error
+            except torch._dynamo.exc.TorchDynamoException as error:
+                if not self.policy.compiled:
+                    raise
+                failure = str(error).partition("\n")[0]
+            # Outside the handler: its exception keeps the tensors of the failed pass in memory.
+            forget()
+            if failure:
+                log.warning("The layers cannot be compiled (%s): the run goes on without --compile.", failure)
+                self.policy.uncompile()
+                failure = ""
+            elif not self.policy.row_reader.give_way():  # the memory of recordings may have been enough
+                laid_out, halved = self._halved(laid_out, counters), True
+            self.policy.row_reader.free_memory()
+
+    def _halved(self, laid_out: Step, counters: Counters) -> Step:
+        """The same parts in rows of half the token budget, which is that of the run from now on."""
         counters.budget //= 2
         log.warning("Out of GPU memory: trying step %d again with token_budget %d.", counters.step + 1, counters.budget)
-        forget()
-        self.policy.row_reader.free_memory()
-        again = self._laid_out(laid_out.parts, counters)
-        try:
-            return again.run(denominator, self.reference, backward=True, **how)
-        except torch.cuda.OutOfMemoryError as error:
-            raise _out_of_memory(counters, again) from error
+        return Step(self.policy, self.method, laid_out.parts, budget=counters.budget, share=self.share)
 
-    def _summed(self, found: Gradient) -> Gradient:
-        """The same with the loss and the metrics of all processes."""
-        loss, metrics = self.processes.sum_metrics(found.loss, found.metrics)
-        return replace(found, loss=loss, metrics=metrics)
+    def _denominator(self, examples: Sequence[Example]) -> float:
+        """That of all processes' examples."""
+        return self.processes.sum(sum(map(self.method.amount, examples)))
 
-    def _parts(self, examples: Sequence[Example]) -> tuple[list[Example], float]:
-        """The parts of this process's examples, and the denominator of all processes'."""
-        denominator = self.processes.sum(sum(map(self.method.amount, examples)))
-        return [part for example in examples for part in self.method.parts(example)], denominator
-
-    def _laid_out(self, parts: Sequence[Example], counters: Counters) -> Step:
+    def _laid_out(self, examples: Sequence[Example], counters: Counters) -> Step:
+        parts = [part for example in examples for part in self.method.parts(example)]
         return Step(self.policy, self.method, parts, budget=counters.budget, share=self.share)
 
 

@@ -64,7 +64,11 @@ def load_policy(
     if reference and start:
         add_reference(model, start)
     policy = Policy(
-        model, attention=config.machine.attention, autocast=autocast, compile=config.machine.compile, device=device
+        model,
+        attention=config.machine.attention,
+        autocast=autocast,
+        compile=bool(config.machine.compile),
+        device=device,
     )
     policy.temperature = temperature
     policy.router_coefficient = _router_coefficient(config, policy)
@@ -94,14 +98,8 @@ def _check_machine(config: TrainingConfig, device: torch.device) -> None:
         problems.append("--shard needs several processes: accelerate launch --num_processes 2 -m bough …")
     elif machine.shard and device.type == "cuda" and torch.distributed.get_backend() == "gloo":
         problems.append("--shard needs a GPU for each process: gloo, by which processes share a GPU, cannot do it")
-    # What is known before the model is loaded; `Policy.record` refuses the rest.
-    not_recorded = {
-        "--gradient-checkpointing": machine.gradient_checkpointing,
-        "--qlora": config.lora.qlora,
-        "--lora-dropout": config.lora.enabled and config.lora.dropout > 0,
-    }
     if machine.cuda_graphs:
-        problems += [f"--cuda-graphs does not go with {name}" for name, given in not_recorded.items() if given]
+        problems += [f"--cuda-graphs does not go with {name}" for name in not_recorded(config)]
     if machine.fp16 and machine.bf16:
         problems.append("--fp16 and --bf16 exclude each other")
     on_cuda = {
@@ -114,6 +112,16 @@ def _check_machine(config: TrainingConfig, device: torch.device) -> None:
         problems += [f"{name} needs a CUDA device; this is {device.type}" for name, given in on_cuda.items() if given]
     if problems:
         raise InputError("these settings cannot be used here:", problems)
+
+
+def not_recorded(config: TrainingConfig) -> list[str]:
+    """Settings that rule out CUDA graphs; what of a model does, `Policy.not_recordable` knows."""
+    given = {
+        "--gradient-checkpointing": config.machine.gradient_checkpointing,
+        "--qlora": config.lora.qlora,
+        "--lora-dropout": config.lora.enabled and config.lora.dropout > 0,
+    }
+    return [name for name, holds in given.items() if holds]
 
 
 def precision(config: TrainingConfig, device: torch.device) -> torch.dtype | None:

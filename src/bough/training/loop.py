@@ -35,6 +35,7 @@ from bough.training.metrics_file import MetricsFile
 from bough.training.optimizer_state import OptimizerState, not_finite
 from bough.training.packing import PackedBatch, Packer
 from bough.training.source import Batch, PausedError, Source
+from bough.training.step import Gradient
 from bough.training.update import Updater
 
 log = logging.getLogger(__name__)
@@ -171,10 +172,7 @@ class Trainer:
         found = self.gradients.backward(
             examples, self.counters, laid_out, loss_scale=self.scaler.get_scale(), forget=self.optimizer.zero_grad
         )
-        loss, metrics = found.loss, found.metrics
-        if not math.isfinite(loss):
-            raise self._not_finite(batch, f"the loss of step {number + 1} is {loss}")
-        norm = self._update(batch)
+        loss, metrics, norm = self._update(batch, found)
         trained = sum(example.num_trained for example in examples)
         trained, computed, raw, stops = self.processes.sum_counts(
             trained, found.tokens_computed, found.tokens_raw, self.interrupts.requested
@@ -203,23 +201,31 @@ class Trainer:
         self.report(values)
         return values
 
-    def _update(self, batch: Batch) -> float:
-        """Changes the weights by their gradients; returns the norm that those had before clipping."""
+    def _update(self, batch: Batch, found: Gradient) -> tuple[float, dict[str, Mean], float]:
+        """Changes the weights by their gradients; the loss, the metrics, and the gradients' norm before clipping.
+
+        All work for a GPU is given to it before anything waits for it.
+        """
         step = self.counters.step + 1
-        norm = self.updater.clip()
+        norm, guarded = self.updater.clip(), self.updater.guarded
+        if guarded:
+            self.updater.apply(torch.as_tensor(found.device_loss, device=norm.device), norm)
+        self.packer.launched(step, self.counters.budget)
+        loss, metrics = self.gradients.read(found)
+        if not math.isfinite(loss):
+            raise self._not_finite(batch, f"the loss of step {step} is {loss}")
         # All processes have the same norm, so that all of them continue or none does.
         if not math.isfinite(norm) and not self.scaler.is_enabled():
-            raise self._not_finite(batch, f"the loss of step {step} is finite, but its gradient norm is {norm}")
-        if not self.updater.apply():
+            raise self._not_finite(batch, f"the loss of step {step} is finite, but its gradient norm is {float(norm)}")
+        if not guarded and not self.updater.apply():
             self.counters.overflows += 1
             log.warning("Step %d changed nothing: its gradients overflow in float16. Its batch is skipped.", step)
-        return norm
+        return loss, metrics, float(norm)
 
     def _evaluate(self) -> Values:
         """The loss on the held-out examples."""
         self.policy.eval()
-        found = self.gradients.measure(self.processes.share(list(self.held_out)), self.counters)
-        loss, metrics = found.loss, found.metrics
+        loss, metrics = self.gradients.measure(self.processes.share(list(self.held_out)), self.counters)
         self.policy.train()
         if self.counters.count_evaluation(loss) and self.config.checkpoints.save_best_model:
             self._save_weights(self.run.best)

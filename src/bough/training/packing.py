@@ -2,6 +2,9 @@
 
 Packing is a function of the examples and the token budget, so what is computed, and in which
 order, stays the same. Only batches that no earlier step can change are packed ahead.
+
+Beside a GPU it begins when the step's kernels have all been launched: two threads of Python take turns of
+milliseconds, and kernels that are launched between such turns come too late to keep the GPU busy.
 """
 
 from __future__ import annotations
@@ -45,16 +48,26 @@ class Packer:
         self, source: Source, policy: Policy, method: Method[Any], processes: Processes, *, share: bool
     ) -> None:
         self.source, self.policy, self.method, self.processes, self.share = source, policy, method, processes, share
+        self.after_launch = policy.device.type == "cuda"
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="packing")
         self._next: tuple[int, Future[Batch | None]] | None = None
 
     def batch(self, step: int, budget: int) -> Batch | None:
-        """The batch of step `step`; that of the following one is packed meanwhile."""
+        """The batch of step `step`; that of the following one is packed while the step is computed."""
         waiting, self._next = self._next, None
         found = waiting[1].result() if waiting and waiting[0] == step else self.source.batch(step)
-        if isinstance(self.source, Foreseen) and self.source.knows(step + 1):
-            self._next = step + 1, self._thread.submit(self._packed, step + 1, budget)
+        if not self.after_launch:
+            self._begin(step + 1, budget)
         return found
+
+    def launched(self, step: int, budget: int) -> None:
+        """Nothing is left to do in Python before batch `step` is asked for."""
+        if self.after_launch:
+            self._begin(step, budget)
+
+    def _begin(self, step: int, budget: int) -> None:
+        if isinstance(self.source, Foreseen) and self.source.knows(step):
+            self._next = step, self._thread.submit(self._packed, step, budget)
 
     def _packed(self, step: int, budget: int) -> Batch | None:
         batch = self.source.batch(step)

@@ -76,7 +76,7 @@ class PopulationTrainer:
         gradients = self._gradients(work)
         updates: dict[str, Update] = {}
         for name, gradient in gradients.items():
-            norm = self.training[name].updater.clip()
+            norm = float(self.training[name].updater.clip())
             if not _finite(gradient, norm) and len(work) > 1:
                 gradient, norm = self._alone(name, work[name])
             updates[name] = Update(gradient, rates[name], norm, skipped=not _finite(gradient, norm))
@@ -128,7 +128,7 @@ class PopulationTrainer:
         """
         updater = self.training[name].updater
         updater.optimizer.zero_grad()
-        return self._laid_out({name: work}).run(backward=True)[name], updater.clip()
+        return self._laid_out({name: work}).run(backward=True)[name], float(updater.clip())
 
     def _apply(self, name: str, update: Update) -> None:
         own = self.training[name]

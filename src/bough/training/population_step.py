@@ -143,7 +143,7 @@ class PopulationStep:
     def _gradient(self, name: str, losses: list[Loss], answers: list[Answers]) -> Gradient:
         rows = self.steps[name].rows
         return Gradient(
-            loss=float(sum(loss.value.detach() for loss in losses)),
+            device_loss=float(sum(loss.value.detach() for loss in losses)),
             metrics=add_metrics([*(loss.metrics for loss in losses), *map(facts, answers)]),
             tokens_computed=sum(row.tokens.size for row in rows),
             tokens_raw=sum(row.num_raw for row in rows),

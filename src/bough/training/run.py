@@ -8,7 +8,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -34,6 +34,7 @@ from bough.policy.shape import start_adapter
 from bough.rundir import RunDir
 from bough.terminal.training import TrainingProgress
 from bough.tracking.trackers import Trackers
+from bough.training.acceleration import accelerated
 from bough.training.checkpoint import Checkpoint, checkpoints
 from bough.training.counters import Counters
 from bough.training.interrupts import Interrupts, StoppedError
@@ -51,6 +52,9 @@ UNIMPORTANT = {
 }
 # Settings that say what shape the trained weights have; a checkpoint of them has fixed it.
 SHAPE = {"use_lora", "lora_r", "lora_alpha", "lora_target_modules", "lora_experts"}
+
+# Settings of the machine that a run decides by itself where they are left open.
+CHOSEN = ("token_budget", "compile", "cuda_graphs")
 
 C = TypeVar("C", bound=TrainingConfig)
 
@@ -78,11 +82,11 @@ def train(
     with opened(config) as run:
         training = method.examples(data, run.builder)
         evaluation = method.examples(held_out, run.builder) if held_out is not None else Examples[Any]()
-        run.begin(training.digest, evaluation.digest)
-        policy = run.load_policy(reference=method.needs_reference, temperature=method.temperature)
         # A reference that is computed in advance finds its log-probabilities by the call objects.
         examples = list(training.examples) if _computes_reference(method, config) else training.examples
         source = PlannedSource(examples, run.config)
+        run.begin(training.digest, evaluation.digest, source)
+        policy = run.load_policy(reference=method.needs_reference, temperature=method.temperature)
         ledgers = [training.rows, training.calls]
         with run.trainer(policy, method, source, held_out=list(evaluation.examples), ledgers=ledgers) as trainer:
             run.precompute(trainer, examples)
@@ -114,10 +118,9 @@ class Run(Generic[C]):
         if self.resumed and processes.device.type == "cpu":
             bit_exact.warn_if_runs_differ()
         self.start, self.config = start_adapter(config)
-        if config.machine.token_budget is None:
-            budget = _budget_before(folder, self.config, self.resumed) or choose_budget(self.config, processes)
-            machine = self.config.machine.model_copy(update={"token_budget": budget})
-            self.config = self.config.model_copy(update={"machine": machine})
+        self.left_open = {name for name in CHOSEN if getattr(config.machine, name) is None}
+        if self.resumed:
+            self._set_machine(**_chosen_before(folder, self.config, self.left_open, processes))
         if processes.first and config.resume and folder.config.exists():
             _report_changes(folder, self.config, self.resumed)
         self.builder = load_call_builder(
@@ -129,11 +132,17 @@ class Run(Generic[C]):
         self.template = self.builder.template
         self.same_held_out = True
 
-    def begin(self, examples: str | None = None, held_out: str | None = None) -> None:
-        """Writes settings and origin, checked against those that a resumed run began with.
+    def begin(
+        self, examples: str | None = None, held_out: str | None = None, source: PlannedSource | None = None
+    ) -> None:
+        """Decides what the settings leave open, and writes them and the origin, checked against a resumed run's.
 
-        `examples` and `held_out` are digests of the data.
+        `examples` and `held_out` are digests of the data; `source` is the training data in the order of its steps.
         """
+        machine = accelerated(self.config, self.processes, source)
+        self._set_machine(compile=machine.compile, cuda_graphs=machine.cuda_graphs)
+        if machine.token_budget is None:
+            self._set_machine(token_budget=choose_budget(self.config, self.processes))
         self.origin = Origin.of(self.config, self.start, examples, held_out)
         if self.resumed:
             self.same_held_out = self._check_origin(self.resumed)
@@ -151,6 +160,20 @@ class Run(Generic[C]):
             config, self.start, self.resumed, self.processes, reference=reference, temperature=temperature
         )
 
+    def _set_machine(self, **settings: Any) -> None:
+        machine = self.config.machine.model_copy(update=settings)
+        self.config = self.config.model_copy(update={"machine": machine})
+
+    def _check_recordings(self, policy: Policy) -> None:
+        """Leaves recordings out where the run chose them itself and this model cannot be recorded after all."""
+        if not self.config.machine.cuda_graphs or "cuda_graphs" not in self.left_open:
+            return
+        if reasons := policy.not_recordable():
+            log.warning("cuda_graphs: off (this model cannot be recorded: %s).", ", ".join(reasons))
+            self._set_machine(cuda_graphs=False)
+            if self.processes.first:
+                self.folder.create(self.config)
+
     @contextmanager
     def trainer(
         self,
@@ -166,6 +189,7 @@ class Run(Generic[C]):
 
         `reference` stands in for the policy's own, such as a teacher on a server.
         """
+        self._check_recordings(policy)
         first, config = self.processes.first, self.config
         names = config.tracking.report_to if first else []
         settings = self.folder.recorded(config.flat_dump())
@@ -247,12 +271,16 @@ def _newest_checkpoint(folder: RunDir, config: TrainingConfig) -> Checkpoint | N
     return found[-1]
 
 
-def _budget_before(folder: RunDir, config: TrainingConfig, resumed: Checkpoint | None) -> int | None:
-    """The token budget that was chosen when a resumed run began: it decides what is computed together."""
-    if not resumed or not folder.config.exists():
-        return None
-    before = flattened(type(config), YamlFile.read(folder.config).values).get("token_budget")
-    return before if isinstance(before, int) else None
+def _chosen_before(
+    folder: RunDir, config: TrainingConfig, names: Iterable[str], processes: Processes
+) -> dict[str, int | bool]:
+    """What was chosen of these settings when a resumed run began: the last bits of all numbers depend on it."""
+    if not folder.config.exists():
+        return {}
+    before = flattened(type(config), YamlFile.read(folder.config).values)
+    found = {name: before[name] for name in names if isinstance(before.get(name), int)}
+    # A run that moves to a CPU can do neither there.
+    return found if processes.device.type == "cuda" else {k: v for k, v in found.items() if k == "token_budget"}
 
 
 def _report_changes(folder: RunDir, config: TrainingConfig, resumed: Checkpoint | None) -> None:
@@ -262,7 +290,11 @@ def _report_changes(folder: RunDir, config: TrainingConfig, resumed: Checkpoint 
     changed = {
         k: f"{k} {before[k]} → {v}"
         for k, v in now.items()
-        if k not in UNIMPORTANT and k in before and before[k] != v and not _same_file(before[k], v, folder.path)
+        if k not in UNIMPORTANT
+        and k in before
+        and before[k] != v
+        and not (k in CHOSEN and v is None)
+        and not _same_file(before[k], v, folder.path)
     }
     if resumed and (fixed := [change for k, change in changed.items() if k in SHAPE]):
         raise InputError(f"{resumed.path} has weights of another shape; a run keeps the one it began with:", fixed)

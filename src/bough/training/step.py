@@ -33,12 +33,19 @@ Logprobs = Mapping[int, list[Tensor]] | Sequence[list[Tensor]]  # by the number 
 
 @dataclass
 class Gradient:
-    """What came of computing a gradient; the gradient itself is in the parameters."""
+    """What came of computing a gradient; the gradient itself is in the parameters.
 
-    loss: float = 0.0
+    Nothing waits for the GPU before `loss` or a metric's value is read.
+    """
+
+    device_loss: Tensor | float = 0.0
     metrics: dict[str, Mean] = field(default_factory=dict)
     tokens_computed: int = 0
     tokens_raw: int = 0
+
+    @property
+    def loss(self) -> float:
+        return float(self.device_loss)
 
 
 class Step:
@@ -93,7 +100,7 @@ class Step:
                 logprobs = [found.trained for found in answers]
                 losses = [self.loss(rows, logprobs, known, denominator) for rows in groups]
         return Gradient(
-            loss=float(sum(loss.value.detach() for loss in losses)),
+            device_loss=sum(loss.value.detach() for loss in losses),
             metrics=add_metrics([*(loss.metrics for loss in losses), *map(facts, answers)]),
             tokens_computed=sum(row.tokens.size for row in self.rows),
             tokens_raw=sum(row.num_raw for row in self.rows),

@@ -86,7 +86,20 @@ def choose_budget(config: TrainingConfig, processes: Processes) -> int:
     if processes.device.type != "cuda":
         return BUDGET_ON_CPU
     shape = Shape.of(load_outline(base_and_adapter(config.model)[0]))
-    free = torch.cuda.mem_get_info(processes.device)[0] // processes.per_gpu
+    free = free_memory(processes)
+    found = min(processes.gather([fitting(config, shape, free, processes.count)]))  # one number in the run's settings
+    if processes.first:
+        log.warning("token_budget: %d (%.0f GiB of GPU memory are free).", found, free / 2**30)
+    return found
+
+
+def free_memory(processes: Processes) -> int:
+    """Bytes of the GPU that this process may use."""
+    return int(torch.cuda.mem_get_info(processes.device)[0]) // processes.per_gpu
+
+
+def fitting(config: TrainingConfig, shape: Shape, free_bytes: int, num_processes: int = 1) -> int:
+    """Tokens per pass that fit into the free memory of a GPU with these settings."""
     environment = getattr(config, "environment", None)
     if config.lora.enabled:
         weight = FROZEN_4BIT if config.lora.qlora else FROZEN
@@ -95,16 +108,12 @@ def choose_budget(config: TrainingConfig, processes: Processes) -> int:
     if config.machine.shard:
         # Online, the first process has a whole copy of the weights to sample with.
         copy = FROZEN if config.lora.enabled else SAMPLED
-        weight = weight / processes.count + (copy if environment and environment.name else 0)
-    found = budget_for(
+        weight = weight / num_processes + (copy if environment and environment.name else 0)
+    return budget_for(
         shape,
-        free,
+        free_bytes,
         lora_r=config.lora.r if config.lora.enabled else None,
         weight_bytes=weight,
         gradient_checkpointing=config.machine.gradient_checkpointing,
         share=(SHARE_ONLINE if environment else SHARE) * (WITH_GRAPHS if config.machine.cuda_graphs else 1),
     )
-    found = min(processes.gather([found]))  # one number in the run's settings
-    if processes.first:
-        log.warning("token_budget: %d (%.0f GiB of GPU memory are free).", found, free / 2**30)
-    return found

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Protocol
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from bough.config.training import TrainingConfig
 from bough.policy.shard import whole
@@ -36,6 +36,9 @@ class Updater:
             weight_decay=config.optimizer.weight_decay,
         )
         self._trained = [parameter for parameter in policy.parameters() if parameter.requires_grad]
+        # Whether the optimizer can look on the GPU if it may change the weights, so that no step waits to know.
+        fused = any(group.get("fused") for group in self.optimizer.param_groups)
+        self.guarded = fused and not config.machine.fp16 and not config.machine.shard
         # Gradients too small for float16 are scaled into its range; where they overflow, the step is skipped.
         self.scaler = torch.amp.GradScaler(policy.device.type, enabled=config.machine.fp16)
         self.scaler.scale(torch.zeros((), device=policy.device))  # until then it has no scale
@@ -54,13 +57,20 @@ class Updater:
             group["lr"] = rate
         return rate
 
-    def clip(self) -> float:
+    def clip(self) -> Tensor:
         """Clips the gradients, unscaled first; returns the norm that they had, the same number in every process."""
         self.scaler.unscale_(self.optimizer)
-        return float(whole(torch.nn.utils.clip_grad_norm_(self._trained, self.config.optimizer.max_grad_norm)))
+        return whole(torch.nn.utils.clip_grad_norm_(self._trained, self.config.optimizer.max_grad_norm))
 
-    def apply(self) -> bool:
-        """Changes the weights by their gradients; False where those overflow in float16, and nothing was changed."""
+    def apply(self, *finite: Tensor) -> bool:
+        """Changes the weights by their gradients; False where those overflow in float16, and nothing was changed.
+
+        With `finite`, for an optimizer that is `guarded`, nothing is changed either unless all of these are finite.
+        """
+        if finite:
+            broken = torch.stack([~value.isfinite() for value in finite]).any()
+            # What GradScaler tells an optimizer: with 1, its step changes nothing.
+            self.optimizer.found_inf = broken.float()  # type: ignore[attr-defined]
         scale = self.scaler.get_scale()
         self.scaler.step(self.optimizer)
         self.scaler.update()

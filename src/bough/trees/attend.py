@@ -69,10 +69,14 @@ def flex_tree_attention(
     """
     # Under autocast the rotary embedding leaves these two in float32, where the kernel is slow.
     query, key = query.to(value.dtype), key.to(value.dtype)
-    for states in (query, key, value):
-        # A row of as many blocks as there are heads must not be taken for a rule.
-        torch._dynamo.mark_static(states, [1, 3])
-    out, aux = _flex()(
+    # In a layer that is being compiled, all of this becomes part of it; to mark sizes would take it apart there.
+    attend = flex_attention
+    if not torch.compiler.is_compiling():
+        attend = _flex()
+        for states in (query, key, value):
+            # A row of as many blocks as there are heads must not be taken for a rule.
+            torch._dynamo.mark_static(states, [1, 3])
+    out, aux = attend(
         query,
         key,
         value,
