@@ -219,7 +219,7 @@ def time_to_target(of: dict[int, list[list[Point]]], target: float | None) -> st
 
 
 def tables(runs: Sequence[Run], target: float | None) -> str:
-    limits = sorted({run.staleness for run in runs})
+    limits = sorted({run.staleness for run in runs if any(run.points())})
     of = {limit: [list(run.points()) for run in runs if run.staleness == limit] for limit in limits}
     longest = max((points[-1].seconds for each in of.values() for points in each if points), default=0.0)
     if not longest:
@@ -309,6 +309,7 @@ def write(runs: Sequence[Run], options: argparse.Namespace) -> None:
         for point in (point for run in runs for point in run.points()):
             values = [point.values.get(name, "") for name in COLUMNS]
             lines.writerow([point.staleness, point.seed, f"{point.seconds:.2f}", *values])
+    more = f"; {' '.join(options.more)}" if options.more else ""
     at_a_time = options.parallel or max(map(len, waves(runs, options)))
     text = (
         f"# Online GRPO at several limits of staleness\n\n{machine()}. "
@@ -316,7 +317,7 @@ def write(runs: Sequence[Run], options: argparse.Namespace) -> None:
         f"{options.start or options.model}, batches of {options.tasks} × {options.attempts}, "
         f"at most {options.turns} turns, rewards {' '.join(options.rewards) or 'of the environment'}, "
         f"learning rate {options.learning_rate:g}, seeds {', '.join(map(str, options.seeds))}, "
-        f"{at_a_time} runs at a time, {options.limit_s:.0f} s each{''.join(f' {word}' for word in options.more)}."
+        f"{at_a_time} runs at a time, {options.limit_s:.0f} s each{more}."
         f"\n\n{tables(runs, options.target)}\n"
     )
     (options.output / "staleness.md").write_text(text, encoding="utf-8")
