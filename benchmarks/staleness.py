@@ -33,6 +33,7 @@ from pathlib import Path
 
 from measure import machine, table
 
+from bough.rundir import RunDir
 from bough.training.metrics_file import MetricsFile
 
 COLUMNS = (
@@ -111,6 +112,7 @@ class Run:
             self.stop()
         elif code and not self.asked:
             print(f"{self.folder.name} failed:\n{self.log.read_text(errors='replace')[-2000:]}", flush=True)
+        shutil.rmtree(RunDir(self.folder).checkpoints, ignore_errors=True)  # gigabytes that nothing reads
         self.over.touch()
         reached = [point.values.get("eval_success") for point in self.points()]
         print(f"{self.folder.name}: {len(reached)} batches, held-out success {reached}", flush=True)

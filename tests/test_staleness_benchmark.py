@@ -83,6 +83,7 @@ def test_a_run_whose_time_is_over_is_asked_to_stop_before_it_is_killed(
     assert process.stdout is not None
     process.stdout.readline()
     run = staleness.Run(0, 0, Namespace(output=tmp_path, limit_s=0.0), process, time.monotonic())
+    (run.folder / "checkpoints" / "step-1").mkdir(parents=True)
     monkeypatch.setattr(staleness, "PATIENCE_S", 3600.0)
     assert not run.ended()
     if answers:
@@ -91,4 +92,5 @@ def test_a_run_whose_time_is_over_is_asked_to_stop_before_it_is_killed(
         assert not run.ended() and run.alive
         monkeypatch.setattr(staleness, "PATIENCE_S", 0.0)
     assert run.ended() and process.returncode == -(signal.SIGINT if answers else signal.SIGKILL)
+    assert list(tmp_path.rglob("checkpoints")) == [] and run.over.exists()
     process.stdout.close()
