@@ -68,7 +68,7 @@ def test_the_tables_of_a_killed_run_are_made_of_its_metrics(
         (folder / "metrics.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
     call(staleness, monkeypatch, tmp_path, "--tables-only", "--seeds", "0", "--target", "0.7")
     text = (tmp_path / "staleness.md").read_text()
-    assert "| 8 | 50.0% (50.0%–50.0%) | 70.0% (70.0%–70.0%) |" in text  # staleness 2 has not begun
+    assert "| 8 | 50.0% (50.0%–50.0%) | 70.0% (70.0%–70.0%) |\n" in text  # staleness 2 has not begun
     assert "| 0 | 16 | 16 |" in text and "| 1 | 8 | 8 |" in text
     assert len((tmp_path / "staleness.csv").read_text().splitlines()) == 1 + 8
 
