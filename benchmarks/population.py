@@ -3,12 +3,14 @@
     python benchmarks/population.py                                             # a tiny model on a CPU
     python benchmarks/population.py --model qwen3-0.6b --limit-s 300            # on a GPU
     python benchmarks/population.py --model qwen3-4b --checkpointing --lines sft:16 dpo:16 copies:8
+    python benchmarks/population.py --model qwen3-0.6b --lines grpo:1 grpo:8 grpo:16 --passes 0
 
 A line of the table is METHOD:MEMBERS, measured and printed in the order given. Every member has its own episode,
 LoRA on all linear layers, AdamW and clipping. "One after the other" is the same base with the same adapters, an
-update of each member by itself: a sweep that keeps its base. With `grpo`, members also play a group of attempts
-each before the update, all in one engine or one member after the other. With `copies`, each member has a base
-model of its own in memory, as in AgileRL, and learns by SFT.
+update of each member by itself: a sweep that keeps its base. With `--passes 0` that is measured in lines of one
+member only. With `grpo`, members also play a group of attempts each before the update, all in one engine or one
+member after the other. With `copies`, each member has a base model of its own in memory, as in AgileRL, and learns
+by SFT.
 Before the clock starts, both ways compute the loss and gradient norm of the first member. After `--limit-s` the
 measurement that is under way is given up.
 """
@@ -149,20 +151,23 @@ class Bench:
             alone = {names[0]: examples[names[0]]}
             same = gauge(trainer, examples, names[0]).against(gauge(trainer, alone, names[0]))
             print(f"({method}, {count} members, the first member together and alone: {same})", flush=True)
-            steps, passes = self.options.steps, self.options.passes
             with Peak() as together_peak:
-                together = seconds_of(lambda: trainer.update(batches(names)), warm_up=1, times=steps)
+                together = seconds_of(lambda: trainer.update(batches(names)), warm_up=1, times=self.options.steps)
+            apart: float | None = None
             with Peak() as apart_peak:
-                apart = seconds_of(partial(one_by_one, trainer, batches, names), warm_up=count == 1, times=passes)
+                if passes := self.options.passes or int(count == 1):
+                    apart = seconds_of(partial(one_by_one, trainer, batches, names), warm_up=count == 1, times=passes)
             if self.options.profile:
                 with failure_in([]):
                     print(f"({method}, {count} members: {profiled(lambda: trainer.update(examples))})", flush=True)
         finally:
             close()
-        single = self._single.setdefault(method, apart / count)
-        numbers = [f"{together:.3f}", f"{apart:.3f}", f"{together / single:.1f}"]
+        if apart is not None:
+            self._single.setdefault(method, apart / count)
+        single = self._single.get(method)
+        numbers = [f"{together:.3f}", _three(apart), f"{together / single:.1f}" if single else ""]
         layout = layout_of(step_of(trainer, examples))
-        return [*numbers, f"{together_peak.gib:.1f}", f"{apart_peak.gib:.1f}", layout]
+        return [*numbers, f"{together_peak.gib:.1f}", "" if apart is None else f"{apart_peak.gib:.1f}", layout]
 
 
 def source_of(
@@ -185,6 +190,10 @@ def one_by_one(
         trainer.update(batches([name]))
 
 
+def _three(seconds: float | None) -> str:
+    return "" if seconds is None else f"{seconds:.3f}"
+
+
 def layout_of(step: PopulationStep) -> str:
     tokens = sum(row.tokens.size for own in step.steps.values() for row in own.rows)
     return f"{tokens:,} tokens in {len(step.places)} row{'s'[: len(step.places) > 1]}"
@@ -205,7 +214,7 @@ def copies(count: int, options: argparse.Namespace) -> list[object]:
             for trainer, own in zip(trainers, examples, strict=True):
                 trainer.update(own)
 
-        seconds = seconds_of(all_of_them, warm_up=1, times=options.passes)
+        seconds = seconds_of(all_of_them, warm_up=1, times=max(1, options.passes))
     return ["", f"{seconds:.3f}", "", "", f"{peak.gib:.1f}", ""]
 
 
@@ -271,7 +280,9 @@ def main() -> None:
     parser.add_argument("--rank", type=int, default=16)
     parser.add_argument("--checkpointing", action="store_true", help="gradient checkpointing")
     parser.add_argument("--steps", type=int, default=3, help="updates that are counted")
-    parser.add_argument("--passes", type=int, default=1, help="counted passes over the members one after the other")
+    parser.add_argument(
+        "--passes", type=int, default=1, help="counted passes one after the other; 0: of one member only"
+    )
     parser.add_argument("--output", type=Path, help="a Markdown file to which the result is added")
     options = parser.parse_args()
     if not torch.cuda.is_available():

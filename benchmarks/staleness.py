@@ -1,17 +1,19 @@
 """Held-out success of online GRPO against wall time, for several limits of staleness and several seeds.
 
     python benchmarks/staleness.py [--output FOLDER] [--limit-s 60] [--parallel 3] [--together]
+    python benchmarks/staleness.py --options 'types=[pick_and_place_simple]' --turns 10 --eval-temperature 1
 
-Household games, SmolLM2, batches of 8 tasks × 8 attempts. All runs start from the same SFT of
-expert episodes, made first. The runs of one staleness share the GPU (`--parallel` at a time,
-by default one for each seed), so runs of different staleness never compete, and each wave has the
-same load. With `--together` they go seed by seed instead, and the runs of one seed share the GPU:
-slower for each, but other programs on the machine disturb all limits alike. A run is stopped after
-`--limit-s` seconds, its start included. Nothing is downloaded.
+Household games, SmolLM2, batches of 8 tasks × 8 attempts. Arguments that are not of this script go
+to `bough grpo`. All runs start from the same SFT of expert episodes, made first. The runs of one
+staleness share the GPU (`--parallel` at a time, by default one for each seed), so runs of different
+staleness never compete, and each wave has the same load. With `--together` they go seed by seed
+instead, and the runs of one seed share the GPU: slower for each, but other programs on the machine
+disturb all limits alike. A run is stopped after `--limit-s` seconds, its start included. Nothing is
+downloaded.
 
 FOLDER gets `staleness.csv`, a line for each batch, and `staleness.md`, the tables, which are also
-printed; both after Ctrl-C too, with what was measured until then. Runs that are complete in FOLDER
-are not done again.
+printed: after each wave of runs, and after Ctrl-C with what was measured until then. Runs that are
+complete in FOLDER are not done again. `--tables-only` reads FOLDER, of a run that was killed too.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from __future__ import annotations
 import argparse
 import csv
 import shutil
+import signal
 import statistics
 import subprocess
 import sys
@@ -30,6 +33,7 @@ from pathlib import Path
 
 from measure import machine, table
 
+from bough.rundir import RunDir
 from bough.training.metrics_file import MetricsFile
 
 COLUMNS = (
@@ -38,6 +42,7 @@ COLUMNS = (
 )
 BOUGH = (sys.executable, "-m", "bough")
 POLL_S = 0.5
+PATIENCE_S = 15.0  # for a run to end its step and to save a checkpoint
 
 
 @dataclass(frozen=True)
@@ -59,6 +64,7 @@ class Run:
     options: argparse.Namespace
     process: subprocess.Popen[bytes] | None = None
     began: float = 0.0
+    asked: bool = False
 
     @property
     def folder(self) -> Path:
@@ -84,11 +90,12 @@ class Run:
             "logging_steps": 1, "save_steps": options.updates, "token_budget": options.token_budget,
         }  # fmt: skip
         flags = [f"--{name.replace('_', '-')}={value}" for name, value in arguments.items()]
+        given = {"--options": options.options, "--rewards": options.rewards}
+        lists = [word for name, words in given.items() if words for word in (name, *words)]
         shutil.rmtree(self.folder, ignore_errors=True)  # of a run that was interrupted
         self.folder.parent.mkdir(parents=True, exist_ok=True)
         with self.log.open("wb") as log:
-            rewards = ["--rewards", *options.rewards] if options.rewards else []
-            command = [*BOUGH, "grpo", *flags, *rewards, "--no-use-lora", "--no-watch"]
+            command = [*BOUGH, "grpo", *flags, *lists, "--no-use-lora", "--no-watch", *options.more]
             self.process = subprocess.Popen(command, stdout=log, stderr=log)
         self.began = time.monotonic()
 
@@ -96,20 +103,34 @@ class Run:
         """Whether the run is over, by itself or because its time is. Its metrics are complete at any moment."""
         assert self.process is not None
         code = self.process.poll()
+        over_s = time.monotonic() - self.began - self.options.limit_s
         if code is None:
-            if time.monotonic() - self.began < self.options.limit_s:
+            if over_s >= 0:
+                self.ask_to_stop()
+            if over_s < PATIENCE_S:
                 return False
             self.stop()
-        elif code:
+        elif code and not self.asked:
             print(f"{self.folder.name} failed:\n{self.log.read_text(errors='replace')[-2000:]}", flush=True)
+        shutil.rmtree(RunDir(self.folder).checkpoints, ignore_errors=True)  # gigabytes that nothing reads
         self.over.touch()
         reached = [point.values.get("eval_success") for point in self.points()]
         print(f"{self.folder.name}: {len(reached)} batches, held-out success {reached}", flush=True)
         return True
 
+    def ask_to_stop(self) -> None:
+        """Ends the step under way: processes that share a GPU through MPS may fail with one that is killed."""
+        if self.process is not None and not self.asked:
+            self.process.send_signal(signal.SIGINT)
+            self.asked = True
+
+    @property
+    def alive(self) -> bool:
+        return self.process is not None and self.process.poll() is None
+
     def stop(self) -> None:
-        """At once: a checkpoint would take its time, and none is needed."""
-        if self.process is not None and self.process.poll() is None:
+        """At once."""
+        if self.process is not None and self.alive:
             self.process.kill()
             self.process.wait()
 
@@ -132,6 +153,7 @@ def make_start(options: argparse.Namespace) -> None:
     played, trained = folder / "expert", folder / "start"
     shutil.rmtree(trained, ignore_errors=True)
     collect = ["collect", "--model=expert", f"--environment={options.environment}", f"--tasks={options.expert_tasks}"]
+    collect += ["--options", *options.options] if options.options else []
     sft = [
         "sft", f"--model={options.model}", f"--train-file={played}", "--no-use-lora", "--batch-size=16",
         f"--max-steps={options.sft_steps}", "--learning-rate=3e-4", f"--output-dir={trained}",
@@ -151,6 +173,11 @@ def play(runs: Sequence[Run], parallel: int) -> None:
             time.sleep(POLL_S)
             running = [run for run in running if not run.ended()]
     finally:
+        for run in running:
+            run.ask_to_stop()
+        deadline = time.monotonic() + PATIENCE_S
+        while any(run.alive for run in running) and time.monotonic() < deadline:
+            time.sleep(POLL_S)
         for run in running:
             run.stop()
 
@@ -194,7 +221,7 @@ def time_to_target(of: dict[int, list[list[Point]]], target: float | None) -> st
 
 
 def tables(runs: Sequence[Run], target: float | None) -> str:
-    limits = sorted({run.staleness for run in runs})
+    limits = sorted({run.staleness for run in runs if any(run.points())})
     of = {limit: [list(run.points()) for run in runs if run.staleness == limit] for limit in limits}
     longest = max((points[-1].seconds for each in of.values() for points in each if points), default=0.0)
     if not longest:
@@ -225,7 +252,7 @@ def tables(runs: Sequence[Run], target: float | None) -> str:
     headings = ["staleness", "batches", "s per batch", "tokens/s", "sampling", "training", "both", "idle", "mean age"]
     return "\n\n".join(
         [
-            "Held-out success against seconds of sampling and training, mean over the seeds (lowest–highest):",
+            "Held-out success against seconds, of which measuring it is a part, mean over the seeds (lowest–highest):",
             table(["seconds", *(f"staleness {limit}" for limit in limits)], curve),
             time_to_target(of, target),
             "All batches but the first of each run:",
@@ -235,11 +262,14 @@ def tables(runs: Sequence[Run], target: float | None) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
+    )
     parser.add_argument("--output", type=Path, default=Path("runs/staleness"))
     parser.add_argument("--model", default="smollm2")
     parser.add_argument("--start", help="a policy to start from, instead of an SFT on the expert's episodes")
     parser.add_argument("--environment", default="household")
+    parser.add_argument("--options", nargs="+", default=[], help="of the environment, as of bough grpo")
     parser.add_argument("--rewards", nargs="+", default=[], help="as of bough grpo, such as outcome=1 progress=0.5")
     parser.add_argument("--staleness", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
@@ -258,12 +288,16 @@ def main() -> None:
     parser.add_argument("--eval-tasks", type=int, default=64)
     parser.add_argument("--expert-tasks", type=int, default=400)
     parser.add_argument("--sft-steps", type=int, default=40)
-    options = parser.parse_args()
+    parser.add_argument("--tables-only", action="store_true", help="write the tables of what is in FOLDER; run nothing")
+    options, options.more = parser.parse_known_args()
     runs = [Run(limit, seed, options) for limit in options.staleness for seed in options.seeds]
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs would ignore it
     try:
-        make_start(options)
-        for wave in waves(runs, options):
-            play(wave, options.parallel or len(wave))
+        if not options.tables_only:
+            make_start(options)
+            for wave in waves(runs, options):
+                play(wave, options.parallel or len(wave))
+                write(runs, options)
     except KeyboardInterrupt:
         print("interrupted", flush=True)
     write(runs, options)
@@ -277,13 +311,16 @@ def write(runs: Sequence[Run], options: argparse.Namespace) -> None:
         for point in (point for run in runs for point in run.points()):
             values = [point.values.get(name, "") for name in COLUMNS]
             lines.writerow([point.staleness, point.seed, f"{point.seconds:.2f}", *values])
+    more = f"; {' '.join(options.more)}" if options.more else ""
     at_a_time = options.parallel or max(map(len, waves(runs, options)))
     text = (
-        f"# Online GRPO at several limits of staleness\n\n{machine()}. {options.environment}, "
+        f"# Online GRPO at several limits of staleness\n\n{machine()}. "
+        f"{' '.join([options.environment, *options.options])}, "
         f"{options.start or options.model}, batches of {options.tasks} × {options.attempts}, "
         f"at most {options.turns} turns, rewards {' '.join(options.rewards) or 'of the environment'}, "
         f"learning rate {options.learning_rate:g}, seeds {', '.join(map(str, options.seeds))}, "
-        f"{at_a_time} runs at a time, {options.limit_s:.0f} s each.\n\n{tables(runs, options.target)}\n"
+        f"{at_a_time} runs at a time, {options.limit_s:.0f} s each{more}."
+        f"\n\n{tables(runs, options.target)}\n"
     )
     (options.output / "staleness.md").write_text(text, encoding="utf-8")
     print(text, flush=True)
