@@ -3,8 +3,8 @@
     python -m benchmarks.gsm8k_programs gsm8k-train.jsonl.xz programs.jsonl
 
 A solution marks its calculations, `48/2 = <<48/2=24>>24`. Each becomes a line of a program under the sentence
-that it is from, and uses the results before it by name. Only problems of the interpreter's split `train` are
-written, and only those whose program computes the answer.
+that it is from. Both use earlier results by name, so that nothing has to be computed without the interpreter.
+Only problems of the interpreter's split `train` are written, and only those whose program computes the answer.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ def program(solution: str, answer: float) -> str | None:
     for sentence in solution.partition("####")[0].strip().splitlines():
         marks = MARK.findall(sentence)
         if marks:
-            written.append(f"# {RESULT.sub(lambda found: '' if found[1] else found[2], sentence).strip()}")
+            shown = RESULT.sub(lambda found: "" if found[1] else found[2], sentence).strip()
+            written.append(f"# {_with_names(shown, names)}")
         for expression, _ in marks:
             value = _value(expression)
             if value is None:
