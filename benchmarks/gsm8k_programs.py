@@ -23,7 +23,8 @@ MARK = re.compile(r"<<([^=<>]+)=([^<>]+)>>")
 EXPRESSION = re.compile(r"[\d\s+*/().-]+")
 # A calculation's result in its sentence. The program must compute it, so its comment does not say it.
 RESULT = re.compile(r"(\s*=\s*)?\$?<<([^=<>]+)=[^<>]+>>\$?(?:\d[\d,]*)?(?:\.\d+)?")
-NUMBER = re.compile(r"(?<![\w.])\d+(?:\.\d+)?(?![\w.])")
+# A dot after it may end the sentence.
+NUMBER = re.compile(r"(?<![\w.])\d+(?:\.\d+)?(?!\w|\.\S)")
 
 
 def program(solution: str, answer: float) -> str | None:
