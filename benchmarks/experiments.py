@@ -136,6 +136,7 @@ EXPERIMENTS: dict[str, tuple[Sweep, ...]] = {
                 "teacher-play.tasks=800",
                 "student.token_budget=16384",
                 "imitation.token_budget=16384",
+                "distill.token_budget=8192",
             ),
             jobs=1,
         ),
