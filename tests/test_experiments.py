@@ -78,9 +78,10 @@ def test_a_row_has_the_success_of_all_seeds_and_the_gain_on_their_tasks(two_seed
 def test_a_gain_is_on_the_same_tasks_whatever_the_evaluations_are_called(tmp_path: Path):
     run_folder = tmp_path / "a-seed-0"
     folders.recipe(run_folder, {"eval": {"name": "base"}}, {"sft": {}}, {"eval": {"name": "after-sft"}})
-    folders.evaluation(run_folder / "01-base", {"tiny": "0" * 20})
+    folders.evaluation(run_folder / "01-base", {"data/models/coder.gguf@1db45402": "0" * 20})
     folders.evaluation(run_folder / "03-after-sft", {"run/02-sft/final": "1" * 10 + "0" * 10})
-    head, _, _, sft = rows(tables(tmp_path))
+    head, _, base, sft = rows(tables(tmp_path))
+    assert base[:2] == ["base", "coder.gguf"]
     assert sft[:2] == ["after-sft", "sft"] and sft[head.index("gain")].startswith("+50.0 (")
 
 
