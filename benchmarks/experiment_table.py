@@ -121,9 +121,11 @@ def _with_tokens(expert: ModelResult, folder: Path, model: str) -> ModelResult:
 
 
 def _trained_by(model: str) -> str:
-    """The stage that trained a model of the run, or the model's own name."""
+    """The stage that trained a model of the run, or the model's own name; that of a GGUF file without its folder."""
     path = Path(model.partition("@")[0])  # a folder outside the working directory has a digest in its name
-    return path.parent.name.partition("-")[2] if path.name == "final" else model
+    if path.name == "final":
+        return path.parent.name.partition("-")[2]
+    return path.name if path.suffix == ".gguf" else model
 
 
 def section(found: Sequence[Measured]) -> str:

@@ -28,7 +28,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from benchmarks.experiment_table import tables
@@ -58,6 +58,10 @@ class Sweep:
     changes: tuple[str, ...] = ()
     seeds: int = 3
     jobs: int = 3
+
+    def limited(self, seeds: int | None, jobs: int | None) -> Sweep:
+        """The same sweep with at most this many seeds, and runs side by side."""
+        return replace(self, seeds=min(seeds or self.seeds, self.seeds), jobs=min(jobs or self.jobs, self.jobs))
 
     def command(self, folder: Path, data: Path, more: Sequence[str]) -> list[str]:
         words = [self.recipe, "--vary", *self.vary, "--seeds", f"{self.seeds}", "--jobs", f"{self.jobs}"]
@@ -130,7 +134,11 @@ EXPERIMENTS: dict[str, tuple[Sweep, ...]] = {
                 "distill.learning_rate=1e-4",
                 "distill.max_steps=25",
                 "teacher-play.tasks=800",
+                "student.token_budget=16384",
+                "imitation.token_budget=16384",
+                "distill.token_budget=8192",
             ),
+            jobs=1,
         ),
     ),
 }
@@ -248,14 +256,17 @@ def main() -> int:
     parser.add_argument("--folder", type=Path, default=Path("runs/experiments"), help="one folder per experiment in it")
     parser.add_argument("--results", type=Path, default=Path(__file__).parent / "results")
     parser.add_argument("--limit-s", type=float, default=1e9, help="stop after this many seconds")
+    parser.add_argument("--seeds", type=int, help="at most this many seeds")
+    parser.add_argument("--jobs", type=int, help="at most this many runs of an experiment side by side")
     parser.add_argument("--set", nargs="*", default=[], help="more changes to the recipes, as in `bough sweep`")
     parser.add_argument("--prepare", action="store_true", help="run only the stages that need no model")
     parser.add_argument("--dry-run", action="store_true", help="check the settings and print the commands; run nothing")
     parser.add_argument("--tables-only", action="store_true", help="write the tables of what has finished; run nothing")
     options = parser.parse_args()
+    sweeps = {name: [one.limited(options.seeds, options.jobs) for one in EXPERIMENTS[name]] for name in options.names}
     commands = {
-        name: [sweep.command(options.folder / name, options.data, options.set) for sweep in EXPERIMENTS[name]]
-        for name in options.names
+        name: [one.command(options.folder / name, options.data, options.set) for one in several]
+        for name, several in sweeps.items()
     }
     if options.dry_run:
         every = [command for several in commands.values() for command in several]
@@ -263,9 +274,9 @@ def main() -> int:
     for folder in (options.folder, options.results):
         folder.mkdir(parents=True, exist_ok=True)
     if options.prepare:
-        folders = [(sweep, options.folder / name) for name in options.names for sweep in EXPERIMENTS[name]]
+        folders = [(one, options.folder / name) for name, several in sweeps.items() for one in several]
         return max(prepare(sweep, folder, options.data, options.set) for sweep, folder in folders)
-    jobs = sum(max(sweep.jobs for sweep in EXPERIMENTS[name]) for name in options.names)
+    jobs = sum(max(one.jobs for one in several) for several in sweeps.values())
     env = os.environ | gpu_share(jobs)
     running = [Running(name, list(given), options.folder / name, env) for name, given in commands.items()]
     if not options.tables_only:

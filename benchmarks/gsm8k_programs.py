@@ -3,8 +3,8 @@
     python -m benchmarks.gsm8k_programs gsm8k-train.jsonl.xz programs.jsonl
 
 A solution marks its calculations, `48/2 = <<48/2=24>>24`. Each becomes a line of a program under the sentence
-that it is from, and uses the results before it by name. Only problems of the interpreter's split `train` are
-written, and only those whose program computes the answer.
+that it is from. Both use earlier results by name, so that nothing has to be computed without the interpreter.
+Only problems of the interpreter's split `train` are written, and only those whose program computes the answer.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ MARK = re.compile(r"<<([^=<>]+)=([^<>]+)>>")
 EXPRESSION = re.compile(r"[\d\s+*/().-]+")
 # A calculation's result in its sentence. The program must compute it, so its comment does not say it.
 RESULT = re.compile(r"(\s*=\s*)?\$?<<([^=<>]+)=[^<>]+>>\$?(?:\d[\d,]*)?(?:\.\d+)?")
-NUMBER = re.compile(r"(?<![\w.])\d+(?:\.\d+)?(?![\w.])")
+# A dot after it may end the sentence.
+NUMBER = re.compile(r"(?<![\w.])\d+(?:\.\d+)?(?!\w|\.\S)")
 
 
 def program(solution: str, answer: float) -> str | None:
@@ -32,7 +33,8 @@ def program(solution: str, answer: float) -> str | None:
     for sentence in solution.partition("####")[0].strip().splitlines():
         marks = MARK.findall(sentence)
         if marks:
-            written.append(f"# {RESULT.sub(lambda found: '' if found[1] else found[2], sentence).strip()}")
+            shown = RESULT.sub(lambda found: "" if found[1] else found[2], sentence).strip()
+            written.append(f"# {_with_names(shown, names)}")
         for expression, _ in marks:
             value = _value(expression)
             if value is None:

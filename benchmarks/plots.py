@@ -40,6 +40,8 @@ SECTIONS = {
     "roundwise-dpo": "Round-wise DPO in a household, on an H200",
     "grpo-web": "GRPO on the web, on an H200",
 }
+# The experiments of `benchmarks/experiments.py` that are drawn, and the evaluation of each.
+EXPERIMENTS = {"alfworld": "seen"}
 
 
 @dataclass(frozen=True)
@@ -62,6 +64,8 @@ def plots() -> dict[str, str]:
     """File name and content of every plot."""
     page = RESULTS.read_text()
     drawn = {f"{name}.svg": draw_rates(rates(section(page, heading))) for name, heading in SECTIONS.items()}
+    for name, evaluation in EXPERIMENTS.items():
+        drawn[f"{name}.svg"] = draw_rates(experiment_rates((MEASURED / f"{name}.md").read_text(), evaluation))
     curve = held_out_curve(section(page, SECTIONS["grpo-web"]))
     scale = scale_report.draw_scale(scale_report.load())
     return drawn | {"grpo-curve.svg": draw_curve(curve), "speed.svg": draw_speeds(speeds()), "scale.svg": scale}
@@ -77,6 +81,13 @@ def rates(text: str) -> list[Rate]:
     table = text.partition("\nevaluation ")[2].partition("```")[0]
     rows = re.findall(r"^\d\d-(\S+) +([\d.]+)% +([\d.]+)% – ([\d.]+)% +(\d+)", table, flags=re.MULTILINE)
     return [Rate(name, float(success), float(low), float(high), int(n)) for name, success, low, high, n in rows]
+
+
+def experiment_rates(text: str, evaluation: str) -> list[Rate]:
+    """The rows of an evaluation in an experiment's table: one per model, in the order of training."""
+    row = rf"^\| {re.escape(evaluation)} \| (\S+) \| ([\d.]+)% \(([\d.]+)–([\d.]+)\) \|[^|]*\| (\d+)"
+    found = re.findall(row, text, flags=re.MULTILINE)
+    return [Rate(name, float(success), float(low), float(high), int(n)) for name, success, low, high, n in found]
 
 
 def held_out_curve(text: str) -> list[tuple[int, float]]:

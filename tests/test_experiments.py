@@ -78,9 +78,10 @@ def test_a_row_has_the_success_of_all_seeds_and_the_gain_on_their_tasks(two_seed
 def test_a_gain_is_on_the_same_tasks_whatever_the_evaluations_are_called(tmp_path: Path):
     run_folder = tmp_path / "a-seed-0"
     folders.recipe(run_folder, {"eval": {"name": "base"}}, {"sft": {}}, {"eval": {"name": "after-sft"}})
-    folders.evaluation(run_folder / "01-base", {"tiny": "0" * 20})
+    folders.evaluation(run_folder / "01-base", {"data/models/coder.gguf@1db45402": "0" * 20})
     folders.evaluation(run_folder / "03-after-sft", {"run/02-sft/final": "1" * 10 + "0" * 10})
-    head, _, _, sft = rows(tables(tmp_path))
+    head, _, base, sft = rows(tables(tmp_path))
+    assert base[:2] == ["base", "coder.gguf"]
     assert sft[:2] == ["after-sft", "sft"] and sft[head.index("gain")].startswith("+50.0 (")
 
 
@@ -152,6 +153,26 @@ def test_the_experts_stages_can_be_played_before_and_are_then_done(tmp_path: Pat
     assert capsys.readouterr().err.count("already done") == 8
 
 
+def test_seeds_and_processes_can_be_fewer_but_not_more():
+    sweep = Sweep("demo", seeds=3, jobs=2)
+    assert sweep.limited(None, None) == sweep
+    assert sweep.limited(1, 1) == Sweep("demo", seeds=1, jobs=1)
+    assert sweep.limited(5, 5) == sweep
+
+
+def test_limits_reach_the_commands_and_what_is_prepared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    commands, prepared = list[list[str]](), list[Sweep]()
+    monkeypatch.setattr(experiments, "run", lambda running, _: commands.extend(running[0].commands))
+    monkeypatch.setattr(experiments, "prepare", lambda sweep, *_: prepared.append(sweep) or 0)
+    given = ["experiments", "mistakes", "--seeds", "1", "--folder", f"{tmp_path}", "--results", f"{tmp_path}"]
+    monkeypatch.setattr(sys, "argv", given)
+    assert experiments.main() == STOPPED
+    monkeypatch.setattr(sys, "argv", [*given, "--prepare"])
+    assert experiments.main() == 0
+    ((command,), (sweep,)) = commands, prepared
+    assert command[command.index("--seeds") + 1] == "1" and sweep.seeds == 1
+
+
 def says(word: str, file: Path) -> list[str]:
     return [sys.executable, "-c", f"open({str(file)!r}, 'a').write({word!r})"]
 
@@ -218,7 +239,7 @@ Altogether that is $<<48+24=72>>72.
 
 def test_a_worked_solution_becomes_a_program_that_computes_its_results():
     assert program(SOLUTION, 72.0) == (
-        "# Natalia sold 48/2 clips in May.\nstep_1 = 48/2\n# Altogether that is 48+24.\nstep_2 = 48+step_1\n"
+        "# Natalia sold 48/2 clips in May.\nstep_1 = 48/2\n# Altogether that is 48+step_1.\nstep_2 = 48+step_1\n"
         "print(round(step_2))"
     )
     assert program(SOLUTION, 73.0) is None

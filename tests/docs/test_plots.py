@@ -20,3 +20,13 @@ def test_numbers_are_read_from_the_results():
         (5, 61.7),
     ]
     assert [ratio for _, ratio in plots.speeds()] == [49.8, 36.1, 23.9, 23.5, 5.8, 3.6, 1.92, 1.73, 1.41, 1.34]
+
+
+def test_an_experiment_has_a_row_for_each_model_that_played_the_evaluation():
+    table = (
+        "| evaluation | model | success | by seed, % | episodes |\n| --- | --- | --- | --- | --- |\n"
+        "| seen | sft | 98.1% (90.0–99.7) | 96.4 99.3 | 420, 1 lost |\n"
+        "| unseen | sft | 97.8% (93.0–99.3) | 97.8 96.7 | 540 |\n"
+        "| seen | corrected-round-2 | unknown |  | 0 |\n"
+    )
+    assert plots.experiment_rates(table, "seen") == [plots.Rate("sft", 98.1, 90.0, 99.7, 420)]
