@@ -52,7 +52,7 @@ def run(folder: Path, *words: str, ignore_interrupts: bool = False) -> subproces
     ours = ("PYTEST_XDIST", "OMP_NUM_THREADS")  # of the processes in which these tests run
     environment = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
     environment["PYTHONPATH"] = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
-    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=120)
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
 
 
 @pytest.mark.parametrize("processes", [[], ["-n", "2"]], ids=["one process", "two processes"])
@@ -65,7 +65,7 @@ def test_a_run_ends_with_what_was_skipped_and_why(tmp_path: Path, processes: lis
     assert [line.split(maxsplit=1) for line in (first, second, third)] == [
         ["3", "no browser"], ["1", "no GPU"], ["1", "no such module"],
     ]  # fmt: skip
-    assert re.fullmatch(r"1 passed, 5 skipped in [\d.]+s( \([\d:]+\))?", last)
+    assert re.fullmatch(r"1 passed, 5 skipped in [\d.]+s( \(\d+:\d\d:\d\d\))?", last)  # from a minute on with a clock
 
 
 def test_programs_can_be_interrupted_in_a_run_that_a_shell_started_in_the_background(tmp_path: Path):
@@ -79,5 +79,5 @@ def test_the_slowest_files_start_first():
     one = "runs/test_kills.py"
     files = [f"{ROOT}/tests/{name}" for name in ("test_ledger.py", one)]
     command = [sys.executable, "-m", "pytest", "--collect-only", "-p", "no:cacheprovider", *files]
-    listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120).stdout.splitlines()
+    listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True).stdout.splitlines()
     assert listed[0].startswith(f"tests/{one}") and any("test_ledger.py" in line for line in listed)

@@ -14,14 +14,21 @@ from bough.cli import main
 from bough.training.metrics_file import MetricsFile
 from tests.warm import Warm
 
-CPU = os.environ | {"ACCELERATE_USE_CPU": "true", "OMP_NUM_THREADS": "1"}
+
+def cpu_environment() -> dict[str, str]:
+    """The environment of programs that train on the CPU with one thread.
+
+    As it is now: conftest.py imports this file before the warm server has an address.
+    """
+    return os.environ | {"ACCELERATE_USE_CPU": "true", "OMP_NUM_THREADS": "1"}
 
 
 class Pair:
     """Two processes at a time: see two_processes.py."""
 
     def __init__(self, folder: Path) -> None:
-        self.log, self.server = folder / "log.txt", Warm("tests.training.two_processes", environment=CPU)
+        self.log = folder / "log.txt"
+        self.server = Warm("tests.training.two_processes", environment=cpu_environment())
 
     def start(
         self,

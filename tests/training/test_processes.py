@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 from bough.cli import main
 from bough.training.checkpoint import checkpoints
 from tests import warm
-from tests.training.pair import CPU, Pair, alone, one_thread, told  # noqa: F401  a fixture of all tests
+from tests.training.pair import Pair, alone, cpu_environment, one_thread, told  # noqa: F401  a fixture of all tests
 from tests.warm import Warm
 
 
@@ -96,12 +96,17 @@ def test_torchrun_with_whole_weights_trains_what_one_process_does(tmp_path: Path
     bough = [sys.executable, warm.__file__, "-m", "bough", *arguments, "--output-dir", str(tmp_path / "two")]
     two = ["--standalone", "--nproc-per-node", "2", "--no-python", *bough]
     with (tmp_path / "errors").open("wb") as errors:
-        program = Warm("torch.distributed.run", *two, environment=CPU, errors=errors)
+        program = Warm("torch.distributed.run", *two, environment=cpu_environment(), errors=errors)
         program.communicate()
     assert program.wait() == 0, (tmp_path / "errors").read_text()[-3000:]
     assert_same(tmp_path / "one", tmp_path / "two")
     # What pairs of two processes have in common is computed by both: there were two.
     assert told(tmp_path / "two", "tokens_computed")[-1] > told(tmp_path / "one", "tokens_computed")[-1]
+
+
+def test_programs_get_the_environment_of_the_moment_at_which_they_start(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv(warm.ADDRESS, "set after the tests were loaded")
+    assert cpu_environment()[warm.ADDRESS] == "set after the tests were loaded"
 
 
 def test_a_reference_adapter_is_sharded_too(tmp_path: Path, two: Pair, commands: Commands):

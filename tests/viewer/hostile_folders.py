@@ -16,6 +16,7 @@ from tests.trajectories.bombs import token_bomb, zstd_bomb
 from tests.viewer.samples import trajectory, write
 
 DEEP = "a: " + "[" * 200_000
+WITHOUT_END = "without-end"
 # Ends after 10^15 rounds.
 ENDLESS = "{% for n in range(99999) %}" * 3 + "{% endfor %}" * 3
 GREEDY = "{% set ns = namespace(x='a') %}{% for i in range(60) %}{% set ns.x = ns.x ~ ns.x %}{% endfor %}{{ ns.x }}"
@@ -80,7 +81,7 @@ def model(folder: Path, name: str, template: str) -> None:
 def templates(folder: Path) -> None:
     model(folder, "broken", "{% for")
     model(folder, "greedy", GREEDY)
-    model(folder, "without-end", ENDLESS)  # asked for last: it is the end of the process that renders
+    model(folder, WITHOUT_END, ENDLESS)  # asked for last: it is the end of the process that renders
 
 
 def links(folder: Path) -> None:
