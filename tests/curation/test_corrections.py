@@ -9,14 +9,16 @@ import pytest
 
 from bough.config.corrections import CorrectionsConfig
 from bough.config.rollouts import LimitsConfig
-from bough.curation.correction_work import DIFFERENT, SAME, CorrectionWork
+from bough.curation.correction_work import ACCEPTED, DIFFERENT, SAME, CorrectionWork, _times
 from bough.curation.curate import Curated, curate_corrections
+from bough.curation.labels import Label
 from bough.curation.source import SourcedTrajectory
 from bough.engines.base import Answer, ContextFullError
 from bough.errors import InputError
 from bough.ledger import Ledger
 from bough.rollouts.agents import ModelAgent
 from bough.rollouts.episode import play
+from bough.speech.reply import Reply
 from bough.types import Call, Message, Task, Trajectory
 from bough.worlds.household.environment import Household
 from tests.curation.records import episode
@@ -28,10 +30,18 @@ COUNTING = "tests.environments.worlds:Counting"
 LIMITS = LimitsConfig(max_turns=4, max_errors=0, max_repeats=0)
 
 
+class Lenient(Counting):
+    """Does not mind a 7."""
+
+    def accepts(self, reply: Reply) -> bool:
+        return reply == "7"
+
+
 def counted(*replies: str, goal: int = 3, name: str = "one") -> SourcedTrajectory:
     task = Task(id=f"to {goal}", data={"goal": goal})
+    limits = LIMITS.model_copy(update={"max_turns": max(4, len(replies))})
     return SourcedTrajectory(
-        asyncio.run(play(Counting, task, Script(list(replies)), id=name, seed=0, limits=LIMITS))[0], "f", 1
+        asyncio.run(play(Counting, task, Script(list(replies)), id=name, seed=0, limits=limits))[0], "f", 1
     )
 
 
@@ -87,13 +97,13 @@ def test_the_expert_labels_the_states_the_agent_got_into():
     [record] = found.records
     assert shown(record) == [("1", None, False), ("5", "2", True), ("x", "2", True), ("2", None, False)]
     assert record.turns[1].observation[0].content == "No.", "the agent's own path stays as it was"
-    assert found.report["labels"] == {SAME: 2, DIFFERENT: 2}
+    assert found.report["labels"] == {SAME: 2, DIFFERENT: 2, ACCEPTED: 0}
     assert found.ledgers[1].kept == 2 and found.ledgers[1].dropped == {"same_action": 2}
     assert record.info["rule"] == "correction" and record.info["by"] == "expert"
 
 
 def test_everywhere_trains_agreement_too_with_the_tokens_on_record():
-    item = counted("1", "5")
+    item = counted("1", "5", "2", "4")
     [record] = corrected(item, where="everywhere").records
     assert [trained for _, _, trained in shown(record)] == [True] * len(item.trajectory.turns)
     assert record.turns[0].correction is None and record.turns[0].call == item.trajectory.turns[0].call
@@ -113,7 +123,7 @@ def test_the_same_action_for_another_reason_is_not_a_difference():
     script = Script(["THOUGHT: Why not.\nACTION: go to countertop 1", "ACTION: go to fridge 1"])
     played = asyncio.run(play(Household, task, script, id="one", seed=0, limits=LimitsConfig(max_turns=2)))[0]
     found = corrected(SourcedTrajectory(played, "f", 1), environment="household")
-    assert found.report["labels"] == {SAME: 1, DIFFERENT: 1}
+    assert found.report["labels"] == {SAME: 1, DIFFERENT: 1, ACCEPTED: 0}
     [record] = found.records
     assert record.turns[0].correction is None and record.turns[1].correction is not None
 
@@ -122,6 +132,36 @@ def test_an_agent_that_is_always_right_has_nothing_to_correct():
     found = corrected(counted("1", "2", "3"), counted("2", name="two"))
     assert [record.id for record in found.records] == ["two"]
     assert found.ledgers[0].dropped == {"nothing_to_correct": 1}
+
+
+@pytest.mark.parametrize("where", ["differ", "everywhere"])
+def test_a_reply_that_is_as_good_as_the_experts_is_left_alone(where: str):
+    found = corrected(counted("7", "5"), environment=f"{__name__}:Lenient", where=where)
+    assert shown(found.records[0])[:2] == [("7", None, False), ("5", "1", True)]
+    assert found.report["labels"][ACCEPTED] == 1 == found.ledgers[1].dropped["accepted"]
+
+
+def test_an_agent_whose_replies_are_all_accepted_has_nothing_to_correct():
+    found = corrected(counted("1", "7", "2", "3"), environment=f"{__name__}:Lenient")
+    assert found.records == [] and found.ledgers[0].dropped == {"nothing_to_correct": 1}
+
+
+@pytest.mark.parametrize(("times", "trained"), [(None, 2), (1, 1), (3, 3), (9, 4)])
+def test_a_label_that_the_agent_ignores_is_trained_a_few_times_in_a_row(times: int | None, trained: int):
+    """The label is 1 four times, then 2."""
+    settings = {} if times is None else {"max_same_labels": times}
+    found = corrected(counted("4", "5", "6", "4", "1", "9"), where="everywhere", **settings)
+    labels = [None if turn.correction is None else turn.correction.content for turn in found.records[0].turns]
+    assert labels == ["1"] * trained + [None] * (5 - trained) + ["2"]
+    assert found.records[0].turns[4].trained, "where the agent does follow at last, it is trained"
+    assert found.ledgers[1].dropped == ({"repeated_label": 4 - trained} if trained < 4 else {})
+
+
+def test_a_label_that_comes_back_after_another_counts_anew():
+    work = [Label(Message(role="assistant", content=text), text, same) for text, same in (
+        ("a", False), ("a", False), ("b", False), ("a", False), ("a", True), ("a", False), ("a", False),
+    )]  # fmt: skip
+    assert _times(work) == [1, 2, 1, 1, 2, 1, 2]
 
 
 def test_what_does_not_replay_is_labelled_up_to_there():
@@ -169,6 +209,13 @@ def test_demonstrations_are_mixed_in_up_to_their_share(share: float | None, coun
     assert all(turn.trained for record in found.records[2:] for turn in record.turns)
     again = corrected(counted("2"), counted("3", name="two"), mixed=expert, mix_share=share)
     assert found.records == again.records, "the sample depends on the seed alone"
+
+
+def test_an_episode_that_two_files_contain_is_mixed_in_once():
+    expert = [counted("1", "2", "3", name=f"expert {number}") for number in range(3)]
+    found = corrected(counted("2"), mixed=[*expert, *expert[:2]])
+    assert [record.id for record in found.records[1:]] == [item.trajectory.id for item in expert]
+    assert found.ledgers[2].kept == 3 and found.ledgers[2].dropped == {"duplicate": 2}
 
 
 def test_the_number_of_labelled_episodes_is_told():

@@ -10,7 +10,7 @@ from bough.methods.sft import SFTConfig
 from bough.policy.load import load_outline
 from bough.policy.processes import Processes
 from bough.training import token_budget
-from bough.training.token_budget import LEAST, MOST, Shape, budget_for, choose_budget
+from bough.training.token_budget import LEAST, MOST, Shape, budget_for, choose_budget, training_bytes
 
 GIB = 2**30
 SMOLLM2 = Shape(parameters=134_515_008, layers=30, hidden=576, inner=1536)
@@ -41,6 +41,18 @@ def test_what_saves_memory_makes_room_for_tokens():
     assert plain > budget_for(QWEN3_4B, 80 * GIB, lora_r=64, weight_bytes=2, share=0.3)
 
 
+def test_beside_a_sampler_training_takes_what_its_budget_was_chosen_for():
+    """A trained weight still needs 14 bytes, and a token what the budget counts, with the same room to spare."""
+    outline = load_outline("tiny")
+    shape = Shape.of(outline)
+    token = shape.layers * (34 * shape.hidden + 8 * shape.inner)
+    assert training_bytes(outline, 6000, adapter=False) == 14 * shape.parameters + 10_000 * token
+    outline.requires_grad_(False)
+    assert training_bytes(outline, 6000, adapter=False) == 10_000 * token
+    assert training_bytes(outline, 6000, adapter=True) > 10_000 * token
+    assert training_bytes(outline, 6000, adapter=False, gradient_checkpointing=True) < 10_000 * token
+
+
 def test_the_shape_is_read_from_the_model():
     outline = load_outline("tiny")
     shape = Shape.of(outline)
@@ -49,6 +61,14 @@ def test_the_shape_is_read_from_the_model():
         config.num_hidden_layers, config.hidden_size, config.intermediate_size
     )  # fmt: skip
     assert shape.parameters == sum(parameter.numel() for parameter in outline.parameters()) > 0
+
+
+def gpu(monkeypatch: pytest.MonkeyPatch, free: int, part: float = 1.0) -> None:
+    """A GPU of 80 GiB with so much free, of which this process may have a part."""
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (free, 80 * GIB))
+    monkeypatch.setattr(torch.cuda, "get_per_process_memory_fraction", lambda _: part)
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda _: 0)
 
 
 class OnGpu(Processes):
@@ -68,7 +88,7 @@ def test_on_a_gpu_the_settings_decide_what_a_weight_takes(
     settings: dict[str, Any], weight: float, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
     asked: list[Any] = []
-    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (24 * GIB, 80 * GIB))
+    gpu(monkeypatch, 24 * GIB)
     monkeypatch.setattr(token_budget, "budget_for", lambda *_, **more: asked.append(more) or 4096)
     assert choose_budget(SFTConfig(train_file="x", model="tiny", **settings), OnGpu()) == 4096
     assert asked[0]["weight_bytes"] == weight and asked[0]["lora_r"] == (16 if settings.get("use_lora", True) else None)
@@ -76,11 +96,19 @@ def test_on_a_gpu_the_settings_decide_what_a_weight_takes(
 
 
 def test_passes_that_are_recorded_leave_room_for_as_many_that_are_not(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (GIB // 2, 80 * GIB))
+    gpu(monkeypatch, GIB // 2)
     plain, recorded = (
         choose_budget(SFTConfig(train_file="x", model="tiny", cuda_graphs=graphs), OnGpu()) for graphs in (False, True)
     )
     assert plain - 2048 <= 2 * recorded <= plain and LEAST < plain < MOST
+
+
+def test_a_process_with_a_part_of_the_gpu_counts_on_no_more(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    gpu(monkeypatch, 60 * GIB, part=0.25)
+    choose_budget(SFTConfig(train_file="x", model="tiny"), OnGpu())
+    assert caplog.messages == ["token_budget: 65536 (20 GiB of GPU memory are free)."]
 
 
 def test_a_run_keeps_the_budget_that_was_chosen_when_it_began(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -57,6 +57,12 @@ class CorrectionsConfig(CurationConfig):
         "differ",
         description="train on the labels where they take another action than the agent did, or everywhere",
     )
+    max_same_labels: int = Field(
+        2,
+        ge=1,
+        description="train on the same label at most this many times in a row: an agent that repeats its mistake "
+        "would otherwise count it at every turn",
+    )
     mix: list[Path] = Field(
         [],
         description="files to add to the output unchanged: demonstrations, or the corrections of earlier rounds",

@@ -7,7 +7,7 @@ model is asked about the recorded conversation, so it needs no environment.
 from __future__ import annotations
 
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from bough.curation.lookup import EnvironmentOf
@@ -25,10 +25,15 @@ from bough.types import Message, Trajectory, conversation
 
 @dataclass(frozen=True)
 class Label:
-    """The reply for one turn, and whether it takes the agent's own action; without a reply, the reason why."""
+    """The reply for one turn, its action, and whether the agent took that too; without a reply, the reason why.
+
+    The agent's own reply is `accepted` where the environment calls it as good as the expert's.
+    """
 
     reply: Message | None
+    action: str | None = None
     same_action: bool = False
+    accepted: bool = False
     reason: str = ""
 
 
@@ -62,8 +67,10 @@ class ExpertLabeller:
                     if text is None:
                         found[at] = Label(None, reason="no_expert")
                         continue
-                    reply = Message(role="assistant", content=text)
-                    found[at] = Label(reply, await _same_action(trajectory.turns[at].reply, reply, environment))
+                    own, reply = trajectory.turns[at].reply, Message(role="assistant", content=text)
+                    label = await _compared(own, reply, environment)
+                    accepted = not label.same_action and await environment.accepts(own)
+                    found[at] = replace(label, accepted=accepted)
         except ReplayError:
             reason = "cannot_replay"
         except EnvironmentFailedError:
@@ -97,7 +104,7 @@ class ModelLabeller:
                 elif answer.message.empty:
                     found.append(Label(None, reason="label_empty"))
                 else:
-                    found.append(Label(answer.message, await _same_action(turn.reply, answer.message, environment)))
+                    found.append(await _compared(turn.reply, answer.message, environment))
         except ContextFullError:
             return _unlabelled(trajectory, found, "context_full")
         except EngineError:
@@ -125,16 +132,15 @@ class ModelLabeller:
         await self.agent.close()
 
 
-async def _same_action(own: Message, other: Message, environment: Isolated | None) -> bool:
-    """Whether two replies take the same action: what is said around it does not count."""
+async def _compared(own: Message, other: Message, environment: Isolated | None) -> Label:
+    """A label, compared with the agent's own reply by the action: what is said around it does not count."""
     left, right = Reply.of(own), Reply.of(other)
-    if left.strip() == right.strip():
-        return True
     if environment is None:
         actions = [_action(reply) for reply in (left, right)]
     else:
         actions = [await environment.action_in(reply) for reply in (left, right)]
-    return actions[0] is not None and actions[0] == actions[1]
+    same = left.strip() == right.strip() or (actions[0] is not None and actions[0] == actions[1])
+    return Label(other, actions[1], same)
 
 
 def _action(reply: Reply) -> str | None:

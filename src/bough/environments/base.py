@@ -184,6 +184,10 @@ class Environment(ABC):
         except MalformedError:
             return None
 
+    def accepts(self, reply: Reply) -> bool:  # noqa: ARG002
+        """Whether a reply is as good here as the expert's, though its action is another; corrections leave it alone."""
+        return False
+
     def expert(self) -> str | Awaitable[str | None] | None:
         """The reply of an agent that solves the task, at this point of the episode; None if there is no expert."""
         return NOTHING

@@ -89,6 +89,14 @@ class Isolated:
 
         return await self._call("action_in", action_in)
 
+    async def accepts(self, reply: Message | str) -> bool:
+        given = Reply.of(reply)
+
+        async def accepts() -> bool:
+            return self._made.accepts(given)
+
+        return await self._call("accepts", accepts)
+
     async def say(self, action: str) -> str:
         async def say() -> str:
             return self._made.say(action)

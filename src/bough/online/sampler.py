@@ -12,6 +12,7 @@ from bough.event_loop import BackgroundLoop
 from bough.methods.distill import OnlineConfig
 from bough.policy.policy import Policy
 from bough.policy.recorded import uses_dropout
+from bough.training.token_budget import training_bytes
 
 log = logging.getLogger(__name__)
 
@@ -66,6 +67,7 @@ class LocalSampler:
             tokenizer=template.tokenizer,
             max_length=config.calls.max_length,
             max_running=config.rollouts.concurrency,
+            training_bytes=_training_bytes(config, policy),
             apart=self.overlaps,
         )
         if self.tokens.twin and not policy.has_adapter:
@@ -102,6 +104,15 @@ def open_sampler(config: OnlineConfig, policy: Policy, template: ChatTemplate, l
     from bough.online.vllm_sampler import open_vllm
 
     return open_vllm(config, policy, template, loop)
+
+
+def _training_bytes(config: OnlineConfig, policy: Policy) -> int:
+    """What the engine leaves to training on a GPU: its pages stay in memory while the policy learns."""
+    if policy.device.type != "cuda":
+        return 0
+    budget, checkpointing = config.machine.token_budget, config.machine.gradient_checkpointing
+    assert budget is not None, "a run has chosen it"
+    return training_bytes(policy.base, budget, adapter=policy.has_adapter, gradient_checkpointing=checkpointing)
 
 
 def _collides(config: OnlineConfig, policy: Policy) -> bool:

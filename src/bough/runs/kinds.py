@@ -18,7 +18,7 @@ class Kind:
     writes to `artefact` inside its folder. The setting `output` is that folder, or the
     artefact itself if the command writes a single file (`one_file`). A command that plays
     episodes if it has no file (`or_plays`) gets the environment only then. The setting `adds`
-    takes the newest data of the kind that the command writes, to be added to its output; `labels` is
+    takes all earlier data of the kind that the command writes, to be added to its output; `labels` is
     the setting that names another model to learn from. `reads_by_method` has what it reads with
     each value of its setting `method`, if that is not always `reads`. The setting `instead` names data in place of
     `file`.

@@ -23,10 +23,11 @@ INPUTS = ("model", "adapter", "task_file", "eval_file", "test_file", "test_task_
 
 @dataclass
 class Artifacts:
-    """What the stages so far have made: the newest of each kind, and everything by the name of its stage."""
+    """What the stages so far have made: the newest of each kind, all of each kind, and all by the names of stages."""
 
     model: str
     newest: dict[str, Path] = field(default_factory=dict)
+    all: dict[str, list[Path]] = field(default_factory=dict)
     by_name: dict[str, Path] = field(default_factory=dict)
     # Evaluations with the model they were made with, for gates; `accepted` is that of the model in use.
     evaluated: dict[str, tuple[Path, str]] = field(default_factory=dict)
@@ -75,8 +76,8 @@ class Wiring:
                     values.pop(name, None)
         for name in filter(None, ("model", kind.labels)):
             values |= {name: artifacts.model_named(values[name])} if name in values else {}
-        if kind.adds and kind.adds not in own and kind.writes in artifacts.newest:
-            values[kind.adds] = [artifacts.newest[kind.writes]]
+        if kind.adds and kind.adds not in own and kind.writes in artifacts.all:
+            values[kind.adds] = list(artifacts.all[kind.writes])
         return config(**values)
 
     def _cluster_settings(self) -> dict[str, Any]:
@@ -89,6 +90,7 @@ class Wiring:
         kind = KINDS[stage.verb]
         path = self.folder / stage.folder / kind.artefact
         artifacts.by_name[stage.name] = artifacts.newest[kind.writes] = path
+        artifacts.all.setdefault(kind.writes, []).append(path)
         if kind.writes == "model":
             artifacts.model = str(path)
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from bough.config.training import MachineConfig, TrainingConfig
+from bough.policy.gpu_memory import unused_bytes
 from bough.policy.load import base_and_adapter, load_outline
 from bough.policy.processes import Processes
 from bough.policy.reach import decoder_of
@@ -19,7 +20,7 @@ from bough.policy.recorded import uses_dropout
 from bough.policy.routing import Routers
 from bough.training.loading import not_recorded
 from bough.training.source import PlannedSource
-from bough.training.token_budget import Shape, fitting, free_memory
+from bough.training.token_budget import Shape, fitting
 from bough.trees.build import TokenTree
 from bough.trees.layers import branching_obstacle
 from bough.trees.mixers import known_mixers
@@ -70,7 +71,8 @@ def accelerated(config: TrainingConfig, processes: Processes, source: PlannedSou
         return machine.model_copy(update={"compile": bool(machine.compile), "cuda_graphs": bool(machine.cuda_graphs)})
     outline = load_outline(base_and_adapter(config.model)[0])
     work = processes.first_does(lambda: Work.of(source))
-    machine, reasons = choose(config, outline, min(processes.gather([free_memory(processes)])), work)
+    free = min(processes.gather([unused_bytes(processes.device, processes.per_gpu)]))
+    machine, reasons = choose(config, outline, free, work)
     if processes.first:
         log.warning("%s.", "; ".join(reasons))
     return machine

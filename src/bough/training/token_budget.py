@@ -2,7 +2,8 @@
 
 Small passes leave a large GPU idle, too large ones run out of memory. What a token keeps for the
 backward pass is estimated from the model's shape, deliberately high; should it be too low all
-the same, the loop halves the budget.
+the same, the loop halves the budget. Where a sampler works beside training, the same estimate says
+how much memory it leaves.
 """
 
 from __future__ import annotations
@@ -11,9 +12,8 @@ import logging
 from dataclasses import dataclass
 from typing import Any
 
-import torch
-
 from bough.config.training import BUDGET_ON_CPU, TrainingConfig
+from bough.policy.gpu_memory import unused_bytes
 from bough.policy.load import base_and_adapter, load_outline
 from bough.policy.processes import Processes
 
@@ -33,6 +33,8 @@ PER_HIDDEN, PER_INNER, WITH_ADAPTER = 34, 8, 1.3
 # Bytes of a weight: itself in float32, its gradient and two moments, and a copy in bfloat16 to compute with.
 TRAINED, TRAINED_8BIT, FROZEN, FROZEN_4BIT = 18, 12, 2, 0.6
 SAMPLED = 4  # of a copy of trained weights
+# Of a trained weight that is loaded already: its gradient, two moments, and a copy in bfloat16.
+BESIDE_WEIGHT = 14
 
 
 @dataclass(frozen=True)
@@ -73,12 +75,23 @@ def budget_for(
     """
     adapter = (lora_r or 0) * shape.layers * (9 * shape.hidden + 3 * shape.inner)
     left = free_bytes - shape.parameters * weight_bytes - adapter * TRAINED
-    layer = PER_HIDDEN * shape.hidden + PER_INNER * shape.inner
-    layer = int(layer * WITH_ADAPTER) if lora_r else layer
-    # With checkpointing each layer keeps its input, and one layer at a time is computed again.
-    token = layer + shape.layers * 4 * shape.hidden if gradient_checkpointing else layer * shape.layers
-    fits = int(left * share / token)
+    fits = int(left * share / _token_bytes(shape, adapter=bool(lora_r), gradient_checkpointing=gradient_checkpointing))
     return min(MOST, max(LEAST, fits // STEP * STEP))
+
+
+def training_bytes(model: Any, token_budget: int, *, adapter: bool, gradient_checkpointing: bool = False) -> int:
+    """What training takes beside the weights of a loaded model, for passes of `token_budget` tokens."""
+    trained = sum(weight.numel() for weight in model.parameters() if weight.requires_grad)
+    token = _token_bytes(Shape.of(model), adapter=adapter, gradient_checkpointing=gradient_checkpointing)
+    return trained * BESIDE_WEIGHT + int(token_budget * token / SHARE)
+
+
+def _token_bytes(shape: Shape, *, adapter: bool, gradient_checkpointing: bool) -> int:
+    """What a token keeps for the backward pass."""
+    layer = PER_HIDDEN * shape.hidden + PER_INNER * shape.inner
+    layer = int(layer * WITH_ADAPTER) if adapter else layer
+    # With checkpointing each layer keeps its input, and one layer at a time is computed again.
+    return layer + shape.layers * 4 * shape.hidden if gradient_checkpointing else layer * shape.layers
 
 
 def choose_budget(config: TrainingConfig, processes: Processes) -> int:
@@ -86,16 +99,11 @@ def choose_budget(config: TrainingConfig, processes: Processes) -> int:
     if processes.device.type != "cuda":
         return BUDGET_ON_CPU
     shape = Shape.of(load_outline(base_and_adapter(config.model)[0]))
-    free = free_memory(processes)
+    free = unused_bytes(processes.device, processes.per_gpu)
     found = min(processes.gather([fitting(config, shape, free, processes.count)]))  # one number in the run's settings
     if processes.first:
         log.warning("token_budget: %d (%.0f GiB of GPU memory are free).", found, free / 2**30)
     return found
-
-
-def free_memory(processes: Processes) -> int:
-    """Bytes of the GPU that this process may use."""
-    return int(torch.cuda.mem_get_info(processes.device)[0]) // processes.per_gpu
 
 
 def fitting(config: TrainingConfig, shape: Shape, free_bytes: int, num_processes: int = 1) -> int:

@@ -68,6 +68,16 @@ def test_of_a_gpu_most_is_taken_but_no_more_than_this_process_may_have(monkeypat
     assert free_bytes(torch.device("cuda")) == pytest.approx(expected * GIB)
 
 
+@pytest.mark.parametrize(("training", "expected"), [(40, 51), (90, 25.5), (1000, 25.5)])
+def test_of_a_gpu_training_keeps_its_share_as_far_as_episodes_have_a_third(monkeypatch, training, expected):
+    """Of 100 GiB: 85% of what training leaves, or of 30 GiB."""
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (100 * GIB, 140 * GIB))
+    monkeypatch.setattr(torch.cuda, "get_per_process_memory_fraction", lambda index: 1.0)
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda index: 0)
+    assert free_bytes(torch.device("cuda"), training * GIB) == pytest.approx(expected * GIB)
+
+
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 def test_a_fraction_of_a_real_gpu():
     device = torch.device("cuda", 0)

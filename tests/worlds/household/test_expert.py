@@ -9,6 +9,7 @@ from bough.worlds.household.expert import Expert, Move
 from bough.worlds.household.game import KINDS, Game, Kind, Receptacle
 from bough.worlds.household.games import generated
 from bough.worlds.household.memory import Memory, Omniscience
+from bough.worlds.household.rooms import likely
 from tests.worlds.household.flat import FITS, RECEPTACLES, SINK, THINGS, flat, played
 
 # What is needed to win when nothing has to be looked for, worked out by hand: go, take, (go, change,) go, (open,) put.
@@ -192,3 +193,52 @@ def test_two_things_in_two_places_come_together():
     apart = (replace(THINGS[0], place=2, inside=(5,)), replace(THINGS[1], place=7, inside=(7,)), *THINGS[2:])
     way = commands(flat(kind="pick_two_obj_and_place", receptacles=shelves, things=apart), Omniscience)
     assert way == ["go to shelf 2", "take apple 1 from shelf 2", "go to shelf 1", "move apple 1 to shelf 1"]
+
+
+def accepted(command: str, *before: str, game: Game | None = None) -> bool:
+    """Whether the expert, who looks for an apple, accepts a command after others, of which some may be refused."""
+    engine = GameEngine(game or flat(things=THINGS[2:]))
+    memory = Memory(engine.world)
+    for one in before:
+        _, action = engine.step(one)
+        memory.refused(one) if action is None else memory.note(action)
+    return Expert(memory).accepts(engine.commands[command])
+
+
+@pytest.mark.parametrize(
+    ("before", "command", "as_good"),
+    [
+        ((), "go to fridge 1", True),  # the expert goes to countertop 1 first
+        ((), "go to drawer 1", False),  # no apple was ever seen in one
+        ((), "look", False),
+        (("go to fridge 1",), "open fridge 1", True),
+        (("go to fridge 1",), "go to countertop 1", False),  # it is closed, and was not opened
+        (("go to fridge 1", "open fridge 1"), "close fridge 1", False),
+        (("go to fridge 1", "open fridge 1"), "go to microwave 1", True),
+        (("go to drawer 1",), "go to fridge 1", True),  # closed too, but no place for apples
+        (("go to fridge 1", "go to desk 1"), "go to fridge 1", False),  # it was there, and left it closed
+        (("go to countertop 1", "go to desk 1"), "go to countertop 1", False),  # seen already
+        (("go to countertop 1", "go to sinkbasin 1"), "examine sinkbasin 1", True),
+        (("go to countertop 1",), "examine countertop 1", False),
+    ],
+)
+def test_in_a_search_every_place_that_may_have_the_thing_is_as_good(
+    before: tuple[str, ...], command: str, as_good: bool
+):
+    assert accepted(command, *before) is as_good
+
+
+def test_nothing_but_a_search_accepts_another_way():
+    assert not accepted("go to fridge 1", "go to countertop 1", game=flat()), "the apple is here"
+    assert not accepted("go to fridge 1", "go to countertop 1", "take apple 1 from countertop 1", game=flat())
+
+
+def test_the_expert_accepts_its_own_moves_in_a_search():
+    for _, game in islice(generated(KINDS, "train", 3), 24):
+        engine = GameEngine(game)
+        memory, expert = Memory(engine.world), None
+        while not engine.won and (move := (expert := Expert(memory)).next()) is not None:
+            action = engine.commands.get(move.command)
+            if move.wanted and action is not None and likely(move.wanted, game.receptacles[action.receptacle].type):
+                assert expert.accepts(action), move
+            step(engine, memory, move)

@@ -46,7 +46,8 @@ class LocalEngine:
     float32, where nothing is lost by it, and on the path "pages", whose weights are copies
     anyway; elsewhere it takes as much memory again as the weights that it adapts. Which path
     computes a model follows from trying (`paths.py`); `layout` asks for one: "pages", "rows" or
-    "general". With `apart`, the engine keeps a copy of the trained weights and on a GPU computes
+    "general". `training_bytes` is what training will take of the same GPU: by default the engine leaves it
+    free. With `apart`, the engine keeps a copy of the trained weights and on a GPU computes
     on a stream of its own: it samples while `policy` trains, with the weights of the last `renew`.
     """
 
@@ -66,12 +67,13 @@ class LocalEngine:
         compile: bool = False,
         fold: bool | None = None,
         layout: Layout | None = None,
+        training_bytes: int = 0,
         apart: bool = False,
     ) -> None:
         self.policy = name
         self.twin = Twin(policy) if apart else None
         self._tokenizer = tokenizer
-        options = PathOptions(max_tokens, max_length, max_running, graphs, compile, fold, layout)
+        options = PathOptions(max_tokens, max_length, max_running, graphs, compile, fold, layout, training_bytes)
         self.path = choose_path(self.twin.policy if self.twin else policy, options)
         self.reader, self.max_length = self.path.reader, self.path.longest
         self.scheduler = Scheduler(self.path.store, budget=self.path.budget, max_running=max_running)

@@ -6,18 +6,18 @@ from pathlib import Path
 
 import torch
 
+from bough.policy.gpu_memory import unused_bytes
+
 SHARE = 0.5  # of what is free on a computer: others live there too
 GPU_SHARE = 0.85  # of what is free on a GPU: passes need some themselves
+LEAST = 0.3  # of what is free on a GPU, whatever training asks for: it can make smaller passes, an episode cannot
 
 
-def free_bytes(device: torch.device) -> int:
-    """What is free for caches now."""
+def free_bytes(device: torch.device, training: int = 0) -> int:
+    """What is free for caches now; on a GPU beside the bytes that training will take in the same process."""
     if device.type == "cuda":
-        free, total = torch.cuda.mem_get_info(device)
-        # Several processes may share the GPU, each with a part of it.
-        index = torch.cuda.current_device() if device.index is None else device.index
-        part = total * torch.cuda.get_per_process_memory_fraction(index) - torch.cuda.memory_reserved(index)
-        return int(max(min(free, part), 0) * GPU_SHARE)
+        unused = unused_bytes(device)
+        return int(max(unused - training, unused * LEAST) * GPU_SHARE)
     return int(min(_available(), _allowed()) * SHARE)
 
 

@@ -61,6 +61,7 @@ class PathOptions:
     compile: bool
     fold: bool | None
     layout: Layout | None
+    training_bytes: int = 0
 
 
 class NamedAdapters(Protocol):
@@ -202,7 +203,8 @@ def _general(policy: Policy, options: PathOptions, obstacle: str | None) -> Path
         log.warning("%s is not compiled for generation", name)
     store = GeneralStore(reader)
     if options.max_tokens is None:
-        budget = free_bytes(reader.device) // 2  # joining episodes in one batch copies what they have
+        # Joining episodes in one batch copies what they have.
+        budget = free_bytes(reader.device, options.training_bytes) // 2
     else:
         # What is asked for in tokens is not spent on states.
         budget = store.cost(options.max_tokens) + options.max_running * store.cost(0)
@@ -222,4 +224,4 @@ def _budget(reader: TokenReader, options: PathOptions) -> int:
     """Tokens of all episodes together."""
     if options.max_tokens is not None:
         return options.max_tokens
-    return free_bytes(reader.device) // reader.bytes_per_token
+    return free_bytes(reader.device, options.training_bytes) // reader.bytes_per_token

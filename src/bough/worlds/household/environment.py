@@ -171,13 +171,19 @@ class Household(Environment):
         except MalformedError:
             return None
 
+    def accepts(self, reply: Reply) -> bool:
+        action = self.engine.commands.get((self.action_in(reply) or "").strip())
+        return action is not None and self._expert().accepts(action)
+
     async def expert(self) -> str | None:
         if self.claim and self.engine.won and not self.ended:
             return self.say(CLAIM, "I have done what was asked, so the task is done.")
-        plans = self.task.data.get("expert") == "plan"
-        memory = Omniscience(self.engine.world) if plans else self.memory
-        move = Expert(memory).next()
+        move = self._expert().next()
         return None if move is None else self.say(move.command, move.thought)
+
+    def _expert(self) -> Expert:
+        plans = self.task.data.get("expert") == "plan"
+        return Expert(Omniscience(self.engine.world) if plans else self.memory)
 
     def choices(self) -> Sequence[str]:
         return [*self.engine.admissible, CLAIM] if self.claim else self.engine.admissible

@@ -15,7 +15,7 @@ from bough.worlds.household import goal as goals
 from bough.worlds.household.generate import APPLIANCES
 from bough.worlds.household.memory import Memory
 from bough.worlds.household.rooms import likely, rooms
-from bough.worlds.household.world import NOWHERE
+from bough.worlds.household.world import NOWHERE, Action
 
 # The chance to find a thing where it was never seen: in a receptacle that fits it, and in one that does not.
 RARE, ODD = 0.002, 0.0002
@@ -24,10 +24,11 @@ VERBS = {"C": "clean", "H": "heat", "K": "cool"}
 
 
 class Move(NamedTuple):
-    """A command and the reason for it."""
+    """A command and the reason for it. `wanted` is the type of thing that it searches for, if it does."""
 
     command: str
     thought: str
+    wanted: str = ""
 
 
 class Expert:
@@ -49,6 +50,28 @@ class Expert:
         if self.goal.kind == "look_at_obj_in_light":
             return self._light(held)
         return self._deliver(held) if goals.ready(self.world, held) else self._change(held)
+
+    def accepts(self, action: Action) -> bool:
+        """Whether an action is as good as the expert's own: it looks into another place where such things are kept.
+
+        The order of a search hardly matters, but a closed place at hand is opened before one goes on.
+        """
+        move = self.next()
+        if move is None or not move.wanted or action.receptacle < 0:
+            return False
+        unseen = {i for i, one in enumerate(self.game.receptacles) if likely(move.wanted, one.type)} - self.memory.seen
+        if action.receptacle not in unseen:
+            return False
+        closed = unseen & self.memory.shown
+        match action.verb:
+            case "open":
+                return True
+            case "examine receptacle":
+                return action.receptacle not in closed
+            case "go":
+                return action.receptacle not in closed and closed.isdisjoint(self.memory.at_hand)
+            case _:
+                return False
 
     def _candidates(self) -> list[int]:
         """The things that can satisfy the goal."""
@@ -138,11 +161,13 @@ class Expert:
         where, last = self._name(best), self.memory.last
         if not self._at(best):
             if last is not None and not self._holds(last, wanted):
-                return Move(f"go to {where}", f"{need} There is none at {self._name(last)}, so I look at {where}.")
-            return Move(f"go to {where}", f"{need} It may be at {where}, so I look there.")
+                thought = f"{need} There is none at {self._name(last)}, so I look at {where}."
+            else:
+                thought = f"{need} It may be at {where}, so I look there."
+            return Move(f"go to {where}", thought, wanted)
         if best in self.memory.shown:  # and not seen
-            return Move(f"open {where}", f"{need} The {where} is closed, so I open it.")
-        return Move(f"examine {where}", f"{need} I am at {where} already, so I examine it.")
+            return Move(f"open {where}", f"{need} The {where} is closed, so I open it.", wanted)
+        return Move(f"examine {where}", f"{need} I am at {where} already, so I examine it.", wanted)
 
     def _worth(self, wanted: str, receptacle: int) -> float:
         """The chance to find such a thing there, per move that the look takes."""
