@@ -106,7 +106,7 @@ def _why_not_compiled(config: TrainingConfig, model: Any, saved_s: float) -> str
 
 
 def _why_not_recorded(config: TrainingConfig, model: Any, shape: Shape, free_bytes: int, work: Work) -> str | None:
-    if found := _of_both(config, model) or (not_recorded(config) or [None])[0]:
+    if found := _of_both(config, model) or next(iter(not_recorded(config)), None):
         return found
     if config.machine.attention == "sdpa" or not config.machine.share or branching_obstacle(decoder_of(model)):
         return "rows are not computed with FlexAttention"

@@ -70,7 +70,7 @@ def flex_tree_attention(
     # Under autocast the rotary embedding leaves these two in float32, where the kernel is slow.
     query, key = query.to(value.dtype), key.to(value.dtype)
     # In a layer that is being compiled, all of this becomes part of it; to mark sizes would take it apart there.
-    attend = flex_attention
+    attend: Callable[..., Any] = flex_attention
     if not torch.compiler.is_compiling():
         attend = _flex()
         for states in (query, key, value):
