@@ -46,6 +46,7 @@ SLOWEST = (
     "docs/test_tutorials.py",
     "policy/test_policy.py",
     "worlds/interpreter/test_environment.py",
+    "test_agents.py",
     "training/test_resume.py",
     "worlds/web/test_page.py",
     "engines/local/test_engine.py",
@@ -73,14 +74,17 @@ SLOWEST = (
     "engines/local/test_general.py",
     "curation/test_counterfactual.py",
     "test_model_text.py",
+    "engines/local/test_adapters.py",
     "evaluation/test_sequential.py",
     "evaluation/test_gate.py",
     "trajectories/test_writer.py",
+    "evolution/test_kills.py",
     "environments/adapters/test_mcp.py",
     "evaluation/test_contest.py",
     "commands/test_collect.py",
     "viewer/test_tokens.py",
     "worlds/interpreter/test_reasoning.py",
+    "commands/test_run.py",
     "training/test_loop.py",
     "engines/local/test_reader.py",
     "api/test_stranger.py",
@@ -88,11 +92,14 @@ SLOWEST = (
     "formats/test_formats.py",
     "policy/test_reach.py",
     "sandbox/test_clone_under_tmp.py",
+    "test_experiments.py",
     "test_conftest.py",
     "worlds/functions/test_gold.py",
+    "online/test_shared_source.py",
     "test_readme.py",
     "training/test_population.py",
     "worlds/web/test_expert.py",
+    "training/test_interrupts.py",
     "test_cli.py",
     "viewer/test_renderer.py",
     "online/test_vllm_sampler.py",
@@ -178,11 +185,12 @@ def pytest_collection() -> Iterator[None]:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     tests = Path(__file__).parent
-    first = {str(tests / name): rank for rank, name in enumerate(SLOWEST)}
-    items.sort(key=lambda item: first.get(str(item.path), len(first)))
+    first = {tests / name: rank for rank, name in enumerate(SLOWEST)}
+    items.sort(key=lambda item: first.get(item.path, len(first)))
     if not config.getoption("--cluster"):
+        real = {path for path in {item.path for item in items} if path.is_relative_to(tests / "cluster" / "real")}
         for item in items:
-            if str(item.path).startswith(str(tests / "cluster" / "real")):
+            if item.path in real:
                 item.add_marker(pytest.mark.skip(ON_A_CLUSTER))
 
 

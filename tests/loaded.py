@@ -38,8 +38,17 @@ def load_everything() -> None:
     create_tables_once(Path(os.environ[ADDRESS]).with_name("mlflow.db"))
 
 
+class OnlyImport:
+    """A plugin for pytest: modules are imported and nothing in them is collected."""
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_pycollect_makeitem(self) -> list[pytest.Item]:
+        return []
+
+
 def load_tests(paths: list[str]) -> None:
-    """Imports the modules of these tests. What pytest makes of them is collected by each of its processes again."""
+    """Imports the modules of these tests. What is in them is collected by each of pytest's processes."""
     # Its plugin for pytest is not used. That it is imported already would be a warning of each process.
     anyio.__doc__ = "PYTEST_DONT_REWRITE"
-    pytest.main(["--collect-only", "--quiet", "-p", "no:cacheprovider", "-p", "no:xdist", *paths])
+    options = ["--collect-only", "--quiet", "-p", "no:cacheprovider", "-p", "no:xdist"]
+    pytest.main([*options, *paths], plugins=[OnlyImport()])

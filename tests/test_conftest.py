@@ -10,6 +10,7 @@ import pytest
 
 from tests.blocks import ROOT
 from tests.conftest import SLOWEST
+from tests.warm import Warm
 
 TESTS = {
     "test_a.py": """
@@ -78,6 +79,6 @@ def test_the_slowest_files_start_first():
     assert all((ROOT / "tests" / name).is_file() for name in SLOWEST)
     one = "runs/test_kills.py"
     files = [f"{ROOT}/tests/{name}" for name in ("test_ledger.py", one)]
-    command = [sys.executable, "-m", "pytest", "--collect-only", "-p", "no:cacheprovider", *files]
-    listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True).stdout.splitlines()
+    with Warm("pytest", "--collect-only", "-p", "no:cacheprovider", *files) as program:
+        listed = program.communicate().splitlines()
     assert listed[0].startswith(f"tests/{one}") and any("test_ledger.py" in line for line in listed)

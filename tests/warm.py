@@ -2,8 +2,8 @@
 
 Loading torch, transformers and Bough takes seven CPU-seconds. `Warm` forks a program from a
 process that has loaded them once for all tests: `pytest` starts it (see conftest.py), and it
-loads when the first program is asked for. A program sees no GPU, and variables that a package
-reads when it is imported (HF_HOME) have no effect.
+loads when the first program is asked for, or before (see forked.py). A program sees no GPU, and
+variables that a package reads when it is imported (HF_HOME) have no effect.
 
     python tests/warm.py [-u] -m MODULE [ARGUMENTS]
     python tests/warm.py [-u] -c CODE [ARGUMENTS]

@@ -3,10 +3,10 @@
     python -m tests.warm_server SOCKET [TESTS ...]
 
 SOCKET is the number of an open Unix socket that listens. The server loads everything at the
-first request, with the modules of the TESTS, and ends when its standard input does. A request
-is one byte with the program's standard input, output and error attached, then a line of JSON:
-a `module` or `code`, `arguments`, `folder` and `environment`, as `tests.warm` sends it. The
-answers are the program's id, and its exit code when it has ended.
+first request; with TESTS it begins immediately and loads their modules too. It ends when its
+standard input does. A request is one byte with the program's standard input, output and error
+attached, then a line of JSON: a `module` or `code`, `arguments`, `folder` and `environment`, as
+`tests.warm` sends it. The answers are the program's id, and its exit code when it has ended.
 """
 
 import gc
@@ -24,6 +24,8 @@ from contextlib import suppress
 def serve(listener: socket.socket, tests: list[str]) -> None:
     _leave_interrupts_to_programs()
     supervisors: list[int] = []
+    if tests:  # processes that run them will be asked for
+        load(tests)
     while True:
         ready, _, _ = select.select([listener, sys.stdin], [], [])
         # Also at the end, so that their CPU time is counted.
@@ -32,13 +34,7 @@ def serve(listener: socket.socket, tests: list[str]) -> None:
             return
         connection, _ = listener.accept()
         if "tests.loaded" not in sys.modules:
-            from tests.loaded import load_everything, load_tests
-
-            load_everything()
-            if tests:
-                load_tests(tests)
-                _leave_interrupts_to_programs()
-            gc.freeze()  # a program's garbage collector leaves alone, and so does not copy, what is loaded
+            load(tests)
         supervisor = os.fork()
         if supervisor == 0:
             listener.close()
@@ -46,6 +42,18 @@ def serve(listener: socket.socket, tests: list[str]) -> None:
             os._exit(0)
         supervisors.append(supervisor)
         connection.close()
+
+
+def load(tests: list[str]) -> None:
+    from tests.loaded import load_everything, load_tests
+
+    gc.disable()  # what is loaded stays
+    load_everything()
+    if tests:
+        load_tests(tests)
+        _leave_interrupts_to_programs()
+    gc.freeze()  # a program's garbage collector leaves alone, and so does not copy, what is loaded
+    gc.enable()
 
 
 def _leave_interrupts_to_programs() -> None:
