@@ -158,17 +158,8 @@ def arm(study: Study, name: str, start: Path) -> None:
     """The rounds of one arm, each with its evaluations."""
     if name == "grpo":
         made = study.folder / "grpo"
-        words: Words = [
-            "grpo",
-            "--model",
-            start,
-            "--no-use-lora",
-            "--environment",
-            "household",
-            *LIMITS,
-            "--seed",
-            "500",
-        ]
+        words: Words = ["grpo", "--model", start, "--no-use-lora", "--environment", "household", *LIMITS]
+        words += ["--seed", "500"]
         words += ["--max-steps", f"{study.count(8)}", "--batch-size", f"{study.count(16)}", "--group-size", "8"]
         words += ["--learning-rate", "1e-5", "--lr-scheduler", "constant", "--warmup-ratio", "0", "--no-watch"]
         words += ["--advantage", "graph", "--token-budget", "12288", "--save-steps", "1000", "--output-dir", made]
