@@ -44,6 +44,7 @@ TYPES = (
     "types=[look_at_obj_in_light,pick_two_obj_and_place,pick_and_place_simple,pick_clean_then_place_in_recep,"
     "look_at_obj_in_light,pick_two_obj_and_place,pick_heat_then_place_in_recep,pick_cool_then_place_in_recep]"
 )
+Words = list[str | Path]
 ARMS = ("every-label", "mended", "mended-slow", "control", "grpo")
 ROUNDS = (1, 2)
 # Own episodes of a round, and the part of its episodes that is earlier data.
@@ -116,7 +117,7 @@ class Study:
 
     def sft(self, arm: str, name: str, start: str | Path, data: Path, rate: str, share: float) -> Path:
         made = self.folder / name
-        words = ["sft", "--model", start, "--no-use-lora", "--train-file", data, "--num-epochs", "1"]
+        words: Words = ["sft", "--model", start, "--no-use-lora", "--train-file", data, "--num-epochs", "1"]
         words += ["--batch-size", "16", "--learning-rate", rate, "--output-dir", made, "--save-steps", "1000"]
         words += ["--token-budget", "24576" if share > 1 else "12288", *(["--compile"] if self.compile else [])]
         words += ["--resume"] if made.exists() else []
@@ -125,14 +126,14 @@ class Study:
 
     def play(self, arm: str, name: str, model: Path, seed: int) -> Path:
         made = self.folder / name
-        words = ["collect", "--model", model, "--environment", "household", "--options", TYPES, "--rescore", "0"]
+        words: Words = ["collect", "--model", model, "--environment", "household", "--options", TYPES, "--rescore", "0"]
         words += ["--tasks", f"{self.count(EPISODES)}", "--seed", f"{seed}", "--output", made, *LIMITS]
         self.bough(arm, made / "report.json", *words)
         return made
 
     def measure(self, arm: str, name: str, model: Path) -> None:
         """Greedily on official and on generated games, and sampled on other generated ones."""
-        usual = ["eval", "--model", model, "--environment", "household", *LIMITS]
+        usual: Words = ["eval", "--model", model, "--environment", "household", *LIMITS]
         official = ["--options", f"games={self.games}"] if self.games else []
         for kind, words in (
             ("unseen", ["--tasks", f"{self.count(180)}"]),
@@ -157,7 +158,8 @@ def arm(study: Study, name: str, start: Path) -> None:
     """The rounds of one arm, each with its evaluations."""
     if name == "grpo":
         made = study.folder / "grpo"
-        words = ["grpo", "--model", start, "--no-use-lora", "--environment", "household", *LIMITS, "--seed", "500"]
+        words: Words = ["grpo", "--model", start, "--no-use-lora", "--environment", "household", *LIMITS]
+        words += ["--seed", "500"]
         words += ["--max-steps", f"{study.count(8)}", "--batch-size", f"{study.count(16)}", "--group-size", "8"]
         words += ["--learning-rate", "1e-5", "--lr-scheduler", "constant", "--warmup-ratio", "0", "--no-watch"]
         words += ["--advantage", "graph", "--token-budget", "12288", "--save-steps", "1000", "--output-dir", made]
@@ -182,7 +184,7 @@ def arm(study: Study, name: str, start: Path) -> None:
 
 def _corrected(study: Study, name: str, number: int, played: Path, earlier: Sequence[Path]) -> Path:
     data = study.folder / f"{name}-{number}.jsonl"
-    words = ["corrections", played, "--by", "expert", "--where", "everywhere", "--mix", *earlier]
+    words: Words = ["corrections", played, "--by", "expert", "--where", "everywhere", "--mix", *earlier]
     words += ["--mix-share", f"{MIXED}", "--concurrency", "64", "--output", data, "--overwrite"]
     if name == "every-label":
         words += ["--environment", f"{__spec__.name if __spec__ else __name__}:{EveryLabel.__name__}"]

@@ -128,7 +128,7 @@ class Alone:
     def step(self, number: int) -> tuple[float, float, float]:
         rate = self.updater.set_learning_rate(number, STEPS)
         loss, _ = self.gradient()
-        norm = self.updater.clip()
+        norm = float(self.updater.clip())
         self.updater.apply()
         return loss, norm, rate
 

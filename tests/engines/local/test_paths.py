@@ -5,7 +5,7 @@ import torch
 import transformers
 
 from bough.config.sampling import SamplingConfig
-from bough.engines.local import ragged
+from bough.engines.local import paths, ragged
 from bough.errors import InputError
 from bough.policy.policy import Policy
 from tests.engines.local.decoders import decoder
@@ -113,3 +113,11 @@ def test_a_sharded_policy_is_refused():
     policy.sharded = True
     with pytest.raises(InputError, match="spread over processes"):
         small_engine(policy)
+
+
+@pytest.mark.parametrize("layout", [None, "general"])
+def test_what_training_takes_is_left_free_on_every_path(layout, monkeypatch):
+    asked = []
+    monkeypatch.setattr(paths, "free_bytes", lambda _device, training: asked.append(training) or 2**24)
+    small_engine(Policy.load("tiny").eval(), layout=layout, max_tokens=None, training_bytes=123)
+    assert set(asked) == {123}
