@@ -15,12 +15,9 @@ ON_CPU = "a CPU has nothing to move or to wait for"
 EQUIVALENT = {
     **dict.fromkeys(
         (
-            "weights = [torch.full_like(found[(-1)], part.weights[0]) for part, found in zip(parts, "
-            "logprobs, strict=True)]",
-            "weights = [torch.full_like(found[0], part.weights[(-1)]) for part, found in zip(parts, "
-            "logprobs, strict=True)]",
-            "return sft_loss(torch.cat([found[(-1)] for found in logprobs]), torch.cat(weights), "
-            "denominator=denominator)",
+            "logprobs_N = torch.cat([found[(-1)] for found in logprobs])",
+            "lengths = torch.tensor([len(found[(-1)]) for found in logprobs])",
+            "weights_N = torch.tensor([part.weights[(-1)] for part in parts]).repeat_interleave(lengths)",
             "found = [of_part[(-1)] for of_part in logprobs]",
             "start = torch.cat([of_part[(-1)] for of_part in reference]) if reference is not None else None",
             "torch.cat([torch.full_like(f, part.advantages[(-1)]) for part, f in zip(parts, found, strict=True)]),",

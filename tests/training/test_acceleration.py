@@ -121,7 +121,7 @@ class OnGpu(Processes):
 
 
 def test_elsewhere_than_on_a_gpu_and_online_neither_is_chosen(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (80 * GIB, 80 * GIB))
+    monkeypatch.setattr("bough.training.acceleration.unused_bytes", lambda *_: 80 * GIB)
     monkeypatch.setattr(Work, "of", lambda _: LONG)
     config = SFTConfig(train_file=Path("a"), model="tiny")
     source = PlannedSource([Demonstration(calls=EPISODE, weights=(1.0, 1.0))], config)

@@ -45,11 +45,11 @@ def in_step(monkeypatch: pytest.MonkeyPatch, number: int, *signals: signal.Signa
     """These signals arrive while step `number` is computed."""
     backward = Trainer._update
 
-    def update(trainer: Trainer, batch: Any) -> float:
+    def update(trainer: Trainer, *given: Any) -> Any:
         if trainer.counters.step + 1 == number:
             for one in signals:
                 interrupt(one)
-        return backward(trainer, batch)
+        return backward(trainer, *given)
 
     monkeypatch.setattr(Trainer, "_update", update)
 

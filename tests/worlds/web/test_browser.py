@@ -104,8 +104,9 @@ def test_without_a_browser_the_user_is_told_what_to_do(monkeypatch):
     assert "bough env setup web" in (Web.lacks() or "")
 
 
-def test_the_headless_shell_is_preferred(monkeypatch):
+def test_the_headless_shell_is_preferred(tmp_path, monkeypatch):
     monkeypatch.delenv("BOUGH_CHROMIUM", raising=False)
+    monkeypatch.setenv("BOUGH_CACHE", str(tmp_path))  # no browser is unpacked there
     monkeypatch.setattr(module.shutil, "which", lambda name: f"/bin/{name}" if "chromium" in name else None)
     assert find() == "/bin/chromium-headless-shell"
 
