@@ -18,7 +18,7 @@ REAL = packed._available()
 
 @pytest.fixture(autouse=True)
 def _packs(monkeypatch: pytest.MonkeyPatch):
-    """Small layers are packed too; where there is no Arm Compute Library, copies stand for packed weights."""
+    """Small layers are packed too; where torch cannot pack, copies stand for packed weights."""
     monkeypatch.setattr(packed, "SMALLEST", 1)
     if not REAL:
         monkeypatch.setattr(packed, "_available", lambda: True)
@@ -102,7 +102,8 @@ def test_a_product_whose_bits_depend_on_the_number_of_rows_is_found(
 
 
 def test_with_some_of_the_cores_layers_stay_as_they_are(layer: nn.Linear, monkeypatch: pytest.MonkeyPatch):
-    """The library would take all of them."""
+    """The Arm Compute Library would take all of them."""
+    monkeypatch.setattr(packed, "_on_arm", lambda: True)
     monkeypatch.setattr(packed, "_num_cores", lambda: 3)
     linears = PackedLinears([layer])
     try:
@@ -112,6 +113,49 @@ def test_with_some_of_the_cores_layers_stay_as_they_are(layer: nn.Linear, monkey
                 assert ("forward" in layer.__dict__) == patched
     finally:
         torch.set_num_threads(1)
+
+
+def test_a_layer_is_left_as_it_is_with_a_number_of_threads_that_changes_its_bits(
+    layer: nn.Linear, monkeypatch: pytest.MonkeyPatch
+):
+    def product(weight: Tensor, bias: Tensor | None, x: Tensor) -> Tensor:
+        out = nn.functional.linear(x, weight, bias)
+        return out + len(x) if torch.get_num_threads() == 2 and len(weight) == 40 else out
+
+    monkeypatch.setattr(packed, "_on_arm", lambda: False)
+    monkeypatch.setattr(packed, "_pack", lambda weight: weight.detach().clone())
+    monkeypatch.setattr(packed, "_product", product)
+    other = nn.Linear(48, 56)
+    torch.set_num_threads(1)
+    linears = PackedLinears(packable([layer, other]))
+    try:
+        for threads, patched in ((1, [True, True]), (2, [False, True]), (3, [True, True])):
+            torch.set_num_threads(threads)
+            with linears.inside():
+                assert ["forward" in one.__dict__ for one in (layer, other)] == patched
+            assert not any("forward" in one.__dict__ for one in (layer, other))
+    finally:
+        torch.set_num_threads(1)
+
+
+@pytest.mark.bit_exact
+@pytest.mark.skipif(not REAL, reason="this torch cannot pack weights")
+@pytest.mark.parametrize(("outputs", "inputs"), [(192, 576), (576, 1536), (64, 64), (100, 200)])
+def test_a_row_has_the_same_bits_beside_any_number_of_rows(outputs: int, inputs: int):
+    torch.set_num_threads(1)
+    weight, rows = torch.randn(outputs, inputs), torch.randn(64, inputs)
+    assert rows_agree(outputs, inputs, 1)
+    weights = packed._pack(weight)
+    together = packed._product(weights, None, rows)
+    assert torch.allclose(together, rows @ weight.T, atol=1e-3)
+    for number in range(2, 64):
+        assert torch.equal(packed._product(weights, None, rows[:number]), together[:number])
+        assert torch.equal(packed._product(weights, None, rows[-number:]), together[-number:])
+
+
+@pytest.mark.skipif(not packed.X86, reason="x86_64 alone")
+def test_every_torch_for_x86_64_packs():
+    assert REAL
 
 
 @pytest.mark.skipif(packed._openmp() is None, reason="this torch brings no OpenMP library of that name")

@@ -1,17 +1,19 @@
-"""Large linear layers with weights packed in advance, for the few rows of a decode step on an ARM CPU.
+"""Large linear layers with weights packed in advance, for the few rows of a decode step on a CPU.
 
 BLAS copies a weight into the order that its kernel reads, for every product; with few rows that
-takes longer than the product itself. The kernels of the Arm Compute Library, which torch
-reaches through oneDNN, take weights that were packed once. The packed weights lie beside the
+takes longer than the product itself. The kernels of oneDNN, on ARM those of the Arm Compute
+Library behind it, take weights that were packed once. The packed weights lie beside the
 policy's own: as much memory again as these layers take. Call `renew` after weights have changed.
 
-A row's bits must not depend on the other rows, so every shape of weight is tried first. Other
-CPUs keep what they have: there, oneDNN rounds differently with the number of rows.
+A row's bits must not depend on the other rows, so every shape of weight is tried first, with the
+number of threads that computes. oneDNN on x86_64 keeps them from two rows on, and the engine never
+multiplies a single one; with weights that are not packed it does not.
 """
 
 from __future__ import annotations
 
 import os
+import platform
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from ctypes import CDLL
@@ -23,7 +25,9 @@ from torch import Tensor, nn
 
 from bough.engines.local.memory import free_bytes
 
-SMALLEST = 1 << 20  # bytes of a weight: with smaller ones the call itself takes longer than what is saved
+X86 = platform.machine() in ("x86_64", "AMD64")
+# Bytes of a weight: with smaller ones the call itself takes longer than what is saved.
+SMALLEST = 1 << (18 if X86 else 20)
 ROWS = (3, 5, 8, 16, 33, 129, 600)  # numbers of rows that are tried against two
 MOST_PRODUCTS = 1 << 28  # and multiplications of one try: a head never has many rows
 
@@ -46,16 +50,19 @@ class PackedLinears:
     def inside(self) -> Iterator[None]:
         """Within it the layers use their packed weights; gradients cannot be taken."""
         threads = torch.get_num_threads()
-        if 1 < threads < _num_cores():  # the library knows one thread or all
+        if _on_arm() and 1 < threads < _num_cores():  # the Arm Compute Library knows one thread or all
             yield
             return
-        for number, layer in enumerate(self.layers):
+        shapes = {layer.weight.shape for layer in self.layers}
+        agreed = {shape for shape in shapes if rows_agree(*shape, threads)}
+        used = [(number, layer) for number, layer in enumerate(self.layers) if layer.weight.shape in agreed]
+        for number, layer in used:
             layer.forward = partial(self._compute, number)  # type: ignore[method-assign]
         try:
-            with _no_team() if threads == 1 else nullcontext():
+            with _no_team() if _on_arm() and threads == 1 else nullcontext():
                 yield
         finally:
-            for layer in self.layers:
+            for _, layer in used:
                 del layer.forward
 
     def _compute(self, number: int, x: Tensor) -> Tensor:
@@ -68,14 +75,18 @@ def packable(modules: Iterable[nn.Module]) -> list[nn.Linear]:
     if not _available():
         return []
     large = [module for module in dict.fromkeys(modules) if type(module) is nn.Linear and _large(module.weight)]
-    large = [layer for layer in large if "forward" not in layer.__dict__ and rows_agree(*layer.weight.shape)]
+    threads = torch.get_num_threads()
+    large = [layer for layer in large if "forward" not in layer.__dict__ and rows_agree(*layer.weight.shape, threads)]
     fits = free_bytes(torch.device("cpu")) > sum(layer.weight.nbytes for layer in large)
     return large if fits else []
 
 
 @cache
-def rows_agree(outputs: int, inputs: int) -> bool:
-    """Whether a row's product with a packed weight of this shape has the same bits beside any number of rows."""
+def rows_agree(outputs: int, inputs: int, threads: int) -> bool:  # noqa: ARG001
+    """Whether a row's product with a packed weight of this shape has the same bits beside any number of rows.
+
+    `threads` are torch's own at the moment: with another number the answer may be another.
+    """
     most = max(MOST_PRODUCTS // (outputs * inputs), min(ROWS))
     generator = torch.Generator().manual_seed(0)
     with torch.inference_mode():
@@ -95,8 +106,14 @@ def _large(weight: Tensor) -> bool:
 
 
 def _available() -> bool:
-    library: bool = torch.backends.mkldnn.is_acl_available()  # type: ignore[no-untyped-call]
-    return library and hasattr(torch.ops.mkldnn, "_reorder_linear_weight")
+    library: bool = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
+    return library and (X86 or _on_arm()) and hasattr(torch.ops.mkldnn, "_reorder_linear_weight")
+
+
+def _on_arm() -> bool:
+    """Whether oneDNN leaves its products to the Arm Compute Library."""
+    found: bool = torch.backends.mkldnn.is_acl_available()  # type: ignore[no-untyped-call]
+    return found
 
 
 def _pack(weight_OI: Tensor) -> Tensor:

@@ -131,6 +131,7 @@ class RaggedCache:
         self.step = STEP if short_blocks() else BLOCK
         self._new = self._places_of_new()
         self._bias: dict[tuple[int, int, Sight, int], Tensor] = {}
+        self._seen: dict[int, list[tuple[Tensor, Tensor]]] = {}
 
     def _places_of_new(self) -> list[tuple[Tensor, ...]]:
         """Where each piece's new keys and values [G, Q, D] go, for each layer."""
@@ -148,8 +149,15 @@ class RaggedCache:
         torch._foreach_copy_(self._new[layer], new)
         return RaggedLayer(self, layer), None
 
+    def seen(self, number: int, length: int) -> list[tuple[Tensor, Tensor]]:
+        """The first keys and values of a piece [1, G, length, D], for each layer: cut once for all of them."""
+        if number not in self._seen:
+            keys, values = (self.pieces[number].buffer[:, states, None, :, :length].unbind(0) for states in (0, 1))
+            self._seen[number] = list(zip(keys, values, strict=True))
+        return self._seen[number]
+
     def bias(self, begin: int, end: int, sight: Sight, rows: int, step: int) -> Tensor:
-        """What is added to the scores of the tokens from `begin` to `end`, over and over: 0 or -inf, [rows, keys]."""
+        """What is added to scores of the tokens from `begin` to `end`, over and over: 0 or -inf [1, 1, rows, keys]."""
         if (begin, end, sight, rows) not in self._bias:
             query_Q1 = torch.arange(begin, end)[:, None]
             key_K = torch.arange(-(-end // step) * step)
@@ -158,7 +166,7 @@ class RaggedCache:
             if since_Q1 is not None:
                 sees_QK &= key_K >= since_Q1
             bias_QK = torch.zeros(sees_QK.shape).masked_fill_(~sees_QK, float("-inf"))
-            self._bias[begin, end, sight, rows] = bias_QK.repeat(-(-rows // (end - begin)), 1)[:rows]
+            self._bias[begin, end, sight, rows] = bias_QK.repeat(1, 1, -(-rows // (end - begin)), 1)[:, :, :rows]
         return self._bias[begin, end, sight, rows]
 
 
@@ -184,11 +192,11 @@ class RaggedLayer:
         query_TGRD = query_TGRD.to(self.cache.pieces[0].buffer.dtype)
         plain = softcap is None and sinks_H is None and query_TGRD.shape[2] % ROWS != 1
         outs = []
-        for begin, end, position, buffer in self.cache.pieces:
-            keys, values = buffer[self.layer].unbind(0)
+        for number, (begin, end, position, buffer) in enumerate(self.cache.pieces):
             if end - begin == 1 and plain:
-                outs.append(self._look_from_one(query_TGRD[begin], keys, values, position, scaling))
+                outs.append(self._look_from_one(query_TGRD[begin:end], number, position, scaling))
                 continue
+            keys, values = buffer[self.layer].unbind(0)
             for first in range(begin, end, QUERIES):
                 query_QGRD, start = query_TGRD[first : min(first + QUERIES, end)], position + first - begin
                 outs.append(self._look(query_QGRD, keys, values, start, scaling, softcap, sinks_GR))
@@ -196,11 +204,11 @@ class RaggedLayer:
             outs.append(query_TGRD.new_zeros(padding, *query_TGRD.shape[1:]))
         return torch.cat(outs).flatten(1, 2)[None]
 
-    def _look_from_one(self, query_GRD: Tensor, keys: Tensor, values: Tensor, start: int, scaling: float) -> Tensor:
+    def _look_from_one(self, query_1GRD: Tensor, number: int, start: int, scaling: float) -> Tensor:
         """The same as `_look`, for a single token: nothing has to be brought into order."""
-        bias_RK = self.cache.bias(start, start + 1, self.sight, query_GRD.shape[1], self.cache.step)
-        seen = bias_RK.shape[1]
-        return attend(query_GRD, keys[:, :seen], values[:, :seen], bias_RK, scaling, 0.0)[0][None]
+        bias_11RK = self.cache.bias(start, start + 1, self.sight, query_1GRD.shape[2], self.cache.step)
+        keys, values = self.cache.seen(number, bias_11RK.shape[3])[self.layer]
+        return attend(query_1GRD, keys, values, bias_11RK, scaling)[0]
 
     def _look(
         self,
@@ -217,10 +225,14 @@ class RaggedLayer:
         query_GMD = query_QGRD.permute(1, 2, 0, 3).reshape(groups, -1, size)
         if query_GMD.shape[1] % ROWS == 1:  # the kernel would be left with a single row
             query_GMD = torch.cat([query_GMD, query_GMD[:, :1]], dim=1)
-        look, step = (attend, self.cache.step) if softcap is None else (attend_capped, CAPPED)
-        bias_MK = self.cache.bias(start, start + queries, self.sight, query_GMD.shape[1], step)
-        seen = bias_MK.shape[1]
-        out_GMD, norm_GM = look(query_GMD, keys[:, :seen], values[:, :seen], bias_MK, scaling, softcap or 0.0)
+        step = self.cache.step if softcap is None else CAPPED
+        bias_11MK = self.cache.bias(start, start + queries, self.sight, query_GMD.shape[1], step)
+        keys, values = keys[:, : bias_11MK.shape[3]], values[:, : bias_11MK.shape[3]]
+        if softcap is None:
+            out_1GMD, norm_1GM = attend(query_GMD[None], keys[None], values[None], bias_11MK, scaling)
+            out_GMD, norm_GM = out_1GMD[0], norm_1GM[0]
+        else:
+            out_GMD, norm_GM = attend_capped(query_GMD, keys, values, bias_11MK[0, 0], scaling, softcap)
         out_GRQD = out_GMD[:, : repeats * queries].reshape(groups, repeats, queries, size)
         if sinks_GR is not None:
             norm_GRQ = norm_GM[:, : repeats * queries].reshape(groups, repeats, queries)
@@ -231,23 +243,19 @@ class RaggedLayer:
 
 
 def attend(
-    query_GMD: Tensor, keys_GKD: Tensor, values_GKD: Tensor, bias_MK: Tensor, scaling: float, _: float
+    query_1GMD: Tensor, keys_1GKD: Tensor, values_1GKD: Tensor, bias_11MK: Tensor, scaling: float
 ) -> tuple[Tensor, Tensor]:
     """Attention of M rows in G groups to K keys and values, a multiple of `STEP`; and each row's log-sum-exp."""
-    out, norm = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
-        query_GMD[None],
-        keys_GKD[None],
-        values_GKD[None],
-        attn_mask=bias_MK[None, None].to(query_GMD.dtype),
-        scale=scaling,
+    seen: tuple[Tensor, Tensor] = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default(
+        query_1GMD, keys_1GKD, values_1GKD, attn_mask=bias_11MK.to(query_1GMD.dtype), scale=scaling
     )
-    return out[0], norm[0]
+    return seen
 
 
 def attend_capped(
     query_GMD: Tensor, keys_GKD: Tensor, values_GKD: Tensor, bias_MK: Tensor, scaling: float, softcap: float
 ) -> tuple[Tensor, Tensor]:
-    """The same, block by block, with scores that `softcap` bounds."""
+    """The same without the first dimension, block by block, with scores that `softcap` bounds."""
     groups, rows, size = query_GMD.shape
     keys_GCKD, values_GCKD = (states.reshape(groups, -1, CAPPED, size) for states in (keys_GKD, values_GKD))
     scores_GCMK = (query_GMD * scaling)[:, None] @ keys_GCKD.transpose(2, 3)
@@ -265,13 +273,13 @@ def attend_capped(
 def short_blocks() -> bool:
     """Whether on this machine a shorter last block of keys gives the same bits as a whole one; some ms, once."""
     generator = torch.Generator().manual_seed(0)
-    query_GMD, keys_GKD, values_GKD = (torch.randn(2, n, 64, generator=generator) for n in (96, 2 * BLOCK, 2 * BLOCK))
+    query, keys, values = (torch.randn(1, 2, n, 64, generator=generator) for n in (96, 2 * BLOCK, 2 * BLOCK))
 
     def seen(num_keys: int, rows: int, step: int) -> tuple[Tensor, Tensor]:
         end = -(-num_keys // step) * step
-        bias_MK = torch.zeros(rows, end)
-        bias_MK[:, num_keys:] = -torch.inf
-        return attend(query_GMD[:, :rows], keys_GKD[:, :end], values_GKD[:, :end], bias_MK, 0.125, 0.0)
+        bias_11MK = torch.zeros(1, 1, rows, end)
+        bias_11MK[..., num_keys:] = -torch.inf
+        return attend(query[:, :, :rows], keys[:, :, :end], values[:, :, :end], bias_11MK, 0.125)
 
     cases = [(num_keys, rows) for num_keys in (5, 300, BLOCK + 100, BLOCK + 412) for rows in (2, 3, 31, 96)]
     return all(all(map(torch.equal, seen(*case, BLOCK), seen(*case, STEP))) for case in cases)
