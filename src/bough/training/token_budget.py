@@ -81,7 +81,7 @@ def budget_for(
 
 def training_bytes(model: Any, token_budget: int, *, adapter: bool, gradient_checkpointing: bool = False) -> int:
     """What training takes beside the weights of a loaded model, for passes of `token_budget` tokens."""
-    trained = sum(weight.numel() for weight in model.parameters() if weight.requires_grad)
+    trained = sum(int(weight.numel()) for weight in model.parameters() if weight.requires_grad)
     token = _token_bytes(Shape.of(model), adapter=adapter, gradient_checkpointing=gradient_checkpointing)
     return trained * BESIDE_WEIGHT + int(token_budget * token / SHARE)
 
