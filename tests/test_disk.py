@@ -2,6 +2,7 @@ import errno
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -192,6 +193,25 @@ def test_a_full_disk_names_the_file(tmp_path: Path):
     with pytest.raises(OSError, match="No space left") as error, replacing(tmp_path / "a.txt"):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     assert error.value.filename == str(tmp_path / "a.txt")
+
+
+def test_a_lock_ends_though_a_program_that_is_being_started_has_its_descriptor(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    opened: list[int] = []
+    open_before = os.open
+
+    def open_and_fork(*given: Any) -> int:
+        file = open_before(*given)
+        opened.append(os.dup(file))  # as between fork and exec
+        return file
+
+    monkeypatch.setattr(os, "open", open_and_fork)
+    for _ in range(2):
+        with locked(tmp_path / "lock", wait=False):
+            pass
+    for file in opened:
+        os.close(file)
 
 
 def test_a_link_in_the_place_of_a_draft_or_a_lock_is_not_written_through(tmp_path: Path):

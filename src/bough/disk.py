@@ -115,6 +115,14 @@ def locked(path: Path, *, wait: bool) -> Iterator[None]:
         fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
         yield
     finally:
+        unlock(file)
+
+
+def unlock(file: int) -> None:
+    """Closes a locked file. A program that is being started has its descriptor too: closed here, it stays locked."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_UN)
+    finally:
         os.close(file)
 
 

@@ -93,6 +93,14 @@ def test_two_writers_never_share_a_file(tmp_path: Path):
         Writer(tmp_path / "a.jsonl")
 
 
+def test_a_program_that_is_being_started_does_not_keep_a_closed_file_locked(tmp_path: Path):
+    writer = Writer(tmp_path / "a.jsonl")
+    in_child = os.dup(writer._file)  # as between fork and exec
+    writer.close()
+    Writer(tmp_path / "a.jsonl").close()
+    os.close(in_child)
+
+
 def test_a_full_disk_keeps_what_was_written_and_the_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     path = tmp_path / "a.jsonl"
     writer = Writer(path)

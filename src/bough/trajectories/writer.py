@@ -17,7 +17,7 @@ from typing import Self
 
 from pydantic_core import from_json, to_json
 
-from bough.disk import sync
+from bough.disk import sync, unlock
 from bough.errors import BoughError, InputError, RowError
 from bough.formats import bough
 from bough.formats.base import Format, Sample
@@ -84,7 +84,7 @@ class Writer:
             try:
                 self.flush()
             finally:
-                os.close(self._file)
+                unlock(self._file)
                 self._file = -1
 
     def __enter__(self) -> Self:
