@@ -41,7 +41,7 @@ SECTIONS = {
     "grpo-web": "GRPO on the web, on an H200",
 }
 # The experiments of `benchmarks/experiments.py` that are drawn, and the evaluation of each.
-EXPERIMENTS = {"alfworld": "seen"}
+EXPERIMENTS = {"alfworld": "seen", "miniwob-adapter": "unseen"}
 
 
 @dataclass(frozen=True)
