@@ -166,7 +166,7 @@ def _fits_fused(policy: Policy) -> bool:
         return False
     copied = sum(weight.numel() for weight in policy.decoder.parameters())
     copied *= (policy.autocast or policy.base.dtype).itemsize
-    return unused_bytes(policy.device) >= 2 * copied
+    return bool(unused_bytes(policy.device) >= 2 * copied)
 
 
 def _rows(policy: Policy, options: PathOptions) -> Path:
