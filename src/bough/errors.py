@@ -108,6 +108,11 @@ def exception_line(error: BaseException, max_length: int = MAX_MESSAGE) -> str:
     return f"{type_name(error)}: {message}" if message else type_name(error)
 
 
+def first_line(error: BaseException) -> str:
+    """The first line of what an exception says; never empty."""
+    return str(error).strip().partition("\n")[0] or type(error).__name__
+
+
 def type_name(error: BaseException) -> str:
     """The name of an exception's type, cut where it is long: programs of agents define their own."""
     return type(error).__name__[:MAX_NAME]

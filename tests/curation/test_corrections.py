@@ -37,6 +37,29 @@ class Lenient(Counting):
         return reply == "7"
 
 
+class LenientLater(Counting):
+    """The same, as `async def`."""
+
+    async def accepts(self, reply: Reply) -> bool:  # type: ignore[override]  # a coroutine is awaitable
+        return reply == "7"
+
+
+class Undecided(Counting):
+    """Forgets to answer."""
+
+    def accepts(self, reply: Reply) -> bool:
+        return None  # type: ignore[return-value]
+
+
+class Unreadable(Counting):
+    """Cannot read the reply 5."""
+
+    def action_in(self, reply: Reply) -> str | None:
+        if reply == "5":
+            raise KeyError(reply)
+        return super().action_in(reply)
+
+
 def counted(*replies: str, goal: int = 3, name: str = "one") -> SourcedTrajectory:
     task = Task(id=f"to {goal}", data={"goal": goal})
     limits = LIMITS.model_copy(update={"max_turns": max(4, len(replies))})
@@ -134,11 +157,25 @@ def test_an_agent_that_is_always_right_has_nothing_to_correct():
     assert found.ledgers[0].dropped == {"nothing_to_correct": 1}
 
 
+@pytest.mark.parametrize("environment", ["Lenient", "LenientLater"])
 @pytest.mark.parametrize("where", ["differ", "everywhere"])
-def test_a_reply_that_is_as_good_as_the_experts_is_left_alone(where: str):
-    found = corrected(counted("7", "5"), environment=f"{__name__}:Lenient", where=where)
+def test_a_reply_that_is_as_good_as_the_experts_is_left_alone(where: str, environment: str):
+    found = corrected(counted("7", "5"), environment=f"{__name__}:{environment}", where=where)
     assert shown(found.records[0])[:2] == [("7", None, False), ("5", "1", True)]
     assert found.report["labels"][ACCEPTED] == 1 == found.ledgers[1].dropped["accepted"]
+
+
+def test_an_environment_that_does_not_say_whether_it_accepts_has_failed():
+    found = corrected(counted("1", "5", "2", "3"), environment=f"{__name__}:Undecided")
+    assert found.records == [] and found.ledgers[1].dropped == {"same_action": 1, "environment_failed": 3}
+
+
+def test_a_reply_that_the_environment_cannot_read_ends_the_models_labels_of_one_episode():
+    teacher = ModelAgent(Engine(lambda turn: ("2552"[turn - 1], "stop")))
+    items = counted("1", "5", "2", "3"), counted("1", "2", goal=2, name="two")
+    found = corrected(*items, environment=f"{__name__}:Unreadable", by="teacher", agent=teacher, concurrency=1)
+    assert [shown(record)[:2] for record in found.records] == [[("1", "2", True), ("5", None, False)]]
+    assert found.ledgers[1].dropped == {"environment_failed": 5}
 
 
 def test_an_agent_whose_replies_are_all_accepted_has_nothing_to_correct():

@@ -9,11 +9,14 @@ import pytest
 
 import bough
 from bough import Environment, Observation, Task
+from bough.engines.local.engine import LocalEngine
 from bough.errors import InputError
 from bough.evolution import played_fitness
 from bough.evolution.players import Players
 from bough.evolution.score import Score, on_common_tasks
 from bough.evolution.settings import EvolveConfig
+from bough.policy.policy import Policy
+from bough.training.token_budget import training_bytes
 from tests.api.letters import WriteLetter, length
 from tests.evolution.small import SETTINGS, pairs
 
@@ -77,6 +80,19 @@ def test_the_engine_has_the_adapters_of_living_members_only(tmp_path: Path, monk
     found = evolved(tmp_path, population_size=2, eval_tasks=2, concurrency=5)
     assert room == [5]  # what is kept for episodes is not there for training
     assert kept == {line["name"] for line in found.lineage if line["generation"] == 1}
+
+
+def test_the_engine_leaves_room_for_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    asked, of = list[int](), LocalEngine.of
+
+    def noted(policy: Policy, **options: Any) -> LocalEngine:
+        asked.append(options["training_bytes"])
+        return of(policy, **options)
+
+    monkeypatch.setattr(LocalEngine, "of", noted)
+    evolved(tmp_path, generations=1, population_size=2, set={**SETTINGS["set"], "token_budget": 2048})
+    frozen = Policy.load("tiny").base.requires_grad_(False)
+    assert asked == [training_bytes(frozen, 2048, adapter=True)] and asked[0] > 0
 
 
 def test_fitness_may_be_any_reward(tmp_path: Path):

@@ -1,4 +1,5 @@
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -50,6 +51,24 @@ def test_a_reference_adapter_has_no_dropout(policy: Policy, tmp_path: Path, comp
     exact = policy.eval().logprobs(CALLS)  # the actor is still what the reference is
     for c, logprobs in zip(row.calls, found, strict=True):
         assert torch.allclose(logprobs, exact[c], atol=1e-5)
+
+
+def test_a_reference_is_computed_where_the_layers_cannot_be_compiled(
+    policy: Policy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    def compiled(*_: Any, **__: Any) -> Any:
+        raise torch._dynamo.exc.TorchDynamoException("no compiler was found\nset CC")
+
+    for layer in policy._layers():
+        layer._compiled_call_impl = compiled
+    policy.compiled = True
+    Reference(policy).compute(CALLS, 4096, tmp_path, "tiny")
+    (path,) = tmp_path.iterdir()
+    bare = torch.cat(Policy.load("tiny").logprobs(CALLS))
+    assert torch.allclose(load_file(path)["logprobs"], bare, atol=1e-5) and not policy.compiled
+    assert [line for line in caplog.messages if "no compiler was found" in line] == [
+        "The layers cannot be compiled (no compiler was found): the run goes on without --compile."
+    ]
 
 
 @pytest.mark.parametrize("damage", ["truncated", "empty", "not finite", "too short", "another name"])

@@ -72,9 +72,11 @@ def test_a_model_with_an_obstacle_has_no_sights():
 def test_free_memory_drops_the_recordings():
     reader = reader_of("llama")
     reader.free_memory()
+    assert not reader.has_recordings
     reader.record()
-    assert reader.recorded is not None
+    assert reader.recorded is not None and not reader.has_recordings
     reader.recorded.recordings[256, "policy", True] = Mock()
+    assert reader.has_recordings
     reader.free_memory()
     assert not reader.recorded.recordings
 

@@ -13,6 +13,7 @@ from bough.errors import BoughError
 from bough.methods.sft import SFT, Demonstration, SFTConfig
 from bough.policy.adapters import Lora
 from bough.policy.policy import Policy
+from bough.policy.row_reader import RowReader
 from bough.rundir import RunDir
 from bough.training.checkpoint import checkpoints
 from bough.training.loop import Trainer
@@ -90,6 +91,32 @@ def test_out_of_memory_beside_recordings_frees_them_first_and_keeps_the_budget(
     monkeypatch.setattr(once.policy.row_reader, "give_way", lambda: True)
     assert once.train().budget == 512
     assert all(map(torch.equal, once.policy.parameters(), plain.policy.parameters()))
+
+
+def test_recordings_of_shorter_rows_are_freed_too_before_a_step_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    failing(monkeypatch, 2)
+    short, given = trainer(tmp_path), [False, True]
+    monkeypatch.setattr(RowReader, "has_recordings", property(lambda _: given[-1:] == [True]))
+    monkeypatch.setattr(short.policy.row_reader, "give_way", lambda: given.pop(0))
+    assert short.train().budget == 256 and given == []
+
+
+@pytest.mark.parametrize(("message", "said"), [("\nno compiler", "no compiler"), ("", "TorchDynamoException")])
+def test_a_backward_pass_that_cannot_be_compiled_is_computed_as_it_is(
+    message: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    broken, real = trainer(tmp_path), Step.run
+    broken.policy.compiled = True
+
+    def run(self: Step, *arguments: Any, **options: Any) -> Any:
+        if self.policy.compiled:
+            raise torch._dynamo.exc.TorchDynamoException(message)
+        return real(self, *arguments, **options)
+
+    monkeypatch.setattr(Step, "run", run)
+    counters = broken.train()
+    assert (counters.step, counters.budget, broken.policy.compiled) == (4, 512, False)
+    assert f"The layers cannot be compiled ({said}): the run goes on without --compile." in caplog.messages
 
 
 def test_layers_that_cannot_be_compiled_are_computed_as_they_are(

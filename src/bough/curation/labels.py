@@ -109,6 +109,8 @@ class ModelLabeller:
             return _unlabelled(trajectory, found, "context_full")
         except EngineError:
             return _unlabelled(trajectory, found, "engine_failed")
+        except EnvironmentFailedError:
+            return _unlabelled(trajectory, found, "environment_failed")
         finally:
             chat.close()
             if environment is not None:

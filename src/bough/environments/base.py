@@ -184,7 +184,7 @@ class Environment(ABC):
         except MalformedError:
             return None
 
-    def accepts(self, reply: Reply) -> bool:  # noqa: ARG002
+    def accepts(self, reply: Reply) -> bool | Awaitable[bool]:  # noqa: ARG002
         """Whether a reply is as good here as the expert's, though its action is another; corrections leave it alone."""
         return False
 

@@ -93,7 +93,10 @@ class Isolated:
         given = Reply.of(reply)
 
         async def accepts() -> bool:
-            return self._made.accepts(given)
+            accepted = await _result("accepts", self._made.accepts(given))
+            if not isinstance(accepted, bool):
+                raise EnvironmentFailedError(f"accepts returned {_a(accepted)}; it must return True or False")
+            return accepted
 
         return await self._call("accepts", accepts)
 

@@ -25,7 +25,7 @@ from bough.policy.policy import Policy
 from bough.policy.population import Population
 from bough.policy.processes import Processes
 from bough.training.loading import precision
-from bough.training.token_budget import choose_budget
+from bough.training.token_budget import choose_budget, training_bytes
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,10 @@ def members_here(
     if start is not None:
         population.refer_to(start)
     budget = base.machine.token_budget or choose_budget(base, processes)
-    with _players(config, population, builder.template, environment_class) as players:
+    needed = training_bytes(
+        population.policy.base, budget, adapter=True, gradient_checkpointing=base.machine.gradient_checkpointing
+    )
+    with _players(config, population, builder.template, environment_class, needed) as players:
         lessons: Lessons = RecordLessons(records.train, config.seed)
         if players is not None and config.method == "grpo":
             lessons = GroupLessons(config, players, builder)
@@ -72,12 +75,13 @@ def _players(
     population: Population,
     template: ChatTemplate,
     environment_class: type[Environment] | None,
+    needed: int,
 ) -> Iterator[Players | None]:
-    """Those who play in the environment; None where there is none."""
+    """Those who play in the environment, and leave training the bytes it needs; None where there is none."""
     if not config.environment.name:
         yield None
         return
-    with closing(Players(config, population, template, environment_class)) as players:
+    with closing(Players(config, population, template, environment_class, training_bytes=needed)) as players:
         yield players
 
 

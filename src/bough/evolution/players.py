@@ -70,7 +70,10 @@ class Playground:
 
 
 class Players(Playground):
-    """Agents for the members, in one engine that is made when it is first needed."""
+    """Agents for the members, in one engine that is made when it is first needed.
+
+    `training_bytes` are what it leaves free of a GPU's memory: its pages stay while the members learn.
+    """
 
     def __init__(
         self,
@@ -78,9 +81,11 @@ class Players(Playground):
         population: Population,
         template: ChatTemplate,
         environment_class: type[Environment] | None = None,
+        *,
+        training_bytes: int = 0,
     ) -> None:
         super().__init__(config, environment_class)
-        self.population, self.template = population, template
+        self.population, self.template, self.training_bytes = population, template, training_bytes
         self._engine: LocalEngine | None = None
         self._in_engine: set[str] = set()
 
@@ -92,7 +97,12 @@ class Players(Playground):
             # episodes that can be played at the same time, and leaves the rest of a GPU's memory to training.
             most = max(self.config.fitness.concurrency, self.config.population.size)
             self._engine = LocalEngine.of(
-                policy, name=self.config.model, tokenizer=self.template.tokenizer, max_running=most, fold=False
+                policy,
+                name=self.config.model,
+                tokenizer=self.template.tokenizer,
+                max_running=most,
+                fold=False,
+                training_bytes=self.training_bytes,
             )
         for name in self._in_engine - self.population.members.keys():
             self._engine.remove_adapter(name)  # else the engine would keep every member that ever lived

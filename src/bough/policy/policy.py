@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from bough.cache import keep_compiled_code
-from bough.errors import InputError
+from bough.errors import InputError, first_line
 from bough.policy.adapters import ACTOR, Lora, adapted_layers, add_actor, has_adapter, load_actor, reference
 from bough.policy.answers import Answers
 from bough.policy.attention import Attention, uncompiled
@@ -249,7 +249,18 @@ class Policy(nn.Module):
         return [call.sampled_at if isinstance(call, Call) else 1.0 for call in calls]
 
     def forward(self, row: TreeRow | PlainRow) -> Answers:
-        """Compute one row."""
+        """Compute one row; without compiled layers from now on, if those turn out not to work."""
+        try:
+            return self._computed(row)
+        except RuntimeError as error:
+            # Sharded, the other processes wait in the middle of the row.
+            if not self.compiled or self.sharded or not isinstance(error, torch._dynamo.exc.TorchDynamoException):
+                raise
+            failure = first_line(error)
+        self.uncompile(failure)
+        return self._computed(row)
+
+    def _computed(self, row: TreeRow | PlainRow) -> Answers:
         teacher = self.teacher
         teacher_ME = teacher.hidden(row) if teacher is not None else None
         predictions: Predictions | Divergences
@@ -315,8 +326,9 @@ class Policy(nn.Module):
             layer.compile(dynamic=True)
         self.compiled = True
 
-    def uncompile(self) -> None:
-        """From now on layers are computed as they are."""
+    def uncompile(self, failure: str) -> None:
+        """From now on layers are computed as they are, because of this failure."""
+        log.warning("The layers cannot be compiled (%s): the run goes on without --compile.", failure)
         for layer in self._layers():
             layer._compiled_call_impl = None
         if self.row_reader.recorded:

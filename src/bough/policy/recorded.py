@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from bough.errors import BoughError
+from bough.errors import BoughError, first_line
 from bough.trees.attend import BLOCK
 
 log = logging.getLogger(__name__)
@@ -136,7 +136,7 @@ class RecordedReads:
         except torch.cuda.OutOfMemoryError:
             ran_out = True  # the recording was ended in order, or another error would have come out of that
         except RuntimeError as error:
-            failure = str(error).partition("\n")[0]
+            failure = first_line(error)
         if key in self.recordings:
             return
         # Outside the handler: its exception keeps the tensors of the failed recording in memory.

@@ -89,6 +89,11 @@ class RowReader:
 
         self.recorded = RecordedReads(read, self.decoder.parameters())
 
+    @property
+    def has_recordings(self) -> bool:
+        """Whether recordings take memory."""
+        return self.recorded is not None and bool(self.recorded.recordings)
+
     def give_way(self) -> bool:
         """Frees the memory of recordings, and records less from now on; False if nothing is recorded."""
         return self.recorded is not None and self.recorded.give_way()

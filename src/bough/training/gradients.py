@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from bough.errors import BoughError
+from bough.errors import BoughError, first_line
 from bough.methods.base import Example, Method
 from bough.metrics import Mean
 from bough.policy.policy import Policy
@@ -87,17 +87,16 @@ class BatchGradients:
                 return laid_out.run(denominator, self.reference, backward=True, **how)
             except torch.cuda.OutOfMemoryError as error:
                 # Sharded, the others wait in the middle of a pass, and cannot be joined there.
-                if halved or self.policy.sharded:
+                if self.policy.sharded or (halved and not self.policy.row_reader.has_recordings):
                     raise _out_of_memory(counters, laid_out) from error
-            except torch._dynamo.exc.TorchDynamoException as error:
+            except torch._dynamo.exc.TorchDynamoException as error:  # of a backward pass
                 if not self.policy.compiled:
                     raise
-                failure = str(error).partition("\n")[0]
+                failure = first_line(error)
             # Outside the handler: its exception keeps the tensors of the failed pass in memory.
             forget()
             if failure:
-                log.warning("The layers cannot be compiled (%s): the run goes on without --compile.", failure)
-                self.policy.uncompile()
+                self.policy.uncompile(failure)
                 failure = ""
             elif not self.policy.row_reader.give_way():  # the memory of recordings may have been enough
                 laid_out, halved = self._halved(laid_out, counters), True

@@ -1,8 +1,11 @@
 """Which path a model takes, found by trying; and that it gives the log-probabilities of training."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 import transformers
+from torch import nn
 
 from bough.config.sampling import SamplingConfig
 from bough.engines.local import paths, ragged
@@ -121,3 +124,16 @@ def test_what_training_takes_is_left_free_on_every_path(layout, monkeypatch):
     monkeypatch.setattr(paths, "free_bytes", lambda _device, training: asked.append(training) or 2**24)
     small_engine(Policy.load("tiny").eval(), layout=layout, max_tokens=None, training_bytes=123)
     assert set(asked) == {123}
+
+
+@pytest.mark.parametrize(("part", "fits"), [(1.0, True), (0.5, False)])
+def test_the_weights_are_copied_only_within_this_processs_part_of_a_gpu(part, fits, monkeypatch):
+    """All of it would hold them twice, half of it once."""
+    policy = SimpleNamespace(device=torch.device("cuda", 0), decoder=nn.Linear(1024, 1024, bias=False), autocast=None)
+    policy.base = SimpleNamespace(dtype=torch.float32)
+    whole = 2 * policy.decoder.weight.nbytes
+    monkeypatch.setattr(paths, "find_spec", lambda name: name)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (whole, whole))
+    monkeypatch.setattr(torch.cuda, "get_per_process_memory_fraction", lambda index: part)
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda index: 0)
+    assert paths._fits_fused(policy) == fits

@@ -34,6 +34,7 @@ from bough.engines.local.trial import agrees, difference
 from bough.engines.local.worker import SpanRunner
 from bough.errors import InputError
 from bough.policy.adapter_weights import AdapterWeights
+from bough.policy.gpu_memory import unused_bytes
 from bough.policy.policy import Policy
 
 if TYPE_CHECKING:
@@ -165,7 +166,7 @@ def _fits_fused(policy: Policy) -> bool:
         return False
     copied = sum(weight.numel() for weight in policy.decoder.parameters())
     copied *= (policy.autocast or policy.base.dtype).itemsize
-    return bool(torch.cuda.mem_get_info(policy.device)[0] >= 2 * copied)
+    return bool(unused_bytes(policy.device) >= 2 * copied)
 
 
 def _rows(policy: Policy, options: PathOptions) -> Path:
