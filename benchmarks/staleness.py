@@ -245,7 +245,7 @@ def tables(runs: Sequence[Run], target: float | None) -> str:
         ages = [line.get("staleness_mean", 0.0) for line in later]
         speed.append(
             [
-                *(limit, sum(map(len, of[limit])), f"{total / max(1, len(later)):.1f}"),
+                *(limit, len(later), f"{total / max(1, len(later)):.1f}"),
                 *(f"{mean('sampled_tokens_per_s'):,.0f}", *shares, f"{statistics.fmean(ages or [0.0]):.2f}"),
             ]
         )

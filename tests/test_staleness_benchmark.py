@@ -70,6 +70,7 @@ def test_the_tables_of_a_killed_run_are_made_of_its_metrics(
     text = (tmp_path / "staleness.md").read_text()
     assert "| 8 | 50.0% (50.0%–50.0%) | 70.0% (70.0%–70.0%) |\n" in text  # staleness 2 has not begun
     assert "| 0 | 16 | 16 |" in text and "| 1 | 8 | 8 |" in text
+    assert "| 0 | 3 | 4.0 |" in text and "| 1 | 3 | 2.0 |" in text  # batches after the first, seconds for each
     assert len((tmp_path / "staleness.csv").read_text().splitlines()) == 1 + 8
 
 
