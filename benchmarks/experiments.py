@@ -80,16 +80,16 @@ ALFWORLD = ("seen.options.games=$data/alfworld", "sft.compile=true")
 # The sweeps of an experiment run one after the other in one folder, so that they share stages.
 EXPERIMENTS: dict[str, tuple[Sweep, ...]] = {
     "alfworld": (Sweep("alfworld", changes=ALFWORLD),),
-    "alfworld-adapter": (Sweep("alfworld", changes=(*ALFWORLD, *ADAPTER), seeds=1, jobs=1),),
+    "alfworld-adapter": (Sweep("alfworld", changes=(*ALFWORLD, *ADAPTER, "sft.num_epochs=2"), seeds=1, jobs=1),),
     "alfworld-alone": (
         Sweep("alfworld-alone", (SMALL,), changes=("seen.options.games=$data/alfworld",), seeds=1, jobs=1),
     ),
     # One seed after the other, each in a few minutes: an experiment that is stopped has whole runs.
     "mistakes": (Sweep("household-mistakes", jobs=1),),
     "miniwob": (Sweep("miniwob-25", seeds=1, jobs=1),),
-    "miniwob-adapter": (Sweep("miniwob-25", changes=ADAPTER, seeds=1, jobs=1),),
+    "miniwob-adapter": (Sweep("miniwob-25", changes=ADAPTER, seeds=2, jobs=2),),
     "math": (
-        Sweep("math-tcr", (SMALL,), MATH, seeds=1, jobs=1),
+        Sweep("math-tcr", ("grpo.learning_rate=1e-6,2e-6",), (SMALL, *MATH), seeds=1, jobs=2),
         # Without the tool-call reward, without the overlong penalty, with a symmetric clip.
         Sweep(
             "math-tcr",

@@ -18,8 +18,8 @@ from bough.errors import BoughError
 from bough.runs.record import StageRecord
 
 INDEX = "stages"
-# Locks belong to a process, not to the result.
-LEFT_OUT = (".lock",)
+# Hidden files belong to a process, not to the result: its lock, and what it is writing at this moment.
+LEFT_OUT = (".*",)
 
 
 class SharedStages:

@@ -24,14 +24,14 @@ def mail_of(scene: Scene, sender: str) -> list[Line]:
 
 def mail(scene: Scene) -> Advice:
     """Delete, star, reply to, or forward the mail by somebody."""
-    sender = scene.goal_match(r"email by (\w+)")[1]
+    sender = scene.goal_match(r"email by (.+?) and ")[1]  # a name may have a hyphen or a space
     if "trash icon" in scene.goal or "delete" in scene.goal:
         return mark(scene, sender, "trash")
     if "star icon" in scene.goal:
         return mark(scene, sender, "star")
     if "reply" in scene.goal:
         return answer(scene, sender, "Reply", scene.quoted[0])
-    return answer(scene, sender, "Forward", scene.goal_match(r"forward that email to (\w+)")[1])
+    return answer(scene, sender, "Forward", scene.goal_match(r"forward that email to (.+?)\.")[1])
 
 
 def mark(scene: Scene, sender: str, icon: str) -> Advice:
@@ -51,7 +51,7 @@ def answer(scene: Scene, sender: str, button: str, text: str) -> Advice:
             return click(first(scene.all(id=f"close-{form}")), "This is not the right mail; I go back.")
         return fill(fields[0], text) if fields[0].facts["value"] != text else click(send)
     if close := scene.identified("close-email"):
-        right = sender in _all_words(scene.texts)
+        right = _mentioned(sender, scene.texts)
         return click(scene.named(button)) if right else click(close, "This is not the right mail; I go back.")
     return click(mail_of(scene, sender)[0])
 
@@ -65,11 +65,11 @@ def _form_is_right(scene: Scene, sender: str, button: str) -> bool:
     if not mails or not texts:
         return True
     shown = [line.name for line in mails[-1] if not line.number]
-    return sender in _all_words(shown) and any(re.sub(r"\s+", " ", str(texts[0])).strip() in line for line in shown)
+    return _mentioned(sender, shown) and any(re.sub(r"\s+", " ", str(texts[0])).strip() in line for line in shown)
 
 
-def _all_words(texts: list[str]) -> list[str]:
-    return " ".join(texts).split()
+def _mentioned(name: str, texts: list[str]) -> bool:
+    return f" {name} " in f" {' '.join(' '.join(texts).split())} "
 
 
 BUTTONS = {"Reply": "reply", "Retweet": "retweet", "Like": "like", "Share": "share"}
