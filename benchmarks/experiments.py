@@ -80,7 +80,7 @@ ALFWORLD = ("seen.options.games=$data/alfworld", "sft.compile=true")
 # The sweeps of an experiment run one after the other in one folder, so that they share stages.
 EXPERIMENTS: dict[str, tuple[Sweep, ...]] = {
     "alfworld": (Sweep("alfworld", changes=ALFWORLD),),
-    "alfworld-adapter": (Sweep("alfworld", changes=(*ALFWORLD, *ADAPTER, "sft.num_epochs=2"), seeds=1, jobs=1),),
+    "alfworld-adapter": (Sweep("alfworld", changes=(*ALFWORLD, *ADAPTER, "sft.max_steps=1000"), seeds=1, jobs=1),),
     "alfworld-alone": (
         Sweep("alfworld-alone", (SMALL,), changes=("seen.options.games=$data/alfworld",), seeds=1, jobs=1),
     ),
@@ -100,9 +100,9 @@ EXPERIMENTS: dict[str, tuple[Sweep, ...]] = {
         Sweep("math-tcr", ("grpo.clip_high=0.28,0.2",), (SMALL, *MATH), seeds=1, jobs=2),
     ),
     "ef-dpo": (
+        Sweep("ef-dpo-miniwob", ("pairs.kinds=[episode],[parting],[episode,parting]",), jobs=6),
         Sweep("ef-dpo-miniwob", ("dpo.beta=0.01,0.05,0.1,0.2,0.5",), jobs=6),
         Sweep("ef-dpo-miniwob", ("demonstrations.tasks=5,10,20,50,100",), jobs=6),
-        Sweep("ef-dpo-miniwob", ("pairs.kinds=[episode],[parting],[episode,parting]",), jobs=6),
     ),
     "ef-dpo-dense": (
         Sweep(

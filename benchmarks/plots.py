@@ -44,15 +44,24 @@ SECTIONS = {
 EXPERIMENTS = {"alfworld": "seen", "miniwob-adapter": "unseen"}
 
 
+# Tables of sweeps in benchmarks/results/ with a mean and an interval per setting: file, heading of the first column,
+# and what is drawn.
+SWEEPS = {
+    "ef-dpo-pairs": ("ef-dpo.md", "pairs.kinds", "Success after DPO with 95% intervals"),
+    "ef-dpo-dense": ("ef-dpo-dense.md", "pairs.progress_margin", "Success after DPO with 95% intervals"),
+    "ef-dpo-beta": ("ef-dpo.md", "β", "Points that DPO gains, with 95% intervals"),
+    "ef-dpo-demonstrations": ("ef-dpo.md", "demonstrations", "Points that DPO gains, with 95% intervals"),
+}
+
+
 @dataclass(frozen=True)
 class Rate:
-    """A row of an evaluation's table: success and its interval, in percent."""
+    """A row of an evaluation's table: success or a gain of it, and its interval, in percent."""
 
     name: str
     success: float
     low: float
     high: float
-    episodes: int
 
 
 def main() -> None:
@@ -66,6 +75,8 @@ def plots() -> dict[str, str]:
     drawn = {f"{name}.svg": draw_rates(rates(section(page, heading))) for name, heading in SECTIONS.items()}
     for name, evaluation in EXPERIMENTS.items():
         drawn[f"{name}.svg"] = draw_rates(experiment_rates((MEASURED / f"{name}.md").read_text(), evaluation))
+    for name, (file, column, about) in SWEEPS.items():
+        drawn[f"{name}.svg"] = draw_rates(sweep_rates((MEASURED / file).read_text(), column), about)
     curve = held_out_curve(section(page, SECTIONS["grpo-web"]))
     scale = scale_report.draw_scale(scale_report.load())
     return drawn | {"grpo-curve.svg": draw_curve(curve), "speed.svg": draw_speeds(speeds()), "scale.svg": scale}
@@ -79,15 +90,25 @@ def section(page: str, heading: str) -> str:
 def rates(text: str) -> list[Rate]:
     """The rows of the first table that `bough run` printed."""
     table = text.partition("\nevaluation ")[2].partition("```")[0]
-    rows = re.findall(r"^\d\d-(\S+) +([\d.]+)% +([\d.]+)% – ([\d.]+)% +(\d+)", table, flags=re.MULTILINE)
-    return [Rate(name, float(success), float(low), float(high), int(n)) for name, success, low, high, n in rows]
+    rows = re.findall(r"^\d\d-(\S+) +([\d.]+)% +([\d.]+)% – ([\d.]+)% ", table, flags=re.MULTILINE)
+    return [Rate(name, float(success), float(low), float(high)) for name, success, low, high in rows]
 
 
 def experiment_rates(text: str, evaluation: str) -> list[Rate]:
     """The rows of an evaluation in an experiment's table: one per model, in the order of training."""
-    row = rf"^\| {re.escape(evaluation)} \| (\S+) \| ([\d.]+)% \(([\d.]+)–([\d.]+)\) \|[^|]*\| (\d+)"
+    row = rf"^\| {re.escape(evaluation)} \| (\S+) \| ([\d.]+)% \(([\d.]+)–([\d.]+)\) \|"
     found = re.findall(row, text, flags=re.MULTILINE)
-    return [Rate(name, float(success), float(low), float(high), int(n)) for name, success, low, high, n in found]
+    return [Rate(name, float(success), float(low), float(high)) for name, success, low, high in found]
+
+
+def sweep_rates(text: str, column: str) -> list[Rate]:
+    """A row per value of a setting, from the table whose first column it is: success, or a gain in points."""
+    table = text.partition(f"\n| {column} |")[2].partition("\n\n")[0]
+    success = r"^\| (.+?) \| (?:05-after-sft|09-after-dpo) \| ([\d.]+)% \| ([\d.]+)% – ([\d.]+)% \|"
+    gain = r"^\| (.+?) \| [-+\d. ]+ \| ([-+\d.]+) \(([-+\d.]+) to ([-+\d.]+)\) \|"
+    found = re.findall(success, table, flags=re.MULTILINE) or re.findall(gain, table, flags=re.MULTILINE)
+    names = {"all": "after SFT", "null": "none"}
+    return [Rate(names.get(name, name), float(mean), float(low), float(high)) for name, mean, low, high in found]
 
 
 def held_out_curve(text: str) -> list[tuple[int, float]]:
@@ -107,12 +128,13 @@ def speeds() -> list[tuple[str, float]]:
     return sorted(found, key=lambda row: -row[1])
 
 
-def draw_rates(rows: list[Rate]) -> str:
+def draw_rates(rows: list[Rate], about: str = "Success with 95% intervals") -> str:
     """One line per evaluation: a dot at the success rate on its interval."""
     left, right = 150, WIDTH - 90
-    across = lambda percent: left + (right - left) * percent / 100  # noqa: E731
+    first = -20 if min(row.low for row in rows) < 0 else 0
+    across = lambda percent: left + (right - left) * (percent - first) / (100 - first)  # noqa: E731
     height = ROW * len(rows) + 40
-    parts = [_axis(across(tick), 10, height - 30, f"{tick}%") for tick in range(0, 101, 20)]
+    parts = [_axis(across(tick), 10, height - 30, f"{tick}%") for tick in range(first, 101, 20)]
     for number, row in enumerate(rows):
         y = 25 + ROW * number
         parts += [
@@ -122,8 +144,8 @@ def draw_rates(rows: list[Rate]) -> str:
             f'<circle cx="{across(row.success):.1f}" cy="{y}" r="6" fill="{MARK}"/>',
             text_at(right + 12, y + 4, f"{row.success:.1f}%"),
         ]
-    about = ", ".join(f"{row.name} {row.success:.1f}% ({row.low:.1f} to {row.high:.1f})" for row in rows)
-    return document(height, f"Success with 95% intervals: {about}", parts)
+    all_rows = ", ".join(f"{row.name} {row.success:.1f}% ({row.low:.1f} to {row.high:.1f})" for row in rows)
+    return document(height, f"{about}: {all_rows}", parts)
 
 
 def draw_curve(points: list[tuple[int, float]]) -> str:

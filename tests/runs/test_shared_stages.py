@@ -14,16 +14,17 @@ COUNTING = "tests.environments.worlds:Counting"
 
 
 def stage(folder: Path, *, finished: bool = True) -> Path:
-    """A stage with one file, a folder and a lock."""
+    """A stage with one file, a folder, a lock and a file that is being written."""
     (folder / "final").mkdir(parents=True)
     (folder / "final/weights").write_text("w")
     (folder / "data.jsonl").write_text("1")
     (folder / ".lock").touch()
+    (folder / ".stage.json.4239.json").touch()
     StageRecord("demos", "demos", 1, "abc", {}, finished=finished, note="kept", goes_on_with="x").write(folder)
     return folder
 
 
-def test_a_finished_stage_is_found_and_linked_without_its_locks_and_decisions(tmp_path: Path):
+def test_a_finished_stage_is_found_and_linked_without_hidden_files_and_decisions(tmp_path: Path):
     shared = SharedStages(tmp_path)
     source, target = stage(tmp_path / "runs/a/01-demos"), tmp_path / "runs/b/01-demos"
     assert shared.find("abc", "data.jsonl") is None

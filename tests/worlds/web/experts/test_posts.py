@@ -22,6 +22,20 @@ def test_a_mail_is_found_by_its_sender_and_dealt_with():
         advice(posts.mail, "Find the email by Bob and click the star icon.", *INBOX)
 
 
+@pytest.mark.parametrize("name", ["Kara-Lynn", "Zsa Zsa"])
+def test_names_have_hyphens_and_spaces_too(name: str):
+    inbox = [("div", "Zsa Hi. Lorem.."), *INBOX[1:3], ("div", f"{name} Re. Ipsum.."), *INBOX[4:]]
+    assert (
+        advice(posts.mail, f"Find the email by {name} and click the trash icon to delete it.", *inbox) == "click('5')"
+    )
+    opened = [*MAIL[:2], f"{name} to me", *MAIL[3:]]
+    assert advice(posts.mail, f"Find the email by {name} and forward that email to Jo Ann.", *opened) == "click('3')"
+    form = [("span", "", {"id": "close-forward"}), ("span", "", {"id": "send-forward"}), ("text", "", {"value": ""})]
+    sent = [*form, ("textarea", "", {"value": "Lorem ipsum."})]
+    goal = f"Find the email by {name} and forward that email to Jo Ann."
+    assert advice(posts.mail, goal, *sent, did=("click('3')",), seen=[lines(*opened)]) == "fill('3', 'Jo Ann')"
+
+
 def test_a_mail_is_opened_answered_and_sent():
     goal = 'Find the email by Anna and reply to them with the text "Yes".'
     assert advice(posts.mail, goal, *INBOX) == "click('4')"
