@@ -36,7 +36,8 @@ def test_a_sweep_has_a_row_for_each_value_of_its_setting():
     success = (
         "\n| kinds | evaluation | success | 95% interval | by seed, % |\n| --- | --- | --- | --- | --- |\n"
         "| all | 01-base | 0.0% | 0.0% – 3.0% | 0.0 |\n| all | 05-after-sft | 43.0% | 34.6% – 51.8% | 42.0 |\n"
-        "| [a, b] | 09-after-dpo | 55.2% | 21.2% – 84.9% | 65.5 |\n\n| other | 09-after-dpo | 1.0% | 0.0% – 2.0% | 1.0 |\n"
+        "| [a, b] | 09-after-dpo | 55.2% | 21.2% – 84.9% | 65.5 |\n\n"
+        "| other | 09-after-dpo | 1.0% | 0.0% – 2.0% | 1.0 |\n"
     )
     assert plots.sweep_rates(success, "kinds") == [
         plots.Rate("after SFT", 43.0, 34.6, 51.8),
