@@ -209,7 +209,9 @@ class Trainer:
         step = self.counters.step + 1
         norm, guarded = self.updater.clip(), self.updater.guarded
         if guarded:
-            self.updater.apply(torch.as_tensor(found.device_loss, device=norm.device), norm)
+            own_loss = torch.as_tensor(found.device_loss, device=norm.device)
+            # Each process has the loss of its own examples; one that is not finite keeps all of them from the update.
+            self.updater.apply(self.processes.any(~(own_loss.isfinite() & norm.isfinite())))
         self.packer.launched(step, self.counters.budget)
         loss, metrics = self.gradients.read(found)
         if not math.isfinite(loss):
