@@ -130,8 +130,11 @@ class Trainer:
         self.counters = resume.restore(self.optimizer, rank=self.processes.rank, count=self.processes.count)
         self._saved_step = self.counters.step
         if self.counters.token_budget != self.config.machine.tokens_per_pass:
-            # A budget that memory forced stays until the settings ask for another.
+            # What memory forced stays until the settings ask for another budget.
             self.counters.token_budget = self.counters.budget = self.config.machine.tokens_per_pass
+            self.counters.gradient_checkpointing = False
+        if self.counters.gradient_checkpointing:
+            self.policy.recompute()
         try:
             self.scaler.load_state_dict(self.counters.loss_scale or self.scaler.state_dict())
         except KeyError as error:
