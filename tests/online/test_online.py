@@ -21,6 +21,7 @@ from bough.rollouts.collect import play_attempt
 from bough.train import grpo
 from bough.training.metrics_file import MetricsFile
 from bough.training.source import PausedError
+from bough.training.step import Step
 from bough.trajectories.reader import read
 from bough.types import Group, Trajectory
 from tests.online import letters
@@ -52,6 +53,27 @@ def test_the_reward_rises_in_a_world_that_is_played_in(tmp_path: Path):
     assert all(line["logprob_gap_max"] < 1e-4 for line in lines), "the sampler reads the weights that are trained"
     assert lines[0]["start_kl"] == pytest.approx(0, abs=1e-6) and lines[-1]["start_kl"] > 0.01
     assert lines[0]["ratio"] == pytest.approx(1), "one update a batch is on-policy"
+
+
+@pytest.mark.parametrize("more", [{}, {"use_lora": False}, {"max_staleness": 1}], ids=str)
+def test_online_a_run_that_memory_runs_out_for_goes_on_with_gradient_checkpointing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, more: dict[str, Any]
+):
+    """The sampler reads the same model before and after it is switched on, or a copy of its own."""
+    real, tried = Step.run, list[int]()
+
+    def run(self: Step, *given: Any, **options: Any) -> Any:
+        tried.append(1)
+        if len(tried) in (2, 3):
+            raise torch.cuda.OutOfMemoryError("no memory")
+        return real(self, *given, **options)
+
+    monkeypatch.setattr(Step, "run", run)
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
+    counters = grpo(settings(tmp_path, max_steps=3, token_budget=1024, **more)).counters
+    assert (counters.step, counters.budget, counters.gradient_checkpointing) == (3, 512, True)
+    assert "trying step 2 again with gradient checkpointing" in caplog.text
+    assert all(line["logprob_gap_max"] < 1e-4 for line in metrics(tmp_path) if not more.get("max_staleness"))
 
 
 def test_every_batch_is_on_file_with_its_tokens(tmp_path: Path):

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -22,6 +23,7 @@ from bough.rundir import RunDir
 from bough.train import grpo
 from bough.training.source import PausedError
 from tests.online.test_online import batch, metrics, settings
+from tests.policy.gpu import pretend
 
 
 class StandIn:
@@ -214,6 +216,18 @@ def test_on_a_gpu_vllm_sleeps_and_leaves_room_for_the_optimizer(tmp_path: Path):
     options = vllm_sampler.vllm_options(small(tmp_path, max_length=64), policy)
     assert options["enable_sleep_mode"] is True and 0.05 <= options["gpu_memory_utilization"] <= 0.9
     assert options["dtype"] == "bfloat16" and options["max_model_len"] == 64
+
+
+@pytest.mark.parametrize(("part", "expected"), [(1.0, 0.630), (0.25, 0.180), (0.05, 0.05)])
+def test_vllm_takes_no_more_than_this_process_may_have(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: float, expected: float
+):
+    """0.9 of 60 GiB, or of its part, of 80, less 12 bytes for each of 2**30 / 3 trained weights: 4 GiB."""
+    pretend(monkeypatch, free=60, part=part)
+    trained = SimpleNamespace(numel=lambda: 2**30 // 3, requires_grad=True)
+    policy = SimpleNamespace(device=torch.device("cuda"), has_adapter=True, parameters=lambda: [trained])
+    options = vllm_sampler.vllm_options(small(tmp_path), policy)  # type: ignore[arg-type]
+    assert options["gpu_memory_utilization"] == expected
 
 
 def test_a_longer_call_than_the_models_context_is_not_asked_for(tmp_path: Path):

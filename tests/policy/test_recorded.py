@@ -3,6 +3,7 @@
 import random
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,6 +21,7 @@ from bough.policy.recorded import PER_DOUBLING, RecordedReads, Recording, padded
 from bough.training.metrics_file import MetricsFile
 from bough.trees.attend import BLOCK
 from bough.types import Call
+from tests.policy.gpu import GIB, pretend
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 on_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
@@ -121,6 +123,19 @@ class OnCpu(RecordedReads):
         return Recording(static, graphs[0], hidden_LD, graphs[1], grad_LD)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize(("part", "fits"), [(1.0, True), (0.2, True), (0.1, False)])
+def test_a_recording_fits_into_what_this_process_may_have(monkeypatch: pytest.MonkeyPatch, part: float, fits: bool):
+    """10 GiB, where 60 of 80 GiB are free."""
+    pretend(monkeypatch, free=60, part=part)
+    for name in ("Stream", "current_stream"):
+        monkeypatch.setattr(torch.cuda, name, Mock())
+    monkeypatch.setattr(torch.cuda, "stream", lambda _: nullcontext())
+    reads = RecordedReads(Mock(), [nn.Parameter(torch.zeros(1))])
+    monkeypatch.setattr(reads, "_warm_up", lambda _: 10 * GIB)
+    token_L = torch.zeros(4, dtype=torch.int64)
+    assert reads._fits((token_L, token_L, token_L)) is fits
+
+
 def test_rows_that_there_is_no_memory_to_record_are_read_without_a_graph(caplog: pytest.LogCaptureFixture):
     weight = nn.Parameter(torch.tensor([2.0, 3.0]))
     reads = OnCpu(lambda token, position, end: token[:, None] * weight, [weight])
@@ -217,7 +232,7 @@ def test_rows_that_the_memory_has_no_room_for_are_not_recorded(
     policy.record()
     row = policy.rows(calls(0))[0]
     with monkeypatch.context() as patch:
-        patch.setattr(torch.cuda, "mem_get_info", lambda: (0, 1))
+        patch.setattr(torch.cuda, "mem_get_info", lambda _: (0, 1))
         for _ in range(3):
             torch.cat(policy(row).logprobs).sum().backward()
     reads = policy.row_reader.recorded

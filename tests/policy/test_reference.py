@@ -5,6 +5,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from bough.errors import BoughError
 from bough.models.resolve import load_tokenizer
 from bough.policy.adapters import Lora, add_reference
 from bough.policy.policy import Policy
@@ -69,6 +70,49 @@ def test_a_reference_is_computed_where_the_layers_cannot_be_compiled(
     assert [line for line in caplog.messages if "no compiler was found" in line] == [
         "The layers cannot be compiled (no compiler was found): the run goes on without --compile."
     ]
+
+
+def out_of_memory(policy: Policy, monkeypatch: pytest.MonkeyPatch, times: int) -> list[int]:
+    """Passes run out of memory so many times; the budgets that were tried."""
+    real, budgets = policy.logprobs, list[int]()
+
+    def logprobs(calls: Any, *, budget: int) -> Any:
+        budgets.append(budget)
+        if len(budgets) <= times:
+            raise torch.cuda.OutOfMemoryError("no memory")
+        return real(calls, budget=budget)
+
+    monkeypatch.setattr(policy, "logprobs", logprobs)
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
+    return budgets
+
+
+def test_a_reference_that_memory_runs_out_for_is_computed_with_smaller_budgets(
+    policy: Policy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    budgets = out_of_memory(policy, monkeypatch, 2)
+    Reference(policy).compute(CALLS, 64, tmp_path, "tiny")
+    assert budgets == [64, 32, 16] and policy.training
+    assert caplog.messages[-1] == "Out of GPU memory: computing the reference again with token_budget 16."
+    bare = torch.cat(Policy.load("tiny").logprobs(CALLS))
+    (path,) = tmp_path.iterdir()
+    assert torch.allclose(load_file(path)["logprobs"], bare, atol=1e-5)
+
+
+def test_a_reference_whose_longest_call_does_not_fit_is_a_failure_with_advice(
+    policy: Policy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    budgets = out_of_memory(policy, monkeypatch, 99)
+    with pytest.raises(
+        BoughError, match=r"with token_budget 4 and calls of up to 6 tokens; try a smaller --max-length"
+    ):
+        Reference(policy).compute(CALLS, 64, tmp_path, "tiny")
+    assert budgets == [64, 32, 16, 8, 4]
+    policy.sharded = True
+    budgets.clear()
+    with pytest.raises(BoughError, match="with token_budget 64"):
+        Reference(policy).compute(CALLS, 64, tmp_path, "tiny")
+    assert budgets == [64]
 
 
 @pytest.mark.parametrize("damage", ["truncated", "empty", "not finite", "too short", "another name"])

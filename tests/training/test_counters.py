@@ -15,11 +15,21 @@ def test_counters_are_read_back_as_they_were():
     assert isinstance(found.loss_scale["growth_interval"], int)  # a scaler takes nothing else
 
 
+def test_counters_of_a_checkpoint_from_before_activations_could_be_recomputed_are_read():
+    values = asdict(FULL)
+    del values["gradient_checkpointing"]
+    assert Counters.from_json(values) == FULL
+    del values["budget"]
+    with pytest.raises(ValueError, match="the counters are not"):
+        Counters.from_json(values)
+
+
 @pytest.mark.parametrize(
     "wrong",
     [
         {"step": -1}, {"step": "3"}, {"step": 3.5}, {"step": True}, {"tokens_trained": None}, {"levels": [0, "1"]},
         {"best_loss": float("nan")}, {"loss_scale": []}, {"loss_scale": {"scale": -1.0}}, {"unknown": 1},
+        {"gradient_checkpointing": 1},
     ],
     ids=str,
 )  # fmt: skip

@@ -14,6 +14,7 @@ from torch._dynamo.utils import counters
 
 from bough.cli import main
 from bough.training.metrics_file import MetricsFile
+from bough.training.step import Step
 
 ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
@@ -112,3 +113,23 @@ def test_sharded_weights_train_as_whole_ones(tmp_path: Path, tuning: list[str]):
     assert done.returncode == 0, done.stderr[-3000:]
     sharded = MetricsFile.read(tmp_path / "run" / "metrics.jsonl")
     assert [line["loss"] for line in sharded] == pytest.approx([line["loss"] for line in whole], rel=0.01)
+
+
+def test_gradient_checkpointing_is_switched_on_beside_compiled_layers_and_recordings(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    plain = train(tmp_path / "plain", "--no-bf16", "--no-compile", "--no-cuda-graphs")
+    real, tried = Step.run, list[int]()
+
+    def run(self: Step, *given: Any, **options: Any) -> Any:
+        found = real(self, *given, **options)  # memory runs out late: gradients are there already
+        tried.append(1)
+        if len(tried) >= 7 and not self.policy.base.is_gradient_checkpointing:
+            raise torch.cuda.OutOfMemoryError("no memory")
+        return found
+
+    monkeypatch.setattr(Step, "run", run)
+    lines = train(tmp_path / "run", "--no-bf16", "--compile", "--cuda-graphs")
+    assert json.loads((tmp_path / "run" / "report.json").read_text())["gradient_checkpointing"]
+    assert "trying step 7 again with gradient checkpointing" in caplog.text
+    assert [line["loss"] for line in lines] == pytest.approx([line["loss"] for line in plain], rel=0.05)

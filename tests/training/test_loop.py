@@ -34,7 +34,7 @@ EXAMPLES = [
 ]
 
 
-def trainer(tmp_path: Path, **settings: Any) -> Trainer:
+def trainer(tmp_path: Path, *, lora: Lora | None = Lora(r=4), **settings: Any) -> Trainer:  # noqa: B008  frozen
     torch.manual_seed(0)
     config = SFTConfig(
         train_file=Path("a"),
@@ -46,15 +46,16 @@ def trainer(tmp_path: Path, **settings: Any) -> Trainer:
     )
     run = RunDir(tmp_path)
     run.create(config)
-    policy = Policy.load("tiny", lora=Lora(r=4))
+    policy = Policy.load("tiny", lora=lora)
     return Trainer(policy, SFT(config), PlannedSource(EXAMPLES, config), config, run, lambda folder, _: folder.mkdir())
 
 
-def failing(monkeypatch: pytest.MonkeyPatch, times: int) -> None:
+def failing(monkeypatch: pytest.MonkeyPatch, times: int, *, backward: bool = True) -> None:
+    """The first `times` passes with a gradient run out of memory, or those of evaluations."""
     real, left = Step.run, [times]
 
     def run(self: Step, *arguments: Any, **options: Any) -> Any:
-        if left[0]:
+        if left[0] and options["backward"] == backward:
             left[0] -= 1
             raise torch.cuda.OutOfMemoryError("no memory")
         return real(self, *arguments, **options)
@@ -83,22 +84,69 @@ def test_out_of_memory_beside_recordings_frees_them_first_and_keeps_the_budget(
     plain = trainer(tmp_path / "plain")
     plain.train()
     failing(monkeypatch, 2)
-    short, given = trainer(tmp_path / "short"), [True, False]
-    monkeypatch.setattr(short.policy.row_reader, "give_way", lambda: given.pop(0))
-    assert short.train().budget == 256 and given == []  # twice: the second time there is nothing left to free
+    short, kept = trainer(tmp_path / "short"), ["of the first rows"]
+    monkeypatch.setattr(RowReader, "has_recordings", property(lambda _: bool(kept)))
+    monkeypatch.setattr(RowReader, "give_way", lambda _: bool(kept.pop()))
+    assert short.train().budget == 256 and kept == []  # the second time there is nothing left to free
     failing(monkeypatch, 1)
+    kept.append("of the first rows")
     once = trainer(tmp_path / "once")
-    monkeypatch.setattr(once.policy.row_reader, "give_way", lambda: True)
-    assert once.train().budget == 512
+    assert once.train().budget == 512 and kept == []
     assert all(map(torch.equal, once.policy.parameters(), plain.policy.parameters()))
 
 
-def test_recordings_of_shorter_rows_are_freed_too_before_a_step_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_recordings_of_shorter_rows_are_freed_too_before_anything_else_is_done(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     failing(monkeypatch, 2)
-    short, given = trainer(tmp_path), [False, True]
-    monkeypatch.setattr(RowReader, "has_recordings", property(lambda _: given[-1:] == [True]))
-    monkeypatch.setattr(short.policy.row_reader, "give_way", lambda: given.pop(0))
-    assert short.train().budget == 256 and given == []
+    short, recorded, freed = trainer(tmp_path), [False, True], []
+    monkeypatch.setattr(RowReader, "has_recordings", property(lambda _: recorded.pop(0)))
+    monkeypatch.setattr(RowReader, "give_way", lambda _: freed.append(True))
+    counters = short.train()
+    assert (counters.budget, counters.gradient_checkpointing, freed) == (256, False, [True])
+
+
+def test_out_of_memory_again_computes_activations_again_and_then_halves_the_budget_further(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    found = []
+    for times in range(5):
+        failing(monkeypatch, times)
+        short = trainer(tmp_path / str(times))
+        caplog.clear()
+        counters = short.train()
+        assert counters.step == 4 and short.policy.base.is_gradient_checkpointing is counters.gradient_checkpointing
+        found.append((counters.budget, counters.gradient_checkpointing))
+    assert found == [(512, False), (256, False), (256, True), (128, True), (64, True)]
+    assert [line for line in caplog.messages if line.startswith("Out of GPU memory")] == [
+        "Out of GPU memory: trying step 1 again with token_budget 256.",
+        "Out of GPU memory: trying step 1 again with gradient checkpointing, which is slower.",
+        "Out of GPU memory: trying step 1 again with token_budget 128.",
+        "Out of GPU memory: trying step 1 again with token_budget 64.",
+    ]
+
+
+@pytest.mark.parametrize("lora", [Lora(r=4), Lora(r=4, dropout=0.5), None], ids=["adapter", "dropout", "all weights"])
+def test_activations_that_are_computed_again_change_no_result(tmp_path: Path, lora: Lora | None):
+    found = []
+    for name in ("kept", "again"):
+        run = trainer(tmp_path / name, lora=lora)
+        if name == "again":
+            run.policy.recompute()
+        run.train()
+        found.append([parameter.detach() for parameter in run.policy.parameters()])
+    start = trainer(tmp_path / "start", lora=lora).policy.parameters()
+    assert not all(map(torch.equal, found[0], start))
+    for kept, again in zip(*found, strict=True):
+        torch.testing.assert_close(again, kept, rtol=1e-5, atol=1e-6)
+
+
+def test_what_is_recorded_is_given_up_where_activations_are_computed_again(tmp_path: Path):
+    policy = trainer(tmp_path).policy
+    policy.row_reader.record()
+    assert policy.can_recompute
+    policy.recompute()
+    assert policy.row_reader.recorded is None and not policy.can_recompute
 
 
 @pytest.mark.parametrize(("message", "said"), [("\nno compiler", "no compiler"), ("", "TorchDynamoException")])
@@ -138,21 +186,69 @@ def test_layers_that_cannot_be_compiled_are_computed_as_they_are(
     assert [line for line in caplog.messages if "compiled" in line] == [said]
 
 
-def test_out_of_memory_twice_is_a_failure_with_advice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    failing(monkeypatch, 2)
-    with pytest.raises(BoughError, match="out of GPU memory in step 1 even with token_budget 256"):
-        trainer(tmp_path).train()
-
-
-def test_a_call_that_does_not_fit_one_gpu_is_refused_with_the_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    long = replace(EXAMPLES[0], calls=[Call(prompt_ids=[5] * 90, completion_ids=[20] * 10)])
+def test_a_call_that_does_not_fit_one_gpu_is_refused_with_the_remedy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    long = replace(EXAMPLES[0], calls=[Call(prompt_ids=[5] * 190, completion_ids=[20] * 10)])
     monkeypatch.setattr(f"{__name__}.EXAMPLES", [long])
-    failing(monkeypatch, 2)
+    failing(monkeypatch, 3)
     said = (
-        r"in step 1: a call of 100 tokens does not fit one GPU.* try a --max-length below 100, --gradient-checkpointing"
+        r"in step 1: a call of 200 tokens does not fit one GPU even with gradient checkpointing.* "
+        r"try a --max-length below 200, --qlora or --shard over more GPUs, then --resume"
     )
     with pytest.raises(BoughError, match=said):
-        trainer(tmp_path, token_budget=128).train()  # 64 tokens when it is tried again
+        trainer(tmp_path, token_budget=256).train()  # 128 tokens when it is tried again
+    # With a budget of one such call, half of it would give the same row.
+    failing(monkeypatch, 2)
+    caplog.clear()
+    with pytest.raises(BoughError, match=said):
+        trainer(tmp_path, token_budget=200).train()
+    assert "again with gradient checkpointing" in caplog.text and "again with token_budget" not in caplog.text
+
+
+@pytest.mark.parametrize("apart", ["sharded", "a loss of all processes"])
+def test_a_step_that_others_wait_in_is_not_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, apart: str):
+    failing(monkeypatch, 1)
+    short = trainer(tmp_path)
+    if apart == "sharded":
+        short.policy.sharded = True
+        monkeypatch.setattr(Policy, "passes", lambda _, rows: list(rows))
+    else:
+        monkeypatch.setattr(Step, "in_step", property(lambda _: True))
+    said = r"out of GPU memory in step 1 with token_budget 512; try a smaller --token-budget, --gradient-checkpointing,"
+    with pytest.raises(BoughError, match=said):
+        short.train()
+
+
+def measuring(tmp_path: Path, **settings: Any) -> Trainer:
+    made = trainer(tmp_path, eval_file=Path("b"), eval_steps=2, **settings)
+    made.held_out = EXAMPLES[:2]
+    return made
+
+
+def test_out_of_memory_in_an_evaluation_halves_the_budget_and_tries_it_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    plain = measuring(tmp_path / "plain")
+    plain.train()
+    failing(monkeypatch, 2, backward=False)
+    counters = measuring(tmp_path / "short").train()
+    assert (counters.step, counters.budget, counters.gradient_checkpointing) == (4, 128, False)
+    assert [line for line in caplog.messages if line.startswith("Out of GPU memory")] == [
+        "Out of GPU memory: trying the evaluation after step 2 again with token_budget 256.",
+        "Out of GPU memory: trying the evaluation after step 2 again with token_budget 128.",
+    ]
+    losses = [
+        [line["eval_loss"] for line in MetricsFile.read(tmp_path / name / "metrics.jsonl") if "eval_loss" in line]
+        for name in ("plain", "short")
+    ]
+    assert losses[0] == pytest.approx(losses[1]) and len(losses[0]) == 2
+
+
+def test_an_evaluation_that_does_not_fit_is_a_failure_with_advice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    failing(monkeypatch, 99, backward=False)
+    with pytest.raises(BoughError, match="in the evaluation after step 2: a call of 6 tokens does not fit one GPU"):
+        measuring(tmp_path).train()
 
 
 @pytest.fixture(params=["read first", "guarded"])
@@ -302,6 +398,17 @@ def test_a_budget_that_memory_forced_stays_until_another_is_asked_for(tmp_path: 
     assert trainer(tmp_path).train(half_way).budget == 256
     assert trainer(tmp_path, token_budget=128).train(half_way).budget == 128
     assert trainer(tmp_path, token_budget=1024).train(half_way).budget == 1024
+
+
+def test_a_run_resumes_with_the_gradient_checkpointing_that_memory_forced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    failing(monkeypatch, 2)
+    trainer(tmp_path, save_steps=2).train()
+    (half_way, _) = checkpoints(tmp_path / "checkpoints")
+    again, other = trainer(tmp_path), trainer(tmp_path, token_budget=128)
+    assert again.train(half_way).gradient_checkpointing and again.policy.base.is_gradient_checkpointing
+    assert not other.train(half_way).gradient_checkpointing and not other.policy.base.is_gradient_checkpointing
 
 
 def test_another_weight_decay_is_used_from_where_a_run_goes_on(tmp_path: Path):

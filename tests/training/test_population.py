@@ -302,6 +302,25 @@ def test_out_of_memory_halves_the_token_budget_once(
         trainer.update(examples)
 
 
+def test_out_of_memory_halves_the_token_budget_of_an_evaluation_too(
+    alone: dict[str, Trained], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    names = ["sft", "dpo"]
+    trainer = trainer_of(names, budget=80)
+    answers = trainer.population.answers
+
+    def within_memory(row: Any, *args: Any, **options: Any) -> Any:
+        if sum(own.tokens.size for own in row.values()) > 40:
+            raise torch.cuda.OutOfMemoryError
+        return answers(row, *args, **options)
+
+    monkeypatch.setattr(trainer.population, "answers", within_memory)
+    found = trainer.measure({name: SETTINGS[name][2] for name in names})
+    assert trainer.budget == 40 and "trying the evaluation again with token_budget 40" in caplog.text
+    assert [found[name].loss for name in names] == pytest.approx([alone[n][0] for n in names], rel=1e-5)
+    assert trainer.population.policy.training
+
+
 def test_members_that_are_not_named_stay_as_they_are():
     trainer = trainer_of(["sft", "dpo"])
     before = flat(trainer.population.members["dpo"].parameters())

@@ -157,6 +157,19 @@ def test_both_processes_stop_at_a_gradient_that_is_not_finite(
     assert len((run / "bad-batch-1.jsonl").read_text().splitlines()) == 3  # the batch of both
 
 
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_loss_of_one_process_that_is_not_finite_keeps_both_from_the_update(
+    tmp_path: Path, two: Pair, commands: Commands, rank: int
+):
+    run = tmp_path / "run"
+    two.start([*commands.lora, "--max-steps", "3", "--output-dir", str(run)], wait=True, spoiled=(rank, 2))
+    assert two.finish() == 1
+    said = two.log.read_text()
+    assert "the loss of step 2 is inf" in said
+    assert said.count("The weights are what they were.") == 2 and "changed." not in said
+    assert [found.step for found in checkpoints(run / "checkpoints")] == [1]
+
+
 def test_two_processes_resume_with_the_random_numbers_that_each_of_them_had(
     tmp_path: Path, two: Pair, commands: Commands
 ):

@@ -11,8 +11,8 @@ from bough.policy.load import load_outline
 from bough.policy.processes import Processes
 from bough.training import token_budget
 from bough.training.token_budget import LEAST, MOST, Shape, budget_for, choose_budget, training_bytes
+from tests.policy.gpu import GIB, pretend
 
-GIB = 2**30
 SMOLLM2 = Shape(parameters=134_515_008, layers=30, hidden=576, inner=1536)
 QWEN3_4B = Shape(parameters=4_022_468_096, layers=36, hidden=2560, inner=9728)
 ROOT = Path(__file__).parents[2]
@@ -63,14 +63,6 @@ def test_the_shape_is_read_from_the_model():
     assert shape.parameters == sum(parameter.numel() for parameter in outline.parameters()) > 0
 
 
-def gpu(monkeypatch: pytest.MonkeyPatch, free: int, part: float = 1.0) -> None:
-    """A GPU of 80 GiB with so much free, of which this process may have a part."""
-    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
-    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (free, 80 * GIB))
-    monkeypatch.setattr(torch.cuda, "get_per_process_memory_fraction", lambda _: part)
-    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda _: 0)
-
-
 class OnGpu(Processes):
     def __init__(self) -> None:
         super().__init__()
@@ -88,7 +80,7 @@ def test_on_a_gpu_the_settings_decide_what_a_weight_takes(
     settings: dict[str, Any], weight: float, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
     asked: list[Any] = []
-    gpu(monkeypatch, 24 * GIB)
+    pretend(monkeypatch, free=24)
     monkeypatch.setattr(token_budget, "budget_for", lambda *_, **more: asked.append(more) or 4096)
     assert choose_budget(SFTConfig(train_file="x", model="tiny", **settings), OnGpu()) == 4096
     assert asked[0]["weight_bytes"] == weight and asked[0]["lora_r"] == (16 if settings.get("use_lora", True) else None)
@@ -96,7 +88,7 @@ def test_on_a_gpu_the_settings_decide_what_a_weight_takes(
 
 
 def test_passes_that_are_recorded_leave_room_for_as_many_that_are_not(monkeypatch: pytest.MonkeyPatch):
-    gpu(monkeypatch, GIB // 2)
+    pretend(monkeypatch, free=0.5)
     plain, recorded = (
         choose_budget(SFTConfig(train_file="x", model="tiny", cuda_graphs=graphs), OnGpu()) for graphs in (False, True)
     )
@@ -106,7 +98,7 @@ def test_passes_that_are_recorded_leave_room_for_as_many_that_are_not(monkeypatc
 def test_a_process_with_a_part_of_the_gpu_counts_on_no_more(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
-    gpu(monkeypatch, 60 * GIB, part=0.25)
+    pretend(monkeypatch, free=60, part=0.25)
     choose_budget(SFTConfig(train_file="x", model="tiny"), OnGpu())
     assert caplog.messages == ["token_budget: 65536 (20 GiB of GPU memory are free)."]
 

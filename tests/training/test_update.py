@@ -32,19 +32,19 @@ def test_an_update_sets_the_rate_of_its_step_and_clips_what_it_applies():
     assert not torch.equal(first, before)
 
 
-def test_a_guarded_update_changes_nothing_unless_all_it_is_given_is_finite(monkeypatch: pytest.MonkeyPatch):
+def test_a_guarded_update_changes_nothing_where_it_is_told_so(monkeypatch: pytest.MonkeyPatch):
     adamw = torch.optim.AdamW
     monkeypatch.setattr(torch.optim, "AdamW", lambda groups, lr, fused: adamw(groups, lr=lr, fused=True))
     weight = nn.Parameter(torch.ones(3, 2))
     updater = Updater(Single(weight), SFTConfig(train_file=Path("a"), use_lora=False))
     assert updater.guarded
     updater.set_learning_rate(0, 1)
-    for finite, changes in (((1.0, 2.0), True), ((1.0, float("nan")), False), ((float("inf"), 2.0), False)):
+    for broken in (False, True):
         before = weight.detach().clone()
         weight.grad = torch.ones_like(weight)
         updater.clip()
-        updater.apply(*map(torch.tensor, finite))
-        assert torch.equal(weight, before) != changes and weight.grad is None
+        updater.apply(torch.tensor(broken))
+        assert torch.equal(weight, before) == broken and weight.grad is None
     assert float(updater.optimizer.state[weight]["step"]) == 1.0
 
 

@@ -4,32 +4,45 @@
 
 A line is JSON: the command line's `arguments`, a free `port`, the `log` that both processes
 write to, the number of steps after which they wait to be killed, or null, whether to `wait` for
-both where one fails, and which one is `interrupted` in which step, or null. It answers with their
-ids, then with an exit code. The processes are forked from a warm one, so that a run costs what it
-computes.
+both where one fails, which one is `interrupted` in which step, and which one's loss is `spoiled`
+from which step on, or null. It answers with their ids, then with an exit code. The processes are
+forked from a warm one, so that a run costs what it computes.
 """
 
 import json
+import math
 import os
 import signal
 import sys
 import time
 from typing import Any
 
+import torch
+
 from bough.cli import main
+from bough.errors import BoughError
+from bough.training.gradients import BatchGradients
 from bough.training.loop import Trainer
 
 PATIENCE_S = 240  # processes that wait for one another in vain wait for ever
 
 
 def start(
-    rank: int, arguments: list[str], port: int, log: str, wait_after: int | None, interrupted: list[int] | None
+    rank: int,
+    arguments: list[str],
+    port: int,
+    log: str,
+    wait_after: int | None,
+    interrupted: list[int] | None,
+    spoiled: list[int] | None,
 ) -> int:
     child = os.fork()
     if child:
         return child
     if interrupted and interrupted[0] == rank:
         _interrupt_in(interrupted[1])
+    if spoiled:
+        _spoil_from(spoiled[1], own=spoiled[0] == rank)
     if wait_after is not None:
         _wait_after(wait_after)
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
@@ -65,6 +78,33 @@ def _interrupt_in(step: int) -> None:
         return take_step(trainer, batch)
 
     Trainer._step = take  # type: ignore[method-assign]
+
+
+def _spoil_from(step: int, *, own: bool) -> None:
+    """From this step on the loss of one process is infinite while all gradients are finite.
+
+    The optimizer is that of a GPU, which begins before the loss is read. A step that fails says what the weights are.
+    """
+    adamw = torch.optim.AdamW
+    torch.optim.AdamW = lambda groups, lr, fused: adamw(groups, lr=lr, fused=True)  # type: ignore[assignment,misc]
+    take_step, backward = Trainer._step, BatchGradients.backward
+
+    def spoil(gradients: BatchGradients, examples: Any, counters: Any, *given: Any, **more: Any) -> Any:
+        found = backward(gradients, examples, counters, *given, **more)
+        if own and counters.step + 1 >= step:
+            found.device_loss += math.inf
+        return found
+
+    def take(trainer: Trainer, batch: Any) -> Any:
+        before = [weight.detach().clone() for weight in trainer.policy.parameters()]
+        try:
+            return take_step(trainer, batch)
+        except BoughError:
+            same = all(map(torch.equal, trainer.policy.parameters(), before))
+            print(f"The weights are {'what they were' if same else 'changed'}.", flush=True)
+            raise
+
+    Trainer._step, BatchGradients.backward = take, spoil  # type: ignore[method-assign]
 
 
 def finish(children: list[int], *, wait: bool) -> int:

@@ -170,11 +170,11 @@ class Environment(ABC):
         """Releases what all episodes share (a browser, a pool of processes)."""
         return NOTHING
 
-    def say(self, action: str, thought: str = "") -> str:  # noqa: ARG002
+    def say(self, action: str, thought: str = "") -> str | Awaitable[str]:  # noqa: ARG002
         """The reply that takes `action`, in the form that `step` understands."""
         return action
 
-    def action_in(self, reply: Reply) -> str | None:
+    def action_in(self, reply: Reply) -> str | Awaitable[str | None] | None:
         """The action that `step` would take from a reply, None if there is none: replies are compared by it.
 
         By default the tool calls of the reply, or all that it says besides its reasoning.
@@ -192,7 +192,7 @@ class Environment(ABC):
         """The reply of an agent that solves the task, at this point of the episode; None if there is no expert."""
         return NOTHING
 
-    def choices(self) -> Sequence[str]:
+    def choices(self) -> Sequence[str] | Awaitable[Sequence[str]]:
         """Actions that are possible now, for the random agent; empty if unknown."""
         return ()
 

@@ -12,7 +12,7 @@ import copy
 import inspect
 import logging
 import marshal
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from dataclasses import replace
 from types import CoroutineType
 from typing import Any, TypeVar
@@ -77,7 +77,10 @@ class Isolated:
 
     async def choices(self) -> Sequence[str]:
         async def choices() -> list[str]:
-            return list(self._made.choices())
+            actions = await _result("choices", self._made.choices())
+            if isinstance(actions, str) or not isinstance(actions, Iterable):
+                raise EnvironmentFailedError(f"choices returned {_a(actions)}; it must return a list of texts")
+            return list(actions)
 
         return await self._call("choices", choices)
 
@@ -85,7 +88,10 @@ class Isolated:
         given = Reply.of(reply)
 
         async def action_in() -> str | None:
-            return self._made.action_in(given)
+            action = await _result("action_in", self._made.action_in(given))
+            if not isinstance(action, str | None):
+                raise EnvironmentFailedError(f"action_in returned {_a(action)}; it must return text or None")
+            return action
 
         return await self._call("action_in", action_in)
 
@@ -102,7 +108,10 @@ class Isolated:
 
     async def say(self, action: str) -> str:
         async def say() -> str:
-            return self._made.say(action)
+            reply = await _result("say", self._made.say(action))
+            if not isinstance(reply, str):
+                raise EnvironmentFailedError(f"say returned {_a(reply)}; it must return text")
+            return reply
 
         return await self._call("say", say)
 

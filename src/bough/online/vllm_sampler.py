@@ -28,6 +28,7 @@ from bough.event_loop import BackgroundLoop
 from bough.methods.distill import OnlineConfig
 from bough.online.handover import HandoverFolder
 from bough.policy.adapters import ACTOR
+from bough.policy.gpu_memory import unused_fraction
 from bough.policy.load import base_and_adapter
 from bough.policy.policy import Policy
 from bough.policy.saving import save_weights
@@ -140,9 +141,8 @@ def vllm_options(config: OnlineConfig, policy: Policy) -> dict[str, Any]:
         options["max_model_len"] = min(config.calls.max_length, context)
     if policy.device.type == "cuda":
         torch.cuda.empty_cache()
-        free, total = torch.cuda.mem_get_info(policy.device)
         trained = sum(weight.numel() for weight in policy.parameters() if weight.requires_grad)
-        share = GPU_SHARE * (free - trained * TRAINED_BYTES) / total
+        share = GPU_SHARE * unused_fraction(policy.device, keep=trained * TRAINED_BYTES)
         options |= {"enable_sleep_mode": True, "gpu_memory_utilization": round(max(0.05, share), 3)}
     return options | config.sampler.options
 

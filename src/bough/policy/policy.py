@@ -298,6 +298,17 @@ class Policy(nn.Module):
     def _autocasting(self) -> AbstractContextManager[Any]:
         return torch.autocast(self.device.type, self.autocast, enabled=self.autocast is not None)
 
+    @property
+    def can_recompute(self) -> bool:
+        """Whether activations are kept for the backward pass, and could be computed again instead."""
+        possible = self.base.supports_gradient_checkpointing and bool(self._layers())
+        return possible and not self.base.is_gradient_checkpointing
+
+    def recompute(self) -> None:
+        """From now on the backward pass computes activations again (gradient checkpointing), without CUDA graphs."""
+        self.base.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+        self.row_reader.recorded = None
+
     def record(self) -> None:
         """From now on rows are read by CUDA graphs; InputError where they cannot be."""
         if found := self.not_recordable():

@@ -72,6 +72,14 @@ class Processes:
     def sum_counts(self, *counts: int) -> list[int]:
         return [sum(each) for each in zip(*self.gather([counts]), strict=True)]
 
+    def any(self, flag: Tensor) -> Tensor:
+        """Whether a flag holds in any process, as a tensor like it: nothing waits for a GPU."""
+        if self.count == 1:
+            return flag
+        found = flag.float()
+        torch.distributed.all_reduce(found, torch.distributed.ReduceOp.MAX)
+        return found > 0
+
     def sum_metrics(self, loss: float, metrics: dict[str, Mean]) -> tuple[float, dict[str, Mean]]:
         """The loss and the metrics of all processes."""
         own = {name: Mean(float(mean.total), float(mean.count)) for name, mean in metrics.items()}

@@ -22,6 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from bough.errors import BoughError, first_line
+from bough.policy.gpu_memory import unused_bytes
 from bough.trees.attend import BLOCK
 
 log = logging.getLogger(__name__)
@@ -175,7 +176,7 @@ class RecordedReads:
         torch.cuda.current_stream().wait_stream(stream)
         torch.cuda.empty_cache()
         # The graphs' memory is theirs for good, and each of them uses all of it.
-        if needed > self._pool_bytes + torch.cuda.mem_get_info()[0]:
+        if needed > self._pool_bytes + unused_bytes(static[0].device):
             return False
         self._pool_bytes = max(self._pool_bytes, needed)
         return True

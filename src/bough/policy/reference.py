@@ -16,6 +16,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from bough.disk import replacing
+from bough.errors import BoughError
 from bough.policy.policy import Policy
 from bough.policy.processes import Processes
 from bough.trees.pack import PlainRow, TreeRow
@@ -97,10 +98,25 @@ def _read(path: Path, count: int) -> Tensor | None:
 
 
 def _logprobs(policy: Policy, calls: Sequence[Call], budget: int) -> list[Tensor]:
+    """Those of all calls; where memory runs out, all are computed again with half the token budget."""
+    longest = max((len(call.prompt_ids) + len(call.completion_ids) for call in calls), default=0)
     # Where all weights are trained, the policy is its own reference until the first step.
-    as_reference = policy.reference() if policy.has_adapter else nullcontext()
-    with torch.no_grad(), _evaluating(policy), as_reference:
-        return [logprobs.cpu() for logprobs in policy.logprobs(calls, budget=budget)]
+    as_reference = policy.reference if policy.has_adapter else nullcontext
+    while True:
+        try:
+            with torch.no_grad(), _evaluating(policy), as_reference():
+                return [logprobs.cpu() for logprobs in policy.logprobs(calls, budget=budget)]
+        except torch.cuda.OutOfMemoryError as error:
+            # Sharded, the other processes wait in the middle of a pass. A call is never cut, whatever the budget.
+            if policy.sharded or budget <= longest:
+                raise BoughError(
+                    f"out of GPU memory while the reference's log-probabilities are computed, with token_budget "
+                    f"{budget} and calls of up to {longest:,} tokens; try a smaller --max-length or --qlora"
+                ) from error
+        # Outside the handler: its exception keeps the tensors of the failed pass in memory.
+        budget //= 2
+        log.warning("Out of GPU memory: computing the reference again with token_budget %d.", budget)
+        policy.row_reader.free_memory()
 
 
 @contextmanager

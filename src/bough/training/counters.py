@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, field, fields
 from typing import Annotated, Any
 
-from pydantic import Field, FiniteFloat, StrictInt, TypeAdapter, ValidationError
+from pydantic import Field, FiniteFloat, StrictBool, StrictInt, TypeAdapter, ValidationError
 
 Count = Annotated[StrictInt, Field(ge=0)]
 Amount = Annotated[FiniteFloat, Field(ge=0)]
@@ -22,6 +22,7 @@ class Counters:
     tokens_raw: Count = 0
     token_budget: Count = 0  # as it was set
     budget: Count = 0  # as it is, where memory ran out
+    gradient_checkpointing: StrictBool = False  # switched on where memory ran out
     best_loss: FiniteFloat | None = None
     evaluations_without_gain: Count = 0
     levels: list[Count] = field(default_factory=lambda: [0])
@@ -41,7 +42,8 @@ class Counters:
     def from_json(cls, values: Any) -> Counters:
         """The counters of a checkpoint. ValueError where one is missing, unknown or out of range."""
         names = {one.name for one in fields(cls)}
-        if not isinstance(values, dict) or values.keys() != names:
+        # A checkpoint of an earlier version does not have all of them.
+        if not isinstance(values, dict) or not names - {"gradient_checkpointing"} <= values.keys() <= names:
             raise ValueError(f"the counters are not {', '.join(sorted(names))}")
         try:
             return TypeAdapter(cls).validate_python(values)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from typing import Any
+from functools import partial
+from typing import Any, Literal
 
 import torch
 
@@ -18,12 +19,15 @@ from bough.training.counters import Counters
 from bough.training.step import Gradient, Step
 
 log = logging.getLogger(__name__)
+# Ways to take less memory.
+Remedy = Literal["recordings", "half the budget", "recomputing"]
 
 
 class BatchGradients:
     """Computes batches of examples, each process its share of them.
 
-    Passes have at most `counters.budget` tokens, which is halved when memory runs out.
+    Passes have at most `counters.budget` tokens, which is halved when memory runs out; then activations are computed
+    again instead of kept (gradient checkpointing).
     """
 
     def __init__(
@@ -39,9 +43,13 @@ class BatchGradients:
         self.share = share
 
     def measure(self, examples: Sequence[Example], counters: Counters) -> tuple[float, dict[str, Mean]]:
-        """The loss and the metrics of all processes together, without a gradient."""
-        denominator = self._denominator(examples)
-        return self.read(self._laid_out(examples, counters).run(denominator, self.reference, backward=False))
+        """The loss and the metrics of all processes together, without a gradient.
+
+        Where memory runs out, they are computed again as in `backward`.
+        """
+        denominator, what = self._denominator(examples), f"the evaluation after step {counters.step}"
+        run = partial(Step.run, denominator=denominator, reference=self.reference, backward=False)
+        return self.read(self._within_memory(what, run, self._laid_out(examples, counters), counters))
 
     def backward(
         self,
@@ -55,14 +63,23 @@ class BatchGradients:
         """This process's loss, metrics and tokens, for `read`; the gradient, times `loss_scale`, is that of all.
 
         `laid_out` are the examples in rows of the present budget, where they were packed ahead.
-        Where memory runs out, the gradient is computed again: without recordings, then with half the token
-        budget. Where layers cannot be compiled, without. `forget` clears what an attempt left of it.
+        Where memory runs out, the gradient is computed again: without recordings, with half the token budget,
+        with gradient checkpointing, then with ever smaller budgets as long as a row holds several calls. Where
+        layers cannot be compiled, without. `forget` clears what an attempt left of it.
         """
         denominator = self._denominator(examples)
         laid_out = laid_out or self._laid_out(examples, counters)
         # Only a loss over all computed tokens asks the other processes for theirs.
         all_tokens = self.processes.sum(laid_out.num_tokens) if self.policy.router_coefficient else None
-        found = self._within_memory(laid_out, denominator, counters, loss_scale, all_tokens, forget)
+        run = partial(
+            Step.run,
+            denominator=denominator,
+            reference=self.reference,
+            backward=True,
+            loss_scale=loss_scale,
+            all_tokens=all_tokens,
+        )
+        found = self._within_memory(f"step {counters.step + 1}", run, laid_out, counters, forget)
         if not self.policy.sharded:
             self.processes.sum_gradients(self.policy.parameters())
         return found
@@ -73,40 +90,80 @@ class BatchGradients:
 
     def _within_memory(
         self,
+        what: str,
+        run: Callable[[Step], Gradient],
         laid_out: Step,
-        denominator: float,
         counters: Counters,
-        loss_scale: float,
-        all_tokens: float | None,
-        forget: Callable[[], None],
+        forget: Callable[[], None] | None = None,
     ) -> Gradient:
-        how: dict[str, Any] = {"loss_scale": loss_scale, "all_tokens": all_tokens}
+        """What `run` returns, called again as long as there is a way to take less memory.
+
+        `what` names in words what is computed. With a gradient, `forget` clears it.
+        """
+        remedy: Remedy | None = None
         halved, failure = False, ""
         while True:
             try:
-                return laid_out.run(denominator, self.reference, backward=True, **how)
+                return run(laid_out)
             except torch.cuda.OutOfMemoryError as error:
-                # Sharded, the others wait in the middle of a pass, and cannot be joined there.
-                if self.policy.sharded or (halved and not self.policy.row_reader.has_recordings):
-                    raise _out_of_memory(counters, laid_out) from error
+                remedy = self._remedy(laid_out, counters, halved=halved, backward=forget is not None)
+                if remedy is None:
+                    raise self._out_of_memory(what, laid_out, counters) from error
             except torch._dynamo.exc.TorchDynamoException as error:  # of a backward pass
                 if not self.policy.compiled:
                     raise
-                failure = first_line(error)
+                remedy, failure = None, first_line(error)
             # Outside the handler: its exception keeps the tensors of the failed pass in memory.
-            forget()
-            if failure:
+            if forget:
+                forget()
+            if remedy is None:
                 self.policy.uncompile(failure)
-                failure = ""
-            elif not self.policy.row_reader.give_way():  # the memory of recordings may have been enough
-                laid_out, halved = self._halved(laid_out, counters), True
+            elif remedy == "recordings":
+                self.policy.row_reader.give_way()
+            elif remedy == "half the budget":
+                laid_out, halved = self._halved(what, laid_out, counters), True
+            else:
+                log.warning("Out of GPU memory: trying %s again with gradient checkpointing, which is slower.", what)
+                self.policy.recompute()
+                counters.gradient_checkpointing = True
             self.policy.row_reader.free_memory()
 
-    def _halved(self, laid_out: Step, counters: Counters) -> Step:
+    def _remedy(self, laid_out: Step, counters: Counters, *, halved: bool, backward: bool) -> Remedy | None:
+        """The next way to take less memory; None if there is none left."""
+        # The others wait in the middle of the step, and cannot be joined there.
+        if self.policy.sharded or (backward and laid_out.in_step):
+            return None
+        if self.policy.row_reader.has_recordings:  # their memory may be enough
+            return "recordings"
+        # A call is never cut: a row of one call is as long with half the budget.
+        several = laid_out.longest_call < counters.budget
+        if several and not halved:
+            return "half the budget"
+        if backward and self.policy.can_recompute:
+            return "recomputing"
+        return "half the budget" if several else None
+
+    def _halved(self, what: str, laid_out: Step, counters: Counters) -> Step:
         """The same parts in rows of half the token budget, which is that of the run from now on."""
         counters.budget //= 2
-        log.warning("Out of GPU memory: trying step %d again with token_budget %d.", counters.step + 1, counters.budget)
+        log.warning("Out of GPU memory: trying %s again with token_budget %d.", what, counters.budget)
         return Step(self.policy, self.method, laid_out.parts, budget=counters.budget, share=self.share)
+
+    def _out_of_memory(self, what: str, laid_out: Step, counters: Counters) -> BoughError:
+        longest, recomputes = laid_out.longest_call, self.policy.base.is_gradient_checkpointing
+        even = " even with gradient checkpointing" if recomputes else ""
+        remedies = [] if recomputes else ["--gradient-checkpointing"]
+        if longest >= counters.budget:  # a smaller budget would change nothing
+            remedies = [f"a --max-length below {longest}", *remedies, "--qlora or --shard over more GPUs"]
+            return BoughError(
+                f"out of GPU memory in {what}: a call of {longest:,} tokens does not fit one GPU{even}, and a call "
+                f"cannot be spread over several; try {', '.join(remedies)}, then --resume"
+            )
+        remedies = ["a smaller --token-budget", *remedies, "a smaller --max-length or --qlora"]
+        return BoughError(
+            f"out of GPU memory in {what} with token_budget {counters.budget}{even}; "
+            f"try {', '.join(remedies)}, then --resume"
+        )
 
     def _denominator(self, examples: Sequence[Example]) -> float:
         """That of all processes' examples."""
@@ -115,17 +172,3 @@ class BatchGradients:
     def _laid_out(self, examples: Sequence[Example], counters: Counters) -> Step:
         parts = [part for example in examples for part in self.method.parts(example)]
         return Step(self.policy, self.method, parts, budget=counters.budget, share=self.share)
-
-
-def _out_of_memory(counters: Counters, laid_out: Step) -> BoughError:
-    step, longest = counters.step + 1, laid_out.longest_call
-    if longest > counters.budget:  # a smaller budget would change nothing: a call is never cut
-        return BoughError(
-            f"out of GPU memory in step {step}: a call of {longest:,} tokens does not fit one GPU, and a call cannot "
-            f"be spread over several; try a --max-length below {longest}, --gradient-checkpointing, --qlora or "
-            "--shard over more GPUs, then --resume"
-        )
-    return BoughError(
-        f"out of GPU memory in step {step} even with token_budget {counters.budget}; "
-        "try a smaller --token-budget, --gradient-checkpointing, a smaller --max-length or --qlora, then --resume"
-    )

@@ -130,8 +130,11 @@ class Trainer:
         self.counters = resume.restore(self.optimizer, rank=self.processes.rank, count=self.processes.count)
         self._saved_step = self.counters.step
         if self.counters.token_budget != self.config.machine.tokens_per_pass:
-            # A budget that memory forced stays until the settings ask for another.
+            # What memory forced stays until the settings ask for another budget.
             self.counters.token_budget = self.counters.budget = self.config.machine.tokens_per_pass
+            self.counters.gradient_checkpointing = False
+        if self.counters.gradient_checkpointing:
+            self.policy.recompute()
         try:
             self.scaler.load_state_dict(self.counters.loss_scale or self.scaler.state_dict())
         except KeyError as error:
@@ -209,7 +212,9 @@ class Trainer:
         step = self.counters.step + 1
         norm, guarded = self.updater.clip(), self.updater.guarded
         if guarded:
-            self.updater.apply(torch.as_tensor(found.device_loss, device=norm.device), norm)
+            own_loss = torch.as_tensor(found.device_loss, device=norm.device)
+            # Each process has the loss of its own examples; one that is not finite keeps all of them from the update.
+            self.updater.apply(self.processes.any(~(own_loss.isfinite() & norm.isfinite())))
         self.packer.launched(step, self.counters.budget)
         loss, metrics = self.gradients.read(found)
         if not math.isfinite(loss):

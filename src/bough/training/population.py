@@ -73,7 +73,7 @@ class PopulationTrainer:
         """
         work = {name: Work(self.training[name].method, own) for name, own in examples.items()}
         rates = {name: self._set_learning_rate(name) for name in work}
-        gradients = self._gradients(work)
+        gradients = self._within_memory(work, backward=True)
         updates: dict[str, Update] = {}
         for name, gradient in gradients.items():
             norm = float(self.training[name].updater.clip())
@@ -91,25 +91,30 @@ class PopulationTrainer:
         training = policy.training
         policy.eval()
         try:
-            return self._laid_out(work).run(backward=False)
+            return self._within_memory(work, backward=False)
         finally:
             policy.train(training)
 
     def _laid_out(self, work: Mapping[str, Work]) -> PopulationStep:
         return PopulationStep(self.population, work, budget=self.budget, share=self.share)
 
-    def _gradients(self, work: Mapping[str, Work]) -> dict[str, Gradient]:
-        """The gradients of all members; where memory runs out, once more with half the token budget."""
+    def _within_memory(self, work: Mapping[str, Work], *, backward: bool) -> dict[str, Gradient]:
+        """The losses of all members, or their gradients; where memory runs out, once more with half the token budget.
+
+        Half the budget is that of all later updates, too.
+        """
         with suppress(torch.cuda.OutOfMemoryError):
-            return self._laid_out(work).run(backward=True)
+            return self._laid_out(work).run(backward=backward)
         # Outside the handler: its exception keeps the tensors of the failed pass in memory.
         self.budget //= 2
-        log.warning("Out of GPU memory: trying the update again with token_budget %d.", self.budget)
-        for name in work:
-            self.training[name].updater.optimizer.zero_grad()
+        what = "update" if backward else "evaluation"
+        log.warning("Out of GPU memory: trying the %s again with token_budget %d.", what, self.budget)
+        if backward:
+            for name in work:
+                self.training[name].updater.optimizer.zero_grad()
         torch.cuda.empty_cache()
         try:
-            return self._laid_out(work).run(backward=True)
+            return self._laid_out(work).run(backward=backward)
         except torch.cuda.OutOfMemoryError as error:
             raise BoughError(
                 f"out of GPU memory even with token_budget {self.budget}; try a smaller one, "

@@ -111,7 +111,7 @@ class Step:
     ) -> tuple[list[Loss], list[Answers]]:
         """The losses of all groups of rows and what the policy said, with the gradient added to the parameters'."""
         order = [r for rows in groups for r in rows]
-        several = [rows for rows in groups if len(rows) > 1 or self._in_step]
+        several = [rows for rows in groups if len(rows) > 1 or self.in_step]
         losses, slopes = self._first_pass(several, known, denominator, loss_scale)
         answers: list[Answers] = []
         for r, row in itertools.zip_longest(order, self.policy.passes([self.rows[r] for r in order])):
@@ -184,7 +184,7 @@ class Step:
         return [self.parts[p] for p in grouped], list(grouped.values())
 
     @property
-    def _in_step(self) -> bool:
+    def in_step(self) -> bool:
         """Whether the processes ask for the loss together, so that all must do it at the same point."""
         coupled = isinstance(self.method, Coupled)
         return coupled and torch.distributed.is_available() and torch.distributed.is_initialized()

@@ -62,13 +62,12 @@ class Updater:
         self.scaler.unscale_(self.optimizer)
         return whole(torch.nn.utils.clip_grad_norm_(self._trained, self.config.optimizer.max_grad_norm))
 
-    def apply(self, *finite: Tensor) -> bool:
+    def apply(self, broken: Tensor | None = None) -> bool:
         """Changes the weights by their gradients; False where those overflow in float16, and nothing was changed.
 
-        With `finite`, for an optimizer that is `guarded`, nothing is changed either unless all of these are finite.
+        Given to an optimizer that is `guarded`, `broken` says whether to change nothing.
         """
-        if finite:
-            broken = torch.stack([~value.isfinite() for value in finite]).any()
+        if broken is not None:
             # What GradScaler tells an optimizer: with 1, its step changes nothing.
             self.optimizer.found_inf = broken.float()  # type: ignore[attr-defined]
         scale = self.scaler.get_scale()
