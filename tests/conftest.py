@@ -8,7 +8,6 @@ import sys
 from collections import Counter
 from collections.abc import Iterator
 from functools import cache, lru_cache
-from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -16,10 +15,9 @@ import jinja2
 import pytest
 
 from bough import bit_exact
-from tests import disk, forked, warm
+from tests import disk, forked, versions, warm
 
-# Installed versions do not change while tests run, and each run of a built-in model asks for ten of them.
-metadata.version = cache(metadata.version)
+versions.remember()
 # PEFT compiles its model card's template for every adapter that is saved.
 jinja2.Environment.compile = lru_cache(64)(jinja2.Environment.compile)  # type: ignore[method-assign]
 disk.never_wait()

@@ -52,3 +52,7 @@ def load_tests(paths: list[str]) -> None:
     anyio.__doc__ = "PYTEST_DONT_REWRITE"
     options = ["--collect-only", "--quiet", "-p", "no:cacheprovider", "-p", "no:xdist"]
     pytest.main([*options, *paths], plugins=[OnlyImport()])
+    # Each of pytest's processes would read the constants that Hypothesis draws from the sources of all loaded modules.
+    from hypothesis.internal.conjecture.providers import _get_local_constants
+
+    _get_local_constants()

@@ -43,11 +43,22 @@ def test_a_program_that_is_interrupted_ends():
     assert subprocess.run([sys.executable, "-c", program], stderr=subprocess.DEVNULL).returncode == -signal.SIGINT
 """
 
+LEAVES_FILES = """
+def test_that_passes(tmp_path):
+    (tmp_path / "file").touch()
+
+def test_that_fails(tmp_path):
+    (tmp_path / "file").touch()
+    assert False
+"""
+
 
 def run(folder: Path, *words: str, ignore_interrupts: bool = False) -> subprocess.CompletedProcess[str]:
     """The tests of a folder, run with this project's conftest."""
     (folder / "pytest.ini").write_text("[pytest]\n")
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "tests.conftest", *words, str(folder)]
+    # Without a folder of its own for temporary files, pytest removes those of earlier runs when it ends.
+    own = ["--basetemp", str(folder / "temporary")]
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "tests.conftest", *own, *words, str(folder)]
     if ignore_interrupts:
         command = ["/bin/sh", "-c", 'trap "" INT && exec "$@"', "sh", *command]
     ours = ("PYTEST_XDIST", "OMP_NUM_THREADS")  # of the processes in which these tests run
@@ -73,6 +84,12 @@ def test_programs_can_be_interrupted_in_a_run_that_a_shell_started_in_the_backgr
     (tmp_path / "test_a.py").write_text(INTERRUPTED)
     done = run(tmp_path, ignore_interrupts=True)
     assert done.returncode == 0, done.stdout
+
+
+def test_only_the_files_of_tests_that_fail_are_kept(tmp_path: Path):
+    (tmp_path / "test_a.py").write_text(LEAVES_FILES)
+    run(tmp_path, "-c", str(ROOT / "pyproject.toml"))
+    assert [path.parent.name for path in (tmp_path / "temporary").glob("*0/file")] == ["test_that_fails0"]
 
 
 def test_the_slowest_files_start_first():

@@ -20,10 +20,12 @@ os.kill(os.getpid(), 15) if "killed" in os.environ["WORD"] else sys.exit(3)
 """
 COLLECT = """
 import os, sys
+from hypothesis.internal.conjecture import providers
+from bough import cli
 from tests.loaded import load_tests
 sys.stdout = open(os.devnull, "w")
 load_tests([sys.argv[1]])
-print("test_loaded_before_the_fork" in sys.modules, file=sys.__stdout__)
+print("test_loaded_before_the_fork" in sys.modules, id(cli) in providers._seen_modules, file=sys.__stdout__)
 """
 
 
@@ -64,8 +66,8 @@ def test_the_program_has_the_streams_folder_and_environment_of_the_one_that_asks
     assert word == "killed" or done.stdout == f"True ['-c', 'a', 'b'] {tmp_path} {word} hello\n"
 
 
-def test_the_modules_of_tests_are_imported_before_the_fork(tmp_path: Path):
+def test_the_modules_of_tests_are_imported_and_constants_read_before_the_fork(tmp_path: Path):
     file = tmp_path / "test_loaded_before_the_fork.py"
     file.write_text("def test_nothing():\n    pass\n")
     with warm.Warm(None, str(file), code=COLLECT) as program:
-        assert program.communicate() == "True\n"
+        assert program.communicate() == "True True\n"

@@ -45,6 +45,9 @@ def serve(listener: socket.socket, tests: list[str]) -> None:
 
 
 def load(tests: list[str]) -> None:
+    from tests import versions
+
+    versions.remember()  # before Bough is imported
     from tests.loaded import load_everything, load_tests
 
     gc.disable()  # what is loaded stays
