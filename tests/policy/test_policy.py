@@ -12,7 +12,7 @@ from bough.policy.adapters import Lora, add_actor
 from bough.policy.policy import Policy
 from bough.trees.pack import TreeRow
 from bough.types import Call
-from tests.policy.families import CAPPED, ENGINELESS, PLAIN, TREES, make
+from tests.policy.families import CAPPED, DECODERS, PLAIN, TREES, make
 from tests.trees.samples import call, call_sets
 
 EPISODE = [
@@ -288,8 +288,8 @@ def test_a_known_head_passes_in_low_precision_and_leaves_the_model_as_it_was(fam
     assert policy.training and not policy.decoder._forward_hooks
 
 
-@pytest.mark.parametrize("family", ENGINELESS)
-def test_models_without_a_local_engine_are_trained_as_others_are(family):
+@pytest.mark.parametrize("family", DECODERS)
+def test_trees_of_more_decoders_give_what_plain_rows_give(family):
     policy = Policy(make(family))
     shared, alone = (torch.cat(policy.logprobs(EPISODE, share=share)) for share in (True, False))
     assert distance(shared, alone) < 1e-5

@@ -87,7 +87,8 @@ def test_another_seed_gives_another_answer(policy):
 
 
 @pytest.mark.parametrize(
-    "family", ["llama", "qwen3", "gemma2", "gemma3", "gpt2", "mistral", "granite", "gpt_oss", "granite_swa"]
+    "family",
+    ["llama", "qwen3", "gemma2", "gemma3", "gpt2", "mistral", "granite", "gpt_oss", "granite_swa", "granitemoe_swa"],
 )
 @pytest.mark.parametrize("layout", [None, "rows"])
 def test_log_probabilities_are_those_that_training_computes(family, layout):

@@ -17,10 +17,12 @@ from tests.engines.local.test_general import scored
 from tests.policy.families import MIXED, MIXER, SHAPE
 
 SAMPLING = SamplingConfig(max_new_tokens=3)
-# Heads of several sizes, shared keys, ALiBi, learned positions, keys taken apart, recurrent layers, compressed keys.
+# Heads of several sizes, shared keys, ALiBi, learned positions, keys taken apart, recurrent layers, compressed keys,
+# rotary positions and attention of the model's own, the decoder of an encoder.
 GENERAL = [
     "mimo_v2_flash", "gemma4_shared", "bloom", "mpt", "opt", "falcon", "diffllama", "jetmoe", "mamba",
-    "falcon_h1", "nemotron_h", "minicpm3",
+    "falcon_h1", "nemotron_h", "minicpm3", "biogpt", "codegen", "ctrl", "gemma4_text", "gemma4_unified_text",
+    "gpt_neox_japanese", "gptj", "hrm_text", "whisper", "xglm",
 ]  # fmt: skip
 VISION = {"hidden_size": 32, "intermediate_size": 32, "num_heads": 2, "out_hidden_size": 64, "depth": 1}
 VISION |= {"num_hidden_layers": 1, "num_attention_heads": 2, "image_size": 28, "patch_size": 14}
