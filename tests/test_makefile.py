@@ -80,4 +80,14 @@ def test_hosted_ci_runs_the_make_targets_on_every_supported_python():
     assert matrix["python"] == re.findall(r":: (3\.\d+)", " ".join(classifiers))
     assert matrix["os"] == ["ubuntu-24.04", "ubuntu-24.04-arm"]
     commands = {name: [step["run"] for step in job["steps"] if "run" in step] for name, job in workflow["jobs"].items()}
-    assert commands == {"test": ["make check", "make test"], "docs": ["make docs", "make wheel"]}
+    assert commands == {
+        "test": ["make check", "make test"],
+        "cluster": ["make test-cluster"],
+        "docs": ["make docs", "make wheel"],
+    }
+
+
+def test_hosted_ci_runs_all_that_the_check_of_a_clean_clone_runs():
+    workflow = (ROOT / ".github" / "workflows" / "ci.yml").read_text()
+    targets = re.findall(r"^make .+$", (ROOT / ".ci" / "run").read_text(), re.MULTILINE)
+    assert targets == [line for line in targets if f"- run: {line}\n" in workflow] and len(targets) > 1

@@ -1,4 +1,4 @@
-"""`bough run --cluster`: the stages that play do so on the cluster."""
+"""`bough run --cluster`: the stages that play, and populations, are on the cluster."""
 
 from pathlib import Path
 from types import SimpleNamespace
@@ -21,6 +21,10 @@ STAGES = [
     {"groups": {"from": "here"}},
     {"grpo": {"name": "offline", "max_steps": 1}},
     {"grpo": {"name": "online", "environment": "household", "max_steps": 1}},
+    {"distill": {"name": "of-groups", "teacher": "tiny", "max_steps": 1}},
+    {"distill": {"name": "of-own-replies", "environment": "household", "teacher": "tiny", "max_steps": 1}},
+    {"evolve": {"method": "sft", "name": "trained", "generations": 1}},
+    {"evolve": {"method": "grpo", "name": "played", "generations": 1}},
     {"eval": {"episodes": 4}},
     {"eval": {"name": "measured", "eval_file": "held-out.jsonl"}},
 ]
@@ -32,10 +36,11 @@ def run(folder: Path, stages: list = STAGES, **settings) -> Run:
     return Run.configured(RunConfig(recipe=str(file), output_dir=folder / "run", report_to=["none"], **settings))
 
 
-def test_the_stages_that_play_have_the_cluster(tmp_path: Path):
+def test_the_stages_that_play_and_populations_have_the_cluster(tmp_path: Path):
     found = {stage.name: given for stage, given in run(tmp_path, cluster="auto", workers=2).settings()}
     given = {name: (values.get("cluster"), values.get("workers")) for name, values in found.items()}
-    on_cluster = {name: ("auto", 3 if name == "here" else 2) for name in ("collect", "here", "online", "eval")}
+    playing = ("collect", "here", "online", "of-own-replies", "eval")
+    on_cluster = {name: ("auto", 3 if name == "here" else 2) for name in (*playing, "trained", "played")}
     assert given == dict.fromkeys(found, (None, None)) | on_cluster
 
 
