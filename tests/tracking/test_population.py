@@ -84,6 +84,18 @@ def test_errors_of_mlflow_do_not_stop_the_evolution_and_are_not_repeated_forever
     assert "lineage.jsonl" in caplog.text and "gets no more members" in caplog.text
 
 
+def test_a_population_runs_without_an_mlflow_that_cannot_be_opened(
+    database: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    def down(name: str, folder: Path) -> str:
+        raise OSError("the server is gone")
+
+    monkeypatch.setattr(trackers_module, "experiment", down)
+    with PopulationTrackers(["mlflow"], database / "run", "closed", {}) as trackers:
+        trackers.log_members([line(0, "g0-0", 0.5)])
+    assert "mlflow cannot be opened: the server is gone." in caplog.text
+
+
 def test_other_trackers_have_no_members(tmp_path: Path):
     with PopulationTrackers([], tmp_path, None, {}) as trackers:
         trackers.log_members([line(0, "g0-0", 0.5)])

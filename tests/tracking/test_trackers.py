@@ -1,10 +1,13 @@
+import sys
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
 
+import bough
 from bough.disk import locked
-from bough.errors import BoughError, InputError
+from bough.errors import InputError
 from bough.policy.processes import Processes
 from bough.tracking import recipe as recipe_module
 from bough.tracking import trackers as trackers_module
@@ -96,10 +99,16 @@ def test_none_is_no_trouble(tmp_path: Path):
         trackers.log({"step": 1, "loss": 1.0})
 
 
-def test_a_tracker_that_is_not_installed_is_an_input_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setitem(__import__("sys").modules, "wandb", None)
+def test_a_tracker_that_is_not_installed_is_an_input_error_before_any_is_opened(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    opened: list[str] = []
+    monkeypatch.setattr(trackers_module, "_start", lambda name, *_: opened.append(name))
+    monkeypatch.setitem(sys.modules, "mlflow", ModuleType("mlflow"))
+    monkeypatch.setitem(sys.modules, "wandb", None)
     with pytest.raises(InputError, match=r"pip install 'bough\[wandb\]'"):
-        Trackers(["wandb"], tmp_path, None, {})
+        Trackers(["mlflow", "wandb"], tmp_path, None, {})
+    assert opened == []
 
 
 class Flaky:
@@ -126,6 +135,7 @@ class Flaky:
 
 def use(monkeypatch: pytest.MonkeyPatch, trackers: dict[str, Flaky]) -> None:
     monkeypatch.setattr("bough.tracking.trackers._start", lambda name, *_: trackers[name])
+    monkeypatch.setattr("bough.tracking.trackers.import_tracker", lambda name: None)
 
 
 def test_a_failure_is_logged_once_and_the_other_trackers_get_everything(
@@ -153,17 +163,38 @@ def test_a_tracker_that_fails_three_times_in_a_row_is_not_asked_again(
     assert "wandb failed 3 times in a row and is not used for the rest of this run" in caplog.text
 
 
-def test_a_tracker_that_cannot_be_opened_is_said_and_the_open_ones_are_closed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_tracker_that_cannot_be_opened_is_said_once_and_the_others_get_everything(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
-    opened = Flaky()
+    before, after = Flaky(), Flaky()
 
     def start(name: str, *_: Any) -> Flaky:
         if name == "wandb":
             raise OSError("no network")
-        return opened
+        return before if name == "mlflow" else after
 
     monkeypatch.setattr("bough.tracking.trackers._start", start)
-    with pytest.raises(BoughError, match="wandb cannot be used: no network; leave it out of --report-to"):
-        Trackers(["mlflow", "wandb"], tmp_path, None, {})
-    assert opened.calls == 1  # its end
+    monkeypatch.setattr("bough.tracking.trackers.import_tracker", lambda name: None)
+    with Trackers(["mlflow", "wandb", "tensorboard"], tmp_path, None, {}) as trackers:
+        for step in (1, 2):
+            trackers.log({"step": step, "loss": 1.0})
+    for one in (before, after):
+        assert one.logged == [1, 2] and one.calls == 4  # the settings, two steps, the end
+    said = "wandb cannot be opened: no network. The run continues without it; all numbers are in metrics.jsonl."
+    assert [record.getMessage() for record in caplog.records] == [said]
+
+
+def test_a_training_stage_is_complete_without_a_database_that_is_locked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    mlflow = pytest.importorskip("mlflow", reason="the mlflow extra is not installed")
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+
+    def locked_database(name: str) -> None:
+        raise mlflow.MlflowException("database is locked")
+
+    monkeypatch.setattr(mlflow, "get_experiment_by_name", locked_database)
+    pairs = Path(__file__).parents[2] / "examples/household-pairs.jsonl"
+    trained = bough.dpo("tiny", pairs, output_dir=tmp_path / "run", max_steps=1, report_to=["mlflow"])
+    assert trained.path.is_dir() and (tmp_path / "run/metrics.jsonl").read_text().count("\n") == 1
+    assert caplog.text.count("mlflow cannot be opened: database is locked. The run continues without it") == 1

@@ -515,3 +515,43 @@ def test_a_step_that_overflows_is_left_out_counted_and_said(tmp_path: Path, capl
     again = trainer(tmp_path, fp16=True)
     assert again.train(checkpoints(tmp_path / "checkpoints")[0]).overflows == 1
     assert again.scaler.get_scale() == 32768.0
+
+
+def overflow(broken: Trainer, *, after: int = 0) -> None:
+    """Gradients are infinite in all steps after the first `after`."""
+    trained = next(parameter for parameter in broken.policy.parameters() if parameter.requires_grad)
+    trained.register_hook(lambda gradient: gradient * (1.0 if broken.counters.step < after else float("inf")))
+
+
+def test_gradients_that_no_loss_scale_makes_finite_stop_the_run(tmp_path: Path):
+    broken = trainer(tmp_path, fp16=True, max_steps=30, save_steps=1, save_total_limit=30)
+    overflow(broken, after=2)
+    weights: list[torch.Tensor] = []
+
+    def remember(*_: Any) -> None:
+        weights[:] = [parameter.detach().clone() for parameter in broken.policy.parameters()]
+
+    broken.optimizer.register_step_post_hook(remember)
+    # 65536 is halved 17 times in the steps from 3 on.
+    said = r"the loss of step 20 is finite, but its gradient norm is (nan|inf) at a loss scale of 0.5; the step changed"
+    with pytest.raises(BoughError, match=said):
+        broken.train()
+    assert (broken.counters.step, broken.counters.overflows) == (19, 17)
+    assert weights and all(map(torch.equal, broken.policy.parameters(), weights))
+    assert (tmp_path / "bad-batch-20.jsonl").exists() and not (tmp_path / "final").exists()
+    assert [found.step for found in checkpoints(tmp_path / "checkpoints")] == list(range(1, 20))
+
+
+def test_a_run_all_of_whose_steps_overflow_has_no_final_weights(tmp_path: Path):
+    broken = trainer(tmp_path, fp16=True)
+    overflow(broken)
+    said = "4 steps changed nothing: all gradients overflow in float16, .* halves the loss scale, now 4096: "
+    with pytest.raises(BoughError, match=said):
+        broken.train()
+    assert not (tmp_path / "final").exists()
+    (saved,) = checkpoints(tmp_path / "checkpoints")
+    with pytest.raises(BoughError, match=said):
+        trainer(tmp_path, fp16=True).train(saved)
+    assert not (tmp_path / "final").exists()
+    assert trainer(tmp_path, fp16=True, max_steps=5).train(saved).overflows == 4
+    assert (tmp_path / "final").exists()

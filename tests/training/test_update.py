@@ -59,6 +59,15 @@ def test_an_update_is_guarded_where_the_optimizer_is_fused_alone(
     assert Updater(policy, config).guarded == guarded
 
 
+def test_gradients_may_overflow_down_to_a_loss_scale_of_one():
+    policy = Single(nn.Parameter(torch.ones(2, 2)))
+    scaled = Updater(policy, SFTConfig(train_file=Path("a"), fp16=True))
+    for scale, may in ((65536.0, True), (1.0, True), (0.5, False)):
+        scaled.scaler.load_state_dict(scaled.scaler.state_dict() | {"scale": scale})
+        assert scaled.may_overflow == may
+    assert not Updater(policy, SFTConfig(train_file=Path("a"))).may_overflow
+
+
 class Single(nn.Module):
     """One weight."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Self
@@ -148,6 +149,9 @@ class Run:
         with self._tracker() as tracker, self._connections:
             if tracker:
                 tracker.keep(recipe)
+            else:  # a stage would open a database of its own where the run's could not be opened
+                others = [name for name in self.report_to if name != "mlflow"]
+                self.wiring = replace(self.wiring, report_to=others)
             for stage in self.stages:
                 record = self._play(stage, artifacts, notify, tracker)
                 self._apply_gate(stage, artifacts, record, notify)

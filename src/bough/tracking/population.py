@@ -25,7 +25,7 @@ class PopulationTrackers(Trackers):
 
     def __init__(self, names: Sequence[Name], run: Path, project: str | None, settings: dict[str, Any]) -> None:
         super().__init__(names, run, project, settings)
-        self._children = MemberRuns() if "mlflow" in names else None
+        self._children = MemberRuns() if "mlflow" in self._open else None
 
     def log_members(self, lines: Sequence[Line]) -> None:
         """The members of a generation, as described in the lineage."""

@@ -10,7 +10,6 @@ from types import TracebackType
 from typing import Any, Self
 
 from bough.digest import text_digest
-from bough.errors import BoughError
 from bough.tracking.trackers import experiment, import_tracker, keep_in, number, plain, setting_up
 
 EXPERIMENT = "bough"
@@ -23,18 +22,21 @@ class RecipeTracker:
     """Opens the parent run of a run folder, the same one when the run resumes. Training stages add themselves to it.
 
     MLflow keeps its records in `mlflow.db` beside the run folder unless MLFLOW_TRACKING_URI is set. Errors of MLflow
-    during the run are logged and do not stop it.
+    are logged and do not stop the run; where the parent run cannot be opened, the context is None.
     """
 
     def __init__(self, folder: Path, name: str, settings: Mapping[str, Any]) -> None:
         self.folder, self.name, self.settings = folder, name, settings
         self._mlflow = import_tracker("mlflow")
+        self._opened = False
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> Self | None:
         try:
             self._open()
         except Exception as error:
-            raise BoughError(f"MLflow cannot be used: {error}; --report-to none turns it off") from error
+            log.warning("mlflow cannot be opened: %s. The run continues without it; its folder has all numbers.", error)
+            return None
+        self._opened = True
         return self
 
     def _open(self) -> None:
@@ -58,6 +60,8 @@ class RecipeTracker:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if not self._opened:
+            return
         with _leniently("the end of the run"):
             self._mlflow.end_run(
                 "FINISHED" if kind is None else "KILLED" if issubclass(kind, KeyboardInterrupt) else "FAILED"

@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Any, Literal, Self
 
 from bough.disk import locked
-from bough.errors import BoughError, InputError
+from bough.errors import InputError
 from bough.metrics import is_finite
 
 log = logging.getLogger(__name__)
@@ -29,22 +29,24 @@ class Trackers:
     """Opens the named trackers for one run and passes on its settings and numbers.
 
     MLflow keeps its records in `mlflow.db` (SQLite) beside the run folder unless
-    MLFLOW_TRACKING_URI says otherwise; TensorBoard writes into the run folder. A tracker that
-    cannot be opened is an error; one that fails later is logged and does not stop the run.
+    MLFLOW_TRACKING_URI says otherwise; TensorBoard writes into the run folder. A tracker that is
+    not installed is an error; one that cannot be opened or fails later is logged and does not stop the run.
     """
 
     def __init__(self, names: Sequence[Name], run: Path, project: str | None, settings: dict[str, Any]) -> None:
         self._open: dict[Name, Any] = {}
         self._failures: dict[Name, int] = {}  # in a row
         for name in names:
+            import_tracker(name)
+        for name in names:
             try:
                 self._open[name] = _start(name, run, project or "bough")
-            except BoughError:
-                self.close()
-                raise
             except Exception as error:
-                self.close()
-                raise BoughError(f"{name} cannot be used: {error}; leave it out of --report-to") from error
+                log.warning(
+                    "%s cannot be opened: %s. The run continues without it; all numbers are in metrics.jsonl.",
+                    name,
+                    error,
+                )
         self._for_each(lambda tracker: tracker.store_init_configuration(plain(settings)))
 
     def log(self, values: dict[str, Any]) -> None:

@@ -123,6 +123,7 @@ class Trainer:
                 self.counters.step,
                 self.counters.evaluations_without_gain,
             )
+        self._check_updated()
         self._save_weights(self.run.final)
         return self.counters
 
@@ -220,8 +221,10 @@ class Trainer:
         if not math.isfinite(loss):
             raise self._not_finite(batch, f"the loss of step {step} is {loss}")
         # All processes have the same norm, so that all of them continue or none does.
-        if not math.isfinite(norm) and not self.scaler.is_enabled():
-            raise self._not_finite(batch, f"the loss of step {step} is finite, but its gradient norm is {float(norm)}")
+        if not math.isfinite(norm) and not self.updater.may_overflow:
+            scaled = f" at a loss scale of {self.scaler.get_scale():g}" if self.scaler.is_enabled() else ""
+            what = f"the loss of step {step} is finite, but its gradient norm is {float(norm)}{scaled}"
+            raise self._not_finite(batch, what)
         if not guarded and not self.updater.apply():
             self.counters.overflows += 1
             log.warning("Step %d changed nothing: its gradients overflow in float16. Its batch is skipped.", step)
@@ -289,6 +292,16 @@ class Trainer:
                 self.save(draft, weights)
                 put_in_place(draft, path)
         self.processes.wait()
+
+    def _check_updated(self) -> None:
+        """A run that changed nothing has no final weights."""
+        count = self.counters.step
+        if count and self.counters.overflows == count:
+            raise BoughError(
+                f"{plural(count, 'step')} changed nothing: all gradients overflow in float16, so there are no final "
+                f"weights. Each overflow halves the loss scale, now {self.scaler.get_scale():g}: a larger --max-steps "
+                "with --resume continues there, or train without --fp16"
+            )
 
     def _check_finite(self, broken: str | None) -> None:
         """Weights that are not finite are never saved: a run could not resume from them, and no stage start."""

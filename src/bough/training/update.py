@@ -12,6 +12,10 @@ from bough.config.training import TrainingConfig
 from bough.policy.shard import whole
 from bough.training.optimizer import learning_rate, make_optimizer
 
+# The lowest loss scale at which gradients may overflow float16 because of it. A run starts with 65536, and each
+# overflow halves it.
+LOWEST_SCALE = 1.0
+
 
 class Trained(Protocol):
     """What is trained: a policy, or one member of a population."""
@@ -56,6 +60,11 @@ class Updater:
         for group in self.optimizer.param_groups:
             group["lr"] = rate
         return rate
+
+    @property
+    def may_overflow(self) -> bool:
+        """Whether gradients that are not finite may be those of a loss scale that is too high."""
+        return self.scaler.is_enabled() and self.scaler.get_scale() >= LOWEST_SCALE
 
     def clip(self) -> Tensor:
         """Clips the gradients, unscaled first; returns the norm that they had, the same number in every process."""
