@@ -79,6 +79,7 @@ SLOWEST = (
     "evolution/test_kills.py",
     "environments/adapters/test_mcp.py",
     "evaluation/test_contest.py",
+    "cluster/test_without_ray.py",
     "commands/test_collect.py",
     "viewer/test_tokens.py",
     "worlds/interpreter/test_reasoning.py",

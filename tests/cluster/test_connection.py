@@ -3,7 +3,6 @@
 import os
 import signal
 import socket
-import subprocess
 import sys
 import threading
 from collections.abc import Collection, Iterator
@@ -279,13 +278,3 @@ def test_a_missing_extra_is_named(use):
     use(None)
     with pytest.raises(InputError, match=r"--cluster needs Ray: pip install 'bough\[ray\]'"), connected(AUTO):
         pass
-
-
-def test_nothing_of_ray_is_imported_without_a_cluster():
-    program = (
-        "import sys, bough, bough.commands.collect, bough.commands.evaluate, bough.methods.distill, bough.api.collect\n"
-        "import bough.cluster.connection, bough.cluster.runner\n"
-        "print([name for name in sys.modules if name.split('.')[0] == 'ray'])"
-    )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from bough.training.metrics_file import MetricsFile
-from tests.online.test_shared_source import LETTERS
+from tests.online.test_shared_source import LETTERS, assert_same
+from tests.training.pair import told
 
 ROOT = Path(__file__).parents[2]
 
@@ -28,9 +28,8 @@ def test_learners_that_share_a_gpu_use_gloo_and_train_what_one_does(tmp_path: Pa
     torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "bough"]
     said = run(torchrun, tmp_path / "two")
     assert "2 processes share 1 GPU: they communicate through gloo" in said
-    lines = [list(MetricsFile.read(tmp_path / name / "metrics.jsonl")) for name in ("one", "two")]
-    # The first batch is of the same weights, sampled by the same process.
-    assert lines[1][0]["grad_norm"] == pytest.approx(lines[0][0]["grad_norm"], rel=1e-3)
+    assert_same(tmp_path / "one", tmp_path / "two")
+    assert told(tmp_path / "two", "step") == [1, 2]
 
 
 @pytest.mark.skipif(torch.cuda.device_count() != 1, reason="needs exactly one CUDA device")

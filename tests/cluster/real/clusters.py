@@ -51,7 +51,9 @@ class TestCluster:
         return node
 
     def refill(self) -> None:
-        """Adds nodes in the place of those that were removed."""
+        """Adds nodes in the place of those that were removed, and removes those that were added."""
+        while len(self.nodes) > self._size:
+            self.remove(-1)
         while len(self.nodes) < self._size:
             self.add()
 

@@ -18,6 +18,6 @@ def cluster() -> Iterator[TestCluster]:
 
 @pytest.fixture
 def breakable(cluster: TestCluster) -> Iterator[TestCluster]:
-    """The same cluster, for a test that removes nodes."""
+    """The same cluster, for a test that removes or adds nodes."""
     yield cluster
     cluster.refill()

@@ -1,10 +1,12 @@
 """`bough collect` and `bough eval` on two nodes: the same records as in one process."""
 
+import asyncio
 import json
 import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,6 +15,7 @@ from bough.cluster import runner
 from bough.cluster.connection import connected
 from bough.config.cluster import ClusterConfig
 from bough.errors import BoughError, InputError
+from bough.rollouts.attempt import Attempt
 from tests.blocks import ROOT
 from tests.cluster.real.clusters import TestCluster
 from tests.cluster.worlds import Echo, NeedsFile
@@ -50,6 +53,27 @@ def test_the_files_are_those_of_one_process(cluster: TestCluster, tmp_path: Path
     said = capfd.readouterr().err
     assert "cluster of 3 nodes, 2 CPUs and 0 GPUs: 2 workers with 1 CPU" in said
     assert "raylet" not in said and "INFO" not in said, "Ray's own lines"
+
+
+def test_three_workers_that_all_play_write_the_same_files(
+    breakable: TestCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    play, played_on = runner.ClusterRunner.play, set[int]()
+
+    async def play_when_all_are_ready(self: runner.ClusterRunner, attempt: Attempt, **more: Any) -> Any:
+        while len(self.places) < 3:  # else the first one could be done before the others are ready
+            await asyncio.sleep(0.05)
+        found = await play(self, attempt, **more)
+        played_on.update(worker.number for worker in self._pool.dispatcher.workers if worker.seconds is not None)
+        return found
+
+    bough.collect("tiny", "household", output=tmp_path / "alone", **SETTINGS)
+    monkeypatch.setattr(runner.ClusterRunner, "play", play_when_all_are_ready)
+    breakable.add()
+    bough.collect("tiny", "household", output=tmp_path / "spread", cluster=breakable.address, **SETTINGS)
+    assert played_on == {1, 2, 3}
+    files = [(tmp_path / name / "trajectories.jsonl").read_bytes() for name in ("alone", "spread")]
+    assert files[0] == files[1]
 
 
 def test_a_class_of_the_main_program_is_played(cluster: TestCluster, tmp_path: Path):
