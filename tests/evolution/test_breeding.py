@@ -6,20 +6,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from bough.evolution.breeding import breed, mutator_of, select
+from bough.evolution.crossover import merged
 from bough.evolution.generation import Generation, Used, writing
 from bough.evolution.individual import Individual
-from bough.evolution.inheritance import cross
 from bough.evolution.member_settings import own_values, trained_by
 from bough.evolution.score import Score
 from bough.evolution.selection import Place
 from bough.evolution.settings import EvolveConfig
 from bough.evolution.trainees import method_of
+from bough.policy.adapter_weights import AdapterWeights
 from tests.evolution.adapters import adapter
 from tests.evolution.small import config
 
-ADAPTER = "adapter_model.safetensors"
 NAMES = ("a", "b", "c", "d")
 ONLY = {"no_mutation": 0.0, "hyper_parameter": 0.0}
 
@@ -68,12 +69,12 @@ def test_members_are_selected_as_the_settings_say(
 def test_adapters_are_merged_by_the_method_that_is_set(tmp_path: Path, how: Any):
     found = children(tmp_path, **ONLY, crossover=1.0, crossover_method=how)
     checkpoints = tmp_path / "checkpoints"
-    before = checkpoints / "generation-00000-trained"
-    cross(before / "a", before / "b", tmp_path / "merged", Individual("merged", rank=2), how)
+    one, other = (AdapterWeights.read(checkpoints / "generation-00000-trained" / name).layers for name in "ab")
+    wanted = merged(one, other, how)["layer.q_proj"]
     for child in found:
         assert child.mutation == {"kind": "crossover", "other_parent": "b"}
-        made = checkpoints / "generation-00001" / child.name / ADAPTER
-        assert made.read_bytes() == (tmp_path / "merged" / ADAPTER).read_bytes()
+        made = AdapterWeights.read(checkpoints / "generation-00001" / child.name).layers["layer.q_proj"]
+        assert torch.allclose(made.up_OR @ made.down_RI, wanted.up_OR @ wanted.down_RI, atol=1e-6)
 
 
 @pytest.mark.parametrize("probability", [0.0, 1.0])
