@@ -4,11 +4,12 @@ from pathlib import Path
 from statistics import fmean
 
 import pytest
+import torch
 
-import bough
 from bough.evolution.evolve import Evolved, evolve
 from bough.methods.sft import SFT, SFTConfig
 from bough.policy.load import load_call_builder
+from bough.policy.policy import Policy
 from bough.training.metrics_file import MetricsFile
 from bough.types import Message, Task, Trajectory
 from tests.evolution.small import SETTINGS, WORDS, config, say
@@ -33,8 +34,8 @@ def demonstrations(numbers: range) -> list[Trajectory]:
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Evolved:
     """Members that learn demonstrations, some of them far too fast, selected by what is the default for SFT."""
     settings = {"method": "sft", "eval_file": "selection.jsonl", "test_file": "test.jsonl", "selection": "truncation"}
-    rates = {"mutate": {"learning_rate": "1e-6..3"}, "generations": 2, "steps": 1}
-    given = config(tmp_path_factory.mktemp("trained"), **settings, **rates)
+    rates = {"set": {**SETTINGS["set"], "bf16": False}, "mutate": {"learning_rate": "1e-6..3"}}
+    given = config(tmp_path_factory.mktemp("trained"), **settings, **rates, generations=2, steps=1)
     return evolve(given, *map(demonstrations, (TRAIN, SELECTION, TEST)))
 
 
@@ -42,7 +43,8 @@ def losses(adapter: Path, numbers: range) -> list[float]:
     """The mean negative log-likelihood of each demonstration's reply, by the model in `adapter` on its own."""
     builder = load_call_builder("tiny", None, max_length=None, stride=1)
     examples = SFT(SFTConfig(train_file=Path("a.jsonl"))).examples(demonstrations(numbers), builder).examples
-    logprobs = bough.load(adapter).policy.logprobs([call for example in examples for call in example.calls])
+    policy = Policy.load(str(adapter), dtype=torch.float32)
+    logprobs = policy.logprobs([call for example in examples for call in example.calls])
     return [-float(one.detach().mean()) for one in logprobs]
 
 
@@ -84,7 +86,7 @@ def test_truncation_replaces_the_worst_member_of_a_run_by_a_child_of_the_best(tr
 
 def test_losses_are_measured_with_the_settings_of_the_run_and_trained_with_those_of_the_member(tmp_path: Path):
     # The IPO loss of a model that prefers nothing yet is (1 / 2β)².
-    rate = {**SETTINGS["set"], "learning_rate": 1e-9, "loss_type": "ipo", "beta": 0.25}
+    rate = {**SETTINGS["set"], "learning_rate": 1e-9, "loss_type": "ipo", "beta": 0.25, "bf16": False}
     settings = {"metric": "loss", "set": rate, "mutate": {"beta": "0.1..1"}, "generations": 1, "steps": 1}
     found = evolve(config(tmp_path, **settings, population_size=3))
     assert [line["fitness"] for line in found.lineage] == pytest.approx([-4.0] * 3, rel=1e-4)

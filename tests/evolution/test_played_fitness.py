@@ -64,6 +64,7 @@ def test_all_members_play_the_same_tasks_with_their_own_adapters(tmp_path: Path,
     assert evolved(tmp_path, resume=True).report["selected"] == found.report["selected"]
 
 
+@pytest.mark.bit_exact
 def test_all_members_play_with_the_same_seeds(tmp_path: Path):
     still = {**SETTINGS["set"], "learning_rate": 1e-12}
     evolved(tmp_path, generations=1, population_size=2, set=still, mutate={"beta": "0.05..0.5"})
