@@ -8,6 +8,7 @@ import pytest
 from bough.cli import main
 from bough.evolution.settings import EvolveConfig
 from bough.runs.recipe import load_recipe
+from bough.runs.record import StageRecord
 from bough.runs.run import Run
 from bough.verbs import VERBS, resolve
 from tests.evolution.small import pairs_file
@@ -27,6 +28,17 @@ stages:
       population: {size: 4, steps: 7}
       mutate: {beta: 0.1..1}
       set: {lora_r: 2, batch_size: 8}
+  - eval: {eval_file: pairs.jsonl}
+"""
+SMALL = """\
+model: tiny
+stages:
+  - evolve:
+      train_file: pairs.jsonl
+      population: {size: 2, steps: 1, generations: 1}
+      mutate: {beta: 0.1..1}
+      test_size: 0.25
+      set: {lora_r: 2, batch_size: 2, lora_target_modules: [q_proj]}
   - eval: {eval_file: pairs.jsonl}
 """
 
@@ -90,3 +102,18 @@ def test_a_stage_reads_the_newest_data_of_its_method(tmp_path: Path):
         *_, (stage, settings) = Run(load_recipe(tmp_path / "r.yaml", {}), tmp_path / "run").settings()
         assert stage.verb == "evolve" and settings["train_file"] == str(tmp_path / "run" / source)
     assert resolve(VERBS["evolve"].config) is EvolveConfig
+
+
+def test_a_stage_hands_its_winner_on(tmp_path: Path):
+    (tmp_path / "small.yaml").write_text(SMALL)
+    Run(load_recipe(tmp_path / "small.yaml", {}), tmp_path / "run").play(lambda _: None)
+    evolved, measured = (StageRecord.read(tmp_path / "run" / name) for name in ("01-evolve", "02-eval"))
+    assert evolved is not None and measured is not None and evolved.finished and measured.finished
+    assert measured.inputs["model"] == evolved.outputs["model"] and measured.goes_on_with == "01-evolve/final"
+    folder = tmp_path / "run" / "01-evolve"
+    winner = json.loads((folder / "report.json").read_text())["winner"]["name"]
+    trained, handed_on = (
+        (folder / name / "adapter_model.safetensors").read_bytes()
+        for name in (f"checkpoints/generation-00000-trained/{winner}", "final")
+    )
+    assert trained == handed_on

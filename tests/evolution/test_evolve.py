@@ -12,18 +12,21 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from bough.errors import InputError
+from bough.evaluation.intervals import wilson
 from bough.evolution import evolve as loop
 from bough.evolution import generation as generations
 from bough.evolution.breeding import breed, select
 from bough.evolution.evolve import Evolved, evolve
 from bough.evolution.generation import Generation
 from bough.evolution.individual import Individual
+from bough.evolution.lessons import RecordLessons
 from bough.evolution.score import Score
 from bough.evolution.setup import open_setup
 from bough.evolution.trainees import Trainees
 from bough.models.resolve import resolve
 from bough.training.metrics_file import MetricsFile
-from tests.evolution.small import config, pairs, pairs_file
+from bough.types import Call
+from tests.evolution.small import SETTINGS, config, pairs, pairs_file
 
 ADAPTER = "adapter_model.safetensors"
 
@@ -67,6 +70,9 @@ def test_the_winner_is_measured_again_on_records_that_no_member_was_selected_on(
     last = [line for line in whole.lineage if line["generation"] == 2]
     assert report["winner"]["name"] == last[0]["name"] and report["selected"]["fitness"] == last[0]["fitness"]
     assert report["selected"]["tasks"] == report["untouched"]["tasks"] == 4  # a quarter of 16 each
+    for measured in (*whole.lineage, report["selected"], report["untouched"]):
+        low, high = measured["interval"]
+        assert (low, high) == wilson(4 * measured["fitness"], 4)
     assert report["shrinkage"] == report["selected"]["fitness"] - report["untouched"]["fitness"]
     assert report["updates"] == 3 * 2 * 4
     trained = whole.folder / "checkpoints" / "generation-00002-trained" / report["winner"]["name"] / ADAPTER
@@ -168,6 +174,30 @@ def test_a_run_can_be_made_longer_and_only_that(tmp_path: Path):
     longer = evolve(config(tmp_path, generations=9, **small, resume=True, max_updates=3))
     # No generation begins after three updates: the second made the third and the fourth.
     assert [line["generation"] for line in longer.lineage] == [0, 0, 1, 1] and longer.report["updates"] == 4
+
+
+def test_no_generation_begins_after_the_minutes_or_tokens_are_used_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    learnt: list[Call] = []
+    own = RecordLessons.batches
+
+    def noted(self: RecordLessons, pupils: Any, update: int) -> Any:
+        found = own(self, pupils, update)
+        learnt.extend(call for examples in found.values() for example in examples for call in example.calls)
+        return found
+
+    monkeypatch.setattr(RecordLessons, "batches", noted)
+    small = {"steps": 1, "population_size": 2, "generations": 3, "selection": "confident"}
+    # With nothing shared, every call is computed from its first token to its last but one.
+    settings = {"set": {**SETTINGS["set"], "share": False}, **small}
+    first = evolve(config(tmp_path, **settings, max_minutes=1e-9))
+    assert [line["generation"] for line in first.lineage] == [0, 0]
+    tokens = first.report["tokens_computed"]
+    assert tokens == sum(len(call.prompt_ids) + len(call.completion_ids) - 1 for call in learnt) > 0
+    longer = evolve(config(tmp_path, **settings, resume=True, max_tokens=tokens + 1))
+    assert [line["generation"] for line in longer.lineage] == [0, 0, 1, 1]
+    assert longer.report["tokens_computed"] > tokens
+    # Four records can show of no member that it is worse, so no member is replaced.
+    assert {(line["lives"], line["children"]) for line in longer.lineage[:2]} == {(True, 0)}
 
 
 def test_halving_trains_half_of_the_members_twice_as_long(tmp_path: Path):

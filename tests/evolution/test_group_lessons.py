@@ -14,11 +14,16 @@ from bough.evolution.member_settings import own_values, trained_by
 from bough.evolution.settings import EvolveConfig
 from bough.evolution.trainees import Trainees
 from bough.methods.grpo import GRPOConfig
-from tests.api.letters import WriteLetter
+from bough.online.grpo import OnlineGRPO
+from bough.rewards.score import score
+from bough.training.population import PopulationTrainer
+from bough.types import Group
+from tests.api.letters import WriteLetter, length
 from tests.evolution.small import SETTINGS
 from tests.online.letters import Hopeless
 
 ADAPTER = "adapter_model.safetensors"
+LENGTH = "tests.api.letters:length"
 SETTINGS_OF_GRPO: dict[str, Any] = {
     "method": "grpo", "environment": WriteLetter, "eval_tasks": 4, "max_new_tokens": 6, "population_size": 2,
     "generations": 1, "steps": 2, "seed": 3, "initial": "same",
@@ -61,6 +66,48 @@ def test_members_learn_from_groups_that_they_play_and_a_kill_changes_nothing(
             evolved(tmp_path / "killed")
     again = evolved(tmp_path / "killed", resume=True)
     assert (again.path / ADAPTER).read_bytes() == (whole.path / ADAPTER).read_bytes()
+
+
+def test_members_sample_and_score_their_groups_with_their_own_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    groups: list[tuple[str, Group]] = []
+    own, computed = OnlineGRPO.example, list[int]()
+    update = PopulationTrainer.update
+
+    def noted(self: OnlineGRPO, group: Group, calls: Any) -> Any:
+        policies = {turn.call.policy for one in group.attempts for turn in one.turns if turn.call is not None}
+        [name] = [str(policy).rpartition("+")[2] for policy in policies]
+        groups.append((name, group))
+        return own(self, group, calls)
+
+    def counted(self: PopulationTrainer, batches: Any) -> Any:
+        found = update(self, batches)
+        computed.extend(done.gradient.tokens_computed for done in found.values())
+        return found
+
+    monkeypatch.setattr(OnlineGRPO, "example", noted)
+    monkeypatch.setattr(PopulationTrainer, "update", counted)
+    weights = {"rewards": {"outcome": 1.0, LENGTH: 0.5}, "steps": 1, "population_size": 3}
+    mutate = {"temperature": "0.5..1.5", "group_size": "2..6", f"rewards.{LENGTH}": "0.1..1"}
+    found = evolved(tmp_path, **weights, mutate=mutate, initial="sampled")
+    members = {line["name"]: line["settings"] for line in found.lineage}
+    assert {name for name, _ in groups} == members.keys() == {"g0-0", "g0-1", "g0-2"}
+    for setting in mutate:
+        assert len({own[setting] for own in members.values()}) == 3
+    for name, group in groups:
+        mine = members[name]
+        assert len(group.attempts) == mine["group_size"]
+        for one in group.attempts:
+            [turn] = one.turns
+            assert turn.call is not None and turn.call.temperature == mine["temperature"]
+            share = turn.reply.content.count(str(one.task.data["letter"])) / max(1.0, length(one))
+            assert score(one) == pytest.approx(share + mine[f"rewards.{LENGTH}"] * length(one))
+    # What is computed to learn, and sampled to learn and to be measured, is all that the budget counts.
+    sampled = [one for _, group in groups for one in group.attempts]
+    for name in members:
+        measured = bough.read(tmp_path / "rollouts" / "generation-00000" / name / "trajectories.jsonl")
+        sampled += [one for one in measured if isinstance(one, bough.Trajectory)]
+    tokens = [len(turn.call.completion_ids) for one in sampled for turn in one.turns if turn.call is not None]
+    assert found.report["tokens_computed"] == sum(computed) + sum(tokens) and computed and tokens
 
 
 def test_updates_that_teach_nothing_are_counted_apart(tmp_path: Path, caplog: pytest.LogCaptureFixture):

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 
 import bough
 from bough.disk import read_json, write_json
@@ -14,24 +14,8 @@ from bough.evolution.evolve import evolve
 from bough.evolution.individual import OPTIMIZER, Individual
 from bough.evolution.inheritance import bear, cross
 from bough.policy.adapter_weights import AdapterWeights, LoraPair
+from tests.evolution.adapters import PREFIX, adapter
 from tests.evolution.small import config
-
-PREFIX = "base_model.model.layer.q_proj"
-
-
-def adapter(folder: Path, seed: int, rank: int = 2, alpha: int = 4) -> AdapterWeights:
-    """A member's folder with an adapter on one layer of 6 inputs and 5 outputs, after three updates."""
-    generator = torch.Generator().manual_seed(seed)
-    down, up = (torch.randn(shape, generator=generator) for shape in ((rank, 6), (5, rank)))
-    folder.mkdir()
-    save_file({f"{PREFIX}.lora_A.weight": down, f"{PREFIX}.lora_B.weight": up}, folder / "adapter_model.safetensors")
-    write_json(folder / "adapter_config.json", {"peft_type": "LORA", "r": rank, "lora_alpha": alpha})
-    moments = {
-        f"{index}.{name}": value.abs() for index, value in enumerate((down, up)) for name in ("exp_avg", "exp_avg_sq")
-    }
-    save_file(moments | {"0.step": torch.tensor(3.0)}, folder / OPTIMIZER)
-    Individual(folder.name, rank=rank, step=3, optimizer={"kind": "AdamW"}).write(folder)
-    return AdapterWeights.read(folder)
 
 
 def product(pair: LoraPair) -> torch.Tensor:

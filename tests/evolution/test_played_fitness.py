@@ -1,7 +1,9 @@
 """Members that play: the same tasks, each with its own adapter."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import closing, nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -9,16 +11,22 @@ import pytest
 
 import bough
 from bough import Environment, Observation, Task
+from bough.config.sampling import SamplingConfig
 from bough.engines.local.engine import LocalEngine
 from bough.errors import InputError
+from bough.evaluation.intervals import wilson
 from bough.evolution import played_fitness
-from bough.evolution.players import Players
+from bough.evolution.generation import Generation
+from bough.evolution.played_fitness import PlayedFitness
+from bough.evolution.players import Players, Playground
 from bough.evolution.score import Score, on_common_tasks
 from bough.evolution.settings import EvolveConfig
 from bough.policy.policy import Policy
+from bough.rollouts.attempt import Attempt
 from bough.training.token_budget import training_bytes
+from bough.types import Message, Trajectory
 from tests.api.letters import WriteLetter, length
-from tests.evolution.small import SETTINGS, pairs
+from tests.evolution.small import SETTINGS, pairs, say
 
 PLAY: dict[str, Any] = {"environment": WriteLetter, "eval_tasks": 6, "max_new_tokens": 3, "temperature": 1.0}
 
@@ -44,6 +52,7 @@ def test_all_members_play_the_same_tasks_with_their_own_adapters(tmp_path: Path,
     for line in (line for line in found.lineage if line["generation"] == 0):
         successes = [one.success for one in played[line["name"]].values()]
         assert line["fitness"] == sum(successes) / 6 and line["tasks"] == 6
+        assert tuple(line["interval"]) == wilson(sum(successes), 6)
     # Each generation has its own tasks, and the winner is measured on those of another split.
     second = next((tmp_path / "rollouts" / "generation-00001").iterdir())
     assert not episodes(second).keys() & played["g0-0"].keys()
@@ -53,6 +62,61 @@ def test_all_members_play_the_same_tasks_with_their_own_adapters(tmp_path: Path,
     # A resumed run finds all episodes on file.
     monkeypatch.setattr(played_fitness, "collect", None)
     assert evolved(tmp_path, resume=True).report["selected"] == found.report["selected"]
+
+
+@pytest.mark.bit_exact
+def test_all_members_play_with_the_same_seeds(tmp_path: Path):
+    still = {**SETTINGS["set"], "learning_rate": 1e-12}
+    evolved(tmp_path, generations=1, population_size=2, set=still, mutate={"beta": "0.05..0.5"})
+    first = tmp_path / "rollouts" / "generation-00000"
+    said = [{id: one.turns[0].reply.content for id, one in episodes(first / name).items()} for name in ("g0-0", "g0-1")]
+    # New adapters change nothing, so the same seeds sample the same words.
+    assert said[0] == said[1] and len(set(said[0].values())) > 3
+
+
+@dataclass(frozen=True)
+class Settled:
+    """Plays attempts without an agent; all end the same way."""
+
+    success: bool
+
+    async def play(self, attempt: Attempt, *, episode: str | None = None) -> tuple[Trajectory, list[Any]]:
+        start = [Message(role="user", content="Write.")]
+        return Trajectory(id=attempt.id, task=attempt.task, start=start, turns=say("e"), success=self.success), []
+
+
+class Scripted(Playground):
+    """Members without a model, of which the `good` ones always succeed."""
+
+    good = ""
+
+    def playing(self) -> nullcontext[None]:
+        return nullcontext()
+
+    def runners(self, _: Generation, sampling: Mapping[str, SamplingConfig]) -> dict[str, Settled]:
+        return {name: Settled(name in self.good) for name in sampling}
+
+
+@pytest.mark.parametrize(
+    ("selection", "good", "tasks"),
+    [("confident", "a", 16), ("confident", "ab", 40), ("tournament", "a", 40)],
+)
+def test_with_a_confident_selection_members_play_until_it_is_decided(
+    selection: str, good: str, tasks: int, tmp_path: Path
+):
+    for name in "abc":
+        (tmp_path / "generation-00000" / name).mkdir(parents=True)
+    generation = Generation(tmp_path / "generation-00000", 0, trained=True)
+    given = {"train_file": "pairs.jsonl", "environment": "letters", "eval_tasks": 40, "selection": selection}
+    config = EvolveConfig(**given)
+    with closing(Scripted(config, WriteLetter)) as players:
+        players.good = good
+        scores = PlayedFitness(config, players, tmp_path / "rollouts").of(generation)  # type: ignore[arg-type]
+    # Of three members, two are shown to be worse than the third after the first look, at 16 tasks. Two equal ones
+    # are not told apart by all 40.
+    assert {name: len(score.values) for name, score in scores.items()} == dict.fromkeys("abc", tasks)
+    assert {name: score.fitness for name, score in scores.items()} == {name: float(name in good) for name in "abc"}
+    assert all(len(episodes(tmp_path / "rollouts" / "generation-00000" / name)) == tasks for name in "abc")
 
 
 def test_a_member_samples_with_the_weights_that_are_trained(tmp_path: Path):
