@@ -42,8 +42,7 @@ class Counters:
     def from_json(cls, values: Any) -> Counters:
         """The counters of a checkpoint. ValueError where one is missing, unknown or out of range."""
         names = {one.name for one in fields(cls)}
-        # A checkpoint of an earlier version does not have all of them.
-        if not isinstance(values, dict) or not names - {"gradient_checkpointing"} <= values.keys() <= names:
+        if not isinstance(values, dict) or values.keys() != names:
             raise ValueError(f"the counters are not {', '.join(sorted(names))}")
         try:
             return TypeAdapter(cls).validate_python(values)
