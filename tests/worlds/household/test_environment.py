@@ -11,6 +11,7 @@ from bough.environments.base import Observation
 from bough.environments.check import check
 from bough.environments.tasks import digest
 from bough.errors import InputError
+from bough.speech import lines
 from bough.types import Task
 from bough.worlds.household.environment import Household
 from bough.worlds.household.game import KINDS, Wording
@@ -167,6 +168,22 @@ def test_who_plans_knows_where_things_are_and_who_explores_does_not():
 
     assert first("plan") == "go to drawer 1"
     assert first("explore") == "go to countertop 1"
+
+
+def test_without_thoughts_neither_the_rules_nor_errors_nor_the_expert_have_any():
+    options = Household.Options(thoughts=False)
+    task = next(iter(Household.tasks(options)))
+    assert "thoughts" not in next(iter(Household.tasks(Household.Options()))).data, "recorded tasks stay equal"
+
+    async def texts() -> list[str]:
+        world = Household(task)
+        start, malformed = await world.start(), await world.step("hello")
+        return [start.messages[0].content, malformed.text, await world.expert() or ""]
+
+    rules, error, reply = asyncio.run(texts())
+    assert "THOUGHT" not in rules + error + reply
+    assert error == f"I found no action in that. {lines.ACTION_PROMPT}" and rules.endswith(lines.ACTION_PROMPT)
+    assert reply.startswith("ACTION: ")
 
 
 def test_the_choices_are_the_admissible_commands():
