@@ -53,6 +53,8 @@ CLAIM = "task succeeded"
 ENDS = "The episode ends by itself when the task is done"
 CLAIMS = f"When the task is done, say so with the action: {CLAIM}"
 HINT = "\nAVAILABLE ACTIONS: "
+# Untrained small models copy `AVAILABLE ACTIONS: …` as their reply, and forget the form that the rules ask for.
+LIST = "\n\nThe possible actions are:\n{actions}\n\nAnswer with ACTION: and one of them."
 WON: dict[str, Any] = {"terminated": True, "success": True, "reward": 1.0}
 PREMATURE: dict[str, Any] = {"terminated": True, "success": False, "stop": "premature_success", "reward": 0.0}
 
@@ -138,7 +140,7 @@ class Household(Environment):
 
     async def step(self, reply: str) -> Observation:
         try:
-            command = lines.parse(reply, self.prompt).action
+            command = self._command(reply)
         except MalformedError as error:
             return self._answer(str(error), "", feedback.NOTHING, error="malformed")
         if command.strip().lower().rstrip(".!") == CLAIM:
@@ -170,16 +172,23 @@ class Household(Environment):
         return GameInfo(self.engine.commands, command=command, feedback=text, won=self.engine.won, **more)
 
     def _hint(self) -> str | None:
-        return HINT + ", ".join(self.choices()) if self.task.data.get("admissible") else None
+        if not self.task.data.get("admissible"):
+            return None
+        return HINT + ", ".join(self.choices()) if self.thoughts else LIST.format(actions="\n".join(self.choices()))
 
     def say(self, action: str, thought: str = "") -> str:
         return lines.write(action, thought if self.thoughts else "")
 
     def action_in(self, reply: Reply) -> str | None:
         try:
-            return lines.parse(reply).action
+            return self._command(reply)
         except MalformedError:
             return None
+
+    def _command(self, reply: str) -> str:
+        """The command of a reply. Where no thought is asked for, a possible command needs no tag before it."""
+        bare = reply.strip()
+        return bare if not self.thoughts and bare in self.engine.commands else lines.parse(reply, self.prompt).action
 
     def accepts(self, reply: Reply) -> bool:
         action = self.engine.commands.get((self.action_in(reply) or "").strip())
