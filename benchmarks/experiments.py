@@ -84,6 +84,20 @@ EXPERIMENTS: dict[str, tuple[Sweep, ...]] = {
     "alfworld-alone": (
         Sweep("alfworld-alone", (SMALL,), changes=("seen.options.games=$data/alfworld",), seeds=1, jobs=1),
     ),
+    # The same with one solved game in the rules, as ReAct's prompt has: still no expert, but not without any help.
+    "alfworld-alone-example": (
+        Sweep(
+            "alfworld-alone",
+            (SMALL,),
+            changes=(
+                "seen.options.games=$data/alfworld",
+                "seen.options.example=true",
+                "defaults.options.example=true",
+            ),
+            seeds=1,
+            jobs=1,
+        ),
+    ),
     "mistakes": (Sweep("household-mistakes"),),
     "miniwob": (Sweep("miniwob-25", seeds=1, jobs=1),),
     "miniwob-adapter": (Sweep("miniwob-25", changes=ADAPTER, seeds=2, jobs=2),),
