@@ -110,21 +110,21 @@ class BatchGradients:
                 if remedy is None:
                     raise self._out_of_memory(what, laid_out, counters) from error
             except torch._dynamo.exc.TorchDynamoException as error:  # of a backward pass
-                if not self.policy.compiled:
+                if not self.policy.layers.compiled:
                     raise
                 remedy, failure = None, first_line(error)
             # Outside the handler: its exception keeps the tensors of the failed pass in memory.
             if forget:
                 forget()
             if remedy is None:
-                self.policy.uncompile(failure)
+                self.policy.layers.uncompile(failure)
             elif remedy == "recordings":
                 self.policy.row_reader.give_way()
             elif remedy == "half the budget":
                 laid_out, halved = self._halved(what, laid_out, counters), True
             else:
                 log.warning("Out of GPU memory: trying %s again with gradient checkpointing, which is slower.", what)
-                self.policy.recompute()
+                self.policy.layers.recompute()
                 counters.gradient_checkpointing = True
             self.policy.row_reader.free_memory()
 
@@ -139,7 +139,7 @@ class BatchGradients:
         several = laid_out.longest_call < counters.budget
         if several and not halved:
             return "half the budget"
-        if backward and self.policy.can_recompute:
+        if backward and self.policy.layers.can_recompute:
             return "recomputing"
         return "half the budget" if several else None
 
@@ -150,7 +150,7 @@ class BatchGradients:
         return Step(self.policy, self.method, laid_out.parts, budget=counters.budget, share=self.share)
 
     def _out_of_memory(self, what: str, laid_out: Step, counters: Counters) -> BoughError:
-        longest, recomputes = laid_out.longest_call, self.policy.base.is_gradient_checkpointing
+        longest, recomputes = laid_out.longest_call, self.policy.layers.recomputed
         even = " even with gradient checkpointing" if recomputes else ""
         remedies = [] if recomputes else ["--gradient-checkpointing"]
         if longest >= counters.budget:  # a smaller budget would change nothing
