@@ -53,8 +53,6 @@ CLAIM = "task succeeded"
 ENDS = "The episode ends by itself when the task is done"
 CLAIMS = f"When the task is done, say so with the action: {CLAIM}"
 HINT = "\nAVAILABLE ACTIONS: "
-# Untrained small models copy `AVAILABLE ACTIONS: …` as their reply, and forget the form that the rules ask for.
-LIST = "\n\nThe possible actions are:\n{actions}\n\nAnswer with ACTION: and one of them."
 WON: dict[str, Any] = {"terminated": True, "success": True, "reward": 1.0}
 PREMATURE: dict[str, Any] = {"terminated": True, "success": False, "stop": "premature_success", "reward": 0.0}
 
@@ -172,9 +170,7 @@ class Household(Environment):
         return GameInfo(self.engine.commands, command=command, feedback=text, won=self.engine.won, **more)
 
     def _hint(self) -> str | None:
-        if not self.task.data.get("admissible"):
-            return None
-        return HINT + ", ".join(self.choices()) if self.thoughts else LIST.format(actions="\n".join(self.choices()))
+        return HINT + ", ".join(self.choices()) if self.task.data.get("admissible") else None
 
     def say(self, action: str, thought: str = "") -> str:
         return lines.write(action, thought if self.thoughts else "")
@@ -186,8 +182,11 @@ class Household(Environment):
             return None
 
     def _command(self, reply: str) -> str:
-        """The command of a reply. Where no thought is asked for, a possible command needs no tag before it."""
-        bare = reply.strip()
+        """The command of a reply. Where no thought is asked for, a possible command needs no tag before it.
+
+        Untrained small models write `go to shelf 1` or `GO TO SHELF 1` whatever the rules say about the form.
+        """
+        bare = reply.strip().lower()
         return bare if not self.thoughts and bare in self.engine.commands else lines.parse(reply, self.prompt).action
 
     def accepts(self, reply: Reply) -> bool:
