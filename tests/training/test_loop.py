@@ -198,15 +198,13 @@ def test_a_call_that_does_not_fit_one_gpu_is_refused_with_the_remedy(
     assert "again with gradient checkpointing" in caplog.text and "again with token_budget" not in caplog.text
 
 
-@pytest.mark.parametrize("apart", ["sharded", "a loss of all processes"])
-def test_a_step_that_others_wait_in_is_not_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, apart: str):
+def test_a_step_of_sharded_weights_that_others_wait_in_is_not_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     failing(monkeypatch, 1)
     short = trainer(tmp_path)
-    if apart == "sharded":
-        short.policy.sharded = True
-        monkeypatch.setattr(Policy, "passes", lambda _, rows: list(rows))
-    else:
-        monkeypatch.setattr(Step, "in_step", property(lambda _: True))
+    short.policy.sharded = True
+    monkeypatch.setattr(Policy, "passes", lambda _, rows: list(rows))
     said = r"out of GPU memory in step 1 with token_budget 512; try a smaller --token-budget, --gradient-checkpointing,"
     with pytest.raises(BoughError, match=said):
         short.train()
