@@ -60,3 +60,14 @@ def test_a_refused_run_leaves_its_folder_free(tmp_path: Path, capsys: pytest.Cap
         )
         == 0
     )
+
+
+@pytest.mark.parametrize("more", [[], ["--gradient-checkpointing"]])
+def test_with_gradient_checkpointing_on_a_cpu_freed_memory_goes_back_to_the_system(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, more: list[str]
+):
+    asked: list[bool] = []
+    monkeypatch.setattr("bough.training.loading.return_freed_memory", lambda: asked.append(True))
+    run = ["sft", "--train-file", str(EPISODES), "--model", "tiny", "--output-dir", str(tmp_path), "--max-steps", "1"]
+    assert main([*run, *more]) == 0
+    assert asked == [True] * len(more)

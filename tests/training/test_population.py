@@ -21,6 +21,7 @@ from bough.methods.dpo import DPO, DPOConfig, Preference
 from bough.methods.grpo import GRPO, GroupExample, GRPOConfig
 from bough.methods.sft import SFT, Demonstration, SFTConfig
 from bough.policy.adapters import Lora, add_actor
+from bough.policy.layers import Layers
 from bough.policy.policy import Policy
 from bough.policy.population import Population
 from bough.policy.reference import Reference
@@ -290,9 +291,13 @@ def test_out_of_memory_halves_the_token_budget_then_computes_activations_again_t
         trainer, left = trainer_of(names, budget=16 * longest), [times]
         answers, layers = trainer.population.answers, trainer.population.policy.layers
 
-        def within_memory(*args: Any, left: list[int] = left, answers: Any = answers, **options: Any) -> Any:
+        def within_memory(
+            *args: Any, left: list[int] = left, answers: Any = answers, layers: Layers = layers, **options: Any
+        ) -> Any:
             if left[0] and torch.is_grad_enabled():
                 left[0] -= 1
+                for parameter in layers.base.parameters():  # what rows before this one have left
+                    parameter.grad = torch.ones_like(parameter) if parameter.requires_grad else None
                 raise torch.cuda.OutOfMemoryError
             return answers(*args, **options)
 

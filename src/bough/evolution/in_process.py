@@ -20,6 +20,7 @@ from bough.evolution.players import Players
 from bough.evolution.records import Records
 from bough.evolution.settings import EvolveConfig
 from bough.evolution.trainees import Trainees, method_of
+from bough.policy.host_memory import return_freed_memory
 from bough.policy.load import base_and_adapter, load_model
 from bough.policy.policy import Policy
 from bough.policy.population import Population
@@ -91,4 +92,6 @@ def _population(base: TrainingConfig, device: torch.device) -> Population:
     model = load_model(base_and_adapter(base.model)[0], dtype=autocast or torch.float32, device=device, quantize=False)
     if base.machine.gradient_checkpointing:
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+        if device.type == "cpu":
+            return_freed_memory()
     return Population(Policy(model, attention=base.machine.attention, autocast=autocast, device=device))

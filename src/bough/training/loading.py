@@ -10,6 +10,7 @@ import torch
 from bough.config.training import TrainingConfig
 from bough.errors import InputError
 from bough.policy.adapters import add_actor, add_reference, load_actor
+from bough.policy.host_memory import return_freed_memory
 from bough.policy.load import base_and_adapter, load_model
 from bough.policy.policy import Policy
 from bough.policy.processes import Processes
@@ -53,6 +54,8 @@ def load_policy(
     model = load_model(name, dtype=dtype, device=place, quantize=config.lora.qlora)
     if config.machine.gradient_checkpointing:
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+        if device.type == "cpu":
+            return_freed_memory()
     if not config.lora.enabled:
         freeze_surroundings(model)
     elif actor is None:
