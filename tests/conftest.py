@@ -39,9 +39,7 @@ SLOWEST = (
     "online/test_streaming.py",
     "training/test_train.py",
     "viewer/test_pages.py",
-    "docs/test_guides.py",
     "worlds/interpreter/test_cheats.py",
-    "docs/test_tutorials.py",
     "policy/test_policy.py",
     "worlds/interpreter/test_environment.py",
     "test_agents.py",
@@ -67,7 +65,6 @@ SLOWEST = (
     "sandbox/test_limits.py",
     "policy/test_hybrids.py",
     "viewer/test_training_page.py",
-    "docs/test_methods.py",
     "test_bit_exact.py",
     "engines/local/test_general.py",
     "curation/test_counterfactual.py",
@@ -110,8 +107,11 @@ SLOWEST = (
     "evaluation/test_paired.py",
     "engines/local/test_pause.py",
 )
-# Tests on a real Ray cluster take minutes and run one after another.
-ON_A_CLUSTER = "make test-cluster runs these tests on a Ray cluster"
+# Tests with these markers take minutes: each has an option of its name and a make target that uses it.
+ELSEWHERE = {
+    "cluster": "make test-cluster runs these tests of several processes",
+    "docs": "make docs runs these pages of the documentation",
+}
 ALONE = f"""
 import os
 os.environ[{bit_exact.VARIABLE!r}] = {bit_exact.STRICT!r}
@@ -148,7 +148,8 @@ def _nothing_helps() -> bool:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--cluster", action="store_true", help="run the tests in tests/cluster/real, on a Ray cluster")
+    for name in ELSEWHERE:
+        parser.addoption(f"--{name}", action="store_true", help=f"run the tests that are marked {name} too")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -186,11 +187,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     tests = Path(__file__).parent
     first = {tests / name: rank for rank, name in enumerate(SLOWEST)}
     items.sort(key=lambda item: first.get(item.path, len(first)))
-    if not config.getoption("--cluster"):
-        real = {path for path in {item.path for item in items} if path.is_relative_to(tests / "cluster" / "real")}
-        for item in items:
-            if item.path in real:
-                item.add_marker(pytest.mark.skip(ON_A_CLUSTER))
+    left_out = {name: reason for name, reason in ELSEWHERE.items() if not config.getoption(f"--{name}")}
+    for item in items:
+        for name in left_out.keys() & {marker.name for marker in item.iter_markers()}:
+            item.add_marker(pytest.mark.skip(left_out[name]))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

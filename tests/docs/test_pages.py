@@ -1,8 +1,7 @@
-"""Every block of the pages in docs/ itself runs, and what any page names exists."""
+"""What a page names exists: commands, flags, files, links, packages, extras."""
 
 import re
 import tomllib
-from pathlib import Path
 
 import pytest
 
@@ -11,15 +10,9 @@ from bough.config.base import Config
 from bough.config.parts import by_name
 from bough.config.problems import flag
 from bough.verbs import VERBS, resolve
-from tests.blocks import ROOT, run_page
+from tests.blocks import ROOT
+from tests.docs.pages import DOCS, PAGES
 
-DOCS = ROOT / "docs"
-# The example was written by a command, and its code is run where it is written.
-PAGES = {
-    str(path.relative_to(DOCS)): path.read_text()
-    for path in sorted(DOCS.rglob("*.md"))
-    if path.name != "example-card.md"
-}
 OTHER_PROGRAMS = {
     *("--num_processes", "--nproc-per-node", "--ipc", "--shm-size"),
     # Ray
@@ -29,11 +22,6 @@ OTHER_PROGRAMS = {
     *("--object-store-memory", "--exclusive"),
     *("--enable-lora", "--lora-modules", "--max-lora-rank", "--logprobs-mode", "--gpu-memory-utilization"),
 }
-
-
-@pytest.mark.parametrize("name", [name for name in PAGES if "/" not in name])
-def test_every_block_runs(name: str, folder: Path):
-    run_page(PAGES[name], folder)
 
 
 @pytest.mark.parametrize("name", PAGES)
