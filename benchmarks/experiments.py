@@ -84,12 +84,24 @@ EXPERIMENTS: dict[str, tuple[Sweep, ...]] = {
     "alfworld-alone": (
         Sweep("alfworld-alone", (SMALL,), changes=("seen.options.games=$data/alfworld",), seeds=1, jobs=1),
     ),
-    # One seed after the other, each in a few minutes: an experiment that is stopped has whole runs.
-    "mistakes": (Sweep("household-mistakes", jobs=1),),
+    # The same with one solved game in the rules, as ReAct's prompt has: still no expert, but not without any help.
+    "alfworld-alone-example": (
+        Sweep(
+            "alfworld-alone",
+            (SMALL,),
+            changes=(
+                "seen.options.games=$data/alfworld",
+                "seen.options.example=true",
+                "defaults.options.example=true",
+            ),
+            seeds=1,
+            jobs=1,
+        ),
+    ),
+    "mistakes": (Sweep("household-mistakes"),),
     "miniwob": (Sweep("miniwob-25", seeds=1, jobs=1),),
     "miniwob-adapter": (Sweep("miniwob-25", changes=ADAPTER, seeds=2, jobs=2),),
     "math": (
-        Sweep("math-tcr", ("grpo.learning_rate=1e-6,2e-6",), (SMALL, *MATH), seeds=1, jobs=2),
         # Without the tool-call reward, without the overlong penalty, with a symmetric clip.
         Sweep(
             "math-tcr",
@@ -98,6 +110,7 @@ EXPERIMENTS: dict[str, tuple[Sweep, ...]] = {
             seeds=1,
         ),
         Sweep("math-tcr", ("grpo.clip_high=0.28,0.2",), (SMALL, *MATH), seeds=1, jobs=2),
+        Sweep("math-tcr", ("grpo.learning_rate=1e-6,2e-6",), (SMALL, *MATH), seeds=1, jobs=2),
     ),
     "ef-dpo": (
         Sweep("ef-dpo-miniwob", ("pairs.kinds=[episode],[parting],[episode,parting]",), jobs=6),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from bough.curation.mistakes import all_rules, mistakes
+from bough.environments.mistakes import all_rules, mistakes
 from bough.formats.steps import read_text
 from bough.types import Message, Task, Trajectory, Turn
 from bough.worlds.household.locations import Locations

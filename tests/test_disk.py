@@ -84,6 +84,33 @@ def test_a_folder_takes_the_place_of_the_one_before(tmp_path: Path):
     assert [path.name for path in tmp_path.iterdir()] == ["final"]
 
 
+@pytest.mark.parametrize(("content", "stays"), [("old", True), ("new", False)])
+def test_a_folder_with_the_same_files_stays(content: str, stays: bool, tmp_path: Path):
+    draft, final = tmp_path / ".draft", tmp_path / "final"
+    for folder, text in ((final, "old"), (draft, content)):
+        (folder / "deeper").mkdir(parents=True)
+        (folder / "deeper" / "file").write_text(text)
+    before = (final / "deeper" / "file").stat().st_ino
+    put_in_place(draft, final)
+    assert ((final / "deeper" / "file").stat().st_ino == before) is stays
+    assert (final / "deeper" / "file").read_text() == content and not draft.exists()
+
+
+@pytest.mark.parametrize("name", ["more", "link"])
+def test_a_folder_with_one_file_more_or_a_link_is_another(name: str, tmp_path: Path):
+    draft, final = tmp_path / ".draft", tmp_path / "final"
+    final.mkdir()
+    draft.mkdir()
+    if name == "link":
+        (final / name).symlink_to("there")
+        (draft / name).symlink_to("elsewhere")
+    else:
+        (draft / name).touch()
+    put_in_place(draft, final)
+    assert name == "more" or (final / name).readlink() == Path("elsewhere")
+    assert [path.name for path in final.iterdir()] == [name]
+
+
 def test_a_folder_is_put_in_place_with_links_that_lead_nowhere(tmp_path):
     draft = tmp_path / "draft"
     draft.mkdir()

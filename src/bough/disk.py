@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import filecmp
 import json
 import os
 import shutil
@@ -63,7 +64,13 @@ def is_draft(path: Path, name: str) -> bool:
 
 
 def put_in_place(draft: Path, final: Path) -> None:
-    """Renames a finished folder to `final`; an older folder of that name stays complete until then."""
+    """Renames a finished folder to `final`; an older folder of that name stays complete until then.
+
+    One with the same files stays as it is: what was made with it knows it by the times of its files.
+    """
+    if _same_files(draft, final):
+        remove(draft)
+        return
     for path in [*draft.rglob("*"), draft]:
         if not path.is_symlink():  # it is part of its folder, and its target may not exist
             sync(path)
@@ -75,6 +82,16 @@ def put_in_place(draft: Path, final: Path) -> None:
     sync(final.parent)
     with contextlib.suppress(OSError):  # the new folder is in place; remains of the old one do no harm
         remove(old)
+
+
+def _same_files(one: Path, other: Path) -> bool:
+    """Whether two folders contain the same files. A folder with links is like no other."""
+    found = [*one.rglob("*"), *other.rglob("*"), other]
+    if not other.is_dir() or any(path.is_symlink() for path in found):
+        return False
+    names, theirs = ({path.relative_to(folder) for path in folder.rglob("*")} for folder in (one, other))
+    files = [f"{name}" for name in names if (one / name).is_file()]
+    return names == theirs and filecmp.cmpfiles(one, other, files, shallow=False)[1:] == ([], [])
 
 
 @contextlib.contextmanager

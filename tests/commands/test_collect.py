@@ -154,6 +154,19 @@ def test_a_collection_of_which_everything_is_lost_has_failed(tmp_path: Path, cap
     assert collect(tmp_path, *words, "--tasks", "3", model="expert", environment=world) == 0, "one was played"
 
 
+def test_tasks_without_advice_are_counted_and_an_error_only_where_there_are_no_others(tmp_path: Path, capsys: Any):
+    file = tmp_path / "tasks.jsonl"
+    file.write_text('{"id": "x", "goal": 3}\n{"id": "y", "goal": 4}\n{"id": "z", "goal": 2}\n')
+    how = {"model": "expert", "environment": "tests.environments.worlds:Unsure"}
+    words = ["--task-file", str(file), "--tasks"]
+    for _ in range(2):  # an error also where nothing is left to play
+        assert collect(tmp_path / "run", *words, "2", **how) == 1
+        assert "Error: 2 episodes end with no_expert: the environment's expert" in capsys.readouterr().err
+    assert collect(tmp_path / "run", *words, "3", **how) == 0
+    assert "3 episodes, success 33.3%\nstopped: 2 no_expert, 1 done" in capsys.readouterr().out
+    assert [record.stop for record in episodes(tmp_path / "run")] == ["no_expert", "no_expert", "done"]
+
+
 def test_other_tasks_under_the_same_names_are_not_taken_for_played(tmp_path: Path, capsys: Any):
     file = tmp_path / "tasks.jsonl"
     file.write_text('{"id": "x", "goal": 2}\n{"id": "y", "goal": 3}\n')

@@ -125,6 +125,13 @@ def test_the_expert_labels_the_states_the_agent_got_into():
     assert record.info["rule"] == "correction" and record.info["by"] == "expert"
 
 
+def test_a_turn_without_advice_has_no_label_and_is_counted():
+    found = corrected(counted("5", "1", "2", "7"), environment="tests.environments.worlds:Unsure")
+    [record] = found.records
+    assert shown(record) == [("5", "1", True), ("1", None, False), ("2", None, False), ("7", None, False)]
+    assert found.ledgers[1].kept == 1 and found.ledgers[1].dropped == {"same_action": 2, "no_expert": 1}
+
+
 def test_everywhere_trains_agreement_too_with_the_tokens_on_record():
     item = counted("1", "5", "2", "4")
     [record] = corrected(item, where="everywhere").records

@@ -15,6 +15,7 @@ from bough.curation.source import SourcedTrajectory
 from bough.engines.base import Answer, Chat, EngineError
 from bough.environments.base import Environment, Observation
 from bough.ledger import Ledger
+from bough.rollouts.agents import ExpertAgent
 from bough.types import Call, Message, Pair, Task, Trajectory, Turn
 
 
@@ -214,6 +215,24 @@ def test_a_world_that_answers_differently_or_an_engine_that_breaks_costs_the_rou
     moved = SourcedTrajectory(item.trajectory.model_copy(update={"start": changed}), "f", 1)
     assert mined(moved)[1].dropped == {"cannot_replay": 1}
     assert mined(item, agent=Gambler(broken=True))[1].dropped == {"environment_or_engine_failed": 1}
+
+
+class Hesitant(Doors):
+    """Its expert knows the throws behind `knows` only; it takes door b."""
+
+    knows = ""
+
+    async def expert(self) -> str | None:
+        if not self.door:
+            return "b" if "b" in self.knows else None
+        return "0.5" if self.door in self.knows else None
+
+
+@pytest.mark.parametrize(("known", "dropped"), [("", "no_expert"), ("b", "not_played_to_an_end"), ("ab", None)])
+def test_where_the_expert_has_no_advice_there_is_no_evidence(known: str, dropped: str | None, monkeypatch: Any):
+    monkeypatch.setattr(Hesitant, "knows", known)
+    found, ledger, _ = mined(attempt("t", a=0.0, b=1.0), agent=ExpertAgent(), environment_class=Hesitant)
+    assert ledger.dropped == ({dropped: 1} if dropped else {}) and len(found) == (dropped is None)
 
 
 def truths(count: int, draw: Any) -> list[SourcedTrajectory]:

@@ -1,5 +1,7 @@
 from typing import Any
 
+import pytest
+
 from bough.config.curation import DemosConfig
 from bough.curation.demonstrations import demonstrations
 from bough.curation.source import SourcedTrajectory
@@ -44,6 +46,34 @@ def test_filters_by_reward_and_length():
 def test_failures_can_be_judged_by_their_reward_alone():
     failure = episode("a", "x", success=False, rewards={"outcome": 0.8})
     assert names(kept(failure, failures=True, min_reward=0.7)[0]) == ["a"]
+
+
+def test_a_failure_that_got_far_is_kept_up_to_its_highest_progress():
+    failures = [
+        episode("far", turn("a", progress=0.3), turn("b", progress=0.6), turn("c", progress=0.6), success=False),
+        episode("undone", turn("a", progress=0.5), turn("x"), turn("y", progress=0.0), success=False, info={"n": 1}),
+        episode("near", turn("z", progress=0.4), success=None),
+    ]
+    found, ledger = kept(*failures, episode("won", "v", turn("w", progress=0.2)), min_progress=0.5)
+    assert [[t.action for t in one.turns] for one in found] == [["a", "b"], ["a"], ["v", "w"]]
+    assert [one.info.get("turns_left_out") for one in found] == [1, 2, None] and found[1].info["n"] == 1
+    assert ledger.dropped == {"little_progress": 1}
+    assert names(kept(*failures, min_progress=0.5, longest=1)[0]) == ["undone"], "its length is what is left of it"
+
+
+def test_of_one_task_successes_come_first_then_what_got_furthest():
+    episodes = [
+        episode("half", turn("a", progress=0.5), success=False),
+        episode("further", turn("b"), turn("c", progress=0.7), success=False),
+        episode("won", "d", "e", "f"),
+    ]
+    for number, best in enumerate((["won"], ["further", "won"], ["half", "further", "won"]), 1):
+        assert names(kept(*episodes, min_progress=0.5, per_task=number)[0]) == best
+
+
+def test_failures_are_kept_whole_or_up_to_their_progress():
+    with pytest.raises(ValueError, match="failures does not go with min_progress"):
+        kept(failures=True, min_progress=0.5)
 
 
 def test_replies_with_errors_are_context_or_trained_or_cost_the_episode():

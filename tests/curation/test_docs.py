@@ -2,7 +2,7 @@ from pathlib import Path
 from typing import get_args
 
 from bough.config.curation import Kind
-from bough.curation.mistakes import all_rules
+from bough.environments.mistakes import all_rules
 from bough.rewards.registry import REWARDS
 from bough.worlds.household.mistakes import HouseholdRules
 

@@ -8,9 +8,9 @@ from bough.config.curation import CounterfactualConfig, FailureModesConfig
 from bough.config.rollouts import LimitsConfig
 from bough.curation.counterfactual import Miner
 from bough.curation.failure_pairs import failure_pairs
-from bough.curation.mistakes import PLAIN
 from bough.curation.source import SourcedTrajectory
 from bough.environments.base import Environment
+from bough.environments.mistakes import PLAIN
 from bough.environments.rules import MistakeRules
 from bough.ledger import Ledger
 from bough.rollouts.agents import ExpertAgent

@@ -1,9 +1,9 @@
 import pytest
 
-from bough.curation.mistakes import PLAIN
 from bough.curation.round_pairs import StateTree, round_pairs
 from bough.curation.source import SourcedTrajectory
 from bough.curation.states import states
+from bough.environments.mistakes import PLAIN
 from bough.ledger import Ledger
 from bough.types import Pair
 from tests.curation.records import episode, turn

@@ -1,4 +1,4 @@
-from bough.curation.states import first_difference, gained, shared_actions, task_key
+from bough.curation.states import first_difference, shared_actions, task_key
 from bough.curation.states import states as states_of
 from bough.environments.rules import MistakeRules, action_of
 from bough.types import Message, Task, Trajectory, Turn
@@ -59,8 +59,3 @@ def test_turns_are_alike_message_for_message_actions_only_in_what_was_done():
     assert first_difference(left, right) == 1 and shared_actions(left, right) == 2
     assert first_difference(left, left) == 3 and first_difference(left, left[:1]) == 1
     assert first_difference([turn("x", "a")], [turn("x", "b")]) == 0
-
-
-def test_progress_is_gained_where_it_rises_as_far_as_it_is_told():
-    assert gained([turn("x", progress=0.1), turn("x"), turn("x", progress=0.2)])
-    assert not gained([turn("x", progress=0.2), turn("x", progress=0.1)]) and not gained([turn("x"), turn("x")])

@@ -96,6 +96,13 @@ class Breaking(Counting):
         return await super().start()
 
 
+class Unsure(Counting):
+    """Its expert can count to 2."""
+
+    async def expert(self) -> str | None:
+        return await super().expert() if self.said < 2 else None
+
+
 class NotAnEnvironment:
     """Only what is needed, and no base class."""
 

@@ -16,7 +16,7 @@ from bough.evaluation.intervals import wilson
 from bough.evaluation.results import Results
 from bough.models.resolve import resolve
 from bough.rollouts.agents import ExpertAgent, RandomAgent
-from bough.rollouts.collect import AllLostError
+from bough.rollouts.collect import AllLostError, NoExpertError
 from tests.environments.worlds import Breaking, Counting
 
 COUNTING = "tests.environments.worlds:Counting"
@@ -242,6 +242,16 @@ def test_where_everything_is_lost_the_contest_has_failed(tmp_path: Path, monkeyp
     with pytest.raises(AllLostError, match=r"all 4 episodes failed; expert, unseen-0-0#0: the browser died"):
         run(tmp_path, environment=BREAKING, tasks=2, retries=0)
     assert [len(model.lost) for model in Results.read(tmp_path).models] == [2, 2], "why is on file"
+
+
+def test_an_expert_without_advice_for_any_task_has_no_success_rate(tmp_path: Path):
+    file = tmp_path / "tasks.jsonl"
+    file.write_text('{"id": "x", "goal": 3}\n{"id": "y", "goal": 2}\n')
+    unsure = {"environment": "tests.environments.worlds:Unsure", "task_file": file}
+    with pytest.raises(NoExpertError, match="1 episode ends with no_expert"):
+        run(tmp_path / "one", tasks=1, **unsure)
+    found = run(tmp_path / "two", tasks=2, **unsure)
+    assert found.reports["expert"]["failures"] == {"no_expert": 1}
 
 
 def test_other_tasks_under_the_same_names_are_not_taken_for_played(tmp_path: Path):

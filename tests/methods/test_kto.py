@@ -13,7 +13,7 @@ from bough.cli import main
 from bough.errors import InputError, RowError
 from bough.methods.base import Example
 from bough.methods.dpo import DPOConfig
-from bough.methods.kto import KTO, Judged, Mismatched, _judged, _sums, divergence, kto_loss, partners
+from bough.methods.kto import KTO, Judged, Mismatched, _judged, _sums, divergence, kto_loss, mismatched, partners
 from bough.policy.adapters import Lora
 from bough.policy.policy import Policy
 from bough.policy.reference import Reference
@@ -97,11 +97,11 @@ def test_a_unit_is_right_if_it_is_beyond_z_on_its_own_side():
 
 def test_z_is_the_mean_gain_of_mismatched_units_at_least_0_and_has_no_gradient():
     other = torch.tensor([-2.0, -4.0], requires_grad=True)
-    assert divergence(other, torch.tensor([-3.0, -4.0])).item() == 0.5
-    assert not divergence(other, torch.tensor([-3.0, -4.0])).requires_grad
-    assert divergence(other, torch.tensor([-1.0, -4.0])).item() == 0.0
-    assert divergence(other[:1], torch.tensor([-3.0])).item() == 1.0
-    assert divergence(torch.zeros(0), torch.zeros(0)).item() == 0.0
+    assert divergence(mismatched(other, torch.tensor([-3.0, -4.0]))).item() == 0.5
+    assert not divergence(mismatched(other, torch.tensor([-3.0, -4.0]))).requires_grad
+    assert divergence(mismatched(other, torch.tensor([-1.0, -4.0]))).item() == 0.0
+    assert divergence(mismatched(other[:1], torch.tensor([-3.0]))).item() == 1.0
+    assert divergence(mismatched(torch.zeros(0), torch.zeros(0))).item() == 0.0
 
 
 @pytest.mark.parametrize("budget", [4096, 12])

@@ -5,7 +5,6 @@ import torch
 import transformers
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from torch._dynamo.utils import counters
 
 from bough.errors import InputError
 from bough.policy.adapters import Lora, add_actor
@@ -131,21 +130,6 @@ def test_flex_attention_gives_the_same(family):
         alone = torch.cat(Policy(model, attention="flex").logprobs(EPISODE, share=False))
     torch.testing.assert_close(found, expected)
     torch.testing.assert_close(alone, expected)
-
-
-@torch.no_grad()
-def test_a_compiled_layer_is_one_graph_with_its_attention_for_layers_and_rows_of_all_lengths(monkeypatch):
-    compiled = torch.nn.Module.compile
-    monkeypatch.setattr(torch.nn.Module, "compile", lambda self, **how: compiled(self, backend="eager", **how))
-    torch._dynamo.reset()
-    counters.clear()
-    model = make("llama")
-    plain, policy = Policy(copy.deepcopy(model)), Policy(model, attention="flex", compile=True)
-    for length in (3, 300, 700):
-        calls = [Call(prompt_ids=[1, 2, 3] * length, completion_ids=[4, 5])]
-        torch.testing.assert_close(policy.logprobs(calls)[0], plain.logprobs(calls)[0])
-    assert not counters["graph_break"] and counters["stats"]["unique_graphs"] == 1
-    torch._dynamo.reset()
 
 
 @pytest.mark.parametrize("family", TREES)

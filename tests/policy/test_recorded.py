@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from bough.cli import main
-from bough.errors import BoughError, InputError
+from bough.errors import BoughError
 from bough.policy.adapters import Lora
 from bough.policy.policy import Policy
 from bough.policy.recorded import PER_DOUBLING, RecordedReads, Recording, padded, uses_dropout
@@ -50,13 +50,6 @@ def test_the_dropout_of_attention_is_noticed():
     assert not uses_dropout(layer)
     layer.attention_dropout = 0.1
     assert uses_dropout(layer)
-
-
-def test_a_model_that_cannot_be_recorded_is_refused_with_the_reasons():
-    policy = Policy.load("tiny", device="cpu", lora=Lora(r=2, dropout=0.1), gradient_checkpointing=True)
-    with pytest.raises(InputError, match="cannot record this model: it does not use FlexAttention") as refused:
-        policy.record()
-    assert "it recomputes activations (--gradient-checkpointing), it has dropout (--lora-dropout" in str(refused.value)
 
 
 def calls(seed: int, count: int = 6, length: int = 80) -> list[Call]:
@@ -188,7 +181,7 @@ def test_recorded_rows_have_the_gradients_of_plain_ones_while_the_weights_change
     batches = [calls(seed) for seed in range(5)]
     plain = gradients(policy_of(tuning), batches)
     policy = policy_of(tuning)
-    policy.record()
+    policy.layers.record()
     assert policy.row_reader.recorded
     recorded = gradients(policy, batches)
     assert policy.row_reader.recorded.recordings, "nothing was recorded"
@@ -210,7 +203,7 @@ def test_recorded_passes_without_gradient_follow_the_weights_and_the_reference_d
                 return own, torch.cat(policy(row).logprobs)
 
     plain = values()
-    policy.record()
+    policy.layers.record()
     assert policy.row_reader.recorded
     for _ in range(3):
         assert all(torch.allclose(a, b, atol=1e-4) for a, b in zip(values(), plain, strict=True))
@@ -229,7 +222,7 @@ def test_rows_that_the_memory_has_no_room_for_are_not_recorded(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
     policy = policy_of("all weights")
-    policy.record()
+    policy.layers.record()
     row = policy.rows(calls(0))[0]
     with monkeypatch.context() as patch:
         patch.setattr(torch.cuda, "mem_get_info", lambda _: (0, 1))
@@ -243,7 +236,7 @@ def test_rows_that_the_memory_has_no_room_for_are_not_recorded(
 @on_gpu
 def test_rows_that_are_read_before_the_backward_pass_of_another_are_refused():
     policy = policy_of("adapter")
-    policy.record()
+    policy.layers.record()
     row = policy.rows(calls(0))[0]
     for _ in range(3):
         torch.cat(policy(row).logprobs).sum().backward()
@@ -255,7 +248,7 @@ def test_rows_that_are_read_before_the_backward_pass_of_another_are_refused():
 @on_gpu
 def test_log_probabilities_of_many_rows_at_once_are_not_recorded():
     policy = policy_of("adapter")
-    policy.record()
+    policy.layers.record()
     for _ in range(3):
         torch.cat(policy.logprobs(calls(0), budget=300)).sum().backward()
     assert policy.row_reader.recorded and not policy.row_reader.recorded.num_read

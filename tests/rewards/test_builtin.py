@@ -1,6 +1,8 @@
 import pytest
 
-from bough.rewards.builtin import format, outcome, overlong, progress, steps, tool_call
+from bough.errors import InputError
+from bough.rewards.builtin import format, mistakes, outcome, overlong, progress, steps, tool_call
+from bough.types import Message
 from tests.rewards.records import trajectory, turn
 
 
@@ -119,3 +121,32 @@ def test_without_calls_the_count_of_the_episode_is_used():
 @pytest.mark.parametrize("info", [{}, {"completion_tokens": 0}, {"completion_tokens": "many"}])
 def test_unknown_lengths_have_none(info: dict[str, object]):
     assert overlong(trajectory(turn(), info=info)) is None
+
+
+@pytest.mark.parametrize(
+    ("environment", "reasons", "value"),
+    [
+        ("household", [], -0.5),  # both searches: the second is a loop as well, but a turn is blamed once
+        ("household", ["implausible_location"], -0.5),
+        ("household", ["loop"], -0.25),
+        ("household", ["premature_success"], 0.0),
+        (None, [], -0.25),  # only what needs no texts
+        ("my.py:World", [], -0.25),
+    ],
+)
+def test_mistakes_cost_something_each(environment: str | None, reasons: list[str], value: float):
+    said = {"role": "user", "content": "You see a toilet 1, a fridge 1. Your task is to: put an apple in microwave."}
+    one = trajectory(*(turn(action=action) for action in ["go to toilet 1"] * 2 + ["go to fridge 1"]), success=True)
+    task = one.task.model_copy(update={"environment": environment})
+    again = one.model_copy(update={"task": task, "start": [Message.model_validate(said)]})
+    assert mistakes(again, reasons=reasons) == value
+
+
+def test_mistakes_cost_at_most_1():
+    assert mistakes(trajectory(*(turn(error="malformed") for _ in range(9)), success=False)) == -1.0
+    assert mistakes(trajectory(turn(error="malformed"), success=False), each=0.4) == -0.4
+
+
+def test_a_mistake_that_no_rule_finds_is_refused():
+    with pytest.raises(InputError, match=r"'loops'.*did you mean loop.*premature_success, loop, invalid_action"):
+        mistakes(trajectory(turn()), reasons=["loops"])

@@ -8,7 +8,7 @@ from bough.errors import InputError
 from bough.rollouts.agents import Agent, ExpertAgent, RandomAgent
 from bough.rollouts.episode import play
 from bough.types import Task, Trajectory
-from tests.environments.worlds import Counting
+from tests.environments.worlds import Counting, Unsure
 
 TASK = Task(id="a", data={"goal": 3})
 
@@ -28,15 +28,20 @@ def test_chance_depends_on_the_seed_alone():
     assert replies[0] == replies[1] and len({tuple(some) for some in replies}) > 1
 
 
+def test_an_episode_ends_where_the_expert_has_no_advice():
+    trajectory = played(ExpertAgent(), environment_class=Unsure)
+    assert (trajectory.stop, trajectory.success, trajectory.rewards) == ("no_expert", False, {"outcome": 0.0})
+    assert [turn.reply.content for turn in trajectory.turns] == ["1", "2"]
+
+
 def test_a_world_without_expert_or_choices_says_so():
     class Bare(Counting):
-        async def expert(self) -> None:
-            return None
+        expert = Environment.expert
 
         def choices(self) -> list[str]:
             return []
 
-    with pytest.raises(InputError, match="counting: there is no expert for task a"):
+    with pytest.raises(InputError, match="counting has no expert; give a model"):
         played(ExpertAgent(), environment_class=Bare)
     with pytest.raises(InputError, match="does not list its possible actions"):
         played(RandomAgent(), environment_class=Bare)

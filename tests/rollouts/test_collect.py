@@ -13,7 +13,7 @@ from bough.rollouts.attempt import Attempt, attempts, wanted_tasks
 from bough.rollouts.collect import AllLostError, Tally, collect
 from bough.rollouts.runner import LocalRunner
 from bough.types import Task, Trajectory
-from tests.environments.worlds import Breaking, Counting
+from tests.environments.worlds import Breaking, Counting, Unsure
 from tests.rollouts.players import BROKEN, Script
 
 TASKS = [Task(id=f"t{number}", data={"goal": 2 + number % 3}) for number in range(5)]
@@ -84,11 +84,17 @@ def test_engine_faults_are_counted_apart():
 
 def test_the_users_mistake_stops_everything():
     class Bare(Counting):
-        async def expert(self) -> None:
-            return None
+        expert = Environment.expert
 
-    with pytest.raises(InputError, match="there is no expert"):
+    with pytest.raises(InputError, match="counting has no expert"):
         collected(environment_class=Bare)
+
+
+def test_a_task_without_advice_ends_its_own_episode_only():
+    tally, kept = collected(environment_class=Unsure, wanted=list(attempts(TASKS, 1, 0)))
+    assert [kept[f"t{number}#0"].stop for number in range(5)] == ["done", *["no_expert"] * 2, "done", "no_expert"]
+    assert tally.stops == {"no_expert": 3, "done": 2} and tally.successes == 2
+    assert tally.faults == {} and tally.lost == {}, "it is not tried again"
 
 
 def test_an_unknown_outcome_is_no_failure():

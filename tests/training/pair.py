@@ -38,10 +38,12 @@ class Pair:
         wait: bool = False,
         interrupted: tuple[int, int] | None = None,
         spoiled: tuple[int, int] | None = None,
+        short: tuple[int, bool] | None = None,
     ) -> list[int]:
         """Their ids. They wait to be killed after `wait_after` steps; a rank may be `interrupted` in a step.
 
-        A rank's loss may be `spoiled` in a step: infinite, with a finite gradient.
+        A rank's loss may be `spoiled` in a step: infinite, with a finite gradient. One may be `short` of memory
+        once, in its first pass with or without a gradient.
 
         Where one fails the other is killed, as `torchrun` does, or with `wait` ends by itself.
         """
@@ -50,7 +52,7 @@ class Pair:
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
         wanted = {"arguments": arguments, "port": port, "log": str(self.log), "wait_after": wait_after, "wait": wait}
-        self._send(json.dumps(wanted | {"interrupted": interrupted, "spoiled": spoiled}))
+        self._send(json.dumps(wanted | {"interrupted": interrupted, "spoiled": spoiled, "short": short}))
         return [int(child) for child in self._answer().split()]
 
     def finish(self) -> int:

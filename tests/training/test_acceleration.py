@@ -11,6 +11,7 @@ from bough.config.yaml_file import YamlFile
 from bough.methods.grpo import GRPOConfig
 from bough.methods.sft import Demonstration, SFTConfig
 from bough.policy.adapters import Lora
+from bough.policy.layers import Layers
 from bough.policy.load import load_outline
 from bough.policy.policy import Policy
 from bough.policy.processes import Processes
@@ -147,8 +148,8 @@ def test_a_resumed_run_repeats_the_choice_and_a_flag_changes_it(
     before = run_module._chosen_before
     monkeypatch.setattr(run_module, "_chosen_before", lambda *given: before(*given[:3], OnGpu()))
     monkeypatch.setattr(Run, "load_policy", lambda self, **_: _policy(self))
-    monkeypatch.setattr(Policy, "record", lambda _: None)
-    monkeypatch.setattr(Policy, "not_recordable", lambda _: [])
+    monkeypatch.setattr(Layers, "record", lambda _: None)
+    monkeypatch.setattr(Layers, "not_recordable", lambda _: [])
     machine = trained(tmp_path, 1)
     assert machine["compile"] is True and machine["cuda_graphs"] is True
     monkeypatch.setattr("bough.training.run.accelerated", lambda config, *_: _filled(config, False))

@@ -132,7 +132,7 @@ def test_activations_that_are_computed_again_change_no_result(tmp_path: Path, lo
     for name in ("kept", "again"):
         run = trainer(tmp_path / name, lora=lora)
         if name == "again":
-            run.policy.recompute()
+            run.policy.layers.recompute()
         run.train()
         found.append([parameter.detach() for parameter in run.policy.parameters()])
     start = trainer(tmp_path / "start", lora=lora).policy.parameters()
@@ -141,29 +141,21 @@ def test_activations_that_are_computed_again_change_no_result(tmp_path: Path, lo
         torch.testing.assert_close(again, kept, rtol=1e-5, atol=1e-6)
 
 
-def test_what_is_recorded_is_given_up_where_activations_are_computed_again(tmp_path: Path):
-    policy = trainer(tmp_path).policy
-    policy.row_reader.record()
-    assert policy.can_recompute
-    policy.recompute()
-    assert policy.row_reader.recorded is None and not policy.can_recompute
-
-
 @pytest.mark.parametrize(("message", "said"), [("\nno compiler", "no compiler"), ("", "TorchDynamoException")])
 def test_a_backward_pass_that_cannot_be_compiled_is_computed_as_it_is(
     message: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
     broken, real = trainer(tmp_path), Step.run
-    broken.policy.compiled = True
+    broken.policy.layers.compiled = True
 
     def run(self: Step, *arguments: Any, **options: Any) -> Any:
-        if self.policy.compiled:
+        if self.policy.layers.compiled:
             raise torch._dynamo.exc.TorchDynamoException(message)
         return real(self, *arguments, **options)
 
     monkeypatch.setattr(Step, "run", run)
     counters = broken.train()
-    assert (counters.step, counters.budget, broken.policy.compiled) == (4, 512, False)
+    assert (counters.step, counters.budget, broken.policy.layers.compiled) == (4, 512, False)
     assert f"The layers cannot be compiled ({said}): the run goes on without --compile." in caplog.messages
 
 
@@ -176,11 +168,11 @@ def test_layers_that_cannot_be_compiled_are_computed_as_they_are(
     def compiled(*_: Any, **__: Any) -> Any:
         raise torch._dynamo.exc.TorchDynamoException("no compiler was found\nset CC")
 
-    for layer in broken.policy._layers():
+    for layer in broken.policy.layers:
         layer._compiled_call_impl = compiled
-    broken.policy.compiled = True
+    broken.policy.layers.compiled = True
     counters = broken.train()
-    assert (counters.step, counters.budget, broken.policy.compiled) == (4, 512, False)
+    assert (counters.step, counters.budget, broken.policy.layers.compiled) == (4, 512, False)
     assert all(map(torch.equal, broken.policy.parameters(), plain.policy.parameters()))
     said = "The layers cannot be compiled (no compiler was found): the run goes on without --compile."
     assert [line for line in caplog.messages if "compiled" in line] == [said]
@@ -206,15 +198,13 @@ def test_a_call_that_does_not_fit_one_gpu_is_refused_with_the_remedy(
     assert "again with gradient checkpointing" in caplog.text and "again with token_budget" not in caplog.text
 
 
-@pytest.mark.parametrize("apart", ["sharded", "a loss of all processes"])
-def test_a_step_that_others_wait_in_is_not_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, apart: str):
+def test_a_step_of_sharded_weights_that_others_wait_in_is_not_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     failing(monkeypatch, 1)
     short = trainer(tmp_path)
-    if apart == "sharded":
-        short.policy.sharded = True
-        monkeypatch.setattr(Policy, "passes", lambda _, rows: list(rows))
-    else:
-        monkeypatch.setattr(Step, "in_step", property(lambda _: True))
+    short.policy.sharded = True
+    monkeypatch.setattr(Policy, "passes", lambda _, rows: list(rows))
     said = r"out of GPU memory in step 1 with token_budget 512; try a smaller --token-budget, --gradient-checkpointing,"
     with pytest.raises(BoughError, match=said):
         short.train()

@@ -279,27 +279,48 @@ def test_gradient_checkpointing_changes_no_gradient(alone: dict[str, Trained]):
         assert apart(flat(parameter.grad for parameter in own), alone[name][1]) < 1e-5
 
 
-def test_out_of_memory_halves_the_token_budget_once(
+def test_out_of_memory_halves_the_token_budget_then_computes_activations_again_then_halves_it_further(
     alone: dict[str, Trained], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
     names = ["sft", "dpo"]
-    trainer = trainer_of(names, budget=80)
     examples = {name: SETTINGS[name][2] for name in names}
-    answers, room = trainer.population.answers, 40
+    longest = max(len(c.prompt_ids) + len(c.completion_ids) for own in examples.values() for e in own for c in e.calls)
+    found = []
+    for times in range(5):
+        trainer, left = trainer_of(names, budget=16 * longest), [times]
+        answers, layers = trainer.population.answers, trainer.population.policy.layers
 
-    def within_memory(row: Any, *args: Any, **options: Any) -> Any:
-        if sum(own.tokens.size for own in row.values()) > room:
-            raise torch.cuda.OutOfMemoryError
-        return answers(row, *args, **options)
+        def within_memory(*args: Any, left: list[int] = left, answers: Any = answers, **options: Any) -> Any:
+            if left[0] and torch.is_grad_enabled():
+                left[0] -= 1
+                raise torch.cuda.OutOfMemoryError
+            return answers(*args, **options)
 
-    monkeypatch.setattr(trainer.population, "answers", within_memory)
-    first = trainer.update(examples)
-    assert trainer.budget == 40 and "again with token_budget 40" in caplog.text
-    for name in names:
-        assert first[name].grad_norm == pytest.approx(alone[name][2][0][1], rel=1e-5)
-    room = 10
-    with pytest.raises(BoughError, match="even with token_budget 20"):
-        trainer.update(examples)
+        monkeypatch.setattr(trainer.population, "answers", within_memory)
+        caplog.clear()
+        first = trainer.update(examples)
+        for name in names:
+            assert first[name].grad_norm == pytest.approx(alone[name][2][0][1], rel=1e-5)
+        found.append((trainer.budget // longest, layers.recomputed))
+    assert found == [(16, False), (8, False), (8, True), (4, True), (2, True)]
+    assert [line.partition("again with ")[2] for line in caplog.messages] == [
+        f"token_budget {8 * longest}.",
+        "gradient checkpointing, which is slower.",
+        f"token_budget {4 * longest}.",
+        f"token_budget {2 * longest}.",
+    ]
+
+
+def test_where_a_single_call_does_not_fit_the_update_fails_with_advice(monkeypatch: pytest.MonkeyPatch):
+    trainer = trainer_of(["sft"], budget=512)
+
+    def never(*_: Any, **__: Any) -> Any:
+        raise torch.cuda.OutOfMemoryError
+
+    monkeypatch.setattr(trainer.population, "answers", never)
+    said = "even with gradient checkpointing, and a call has .* tokens; try a max_length below that, or fewer members"
+    with pytest.raises(BoughError, match=said):
+        trainer.update({"sft": SETTINGS["sft"][2]})
 
 
 def test_out_of_memory_halves_the_token_budget_of_an_evaluation_too(

@@ -180,6 +180,22 @@ def test_a_loss_of_one_process_that_is_not_finite_keeps_both_from_the_update(
 
 
 @pytest.mark.cluster
+@pytest.mark.parametrize("short", [None, (0, False), (1, True)], ids=["enough memory", "before z", "after z"])
+def test_kto_in_two_processes_is_that_of_one_also_where_one_runs_out_of_memory(
+    tmp_path: Path, two: Pair, commands: Commands, short: tuple[int, bool] | None
+):
+    """All processes' units share z, which they add up once a step, also if one of them computes it again."""
+    arguments = [*commands.lora, "--loss-type", "kto", "--max-steps", "3"]
+    alone(arguments, tmp_path / "one")
+    two.start([*arguments, "--output-dir", str(tmp_path / "two")], short=short)
+    assert two.finish() == 0, two.log.read_text()[-3000:]
+    assert_same(tmp_path / "one", tmp_path / "two")
+    assert told(tmp_path / "two", "kl") == pytest.approx(told(tmp_path / "one", "kl"), rel=1e-3)
+    said = "Out of GPU memory: trying step 1 again with"
+    assert two.log.read_text().count(said) == (short is not None)
+
+
+@pytest.mark.cluster
 def test_two_processes_resume_with_the_random_numbers_that_each_of_them_had(
     tmp_path: Path, two: Pair, commands: Commands
 ):

@@ -4,8 +4,9 @@
 
 A line is JSON: the command line's `arguments`, a free `port`, the `log` that both processes
 write to, the number of steps after which they wait to be killed, or null, whether to `wait` for
-both where one fails, which one is `interrupted` in which step, and which one's loss is `spoiled`
-from which step on, or null. It answers with their ids, then with an exit code. The processes are
+both where one fails, which one is `interrupted` in which step, which one's loss is `spoiled`
+from which step on, and which one is out of memory once, in its first pass with (`true`) or
+without a gradient, or null. It answers with their ids, then with an exit code. The processes are
 forked from a warm one, so that a run costs what it computes.
 """
 
@@ -21,6 +22,7 @@ import torch
 
 from bough.cli import main
 from bough.errors import BoughError
+from bough.policy.policy import Policy
 from bough.training.gradients import BatchGradients
 from bough.training.loop import Trainer
 
@@ -35,6 +37,7 @@ def start(
     wait_after: int | None,
     interrupted: list[int] | None,
     spoiled: list[int] | None,
+    short: list[int] | None,
 ) -> int:
     child = os.fork()
     if child:
@@ -43,6 +46,8 @@ def start(
         _interrupt_in(interrupted[1])
     if spoiled:
         _spoil_from(spoiled[1], own=spoiled[0] == rank)
+    if short and short[0] == rank:
+        _run_short(with_gradient=bool(short[1]))
     if wait_after is not None:
         _wait_after(wait_after)
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
@@ -105,6 +110,19 @@ def _spoil_from(step: int, *, own: bool) -> None:
             raise
 
     Trainer._step, BatchGradients.backward = take, spoil  # type: ignore[method-assign]
+
+
+def _run_short(*, with_gradient: bool) -> None:
+    """The first pass with, or without, a gradient runs out of memory."""
+    forward, left = Policy.forward, [1]
+
+    def run(policy: Policy, row: Any) -> Any:
+        if left[0] and torch.is_grad_enabled() == with_gradient:
+            left[0] -= 1
+            raise torch.cuda.OutOfMemoryError("no memory")
+        return forward(policy, row)
+
+    Policy.forward = run  # type: ignore[method-assign]
 
 
 def finish(children: list[int], *, wait: bool) -> int:

@@ -21,9 +21,9 @@ from bough.environments.tasks import configured
 from bough.errors import InputError
 from bough.plural import plural
 from bough.rewards.rubric import Rubric
-from bough.rollouts.agents import Agent, make_agent
+from bough.rollouts.agents import NO_EXPERT, Agent, make_agent
 from bough.rollouts.attempt import Attempt, attempts, wanted_tasks
-from bough.rollouts.collect import AllLostError, Tally
+from bough.rollouts.collect import AllLostError, NoExpertError, Tally
 from bough.rollouts.collect import collect as collect_episodes
 from bough.rollouts.collection import Collection
 from bough.rollouts.rescore import rescore
@@ -70,7 +70,7 @@ def collect(
         if loaded is not None and config.cluster.address is not None:
             raise InputError("a model in memory cannot play on a cluster; save it and give its folder as the model")
         found = play(config, loaded.agent(config.sampling) if loaded else None)
-        found.raise_if_all_lost()
+        found.raise_if_no_result()
         collection, report = found.collection, found.report
         played = list(collection)
         if rubric is not None:
@@ -90,10 +90,12 @@ class Played:
     report: dict[str, Any]
     num_finished: int
 
-    def raise_if_all_lost(self) -> None:
-        """Raises AllLostError where environment or engine failed in every episode."""
+    def raise_if_no_result(self) -> None:
+        """Raises AllLostError or NoExpertError where no episode says anything about the agent."""
         if not self.num_finished:
             raise AllLostError(self.report["lost"])
+        if self.report["stops"].get(NO_EXPERT) == self.report["episodes"]:
+            raise NoExpertError(self.report["episodes"])
 
 
 def play(config: CollectConfig, agent: Agent | None = None) -> Played:

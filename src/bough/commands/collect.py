@@ -20,7 +20,7 @@ def collect(config: CollectConfig) -> int:
         console.print_json({"output": str(config.output)} | played.report)
     else:
         _tell(config, played.report)
-    played.raise_if_all_lost()
+    played.raise_if_no_result()
     return 0
 
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Field, model_validator
 
 from bough.config.base import Config
 from bough.config.environment import OptionValues
@@ -50,6 +50,12 @@ class DemosConfig(CurationConfig):
     min_reward: float | None = Field(None, description="keep episodes with at least this reward")
     longest: int | None = Field(None, ge=1, description="keep episodes with at most this many turns")
     failures: bool = Field(False, description="also keep failures and unknown outcomes; use with --min-reward")
+    min_progress: float | None = Field(
+        None,
+        gt=0,
+        le=1,
+        description="also keep failures that got at least this far, each up to the turn of its highest progress",
+    )
     errors: Literal["keep", "context", "drop"] = Field(
         "context",
         description="invalid actions: train on them (keep), use them as context only, or drop the episode",
@@ -58,7 +64,17 @@ class DemosConfig(CurationConfig):
         "task",
         description="duplicates to drop: the same actions on the same task, the same actions on any task, or none",
     )
-    per_task: int | None = Field(None, ge=1, description="keep this many episodes per task, the shortest first")
+    per_task: int | None = Field(
+        None,
+        ge=1,
+        description="keep this many episodes per task: successes, then what got furthest, and of equals the shortest",
+    )
+
+    @model_validator(mode="after")
+    def _some_failures_or_all(self) -> Self:
+        if self.failures and self.min_progress is not None:
+            raise ValueError("`failures` does not go with `min_progress`: it keeps all of them, whole")
+        return self
 
 
 class EpisodePairsConfig(Config):

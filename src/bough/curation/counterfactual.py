@@ -31,7 +31,7 @@ from bough.environments.base import Environment, EnvironmentFailedError
 from bough.environments.replay import ReplayError
 from bough.environments.rules import action_of
 from bough.ledger import Ledger
-from bough.rollouts.agents import Agent
+from bough.rollouts.agents import NO_EXPERT, Agent, NoAdviceError
 from bough.rollouts.attempt import Attempt
 from bough.rollouts.collect import collect
 from bough.rollouts.runner import LocalRunner
@@ -147,6 +147,8 @@ class Miner:
             return "cannot_replay"
         except ContextFullError:
             return "context_full"
+        except NoAdviceError:
+            return NO_EXPERT
         except (EnvironmentFailedError, EngineError):
             return "environment_or_engine_failed"
 
@@ -202,10 +204,11 @@ class Miner:
 
         def finished(played: Trajectory, images: object) -> None:  # noqa: ARG001
             self.cost.episodes += 1
-            if len(played.turns) > one.at and played.success is not None:
+            known = played.success is not None and played.stop != NO_EXPERT
+            if len(played.turns) > one.at and known:
                 option = owner[played.id]
                 option.turn = option.turn or played.turns[one.at]
-                option.rate += Rate(int(played.success), 1)
+                option.rate += Rate(int(bool(played.success)), 1)
             self.cost.sampled_turns += max(0, len(played.turns) - one.at - 1)
 
         tally = await collect(

@@ -22,8 +22,8 @@ def demonstrations(filed: Sequence[SourcedTrajectory], config: DemosConfig, ledg
             good.append((number, item, trajectory))
         else:
             ledger.drop(reason)
-    # Shortest first, so that the shortest of duplicates and of several attempts is kept.
-    good.sort(key=lambda entry: (len(entry[2].turns), entry[0]))
+    # Of duplicates and of several attempts the best one is kept, and of equally good ones the shortest.
+    good.sort(key=lambda entry: (-_reached(entry[2]), len(entry[2].turns), entry[0]))
     seen: set[Hashable] = set()
     of_task: Counter[str] = Counter()
     kept = []
@@ -46,7 +46,11 @@ def demonstrations(filed: Sequence[SourcedTrajectory], config: DemosConfig, ledg
 def _fit(trajectory: Trajectory, config: DemosConfig) -> tuple[Trajectory, str | None]:
     """The trajectory as it is trained on, and the reason to drop it, if any."""
     if not config.failures and trajectory.success is not True:
-        return trajectory, "failure" if trajectory.success is False else "outcome_unknown"
+        if config.min_progress is None:
+            return trajectory, "failure" if trajectory.success is False else "outcome_unknown"
+        if _reached(trajectory) < config.min_progress:
+            return trajectory, "little_progress"
+        trajectory = _until_furthest(trajectory)
     if config.min_reward is not None:
         value = score(trajectory, config.reward)
         if value is None or value < config.min_reward:
@@ -64,6 +68,19 @@ def _fit(trajectory: Trajectory, config: DemosConfig) -> tuple[Trajectory, str |
             ]
             trajectory = trajectory.model_copy(update={"turns": turns})
     return trajectory, None if any(turn.trained for turn in trajectory.turns) else "nothing_to_train"
+
+
+def _reached(trajectory: Trajectory) -> float:
+    """The highest progress of an episode; 1 for a success, 0 where the environment reports none."""
+    return 1.0 if trajectory.success else max((turn.progress or 0.0 for turn in trajectory.turns), default=0.0)
+
+
+def _until_furthest(trajectory: Trajectory) -> Trajectory:
+    """The episode up to its highest progress: what came after led nowhere, or undid it."""
+    progress = [turn.progress or 0.0 for turn in trajectory.turns]
+    end = progress.index(max(progress)) + 1
+    info = {**trajectory.info, "turns_left_out": len(progress) - end}
+    return trajectory.model_copy(update={"turns": trajectory.turns[:end], "info": info})
 
 
 def _sameness(trajectory: Trajectory, task: str, dedupe: str) -> Hashable | None:

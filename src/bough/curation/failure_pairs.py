@@ -18,12 +18,12 @@ from bough.config.curation import FailureModesConfig
 from bough.curation.branches import REPLAYS, at_round
 from bough.curation.counterfactual import Miner
 from bough.curation.lookup import EnvironmentOf, RulesOf
-from bough.curation.mistakes import all_rules, chosen, mistakes
 from bough.curation.round_pairs import StateTree, moved, round_pair
 from bough.curation.rounds import Round
 from bough.curation.source import SourcedTrajectory
 from bough.curation.states import states
 from bough.environments.base import Environment, EnvironmentFailedError
+from bough.environments.mistakes import all_rules, chosen, mistakes
 from bough.environments.replay import ReplayError
 from bough.environments.rules import Rule, action_of
 from bough.ledger import Ledger

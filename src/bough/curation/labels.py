@@ -17,7 +17,7 @@ from bough.environments.base import EnvironmentFailedError
 from bough.environments.isolated import Isolated
 from bough.environments.replay import ReplayError, rounds
 from bough.errors import BoughError
-from bough.rollouts.agents import ModelAgent
+from bough.rollouts.agents import NO_EXPERT, ModelAgent
 from bough.speech.base import MalformedError
 from bough.speech.reply import Reply
 from bough.types import Message, Trajectory, conversation
@@ -65,7 +65,7 @@ class ExpertLabeller:
                 async for at, environment in states:
                     text = await environment.expert()
                     if text is None:
-                        found[at] = Label(None, reason="no_expert")
+                        found[at] = Label(None, reason=NO_EXPERT)
                         continue
                     own, reply = trajectory.turns[at].reply, Message(role="assistant", content=text)
                     label = await _compared(own, reply, environment)

@@ -14,9 +14,9 @@ from pydantic import JsonValue
 
 from bough.config.code_names import is_code
 from bough.config.environment import make_options
-from bough.curation.mistakes import all_rules
 from bough.curation.source import SourcedTrajectory
 from bough.environments.base import Environment
+from bough.environments.mistakes import all_rules
 from bough.environments.registry import find, find_listed
 from bough.environments.rules import MistakeRules
 from bough.errors import InputError, did_you_mean

@@ -7,7 +7,6 @@ for one action lead to the same state, though to different histories.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from itertools import pairwise
 
 from bough.digest import json_digest
 from bough.environments.rules import MistakeRules, action_of
@@ -43,12 +42,6 @@ def shared_actions(left: Sequence[Turn], right: Sequence[Turn]) -> int:
 def actions(turns: Iterable[Turn]) -> tuple[str, ...]:
     """What was done, in order."""
     return tuple(map(action_of, turns))
-
-
-def gained(turns: Sequence[Turn]) -> bool:
-    """Whether progress rose within `turns`, as far as the environment reports it."""
-    known = [turn.progress for turn in turns if turn.progress is not None]
-    return any(after > before for before, after in pairwise(known))
 
 
 def _identity(task: Task) -> tuple[str | None, str, int | None]:

@@ -1,6 +1,6 @@
 """Mistake rules: what only an environment can tell about a turn, from its own texts.
 
-Loops and invalid actions are found without knowing any text (`curation/mistakes.py`).
+Loops and invalid actions are found without knowing any text (`mistakes.py`).
 An environment adds what it knows by returning rules of its own:
 
     class ShopRules(MistakeRules):

@@ -31,9 +31,9 @@ from bough.evaluation.sequential import looks
 from bough.evaluation.success import report
 from bough.models.names import model_name
 from bough.paths import without_absolute, working_directory
-from bough.rollouts.agents import make_agent
+from bough.rollouts.agents import NO_EXPERT, make_agent
 from bough.rollouts.attempt import Attempt, attempts, wanted_tasks
-from bough.rollouts.collect import AllLostError, collect
+from bough.rollouts.collect import AllLostError, NoExpertError, collect
 from bough.rollouts.collection import Collection
 from bough.rollouts.runner import LocalRunner, Runner
 from bough.terminal import console
@@ -54,7 +54,9 @@ class Watcher(Protocol):
 async def contest(
     config: EvalConfig, watcher: Watcher | None = None, names: Mapping[str, str] | None = None
 ) -> Results:
-    """Plays what is not yet on file, and writes and returns the results. Raises AllLostError where there are none.
+    """Plays what is not yet on file, and writes and returns the results.
+
+    Raises AllLostError where every episode is lost, NoExpertError where the expert has no advice for any task.
 
     `names` are what the results call the models of the settings, by default `model_name`.
     """
@@ -86,6 +88,9 @@ async def contest(
         raise AllLostError(
             {f"{model.name}, {one.task}#{one.attempt}": one.why for model in models for one in model.lost}
         )
+    for model in models:
+        if model.outcomes and all(outcome.stop == NO_EXPERT for outcome in model.outcomes):
+            raise NoExpertError(len(model.outcomes))
     return results
 
 

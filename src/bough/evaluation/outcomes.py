@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 
 from pydantic import Field, FiniteFloat
 
-from bough.curation.mistakes import PLAIN, all_rules, mistakes
+from bough.environments.mistakes import PLAIN, all_rules, mistakes
 from bough.environments.rules import MistakeRules
 from bough.environments.tasks import digest
 from bough.types import Record, Task, Trajectory

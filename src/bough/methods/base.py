@@ -137,9 +137,30 @@ class Method(Protocol[E]):
 
 @runtime_checkable
 class Coupled(Protocol):
-    """A method whose parts' losses depend on each other: its loss is asked for once a step, with all parts."""
+    """A method whose parts' losses depend on each other: its loss is asked for once a step, with all parts.
 
-    couples_parts: bool
+    What they depend on are totals over the parts of all processes.
+    """
+
+    def totals(
+        self,
+        parts: Sequence[Any],
+        logprobs: Sequence[Sequence[Tensor]],
+        reference: Sequence[Sequence[Tensor]] | None,
+    ) -> Tensor:
+        """Those of these parts, as a vector. Totals add up."""
+        ...
+
+    def loss(
+        self,
+        parts: Sequence[Any],
+        logprobs: Sequence[Sequence[Tensor]],
+        reference: Sequence[Sequence[Tensor]] | None,
+        denominator: float,
+        totals: Tensor | None = None,
+    ) -> Loss:
+        """A method's `loss`, given the totals of the whole step; by default those of these parts."""
+        ...
 
 
 def share(total: Tensor, denominator: float) -> Tensor:

@@ -54,8 +54,6 @@ class KTO:
 
     temperature = 1.0
     needs_reference = True
-    # All units of a step share z.
-    couples_parts = True
 
     def __init__(self, config: DPOConfig) -> None:
         self.config = config
@@ -80,26 +78,38 @@ class KTO:
     def amount(self, example: Judged) -> float:
         return float((example.num_chosen > 0) + (example.num_rejected > 0))
 
+    def totals(
+        self,
+        parts: Sequence[Judged],
+        logprobs: Sequence[Sequence[Tensor]],
+        reference: Sequence[Sequence[Tensor]] | None,
+    ) -> Tensor:
+        """All units of a step share z: the sum of the mismatched units' gains, and their number."""
+        counts = [len(part.own) for part in parts]
+        # A process may have no part of a step; it still takes part in the totals over all processes.
+        values = (logprobs, reference if reference is not None else [])
+        return mismatched(*(_sums(each, counts, own=False) for each in values))
+
     def loss(
         self,
         parts: Sequence[Judged],
         logprobs: Sequence[Sequence[Tensor]],
         reference: Sequence[Sequence[Tensor]] | None,
         denominator: float,
+        totals: Tensor | None = None,
     ) -> Loss:
         import torch
 
         config = self.config
-        # A process may have no part of a step; it still takes part in the mean over all processes.
         counts = [len(part.own) for part in parts]
         of_reference = reference if reference is not None else []
         policy_U, reference_U = (_sums(values, counts, own=True) for values in (logprobs, of_reference))
-        other_U, other_reference_U = (_sums(values, counts, own=False) for values in (logprobs, of_reference))
+        totals = self.totals(parts, logprobs, reference) if totals is None else totals
         return kto_loss(
             policy_U,
             reference_U,
             torch.tensor([part.num_chosen > 0 for part in parts], dtype=torch.bool, device=policy_U.device),
-            kl=divergence(other_U, other_reference_U),
+            kl=divergence(totals.to(policy_U.device)),
             denominator=denominator,
             beta=config.beta,
             desirable_weight=config.desirable_weight,
@@ -107,15 +117,17 @@ class KTO:
         )
 
 
-def divergence(other_U: Tensor, other_reference_U: Tensor) -> Tensor:
-    """z: the mean gain of mismatched units over all processes, at least 0, without a gradient."""
+def mismatched(other_U: Tensor, other_reference_U: Tensor) -> Tensor:
+    """The sum of the gains of mismatched units and their number, without a gradient."""
     import torch
 
     gains_U = (other_U.float() - other_reference_U.float()).detach()
-    total = torch.stack([gains_U.sum(), gains_U.new_tensor(float(len(gains_U)))])
-    if torch.distributed.is_available() and torch.distributed.is_initialized():
-        torch.distributed.all_reduce(total)
-    return (total[0] / total[1].clamp(min=1)).clamp(min=0)
+    return torch.stack([gains_U.sum(), gains_U.new_tensor(float(len(gains_U)))])
+
+
+def divergence(totals: Tensor) -> Tensor:
+    """z: the mean gain of mismatched units, at least 0."""
+    return (totals[0] / totals[1].clamp(min=1)).clamp(min=0)
 
 
 def kto_loss(

@@ -27,9 +27,9 @@ from bough.policy.attention import Attention, uncompiled
 from bough.policy.divergence import Divergences, Teacher, diverge
 from bough.policy.head import Head, Predictions, predict
 from bough.policy.head_check import check_head
+from bough.policy.layers import Layers
 from bough.policy.load import base_and_adapter, load_model
 from bough.policy.probe import probe as probe_model
-from bough.policy.recorded import uses_dropout
 from bough.policy.routing import Routers, routing
 from bough.policy.row_reader import RowReader
 from bough.policy.shard import gather, most, shard
@@ -41,7 +41,6 @@ from bough.types import Call
 log = logging.getLogger(__name__)
 
 BUDGET = 8192
-RECOMPILE_LIMIT = 64
 
 
 class Policy(nn.Module):
@@ -51,7 +50,7 @@ class Policy(nn.Module):
     mask), or "auto".
     With `autocast`, matrix products are in that type whatever the weights are kept in:
     what is trained stays float32, so that small steps are not rounded away. With `compile`,
-    each layer's small operations become a few kernels: a minute once, then a step is faster.
+    the layers are compiled: a minute once, then a step is faster.
     `device` is where it will compute, if its weights are elsewhere until they are sharded.
     Without `probe`, nothing is compared with the model's own forward pass first.
     All its log-probabilities and entropies are of the logits divided by `temperature`; if it is
@@ -88,11 +87,11 @@ class Policy(nn.Module):
             # peft would lift the inputs of an adapter to the float32 of its weights, for autocast to lower them again.
             for layer in self._adapted_layers:
                 layer.cast_input_dtype_enabled = False
-        self.compiled = False
         # A hook that stores what it hears does not go into compiled code.
         self.routers = None if compile else Routers.of(self.decoder)
+        self.layers = Layers(self.row_reader, self.routers)
         if compile:
-            self._compile_layers()
+            self.layers.compile()
 
     def _probe(self) -> None:
         """Takes the paths that agree with the model's own forward pass; InputError if none does."""
@@ -182,7 +181,7 @@ class Policy(nn.Module):
 
     def shard(self, device: torch.device) -> None:
         """From now on each process keeps a piece of every weight; they must make the same passes together."""
-        shard(self, self._layers(), device)
+        shard(self, self.layers, device)
         self.sharded = True
 
     def weights(self) -> dict[str, Tensor]:
@@ -252,12 +251,12 @@ class Policy(nn.Module):
         """Compute one row; without compiled layers from now on, if those turn out not to work."""
         try:
             return self._computed(row)
-        except RuntimeError as error:
+        except torch._dynamo.exc.TorchDynamoException as error:
             # Sharded, the other processes wait in the middle of the row.
-            if not self.compiled or self.sharded or not isinstance(error, torch._dynamo.exc.TorchDynamoException):
+            if not self.layers.compiled or self.sharded:
                 raise
             failure = first_line(error)
-        self.uncompile(failure)
+        self.layers.uncompile(failure)
         return self._computed(row)
 
     def _computed(self, row: TreeRow | PlainRow) -> Answers:
@@ -297,59 +296,6 @@ class Policy(nn.Module):
 
     def _autocasting(self) -> AbstractContextManager[Any]:
         return torch.autocast(self.device.type, self.autocast, enabled=self.autocast is not None)
-
-    @property
-    def can_recompute(self) -> bool:
-        """Whether activations are kept for the backward pass, and could be computed again instead."""
-        possible = self.base.supports_gradient_checkpointing and bool(self._layers())
-        return possible and not self.base.is_gradient_checkpointing
-
-    def recompute(self) -> None:
-        """From now on the backward pass computes activations again (gradient checkpointing), without CUDA graphs."""
-        self.base.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
-        self.row_reader.recorded = None
-
-    def record(self) -> None:
-        """From now on rows are read by CUDA graphs; InputError where they cannot be."""
-        if found := self.not_recordable():
-            raise InputError(f"--cuda-graphs cannot record this model: {', '.join(found)}")
-        self.row_reader.record()
-
-    def not_recordable(self) -> list[str]:
-        """Why rows cannot be read by CUDA graphs; nothing if they can."""
-        hindrances = {
-            "it does not use FlexAttention": not self.row_reader.flex or bool(self.obstacle),
-            "its layers carry state": self.row_reader.carries_state,
-            "it is sharded (--shard)": self.sharded,
-            "it routes tokens to experts": self.routers is not None,
-            "it recomputes activations (--gradient-checkpointing)": self.base.is_gradient_checkpointing,
-            "its weights are quantized (--qlora)": getattr(self.base, "is_quantized", False),
-            "it has dropout (--lora-dropout, or the model's own)": uses_dropout(self.model),
-        }
-        return [reason for reason, holds in hindrances.items() if holds]
-
-    def _compile_layers(self) -> None:
-        """All layers of a kind share one compiled form, for rows of any length."""
-        # With and without a gradient, with and without the adapter, for each kind of attention: more forms than
-        # torch makes by itself, and a form too many would be computed without its kernels.
-        torch._dynamo.config.recompile_limit = max(RECOMPILE_LIMIT, torch._dynamo.config.recompile_limit)
-        for layer in self._layers():
-            layer.compile(dynamic=True)
-        self.compiled = True
-
-    def uncompile(self, failure: str) -> None:
-        """From now on layers are computed as they are, because of this failure."""
-        log.warning("The layers cannot be compiled (%s): the run goes on without --compile.", failure)
-        for layer in self._layers():
-            layer._compiled_call_impl = None
-        if self.row_reader.recorded:
-            self.row_reader.recorded.drop()
-        self.compiled = False
-
-    def _layers(self) -> list[nn.Module]:
-        from transformers.modeling_layers import GradientCheckpointingLayer
-
-        return [module for module in self.decoder.modules() if isinstance(module, GradientCheckpointingLayer)]
 
     def check_ids(self, rows: Sequence[TreeRow | PlainRow]) -> None:
         """A GPU answers an id outside the vocabulary with an assertion that ends the process."""

@@ -29,6 +29,11 @@ def shard(root: nn.Module, layers: Iterable[nn.Module], device: torch.device) ->
             module.set_force_sum_reduction_for_comms(True)
 
 
+def is_sharded(modules: Iterable[nn.Module]) -> bool:
+    """Whether the weights of any of these are in pieces."""
+    return any(isinstance(module, FSDPModule) for module in modules)
+
+
 def most(number: int, device: torch.device) -> int:
     """The largest `number` of all processes."""
     largest = torch.tensor(number, device=device)

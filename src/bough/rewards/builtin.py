@@ -2,6 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import lru_cache
+
+from bough.environments.mistakes import PLAIN, all_rules, chosen
+from bough.environments.mistakes import mistakes as find_mistakes
+from bough.environments.registry import find_listed
+from bough.environments.rules import Rule
+from bough.errors import InputError, did_you_mean
 from bough.rewards.bounds import bounded
 from bough.types import Trajectory
 
@@ -52,6 +60,32 @@ def format(trajectory: Trajectory) -> float | None:
     if not trajectory.turns:
         return None
     return sum(turn.error not in FORM_ERRORS for turn in trajectory.turns) / len(trajectory.turns)
+
+
+@bounded(-1.0, 0.0)
+def mistakes(trajectory: Trajectory, *, each: float = 0.25, reasons: Sequence[str] = ()) -> float:
+    """−`each` for every turn that a rule finds fault with, at least −1.
+
+    `reasons` are those that count (default: all): loop, premature_success, invalid_action and
+    those of the environment, if that is built in or installed.
+    """
+    rules = _rules_of(trajectory.task.environment)
+    if unknown := [reason for reason in reasons if reason not in rules]:
+        where = trajectory.task.environment or "these episodes"
+        raise InputError(
+            f"reward mistakes: no rule for {where} gives the reason {unknown[0]!r}{did_you_mean(unknown[0], rules)} "
+            f"(there are {', '.join(rules)})"
+        )
+    return max(-1.0, -each * sum(1 for _ in find_mistakes(trajectory, chosen(rules, reasons))))
+
+
+@lru_cache(8)
+def _rules_of(environment: str | None) -> dict[str, Rule]:
+    """Code that an episode names is never run: only what is installed has rules of its own."""
+    try:
+        return all_rules(PLAIN if environment is None else find_listed(environment).mistake_rules())
+    except InputError:
+        return all_rules(PLAIN)
 
 
 def tool_call(

@@ -26,6 +26,7 @@ REWARDS: dict[str, RewardFunction] = {
     "progress": builtin.progress,
     "steps": builtin.steps,
     "format": builtin.format,
+    "mistakes": builtin.mistakes,
     "tool_call": builtin.tool_call,
     "overlong": builtin.overlong,
     "judge": Judge,

@@ -10,9 +10,17 @@ from bough.config.rollouts import AgentConfig
 from bough.config.sampling import SamplingConfig
 from bough.engines.base import Answer, Chat, Engine
 from bough.engines.load import load_engine
+from bough.environments.base import Environment
 from bough.environments.isolated import Isolated
-from bough.errors import InputError
+from bough.errors import BoughError, InputError
 from bough.types import Message
+
+# How an episode ends, or why a turn has no label, where the environment's expert has no advice.
+NO_EXPERT = "no_expert"
+
+
+class NoAdviceError(BoughError):
+    """The environment has an expert, but not for this task or not in this state."""
 
 
 class Agent(Protocol):
@@ -67,6 +75,9 @@ class ExpertAgent:
     name = "expert"
 
     def enter(self, environment: Isolated, *, episode: str, seed: int) -> Chat:  # noqa: ARG002
+        environment_class = environment.environment_class
+        if environment_class.expert is Environment.expert:
+            raise InputError(f"{environment_class.name} has no expert; give a model (--model)")
         return _ExpertChat(environment)
 
     async def close(self) -> None:
@@ -92,8 +103,7 @@ class _ExpertChat:
     async def answer(self, messages: list[Message], tools: list[dict[str, Any]]) -> Answer:  # noqa: ARG002
         reply = await self.environment.expert()
         if reply is None:
-            environment_class = self.environment.environment_class
-            raise InputError(f"{environment_class.name}: there is no expert for task {self.environment.task.id}")
+            raise NoAdviceError(f"the expert has no advice for task {self.environment.task.id}")
         return Answer(Message(role="assistant", content=reply), None, "stop")
 
     def close(self) -> None:

@@ -18,6 +18,8 @@ from typing import Any
 from bough.engines.base import EngineError
 from bough.environments.base import EnvironmentFailedError
 from bough.errors import BoughError, RowError
+from bough.plural import plural
+from bough.rollouts.agents import NO_EXPERT
 from bough.rollouts.attempt import Attempt
 from bough.rollouts.garbage import spare_what_is_loaded
 from bough.rollouts.runner import Images, Runner
@@ -81,6 +83,17 @@ class AllLostError(BoughError):
         episode, why = next(iter(lost.items()))
         several = f"all {len(lost)} episodes failed; " if len(lost) > 1 else "the only episode failed; "
         super().__init__(f"{several}{episode}: {why}")
+
+
+class NoExpertError(BoughError):
+    """The expert had no advice in any episode: there is no result."""
+
+    def __init__(self, num_episodes: int) -> None:
+        what = plural(num_episodes, "episode ends", "episodes end")
+        super().__init__(
+            f"{what} with {NO_EXPERT}: the environment's expert has no advice for these tasks; "
+            "give other tasks or another model (--model)"
+        )
 
 
 async def collect(

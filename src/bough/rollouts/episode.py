@@ -12,6 +12,7 @@ with a stop reason of their own. Only a failing environment or engine raises.
 | `malformed`, `tool_misuse`, … | had `max_errors` invalid replies in a row |
 | `context_full` | exceeded the model's context |
 | `episode_timeout` | took too long |
+| `no_expert` | got to where the expert that played it has no advice |
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from bough.environments.own_agent import OwnAgent
 from bough.environments.replay import ReplayError, replay
 from bough.environments.tool_failures import raised_in
 from bough.formats.base import row_error
-from bough.rollouts.agents import Agent
+from bough.rollouts.agents import NO_EXPERT, Agent, NoAdviceError
 from bough.rollouts.own_agent import play_own
 from bough.speech.hermes import reply_text
 from bough.types import Message, Task, Trajectory, Turn, conversation
@@ -175,6 +176,8 @@ async def play(
         await _all_turns(episode, environment, chat, limits)
     except ContextFullError:
         episode.stop = "context_full"
+    except NoAdviceError:
+        episode.stop = NO_EXPERT
     finally:
         if chat is not None:
             chat.close()

@@ -13,25 +13,27 @@ from bough.speech.base import MalformedError, ParsedReply, check_length
 PROMPT = """Answer in two lines, for example:
 THOUGHT: The mug may be on the shelf.
 ACTION: go to shelf 1"""
+ACTION_PROMPT = """Answer in one line, for example:
+ACTION: go to shelf 1"""
 _TAG = re.compile(r"[aA][cC][tT](?i:ion)?[ \t]*:")
 _EDGE = re.compile(r"[ \t*]*")
 _SAID = re.compile(r"\**[ \t]*(?:\r?\n[ \t]*)?([^\r\n]*)")
 _THOUGHT = re.compile(r"^[ \t\r\n*]*(?:thought|think)[ \t]*:\**[ \t]*", re.IGNORECASE)
 
 
-def parse(reply: str) -> ParsedReply:
-    """The one action of a reply and the thought before it."""
+def parse(reply: str, prompt: str = PROMPT) -> ParsedReply:
+    """The one action of a reply and the thought before it. `prompt` ends the message of an error."""
     check_length(reply)
     actions = list(_actions(reply))
     if not actions:
-        raise MalformedError(f"I found no action in that. {PROMPT}")
+        raise MalformedError(f"I found no action in that. {prompt}")
     if len(actions) > 1:
-        raise MalformedError(f"That is {len(actions)} actions; take one at a time. {PROMPT}")
+        raise MalformedError(f"That is {len(actions)} actions; take one at a time. {prompt}")
     begin, action = actions[0]
     if not action:
-        raise MalformedError(f"The action is empty. {PROMPT}")
+        raise MalformedError(f"The action is empty. {prompt}")
     if _THOUGHT.match(action):
-        raise MalformedError(f"The action comes last, after the thought. {PROMPT}")
+        raise MalformedError(f"The action comes last, after the thought. {prompt}")
     return ParsedReply(thought=_THOUGHT.sub("", reply[:begin], count=1).strip(), action=action)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 import torch
 
@@ -16,11 +16,10 @@ from bough.policy.policy import Policy
 from bough.policy.processes import Processes
 from bough.policy.reference import ReferenceLogprobs
 from bough.training.counters import Counters
+from bough.training.remedy import Remedy, next_remedy
 from bough.training.step import Gradient, Step
 
 log = logging.getLogger(__name__)
-# Ways to take less memory.
-Remedy = Literal["recordings", "half the budget", "recomputing"]
 
 
 class BatchGradients:
@@ -106,51 +105,44 @@ class BatchGradients:
             try:
                 return run(laid_out)
             except torch.cuda.OutOfMemoryError as error:
-                remedy = self._remedy(laid_out, counters, halved=halved, backward=forget is not None)
+                longest, backward = laid_out.longest_call, forget is not None
+                remedy = next_remedy(self.policy, counters.budget, longest, halved=halved, backward=backward)
                 if remedy is None:
                     raise self._out_of_memory(what, laid_out, counters) from error
             except torch._dynamo.exc.TorchDynamoException as error:  # of a backward pass
-                if not self.policy.compiled:
+                if not self.policy.layers.compiled:
                     raise
                 remedy, failure = None, first_line(error)
             # Outside the handler: its exception keeps the tensors of the failed pass in memory.
             if forget:
                 forget()
             if remedy is None:
-                self.policy.uncompile(failure)
+                self.policy.layers.uncompile(failure)
             elif remedy == "recordings":
                 self.policy.row_reader.give_way()
             elif remedy == "half the budget":
                 laid_out, halved = self._halved(what, laid_out, counters), True
             else:
                 log.warning("Out of GPU memory: trying %s again with gradient checkpointing, which is slower.", what)
-                self.policy.recompute()
+                self.policy.layers.recompute()
                 counters.gradient_checkpointing = True
             self.policy.row_reader.free_memory()
-
-    def _remedy(self, laid_out: Step, counters: Counters, *, halved: bool, backward: bool) -> Remedy | None:
-        """The next way to take less memory; None if there is none left."""
-        # The others wait in the middle of the step, and cannot be joined there.
-        if self.policy.sharded or (backward and laid_out.in_step):
-            return None
-        if self.policy.row_reader.has_recordings:  # their memory may be enough
-            return "recordings"
-        # A call is never cut: a row of one call is as long with half the budget.
-        several = laid_out.longest_call < counters.budget
-        if several and not halved:
-            return "half the budget"
-        if backward and self.policy.can_recompute:
-            return "recomputing"
-        return "half the budget" if several else None
 
     def _halved(self, what: str, laid_out: Step, counters: Counters) -> Step:
         """The same parts in rows of half the token budget, which is that of the run from now on."""
         counters.budget //= 2
         log.warning("Out of GPU memory: trying %s again with token_budget %d.", what, counters.budget)
-        return Step(self.policy, self.method, laid_out.parts, budget=counters.budget, share=self.share)
+        return Step(
+            self.policy,
+            self.method,
+            laid_out.parts,
+            budget=counters.budget,
+            share=self.share,
+            totals=laid_out.totals,
+        )
 
     def _out_of_memory(self, what: str, laid_out: Step, counters: Counters) -> BoughError:
-        longest, recomputes = laid_out.longest_call, self.policy.base.is_gradient_checkpointing
+        longest, recomputes = laid_out.longest_call, self.policy.layers.recomputed
         even = " even with gradient checkpointing" if recomputes else ""
         remedies = [] if recomputes else ["--gradient-checkpointing"]
         if longest >= counters.budget:  # a smaller budget would change nothing

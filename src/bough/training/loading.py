@@ -115,7 +115,7 @@ def _check_machine(config: TrainingConfig, device: torch.device) -> None:
 
 
 def not_recorded(config: TrainingConfig) -> list[str]:
-    """Settings that rule out CUDA graphs; what of a model does, `Policy.not_recordable` knows."""
+    """Settings that rule out CUDA graphs; what of a model does, `Layers.not_recordable` knows."""
     given = {
         "--gradient-checkpointing": config.machine.gradient_checkpointing,
         "--qlora": config.lora.qlora,

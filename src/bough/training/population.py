@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,6 +16,7 @@ from bough.methods.base import Example, Method
 from bough.policy.policy import BUDGET
 from bough.policy.population import Population
 from bough.training.population_step import PopulationStep, Work
+from bough.training.remedy import next_remedy
 from bough.training.step import Gradient
 from bough.training.update import Updater
 
@@ -99,27 +99,40 @@ class PopulationTrainer:
         return PopulationStep(self.population, work, budget=self.budget, share=self.share)
 
     def _within_memory(self, work: Mapping[str, Work], *, backward: bool) -> dict[str, Gradient]:
-        """The losses of all members, or their gradients; where memory runs out, once more with half the token budget.
+        """The losses of all members, or their gradients; where memory runs out, again as training does it.
 
-        Half the budget is that of all later updates, too.
+        That is with half the token budget, with gradient checkpointing, then with ever smaller budgets as long as a
+        row holds several calls. What was changed stays for later updates.
         """
-        with suppress(torch.cuda.OutOfMemoryError):
-            return self._laid_out(work).run(backward=backward)
-        # Outside the handler: its exception keeps the tensors of the failed pass in memory.
-        self.budget //= 2
-        what = "update" if backward else "evaluation"
-        log.warning("Out of GPU memory: trying the %s again with token_budget %d.", what, self.budget)
-        if backward:
-            for name in work:
-                self.training[name].updater.optimizer.zero_grad()
-        torch.cuda.empty_cache()
-        try:
-            return self._laid_out(work).run(backward=backward)
-        except torch.cuda.OutOfMemoryError as error:
-            raise BoughError(
-                f"out of GPU memory even with token_budget {self.budget}; try a smaller one, "
-                "gradient checkpointing, or fewer members"
-            ) from error
+        policy, what, halved = self.population.policy, "update" if backward else "evaluation", False
+        while True:
+            step = self._laid_out(work)
+            try:
+                return step.run(backward=backward)
+            except torch.cuda.OutOfMemoryError as error:
+                remedy = next_remedy(policy, self.budget, step.longest_call, halved=halved, backward=backward)
+                if remedy is None:
+                    raise self._out_of_memory(what, step.longest_call) from error
+            # Outside the handler: its exception keeps the tensors of the failed pass in memory.
+            if backward:
+                for name in work:
+                    self.training[name].updater.optimizer.zero_grad()
+            if remedy == "half the budget":
+                self.budget, halved = self.budget // 2, True
+                log.warning("Out of GPU memory: trying the %s again with token_budget %d.", what, self.budget)
+            else:
+                log.warning("Out of GPU memory: trying the update again with gradient checkpointing, which is slower.")
+                policy.layers.recompute()
+            torch.cuda.empty_cache()
+
+    def _out_of_memory(self, what: str, longest_call: int) -> BoughError:
+        recomputes = self.population.policy.layers.recomputed
+        even = " even with gradient checkpointing" if recomputes else ""
+        remedies = ["fewer members"] if recomputes else ["gradient checkpointing", "fewer members"]
+        return BoughError(
+            f"out of GPU memory in the {what} with token_budget {self.budget}{even}, and a call has "
+            f"{longest_call:,} tokens; try a max_length below that, or {' or '.join(remedies)}"
+        )
 
     def _set_learning_rate(self, name: str) -> float:
         own = self.training[name]
@@ -133,7 +146,7 @@ class PopulationTrainer:
         """
         updater = self.training[name].updater
         updater.optimizer.zero_grad()
-        return self._laid_out({name: work}).run(backward=True)[name], float(updater.clip())
+        return self._within_memory({name: work}, backward=True)[name], float(updater.clip())
 
     def _apply(self, name: str, update: Update) -> None:
         own = self.training[name]

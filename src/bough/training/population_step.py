@@ -57,6 +57,11 @@ class PopulationStep:
         self.denominators = {name: sum(map(each.method.amount, each.examples)) for name, each in work.items()}
         self.temperatures = {name: each.method.temperature or 1.0 for name, each in work.items()}
 
+    @property
+    def longest_call(self) -> int:
+        """The tokens that the longest call of all members is read in."""
+        return max((step.longest_call for step in self.steps.values()), default=0)
+
     def run(self, *, backward: bool) -> dict[str, Gradient]:
         """Each member's loss and metrics; with `backward`, its gradient is added to its parameters'."""
         needing = [name for name, each in self.work.items() if each.method.needs_reference]

@@ -49,7 +49,10 @@ class Gradient:
 
 
 class Step:
-    """The parts of one optimizer step, laid out in rows of at most `budget` tokens, or in the `rows` given."""
+    """The parts of one optimizer step, laid out in rows of at most `budget` tokens, or in the `rows` given.
+
+    `totals` are those of all processes, where a failed attempt at the step has added them up: the others do so once.
+    """
 
     def __init__(
         self,
@@ -60,8 +63,9 @@ class Step:
         budget: int,
         share: bool = True,
         rows: Sequence[Row] | None = None,
+        totals: Tensor | None = None,
     ) -> None:
-        self.policy, self.method, self.parts = policy, method, parts
+        self.policy, self.method, self.parts, self.totals = policy, method, parts, totals
         self.calls: list[Call] = [call for part in parts for call in part.calls]
         self.owner = [p for p, part in enumerate(parts) for _ in part.calls]
         self.rows: Sequence[Row] = policy.rows(self.calls, share=share, budget=budget) if rows is None else rows
@@ -99,6 +103,7 @@ class Step:
                 answers = self.policy.answers(self.rows)
                 logprobs = [found.trained for found in answers]
                 losses = [self.loss(rows, logprobs, known, denominator) for rows in groups]
+        self.totals = None  # of these weights
         return Gradient(
             device_loss=sum(loss.value.detach() for loss in losses),
             metrics=add_metrics([*(loss.metrics for loss in losses), *map(facts, answers)]),
@@ -174,7 +179,17 @@ class Step:
         """The loss of all parts of these rows, by number; no part may have calls in other rows."""
         parts, found = self._by_part(rows, logprobs)
         reference = self._by_part(rows, known)[1] if known else None
-        return self.method.loss(parts, found, reference, denominator)
+        if not isinstance(self.method, Coupled):
+            return self.method.loss(parts, found, reference, denominator)
+        if self.totals is None:
+            totals = self.method.totals(parts, found, reference)
+            self.totals = self._over_processes(totals) if self.in_step else totals
+        return self.method.loss(parts, found, reference, denominator, self.totals)
+
+    def _over_processes(self, totals: Tensor) -> Tensor:
+        totals = totals.to(self.policy.device)  # a process without parts has them on the CPU
+        torch.distributed.all_reduce(totals)
+        return totals
 
     def _by_part(self, rows: list[int], values: Logprobs) -> tuple[list[Example], list[list[Tensor]]]:
         by_call = {c: v for r in rows for c, v in zip(self.rows[r].calls, values[r], strict=True)}
@@ -185,7 +200,7 @@ class Step:
 
     @property
     def in_step(self) -> bool:
-        """Whether the processes ask for the loss together, so that all must do it at the same point."""
+        """Whether the processes add up totals for the loss, so that each must ask for it once."""
         coupled = isinstance(self.method, Coupled)
         return coupled and torch.distributed.is_available() and torch.distributed.is_initialized()
 

@@ -11,6 +11,7 @@ from bough.environments.base import Observation
 from bough.environments.check import check
 from bough.environments.tasks import digest
 from bough.errors import InputError
+from bough.speech import lines
 from bough.types import Task
 from bough.worlds.household.environment import Household
 from bough.worlds.household.game import KINDS, Wording
@@ -24,13 +25,15 @@ WIN = (*TAKE, "move apple 1 to shelf 1")
 
 def play(*replies: str, **data: Any) -> list[Observation]:
     """The start and the answers to replies; what is no reply yet is said as an action."""
+    return raw(*(reply if ":" in reply else f"ACTION: {reply}" for reply in replies), **data)
+
+
+def raw(*replies: str, **data: Any) -> list[Observation]:
+    """The start and the answers to replies as they are."""
 
     async def episode() -> list[Observation]:
         world = Household(Task(id="flat", data={"game": flat().to_data(), **data}))
-        answers = [await world.start()]
-        for reply in replies:
-            answers.append(await world.step(reply if ":" in reply else world.say(reply)))
-        return answers
+        return [await world.start(), *[await world.step(reply) for reply in replies]]
 
     return asyncio.run(episode())
 
@@ -167,6 +170,31 @@ def test_who_plans_knows_where_things_are_and_who_explores_does_not():
 
     assert first("plan") == "go to drawer 1"
     assert first("explore") == "go to countertop 1"
+
+
+def test_without_thoughts_neither_the_rules_nor_errors_nor_the_expert_have_any():
+    options = Household.Options(thoughts=False)
+    task = next(iter(Household.tasks(options)))
+    assert "thoughts" not in next(iter(Household.tasks(Household.Options()))).data, "recorded tasks stay equal"
+
+    async def texts() -> list[str]:
+        world = Household(task)
+        start, malformed = await world.start(), await world.step("hello")
+        return [start.messages[0].content, malformed.text, await world.expert() or ""]
+
+    rules, error, reply = asyncio.run(texts())
+    assert "THOUGHT" not in rules + error + reply
+    assert error == f"I found no action in that. {lines.ACTION_PROMPT}" and rules.endswith(lines.ACTION_PROMPT)
+    assert reply.startswith("ACTION: ")
+
+
+def test_without_thoughts_a_possible_command_needs_no_tag_and_nothing_else_is_one():
+    _, *answers = raw("go to shelf 1", " GO TO countertop 1\n", "ACTION: go to the moon", thoughts=False)
+    assert [(answer.action, answer.error) for answer in answers] == [
+        ("go to shelf 1", None), ("go to countertop 1", None), ("go to the moon", "invalid_action"),
+    ]  # fmt: skip
+    assert [answer.error for answer in raw("go to the moon", thoughts=False)[1:]] == ["malformed"]
+    assert [answer.error for answer in raw("go to shelf 1")[1:]] == ["malformed"], "with thoughts it needs one"
 
 
 def test_the_choices_are_the_admissible_commands():

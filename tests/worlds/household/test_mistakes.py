@@ -2,7 +2,7 @@ from functools import partial
 
 import pytest
 
-from bough.curation.mistakes import Mistake, all_rules, mistakes
+from bough.environments.mistakes import Mistake, all_rules, mistakes
 from bough.environments.rules import Rule
 from bough.types import Message, Trajectory, Turn
 from bough.worlds.household.environment import Household

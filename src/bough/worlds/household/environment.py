@@ -23,6 +23,7 @@ from bough.speech.reply import Reply
 from bough.types import Task
 from bough.worlds.household import feedback, games
 from bough.worlds.household.engine import GameEngine, GameInfo
+from bough.worlds.household.example import solved_game
 from bough.worlds.household.expert import Expert
 from bough.worlds.household.game import KINDS, Game, Kind
 from bough.worlds.household.memory import Memory, Omniscience
@@ -92,6 +93,8 @@ class Household(Environment):
         )
         types: list[Kind] = Field(list(KINDS), min_length=1, description="which of the six task types")
         admissible: bool = Field(False, description="show the admissible commands after the newest observation")
+        thoughts: bool = Field(True, description="ask for a thought before each action; else for the action alone")
+        example: bool = Field(False, description="show a solved game in the rules")
         expert: Literal["explore", "plan"] = Field(
             "explore", description="explore: the expert searches as an agent must; plan: it knows where things are"
         )
@@ -104,12 +107,17 @@ class Household(Environment):
         self.engine = GameEngine(_game(task))
         self.memory = Memory(self.engine.world)
         self.claim = bool(task.data.get("claim"))
+        self.thoughts = bool(task.data.get("thoughts", True))
+        self.prompt = lines.PROMPT if self.thoughts else lines.ACTION_PROMPT
         self.ended: dict[str, Any] = {}
 
     @classmethod
     def tasks(cls, options: Config, *, split: str = "train", seed: int = 0) -> Iterator[Task]:
         assert isinstance(options, cls.Options)
         shown = {"admissible": options.admissible, "expert": options.expert, "claim": options.claim}
+        # Only where they differ from what they were before they were settings: recorded tasks stay equal.
+        shown |= {"thoughts": False} if not options.thoughts else {}
+        shown |= {"example": True} if options.example else {}
         if options.games is None:
             found = games.generated(options.types, split, seed)
         else:
@@ -121,14 +129,16 @@ class Household(Environment):
 
     async def start(self) -> Observation:
         put = self.engine.world.game.wording.put_command.format(o="(object)", r="(receptacle)")
-        rules = f"{RULES.format(put=put, end=CLAIMS if self.claim else ENDS)}\n{lines.PROMPT}"
+        rules = f"{RULES.format(put=put, end=CLAIMS if self.claim else ENDS)}\n{self.prompt}"
+        if self.task.data.get("example"):
+            rules += f"\n\n{solved_game(self.engine.world.game.wording, thoughts=self.thoughts)}"
         intro = self.engine.intro.removeprefix(feedback.BANNER)
         info = self._info("", self.engine.intro, intro=self.engine.intro)
         return Observation.begin(rules, intro, hint=self._hint(), **self._facts(), info=info)
 
     async def step(self, reply: str) -> Observation:
         try:
-            command = lines.parse(reply).action
+            command = self._command(reply)
         except MalformedError as error:
             return self._answer(str(error), "", feedback.NOTHING, error="malformed")
         if command.strip().lower().rstrip(".!") == CLAIM:
@@ -163,13 +173,21 @@ class Household(Environment):
         return HINT + ", ".join(self.choices()) if self.task.data.get("admissible") else None
 
     def say(self, action: str, thought: str = "") -> str:
-        return lines.write(action, thought)
+        return lines.write(action, thought if self.thoughts else "")
 
     def action_in(self, reply: Reply) -> str | None:
         try:
-            return lines.parse(reply).action
+            return self._command(reply)
         except MalformedError:
             return None
+
+    def _command(self, reply: str) -> str:
+        """The command of a reply. Where no thought is asked for, a possible command needs no tag before it.
+
+        Untrained small models write `go to shelf 1` or `GO TO SHELF 1` whatever the rules say about the form.
+        """
+        bare = reply.strip().lower()
+        return bare if not self.thoughts and bare in self.engine.commands else lines.parse(reply, self.prompt).action
 
     def accepts(self, reply: Reply) -> bool:
         action = self.engine.commands.get((self.action_in(reply) or "").strip())

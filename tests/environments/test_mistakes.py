@@ -1,7 +1,17 @@
 from collections.abc import Mapping
 from functools import partial
 
-from bough.curation.mistakes import PLAIN, Mistake, all_rules, chosen, invalid_action, loop, mistakes, premature_success
+from bough.environments.mistakes import (
+    PLAIN,
+    Mistake,
+    all_rules,
+    chosen,
+    gained,
+    invalid_action,
+    loop,
+    mistakes,
+    premature_success,
+)
 from bough.environments.rules import MistakeRules, Rule
 from bough.types import Trajectory, Turn
 from tests.curation.records import episode, turn
@@ -91,3 +101,8 @@ def test_a_turn_is_blamed_for_one_thing_the_most_telling():
     only = chosen(all_rules(SHOP), ["invalid_action"])
     assert [mistake.turn for mistake in mistakes(trajectory, only)] == [0, 1]
     assert chosen(all_rules(SHOP), []).keys() == all_rules(SHOP).keys()
+
+
+def test_progress_is_gained_where_it_rises_as_far_as_it_is_told():
+    assert gained([turn("x", progress=0.1), turn("x"), turn("x", progress=0.2)])
+    assert not gained([turn("x", progress=0.2), turn("x", progress=0.1)]) and not gained([turn("x"), turn("x")])

@@ -2,17 +2,17 @@
 
 The rules here know no environment's texts; an environment adds its own
 (`environments/rules.py`). A rule looks at one turn and the turns before it. What it
-finds is a suspicion: it becomes a pair only where a better reply in that very state is
-known.
+finds is a suspicion: curation makes a pair of it only where a better reply in that very
+state is known. Evaluation counts it, and the reward `mistakes` takes it off.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import pairwise
 
-from bough.curation.states import gained
 from bough.environments.rules import MistakeRules, Rule, action_of
 from bough.types import Trajectory, Turn
 
@@ -82,3 +82,9 @@ def chosen(rules: Mapping[str, Rule], reasons: Iterable[str]) -> dict[str, Rule]
 
 def _same(left: Turn, right: Turn) -> bool:
     return action_of(left) == action_of(right) and left.observation == right.observation
+
+
+def gained(turns: Sequence[Turn]) -> bool:
+    """Whether progress rose within `turns`, as far as the environment reports it."""
+    known = [turn.progress for turn in turns if turn.progress is not None]
+    return any(after > before for before, after in pairwise(known))
