@@ -20,9 +20,10 @@ demo: setup
 test: setup browser sandbox
 	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -p tests.forked -n 5 --dist loadfile
 
-# Ray clusters on this machine, one after another: the tests kill their processes.
+# Ray clusters and processes that train together on this machine, one after another: the tests kill their processes.
+# make test only sees that two processes start and train a step.
 test-cluster: setup
-	$(BIN)/python -m pytest tests/cluster/real --cluster
+	$(BIN)/python -m pytest -m cluster --cluster
 
 # vLLM pins much of what it needs, so its tests have an environment of their own.
 test-vllm:
@@ -47,9 +48,11 @@ check: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-# The site, in site/; a broken link or anchor fails.
-docs: $(DOCS)
+# The site, in site/, where a broken link or anchor fails; then every code block of every page is run, with a browser
+# and bubblewrap where there are any. make test only reads the settings of their commands.
+docs: $(DOCS) browser sandbox
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -p tests.forked -n 3 tests/docs -m docs --docs
 
 wheel: setup
 	$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps --no-build-isolation --wheel-dir dist .

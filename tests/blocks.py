@@ -49,15 +49,33 @@ def run_page(page: str, folder: Path) -> int:
         shorten(file)
     found = blocks(page, "sh", "bash", "python", "yaml")
     for language, text in found:
-        called = re.match(r"# ([\w-]+\.(?:py|yaml))\n", text)
-        if called is not None:
-            (folder / called[1]).write_text(text)
-        elif language == "python":
+        if saved(text, folder):
+            continue
+        if language == "python":
             exec(compile(text, "page", "exec"), {"__name__": "page"})
         elif language in ("sh", "bash"):
             for line in lines(text):
                 run_line(line, folder) if language == "sh" else check_line(line)
     return len(found)
+
+
+def check_page(page: str, folder: Path) -> None:
+    """Runs nothing: compiles Python and reads the settings of every command, in `folder`, the working directory."""
+    (folder / "examples").symlink_to(ROOT / "examples")
+    for language, text in blocks(page, "sh", "bash", "python", "yaml"):
+        if language == "python":
+            compile(text, "page", "exec")
+        if not saved(text, folder) and language in ("sh", "bash"):
+            for line in lines(text):
+                check_line(line)
+
+
+def saved(text: str, folder: Path) -> bool:
+    """Saves a block whose first line is a comment with a file name; whether it is one."""
+    called = re.match(r"# ([\w-]+\.(?:py|yaml))\n", text)
+    if called is not None:
+        (folder / called[1]).write_text(text)
+    return called is not None
 
 
 def shorten(file: Path, records: int = 2) -> None:

@@ -34,25 +34,27 @@ if find_spec("hypothesis") is not None:  # vLLM's environment has no need of it
 # long file is left over for one process at the end. Files that compute and files that wait (sandboxes, browsers,
 # servers) alternate, so that there is always work for the cores.
 SLOWEST = (
-    "training/test_processes.py",
     "online/test_online.py",
     "online/test_streaming.py",
+    "sandbox/test_as_ordinary_user.py",
     "training/test_train.py",
     "viewer/test_pages.py",
-    "docs/test_guides.py",
     "worlds/interpreter/test_cheats.py",
-    "docs/test_tutorials.py",
     "policy/test_policy.py",
     "worlds/interpreter/test_environment.py",
     "test_agents.py",
     "training/test_resume.py",
     "worlds/web/test_page.py",
     "engines/local/test_engine.py",
+    "worlds/interpreter/test_reasoning.py",
+    "test_readme.py",
+    "training/test_population.py",
+    "evolution/test_kills.py",
+    "test_examples.py",
     "runs/test_kills.py",
     "worlds/web/test_environment.py",
     "engines/local/test_fused.py",
     "viewer/test_hostile_folders.py",
-    "sandbox/test_as_ordinary_user.py",
     "rollouts/test_misbehaving.py",
     "runs/test_run.py",
     "test_wheel.py",
@@ -62,12 +64,10 @@ SLOWEST = (
     "engines/test_transformers_serve.py",
     "sandbox/test_escapes.py",
     "worlds/interpreter/test_math.py",
-    "test_examples.py",
     "calls/test_growing.py",
     "sandbox/test_limits.py",
     "policy/test_hybrids.py",
     "viewer/test_training_page.py",
-    "docs/test_methods.py",
     "test_bit_exact.py",
     "engines/local/test_general.py",
     "curation/test_counterfactual.py",
@@ -76,13 +76,19 @@ SLOWEST = (
     "evaluation/test_sequential.py",
     "evaluation/test_gate.py",
     "trajectories/test_writer.py",
-    "evolution/test_kills.py",
+    "trajectories/test_reader.py",
+    "trajectories/test_zstd.py",
+    "test_population_benchmark.py",
+    "environments/test_tool_calls.py",
+    "test_architecture.py",
+    "training/test_hybrids.py",
+    "sweeps/test_kills.py",
+    "trajectories/test_json_list.py",
     "environments/adapters/test_mcp.py",
     "evaluation/test_contest.py",
     "cluster/test_without_ray.py",
     "commands/test_collect.py",
     "viewer/test_tokens.py",
-    "worlds/interpreter/test_reasoning.py",
     "commands/test_run.py",
     "training/test_loop.py",
     "engines/local/test_reader.py",
@@ -91,12 +97,35 @@ SLOWEST = (
     "formats/test_formats.py",
     "policy/test_reach.py",
     "sandbox/test_clone_under_tmp.py",
+    "formats/test_knowlyr.py",
+    "sweeps/test_sweep.py",
+    "formats/test_faithful.py",
+    "policy/test_twin.py",
+    "worlds/functions/test_verdicts.py",
+    "trees/test_attend.py",
+    "worlds/functions/test_environment.py",
+    "runs/test_corrections_recipe.py",
+    "worlds/test_experts.py",
+    "formats/test_trl.py",
+    "serving/test_endpoint.py",
+    "api/test_serve.py",
+    "commands/test_curation.py",
+    "policy/test_probe.py",
+    "commands/test_json.py",
+    "evolution/test_group_lessons.py",
+    "sweeps/test_processes.py",
+    "training/test_run.py",
+    "commands/test_environments.py",
+    "online/test_pace.py",
+    "commands/test_inputs.py",
+    "worlds/interpreter/test_code.py",
+    "test_cluster_examples.py",
+    "api/test_collect.py",
+    "training/test_acceleration.py",
+    "trajectories/test_lines.py",
     "test_experiments.py",
     "test_conftest.py",
     "worlds/functions/test_gold.py",
-    "online/test_shared_source.py",
-    "test_readme.py",
-    "training/test_population.py",
     "worlds/web/test_expert.py",
     "training/test_interrupts.py",
     "test_cli.py",
@@ -110,8 +139,11 @@ SLOWEST = (
     "evaluation/test_paired.py",
     "engines/local/test_pause.py",
 )
-# Tests on a real Ray cluster take minutes and run one after another.
-ON_A_CLUSTER = "make test-cluster runs these tests on a Ray cluster"
+# Tests with these markers take minutes: each has an option of its name and a make target that uses it.
+ELSEWHERE = {
+    "cluster": "make test-cluster runs these tests of several processes",
+    "docs": "make docs runs these pages of the documentation",
+}
 ALONE = f"""
 import os
 os.environ[{bit_exact.VARIABLE!r}] = {bit_exact.STRICT!r}
@@ -148,7 +180,8 @@ def _nothing_helps() -> bool:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--cluster", action="store_true", help="run the tests in tests/cluster/real, on a Ray cluster")
+    for name in ELSEWHERE:
+        parser.addoption(f"--{name}", action="store_true", help=f"run the tests that are marked {name} too")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -186,11 +219,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     tests = Path(__file__).parent
     first = {tests / name: rank for rank, name in enumerate(SLOWEST)}
     items.sort(key=lambda item: first.get(item.path, len(first)))
-    if not config.getoption("--cluster"):
-        real = {path for path in {item.path for item in items} if path.is_relative_to(tests / "cluster" / "real")}
-        for item in items:
-            if item.path in real:
-                item.add_marker(pytest.mark.skip(ON_A_CLUSTER))
+    left_out = {name: reason for name, reason in ELSEWHERE.items() if not config.getoption(f"--{name}")}
+    for item in items:
+        for name in left_out.keys() & {marker.name for marker in item.iter_markers()}:
+            item.add_marker(pytest.mark.skip(left_out[name]))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

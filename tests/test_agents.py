@@ -85,7 +85,7 @@ def test_a_shipped_agent_plays(agent: Path, tmp_path: Path, monkeypatch: pytest.
     if yaml.safe_load((agent / EVALUATION).read_text())["environment"] == "web" and not find_browser():
         pytest.skip("there is no browser")
     monkeypatch.chdir(AGENTS.parent)
-    flags = ["--tasks", "1", "--max-turns", "2", "--output", f"{tmp_path / 'out'}"]
+    flags = ["--tasks", "1", "--max-turns", "1", "--output", f"{tmp_path / 'out'}"]
     assert main(["eval", "--config", f"{(agent / EVALUATION).relative_to(AGENTS.parent)}", *flags]) == 0
     outcomes = Results.read(tmp_path / "out").models[0].outcomes
     assert len(outcomes) == 1 and not any(one.errors for one in outcomes)  # it has learnt the form of actions

@@ -1,7 +1,9 @@
 """The house rules that a machine can check."""
 
 import ast
+from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -26,15 +28,28 @@ def floor_of(path: Path) -> str:
     return path.relative_to(SOURCE).parts[0].removesuffix(".py")
 
 
-def imported(path: Path) -> set[str]:
-    names = set()
-    for node in ast.walk(ast.parse(path.read_text())):
+class Said(NamedTuple):
+    """What a module says: its docstring, and whole names of modules of Bough that it imports from."""
+
+    docstring: str | None
+    imports: frozenset[str]
+
+
+@cache  # several tests ask, and parsing everything takes seconds
+def said(path: Path) -> Said:
+    tree = ast.parse(path.read_text())
+    names = set[str]()
+    for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("bough"):
-            parts = node.module.split(".")
-            names |= {parts[1]} if len(parts) > 1 else {alias.name for alias in node.names}
+            names |= {node.module} if "." in node.module else {f"bough.{alias.name}" for alias in node.names}
         elif isinstance(node, ast.Import):
-            names |= {alias.name.split(".")[1] for alias in node.names if alias.name.startswith("bough.")}
-    return names
+            names |= {alias.name for alias in node.names if alias.name.startswith("bough.")}
+    return Said(ast.get_docstring(tree), frozenset(names))
+
+
+def imported(path: Path) -> set[str]:
+    """The packages, and modules outside of one, that a module imports from."""
+    return {name.split(".")[1] for name in said(path).imports}
 
 
 def test_every_module_has_its_floor():
@@ -66,13 +81,8 @@ def test_what_a_package_never_imports(package: str, strangers: set[str]):
 
 
 def test_training_knows_only_the_contract_of_a_method():
-    modules = {
-        node.module
-        for path in (SOURCE / "training").glob("*.py")
-        for node in ast.walk(ast.parse(path.read_text()))
-        if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("bough.methods")
-    }
-    assert modules == {"bough.methods.base"}
+    names = {name for path in (SOURCE / "training").glob("*.py") for name in said(path).imports}
+    assert {name for name in names if name.startswith("bough.methods")} == {"bough.methods.base"}
 
 
 def test_nothing_is_called_utils():
@@ -80,9 +90,4 @@ def test_nothing_is_called_utils():
 
 
 def test_every_module_says_what_it_is_for():
-    silent = [
-        str(path)
-        for path in SOURCE.rglob("*.py")
-        if path.stat().st_size and not ast.get_docstring(ast.parse(path.read_text()))
-    ]
-    assert silent == []
+    assert [str(path) for path in SOURCE.rglob("*.py") if path.stat().st_size and not said(path).docstring] == []

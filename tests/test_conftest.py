@@ -30,6 +30,10 @@ def test_c():
     threads = int(os.environ.get("OMP_NUM_THREADS", "0"))
     assert processes * threads <= max(processes, os.cpu_count())
     assert bool(threads) == (processes > 1)
+
+@pytest.mark.docs
+def test_d():
+    pass
 """,
     "test_b.py": "import pytest\npytest.importorskip('no_such_module', reason='no such module')\n",
 }
@@ -67,17 +71,29 @@ def run(folder: Path, *words: str, ignore_interrupts: bool = False) -> subproces
     return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
 
 
-@pytest.mark.parametrize("processes", [[], ["-n", "2"]], ids=["one process", "two processes"])
-def test_a_run_ends_with_what_was_skipped_and_why(tmp_path: Path, processes: list[str]):
+@pytest.mark.parametrize(
+    ("options", "passed"), [([], 1), (["-n", "2", "--docs"], 2)], ids=["one process", "two processes"]
+)
+def test_a_run_ends_with_what_was_skipped_and_why(tmp_path: Path, options: list[str], passed: int):
     for name, text in TESTS.items():
         (tmp_path / name).write_text(text)
-    done = run(tmp_path, *processes)
-    *_, title, first, second, third, last = done.stdout.strip().splitlines()
-    assert "skipped tests" in title
-    assert [line.split(maxsplit=1) for line in (first, second, third)] == [
-        ["3", "no browser"], ["1", "no GPU"], ["1", "no such module"],
+    lines = run(tmp_path, *options, "-W", "ignore::pytest.PytestUnknownMarkWarning").stdout.strip().splitlines()
+    assert any("skipped tests" in line for line in lines)
+    elsewhere = [["1", "make docs runs these pages of the documentation"]] if passed == 1 else []
+    assert [line.split(maxsplit=1) for line in lines if re.match(r" +\d+  ", line)] == [
+        ["3", "no browser"], *elsewhere, ["1", "no GPU"], ["1", "no such module"],
     ]  # fmt: skip
-    assert re.fullmatch(r"1 passed, 5 skipped in [\d.]+s( \(\d+:\d\d:\d\d\))?", last)  # from a minute on with a clock
+    counts = f"{passed} passed, {7 - passed} skipped"
+    # From a minute on with a clock.
+    assert re.fullmatch(rf"{counts} in [\d.]+s( \(\d+:\d\d:\d\d\))?", lines[-1])
+
+
+def test_every_test_on_a_real_cluster_is_left_to_its_target():
+    files = {file.name: file.read_text() for file in (ROOT / "tests" / "cluster" / "real").glob("test_*.py")}
+    marked = {
+        name for name, text in files.items() if re.search(r"^pytestmark = \[?pytest\.mark\.cluster\b", text, re.M)
+    }
+    assert files and marked == set(files)
 
 
 def test_programs_can_be_interrupted_in_a_run_that_a_shell_started_in_the_background(tmp_path: Path):

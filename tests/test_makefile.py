@@ -65,12 +65,21 @@ def test_the_tests_run_with_a_browser_and_bubblewrap_or_without(make, failing):
 
 
 def test_the_tests_on_a_cluster_have_a_target_of_their_own(make):
-    assert make("test-cluster")[1][0] == "python -m pytest tests/cluster/real --cluster"
+    assert make("test-cluster")[1][0] == "python -m pytest -m cluster --cluster"
 
 
-def test_the_site_is_built_strictly(make):
-    assert make("docs") == (0, ["mkdocs build --quiet"])
+@pytest.mark.parametrize("failing", ["nothing", "*setup*"])
+def test_the_site_is_built_strictly_and_its_code_blocks_are_run(make, failing):
+    status, lines = make("docs", failing=failing)
+    assert status == 0
+    assert lines[:3] == ["bough env setup web", "bough env setup interpreter", "mkdocs build --quiet"]
+    assert lines[3].endswith("tests/docs -m docs --docs")
     assert "\nstrict: true\n" in (ROOT / "mkdocs.yml").read_text()
+
+
+@pytest.mark.parametrize("failing", ["build*", "*pytest*"])
+def test_a_site_that_is_not_built_or_a_block_that_does_not_run_is_a_failure(make, failing):
+    assert make("docs", failing=failing)[0] != 0
 
 
 def test_hosted_ci_runs_the_make_targets_on_every_supported_python():

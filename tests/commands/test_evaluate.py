@@ -31,7 +31,9 @@ def test_a_file_without_good_rows_is_an_input_error(tmp_path: Path, capsys: pyte
 def test_pairs_are_compared_over_the_reference_that_an_adapter_was_trained_against(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ):
-    pairs = EXAMPLES / "household-pairs-held-out.jsonl"
+    pairs = tmp_path / "pairs.jsonl"
+    every = (EXAMPLES / "household-pairs-held-out.jsonl").read_text().splitlines(keepends=True)
+    pairs.write_text("".join(sorted(every, key=len)[:2]))
 
     def measured(model: Path) -> dict[str, float]:
         caplog.clear()

@@ -1,8 +1,8 @@
-"""Every block of the pages in docs/ itself runs, and what any page names exists."""
+"""What a page names exists: commands, flags, files, links, packages, extras."""
 
 import re
 import tomllib
-from pathlib import Path
+from functools import cache
 
 import pytest
 
@@ -11,15 +11,9 @@ from bough.config.base import Config
 from bough.config.parts import by_name
 from bough.config.problems import flag
 from bough.verbs import VERBS, resolve
-from tests.blocks import ROOT, run_page
+from tests.blocks import ROOT
+from tests.docs.pages import DOCS, PAGES
 
-DOCS = ROOT / "docs"
-# The example was written by a command, and its code is run where it is written.
-PAGES = {
-    str(path.relative_to(DOCS)): path.read_text()
-    for path in sorted(DOCS.rglob("*.md"))
-    if path.name != "example-card.md"
-}
 OTHER_PROGRAMS = {
     *("--num_processes", "--nproc-per-node", "--ipc", "--shm-size"),
     # Ray
@@ -31,11 +25,6 @@ OTHER_PROGRAMS = {
 }
 
 
-@pytest.mark.parametrize("name", [name for name in PAGES if "/" not in name])
-def test_every_block_runs(name: str, folder: Path):
-    run_page(PAGES[name], folder)
-
-
 @pytest.mark.parametrize("name", PAGES)
 def test_commands_flags_files_and_links_exist(name: str):
     page = PAGES[name]
@@ -45,9 +34,8 @@ def test_commands_flags_files_and_links_exist(name: str):
         assert (DOCS / name).parent.joinpath(target).exists(), target
     for path in re.findall(r"`((?:src|examples|benchmarks|docs|tests)/[\w./-]+)`", page):
         assert (ROOT / path).exists(), path
-    known = {word for verb in VERBS.values() for word in _flags(resolve(verb.config))}
     spoken = " ".join(re.findall(r"`([^`\n]+)`", re.sub(r"^```.*?^```", "", page, flags=re.DOTALL | re.MULTILINE)))
-    assert set(re.findall(r"(?<![\w-])--[a-z][\w-]*", spoken)) <= known | OTHER_PROGRAMS
+    assert set(re.findall(r"(?<![\w-])--[a-z][\w-]*", spoken)) <= known_flags() | OTHER_PROGRAMS
 
 
 def test_every_command_has_a_row_on_the_first_page():
@@ -79,6 +67,11 @@ def test_extras_that_pages_name_exist():
     assert named and named <= set(extras)
     rows = re.findall(r"^\| ((?:`\w+`(?:, )?)+) \|", PAGES["install.md"], flags=re.MULTILINE)
     assert set(re.findall(r"`(\w+)`", " ".join(rows))) == set(extras)
+
+
+@cache
+def known_flags() -> set[str]:
+    return {word for verb in VERBS.values() for word in _flags(resolve(verb.config))}
 
 
 def _flags(config: type[Config]) -> set[str]:

@@ -147,13 +147,13 @@ def test_lost_episodes_keep_a_model_from_stopping_early(tmp_path: Path, monkeypa
 
 
 def test_a_model_stops_when_its_interval_is_narrow(tmp_path: Path):
-    found = run(tmp_path, tasks=200, stop_width=0.2)
+    found = run(tmp_path, tasks=80, stop_width=0.2)
     expert, rng = found.models
     assert len(expert.outcomes) == 32, "no failure: looked at after 16, 20, 25 and 32 tasks"
-    assert len(expert.outcomes) < len(rng.outcomes) <= 200
+    assert len(expert.outcomes) < len(rng.outcomes) <= 80
     assert "any stopping time" in found.reports["expert"]["success"]["interval"]["method"]  # type: ignore
     assert found.comparisons[0]["tasks"] == 32  # type: ignore
-    assert run(tmp_path, tasks=200, stop_width=0.2) == found, "and stops there again"
+    assert run(tmp_path, tasks=80, stop_width=0.2) == found, "and stops there again"
 
 
 def test_a_model_that_was_trained_anew_is_not_confused_with_its_earlier_self(tmp_path: Path, monkeypatch: Any):

@@ -1,4 +1,7 @@
-"""Two learner processes train online what one trains: the first plays, and both compute."""
+"""Two learner processes train online what one trains: the first plays, and both compute.
+
+`make test` only starts them, `make test-cluster` runs all.
+"""
 
 import json
 import os
@@ -55,6 +58,7 @@ def one(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.cluster
 @pytest.mark.parametrize("more", [[], ["--shard"]], ids=["whole weights", "sharded"])
 def test_two_learners_train_what_one_trains(tmp_path: Path, one: Path, two: Pair, more: list[str]):
     said = two.run([*LETTERS, *more, "--output-dir", str(tmp_path)])
@@ -63,6 +67,7 @@ def test_two_learners_train_what_one_trains(tmp_path: Path, one: Path, two: Pair
     assert json.loads((tmp_path / "ledger.json").read_text()) == json.loads((one / "ledger.json").read_text())
 
 
+@pytest.mark.cluster
 def test_two_learners_distill_what_one_distills(tmp_path: Path, two: Pair):
     teacher = str(save_teacher(tmp_path / "teacher"))
     values = {"--model": "tiny", "--teacher": teacher, "--batch-size": "3", "--max-new-tokens": "6", "--max-steps": "1"}
@@ -79,6 +84,7 @@ def cut_after(whole: Path, folder: Path, step: int) -> None:
     shutil.copytree(whole, folder, ignore=shutil.ignore_patterns("final", "ledger.json", "report.json", *later))
 
 
+@pytest.mark.cluster
 def test_a_run_that_one_learner_began_is_resumed_by_two(tmp_path: Path, one: Path, two: Pair):
     cut_after(one, tmp_path / "two", 1)
     said = two.run([*LETTERS, "--resume", "--output-dir", str(tmp_path / "two")])
@@ -87,6 +93,7 @@ def test_a_run_that_one_learner_began_is_resumed_by_two(tmp_path: Path, one: Pat
     assert_same(one, tmp_path / "two")
 
 
+@pytest.mark.cluster
 def test_a_run_that_two_learners_began_is_resumed_by_one(tmp_path: Path, two: Pair, caplog: pytest.LogCaptureFixture):
     """With sharded weights, several updates per batch, and batches that are played while an earlier one trains.
 
@@ -101,6 +108,7 @@ def test_a_run_that_two_learners_began_is_resumed_by_one(tmp_path: Path, two: Pa
     assert_same(tmp_path / "one", tmp_path / "two")
 
 
+@pytest.mark.cluster
 def test_an_error_of_the_first_learner_ends_both_with_its_words(tmp_path: Path, two: Pair):
     broken = [*COMMAND, "--environment", "tests.online.letters:BrokenLater", "--retries", "0", "--max-steps", "3"]
     two.start([*broken, "--output-dir", str(tmp_path)], wait=True)
@@ -118,6 +126,7 @@ def test_settings_that_the_first_learner_refuses_end_both(tmp_path: Path, two: P
     assert two.log.read_text().count("Error: environment 'tests.online.letters:Absent'") == 2
 
 
+@pytest.mark.cluster
 def test_a_learner_ends_when_the_first_fails_while_it_does_not_wait_for_a_batch(tmp_path: Path, two: Pair):
     (tmp_path / "checkpoints").touch()  # no folder can be made there
     two.start([*LETTERS, "--output-dir", str(tmp_path)], wait=True)
@@ -127,6 +136,7 @@ def test_a_learner_ends_when_the_first_fails_while_it_does_not_wait_for_a_batch(
     assert "Error: another process of this run has ended; its own message says why" in said
 
 
+@pytest.mark.cluster
 def test_an_interrupt_of_the_first_learner_ends_both(tmp_path: Path, two: Pair):
     held = [*COMMAND, "--environment", "tests.online.letters:Held", "--output-dir", str(tmp_path)]
     first, _ = two.start(held, wait=True)
@@ -138,6 +148,7 @@ def test_an_interrupt_of_the_first_learner_ends_both(tmp_path: Path, two: Pair):
     assert two.log.read_text().count("Stopped before the first step.") == 2
 
 
+@pytest.mark.cluster
 @pytest.mark.parametrize("rank", [0, 1])
 def test_an_interrupt_of_either_learner_saves_a_checkpoint_that_one_process_resumes(
     tmp_path: Path, one: Path, two: Pair, rank: int

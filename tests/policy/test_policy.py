@@ -23,7 +23,7 @@ EPISODE = [
     call([20, 21], [22]),  # another task
     call([1, 2, 3], [4, 5, 6, 7, 8]),  # what is context elsewhere is an answer here
 ]
-PROPERTY = settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+PROPERTY = settings(max_examples=5, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 @pytest.fixture(autouse=True)

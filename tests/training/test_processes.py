@@ -1,4 +1,7 @@
-"""Two processes train what one trains, each with all weights or with half of every weight."""
+"""Two processes train what one trains, each with all weights or with half of every weight.
+
+`make test` runs the cheapest of these runs, `make test-cluster` all.
+"""
 
 import json
 import os
@@ -64,6 +67,7 @@ def assert_same(one: Path, two: Path) -> None:
         assert (weight - weights[1][name]).abs().max() < 1e-4, name
 
 
+@pytest.mark.cluster
 def test_sft_of_sharded_weights_is_that_of_one_process(tmp_path: Path, two: Pair, commands: Commands):
     held_out = commands.full[commands.full.index("--train-file") + 1]
     arguments = [*commands.full, "--max-steps", "2", "--eval-file", held_out, "--eval-steps", "1"]
@@ -74,6 +78,7 @@ def test_sft_of_sharded_weights_is_that_of_one_process(tmp_path: Path, two: Pair
     assert said.count("weights in") == 1  # one of the two speaks
 
 
+@pytest.mark.cluster
 @pytest.mark.parametrize(
     "more",
     [
@@ -91,7 +96,7 @@ def test_dpo_of_sharded_weights_is_that_of_one_process(tmp_path: Path, two: Pair
 
 
 def test_torchrun_with_whole_weights_trains_what_one_process_does(tmp_path: Path, commands: Commands):
-    arguments = [*commands.lora, "--max-steps", "2", "--token-budget", "1024"]
+    arguments = [*commands.lora, "--max-steps", "1", "--token-budget", "1024"]
     alone(arguments, tmp_path / "one")
     bough = [sys.executable, warm.__file__, "-m", "bough", *arguments, "--output-dir", str(tmp_path / "two")]
     two = ["--standalone", "--nproc-per-node", "2", "--no-python", *bough]
@@ -109,6 +114,7 @@ def test_programs_get_the_environment_of_the_moment_at_which_they_start(monkeypa
     assert cpu_environment()[warm.ADDRESS] == "set after the tests were loaded"
 
 
+@pytest.mark.cluster
 def test_a_reference_adapter_is_sharded_too(tmp_path: Path, two: Pair, commands: Commands):
     alone([*commands.lora, "--max-steps", "2"], tmp_path / "start")
     arguments = [*commands.lora, "--model", str(tmp_path / "start" / "final"), "--max-steps", "2"]
@@ -117,6 +123,7 @@ def test_a_reference_adapter_is_sharded_too(tmp_path: Path, two: Pair, commands:
     assert_same(tmp_path / "one", tmp_path / "two")
 
 
+@pytest.mark.cluster
 @pytest.mark.parametrize("kind", ["full", "lora"])
 def test_a_killed_sharded_run_goes_on_alone_and_the_other_way_round(
     tmp_path: Path, two: Pair, commands: Commands, kind: str, caplog: pytest.LogCaptureFixture
@@ -144,6 +151,7 @@ def test_a_killed_sharded_run_goes_on_alone_and_the_other_way_round(
     assert_same(tmp_path / "whole", tmp_path / "sharded")
 
 
+@pytest.mark.cluster
 @pytest.mark.parametrize("shard", [[], ["--shard"]], ids=["whole weights", "sharded"])
 def test_both_processes_stop_at_a_gradient_that_is_not_finite(
     tmp_path: Path, two: Pair, commands: Commands, shard: list[str]
@@ -157,6 +165,7 @@ def test_both_processes_stop_at_a_gradient_that_is_not_finite(
     assert len((run / "bad-batch-1.jsonl").read_text().splitlines()) == 3  # the batch of both
 
 
+@pytest.mark.cluster
 @pytest.mark.parametrize("rank", [0, 1])
 def test_a_loss_of_one_process_that_is_not_finite_keeps_both_from_the_update(
     tmp_path: Path, two: Pair, commands: Commands, rank: int
@@ -170,6 +179,7 @@ def test_a_loss_of_one_process_that_is_not_finite_keeps_both_from_the_update(
     assert [found.step for found in checkpoints(run / "checkpoints")] == [1]
 
 
+@pytest.mark.cluster
 @pytest.mark.parametrize("short", [None, (0, False), (1, True)], ids=["enough memory", "before z", "after z"])
 def test_kto_in_two_processes_is_that_of_one_also_where_one_runs_out_of_memory(
     tmp_path: Path, two: Pair, commands: Commands, short: tuple[int, bool] | None
@@ -187,6 +197,7 @@ def test_kto_in_two_processes_is_that_of_one_also_where_one_runs_out_of_memory(
     assert two.log.read_text().count(said) == (short is not None)
 
 
+@pytest.mark.cluster
 def test_two_processes_resume_with_the_random_numbers_that_each_of_them_had(
     tmp_path: Path, two: Pair, commands: Commands
 ):

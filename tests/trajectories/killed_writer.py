@@ -1,8 +1,6 @@
 """A program: writes trajectories until it is killed, and prints how many it knows to be on disk.
 
-    python -m tests.trajectories.killed_writer FILE FIRST BATCH
-
-It imports nothing that it does not need: a test starts it dozens of times.
+Warm("tests.trajectories.killed_writer", FILE, FIRST, BATCH)
 """
 
 import sys

@@ -1,8 +1,6 @@
 import os
 import random
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -17,6 +15,7 @@ from bough.trajectories.writer import Writer, check_output
 from bough.types import Call, Message, Turn
 from tests.trajectories.killed_writer import trajectory
 from tests.trajectories.records import samples
+from tests.warm import Warm
 
 ENDINGS = [".jsonl", ".jsonl.zst"]
 
@@ -128,15 +127,12 @@ def test_a_killed_writer_loses_no_line_that_was_reported_written(tmp_path: Path,
     path, rng, reported = tmp_path / f"a{ending}", random.Random(7), 0
     for _ in range(6):
         before = sum(1 for _ in read(path)) if path.exists() else 0
-        command = [sys.executable, "-m", "tests.trajectories.killed_writer"]
-        command += [str(path), str(before), str(rng.choice([1, 3, 16]))]
-        child = subprocess.Popen(command, stdout=subprocess.PIPE, cwd=Path(__file__).parents[2])
-        assert child.stdout is not None
+        child = Warm("tests.trajectories.killed_writer", str(path), str(before), str(rng.choice([1, 3, 16])))
         child.stdout.readline()
         time.sleep(rng.uniform(0, 0.05))
-        child.send_signal(signal.SIGKILL)
-        lines = child.stdout.read().splitlines()
-        child.wait()
+        child.kill()
+        lines = child.communicate().splitlines()
+        assert child.wait() == -signal.SIGKILL
         reported = int(lines[-1]) if lines else before
         kept = [record.id for record in read(path)]
         assert len(kept) >= reported

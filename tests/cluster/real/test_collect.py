@@ -20,7 +20,7 @@ from tests.blocks import ROOT
 from tests.cluster.real.clusters import TestCluster
 from tests.cluster.worlds import Echo, NeedsFile
 
-pytestmark = pytest.mark.timeout(600)  # workers start slowly on a busy machine
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]  # workers start slowly on a busy machine
 SETTINGS = {"tasks": 5, "attempts": 2, "max_turns": 2, "max_new_tokens": 6, "temperature": 1.0, "seed": 3}
 IN_MAIN = """
 import sys

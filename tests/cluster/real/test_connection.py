@@ -4,6 +4,10 @@ import json
 import subprocess
 import sys
 
+import pytest
+
+pytestmark = pytest.mark.cluster
+
 PROGRAM = """
 import json, psutil
 from bough.cluster.connection import import_ray, start_here

@@ -12,7 +12,7 @@ from tests.cluster.real.clusters import started
 from tests.evolution.small import config
 from tests.online.test_online import metrics, settings
 
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+pytestmark = [pytest.mark.cluster, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")]
 
 
 def test_two_workers_share_a_gpu_and_the_driver_uses_none(tmp_path: Path):

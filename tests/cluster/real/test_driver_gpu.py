@@ -10,6 +10,8 @@ from bough.cluster.driver_gpu import held_gpu
 from bough.config.cluster import ClusterConfig
 from tests.cluster.real.clusters import until
 
+pytestmark = pytest.mark.cluster
+
 
 @pytest.fixture(scope="module")
 def ray() -> Iterator[Any]:

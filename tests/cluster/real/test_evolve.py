@@ -17,6 +17,8 @@ from tests.evolution.same import check_same, check_same_episodes
 from tests.evolution.small import SETTINGS, WORDS, say
 from tests.evolution.test_spread import GRPO
 
+pytestmark = pytest.mark.cluster
+
 
 def sft(folder: Path, **changes: Any) -> EvolveConfig:
     folder.mkdir()

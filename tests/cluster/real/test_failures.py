@@ -23,7 +23,7 @@ KILLS = int(os.environ.get("BOUGH_KILLS", "3"))
 SETTINGS = {"tasks": 20, "attempts": 2, "max_turns": 3, "max_new_tokens": 8, "concurrency": 4, "seed": 5}
 FILE = "trajectories.jsonl"
 # Each kill costs the start of a worker, which takes long on a busy machine.
-pytestmark = pytest.mark.timeout(600 + 120 * KILLS)
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600 + 120 * KILLS)]
 
 
 @pytest.fixture(scope="module")

@@ -20,6 +20,8 @@ from tests.cluster.real.clusters import started
 from tests.online.test_shared_source import LETTERS, assert_same
 from tests.training.pair import alone
 
+pytestmark = pytest.mark.cluster
+
 
 @pytest.fixture(scope="module")
 def flags() -> Iterator[list[str]]:

@@ -27,7 +27,7 @@ from tests.online.test_online import batch, metrics, settings
 from tests.online.test_streaming import UNEVEN, calls_of, files, first_step, unclocked
 
 # Workers load torch and a model, which takes long where other tests run too.
-pytestmark = pytest.mark.timeout(900)
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
 CORRIDOR = "tests.online.letters:Corridor"
 TREE = Path(__file__).parents[3]
 

@@ -17,6 +17,8 @@ from bough.sweeps.sweep import FILE_NAME, Sweep
 from tests.cluster.real.clusters import DEADLINE_S, TestCluster, started, until
 from tests.sweeps.counting import ENVIRONMENT, configured
 
+pytestmark = pytest.mark.cluster
+
 TURNS = "after.max_turns=2,4"
 
 

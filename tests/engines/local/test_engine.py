@@ -53,8 +53,8 @@ def test_sampled_log_probabilities_are_the_policys_at_the_sampling_temperature(t
 
 @pytest.mark.bit_exact
 def test_an_answer_is_the_same_to_the_last_bit_in_any_company(policy):
-    """24 episodes of 3 turns, together and a few at a time, in another order, with and without shared prefixes."""
-    names = [f"episode-{i}" for i in range(24)]
+    """15 episodes of 3 turns, together and a few at a time, in another order, with and without shared prefixes."""
+    names = [f"episode-{i}" for i in range(15)]
     ways = [SAMPLING, SamplingConfig(max_new_tokens=16, temperature=0.7, top_p=0.9), SamplingConfig(max_new_tokens=9)]
 
     def all_of(order, **options):
@@ -63,7 +63,7 @@ def test_an_answer_is_the_same_to_the_last_bit_in_any_company(policy):
         return {name: answers(each) for name, each in zip(order, calls, strict=True)}
 
     together = all_of(names)
-    assert sum(len(ids) for each in together.values() for ids, _, _ in each) > 700
+    assert sum(len(ids) for each in together.values() for ids, _, _ in each) > 430
     assert all_of(names[::-1], max_running=5) == together
     # Too little memory for more than three at once: caches are dropped and computed anew.
     assert all_of(names[::3], max_tokens=3100) == {name: together[name] for name in names[::3]}
