@@ -41,7 +41,6 @@ from bough.rewards.reward import RewardTimeoutError
 from bough.rundir import RunDir
 from bough.training.interrupts import Interrupts, StopRequestedError
 from bough.training.source import Batch, PausedError
-from bough.types import Call
 
 log = logging.getLogger(__name__)
 
@@ -192,11 +191,14 @@ class OnlineSource:
             self.player.pause()
         if gathered is None:
             return []
-        values = gathered.values | distances(self.policy, gathered.groups) | held_out
+        logprobs = self._logprobs(gathered.examples) if self._updates > 1 else None
+        examples = gathered.examples if logprobs is None else _with_logprobs(gathered.examples, logprobs)
+        values = gathered.values | distances(self.policy, gathered.groups, examples) | held_out
         values |= {"tasks_drawn": self.gatherer.pace.next_number} | self.player.meter.lap()
         file.write(gathered.groups, values | self.gatherer.state(), stamp)
         self._files.keep_only(self.gatherer.pace.unfinished, self.gatherer.pace.next_number)
-        examples = self._with_old_logprobs(gathered.examples, file, stamp, 0)
+        if logprobs is not None:
+            file.keep_logprobs(stamp, _completions(examples), logprobs)
         self._note(values, stamp, 0)
         return examples
 
@@ -226,19 +228,18 @@ class OnlineSource:
         """The examples with their log-probabilities before the first update, which a batch with several needs."""
         if self._updates == 1:
             return examples
-        calls = [call for example in examples for call in example.calls]
-        tokens = torch.tensor([token for call in calls for token in call.completion_ids])
+        tokens = _completions(examples)
         logprobs = file.logprobs(stamp, tokens)
         if logprobs is None and update > 0:
             raise RowError("no_logprobs", "the log-probabilities before the first update are missing")
         if logprobs is None:
-            logprobs = self._logprobs(calls)
+            logprobs = self._logprobs(examples)
             file.keep_logprobs(stamp, tokens, logprobs)
-        pieces = iter(torch.split(logprobs, [len(call.completion_ids) for call in calls]))
-        return [replace(example, old_logprobs=tuple(next(pieces) for _ in example.calls)) for example in examples]
+        return _with_logprobs(examples, logprobs)
 
     @torch.no_grad()
-    def _logprobs(self, calls: list[Call]) -> Tensor:
+    def _logprobs(self, examples: list[GroupExample]) -> Tensor:
+        calls = [call for example in examples for call in example.calls]
         return torch.cat(self.policy.logprobs(calls, budget=self.config.machine.tokens_per_pass)).cpu()
 
     def _mini_batches(self, examples: list[GroupExample], number: int) -> Iterator[list[GroupExample]]:
@@ -264,3 +265,15 @@ class OnlineSource:
                 self._watch.see(self._restored(numbers))
                 self._files.weights[earlier] = (file.stamp or Stamp("", "")).weights
         self._files.keep_only(self.gatherer.pace.unfinished, self.gatherer.pace.next_number)
+
+
+def _completions(examples: list[GroupExample]) -> Tensor:
+    """The sampled tokens of all calls."""
+    return torch.tensor([token for example in examples for call in example.calls for token in call.completion_ids])
+
+
+def _with_logprobs(examples: list[GroupExample], logprobs: Tensor) -> list[GroupExample]:
+    """The examples with the log-probabilities of their sampled tokens before the first update."""
+    sizes = [len(call.completion_ids) for example in examples for call in example.calls]
+    pieces = iter(torch.split(logprobs, sizes))
+    return [replace(example, old_logprobs=tuple(next(pieces) for _ in example.calls)) for example in examples]

@@ -2,8 +2,11 @@ import asyncio
 import os
 import signal
 
+from bough.environments.base import EnvironmentFailedError
 from bough.worlds.web.environment import Web
+from bough.worlds.web.page import Page
 from bough.worlds.web.pool import Pool
+from tests.worlds.web.conftest import web
 
 
 def test_pages_are_used_again_and_broken_ones_are_not(run):
@@ -70,3 +73,32 @@ def test_each_loop_has_its_own_browser_and_a_closed_loops_is_ended(run):
 
     asyncio.run(other())
     assert not page.browser.alive
+
+
+def test_only_a_few_episodes_start_at_the_same_time(run, monkeypatch):
+    under_way, most, start = 0, 0, Page.start
+
+    async def counted(page, name, seed, mode):
+        nonlocal under_way, most
+        under_way += 1
+        most = max(most, under_way)
+        try:
+            if seed == 0:
+                raise EnvironmentFailedError("it does not load")  # its turn must not be lost
+            return await start(page, name, seed, mode)
+        finally:
+            under_way -= 1
+
+    async def main():
+        monkeypatch.setattr(Pool.here(), "starts", asyncio.Semaphore(2))
+        monkeypatch.setattr(Page, "start", counted)
+        episodes = [web("click-test", seed) for seed in range(6)]
+        started = await asyncio.gather(*(one.start() for one in episodes), return_exceptions=True)
+        for one in episodes:
+            await one.close()
+        return started
+
+    failed, *started = run(main())
+    assert isinstance(failed, EnvironmentFailedError)
+    assert all("button" in one.messages[-1].content for one in started)
+    assert most == 2

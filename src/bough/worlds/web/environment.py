@@ -131,13 +131,14 @@ class Web(Environment):
 
     async def start(self) -> Observation:
         self._pool = Pool.here()
-        self._page = await self._pool.take(self.page_name)
-        try:
-            self.view = await self._page.start(self.page_name, self.task.seed or 0, self.mode)
-            images = await self._images()
-        except BaseException:
-            self._broken = True
-            raise
+        async with self._pool.starts:
+            self._page = await self._pool.take(self.page_name)
+            try:
+                self.view = await self._page.start(self.page_name, self.task.seed or 0, self.mode)
+                images = await self._images()
+            except BaseException:
+                self._broken = True
+                raise
         content = f"Goal: {self.view.goal}\n\n{self._shown()}"
         return Observation.begin(
             rules.text(self.speech, self.actions), content, images=images, info={"page": self.page_name}

@@ -2,11 +2,15 @@
 
 A browser is started when the first episode asks for a page, and again whenever the last
 one has died. Pages are used again; one on which something went wrong is not.
+
+Only a few episodes start at the same time. If all do, the browser works on their pages in
+turn, and all are ready at the end: until then the model has nothing to answer.
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
 from contextlib import suppress
 from typing import ClassVar
 from weakref import WeakKeyDictionary
@@ -16,16 +20,18 @@ from bough.worlds.web.browser import Browser
 from bough.worlds.web.page import Page
 
 MOST_IDLE_PAGES = 64
+STARTS_PER_CORE = 2  # more than one: a page that starts also waits
 
 
 class Pool:
-    """Pages for episodes. Use `Pool.here()`."""
+    """Pages for episodes. Use `Pool.here()`. Hold `starts` while a page is taken and its problem starts."""
 
     _pools: ClassVar[WeakKeyDictionary[asyncio.AbstractEventLoop, Pool]] = WeakKeyDictionary()
 
     def __init__(self) -> None:
         self.browser: Browser | None = None
         self.num_started = 0
+        self.starts = asyncio.Semaphore(STARTS_PER_CORE * _num_cores())
         self._idle: list[Page] = []
         self._starting = asyncio.Lock()
 
@@ -75,3 +81,7 @@ class Pool:
         if self.browser is not None:
             self.browser.kill()
             self.browser = None
+
+
+def _num_cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
