@@ -49,7 +49,7 @@ EQUIVALENT = {
     ): "the loss detaches it again",
     "gains_U = ((other_U) - other_reference_U.float()).detach()": PROMOTED,
     "gains_U = (other_U.float() - (other_reference_U)).detach()": PROMOTED,
-    "total = torch.stack([gains_U.sum(), gains_U.new_tensor((len(gains_U)))])": NUMBER,
+    "return torch.stack([gains_U.sum(), gains_U.new_tensor((len(gains_U)))])": NUMBER,
     "return ((example.num_chosen > 0) + (example.num_rejected > 0))": NUMBER,
     "before_first = next((i for i in range(last, -(2), -1) if clusters[i] != clusters[0]), None)": (
         "-1 is the last one again"

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
-from bough.environments.mistakes import PLAIN, all_rules, chosen
-from bough.environments.mistakes import mistakes as find_mistakes
-from bough.environments.registry import find_listed
-from bough.environments.rules import Rule
 from bough.errors import InputError, did_you_mean
 from bough.rewards.bounds import bounded
 from bough.types import Trajectory
+
+if TYPE_CHECKING:
+    from bough.environments.rules import Rule
 
 # A well-formed reply that asks for the impossible ("invalid_action") is not an error of form.
 FORM_ERRORS = ("malformed", "tool_misuse")
@@ -69,6 +69,9 @@ def mistakes(trajectory: Trajectory, *, each: float = 0.25, reasons: Sequence[st
     `reasons` are those that count (default: all): loop, premature_success, invalid_action and
     those of the environment, if that is built in or installed.
     """
+    from bough.environments.mistakes import chosen  # methods load rewards, but nothing that plays
+    from bough.environments.mistakes import mistakes as found_in
+
     rules = _rules_of(trajectory.task.environment)
     if unknown := [reason for reason in reasons if reason not in rules]:
         where = trajectory.task.environment or "these episodes"
@@ -76,12 +79,15 @@ def mistakes(trajectory: Trajectory, *, each: float = 0.25, reasons: Sequence[st
             f"reward mistakes: no rule for {where} gives the reason {unknown[0]!r}{did_you_mean(unknown[0], rules)} "
             f"(there are {', '.join(rules)})"
         )
-    return max(-1.0, -each * sum(1 for _ in find_mistakes(trajectory, chosen(rules, reasons))))
+    return max(-1.0, -each * sum(1 for _ in found_in(trajectory, chosen(rules, reasons))))
 
 
 @lru_cache(8)
 def _rules_of(environment: str | None) -> dict[str, Rule]:
     """Code that an episode names is never run: only what is installed has rules of its own."""
+    from bough.environments.mistakes import PLAIN, all_rules
+    from bough.environments.registry import find_listed
+
     try:
         return all_rules(PLAIN if environment is None else find_listed(environment).mistake_rules())
     except InputError:
