@@ -95,9 +95,13 @@ def rates(text: str) -> list[Rate]:
 
 
 def experiment_rates(text: str, evaluation: str) -> list[Rate]:
-    """The rows of an evaluation in an experiment's table: one per model, in the order of training."""
+    """The rows of an evaluation in an experiment's table: one per model, in the order of training.
+
+    A file begins with the newest run; those before it have headings of the first level, too.
+    """
+    newest = text.partition("\n# ")[0]
     row = rf"^\| {re.escape(evaluation)} \| (\S+) \| ([\d.]+)% \(([\d.]+)–([\d.]+)\) \|"
-    found = re.findall(row, text, flags=re.MULTILINE)
+    found = re.findall(row, newest, flags=re.MULTILINE)
     return [Rate(name, float(success), float(low), float(high)) for name, success, low, high in found]
 
 

@@ -98,6 +98,15 @@ def test_all_problems_are_named_before_anything_runs(tmp_path: Path):
     assert not (tmp_path / "run").exists()
 
 
+def test_all_weights_after_an_adapter_are_refused_before_anything_runs(tmp_path: Path):
+    whole, adapter = {"lora": {"enabled": False}}, {"max_steps": 1}
+    with pytest.raises(InputError) as error:
+        Run(recipe(COLLECT, {"demos": {}}, {"sft": whole}, {"sft": adapter}, {"sft": whole}), tmp_path / "run")
+    (problem,) = error.value.problems
+    assert problem.startswith("stages[4].sft: use_lora is false, but the model is the adapter of 04-sft")
+    Run(recipe(COLLECT, {"demos": {}}, {"sft": whole}, {"sft": whole}, {"sft": adapter}), tmp_path / "run")
+
+
 def test_a_recipe_without_an_environment_says_how_it_is_given(tmp_path: Path):
     without = Recipe(name="r", model="tiny", stages=[{"collect": {"tasks": 1}}])
     with pytest.raises(InputError, match=r"--set defaults\.environment=NAME, your own as path/to/file\.py:Class"):

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, TypeGuard
 
+from bough.config.base import Config
 from bough.config.cluster import ClusterConfig
 from bough.config.parts import flattened, leaves, parts
 from bough.config.run import RunConfig
+from bough.config.training import TrainingConfig
 from bough.disk import is_draft, locked, remove, write_atomically, write_json
 from bough.errors import BoughError, InputError, did_you_mean
 from bough.plural import plural
@@ -78,7 +80,7 @@ class Run:
     def check(self) -> None:
         """Checks the settings of every stage before anything runs, and reports all problems together."""
         problems = list(self._shared_problems())
-        artifacts = Artifacts(self.recipe.model)
+        artifacts, adapters = Artifacts(self.recipe.model), dict[str, str]()
         for stage in self.stages:
             if stage.verb not in KINDS:
                 problems.append(
@@ -86,12 +88,16 @@ class Run:
                 )
                 continue
             try:
-                self.wiring.config(stage, artifacts)
+                config = self.wiring.config(stage, artifacts)
             except InputError as error:
                 problems += [f"{stage.place}: {problem}" for problem in error.problems or [str(error)]]
+                config = None
+            problems += _all_weights_of_an_adapter(stage, config, adapters)
             problems += self._gate_problems(stage)
             problems += _output_problems(stage)
             self.wiring.add(stage, artifacts)
+            if config and KINDS[stage.verb].writes == "model" and not _trains_all_weights(config):
+                adapters[artifacts.model] = stage.folder
         if problems:
             count = plural(len(problems), "problem")
             raise InputError(f"the recipe {self.recipe.name} has {count}:", problems, hint=self._hint(problems))
@@ -296,6 +302,19 @@ def _finished(folder: Path, kind: Kind, stamp: Stamp) -> StageRecord | None:
     record = StageRecord.read(folder)
     same = record is not None and record.finished and record.fingerprint == stamp.fingerprint
     return record if same and (folder / kind.artefact).exists() else None
+
+
+def _trains_all_weights(config: Config | None) -> TypeGuard[TrainingConfig]:
+    return isinstance(config, TrainingConfig) and not config.lora.enabled
+
+
+def _all_weights_of_an_adapter(stage: Planned, config: Config | None, adapters: Mapping[str, str]) -> Iterator[str]:
+    """`adapters`: the stages that train one, by its path."""
+    if _trains_all_weights(config) and config.model in adapters:
+        yield (
+            f"{stage.place}: use_lora is false, but the model is the adapter of {adapters[config.model]}; "
+            "train an adapter here as well, or all weights there"
+        )
 
 
 def _output_problems(stage: Planned) -> Iterator[str]:
