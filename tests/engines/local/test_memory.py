@@ -81,8 +81,9 @@ def test_of_a_gpu_training_keeps_its_share_as_far_as_episodes_have_a_third(monke
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 def test_a_fraction_of_a_real_gpu():
     device = torch.device("cuda", 0)
-    whole = free_bytes(device)
     try:
+        torch.cuda.set_per_process_memory_fraction(1.0, device)  # the environment may have set another
+        whole = free_bytes(device)
         torch.cuda.set_per_process_memory_fraction(0.1, device)
         assert 0 < free_bytes(device) < whole
     finally:
