@@ -2,10 +2,12 @@
 
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
+from bough.cluster.packing import pack
 from bough.cluster.worker import ConfiguredAgent, WorkerSpec
 from bough.config.rollouts import AgentConfig, LimitsConfig
 from bough.config.sampling import SamplingConfig
@@ -13,9 +15,8 @@ from bough.environments.registry import find
 from bough.environments.tasks import configured
 from bough.errors import InputError
 
-pytest.importorskip("ray")
-
-from bough.cluster.packing import pack
+# Not importorskip: Ray must be imported by Bough, which tells it first to print nothing.
+pytestmark = pytest.mark.skipif(find_spec("ray") is None, reason="ray is not installed")
 
 WORLD = """
 from pydantic import Field
