@@ -2,6 +2,7 @@
 
 import importlib
 import os
+import sys
 from pathlib import Path
 
 import anyio
@@ -25,6 +26,9 @@ MODULES = (
     "concurrent.futures.thread", "rich._emoji_codes",
 )  # fmt: skip
 
+# The modules that were loaded before those of tests, with what these import.
+WITHOUT_TESTS: set[str] = set()
+
 
 def load_everything() -> None:
     torch.set_num_threads(1)
@@ -36,6 +40,7 @@ def load_everything() -> None:
     Policy.load("tiny", lora=Lora(r=1))
     batches_differ()
     create_tables_once(Path(os.environ[ADDRESS]).with_name("mlflow.db"))
+    WITHOUT_TESTS.update(sys.modules)
 
 
 class OnlyImport:

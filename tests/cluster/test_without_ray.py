@@ -1,6 +1,5 @@
 """Without --cluster nothing of Ray is loaded or needed."""
 
-import subprocess
 import sys
 from pathlib import Path
 
@@ -9,12 +8,21 @@ import yaml
 
 from bough.config.sweep import SweepConfig
 from bough.sweeps.sweep import Sweep
+from tests.warm import Warm
 
-# All commands, and all modules that use the package for clusters.
+# All commands, and all modules that use the package for clusters. Of what is loaded, other libraries stay, unless only
+# tests have loaded them.
 IMPORTS = """
 import sys
 from importlib import import_module
 from pathlib import Path
+
+from tests.loaded import WITHOUT_TESTS
+
+assert {"torch", "transformers", "peft", "accelerate"} < WITHOUT_TESTS
+for name in list(sys.modules):
+    if name not in WITHOUT_TESTS or name.partition(".")[0] == "bough":
+        del sys.modules[name]
 
 import bough
 from bough.verbs import VERBS
@@ -38,8 +46,9 @@ STAGES = [
 
 
 def test_nothing_of_ray_is_imported_without_a_cluster():
-    done = subprocess.run([sys.executable, "-c", IMPORTS], capture_output=True, text=True, check=True)
-    loaded = dict(line.split(maxsplit=1) for line in done.stdout.splitlines())
+    with Warm(None, code=IMPORTS) as program:
+        loaded = dict(line.split(maxsplit=1) for line in program.communicate().splitlines())
+    assert program.wait() == 0
     assert loaded == dict.fromkeys(loaded, "[]")
     assert loaded.keys() > {"bough.cluster.pool", "bough.evolution.on_cluster", "bough.sweeps.spread", "bough.runs.run"}
 
