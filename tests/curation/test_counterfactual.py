@@ -24,6 +24,7 @@ class Doors(Environment):
 
     name = "doors"
     max_turns = 2
+    shares_loop = True
 
     def __init__(self, task: Task) -> None:
         super().__init__(task)
