@@ -19,8 +19,10 @@ def test_it_is_short(name: str, longest: int):
     assert len((EXAMPLES / name).read_text().splitlines()) <= longest
 
 
-def test_the_grpo_loop_raises_the_reward():
-    rewards = runpy.run_path(str(EXAMPLES / "grpo_loop.py"))["main"]("tiny")
+def test_the_grpo_loop_raises_the_reward(monkeypatch: pytest.MonkeyPatch):
+    main = runpy.run_path(str(EXAMPLES / "grpo_loop.py"))["main"]
+    monkeypatch.setitem(main.__globals__, "STEPS", 6)
+    rewards = main("tiny")
     assert sum(rewards[-2:]) > 1.5 * sum(rewards[:2]), rewards
 
 
@@ -35,9 +37,9 @@ def test_the_dpo_loop_learns_the_preferences(tmp_path: Path, monkeypatch: pytest
 
 def test_an_agent_on_the_openai_client_gets_better(tmp_path: Path):
     config = GRPOConfig(
-        model="tiny", agent=f"{EXAMPLES / 'openai_agent.py'}:play", output_dir=tmp_path, max_steps=6, batch_size=3,
+        model="tiny", agent=f"{EXAMPLES / 'openai_agent.py'}:play", output_dir=tmp_path, max_steps=5, batch_size=2,
         group_size=8, max_new_tokens=6, temperature=0.4, learning_rate=2e-2, lr_scheduler="constant", warmup_ratio=0.0,
-        logging_steps=1, watch=False, eval_every=5, eval_tasks=8, eval_temperature=0.4,
+        logging_steps=1, watch=False, eval_every=4, eval_tasks=8, eval_temperature=0.4,
     )  # fmt: skip
     grpo(config)
     lines = list(MetricsFile.read(tmp_path / "metrics.jsonl"))
