@@ -48,10 +48,11 @@ def test_every_call_is_on_file_as_the_tokens_it_was(tmp_path: Path, capsys: Any)
 
 
 def test_the_same_seed_gives_the_same_file_whatever_runs_beside_it(tmp_path: Path):
+    words = ["--tasks", "4", "--attempts", "2", "--max-turns", "2"]
     for name, concurrency in (("one", "1"), ("five", "5")):
-        assert collect(tmp_path / name, "--tasks", "4", "--attempts", "2", "--concurrency", concurrency) == 0
+        assert collect(tmp_path / name, *words, "--concurrency", concurrency) == 0
     assert (tmp_path / "one/trajectories.jsonl").read_bytes() == (tmp_path / "five/trajectories.jsonl").read_bytes()
-    assert collect(tmp_path / "other", "--tasks", "4", "--attempts", "2", "--seed", "1") == 0
+    assert collect(tmp_path / "other", *words, "--seed", "1") == 0
     assert (tmp_path / "one/trajectories.jsonl").read_bytes() != (tmp_path / "other/trajectories.jsonl").read_bytes()
 
 
