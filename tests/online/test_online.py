@@ -76,16 +76,6 @@ def test_online_a_run_that_memory_runs_out_for_goes_on_with_gradient_checkpointi
     assert all(line["logprob_gap_max"] < 1e-4 for line in metrics(tmp_path) if not more.get("max_staleness"))
 
 
-def test_every_batch_is_on_file_with_its_tokens(tmp_path: Path):
-    trained = grpo(settings(tmp_path, max_steps=2))
-    groups = [record for number in range(2) for record in read(tmp_path / f"rollouts/{number:05}.jsonl")]
-    assert len(groups) == 4 and all(isinstance(group, Group) and len(group.attempts) == 4 for group in groups)
-    assert len({group.task.id for group in groups}) == 4, "no task comes twice before all have come"
-    calls = [turn.call for g in groups if isinstance(g, Group) for a in g.attempts for turn in a.turns]
-    assert {call.policy for call in calls if call} == {"step-0", "step-1"}
-    assert trained.ledgers[0] == {"item": "groups", "in": 4, "kept": 4, "dropped": {}}
-
-
 def test_mini_batches_and_passes_leave_the_policy_behind(tmp_path: Path):
     grpo(settings(tmp_path, max_steps=4, updates=2, passes=2))
     lines = metrics(tmp_path)
@@ -106,21 +96,21 @@ def two_threads() -> Iterator[None]:
 
 
 class WholeRuns:
-    """Runs to their ends with all checkpoints, one for each number of updates and steps."""
+    """Runs to their ends with all checkpoints, one for each number of updates."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
-    def run(self, *, updates: int = 1, max_steps: int = 4) -> Path:
-        folder = self.folder / f"{updates}-{max_steps}"
+    def run(self, *, updates: int = 1) -> Path:
+        folder = self.folder / f"{updates}"
         if not (folder / "final").exists():
-            grpo(settings(folder, save_total_limit=9, updates=updates, max_steps=max_steps))
+            grpo(settings(folder, save_total_limit=9, updates=updates))
         return folder
 
-    def cut_after(self, folder: Path, step: int, **more: int) -> None:
+    def cut_after(self, folder: Path, step: int, *, updates: int = 1) -> None:
         """A run as it is after a kill after `step`, with the rollouts of later batches already on file."""
         finished = shutil.ignore_patterns("final", "ledger.json", "report.json")
-        shutil.copytree(self.run(**more), folder, ignore=finished, dirs_exist_ok=True)
+        shutil.copytree(self.run(updates=updates), folder, ignore=finished, dirs_exist_ok=True)
         checkpoints = {int(path.name.rpartition("-")[2]): path for path in (folder / "checkpoints").iterdir()}
         assert step in checkpoints
         for later, path in checkpoints.items():
@@ -131,6 +121,17 @@ class WholeRuns:
 @pytest.fixture(scope="module")
 def whole_runs(tmp_path_factory: pytest.TempPathFactory) -> WholeRuns:
     return WholeRuns(tmp_path_factory.mktemp("whole"))
+
+
+def test_every_batch_is_on_file_with_its_tokens(whole_runs: WholeRuns):
+    folder = whole_runs.run()
+    groups = [record for number in range(4) for record in read(folder / f"rollouts/{number:05}.jsonl")]
+    assert len(groups) == 8 and all(isinstance(group, Group) and len(group.attempts) == 4 for group in groups)
+    assert len({group.task.id for group in groups}) == 8, "no task comes twice before all have come"
+    calls = [turn.call for g in groups if isinstance(g, Group) for a in g.attempts for turn in a.turns]
+    assert {call.policy for call in calls if call} == {"step-0", "step-1", "step-2", "step-3"}
+    ledgers = json.loads((folder / "ledger.json").read_text())
+    assert ledgers[0] == {"item": "groups", "in": 8, "kept": 8, "dropped": {}}
 
 
 @pytest.mark.bit_exact
@@ -166,7 +167,7 @@ def replayed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def test_a_batch_on_file_is_replayed_again_if_nothing_has_changed(
     tmp_path: Path, whole_runs: WholeRuns, replayed: list[str], updates: int, step: int
 ):
-    whole_runs.cut_after(tmp_path, step, updates=updates, max_steps=4 if updates == 2 else 2)
+    whole_runs.cut_after(tmp_path, step, updates=updates)
     replayed.clear()
     # Neither the learning rate nor a longer run changes what is on file.
     grpo(settings(tmp_path, updates=updates, max_steps=4 if updates == 2 else 2, resume=True, learning_rate=1e-4))
@@ -178,7 +179,7 @@ def test_a_batch_of_other_settings_is_played_again(
     tmp_path: Path, whole_runs: WholeRuns, caplog: pytest.LogCaptureFixture, updates: int, step: int
 ):
     number = step // updates
-    whole_runs.cut_after(tmp_path, step, updates=updates, max_steps=number * updates + updates)
+    whole_runs.cut_after(tmp_path, step, updates=updates)
     assert longest_reply(tmp_path, number) == 8
     shorter = settings(tmp_path, updates=updates, max_steps=(number + 1) * updates, resume=True, max_new_tokens=3)
     trained = grpo(shorter)
@@ -190,7 +191,7 @@ def test_a_batch_of_other_settings_is_played_again(
 
 def test_a_batch_of_other_weights_is_played_again(tmp_path: Path, whole_runs: WholeRuns, replayed: list[str]):
     """With another learning rate the weights after the resumed step are not those that sampled the next batch."""
-    whole_runs.cut_after(tmp_path, 1, max_steps=3)
+    whole_runs.cut_after(tmp_path, 1)
     replayed.clear()
     grpo(settings(tmp_path, max_steps=3, resume=True, learning_rate=0.1))
     assert len(replayed) == 8, "batch 1 is of the weights of the checkpoint, batch 2 is not"
@@ -394,10 +395,11 @@ def test_what_teaches_is_what_the_objective_can_tell_apart(tmp_path: Path):
     assert grpo(config).ledgers[0]["kept"] == 2
 
 
-def test_reward_and_success_are_of_all_that_was_played(tmp_path: Path):
+def test_tasks_that_teach_nothing_are_not_the_end_and_count_in_reward_and_success(tmp_path: Path):
     """Five tasks that pay nothing are played before the one that teaches."""
     config = settings(tmp_path, environment="tests.online.letters:Late", resample=1.0, max_steps=1)
-    grpo(config)
+    trained = grpo(config)
+    assert trained.ledgers[0] == {"item": "groups", "in": 6, "kept": 1, "dropped": {"zero_variance": 5}}
     [line] = metrics(tmp_path)
     [group] = read(tmp_path / "rollouts/00000.jsonl")
     assert isinstance(group, Group)
@@ -419,11 +421,6 @@ def test_reward_and_success_are_of_all_that_was_played(tmp_path: Path):
 def test_a_batch_is_as_many_tasks_as_steps_are_accumulated(tmp_path: Path):
     grpo(settings(tmp_path, max_steps=1, batch_size=1, gradient_accumulation_steps=3))
     assert len(list(read(tmp_path / "rollouts/00000.jsonl"))) == 3
-
-
-def test_a_batch_that_teaches_nothing_is_not_yet_the_end(tmp_path: Path):
-    trained = grpo(settings(tmp_path, environment="tests.online.letters:Late", resample=1.0, max_steps=1))
-    assert trained.ledgers[0] == {"item": "groups", "in": 6, "kept": 1, "dropped": {"zero_variance": 5}}
 
 
 def test_a_task_that_comes_again_in_a_batch_is_played_anew(tmp_path: Path):
