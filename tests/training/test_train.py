@@ -37,6 +37,14 @@ def train(verb: str, file: Path, run: Path, *more: str) -> list[dict[str, Any]]:
     return MetricsFile.read(run / "metrics.jsonl")
 
 
+@pytest.fixture(scope="module")
+def one_step(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of one step, to be copied."""
+    run = tmp_path_factory.mktemp("one-step") / "run"
+    train("sft", EPISODES, run, "--max-steps", "1")
+    return run
+
+
 @pytest.mark.parametrize(
     "sample", ["knowlyr_sft_steps", "knowlyr_sft_flat", "trl_messages", "openai_tools", "sharegpt", "agentinstruct"]
 )
@@ -172,19 +180,26 @@ def test_a_precomputed_reference_gives_the_same_run(tmp_path: Path):
     assert all(torch.allclose(one[key], two[key], atol=1e-4) for key in one)
 
 
-def test_sharing_changes_the_speed_and_not_the_result(tmp_path: Path):
+def shortest_episode(folder: Path) -> Path:
+    """A file of the example's shortest episode: many turns that share a long start."""
     lines = (EXAMPLES / "household.jsonl").read_text().splitlines(keepends=True)
-    (tmp_path / "short.jsonl").write_text("".join(sorted(lines, key=len)[:1]))
+    (folder / "short.jsonl").write_text(min(lines, key=len))
+    return folder / "short.jsonl"
+
+
+def test_sharing_changes_the_speed_and_not_the_result(tmp_path: Path):
+    file = shortest_episode(tmp_path)
     for name, more in (("tree", []), ("plain", ["--no-share"])):
-        train("sft", tmp_path / "short.jsonl", tmp_path / name, "--max-steps", "2", *more)
+        train("sft", file, tmp_path / name, "--max-steps", "2", *more)
     one, two = (MetricsFile.read(tmp_path / name / "metrics.jsonl") for name in ("tree", "plain"))
     assert [line["loss"] for line in one] == pytest.approx([line["loss"] for line in two], rel=1e-4)
     assert one[0]["shared"] > 5 and two[0]["shared"] == 1
 
 
-def test_a_run_folder_in_use_is_never_trained_over_unasked(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    run = tmp_path / "run"
-    train("sft", EPISODES, run, "--max-steps", "1")
+def test_a_run_folder_in_use_is_never_trained_over_unasked(
+    tmp_path: Path, one_step: Path, capsys: pytest.CaptureFixture[str]
+):
+    run = Path(shutil.copytree(one_step, tmp_path / "run"))
     command = [
         "sft",
         "--train-file",
@@ -228,13 +243,13 @@ def test_the_wrong_data_is_named(verb: str, file: str, said: str, tmp_path: Path
 
 def test_bad_rows_stop_before_training_or_are_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     file = tmp_path / "a.jsonl"
-    file.write_text((EXAMPLES / "household.jsonl").read_text() + '{"conversations": []}\n')
+    file.write_text(shortest_episode(tmp_path).read_text() + '{"conversations": []}\n')
     command = ["sft", "--train-file", str(file), "--output-dir", str(tmp_path / "run"), *FAST, "--max-steps", "1"]
     assert main(command) == 2
-    assert "a.jsonl:6: " in capsys.readouterr().err
+    assert "a.jsonl:2: " in capsys.readouterr().err
     assert main([*command, "--on-error", "skip"]) == 0
     rows, _ = json.loads((tmp_path / "run" / "ledger.json").read_text())
-    assert rows["in"] == 6 and rows["kept"] == 5 and sum(rows["dropped"].values()) == 1
+    assert rows["in"] == 2 and rows["kept"] == 1 and sum(rows["dropped"].values()) == 1
 
 
 def test_the_good_side_of_a_dropped_pair_is_not_counted_as_trained(tmp_path: Path):
@@ -294,9 +309,10 @@ def test_going_on_with_other_settings_is_said(tmp_path: Path, caplog: pytest.Log
     assert MetricsFile.read(run / "metrics.jsonl")[-1]["step"] == 3
 
 
-def test_other_settings_are_said_where_there_is_no_checkpoint_yet(tmp_path: Path, caplog: pytest.LogCaptureFixture):
-    run = tmp_path / "run"
-    train("sft", EPISODES, run, "--max-steps", "1")
+def test_other_settings_are_said_where_there_is_no_checkpoint_yet(
+    tmp_path: Path, one_step: Path, caplog: pytest.LogCaptureFixture
+):
+    run = Path(shutil.copytree(one_step, tmp_path / "run"))
     shutil.rmtree(run / "checkpoints")
     train("sft", EPISODES, run, "--max-steps", "1", "--seed", "7", "--resume")
     assert "has no checkpoint yet" in caplog.text and "seed 42 → 7" in caplog.text
@@ -315,10 +331,9 @@ def test_a_finished_run_goes_on_from_its_last_step(tmp_path: Path, caplog: pytes
 
 
 def test_a_run_goes_on_with_the_adapter_it_has_and_may_change_its_dropout(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, one_step: Path, capsys: pytest.CaptureFixture[str]
 ):
-    run = tmp_path / "run"
-    train("sft", EPISODES, run, "--max-steps", "1")
+    run = Path(shutil.copytree(one_step, tmp_path / "run"))
     command = ["sft", "--train-file", str(EPISODES), "--output-dir", str(run), *FAST, "--resume"]
     assert main([*command, "--max-steps", "2", "--lora-alpha", "64"]) == 2
     assert "weights of another shape" in (said := capsys.readouterr().err) and "lora_alpha 32 → 64" in said
@@ -342,10 +357,10 @@ def resume(verb: str, run: Path, *more: str) -> int:
 
 
 def test_a_start_adapter_that_has_changed_is_refused_and_one_that_was_moved_is_not(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, one_step: Path, capsys: pytest.CaptureFixture[str]
 ):
     start, pairs = tmp_path / "sft" / "final", str(PAIRS)
-    train("sft", EPISODES, tmp_path / "sft", "--max-steps", "1")
+    shutil.copytree(one_step, tmp_path / "sft")
     dpo = ["--train-file", pairs, "--model", str(start), "--max-steps", "2", "--save-steps", "1"]
     assert main(["dpo", "--output-dir", str(tmp_path / "dpo"), *FAST, *dpo]) == 0
     settings = (tmp_path / "dpo" / "config.yaml").read_text()
@@ -396,7 +411,7 @@ def test_other_examples_than_the_run_began_with_are_refused(tmp_path: Path, caps
 def test_settings_that_make_other_calls_of_the_same_data_are_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
-    file = EXAMPLES / "household.jsonl"
+    file = shortest_episode(tmp_path)
     train("sft", file, tmp_path / "run", "--max-steps", "1")
     assert resume("sft", tmp_path / "run", "--train-file", str(file), "--max-steps", "2", "--max-length", "600") == 2
     assert "a setting that they depend on (--model, --chat-template, --max-length" in capsys.readouterr().err
@@ -412,9 +427,8 @@ def test_other_held_out_data_starts_a_new_best(tmp_path: Path, caplog: pytest.Lo
     assert report["best_loss"] == MetricsFile.read(run / "metrics.jsonl")[-1]["eval_loss"]
 
 
-def test_a_run_without_its_origin_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    run = tmp_path / "run"
-    train("sft", EPISODES, run, "--max-steps", "1")
+def test_a_run_without_its_origin_is_refused(tmp_path: Path, one_step: Path, capsys: pytest.CaptureFixture[str]):
+    run = Path(shutil.copytree(one_step, tmp_path / "run"))
     for damage in ("{", "[]", '{"model": "x", "other": 1}', None):
         (run / "origin.json").write_text(damage) if damage else (run / "origin.json").unlink()
         assert resume("sft", run, "--train-file", str(EPISODES), "--max-steps", "2") == 2
@@ -477,9 +491,10 @@ def test_a_gradient_that_is_not_finite_ends_the_run_with_nothing_saved(
     assert not (tmp_path / "run" / "final").exists() and not (tmp_path / "run" / "checkpoints").exists()
 
 
-def test_a_folder_in_which_another_process_trains_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    run = tmp_path / "run"
-    train("sft", EPISODES, run, "--max-steps", "1")
+def test_a_folder_in_which_another_process_trains_is_refused(
+    tmp_path: Path, one_step: Path, capsys: pytest.CaptureFixture[str]
+):
+    run = Path(shutil.copytree(one_step, tmp_path / "run"))
     before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
     with RunDir(run).locked():
         for how in (["--overwrite"], ["--resume", "--max-steps", "2"], []):
