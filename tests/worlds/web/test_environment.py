@@ -136,7 +136,7 @@ def test_screenshots_come_on_request(run):
 
 
 def test_the_same_task_is_the_same_in_another_process(run):
-    pages = ("click-button", "email-inbox", "choose-date", "click-pie")
+    pages = ("click-button", "email-inbox", "choose-date", "chase-circle")  # the circle moves from the beginning
     code = """
 import asyncio, json, sys
 from bough.worlds.web.environment import Web
@@ -159,11 +159,11 @@ def test_an_episode_does_not_depend_on_those_played_before_it_or_beside_it(run):
     pages = ("login-user", "click-menu", "choose-date", "use-autocomplete", "click-tab-2", "use-colorwheel")
 
     async def main():
-        alone = [[seen.text for seen in await play(web(page, 4))] for page in pages]
+        alone = [[seen.text for seen in await play(web(page, 8))] for page in pages]
         for page in pages:
             await play(web(page, 5), "fill('1', 'A0B1C2')", "click('1')")
-        beside = await asyncio.gather(*(play(web(page, 4)) for page in pages for _ in range(2)))
-        assert [[seen.text for seen in episode] for episode in beside] == [text for text in alone for _ in range(2)]
+        beside = await asyncio.gather(*(play(web(page, 8)) for page in (*pages, *pages[:2])))
+        assert [[seen.text for seen in episode] for episode in beside] == [*alone, *alone[:2]]
 
     run(main())
 
@@ -197,7 +197,7 @@ def test_mistakes_of_the_user_are_named():
 
 
 def test_episodes_on_a_browser_that_dies_raise_world_errors_and_the_next_ones_work(run):
-    """Kills Chromium three times under eight episodes at once; every failure is the world's, none is lost."""
+    """Kills Chromium twice under four episodes at once; every failure is the world's, none is lost."""
     failures, finished = [], []
 
     async def until_done(seed):
@@ -218,35 +218,35 @@ def test_episodes_on_a_browser_that_dies_raise_world_errors_and_the_next_ones_wo
             return
 
     async def assassin():
-        for _ in range(3):
-            goal = len(finished) + 4
-            while len(finished) < goal and len(finished) < 16:
+        for _ in range(2):
+            goal = len(finished) + 2
+            while len(finished) < goal and len(finished) < 8:
                 await asyncio.sleep(0.005)
             browser = Pool.here().browser
             if browser is not None and browser.alive:
                 os.killpg(browser.pid, signal.SIGKILL)
 
     async def main():
-        turns = asyncio.Semaphore(8)
+        turns = asyncio.Semaphore(4)
 
         async def one(seed):
             async with turns:
                 await until_done(seed)
 
         number = Pool.here().num_started
-        await asyncio.gather(assassin(), *(one(seed) for seed in range(16)))
+        await asyncio.gather(assassin(), *(one(seed) for seed in range(8)))
         return Pool.here().num_started - number
 
     assert run(main()) >= 2
-    assert sorted(finished) == [(seed, True) for seed in range(16)]
+    assert sorted(finished) == [(seed, True) for seed in range(8)]
     assert len(failures) >= 3
 
 
 def test_a_collection_loses_no_episode_to_a_browser_that_is_killed(run):
-    """The same 14 episodes twice: undisturbed, and with Chromium killed twice under them."""
-    wanted = list(attempts(itertools.islice(Web.tasks(Options(pages=["login-user", "click-menu"])), 14), 1, 0))
+    """The same eight episodes twice: one after the other, and four at once with Chromium killed twice under them."""
+    wanted = list(attempts(itertools.islice(Web.tasks(Options(pages=["login-user", "enter-text"])), 8), 1, 0))
 
-    async def collected(kills):
+    async def collected(kills, concurrency):
         kept = {}
 
         def finished(trajectory, images):
@@ -254,14 +254,14 @@ def test_a_collection_loses_no_episode_to_a_browser_that_is_killed(run):
             if len(kept) in kills:
                 os.killpg(Pool.here().browser.pid, signal.SIGKILL)
 
-        tally = await collect(LocalRunner.of(Web, ExpertAgent(), LimitsConfig()), wanted, finished, concurrency=6)
-        return tally, kept
+        runner = LocalRunner.of(Web, ExpertAgent(), LimitsConfig())
+        return await collect(runner, wanted, finished, concurrency=concurrency), kept
 
     run(Web.shutdown())  # a browser that a test before has killed may still look alive
-    quiet, expected = run(collected(()))
-    tally, kept = run(collected((3, 8)))
-    assert (quiet.successes, dict(quiet.faults)) == (14, {})
-    assert (tally.episodes, tally.successes, tally.lost) == (14, 14, {}) and 2 <= tally.faults["environment"] <= 12
+    quiet, expected = run(collected((), concurrency=1))
+    tally, kept = run(collected((2, 5), concurrency=4))
+    assert (quiet.successes, dict(quiet.faults)) == (8, {})
+    assert (tally.episodes, tally.successes, tally.lost) == (8, 8, {}) and 2 <= tally.faults["environment"] <= 8
     again = [kept[name].info.get("retries", 0) for name in expected]
     assert sum(again) == tally.faults["environment"]
     for name, trajectory in expected.items():

@@ -80,7 +80,7 @@ def test_a_click_lands_on_an_element_whose_middle_is_covered(run):
 
 def test_an_element_that_lies_under_another_is_refused(run):
     with pytest.raises(ActionRefusedError, match="Element 2 is covered"):
-        run(shown("click-pie", 0, "click('2')"))
+        run(shown("click-pie-nodelay", 0, "click('2')"))
 
 
 def test_a_disabled_element_is_refused(run):
