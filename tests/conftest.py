@@ -66,6 +66,8 @@ SLOWEST = (
     "worlds/interpreter/test_math.py",
     "calls/test_growing.py",
     "sandbox/test_limits.py",
+    "sandbox/test_answers.py",
+    "sandbox/test_places.py",
     "policy/test_hybrids.py",
     "viewer/test_training_page.py",
     "test_bit_exact.py",

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from bough.sandbox.base import Result, SandboxLimits
+from bough.sandbox.inside.processes import descendants
 from bough.sandbox.isolation import _tried
 from bough.sandbox.pool import Sandbox
 
@@ -54,3 +55,13 @@ def box(request: pytest.FixtureRequest) -> Iterator[Box]:
         sandbox = runner.run(made())
         yield Box(runner, sandbox)
         runner.run(sandbox.close())
+
+
+@pytest.fixture
+def works_afterwards(box: Box) -> Iterator[None]:
+    """After the test the next program runs, and finds nothing of the one before."""
+    yield
+    after = box.run("import os\n6 * 7, os.listdir('/tmp'), os.listdir('/dev/shm')")
+    assert after.value == "(42, [], [])", after
+    everything = descendants(box.pid)
+    assert len(everything) <= 1, everything  # the keeper, below bubblewrap or the launcher

@@ -1,4 +1,7 @@
-"""The escapes and the limits once more, as somebody who is not root."""
+"""The escapes and the limits once more, as somebody who is not root.
+
+How sessions share places and how answers are read is the pool's affair: it is the same process for every user.
+"""
 
 import os
 import re

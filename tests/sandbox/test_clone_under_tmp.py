@@ -32,7 +32,9 @@ def started(user: str, *command: str, **more: Any) -> subprocess.CompletedProces
 
 
 @pytest.fixture(
-    params=[(isolation, user) for isolation in ("bubblewrap", "namespaces") for user in USERS], ids="-".join
+    scope="module",
+    params=[(isolation, user) for isolation in ("bubblewrap", "namespaces") for user in USERS],
+    ids="-".join,
 )
 def sandboxed(request: pytest.FixtureRequest, python: Path) -> Any:
     """Runs programs in a sandbox that the Python under /tmp starts."""

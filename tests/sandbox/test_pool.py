@@ -60,7 +60,7 @@ def test_a_cell_that_takes_too_long_is_interrupted_and_the_session_lives(box: Bo
 
 
 def test_a_cell_that_will_not_be_interrupted_is_killed_and_the_session_begins_anew(box: Box):
-    stubborn = "import signal\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\nwhile True:\n    pass"
+    stubborn = "import signal, time\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\ntime.sleep(600)"
 
     async def play() -> list[object]:
         async with box.sandbox.session() as session:
@@ -306,8 +306,8 @@ def test_without_isolation_programs_still_run_with_their_limits():
             SandboxLimits(timeout_s=60, memory_mb=300), workers=1, isolation="none", unsafe=True
         ) as sandbox:
             daemon = "import os, time\nif os.fork() == 0:\n    os.setsid()\n    time.sleep(60)\nos.getcwd() != '/'"
-            cells = [daemon, "while True:\n    pass", "bytearray(10**9)", "import os\nos.listdir()"]
-            results = [await sandbox.run(cell, timeout_s=1 if "while" in cell else None) for cell in cells]
+            cells = [daemon, "import time\ntime.sleep(600)", "bytearray(10**9)", "import os\nos.listdir()"]
+            results = [await sandbox.run(cell, timeout_s=1 if "600" in cell else None) for cell in cells]
             assert len(descendants(sandbox._idle[0].pid or 0)) == 0
             return results
 
