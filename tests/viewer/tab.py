@@ -27,7 +27,8 @@ class Tab:
     async def open(cls) -> Tab:
         # Nothing can be reached from this browser but our own server.
         flags = [flag for flag in browsers.FLAGS if not flag.startswith("--host-resolver-rules")]
-        browsers.FLAGS = (*flags, "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1")
+        # One process for all pages of a server: each load would start another one.
+        browsers.FLAGS = (*flags, "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1", "--process-per-site")
         browser = await Browser.start()
         made = await browser.connection.call("Target.createTarget", url="about:blank")
         attached = await browser.connection.call("Target.attachToTarget", targetId=made["targetId"], flatten=True)

@@ -1,16 +1,30 @@
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from bough.viewer import rendering
 from bough.viewer import tokens as module
 from bough.viewer.index import Index
 from bough.viewer.models import Models
 from bough.viewer.records import MissingError
+from bough.viewer.renderer import Renderer
 from bough.viewer.tokens import tokens
 from tests.viewer.samples import call, trajectory, turn, write
 
 Make = Callable[[Path], Index]
+
+
+@pytest.fixture(autouse=True)
+def _rendered_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the process that opens tokenizers: it loads for seconds, and has tests of its own (test_renderer.py)."""
+
+    def ask(renderer: Renderer, question: dict[str, Any]) -> dict[str, Any]:
+        name, arguments = question["ask"], {key: value for key, value in question.items() if key != "ask"}
+        return rendering.ASKED[name](**arguments)
+
+    monkeypatch.setattr(Renderer, "ask", ask)
 
 
 def test_the_recorded_tokens_with_what_the_call_before_had_already(folder: Path, make_index: Make):
