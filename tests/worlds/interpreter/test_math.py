@@ -2,6 +2,7 @@ import asyncio
 import json
 import lzma
 import re
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -312,27 +313,35 @@ def graded(runner: Any, *pairs: tuple[str, str]) -> list[float]:
     return asyncio.run(play())
 
 
-def test_algebra_is_math_verifys_in_the_sandbox():
+@pytest.fixture(scope="module")
+def algebra() -> Iterator[Callable[..., Grade]]:
+    """Grades with math-verify in one sandbox, which takes a second to load it."""
     pytest.importorskip("math_verify")
+    with asyncio.Runner() as runner:
 
-    async def play() -> list[float]:
-        async with Sandbox(SandboxLimits(timeout_s=60), workers=1, warm_up=math.WARM_UP) as sandbox:
-            pairs = [
-                ("x + 1", "1 + x"),
-                ("x + 1", "x + 2"),
-                ("\\frac{\\sqrt[3]{16}}{2}", "\\sqrt[3]{2}"),
-                ("[0, 3)", "[0,3)"),
-                ("(0, 3)", "[0,3)"),
-                ("\\{3, 1, 2\\}", "\\{1, 2, 3\\}"),
-                ("(x+1)^2", "x^2 + 2x + 1"),
-                ("\\begin{pmatrix} 1/2 \\\\ 3 \\end{pmatrix}", "\\begin{pmatrix} \\frac{1}{2} \\\\ 3 \\end{pmatrix}"),
-                ("(2, 1)", "(1, 2)"),
-                ("{{{", "1 + x"),
-                ("'''\\n\\\\", "1 + x"),
-            ]
-            return [(await math.grade(f"\\boxed{{{a}}}", g, lambda: sandbox)).score for a, g in pairs]
+        async def made() -> Sandbox:
+            return Sandbox(SandboxLimits(timeout_s=60), workers=1, warm_up=math.WARM_UP)
 
-    assert asyncio.run(play()) == [1, 0, 1, 1, 0, 1, 1, 1, 0, 0, 0]
+        sandbox = runner.run(made())
+        yield lambda text, gold, **more: runner.run(math.grade(f"\\boxed{{{text}}}", gold, lambda: sandbox, **more))
+        runner.run(sandbox.close())
+
+
+def test_algebra_is_math_verifys_in_the_sandbox(algebra: Callable[..., Grade]):
+    pairs = [
+        ("x + 1", "1 + x"),
+        ("x + 1", "x + 2"),
+        ("\\frac{\\sqrt[3]{16}}{2}", "\\sqrt[3]{2}"),
+        ("[0, 3)", "[0,3)"),
+        ("(0, 3)", "[0,3)"),
+        ("\\{3, 1, 2\\}", "\\{1, 2, 3\\}"),
+        ("(x+1)^2", "x^2 + 2x + 1"),
+        ("\\begin{pmatrix} 1/2 \\\\ 3 \\end{pmatrix}", "\\begin{pmatrix} \\frac{1}{2} \\\\ 3 \\end{pmatrix}"),
+        ("(2, 1)", "(1, 2)"),
+        ("{{{", "1 + x"),
+        ("'''\\n\\\\", "1 + x"),
+    ]
+    assert [algebra(text, gold).score for text, gold in pairs] == [1, 0, 1, 1, 0, 1, 1, 1, 0, 0, 0]
 
 
 BOMBS = {
@@ -354,19 +363,12 @@ def test_a_huge_answer_to_a_number_is_wrong_without_a_sandbox(name: str):
     assert graded_with(Untouchable, BOMBS[name], "7").score == 0
 
 
-def test_an_answer_that_takes_forever_is_wrong_and_the_next_is_graded():
-    pytest.importorskip("math_verify")
-
-    async def play() -> list[Any]:
-        async with Sandbox(SandboxLimits(), workers=1, warm_up=math.WARM_UP) as sandbox:
-            grades = [
-                await math.grade(f"\\boxed{{{BOMBS[name]}}}", "x", lambda: sandbox)
-                for name in ("a tower of powers", "a million digits", "a megabyte", "deep brackets", "a lone surrogate")
-            ]
-            return [*grades, await math.grade("\\boxed{1 + x}", "x + 1", lambda: sandbox)]
-
-    *bombs, after = asyncio.run(play())
-    assert [grade.score for grade in bombs] == [0] * 5 and after.score == 1
+def test_an_answer_that_takes_forever_is_wrong_and_the_next_is_graded(algebra: Callable[..., Grade]):
+    for name in ("a tower of powers", "a million digits", "a megabyte", "a lone surrogate"):
+        assert algebra(BOMBS[name], "x").score == 0, name
+    slow = algebra(BOMBS["deep brackets"], "x", timeout_s=1.0)
+    assert slow.score == 0 and slow.details["reason"] == "time"
+    assert algebra("1 + x", "x + 1").score == 1
 
 
 @pytest.mark.parametrize(
