@@ -8,20 +8,15 @@ from bough.policy import host_memory
 
 # What checkpointed layers do: large blocks that are freed, each followed by a smaller one that stays.
 LAYERS = """
-import sys
-from importlib.util import module_from_spec, spec_from_file_location
-
+import os, runpy, sys
 import numpy
 
-spec = spec_from_file_location("host_memory", sys.argv[2])  # without its package, which loads torch
-module = module_from_spec(spec)
-spec.loader.exec_module(module)
-
 def resident_mib():
-    return int(open("/proc/self/statm").read().split()[1]) * 4096 >> 20
+    return int(open("/proc/self/statm").read().split()[1]) * os.sysconf("SC_PAGE_SIZE") >> 20
 
 if sys.argv[1] == "True":
-    assert module.return_freed_memory()
+    # By its file: its package would load torch.
+    assert runpy.run_path(sys.argv[2])["return_freed_memory"]()
 before, kept = resident_mib(), []
 for layer in range(30):
     parts = [numpy.ones((2 + layer % 5 + i) << 18, numpy.float32) for i in range(10)]

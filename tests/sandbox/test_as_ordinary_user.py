@@ -1,6 +1,6 @@
-"""The escapes and the limits once more, as somebody who is not root.
+"""The escapes, the limits and the answers once more, as somebody who is not root.
 
-How sessions share places and how answers are read is the pool's affair: it is the same process for every user.
+How sessions share places (test_places.py) is decided outside the sandbox, where the user changes nothing.
 """
 
 import os
@@ -24,7 +24,7 @@ def test_no_program_escapes_or_exceeds_its_limits_for_an_ordinary_user():
                 *(sys.executable, "-m", "tests.sandbox.as_user"),
                 # In one process: it waits most of its time, while others have work.
                 *(sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-rs", "--basetemp", f"{home}/tests"),
-                *(str(HERE / "test_escapes.py"), str(HERE / "test_limits.py")),
+                *(str(HERE / f"test_{what}.py") for what in ("escapes", "limits", "answers")),
             ],
             cwd=HERE.parents[1],
             env={"PATH": os.environ["PATH"], "HOME": home, "TMPDIR": home, "PYTHONDONTWRITEBYTECODE": "1"},

@@ -13,8 +13,8 @@ from bough.sandbox.pool import Sandbox
 from tests.sandbox.conftest import LIMITS, Box
 
 
-def test_forty_sessions_share_a_few_places(box: Box):
-    places, episodes = 4, 40
+def test_a_hundred_and_fifty_sessions_share_a_few_places(box: Box):
+    places, episodes = 4, 150
     most = 0
 
     async def watch() -> None:

@@ -256,6 +256,7 @@ CONTRAST = """(() => {
 def test_text_can_be_read_in_light_and_in_dark(server: Server, tab: Tab, run: Run):
     async def read() -> None:
         for page in ("runs", "trajectories", "evaluation", "pair?at=03-pairs/pairs.jsonl%3A1"):
+            await tab.scheme("dark")
             await tab.goto(f"{server.address}#/{page}")
             await tab.evaluate("delete document.documentElement.dataset.theme")
             for scheme in ("dark", "light"):

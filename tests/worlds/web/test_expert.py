@@ -113,7 +113,7 @@ def test_experts_undo_what_was_opened_covered_or_replaced(run):
         ("drag-circle", 4508519, "mouse_drag(96, 106, 96, 188)"),  # only its rim is inside the drawing
         ("click-button-sequence", 4508534, "drag('1', '1')"),
         ("daily-calendar", 4508530),  # another event lies over the first half hour
-        ("click-pie-nodelay", 4508529),  # the item is there while the menu is closed
+        ("click-pie", 4508529),  # the item is larger than others while the menu is closed
     ]
 
     async def play(page, seed, *actions):
