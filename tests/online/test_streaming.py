@@ -244,6 +244,7 @@ def test_episodes_that_were_finished_before_an_interrupt_are_not_played_again(
     with pytest.raises(KeyboardInterrupt):
         grpo(config("cut"))
     monkeypatch.undo()
+    interrupted_batch = len(list((tmp_path / "cut/rollouts").glob("*.jsonl")))
     on_disk = {
         (int(path.stem), record.id): record
         for path in (tmp_path / "cut/episodes").iterdir()
@@ -262,7 +263,11 @@ def test_episodes_that_were_finished_before_an_interrupt_are_not_played_again(
     monkeypatch.setattr(Gatherer, "_drop", dropped)
     grpo(config("cut", resume=True))
     assert len(on_disk) >= 4 and played
-    assert {number for number, _ in on_disk.keys() & set(played)} <= surplus
+    again = {number for number, _ in on_disk.keys() & set(played)}
+    if max_staleness == 0:  # tasks that were started early: for the next batch they are played with its weights
+        last = max(group.info["number"] for group in batch(tmp_path / "cut", interrupted_batch))
+        again = {number for number in again if number <= last}
+    assert again <= surplus
     learnt = {
         (group.info["number"], attempt.id): [turn.call for turn in attempt.turns]
         for number in range(3)
