@@ -397,3 +397,18 @@ def test_an_icon_that_changes_under_the_mouse_is_hit(run):
             assert view.done
 
     run(main())
+
+
+def test_the_mouse_is_away_from_the_next_problem(run):
+    async def main():
+        pool = Pool.here()
+        page = await pool.take()
+        await page.start("login-user", 0, "train")
+        await page.act(bind(read_call("click('1')")))
+        under = "({hovered: [...document.querySelectorAll(':hover')].map((one) => one.id)})"
+        assert "username" in (await page._evaluate(under))["hovered"]
+        await page.start("login-user", 1, "train")
+        assert "username" not in (await page._evaluate(under))["hovered"]
+        await pool.give_back(page, sound=True)
+
+    run(main())
