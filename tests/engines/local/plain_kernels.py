@@ -37,16 +37,22 @@ def rotate_and_store(qkv_TX, kv, table, tokens: Tokens, rotary, norms, eps: floa
 def attend(query_THD, kv, table, tokens: Tokens, scaling: float, window: int, splits: int) -> Tensor:
     out_THD = torch.zeros_like(query_THD)
     repeats = query_THD.shape[1] // kv.shape[2]
+    rows, positions = tokens.row_T.tolist(), tokens.position_T.tolist()
     for first, count in zip(tokens.first_B.tolist(), tokens.count_B.tolist(), strict=True):
-        for t in range(first, first + count):
-            row, position = int(tokens.row_T[t]), int(tokens.position_T[t])
-            assert row == tokens.row_T[first]
-            assert position == tokens.position_T[first] + t - first
-            pages = table[row, : position // PAGE + 1].long()
-            key, value = kv[:, pages].transpose(1, 2).flatten(2, 3)[:, :, max(position - window + 1, 0) : position + 1]
-            key, value = (x.repeat_interleave(repeats, 0).float() for x in (key, value))
-            weight = (query_THD[t].float()[:, None] @ key.mT * scaling).softmax(-1)
-            out_THD[t] = (weight @ value)[:, 0].to(out_THD.dtype)
+        if not count:
+            continue
+        row, position, mine = rows[first], positions[first], slice(first, first + count)
+        assert rows[mine] == [row] * count
+        assert positions[mine] == list(range(position, position + count))
+        since, end = max(position - window + 1, 0), position + count
+        pages = table[row, : (end - 1) // PAGE + 1].long()
+        key, value = kv[:, pages].transpose(1, 2).flatten(2, 3)[:, :, since:end]
+        key, value = (x.repeat_interleave(repeats, 0).float() for x in (key, value))
+        distance_QK = tokens.position_T[mine, None] - torch.arange(since, end, device=kv.device)
+        unseen_QK = (distance_QK < 0) | (distance_QK >= window)
+        score_HQK = query_THD[mine].float().transpose(0, 1) @ key.mT * scaling
+        weight_HQK = score_HQK.masked_fill(unseen_QK, float("-inf")).softmax(-1)
+        out_THD[mine] = (weight_HQK @ value).transpose(0, 1).to(out_THD.dtype)
     return out_THD.flatten(1)
 
 

@@ -26,9 +26,9 @@ from tests.policy.families import SHAPE, make
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 EPISODES = 12 if DEVICE == "cuda" else 3
 on_cuda = pytest.mark.skipif(DEVICE == "cpu", reason="needs a CUDA device")
-SAMPLING = SamplingConfig(max_new_tokens=13)
+SAMPLING = SamplingConfig(max_new_tokens=8)
 MORE = {"qwen2": "Qwen2ForCausalLM", "olmo2": "Olmo2ForCausalLM"}
-START = prompt("system", 140)
+START = prompt("system", 170)  # the second answer begins at token 190 and ends in another page
 
 
 @pytest.fixture(autouse=True)
@@ -69,7 +69,7 @@ def test_log_probabilities_are_those_that_training_computes(family, lora):
     policy = small_policy(family, lora=lora)
     engine = engine_of(policy, layout="pages", fold=family != "llama")
     assert any(joined.folded for joined in engine.path.decoder.joined()) == (lora and family != "llama")
-    played = run(engine, *(play(engine, f"{i}", 3, SAMPLING, START) for i in range(EPISODES)))
+    played = run(engine, *(play(engine, f"{i}", 2, SAMPLING, START) for i in range(EPISODES)))
     assert engine.scheduler.num_shared > 0
     assert scored(policy, [call for calls in played for call in calls]) < 1e-4
 
@@ -93,13 +93,14 @@ def test_an_adapter_where_none_is_known_is_left_to_its_own_code():
 def test_pages_and_rows_draw_the_same():
     policy = small_policy("qwen3")
     drawn = []
-    for layout, graphs in (("rows", False), ("pages", DEVICE == "cuda"), ("pages", False)):
+    ways = [("rows", False), ("pages", False), *([("pages", True)] if DEVICE == "cuda" else [])]
+    for layout, graphs in ways:
         engine = engine_of(policy, layout=layout, graphs=graphs, max_length=400)
-        played = run(engine, *(play(engine, f"{i}", 3, SAMPLING, START) for i in range(EPISODES)))
+        played = run(engine, *(play(engine, f"{i}", 2, SAMPLING, START) for i in range(EPISODES)))
         drawn.append([ids for calls in played for ids, _, _ in answers(calls)])
-    assert len(drawn[0]) == 3 * EPISODES
+    assert len(drawn[0]) == 2 * EPISODES
     if DEVICE == "cpu":
-        assert drawn[0] == drawn[1] == drawn[2]
+        assert drawn[0] == drawn[1]
     # A GPU adds up in another order for other shapes: where two tokens are about to be drawn, either may be.
     for other in drawn[1:]:
         assert sum(map(operator.eq, drawn[0], other)) >= 0.9 * len(drawn[0])
@@ -152,8 +153,8 @@ def test_after_the_weights_changed_the_new_ones_are_used():
 
 def test_too_little_memory_drops_idle_episodes():
     policy = small_policy("qwen3")
-    engine = engine_of(policy, layout="pages", max_tokens=64 * 12)
-    played = run(engine, *(play(engine, f"{i}", 3, SAMPLING, prompt(f"{i}", 90)) for i in range(6)))
+    engine = engine_of(policy, layout="pages", max_tokens=64 * 8)
+    played = run(engine, *(play(engine, f"{i}", 2, SAMPLING, prompt(f"{i}", 90)) for i in range(6)))
     assert engine.scheduler.num_dropped > 0
     assert scored(policy, [call for calls in played for call in calls]) < 1e-4
 
@@ -190,7 +191,7 @@ def test_choices_are_as_frequent_as_their_probabilities():
 def test_in_16_bits_it_is_as_close_as_rounding_allows():
     policy = small_policy("qwen3", dtype=torch.bfloat16)
     engine = engine_of(policy, layout="pages")
-    played = run(engine, *(play(engine, f"{i}", 3, SAMPLING, START) for i in range(EPISODES)))
+    played = run(engine, *(play(engine, f"{i}", 2, SAMPLING, START) for i in range(EPISODES)))
     assert scored(policy, [call for calls in played for call in calls]) < 0.3
 
 
@@ -200,7 +201,7 @@ def test_in_16_bits_an_adapter_in_the_weights_is_as_close_as_one_beside_them():
     for fold in (True, False):
         engine = engine_of(policy, layout="pages", fold=fold)
         assert all(joined.folded == fold for joined in engine.path.decoder.joined())
-        played = run(engine, *(play(engine, f"{i}", 3, SAMPLING, START) for i in range(EPISODES)))
+        played = run(engine, *(play(engine, f"{i}", 2, SAMPLING, START) for i in range(EPISODES)))
         assert scored(policy, [call for calls in played for call in calls]) < 0.3
 
 
@@ -210,7 +211,7 @@ def test_weights_in_32_bits_that_are_computed_in_16_are_followed():
     policy = Policy(model, autocast=torch.bfloat16).eval()
     engine = engine_of(policy, layout="pages")
     assert engine.scheduler.store.kv.dtype == torch.bfloat16
-    played = run(engine, *(play(engine, f"{i}", 3, SAMPLING, START) for i in range(EPISODES)))
+    played = run(engine, *(play(engine, f"{i}", 2, SAMPLING, START) for i in range(EPISODES)))
     assert scored(policy, [call for calls in played for call in calls]) < 0.3
 
 
@@ -229,7 +230,7 @@ def test_requests_may_be_given_up_and_come_at_any_time():
         return await asked
 
     drawn = run(engine, *(one(i) for i in range(40)))
-    assert all(each is not None and len(each.completion_ids) == 13 for i, each in enumerate(drawn) if i % 4)
+    assert all(each is not None and len(each.completion_ids) == 8 for i, each in enumerate(drawn) if i % 4)
 
 
 @on_cuda
