@@ -17,6 +17,7 @@ from tests.policy.families import make
 
 SAMPLING = SamplingConfig(max_new_tokens=16)
 SYSTEM = prompt("system", 140)
+BRIEF = SamplingConfig(max_new_tokens=6)
 LONG = prompt("long system", 560)  # five blocks of keys: sums over fewer keep their order by themselves
 
 
@@ -39,34 +40,35 @@ def scored(policy, calls):
 
 
 @pytest.mark.parametrize(("temperature", "expected"), [(0.7, 0.7), (1.6, 1.6), (0.0, 1.0)])
-def test_sampled_log_probabilities_are_the_policys_at_the_sampling_temperature(temperature, expected):
-    policy = Policy.load("tiny", device="cpu").eval()
+def test_sampled_log_probabilities_are_the_policys_at_the_sampling_temperature(
+    policy, temperature, expected, monkeypatch
+):
     engine = small_engine(policy)
     sampling = SamplingConfig(max_new_tokens=16, temperature=temperature)
     [calls] = run(engine, play(engine, "episode", 2, sampling, SYSTEM))
     assert {drawn.logprobs_temperature for _, drawn in calls} == {expected}
-    policy.temperature = expected
+    monkeypatch.setattr(policy, "temperature", expected)
     assert scored(policy, calls) < 1e-4
-    policy.temperature = expected + 0.5
+    monkeypatch.setattr(policy, "temperature", expected + 0.5)
     assert scored(policy, calls) > 0.1
 
 
 @pytest.mark.bit_exact
 def test_an_answer_is_the_same_to_the_last_bit_in_any_company(policy):
-    """15 episodes of 3 turns, together and a few at a time, in another order, with and without shared prefixes."""
-    names = [f"episode-{i}" for i in range(15)]
+    """12 episodes of 2 turns, together and a few at a time, in another order, with and without shared prefixes."""
+    names = [f"episode-{i}" for i in range(12)]
     ways = [SAMPLING, SamplingConfig(max_new_tokens=16, temperature=0.7, top_p=0.9), SamplingConfig(max_new_tokens=9)]
 
     def all_of(order, **options):
         engine = small_engine(policy, **options)
-        calls = run(engine, *(play(engine, n, 3, ways[names.index(n) % 3], LONG) for n in order))
+        calls = run(engine, *(play(engine, n, 2, ways[names.index(n) % 3], LONG) for n in order))
         return {name: answers(each) for name, each in zip(order, calls, strict=True)}
 
     together = all_of(names)
-    assert sum(len(ids) for each in together.values() for ids, _, _ in each) > 430
+    assert sum(len(ids) for each in together.values() for ids, _, _ in each) > 300
     assert all_of(names[::-1], max_running=5) == together
     # Too little memory for more than three at once: caches are dropped and computed anew.
-    assert all_of(names[::3], max_tokens=3100) == {name: together[name] for name in names[::3]}
+    assert all_of(names[::3], max_tokens=2400) == {name: together[name] for name in names[::3]}
 
 
 @pytest.mark.bit_exact
@@ -94,7 +96,7 @@ def test_another_seed_gives_another_answer(policy):
 def test_log_probabilities_are_those_that_training_computes(family, layout):
     policy = Policy(make(family)).eval()
     engine = small_engine(policy, layout=layout, max_length=250)
-    played = run(engine, *(play(engine, f"{i}", 2, SAMPLING, prompt("system", 60)) for i in range(3)))
+    played = run(engine, *(play(engine, f"{i}", 2, BRIEF, prompt("system", 60)) for i in range(3)))
     assert scored(policy, [call for calls in played for call in calls]) < 1e-4
 
 
