@@ -38,10 +38,10 @@ def hybrid():
 
 def assert_plain(policy, calls):
     """Every token is the one that plain sampling draws after those before it, computed without a cache."""
+    policy.row_reader.attend_with(policy.row_reader.plain_attention)
     for ids, seed, sampling, drawn in calls:
         answer = drawn.completion_ids
         with torch.inference_mode():
-            policy.logprobs([Call(prompt_ids=ids, completion_ids=answer)], share=False)  # sets the plain attention
             hidden = policy.decoder(input_ids=torch.tensor([ids + answer]), use_cache=False).last_hidden_state[0]
             logits = policy.base.get_output_embeddings()(hidden[len(ids) - 1 : -1])
         logits = logits / (getattr(policy.decoder.config, "logits_scaling", None) or 1.0)
