@@ -24,6 +24,7 @@ MODULES = (
     "bough.methods.preparation", "bough.curation.curate", "bough.engines.local.engine", "bough.policy.saving",
     "bough.terminal.training", "bough.commands.inputs", "bough.worlds.household.environment",
     "concurrent.futures.thread", "rich._emoji_codes",
+    "torch._inductor.compile_fx",  # what is compiled imports it, a second of CPU time
 )  # fmt: skip
 
 # The modules that were loaded before those of tests, with what these import.
