@@ -176,10 +176,11 @@ class Uneven(Letters):
 
 
 class Held(Letters):
-    """The first task takes two turns, and its first waits until it is released."""
+    """The first task takes two turns, and its first waits until it is released; the ends of its second are counted."""
 
     max_turns = 2
     released = threading.Event()
+    ended = threading.Semaphore(0)
     seen = 0
 
     async def step(self, reply: str) -> Observation:
@@ -188,6 +189,8 @@ class Held(Letters):
             while not self.released.is_set():
                 await asyncio.sleep(0.01)
             return Observation.say("Again.")
+        if self.task.data["number"] == 0:
+            self.ended.release()
         return await super().step(reply)
 
 

@@ -34,7 +34,7 @@ def settings(folder: Path, **more: Any) -> GRPOConfig:
     values: dict[str, Any] = {
         "model": "tiny", "environment": LETTERS, "output_dir": folder, "max_steps": 4, "batch_size": 2, "group_size": 4,
         "max_new_tokens": 8, "learning_rate": 1e-3, "lr_scheduler": "constant", "warmup_ratio": 0.0, "logging_steps": 1,
-        "save_steps": 1, "watch": False, "use_lora": True,
+        "save_steps": 100, "watch": False, "use_lora": True,
     }  # fmt: skip
     return GRPOConfig(**{**values, **more})
 
@@ -45,7 +45,7 @@ def metrics(folder: Path) -> list[dict[str, Any]]:
 
 def test_the_reward_rises_in_a_world_that_is_played_in(tmp_path: Path):
     few = {"max_new_tokens": 4, "top_k": 12, "batch_size": 4, "group_size": 8, "eval_tasks": 8}
-    grpo(settings(tmp_path, max_steps=8, use_lora=True, learning_rate=1e-2, eval_every=7, **few))
+    grpo(settings(tmp_path, max_steps=6, use_lora=True, learning_rate=2e-2, eval_every=5, **few))
     lines = metrics(tmp_path)
     assert lines[-1]["reward"] > 2 * lines[0]["reward"], [line["reward"] for line in lines]
     evaluated = [line["eval_success"] for line in lines if "eval_success" in line]
@@ -70,7 +70,7 @@ def test_online_a_run_that_memory_runs_out_for_goes_on_with_gradient_checkpointi
 
     monkeypatch.setattr(Step, "run", run)
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
-    counters = grpo(settings(tmp_path, max_steps=3, token_budget=1024, **more)).counters
+    counters = grpo(settings(tmp_path, max_steps=3, max_new_tokens=4, token_budget=1024, **more)).counters
     assert (counters.step, counters.budget, counters.gradient_checkpointing) == (3, 512, True)
     assert "trying step 2 again with gradient checkpointing" in caplog.text
     assert all(line["logprob_gap_max"] < 1e-4 for line in metrics(tmp_path) if not more.get("max_staleness"))
@@ -104,7 +104,7 @@ class WholeRuns:
     def run(self, *, updates: int = 1) -> Path:
         folder = self.folder / f"{updates}"
         if not (folder / "final").exists():
-            grpo(settings(folder, save_total_limit=9, updates=updates))
+            grpo(settings(folder, save_steps=1, save_total_limit=9, updates=updates))
         return folder
 
     def cut_after(self, folder: Path, step: int, *, updates: int = 1) -> None:
@@ -230,13 +230,13 @@ def test_a_world_that_is_broken_from_the_start_is_an_error_with_its_own_words(tm
 
 
 def test_a_world_that_breaks_for_good_stops_the_run_and_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    world = {"environment": "tests.online.letters:BrokenLater", "retries": 0, "save_steps": 100}
+    world = {"environment": "tests.online.letters:BrokenLater", "retries": 0, "max_steps": 3}
     with pytest.raises(PausedError, match=r"(?s)batch 2.*: 8 of 8 episodes were lost; .*the browser is gone.*--resume"):
         grpo(settings(tmp_path, **world))
     assert not (tmp_path / "final").exists()
     assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["step-00000002"]
     monkeypatch.setattr(letters.BrokenLater, "begin", 1000)
-    assert grpo(settings(tmp_path, resume=True, **world)).counters.step == 4
+    assert grpo(settings(tmp_path, resume=True, **world)).counters.step == 3
 
 
 def slow_judge(trajectory: Trajectory) -> float:
@@ -249,13 +249,13 @@ def slow_judge(trajectory: Trajectory) -> float:
 
 def test_a_reward_that_hangs_stops_the_run_and_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(slow_judge, "hangs", True, raising=False)
-    judged = {"rewards": {f"{__name__}:slow_judge": 1.0}, "reward_timeout_s": 1.0, "save_steps": 100}
+    judged = {"rewards": {f"{__name__}:slow_judge": 1.0}, "reward_timeout_s": 1.0, "max_steps": 3}
     said = r"(?s)batch 2 cannot be scored: the reward slow_judge took longer than 1 s \(.*test_online\.py:\d+.*--resu"
     with pytest.raises(PausedError, match=said):
         grpo(settings(tmp_path, **judged))
     assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["step-00000002"]
     monkeypatch.setattr(slow_judge, "hangs", False)
-    assert grpo(settings(tmp_path, resume=True, **judged)).counters.step == 4
+    assert grpo(settings(tmp_path, resume=True, **judged)).counters.step == 3
 
 
 def test_a_few_lost_episodes_are_counted_and_their_groups_go_on_without_them(
@@ -353,18 +353,19 @@ def test_groups_that_teach_nothing_are_replaced_up_to_a_budget(tmp_path: Path, w
         grpo(config)
     assert "in 24 of them all attempts failed (try easier tasks, --reset-file" in str(error.value)
     assert list((tmp_path / "rollouts").iterdir()) == [], "the same settings must not be stuck with it"
-    assert grpo(settings(tmp_path, max_steps=1, resume=True)).counters.step == 1
+    assert grpo(settings(tmp_path, max_steps=1, resume=True, **few)).counters.step == 1
 
 
 def test_a_run_that_ran_out_of_tasks_that_teach_goes_on_with_other_settings(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ):
-    ended = grpo(settings(tmp_path, environment="tests.online.letters:Gap", resample=1.0))
+    world = {"environment": "tests.online.letters:Gap", "group_size": 3, "max_new_tokens": 6, "max_steps": 3}
+    ended = grpo(settings(tmp_path, resample=1.0, **world))
     assert "Batch 2 teaches nothing" in caplog.text and "all attempts failed (try easier tasks" in caplog.text
     assert ended.counters.step == 2 and not list((tmp_path / "rollouts").glob("00002*"))
     assert ended.ledgers[0] == {"item": "groups", "in": 12, "kept": 4, "dropped": {"zero_variance": 8}}
-    resumed = grpo(settings(tmp_path, environment="tests.online.letters:Gap", resample=8.0, resume=True))
-    assert resumed.counters.step == 4
+    resumed = grpo(settings(tmp_path, resample=8.0, resume=True, **world))
+    assert resumed.counters.step == 3
 
 
 def test_below_the_floor_a_batch_gets_the_entropy_bonus(tmp_path: Path):
@@ -494,10 +495,11 @@ def test_a_file_or_a_world_but_not_both(tmp_path: Path):
 
 
 def test_a_watch_pauses_and_a_paused_run_goes_on_when_told(tmp_path: Path):
-    config = settings(tmp_path, max_steps=6, watch=True, watch_kl=1e-9, learning_rate=5e-3)
+    few = {"group_size": 3, "max_new_tokens": 4, "learning_rate": 5e-3}
+    config = settings(tmp_path, max_steps=6, watch=True, watch_kl=1e-9, **few)
     with pytest.raises(PausedError, match=r"paused before batch 5: the policy is .* away from its start"):
         grpo(config)
-    trained = grpo(settings(tmp_path, max_steps=6, resume=True, learning_rate=5e-3))
+    trained = grpo(settings(tmp_path, max_steps=6, resume=True, **few))
     assert trained.counters.step == 6
 
 

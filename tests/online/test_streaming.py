@@ -69,7 +69,7 @@ def unclocked(folder: Path) -> list[dict[str, Any]]:
 def test_streaming_ends_in_the_same_bits_as_one_episode_after_the_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    more = {"environment": UNEVEN, "batch_size": 3, "max_steps": 2, "group_size": 3}
+    more = {"environment": UNEVEN, "batch_size": 3, "max_steps": 2, "group_size": 3, "max_new_tokens": 5}
     streamed = {slots: grpo(settings(tmp_path / str(slots), concurrency=slots, **more)) for slots in (2, 32)}
     monkeypatch.setattr(Gatherer, "batch", play_one_by_one)
     plain = grpo(settings(tmp_path / "plain", **more))
@@ -98,8 +98,9 @@ def first_step(call: Call) -> int:
 def ahead(tmp_path_factory: pytest.TempPathFactory) -> GRPOConfig:
     """A run with one batch ahead, with the weights of every step."""
     folder = tmp_path_factory.mktemp("ahead")
+    every = {"save_steps": 1, "save_total_limit": 99}
     config = settings(
-        folder, environment=UNEVEN, max_staleness=1, max_steps=6, learning_rate=5e-3, save_total_limit=99, concurrency=6
+        folder, environment=UNEVEN, max_staleness=1, max_steps=6, learning_rate=5e-3, concurrency=6, **every
     )
     grpo(config)
     return config
@@ -148,17 +149,20 @@ def test_time_is_shared_between_sampling_training_and_neither(ahead: GRPOConfig)
 
 def test_calls_of_weights_that_are_too_old_are_dropped_and_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(letters.Held, "released", letters.threading.Event())
+    monkeypatch.setattr(letters.Held, "ended", letters.threading.Semaphore(0))
     take = OnlineSource.batch
 
     def released_later(self: OnlineSource, step: int) -> Batch | None:
         if step == 4:
             letters.Held.released.set()
+        if step == 5:
+            assert all(letters.Held.ended.acquire(timeout=60) for _ in range(2)), "both attempts at the first task"
         return take(self, step)
 
     monkeypatch.setattr(OnlineSource, "batch", released_later)
-    config = settings(tmp_path, environment="tests.online.letters:Held", max_staleness=1, max_steps=12, group_size=2)
+    config = settings(tmp_path, environment="tests.online.letters:Held", max_staleness=1, max_steps=8, group_size=2)
     trained = grpo(config)
-    held = [group for number in range(12) for group in batch(tmp_path, number) if group.info["number"] == 0]
+    held = [group for number in range(8) for group in batch(tmp_path, number) if group.info["number"] == 0]
     assert len(held) == 1, "it enters a batch when it is complete"
     turns = [attempt.turns for attempt in held[0].attempts]
     assert [[turn.trained for turn in of_attempt] for of_attempt in turns] == [[False, True]] * 2
@@ -221,9 +225,8 @@ def test_episodes_that_were_finished_before_an_interrupt_are_not_played_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, max_staleness: int
 ):
     def config(name: str, **more: Any) -> GRPOConfig:
-        return settings(
-            tmp_path / name, environment=UNEVEN, max_staleness=max_staleness, max_steps=3, concurrency=5, **more
-        )
+        every = {"environment": UNEVEN, "max_steps": 2, "concurrency": 5, "save_steps": 1}
+        return settings(tmp_path / name, max_staleness=max_staleness, **every, **more)
 
     ended: list[int] = []
     end, drop = Gatherer._end, Gatherer._drop
@@ -270,7 +273,7 @@ def test_episodes_that_were_finished_before_an_interrupt_are_not_played_again(
     assert again <= surplus
     learnt = {
         (group.info["number"], attempt.id): [turn.call for turn in attempt.turns]
-        for number in range(3)
+        for number in range(2)
         for group in batch(tmp_path / "cut", number)
         for attempt in group.attempts
     }

@@ -23,14 +23,14 @@ __all__ = ["started"]  # a fixture
 
 
 def several(folder: Path, **more: Any) -> GRPOConfig:
-    return settings(folder, **{"temperatures": TEMPERATURES, "max_steps": 2, "save_total_limit": 9, **more})
+    return settings(folder, **{"temperatures": TEMPERATURES, "max_steps": 2, **more})
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two batches of one update each."""
     folder = tmp_path_factory.mktemp("several")
-    grpo(several(folder, eval_every=2, eval_tasks=2))
+    grpo(several(folder, eval_every=2, eval_tasks=2, save_steps=1))
     return folder
 
 

@@ -100,7 +100,7 @@ def test_every_batch_is_sampled_from_the_newest_weights(
     folder = tmp_path / "run"
     options = {"enforce_eager": True}
     more = {"use_lora": lora, "bf16": False, "engine_options": options}
-    grpo(small(folder, temperature=0.8, save_total_limit=9, **more))
+    grpo(small(folder, temperature=0.8, save_steps=1, **more))
     (engine,) = started
     assert engine.model == "tiny" and engine.options["lora_rank"] == (16 if lora else 0)
     assert engine.options["logprobs_mode"] == "processed_logprobs" and engine.options["enforce_eager"] is True

@@ -45,7 +45,7 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def run_settings(folder: Path, model: Path, **more: Any) -> GRPOConfig:
     """Updates that change what is sampled far more than rounding does; every version's weights stay on disk."""
-    values = {"model": str(model), "engine": "vllm", "learning_rate": 2e-2, "save_total_limit": 9}
+    values = {"model": str(model), "engine": "vllm", "learning_rate": 2e-2, "save_steps": 1, "save_total_limit": 9}
     return settings(folder, **values | more)
 
 
