@@ -33,7 +33,7 @@ from bough.types import Call
 
 FILE = Path("a.jsonl")
 HISTORY = list(range(10, 60))
-STEPS = 3
+STEPS = 2
 RATES = {"learning_rate": 1e-2, "warmup_ratio": 0.0}
 
 

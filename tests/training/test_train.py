@@ -91,13 +91,13 @@ def best_and_worst(model: str) -> tuple[float, float]:
 
 def test_a_run_leaves_settings_metrics_ledger_and_weights(tmp_path: Path):
     run = tmp_path / "run"
-    lines = train("sft", EXAMPLES / "household.jsonl", run, "--num-epochs", "1")
+    lines = train("sft", EPISODES, run, "--num-epochs", "1")
     assert [line["step"] for line in lines] == [1]
     settings = yaml.safe_load((run / "config.yaml").read_text())
     assert settings["lora"]["r"] == 8 and settings["optimizer"]["learning_rate"] == 0.02
     rows, calls = json.loads((run / "ledger.json").read_text())
-    assert rows == {"item": "rows", "in": 5, "kept": 5, "dropped": {}}
-    assert calls["in"] == calls["kept"] == 63
+    assert rows == {"item": "rows", "in": 3, "kept": 3, "dropped": {}}
+    assert calls["in"] == calls["kept"] == 6
     assert (run / "final" / "adapter_model.safetensors").exists()
 
 
@@ -220,7 +220,7 @@ def test_held_out_loss_stops_a_run_early_and_keeps_the_best(tmp_path: Path):
     # Training on one kind of text makes another less likely: eval loss rises.
     more = ["--eval-file", str(SAMPLES / "sharegpt.jsonl"), "--eval-steps", "2", "--early-stopping-patience", "2"]
     more += ["--batch-size", "1"]
-    lines = train("sft", EXAMPLES / "household.jsonl", run, "--max-steps", "60", "--save-best-model", *more)
+    lines = train("sft", EPISODES, run, "--max-steps", "60", "--save-best-model", *more)
     losses = [line["eval_loss"] for line in lines if "eval_loss" in line]
     assert lines[-1]["step"] < 60
     assert min(losses) == losses[-3]
@@ -435,13 +435,15 @@ def test_a_run_without_its_origin_is_refused(tmp_path: Path, one_step: Path, cap
         assert "origin.json is missing or damaged" in capsys.readouterr().err
 
 
-def test_precomputed_log_probabilities_are_those_of_the_weights_that_are_there(tmp_path: Path):
+def test_precomputed_log_probabilities_are_those_of_the_weights_that_are_there(tmp_path: Path, one_step: Path):
     """A start adapter that was trained again under its name, and a run that starts again in the same folder."""
     start, run = tmp_path / "sft" / "final", tmp_path / "dpo"
     dpo = ["dpo", "--train-file", str(PAIRS), "--model", str(start), *FAST[2:]]
     dpo += ["--output-dir", str(run), "--max-steps", "1", "--precompute-reference", "--resume"]
-    for steps in ("1", "3"):
-        train("sft", EPISODES, tmp_path / "sft", "--max-steps", steps, "--overwrite")
+    shutil.copytree(one_step, tmp_path / "sft")
+    for again in (False, True):
+        if again:
+            train("sft", EPISODES, tmp_path / "sft", "--max-steps", "2", "--overwrite")
         assert main(dpo) == 0
         # Policy and reference are the same: a reference of other weights would show here.
         assert MetricsFile.read(run / "metrics.jsonl")[0]["loss"] == pytest.approx(math.log(2), abs=1e-4)
