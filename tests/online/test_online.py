@@ -45,7 +45,7 @@ def metrics(folder: Path) -> list[dict[str, Any]]:
 
 def test_the_reward_rises_in_a_world_that_is_played_in(tmp_path: Path):
     few = {"max_new_tokens": 4, "top_k": 12, "batch_size": 4, "group_size": 8, "eval_tasks": 8}
-    grpo(settings(tmp_path, max_steps=6, use_lora=True, learning_rate=2e-2, eval_every=5, **few))
+    grpo(settings(tmp_path, max_steps=8, use_lora=True, learning_rate=1e-2, eval_every=7, **few))
     lines = metrics(tmp_path)
     assert lines[-1]["reward"] > 2 * lines[0]["reward"], [line["reward"] for line in lines]
     evaluated = [line["eval_success"] for line in lines if "eval_success" in line]
