@@ -60,6 +60,31 @@ class Unreadable(Counting):
         return super().action_in(reply)
 
 
+class Silent(Counting):
+    """Its expert has nothing to say about the second turn."""
+
+    async def expert(self) -> str | None:
+        advice = await super().expert()
+        return " \n" if advice == "2" else advice
+
+
+class Ashamed(Counting):
+    """Its expert fails at the second turn."""
+
+    async def expert(self) -> str | None:
+        advice = await super().expert()
+        if advice == "2":
+            raise KeyError("two")
+        return advice
+
+
+class Garbled(Counting):
+    """Its expert writes half a character."""
+
+    async def expert(self) -> str | None:
+        return "\ud800"
+
+
 def counted(*replies: str, goal: int = 3, name: str = "one") -> SourcedTrajectory:
     task = Task(id=f"to {goal}", data={"goal": goal})
     limits = LIMITS.model_copy(update={"max_turns": max(4, len(replies))})
@@ -130,6 +155,27 @@ def test_a_turn_without_advice_has_no_label_and_is_counted():
     [record] = found.records
     assert shown(record) == [("5", "1", True), ("1", None, False), ("2", None, False), ("7", None, False)]
     assert found.ledgers[1].kept == 1 and found.ledgers[1].dropped == {"same_action": 2, "no_expert": 1}
+
+
+def test_an_empty_reply_of_the_expert_is_not_a_label():
+    found = corrected(counted("5", "1", "7", "8"), environment="tests.curation.test_corrections:Silent")
+    assert shown(found.records[0]) == [("5", "1", True), *((reply, None, False) for reply in "178")]
+    assert found.ledgers[1].dropped == {"same_action": 1, "label_empty": 2}
+
+
+def test_what_an_expert_failed_with_is_told_once(caplog: pytest.LogCaptureFixture):
+    items = counted("5", "1", "7", "8"), counted("5", "1", "8", "7", name="two")
+    found = corrected(*items, environment="tests.curation.test_corrections:Ashamed")
+    assert [shown(record)[0] for record in found.records] == [("5", "1", True)] * 2
+    assert found.ledgers[1].dropped == {"same_action": 2, "environment_failed": 4}
+    [line] = [record.getMessage() for record in caplog.records]
+    assert line.startswith("f:1: its environment failed") and "KeyError: 'two'" in line
+
+
+def test_a_label_that_can_be_written_to_no_file_is_the_environments_failure(caplog: pytest.LogCaptureFixture):
+    found = corrected(counted("5"), environment="tests.curation.test_corrections:Garbled")
+    assert found.records == [] and found.ledgers[1].dropped == {"environment_failed": 4}
+    assert "expert returned text with half a surrogate pair" in caplog.text
 
 
 def test_everywhere_trains_agreement_too_with_the_tokens_on_record():

@@ -6,8 +6,9 @@ model is asked about the recorded conversation, so it needs no environment.
 
 from __future__ import annotations
 
+import logging
 from contextlib import aclosing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from bough.curation.lookup import EnvironmentOf
@@ -21,6 +22,9 @@ from bough.rollouts.agents import NO_EXPERT, ModelAgent
 from bough.speech.base import MalformedError
 from bough.speech.reply import Reply
 from bough.types import Message, Trajectory, conversation
+
+log = logging.getLogger(__name__)
+EMPTY = "label_empty"
 
 
 @dataclass(frozen=True)
@@ -52,6 +56,7 @@ class ExpertLabeller:
     """The expert of each episode's environment."""
 
     environment_of: EnvironmentOf
+    told: set[str] = field(default_factory=set)
 
     async def labels(self, item: SourcedTrajectory) -> list[Label]:
         trajectory, environment_class = item.trajectory, self.environment_of(item)
@@ -68,13 +73,16 @@ class ExpertLabeller:
                         found[at] = Label(None, reason=NO_EXPERT)
                         continue
                     own, reply = trajectory.turns[at].reply, Message(role="assistant", content=text)
+                    if reply.empty:
+                        found[at] = Label(None, reason=EMPTY)
+                        continue
                     label = await _compared(own, reply, environment)
                     accepted = not label.same_action and await environment.accepts(own)
                     found[at] = replace(label, accepted=accepted)
         except ReplayError:
             reason = "cannot_replay"
-        except EnvironmentFailedError:
-            reason = "environment_failed"
+        except EnvironmentFailedError as error:
+            reason = _failed(item, error, self.told)
         found |= asides
         return [found.get(at, Label(None, reason=reason)) for at in range(len(trajectory.turns))]
 
@@ -89,6 +97,7 @@ class ModelLabeller:
     agent: ModelAgent
     environment_of: EnvironmentOf
     seed: int
+    told: set[str] = field(default_factory=set)
 
     async def labels(self, item: SourcedTrajectory) -> list[Label]:
         trajectory = item.trajectory
@@ -102,15 +111,15 @@ class ModelLabeller:
                 if answer.finish != "stop":
                     found.append(Label(None, reason="label_cut_off"))
                 elif answer.message.empty:
-                    found.append(Label(None, reason="label_empty"))
+                    found.append(Label(None, reason=EMPTY))
                 else:
                     found.append(await _compared(turn.reply, answer.message, environment))
         except ContextFullError:
             return _unlabelled(trajectory, found, "context_full")
         except EngineError:
             return _unlabelled(trajectory, found, "engine_failed")
-        except EnvironmentFailedError:
-            return _unlabelled(trajectory, found, "environment_failed")
+        except EnvironmentFailedError as error:
+            return _unlabelled(trajectory, found, _failed(item, error, self.told))
         finally:
             chat.close()
             if environment is not None:
@@ -150,6 +159,16 @@ def _action(reply: Reply) -> str | None:
         return reply.parsed.action
     except MalformedError:
         return None
+
+
+def _failed(item: SourcedTrajectory, error: EnvironmentFailedError, told: set[str]) -> str:
+    """Why the turns from there on have no label. What the environment's code did wrong is told once."""
+    if str(error) not in told:
+        told.add(str(error))
+        log.warning(
+            "%s:%d: its environment failed; the turns after that have no label: %s", item.file, item.line, error
+        )
+    return "environment_failed"
 
 
 def _unlabelled(trajectory: Trajectory, found: list[Label], reason: str) -> list[Label]:

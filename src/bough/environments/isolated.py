@@ -26,7 +26,7 @@ from bough.environments.base import (
     blame,
     check_reward,
 )
-from bough.environments.observations import check_observation
+from bough.environments.observations import check_observation, check_unicode
 from bough.environments.threads import LoopThread, take_thread
 from bough.errors import BoughError
 from bough.speech.reply import Reply
@@ -71,6 +71,7 @@ class Isolated:
             reply = await _result("expert", self._made.expert())
             if not isinstance(reply, str | None):
                 raise EnvironmentFailedError(f"expert returned {_a(reply)}; it must return text or None")
+            check_unicode("expert", reply or "")
             return reply
 
         return await self._call("expert", expert)

@@ -72,12 +72,16 @@ def _check_text(what: str, given: Observation) -> None:
     if (size := sum(map(len, texts))) > MAX_TEXT:
         raise EnvironmentFailedError(f"{what} returned {size:,} characters; at most {MAX_TEXT:,} are allowed")
     for text in texts:
-        if text.isascii():
-            continue
-        try:
-            text.encode()
-        except UnicodeEncodeError as error:
-            raise EnvironmentFailedError(
-                f"{what} returned text with half a surrogate pair at character {error.start + 1}; "
-                "it must be valid Unicode"
-            ) from None
+        check_unicode(what, text)
+
+
+def check_unicode(what: str, text: str) -> None:
+    """Raises EnvironmentFailedError for a text that can be written to no file."""
+    if text.isascii():
+        return
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise EnvironmentFailedError(
+            f"{what} returned text with half a surrogate pair at character {error.start + 1}; it must be valid Unicode"
+        ) from None
