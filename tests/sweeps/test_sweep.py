@@ -122,6 +122,25 @@ def test_a_failed_run_is_reported_and_the_others_go_on(tmp_path: Path, monkeypat
     assert [row.rates for row in again.play(lines.append)][1] == {0: 1 / 3, 1: 1 / 3} and again.failed == {}
 
 
+def test_a_failed_run_does_not_report_what_other_settings_gave(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    from bough.commands.collect import collect
+
+    configured(tmp_path, TURNS).play(lambda _: None)
+
+    def fails(config: Any) -> int:
+        if config.seed == 6:  # the second seed
+            raise ZeroDivisionError("by design")
+        return collect(config)
+
+    monkeypatch.setattr("bough.commands.collect.collect", fails)
+    harder = RECIPE.replace("tasks: 2, ", "tasks: 3, ").replace("name: after, tasks: 6", "name: after, tasks: 3")
+    sweep = configured(tmp_path, TURNS, recipe=harder)
+    rows = sweep.play(lambda _: None)
+    assert sorted(sweep.failed) == ["after.max_turns-2-seed-1", "after.max_turns-4-seed-1"]
+    assert [row.rates for row in rows] == [{0: 0.0, 1: 0.0}, {0: 1 / 3}, {0: 1.0}]
+    assert [row.success.episodes for row in rows] == [12, 3, 3]
+
+
 @pytest.mark.parametrize(
     ("vary", "problem"),
     [

@@ -181,13 +181,19 @@ class Sweep:
         finished = {}
         for number in chosen:
             folder = self.runs[number].folder / evaluation
-            record = StageRecord.read(folder)
-            if record is not None and record.finished:
+            if self._has(self.runs[number], evaluation):
                 finished[self.variations[number].seed] = Results.read(folder).models[-1]
         rates = {seed: rate_of(model) for seed, model in finished.items()}
         success = across_seeds(list(finished.values()), LEVEL)
         lost = sum(len(model.lost) for model in finished.values())
         return SweepRow(values, evaluation, len(chosen), rates, success, lost)
+
+    def _has(self, run: Run, evaluation: str) -> bool:
+        """Whether the run has finished the evaluation. One that failed may have it from earlier settings."""
+        if run.folder.name in self.failed:
+            return evaluation in run.up_to_date()
+        record = StageRecord.read(run.folder / evaluation)
+        return record is not None and record.finished
 
     def _report(self) -> list[SweepRow]:
         rows = self.rows()
