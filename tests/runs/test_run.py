@@ -333,6 +333,18 @@ def test_a_setting_of_the_world_that_nobody_has_is_named(tmp_path: Path):
         Run(Recipe(name="test", model="tiny", defaults=world, stages=[COLLECT]), tmp_path / "run")
 
 
+def test_defaults_that_the_run_would_override_are_named(tmp_path: Path):
+    ignored = {"environment": COUNTING, "seed": 7, "model": "smollm2", "report_to": ["wandb"], "output_dir": "x"}
+    with pytest.raises(InputError) as error:
+        Run(Recipe(name="test", model="tiny", defaults=ignored, stages=[COLLECT]), tmp_path / "run")
+    assert sorted(error.value.problems) == [
+        "defaults.model would be ignored: give `model` at the top of the recipe, or --set model=…",
+        "defaults.output_dir would be ignored: the run sets it for each stage",
+        "defaults.report_to would be ignored: the run sets it for each stage",
+        "defaults.seed would be ignored: give `seed` at the top of the recipe, or --set seed=…",
+    ]
+
+
 def test_in_a_later_round_the_gate_compares_with_the_round_before(tmp_path: Path, plays: dict[str, str]):
     """Round by round on the same tasks: not with itself, which has the same name."""
     plays |= {"first": "expert", "judged": "random", "judged-round-2": "random"}

@@ -30,6 +30,7 @@ from bough.runs.recipe import (
     load_recipe,
     plan,
     read_recipe,
+    shared_settings,
     stage_config,
     to_yaml,
 )
@@ -46,6 +47,9 @@ LOCK, LINEAGE = ".lock", "lineage.json"
 LOCKED_FILES = (LOCK, "trajectories.jsonl")
 # What a stage writes before its work begins.
 PREPARATIONS = {"stage.json", "config.yaml", "origin.json", "weights.json", LOCK}
+# What every stage gets from the recipe itself, and from the run.
+OF_RECIPE = {"model", "seed"}
+OF_RUN = {"report_to", "resume", *(kind.output for kind in KINDS.values())}
 
 
 class Run:
@@ -109,12 +113,17 @@ class Run:
         return "Give the environment with --set defaults.environment=NAME, your own as path/to/file.py:Class."
 
     def _shared_problems(self) -> Iterator[str]:
-        """Settings under `defaults` that no command has."""
+        """Settings under `defaults` that no command has, or that would be ignored because the run sets them."""
         configs = [stage_config(verb) for verb in KINDS]
         known = {name for config in configs for name in (*leaves(config), *parts(config))}
         for key in self.recipe.defaults:
             if not any(config.field_name(key) in known for config in configs):
                 yield f"defaults.{key}: no stage has such a setting{did_you_mean(key, sorted(known))}"
+        for key in shared_settings(self.recipe):
+            if key in OF_RECIPE:
+                yield f"defaults.{key} would be ignored: give `{key}` at the top of the recipe, or --set {key}=…"
+            elif key in OF_RUN:
+                yield f"defaults.{key} would be ignored: the run sets it for each stage"
 
     def _gate_problems(self, stage: Planned) -> Iterator[str]:
         if stage.gate is None:
