@@ -1,14 +1,18 @@
 """Distillation in an environment: from a teacher in this process, and from a server."""
 
 import json
+import math
+import re
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
 from bough.calls.template import load_template
+from bough.engines.base import EngineError
 from bough.errors import InputError
 from bough.methods.distill import DistillConfig
 from bough.online import teacher_server
@@ -139,6 +143,9 @@ def test_a_server_that_cannot_teach_is_refused(server: StandIn):
     server.answer = changed("token_logprobs", lambda values: [None] * len(values))
     with pytest.raises(InputError, match="no log-probabilities of the prompt"):
         checked(server)
+    server.answer = changed("tokens", lambda tokens: [7 for _ in tokens])
+    with pytest.raises(InputError, match="gave 7 as the text of a token"):
+        checked(server)
     server.answer = lambda _: Reply({"choices": [{"text": "Hello"}]})
     with pytest.raises(InputError, match="must echo a prompt of token ids"):
         checked(server)
@@ -146,3 +153,23 @@ def test_a_server_that_cannot_teach_is_refused(server: StandIn):
     with pytest.raises(InputError, match="2 models; choose with --server-model"):
         checked(server)
     assert teacher_server.PROBE.isascii() is False, "texts beyond ASCII are probed too"
+
+
+@pytest.mark.parametrize("lie", [5.0, math.nan, -math.inf, "low", True])
+def test_a_log_probability_that_is_none_is_not_trained_on(server: StandIn, lie: Any):
+    call, answer = Call(prompt_ids=[5, 6], completion_ids=[7, 8]), server.answer
+    scorer = TeacherServer(server.url, "teacher", None, "NO_KEY", torch.device("cpu"))
+    row = SimpleNamespace(calls=[0])
+
+    def reply(body: Json) -> Reply:
+        found = answer(body).body
+        found["choices"][0]["logprobs"]["token_logprobs"][3] = lie
+        return Reply(found)
+
+    try:
+        assert scorer.of([row], [call])[0][0].shape == (2,)  # type: ignore[list-item]  # only its calls are read
+        server.answer = reply
+        with pytest.raises(EngineError, match=f"gave {re.escape(repr(lie))} as the log-probability of a token"):
+            scorer.of([row], [call])  # type: ignore[list-item]
+    finally:
+        scorer.close()

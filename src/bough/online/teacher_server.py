@@ -7,6 +7,7 @@ vLLM's `/v1/completions` does. It sees ids, so its tokenizer must be the student
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,12 +16,14 @@ from torch import Tensor
 
 from bough.engines.base import EngineError
 from bough.engines.http import RequestRefusedError, Server
-from bough.errors import InputError
+from bough.errors import InputError, short_repr
 from bough.event_loop import BackgroundLoop
 from bough.trees.pack import PlainRow, TreeRow
 from bough.types import Call
 
 PROBE = "THOUGHT: 12 apples, naïve 東京.\nACTION: go to shelf 1"
+# What rounding may add to the log-probability of a certain token.
+TOLERANCE = 1e-3
 
 
 class TeacherServer:
@@ -61,9 +64,14 @@ class TeacherServer:
         answer = await self.server.post("/completions", body)
         try:
             logprobs = answer["choices"][0]["logprobs"]
-            return list(logprobs["tokens"]), list(logprobs["token_logprobs"])
+            texts, values = list(logprobs["tokens"]), list(logprobs["token_logprobs"])
         except (KeyError, IndexError, TypeError):
             raise EngineError(f"{self.server.url} answered without log-probabilities of the prompt") from None
+        if invalid := [text for text in texts if not isinstance(text, str)]:
+            raise EngineError(f"{self.server.url} gave {short_repr(invalid[0])} as the text of a token")
+        if invalid := [value for value in values[: len(ids)] if value is not None and not _is_logprob(value)]:
+            raise EngineError(f"{self.server.url} gave {short_repr(invalid[0])} as the log-probability of a token")
+        return texts, values
 
     async def _check(self) -> None:
         if not self.model:
@@ -89,3 +97,7 @@ class TeacherServer:
                 f"{refusal}it has another tokenizer (it reads {different[0][1]!r} where the student wrote "
                 f"{different[0][0]!r}). bough corrections --by {self.server.url} learns from its replies instead"
             )
+
+
+def _is_logprob(value: Any) -> bool:
+    return type(value) in (int, float) and -math.inf < value <= TOLERANCE
