@@ -9,7 +9,14 @@ from hypothesis import strategies as st
 from bough.errors import RowError
 from bough.methods.advantages import group_advantages
 from bough.methods.grpo import GRPO, GRPOConfig
-from bough.methods.state_credit import Step, compare_by_state, graph_values, lookahead, state_call_advantages
+from bough.methods.state_credit import (
+    StateLevel,
+    Step,
+    compare_by_state,
+    graph_values,
+    lookahead,
+    state_call_advantages,
+)
 from bough.types import Group, Message, Task, Trajectory, Turn
 
 TASK = Task(id="t")
@@ -39,6 +46,18 @@ def test_steps_from_one_state_are_compared_by_their_discounted_return():
     )
     # The attempts: ±1/2. From a: returns 1/2 and 0, so ±1/4; from b: 1 and 0, so ±1/2; c is the second's alone.
     assert found == [[0.75, 1.0], [-0.75, -1.0, -0.5]]
+
+
+@pytest.mark.parametrize("level", ["state", "graph"])
+def test_replayed_steps_are_not_compared_with_the_policys_own(level: StateLevel):
+    # Both start at b, after a was replayed. The first comes back to a and fails, the second succeeds from b.
+    attempts = attempt("aba", 0.0), attempt("ab", 1.0)
+    own = state_call_advantages(group(*attempts), level=level, normalise=False)
+    replayed = [one.model_copy(update={"info": {"replayed_turns": 1}}) for one in attempts]
+    found = state_call_advantages(group(*replayed), level=level, normalise=False)
+    # From b: 0 and 1, so ±1/2 beside the attempts' ±1/2. The first attempt is alone in a.
+    assert found == [[-0.5, -1.0, -0.5], [0.5, 1.0]]
+    assert own[0][2] != -0.5, "a step of its own is compared with the later one from the same state"
 
 
 def test_both_parts_have_their_weight():
