@@ -11,7 +11,7 @@ import pytest
 from bough.methods.grpo import GRPOConfig
 from bough.online.flat_groups import ENOUGH, FlatGroups, kind_of
 from bough.train import grpo
-from bough.types import Group, Message, Task, Trajectory, Turn
+from bough.types import Group, Message, Task, ToolCall, Trajectory, Turn
 from tests.online.test_online import settings
 
 SAME, FAILED, SUCCEEDED = "the same, word for word", "all attempts failed", "all attempts succeeded"
@@ -40,6 +40,13 @@ def test_groups_are_told_apart_by_why_their_rewards_are_equal():
     assert kind_of(group(("a", False), ("b", False))) == "failed"
     assert kind_of(group(("a", True), ("b", True))) == "succeeded"
     assert kind_of(group(("a", True), ("b", False))) == "equal", "the reward is not the outcome"
+
+
+def test_attempts_with_other_tool_calls_are_not_the_same():
+    calls = group(("", False), ("", False))
+    for attempt, city in zip(calls.attempts, ("Rome", "Oslo"), strict=True):
+        attempt.turns[0].reply.tool_calls.append(ToolCall(name="weather", arguments={"city": city}))
+    assert kind_of(calls) == "failed"
 
 
 def advice(*attempts: tuple[str, bool | None], **more: Any) -> str:

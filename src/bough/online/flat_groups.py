@@ -14,6 +14,7 @@ from typing import Literal
 
 from bough.methods.distill import OnlineConfig
 from bough.methods.grpo import GRPOConfig
+from bough.speech.reply import Reply
 from bough.types import Group
 
 log = logging.getLogger(__name__)
@@ -93,7 +94,7 @@ class FlatGroups:
 
 def kind_of(group: Group) -> Kind:
     """Why the rewards of a group are equal."""
-    replies = {tuple(turn.reply.content for turn in attempt.turns) for attempt in group.attempts}
+    replies = {tuple((turn.reply.reasoning, Reply.of(turn.reply)) for turn in one.turns) for one in group.attempts}
     if len(replies) == 1:
         return "same"
     outcomes = {attempt.success for attempt in group.attempts}
