@@ -17,6 +17,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from fractions import Fraction
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -123,12 +124,16 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 def _whole_numbers(values: Floats) -> np.ndarray[Any, np.dtype[np.int64]] | None:
     """The same values as multiples of a common step, None where there is no sensible one."""
-    parts = [Fraction(value).limit_denominator(LARGEST_DENOMINATOR) for value in np.unique(values).tolist()]
-    step = math.lcm(*(part.denominator for part in parts))
+    step = math.lcm(*(_denominator(value) for value in set(values.tolist())))
     scaled = values * step
     whole = np.rint(scaled)
-    near = step <= LARGEST_DENOMINATOR and np.allclose(scaled, whole, rtol=0.0, atol=1e-6)
+    near = step <= LARGEST_DENOMINATOR and bool((np.abs(scaled - whole) <= 1e-6).all())
     return whole.astype(np.int64) if near else None
+
+
+@lru_cache(maxsize=1024)  # means of a few attempts are few numbers
+def _denominator(value: float) -> int:
+    return Fraction(value).limit_denominator(LARGEST_DENOMINATOR).denominator
 
 
 def _exact(steps: np.ndarray[Any, np.dtype[np.int64]], one_sided: bool) -> float:
