@@ -62,7 +62,7 @@ def run(folder: Path, *words: str, ignore_interrupts: bool = False) -> subproces
     (folder / "pytest.ini").write_text("[pytest]\n")
     # Without a folder of its own for temporary files, pytest removes those of earlier runs when it ends.
     own = ["--basetemp", str(folder / "temporary")]
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "tests.conftest", *own, *words, str(folder)]
+    command = [sys.executable, "-m", "pytest", "-p", "tests.conftest", "-p", "no:anyio", *own, *words, str(folder)]
     if ignore_interrupts:
         command = ["/bin/sh", "-c", 'trap "" INT && exec "$@"', "sh", *command]
     ours = ("PYTEST_XDIST", "OMP_NUM_THREADS")  # of the processes in which these tests run
@@ -71,21 +71,41 @@ def run(folder: Path, *words: str, ignore_interrupts: bool = False) -> subproces
     return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
 
 
-@pytest.mark.parametrize(
-    ("options", "passed"), [([], 1), (["-n", "2", "--docs"], 2)], ids=["one process", "two processes"]
-)
-def test_a_run_ends_with_what_was_skipped_and_why(tmp_path: Path, options: list[str], passed: int):
+@pytest.fixture(scope="module")
+def in_one_process(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]:
+    """A run of all tests here with this project's settings, as a shell starts one in the background; its last lines."""
+    folder = tmp_path_factory.mktemp("run")
+    for name, text in {**TESTS, "test_c.py": INTERRUPTED, "test_d.py": LEAVES_FILES}.items():
+        (folder / name).write_text(text)
+    done = run(folder, "-c", str(ROOT / "pyproject.toml"), "--tb=no", ignore_interrupts=True)
+    return folder, done.stdout.strip().splitlines()
+
+
+def skipped(lines: list[str]) -> list[list[str]]:
+    assert any("skipped tests" in line for line in lines)
+    return [line.split(maxsplit=1) for line in lines if re.match(r" +\d+  ", line)]
+
+
+# From a minute on with a clock.
+TOOK = r"in [\d.]+s( \(\d+:\d\d:\d\d\))?"
+
+
+def test_a_run_ends_with_what_was_skipped_and_why(in_one_process: tuple[Path, list[str]]):
+    _, lines = in_one_process
+    assert skipped(lines) == [
+        ["3", "no browser"], ["1", "make docs runs these pages of the documentation"], ["1", "no GPU"],
+        ["1", "no such module"],
+    ]  # fmt: skip
+    assert re.fullmatch(rf"1 failed, 3 passed, 6 skipped {TOOK}", lines[-1])
+
+
+def test_so_does_a_run_of_two_processes(tmp_path: Path):
     for name, text in TESTS.items():
         (tmp_path / name).write_text(text)
-    lines = run(tmp_path, *options, "-W", "ignore::pytest.PytestUnknownMarkWarning").stdout.strip().splitlines()
-    assert any("skipped tests" in line for line in lines)
-    elsewhere = [["1", "make docs runs these pages of the documentation"]] if passed == 1 else []
-    assert [line.split(maxsplit=1) for line in lines if re.match(r" +\d+  ", line)] == [
-        ["3", "no browser"], *elsewhere, ["1", "no GPU"], ["1", "no such module"],
-    ]  # fmt: skip
-    counts = f"{passed} passed, {7 - passed} skipped"
-    # From a minute on with a clock.
-    assert re.fullmatch(rf"{counts} in [\d.]+s( \(\d+:\d\d:\d\d\))?", lines[-1])
+    words = ["-q", "-n", "2", "--docs", "-W", "ignore::pytest.PytestUnknownMarkWarning"]
+    lines = run(tmp_path, *words).stdout.strip().splitlines()
+    assert skipped(lines) == [["3", "no browser"], ["1", "no GPU"], ["1", "no such module"]]
+    assert re.fullmatch(rf"2 passed, 5 skipped {TOOK}", lines[-1])
 
 
 def test_every_test_on_a_real_cluster_is_left_to_its_target():
@@ -96,16 +116,16 @@ def test_every_test_on_a_real_cluster_is_left_to_its_target():
     assert files and marked == set(files)
 
 
-def test_programs_can_be_interrupted_in_a_run_that_a_shell_started_in_the_background(tmp_path: Path):
-    (tmp_path / "test_a.py").write_text(INTERRUPTED)
-    done = run(tmp_path, ignore_interrupts=True)
-    assert done.returncode == 0, done.stdout
+def test_programs_can_be_interrupted_in_a_run_that_a_shell_started_in_the_background(
+    in_one_process: tuple[Path, list[str]],
+):
+    _, lines = in_one_process
+    assert [line.split("::")[1].split()[0] for line in lines if line.startswith("FAILED")] == ["test_that_fails"]
 
 
-def test_only_the_files_of_tests_that_fail_are_kept(tmp_path: Path):
-    (tmp_path / "test_a.py").write_text(LEAVES_FILES)
-    run(tmp_path, "-c", str(ROOT / "pyproject.toml"))
-    assert [path.parent.name for path in (tmp_path / "temporary").glob("*0/file")] == ["test_that_fails0"]
+def test_only_the_files_of_tests_that_fail_are_kept(in_one_process: tuple[Path, list[str]]):
+    folder, _ = in_one_process
+    assert [path.parent.name for path in (folder / "temporary").glob("*0/file")] == ["test_that_fails0"]
 
 
 def test_the_slowest_files_start_first():
