@@ -65,7 +65,7 @@ def pipes(folder: Path) -> None:
 def bombs(folder: Path) -> None:
     folder.mkdir()
     (folder / "a.jsonl.zst").write_bytes(zstd_bomb(33_000))  # 131 KB become 4.3 GB
-    (folder / "lines.jsonl.zst").write_bytes(zstd_bomb(20, b"\n"))
+    (folder / "lines.jsonl.zst").write_bytes(zstd_bomb(5, b"\n"))
     (folder / "tokens.jsonl").write_bytes(token_bomb(9_000))
     write_json(folder / "results.json", [[]] * 100)
 

@@ -21,7 +21,7 @@ from tests.viewer.samples import trajectory, write
 
 # Far more than any answer takes; on the way to a server that hangs it is the end.
 ANSWER_S = 120
-MEMORY_MB = 300
+MEMORY_MB = 60  # of which it takes a third
 # A template without an end computes until its time is over: ten seconds for a user, half a second here. All others have
 # as much time as they need, so that a busy machine changes no answer.
 VIEW = f"""
