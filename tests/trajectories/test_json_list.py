@@ -18,7 +18,7 @@ values = st.recursive(
 
 
 @given(rows=st.lists(values, max_size=5), indent=st.sampled_from([None, 1]), piece=st.integers(1, 9))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_elements_are_those_of_the_list_wherever_the_pieces_part(rows: list[Any], indent: int | None, piece: int):
     text = json.dumps(rows, indent=indent, ensure_ascii=False).encode() + b" \n"
     with pytest.MonkeyPatch.context() as patch:
@@ -28,7 +28,7 @@ def test_elements_are_those_of_the_list_wherever_the_pieces_part(rows: list[Any]
 
 
 @given(text=st.text(alphabet='"\\[]{}, a\n', max_size=40), piece=st.integers(1, 9))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_whatever_begins_as_a_list_ends_in_elements_or_an_error(text: str, piece: int):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(json_list, "PIECE", piece)
@@ -46,6 +46,12 @@ def test_an_element_that_is_too_long_is_left_out_and_the_next_is_read(monkeypatc
     assert isinstance(last, bytes) and json.loads(last) == {"c": 2}
     assert isinstance(long, RowError) and long.reason == "too_large"
     assert isinstance(empty, RowError) and empty.reason == "not_json"
+
+
+def test_nothing_after_the_last_comma_is_an_element_that_is_empty():
+    _, empty = elements(io.BytesIO(b"1, ]"), 100)
+    assert isinstance(empty, RowError) and empty.reason == "not_json"
+    assert list(elements(io.BytesIO(b" ]"), 100)) == []
 
 
 @pytest.mark.parametrize("text", [b"1, 2", b'{"a": 1}', b"1] 2", b"1}", b'"', b""])
