@@ -93,3 +93,14 @@ def test_losses_are_measured_with_the_settings_of_the_run_and_trained_with_those
     betas = [line["settings"]["beta"] for line in found.lineage]
     assert len(set(betas)) == 3
     assert [line["loss"] for line in found.lineage] == pytest.approx([1 / (2 * beta) ** 2 for beta in betas], rel=1e-4)
+
+
+def test_a_member_that_diverges_does_not_change_the_fitness_of_the_others(tmp_path: Path):
+    settings = {"metric": "loss", "set": {**SETTINGS["set"], "bf16": False}, "generations": 1, "population_size": 3}
+    # One update with the second rate makes weights with which no loss is finite.
+    found = evolve(config(tmp_path, **settings, mutate={"learning_rate": [1e-3, 1e25]}))
+    fitness = {line["settings"]["learning_rate"]: line["fitness"] for line in found.lineage}
+    alone = evolve(config(tmp_path / "alone", **settings, mutate={"learning_rate": [1e-3, 2e-3]}))
+    expected = next(line["fitness"] for line in alone.lineage if line["name"] == "g0-0")
+    assert fitness == {1e-3: pytest.approx(expected, rel=1e-5), 1e25: None}
+    assert (found.report["winner"]["name"], found.report["selected"]["fitness"]) == ("g0-0", fitness[1e-3])

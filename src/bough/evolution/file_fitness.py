@@ -46,7 +46,18 @@ class FileFitness:
         return self.measured([name], self.test)[name]
 
     def measured(self, names: Sequence[str], examples: Sequence[Example]) -> dict[str, Score]:
-        """The scores of members on some records."""
+        """The scores of members on some records.
+
+        As in an update, one member's NaN reaches all members in its rows: whose result is not finite
+        is measured again in rows of its own.
+        """
+        recorders = self._recorded(names, examples)
+        for name in [name for name in names if len(names) > 1 and not recorders[name].finite]:
+            recorders |= self._recorded([name], examples)
+        return {name: self._score(recorder) for name, recorder in recorders.items()}
+
+    def _recorded(self, names: Sequence[str], examples: Sequence[Example]) -> dict[str, _Recorder]:
+        """What each member's loss and metrics are, all members in common rows."""
         recorders = {name: _Recorder(self.method) for name in names}
         work = {name: Work(recorder, examples) for name, recorder in recorders.items()}
         policy = self.population.policy
@@ -56,7 +67,7 @@ class FileFitness:
             PopulationStep(self.population, work, budget=self.budget).run(backward=False)
         finally:
             policy.train(training)
-        return {name: self._score(recorder) for name, recorder in recorders.items()}
+        return recorders
 
     def _score(self, recorder: _Recorder) -> Score:
         sign, name = (1.0, "accuracy") if self.metric == "accuracy" else (-1.0, recorder.LOSS)
@@ -77,6 +88,11 @@ class _Recorder:
         self.metrics: dict[str, dict[str, Mean]] = {}
         self._place: dict[int, str] = {}
         self._parts: list[Example] = []  # kept: their ids name them
+
+    @property
+    def finite(self) -> bool:
+        """Whether the loss of every record is."""
+        return all(math.isfinite(metrics[self.LOSS].value) for metrics in self.metrics.values())
 
     def examples(self, data: Data, builder: CallBuilder) -> Examples[Any]:
         return self.method.examples(data, builder)
