@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from bough.evolution.breeding import breed, mutator_of, select
 from bough.evolution.crossover import merged
 from bough.evolution.generation import Generation, Used, writing
-from bough.evolution.individual import Individual
+from bough.evolution.individual import OPTIMIZER, Individual
 from bough.evolution.member_settings import own_values, trained_by
 from bough.evolution.score import Score
 from bough.evolution.selection import Place
@@ -75,6 +76,20 @@ def test_adapters_are_merged_by_the_method_that_is_set(tmp_path: Path, how: Any)
         assert child.mutation == {"kind": "crossover", "other_parent": "b"}
         made = AdapterWeights.read(checkpoints / "generation-00001" / child.name).layers["layer.q_proj"]
         assert torch.allclose(made.up_OR @ made.down_RI, wanted.up_OR @ wanted.down_RI, atol=1e-6)
+
+
+@pytest.mark.parametrize("how", ["average", "ties"])
+def test_a_child_is_like_its_parent_where_the_other_parent_has_diverged(tmp_path: Path, how: Any):
+    settings = config(tmp_path, **ONLY, crossover=1.0, crossover_method=how)
+    before = parents(tmp_path / "checkpoints", settings)
+    file = before.folder("b") / "adapter_model.safetensors"
+    save_file({name: 1e25 * tensor for name, tensor in load_file(file).items()}, file)  # their product is infinite
+    scores = {"a": Score({"task": 1.0}), "b": Score({"task": 0.0})}
+    after = breed(settings, before, scores, [Place("a", lives=False)])
+    [child] = after.individuals().values()
+    assert (child.parent, child.mutation) == ("a", {"kind": "no_mutation"})
+    for name in ("adapter_model.safetensors", OPTIMIZER):
+        assert (after.folder(child.name) / name).read_bytes() == (before.folder("a") / name).read_bytes()
 
 
 @pytest.mark.parametrize("probability", [0.0, 1.0])

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from pathlib import Path
 
+from bough.evolution.crossover import DivergedError
 from bough.evolution.generation import Generation, writing
 from bough.evolution.individual import Individual
 from bough.evolution.inheritance import bear, copy, cross
@@ -98,11 +100,14 @@ class _Nursery:
             settings=settings,
             rank=rank,
         )
-        if mutation.other_parent is None:
-            bear(self.generation.folder(parent), folder, born)
-        else:
-            other_folder = self.generation.folder(mutation.other_parent)
-            cross(self.generation.folder(parent), other_folder, folder, born, self.config.mutation.crossover_method)
+        if mutation.other_parent is not None:
+            other_folder, how = self.generation.folder(mutation.other_parent), self.config.mutation.crossover_method
+            try:
+                cross(self.generation.folder(parent), other_folder, folder, born, how)
+                return
+            except DivergedError:
+                born = replace(born, mutation=Mutation("no_mutation").to_json())
+        bear(self.generation.folder(parent), folder, born)
 
     def _other_parent(self, parent: str) -> str | None:
         """The winner of a tournament among the other members."""

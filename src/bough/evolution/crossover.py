@@ -25,15 +25,24 @@ KEPT = 0.2
 OVERSAMPLING = 16
 
 
+class DivergedError(ValueError):
+    """Products that are too large for their numbers have no singular values."""
+
+
 def merged(first: Mapping[str, LoraPair], second: Mapping[str, LoraPair], how: How) -> dict[str, LoraPair]:
     """The factors of the merged products for each layer of the first adapter, with the scale in `up_OR`.
 
-    Where the second adapter lacks a layer, its product is 0.
+    Where the second adapter lacks a layer, its product is 0. DivergedError where a product is not finite.
     """
     found = {}
     for layer, own in first.items():
         other = second.get(layer) or LoraPair(own.down_RI[:1], torch.zeros_like(own.up_OR[:, :1]))
-        found[layer] = (_average if how == "average" else _ties)(own, other)
+        try:
+            found[layer] = (_average if how == "average" else _ties)(own, other)
+        except torch.linalg.LinAlgError as error:
+            raise DivergedError(f"{layer}: {error}") from error
+        if not all(bool(factor.isfinite().all()) for factor in found[layer]):
+            raise DivergedError(f"{layer}: the merged product is not finite")
     return found
 
 

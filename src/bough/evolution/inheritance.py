@@ -56,13 +56,14 @@ def cross(parent: Path, other: Path, child: Path, born: Individual, how: How) ->
     """A child with the merged adapter of two parents.
 
     The factors of a merged adapter are new, so no moments belong to them: its optimizer starts without.
+    DivergedError, and no child, where the weights of a parent are too large to be merged.
     """
+    weights = merged(AdapterWeights.read(parent).layers, AdapterWeights.read(other).layers, how)
     before = Individual.read(parent)
     copy(parent, child)
     (child / OPTIMIZER).unlink(missing_ok=True)
     config = read_json(child / CONFIG)
     scale = config["lora_alpha"] / config["r"]
-    weights = merged(AdapterWeights.read(parent).layers, AdapterWeights.read(other).layers, how)
     save_file(
         {
             f"base_model.model.{layer}.lora_{side}.weight": tensor.contiguous()
