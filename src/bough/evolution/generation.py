@@ -3,7 +3,7 @@
     checkpoints/generation-00003/           the population as the generation begins
     checkpoints/generation-00003-trained/   after its updates, before selection
         NAME/                               one folder per member
-        state.json                          the number of the generation, and what has been used up so far
+        state.json                          what has been used up so far, losses, and the files of each member
 
 A run that was killed resumes from the newest of these folders. Everything that leads from one
 to the next is a function of its content and the seed, so the population is the same as without the kill.
@@ -74,11 +74,20 @@ class Generation:
         assert match is not None
         try:
             state = read_json(path / STATE)
-            return cls(path, int(match[1]), match[2] is not None, Used(**state["used"]), dict(state["losses"]))
+            found = cls(path, int(match[1]), match[2] is not None, Used(**state["used"]), dict(state["losses"]))
+            files = {name: set(names) for name, names in state["files"].items()}
         except (OSError, ValueError, TypeError, KeyError) as error:
             raise InputError(
                 f"{path / STATE} is missing or damaged ({error}); delete that folder to resume from the one before"
             ) from None
+        # Without this, a population without a member, or a member without its moments, would train on.
+        if missing := sorted(f"{name}/{file}" for name, own in files.items() for file in own - found._files(name)):
+            raise InputError(f"{path} lacks {', '.join(missing)}; delete that folder to resume from the one before")
+        return found
+
+    def _files(self, name: str) -> set[str]:
+        folder = self.folder(name)
+        return {file.name for file in folder.iterdir()} if folder.is_dir() else set()
 
     @classmethod
     def newest(cls, folder: Path) -> Self | None:
@@ -102,7 +111,8 @@ def writing(
         remove(draft)
         draft.mkdir()
         yield draft
-        write_json(draft / STATE, {"used": asdict(used), "losses": losses or {}})
+        files = {one.name: sorted(file.name for file in one.iterdir()) for one in sorted(draft.iterdir())}
+        write_json(draft / STATE, {"used": asdict(used), "losses": losses or {}, "files": files})
         put_in_place(draft, final)
     for old in _all(folder)[:-KEPT]:
         # A rename first: a removal that is cut short must not leave half a generation under its name.
