@@ -150,6 +150,8 @@ def _killed_at_second_call() -> Any:
         ({"mutate": {"max_new_tokens": "2..8"}}, "max_new_tokens must be the same for all members"),
         ({"mutate": {"rewards.steps": "0..1"}}, "rewards.steps is not the weight of a reward"),
         ({"mutate": {"clip_high": "-1..0.5"}}, "clip_high=-1.0 is not possible"),
+        ({"mutate": {"group_size": "2.2..2.8"}}, "group_size is a whole number; its range cannot be 2.2..2.8"),
+        ({"mutate": {"rewards.steps": ["a", 1]}, "rewards": {"steps": 1}}, "rewards.steps=a is not possible"),
     ],
 )
 def test_settings_of_grpo_that_make_no_sense_are_refused(changes: dict[str, Any], said: str):

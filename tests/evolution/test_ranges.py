@@ -57,6 +57,7 @@ def test_ranges_are_read_from_flags_and_files():
         "beta": {"min": 0.1, "max": 1.0},
         "gamma": {"min": 0.0, "max": 2.0},
     }
+    assert read_ranges(["learning_rate=1e-4,1e-3"]) == {"learning_rate": [1e-4, 1e-3]}  # texts in YAML
     assert make_range({"min": 1.0, "max": 4.0}, whole=True) == Span(1.0, 4.0, whole=True)
     assert make_range(["a", "b"], whole=False) == Choices(("a", "b"))
 

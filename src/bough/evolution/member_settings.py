@@ -161,6 +161,9 @@ def _wrong_ranges(config: EvolveConfig) -> Iterator[str]:
         if name.startswith(WEIGHT) and config.method == "grpo":
             if name.removeprefix(WEIGHT) not in config.rewards:
                 yield f"mutate: {name} is not the weight of a reward; rewards are {', '.join(config.rewards) or 'none'}"
+            else:
+                for end in value.values() if isinstance(value, Mapping) else value:
+                    yield from _end_problem(config, name, end)
         elif name.startswith(FILE):
             yield from _file_problem(config, name, value)
         elif name not in known:
@@ -172,6 +175,8 @@ def _wrong_ranges(config: EvolveConfig) -> Iterator[str]:
         else:
             ends = list(value.values()) if isinstance(value, Mapping) else value
             whole = plain_type(known[name].info.annotation) is int
+            if whole and isinstance(value, Mapping) and any(end % 1 for end in ends):
+                yield f"mutate: {name} is a whole number; its range cannot be {value['min']:g}..{value['max']:g}"
             for end in ends if isinstance(ends, list) else ():
                 yield from _end_problem(config, name, int(end) if whole and isinstance(end, float) else end)
 

@@ -123,7 +123,16 @@ def _normal(key: str, value: Any) -> Any:
         return {"min": low, "max": high}
     if not isinstance(value, list) or len(value) < 2:
         raise ValueError(f"{key}: give a range such as 1e-6..1e-4, or at least two choices")
-    return value
+    return [_number(one) for one in value]
+
+
+def _number(value: Any) -> Any:
+    """A choice that is a number, as one: YAML reads 1e-4, without a point, as a text."""
+    try:
+        number = float(value) if isinstance(value, str) else math.nan
+    except ValueError:
+        return value
+    return number if math.isfinite(number) else value
 
 
 def make_range(value: Any, *, whole: bool) -> Range:
