@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -12,6 +13,9 @@ from bough.errors import InputError
 from bough.evolution.settings import EvolveConfig
 from bough.ledger import Ledger
 from bough.methods.base import Data, Example, Examples, Method
+from bough.plural import plural
+
+log = logging.getLogger(__name__)
 
 # The records of one file, or those of a mixture's files by their names.
 TrainingData = Data | Mapping[str, Data]
@@ -54,7 +58,8 @@ def read_records(
     trained = [("train_file" if key == name else f"the file {key} of mixture", one) for key, one in found.items()]
     _check_apart([*trained, *zip(("eval_file", "test_file"), apart, strict=True)])
     train = {key: _placed(one.examples, key if config.mixture else "") for key, one in found.items()}
-    selection, final = ([] if one is None else list(one.examples) for one in apart)
+    seen: set[int] = {_content(example) for examples in train.values() for example in examples}
+    selection, final = (_unseen(one, file, seen) for one, file in zip(apart, ("eval_file", "test_file"), strict=True))
     if not config.environment.name:
         share, rng = fitness.test_size, random.Random(config.seed)  # noqa: S311  no secret
         if not selection:
@@ -92,6 +97,24 @@ def _check_apart(found: Sequence[tuple[str, Examples[Any] | None]]) -> None:
             raise InputError(
                 f"{name} has the same records as {other}; members are trained, selected and measured on different ones"
             )
+
+
+def _content(example: Example) -> int:
+    return hash(tuple((tuple(call.prompt_ids), tuple(call.completion_ids)) for call in example.calls))
+
+
+def _unseen(found: Examples[Any] | None, file: str, seen: set[int]) -> list[Example]:
+    """The records of a file that no file before it has, and from now on they are `seen`."""
+    if found is None:
+        return []
+    contents = [(_content(example), example) for example in found.examples]
+    kept = [example for content, example in contents if content not in seen]
+    if dropped := len(contents) - len(kept):
+        log.warning("%s: %s left out, which members are trained or selected on.", file, plural(dropped, "record"))
+    if not kept:
+        raise InputError(f"{file} has no record that members are not trained or selected on")
+    seen |= {content for content, _ in contents}
+    return kept
 
 
 def _held_out(
