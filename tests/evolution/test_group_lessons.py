@@ -1,5 +1,6 @@
 """Members that learn from what they play themselves."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +67,15 @@ def test_members_learn_from_groups_that_they_play_and_a_kill_changes_nothing(
             evolved(tmp_path / "killed")
     again = evolved(tmp_path / "killed", resume=True)
     assert (again.path / ADAPTER).read_bytes() == (whole.path / ADAPTER).read_bytes()
+
+
+def test_a_member_that_has_diverged_does_not_end_the_others(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    more = {"population_size": 3, "initial": "sampled", "mutate": {"learning_rate": [0.01, 1e30]}}
+    evolved(tmp_path, **more)
+    members = [json.loads(line) for line in (tmp_path / "lineage.jsonl").read_text().splitlines()]
+    measured = {(one["settings"]["learning_rate"], one["fitness"] is not None) for one in members}
+    assert measured == {(0.01, True), (1e30, False)}
+    assert "lost all of its episodes: " in caplog.text and "diverged" in caplog.text
 
 
 def test_members_sample_and_score_their_groups_with_their_own_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

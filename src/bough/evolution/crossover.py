@@ -39,7 +39,7 @@ def merged(first: Mapping[str, LoraPair], second: Mapping[str, LoraPair], how: H
         other = second.get(layer) or LoraPair(own.down_RI[:1], torch.zeros_like(own.up_OR[:, :1]))
         try:
             found[layer] = (_average if how == "average" else _ties)(own, other)
-        except torch.linalg.LinAlgError as error:
+        except torch.linalg.LinAlgError as error:  # type: ignore[attr-defined]
             raise DivergedError(f"{layer}: {error}") from error
         if not all(bool(factor.isfinite().all()) for factor in found[layer]):
             raise DivergedError(f"{layer}: the merged product is not finite")

@@ -73,12 +73,20 @@ class GroupLessons:
         }
         count = self.players.counting(sum(map(len, wanted.values())))
         working = [self._groups(agents[name], wanted[name], len(settings), count(name)) for name in settings]
-        return dict(zip(settings, await asyncio.gather(*working), strict=True))
+        found, all_lost = dict[str, list[Group]](), dict[str, str]()
+        for name, (groups, lost) in zip(settings, await asyncio.gather(*working), strict=True):
+            found[name] = groups
+            if not groups:  # its weights may have diverged; those of the others have not
+                log.warning("Update %d: %s lost all of its episodes: %s.", update, name, next(iter(lost.values())))
+                all_lost |= {f"{name}, {id}": why for id, why in lost.items()}
+        if not any(found.values()):
+            raise LostError(0, [f"{id}: {why}" for id, why in all_lost.items()])
+        return found
 
     async def _groups(
         self, agent: ModelAgent, wanted: Sequence[Attempt], members: int, tell: Callable[[Tally], None]
-    ) -> list[Group]:
-        """The groups of one of several members that play at the same time."""
+    ) -> tuple[list[Group], dict[str, str]]:
+        """The groups of one of several members that play at the same time, and why episodes were lost."""
         records: dict[str, Trajectory] = {}
 
         def keep(record: Trajectory, _: object) -> None:
@@ -89,15 +97,14 @@ class GroupLessons:
             concurrency=max(1, self.config.fitness.concurrency // members), retries=self.config.fitness.retries,
             tell=tell,
         )  # fmt: skip
-        if not records:
-            raise LostError(0, [f"{id}: {why}" for id, why in tally.lost.items()])
         self.tokens += tally.completion_tokens
         # In the order of the attempts, whichever episode ended first.
         tasks, by_task = {one.task.id: one.task for one in wanted}, dict[str, list[Trajectory]]()
         for one in wanted:
             if one.id in records:
                 by_task.setdefault(one.task.id, []).append(records[one.id])
-        return [Group(task=task, attempts=by_task[id]) for id, task in tasks.items() if id in by_task]
+        groups = [Group(task=task, attempts=by_task[id]) for id, task in tasks.items() if id in by_task]
+        return groups, tally.lost
 
     def _tasks(self, update: int, count: int) -> list[Task]:
         """The tasks of an update. All members begin with the same one; where tasks run out, the first comes again."""

@@ -157,7 +157,8 @@ def range_problems(config: EvolveConfig) -> Iterator[str]:
 def _wrong_ranges(config: EvolveConfig) -> Iterator[str]:
     known = leaves(CONFIGS[config.method])
     mutable = [name for name, leaf in known.items() if _mutable(name, leaf.path[0])]
-    for name, value in config.mutation.mutate.items():
+    ranges: dict[str, Any] = dict(config.mutation.mutate)
+    for name, value in ranges.items():
         if name.startswith(WEIGHT) and config.method == "grpo":
             if name.removeprefix(WEIGHT) not in config.rewards:
                 yield f"mutate: {name} is not the weight of a reward; rewards are {', '.join(config.rewards) or 'none'}"

@@ -317,3 +317,31 @@ def test_a_layer_that_reads_some_of_the_tokens_is_refused_unless_passes_have_one
     general = small_engine(policy, layout="general")
     general.set_adapter("red", weights)
     run(general)
+
+
+@pytest.mark.bit_exact
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("options", [{}, {"layout": "rows", "max_length": 200}, {"layout": "general"}], ids=str)
+def test_an_adapter_that_has_diverged_fails_alone(policies, options, temperature):
+    """Its answers are errors. Those of others are the same beside it, and after it where it was."""
+    sampling = SamplingConfig(max_new_tokens=6, temperature=temperature)
+    diverged = with_actor(make("llama"), LORAS["red"], 0)
+    with torch.no_grad():
+        for name, weight in diverged.model.named_parameters():
+            if "lora_" in name:
+                weight.fill_(1e25)
+    drawn = []
+    for red in (policies["red"], diverged):
+        engine = engine_of({"blue": policies["blue"], "red": red}, policies[""], max_tokens=1024, **options)
+
+        async def both(engine=engine):
+            plays = [("red", "0"), ("blue", "1"), ("red", "2"), ("", "3")]
+            first = await asyncio.gather(
+                *(play_as(engine, *each, 2, sampling, START) for each in plays), return_exceptions=True
+            )
+            return first, [await play_as(engine, "blue", f"{i}", 1, sampling, START) for i in range(4, 9)]
+
+        ((mine, blue, again, base), later) = run(engine, both())[0]
+        drawn.append([answers(calls) for calls in (blue, base, *later)])
+    assert all(isinstance(one, EngineError) and "diverged" in str(one) for one in (mine, again))
+    assert drawn[0] == drawn[1]

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from bough.config.sampling import SamplingConfig
-from bough.engines.local.draw import SamplingParams, cuts, draw, uniform
+from bough.engines.local.draw import SamplingParams, cuts, draw, draw_each, uniform
 
 PROBABILITIES = [0.1, 0.4, 0.2, 0.3]  # summed up: 0.1, 0.5, 0.7, 1.0
 
@@ -99,3 +99,14 @@ def test_numbers_depend_on_seed_and_place_alone_and_are_spread_evenly():
     mean = sum(uniform(3, p) for p in range(4000)) / 4000
     assert abs(mean - 0.5) < 0.02
     assert 0 <= min(uniform(-1, p) for p in range(100)) < 1
+
+
+@pytest.mark.parametrize("vocabulary", [5, 300])
+@pytest.mark.parametrize("options", [{}, {"top_p": 0.9}, {"temperature": 0.0}], ids=str)
+def test_a_row_that_is_not_numbers_leaves_the_others_alone(vocabulary, options):
+    logits_BV = torch.randn(3, vocabulary, generator=torch.Generator().manual_seed(2))
+    params = [(SamplingConfig(**options), u) for u in (0.2, 0.999, 0.7)]
+    alone = draw_each(logits_BV[::2], params[::2])
+    logits_BV[1] = float("nan")
+    (first, (token, logprob), last) = draw_each(logits_BV, params)
+    assert [first, last] == alone and 0 <= token < vocabulary and math.isnan(logprob)

@@ -147,3 +147,25 @@ def test_in_16_bits_with_graphs_it_is_as_close_as_rounding_allows(layout):
     played = run(engine, *(play_as(engine, name, f"{i}", 3, SAMPLING, START_LONG) for i, name in enumerate(names)))
     for name, calls in zip(names, played, strict=True):
         assert scored(policies[name], calls) < 0.3
+
+
+def test_an_adapter_that_has_diverged_fails_alone(policies):
+    """Beside it, and in the pages that were its own."""
+    diverged = with_actor(build(), LORAS["red"], 0)
+    with torch.no_grad():
+        for name, weight in diverged.model.named_parameters():
+            if "lora_" in name:
+                weight.fill_(1e25)
+    engine = engine_of(policies[""], max_tokens=64 * 12)
+    set_all(engine, {"red": diverged, "blue": policies["blue"]})
+
+    async def all_of_it():
+        names = ["red", "blue", "red", ""]
+        plays = (play_as(engine, name, f"{i}", 2, SAMPLING, START) for i, name in enumerate(names))
+        first = await asyncio.gather(*plays, return_exceptions=True)
+        return first, [await play_as(engine, "blue", f"{i}", 1, SAMPLING, START_LONG) for i in range(4, 7)]
+
+    ((mine, blue, again, base), later) = run(engine, all_of_it())[0]
+    assert all(isinstance(one, EngineError) and "diverged" in str(one) for one in (mine, again))
+    assert scored(policies[""], base) < 1e-4
+    assert all(scored(policies["blue"], calls) < 1e-4 for calls in (blue, *later))

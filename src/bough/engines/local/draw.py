@@ -98,13 +98,17 @@ def _passed(weights_BV: Tensor, uniform_B: Tensor) -> Tensor:
     block_B1 = _first_above(sums_BK, target_B1)
     before_B1 = torch.nn.functional.pad(sums_BK, (1, 0)).gather(1, block_B1)
     inside_BC = blocks_BKC.gather(1, block_B1[:, :, None].expand(-1, -1, BLOCK))[:, 0].cumsum(-1, dtype=torch.float64)
-    return (block_B1 * BLOCK + _first_above(inside_BC, target_B1 - before_B1))[:, 0]
+    passed_B = (block_B1 * BLOCK + _first_above(inside_BC, target_B1 - before_B1))[:, 0]
+    return passed_B.clamp(max=weights_BV.shape[1] - 1)
 
 
 def _first_above(sums_BK: Tensor, target_B1: Tensor) -> Tensor:
-    """Where a running sum passes the target, which rounding may have put a little too high."""
+    """Where a running sum passes the target, which rounding may have put a little too high.
+
+    Sums that are not numbers are passed nowhere; the last place is as good as any (see `Request.take`).
+    """
     below_B1 = torch.minimum(target_B1, sums_BK[:, -1:] * (1 - 2.0**-50))
-    return torch.searchsorted(sums_BK, below_B1, right=True)
+    return torch.searchsorted(sums_BK, below_B1, right=True).clamp(max=sums_BK.shape[1] - 1)
 
 
 def _blocks(weights_BV: Tensor) -> Tensor:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
 from bough.config.sampling import SamplingConfig
-from bough.engines.base import Generated
+from bough.engines.base import EngineError, Generated
 from bough.engines.local.draw import uniform
 from bough.engines.local.stops import StopTexts
 from bough.types import Finish
@@ -57,8 +58,16 @@ class Request:
         self._uniforms += [uniform(self.seed, place) for place in range(len(self._uniforms), done + number)]
         return self._uniforms[done : done + number]
 
-    def take(self, drawn: Sequence[tuple[int, float]]) -> Generated | None:
-        """Adds tokens up to the last of the answer; the answer, if it is complete."""
+    def take(self, drawn: Sequence[tuple[int, float]]) -> Outcome | None:
+        """Adds tokens up to the last of the answer; the answer, if it is complete.
+
+        An error if a probability is not a number: the weights have diverged. Other requests have other adapters.
+        """
+        if any(math.isnan(logprob) for _, logprob in drawn):
+            return EngineError(
+                "the probabilities of the next token are not numbers: the weights have diverged, "
+                "perhaps by too high a learning rate"
+            )
         finish: Finish | None = None
         before = len(self.completion_ids)
         left = self.most - len(self.prompt_ids) - len(self.completion_ids)

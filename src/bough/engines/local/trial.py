@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -45,6 +46,8 @@ def difference(reader: Reader, store: Store, runner: SpanRunner) -> float:
             while drawn is None:
                 (new,) = runner.run([Span(resident, request.after(len(resident.ids)), draws=True)])
                 drawn = request.take(new)
+            if isinstance(drawn, BaseException):
+                return math.nan
             call = Call(prompt_ids=request.prompt_ids, completion_ids=drawn.completion_ids)
             (own,) = policy.logprobs([call], share=False)
             return float((torch.tensor(drawn.logprobs) - own.cpu()).abs().mean())

@@ -203,9 +203,11 @@ class EngineWorker:
         complete: list[tuple[Callable[[Outcome], None], Outcome]] = []
         for span, drawn in zip(spans, self.runner.run(spans), strict=True):
             request = span.request
-            if (generated := request.take(drawn)) is not None:
+            if (outcome := request.take(drawn)) is not None:
                 self.scheduler.leave(span.resident)
-                complete.append((request.deliver, generated))
+                if isinstance(outcome, EngineError):
+                    self.scheduler.drop(request.episode)
+                complete.append((request.deliver, outcome))
         deliver(complete)
 
     def _drop(self, episode: Hashable) -> None:
