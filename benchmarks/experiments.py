@@ -154,6 +154,8 @@ EXPERIMENTS: dict[str, tuple[Sweep, ...]] = {
             jobs=1,
         ),
     ),
+    # On a CPU, on pages where the student is mostly in states that the teacher knows.
+    "distill-web": (Sweep("benchmarks/distill-web.yaml", ("distill.beta=1,0.5",), seeds=1, jobs=1),),
 }
 
 
