@@ -15,10 +15,10 @@ demo: setup
 		$(BIN)/bough run demo-household; \
 	fi
 
-# Five processes for two cores: many tests wait for a browser, a sandbox or another process.
+# Three processes for two cores: many tests wait for a browser, a sandbox or another process.
 # Tests start Bough some hundred times: compiled modules are kept, also where the environment says otherwise.
 test: setup browser sandbox
-	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -p tests.forked -n 5 --dist loadfile
+	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -p tests.forked -n 3 --dist loadfile
 
 # Ray clusters and processes that train together on this machine, one after another: the tests kill their processes.
 # make test only sees that two processes start and train a step.
