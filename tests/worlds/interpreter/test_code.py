@@ -79,7 +79,7 @@ def test_no_block_is_told_from_a_wrong_one(grade: Any):
 
 
 def test_a_slow_test_costs_itself_alone(grade: Any, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(code, "TEST_S", 0.5)
+    monkeypatch.setattr(code, "TEST_S", 2)
     slow = grade(block("def add(a, b):\n    while a:\n        pass\n    return a + b"))
     assert slow.score == 0.5 and "took too long" in slow.details["reason"]
 
