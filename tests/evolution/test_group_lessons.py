@@ -21,6 +21,7 @@ from bough.training.population import PopulationTrainer
 from bough.types import Group
 from tests.api.letters import WriteLetter, length
 from tests.evolution.small import SETTINGS
+from tests.evolution.test_played_fitness import OneSplit, episodes
 from tests.online.letters import Hopeless
 
 ADAPTER = "adapter_model.safetensors"
@@ -177,3 +178,13 @@ def test_a_member_may_have_its_own_weights_of_rewards():
     member = trained_by(config, {"rewards.outcome": 0.5, "rewards.overlong": 1.5})
     assert isinstance(member, GRPOConfig)
     assert member.rewards == {"outcome": 0.5, "overlong": {"weight": 1.5, "max_length": 10}}
+
+
+def test_the_winner_is_not_measured_on_tasks_that_a_larger_batch_may_have_had(tmp_path: Path):
+    given = {**SETTINGS_OF_GRPO["set"], "batch_size": 1}
+    evolved(
+        tmp_path, environment=OneSplit, eval_tasks=1, steps=1, initial="sampled", set=given,
+        mutate={"batch_size": [1, 3], "learning_rate": [0.01, 0.02]},
+    )  # fmt: skip
+    [last] = (tmp_path / "rollouts" / "generation-00000-winner").iterdir()
+    assert {one.task.id for one in episodes(last).values()} == {"letter-3"}

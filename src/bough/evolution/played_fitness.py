@@ -69,7 +69,7 @@ class PlayedFitness:
         """The success of one member on tasks that no member was selected on."""
         used = [self._selection_tasks(number) for number in range(generation.number + 1)]
         if self.config.method == "grpo":
-            used.append(self._lesson_tasks(generation.individual(name).step * self.config.set_batch_size))
+            used.append(self._lesson_tasks(generation.individual(name).step))
         tasks = self._untouched({_identity(task) for tasks in used for task in tasks})
         if not tasks:
             log.warning("The winner cannot be measured: every task of the test has been used before.")
@@ -82,9 +82,10 @@ class PlayedFitness:
         tasks = self.players.tasks(environment.split, environment.task_file, self.config.seed + number)
         return first_tasks(tasks, self.config.fitness.tasks)
 
-    def _lesson_tasks(self, count: int) -> list[Task]:
-        """The first tasks that members have learnt from."""
+    def _lesson_tasks(self, updates: int) -> list[Task]:
+        """The first tasks, as far as a member or its parents can have learnt from them in so many updates."""
         environment = self.config.environment
+        count = (updates - 1) * self.config.set_batch_size + self.config.largest_batch_size if updates else 0
         return list(islice(self.players.tasks(environment.split, environment.task_file, self.config.seed), count))
 
     def _untouched(self, seen: Set[tuple[str, str]]) -> list[Task]:

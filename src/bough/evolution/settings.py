@@ -225,6 +225,18 @@ class EvolveConfig(ReportConfig):
         return optimizer.batch_size * optimizer.gradient_accumulation_steps
 
     @property
+    def largest_batch_size(self) -> int:
+        """The most tasks or records that an update of any member can have."""
+        ranges: dict[str, Any] = dict(self.mutation.mutate)
+        most = {
+            name: int(value["max"] if isinstance(value, Mapping) else max(value))
+            for name, value in ranges.items()
+            if name in ("batch_size", "gradient_accumulation_steps")
+        }
+        optimizer = trained_by(self, most).optimizer
+        return max(self.set_batch_size, optimizer.batch_size * optimizer.gradient_accumulation_steps)
+
+    @property
     def metric(self) -> str:
         """What fitness is, where the settings leave it open."""
         if self.fitness.metric != "auto":
