@@ -3,25 +3,23 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Self, TypeGuard
+from typing import Any, Self
 
-from bough.config.base import Config
 from bough.config.cluster import ClusterConfig
-from bough.config.parts import flattened, leaves, parts
 from bough.config.run import RunConfig
-from bough.config.training import TrainingConfig
 from bough.disk import is_draft, locked, remove, write_atomically, write_json
-from bough.errors import BoughError, InputError, did_you_mean
+from bough.errors import BoughError, InputError
 from bough.plural import plural
 from bough.rollouts.garbage import free_gpu_memory
 from bough.runs.gate import judge
 from bough.runs.kinds import KINDS, Kind
 from bough.runs.numbers import files_of, numbers_of
+from bough.runs.problems import hint, problems_of
 from bough.runs.recipe import (
     FILE_NAME,
     Planned,
@@ -30,8 +28,6 @@ from bough.runs.recipe import (
     load_recipe,
     plan,
     read_recipe,
-    shared_settings,
-    stage_config,
     to_yaml,
 )
 from bough.runs.record import StageRecord, content
@@ -47,9 +43,6 @@ LOCK, LINEAGE = ".lock", "lineage.json"
 LOCKED_FILES = (LOCK, "trajectories.jsonl")
 # What a stage writes before its work begins.
 PREPARATIONS = {"stage.json", "config.yaml", "origin.json", "weights.json", LOCK}
-# What every stage gets from the recipe itself, and from the run.
-OF_RECIPE = {"model", "seed"}
-OF_RUN = {"report_to", "resume", *(kind.output for kind in KINDS.values())}
 
 
 class Run:
@@ -83,57 +76,10 @@ class Run:
 
     def check(self) -> None:
         """Checks the settings of every stage before anything runs, and reports all problems together."""
-        problems = list(self._shared_problems())
-        artifacts, adapters = Artifacts(self.recipe.model), dict[str, str]()
-        for stage in self.stages:
-            if stage.verb not in KINDS:
-                problems.append(
-                    f"{stage.place}: {stage.verb} is not a stage{did_you_mean(stage.verb, [*KINDS, 'repeat'])}"
-                )
-                continue
-            try:
-                config = self.wiring.config(stage, artifacts)
-            except InputError as error:
-                problems += [f"{stage.place}: {problem}" for problem in error.problems or [str(error)]]
-                config = None
-            problems += _all_weights_of_an_adapter(stage, config, adapters)
-            problems += self._gate_problems(stage)
-            problems += _output_problems(stage)
-            self.wiring.add(stage, artifacts)
-            if config and KINDS[stage.verb].writes == "model" and not _trains_all_weights(config):
-                adapters[artifacts.model] = stage.folder
+        problems = list(problems_of(self.recipe, self.stages, self.wiring))
         if problems:
             count = plural(len(problems), "problem")
-            raise InputError(f"the recipe {self.recipe.name} has {count}:", problems, hint=self._hint(problems))
-
-    def _hint(self, problems: list[str]) -> str:
-        """How a recipe without an environment is given one: it cannot name a user's code itself."""
-        if "environment" in self.recipe.defaults or not any("environment" in problem for problem in problems):
-            return ""
-        return "Give the environment with --set defaults.environment=NAME, your own as path/to/file.py:Class."
-
-    def _shared_problems(self) -> Iterator[str]:
-        """Settings under `defaults` that no command has, or that would be ignored because the run sets them."""
-        configs = [stage_config(verb) for verb in KINDS]
-        known = {name for config in configs for name in (*leaves(config), *parts(config))}
-        for key in self.recipe.defaults:
-            if not any(config.field_name(key) in known for config in configs):
-                yield f"defaults.{key}: no stage has such a setting{did_you_mean(key, sorted(known))}"
-        for key in shared_settings(self.recipe):
-            if key in OF_RECIPE:
-                yield f"defaults.{key} would be ignored: give `{key}` at the top of the recipe, or --set {key}=…"
-            elif key in OF_RUN:
-                yield f"defaults.{key} would be ignored: the run sets it for each stage"
-
-    def _gate_problems(self, stage: Planned) -> Iterator[str]:
-        if stage.gate is None:
-            return
-        if not evaluates_the_run(stage):
-            yield f"{stage.place}.gate: only an evaluation of the run's own model in the environment can have a gate"
-        against = stage.gate.against
-        evaluations = [one.name for one in self.stages[: stage.number - 1] if evaluates_the_run(one)]
-        if against is not None and against not in evaluations:
-            yield f"{stage.place}.gate: there is no earlier evaluation {against!r}{did_you_mean(against, evaluations)}"
+            raise InputError(f"the recipe {self.recipe.name} has {count}:", problems, hint=hint(self.recipe, problems))
 
     def settings(self) -> Iterator[tuple[Planned, dict[str, Any]]]:
         """Every stage with the settings it would run with, without those at their defaults."""
@@ -329,25 +275,6 @@ def _finished(folder: Path, kind: Kind, stamp: Stamp) -> StageRecord | None:
     record = StageRecord.read(folder)
     same = record is not None and record.finished and record.fingerprint == stamp.fingerprint
     return record if same and (folder / kind.artefact).exists() else None
-
-
-def _trains_all_weights(config: Config | None) -> TypeGuard[TrainingConfig]:
-    return isinstance(config, TrainingConfig) and not config.lora.enabled
-
-
-def _all_weights_of_an_adapter(stage: Planned, config: Config | None, adapters: Mapping[str, str]) -> Iterator[str]:
-    """`adapters`: the stages that train one, by its path."""
-    if _trains_all_weights(config) and config.model in adapters:
-        yield (
-            f"{stage.place}: use_lora is false, but the model is the adapter of {adapters[config.model]}; "
-            "train an adapter here as well, or all weights there"
-        )
-
-
-def _output_problems(stage: Planned) -> Iterator[str]:
-    """A stage writes into its own folder: any other does not belong to the run and could be overwritten."""
-    if KINDS[stage.verb].output in flattened(stage_config(stage.verb), stage.settings):
-        yield f"{stage.place}: {KINDS[stage.verb].output} is set by the run, which gives each stage a folder; remove it"
 
 
 def _clear(folder: Path) -> None:
