@@ -35,6 +35,16 @@ def with_actor(model: Any, lora: Lora, seed: int) -> Policy:
     return Policy(model, attention="sdpa", probe=False).eval()
 
 
+def with_diverged_actor(model: Any, lora: Lora) -> Policy:
+    """The model with an adapter whose weights are finite, and what it computes is not."""
+    policy = with_actor(model, lora, 0)
+    with torch.no_grad():
+        for name, weight in policy.model.named_parameters():
+            if "lora_" in name:
+                weight.fill_(1e25)
+    return policy
+
+
 def members(build: Callable[[], Any], loras: dict[str, Lora] = LORAS) -> dict[str, Policy]:
     """A policy by the name of its adapter; the empty name is the base."""
     policies = {name: with_actor(build(), lora, seed) for seed, (name, lora) in enumerate(loras.items())}

@@ -16,7 +16,7 @@ from bough.policy.adapter_weights import AdapterWeights, LoraPair
 from bough.policy.adapters import Lora
 from bough.policy.policy import Policy
 from tests.engines.local.decoders import decoder
-from tests.engines.local.members import LORAS, members, play_as, set_all, with_actor
+from tests.engines.local.members import LORAS, members, play_as, set_all, with_actor, with_diverged_actor
 from tests.engines.local.playing import prompt, run, small_engine
 from tests.engines.local.test_engine import answers, scored
 from tests.policy.families import make
@@ -325,11 +325,7 @@ def test_a_layer_that_reads_some_of_the_tokens_is_refused_unless_passes_have_one
 def test_an_adapter_that_has_diverged_fails_alone(policies, options, temperature):
     """Its answers are errors. Those of others are the same beside it, and after it where it was."""
     sampling = SamplingConfig(max_new_tokens=6, temperature=temperature)
-    diverged = with_actor(make("llama"), LORAS["red"], 0)
-    with torch.no_grad():
-        for name, weight in diverged.model.named_parameters():
-            if "lora_" in name:
-                weight.fill_(1e25)
+    diverged = with_diverged_actor(make("llama"), LORAS["red"])
     drawn = []
     for red in (policies["red"], diverged):
         engine = engine_of({"blue": policies["blue"], "red": red}, policies[""], max_tokens=1024, **options)

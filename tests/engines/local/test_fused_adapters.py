@@ -13,7 +13,7 @@ from bough.engines.local.fused_adapters import HalfFoldedError
 from bough.policy.adapter_weights import AdapterWeights
 from bough.policy.adapters import Lora
 from bough.policy.policy import Policy
-from tests.engines.local.members import LORAS, members, play_as, set_all, with_actor
+from tests.engines.local.members import LORAS, members, play_as, set_all, with_actor, with_diverged_actor
 from tests.engines.local.playing import prompt, run
 from tests.engines.local.test_engine import scored
 from tests.engines.local.test_fused import DEVICE, _kernels_of_this_machine, on_cuda  # noqa: F401  used by pytest
@@ -151,11 +151,7 @@ def test_in_16_bits_with_graphs_it_is_as_close_as_rounding_allows(layout):
 
 def test_an_adapter_that_has_diverged_fails_alone(policies):
     """Beside it, and in the pages that were its own."""
-    diverged = with_actor(build(), LORAS["red"], 0)
-    with torch.no_grad():
-        for name, weight in diverged.model.named_parameters():
-            if "lora_" in name:
-                weight.fill_(1e25)
+    diverged = with_diverged_actor(build(), LORAS["red"])
     engine = engine_of(policies[""], max_tokens=64 * 12)
     set_all(engine, {"red": diverged, "blue": policies["blue"]})
 
