@@ -301,6 +301,11 @@ def test_demonstrations_are_mixed_in_up_to_their_share(share: float | None, coun
     assert found.records == again.records, "the sample depends on the seed alone"
 
 
+def test_a_share_of_nothing_is_refused():
+    with pytest.raises(InputError, match="--mix-share has nothing to limit: give the files to add with --mix"):
+        corrected(counted("2"), mix_share=0.5)
+
+
 def test_an_episode_that_two_files_contain_is_mixed_in_once():
     expert = [counted("1", "2", "3", name=f"expert {number}") for number in range(3)]
     found = corrected(counted("2"), mixed=[*expert, *expert[:2]])

@@ -21,6 +21,7 @@ from bough.curation.output import write_out
 from bough.curation.pair_work import PairWork
 from bough.curation.scoring import means, scored
 from bough.curation.source import SourcedTrajectory
+from bough.errors import InputError
 from bough.ledger import Ledger
 from bough.rollouts.agents import ModelAgent
 from bough.types import Group, Pair, Trajectory
@@ -72,6 +73,8 @@ def curate_corrections(
 
     `tell` gets the number of episodes labelled so far and of all. `agent` labels instead of what the settings name.
     """
+    if config.mix_share is not None and read_mixed is None:
+        raise InputError("--mix-share has nothing to limit: give the files to add with --mix")
     ledger = Ledger("episodes")
     work = CorrectionWork(config, read(ledger), ledger, tell)
     found = event_loop.run(work.correct(agent))
