@@ -15,6 +15,7 @@ def test_off_a_terminal_steps_are_log_lines_and_nothing_is_drawn(caplog, capsys)
 
 
 def test_on_a_terminal_each_step_is_drawn_on_stderr_with_its_number(monkeypatch, capsys):
+    monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("TTY_COMPATIBLE", "1")
     monkeypatch.setenv("TTY_INTERACTIVE", "1")
     monkeypatch.setenv("COLUMNS", "120")

@@ -46,6 +46,7 @@ def test_the_table_follows_a_generation_from_training_to_selection():
 
 
 def test_on_a_terminal_it_is_drawn_and_elsewhere_it_is_not(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("TERM", "xterm")
     for terminal in (True, False):
         file = StringIO()
         console = Console(file=file, force_terminal=terminal, width=120)
