@@ -51,6 +51,15 @@ def test_the_shell_is_unpacked_with_its_libraries_and_fonts(served, tmp_path):
     assert not list(folder.rglob("*.js"))
 
 
+def test_it_is_unpacked_by_a_python_that_cannot_filter_archives(served, tmp_path, monkeypatch):
+    """As Debian 12's is, 3.11.2."""
+    extract = tarfile.TarFile.extractall
+    monkeypatch.setattr(tarfile.TarFile, "extractall", lambda self, path: extract(self, path))
+    monkeypatch.delattr(tarfile, "data_filter", raising=False)
+    npm.build(tmp_path)
+    assert (tmp_path / "al2023/lib/libnss3.so").is_file()
+
+
 def test_another_file_than_the_expected_one_is_refused(served, tmp_path):
     served.write_bytes(served.read_bytes() + b"\0")
     with pytest.raises(BoughError, match="not the expected file: its SHA-512 is"):
