@@ -37,4 +37,5 @@ def test_a_normal_quantile_is_the_known_one():
 
 
 def test_a_crossing_is_found_by_halving():
-    assert bisect(lambda x: x * x - 2.0, 0.0, 2.0) == pytest.approx(2**0.5, abs=1e-15)
+    for low, high in [(0.0, 2.0), (1.0, 2.0)]:
+        assert bisect(lambda x: x * x - 2.0, low, high) == pytest.approx(2**0.5, abs=1e-15)

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from bough.errors import InputError
-from bough.evaluation.gate import alpha_of_round, gate
+from bough.evaluation.comparison import matched
+from bough.evaluation.gate import alpha_of_round, gate, type_changes
 from bough.evaluation.outcomes import Lost
 from bough.evaluation.paired import better_p, sign_flip
 from bough.evaluation.results import ModelResult
@@ -51,6 +52,10 @@ def typed(name: str, **words: str) -> ModelResult:
     return ModelResult(name=name, outcomes=found)
 
 
+def untyped(model: ModelResult) -> ModelResult:
+    return model.model_copy(update={"outcomes": [one.model_copy(update={"type": None}) for one in model.outcomes]})
+
+
 def test_a_significant_loss_on_one_type_refuses_a_model_that_is_better_overall():
     before, after = typed("a", cool="0" * 20, heat="1" * 6), typed("b", cool="1" * 20, heat="0" * 6)
     assert gate(before, after).promote and gate(before, after).types == ()
@@ -72,6 +77,30 @@ def test_losses_are_corrected_for_the_number_of_types():
     before, after = typed("a", cool="0" * 20, heat="1" * 5), typed("b", cool="1" * 20, heat="0" * 5)
     two = gate(before, after, by_type=True)
     assert two.promote and two.types[1].p == pytest.approx(2 / 32)
+
+
+def test_a_loss_on_a_type_is_significant_where_its_p_value_is_alpha():
+    before, after = typed("a", cool="0" * 20, heat="1" * 6), typed("b", cool="1" * 20, heat="0" * 6)
+    found = gate(before, after, alpha=2 / 64, by_type=True)
+    assert found.types[1].p == 2 / 64 and found.p < 2 / 64 and not found.promote
+    assert gate(before, after, alpha=0.99 * 2 / 64, by_type=True).promote
+
+
+def test_the_change_of_a_type_is_tested_once_unless_it_was_looked_at():
+    before, after = typed("a", heat="1" * 6), typed("b", heat="0" * 6)
+    (change,) = type_changes(matched(before, after))
+    assert change.p == 1 / 64
+    (change,) = type_changes(matched(before, after), sequential=True)
+    assert change.p == anytime_p([1.0] * 6, one_sided=True) > 1 / 64
+
+
+def test_a_type_that_either_model_names_is_the_tasks_type():
+    """Lost episodes on file need not name the type of their task."""
+    words = {"cool": "01", "heat": "10"}
+    lacking, naming = untyped(typed("a", **words)), typed("b", **words)
+    for before, after in [(lacking, naming), (naming, lacking)]:
+        found = gate(before, after, by_type=True)
+        assert [(change.type, change.tasks) for change in found.types] == [("cool", 2), ("heat", 2)]
 
 
 def test_a_lost_episode_of_the_new_model_counts_as_a_loss_on_its_type():

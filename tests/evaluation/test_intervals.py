@@ -71,6 +71,18 @@ def test_the_spread_between_tasks_sets_the_effective_number():
     assert (found.low, found.high) == pytest.approx(wilson(3, 6, critical=stats.t.ppf(0.975, 3)))
 
 
+def test_two_tasks_have_a_spread():
+    found = rate_interval([1.0, 0.5], 8)  # mean 3/4, variance 1/8: (3/16) · 2 / (1/8) = 3 effective episodes
+    assert found is not None
+    assert (found.low, found.high) == pytest.approx(wilson(2.25, 3, critical=stats.t.ppf(0.975, 1)))
+
+
+def test_attempts_at_one_task_are_all_that_is_known():
+    found = rate_interval([0.5], 4)
+    assert found is not None
+    assert (found.low, found.high) == pytest.approx(proportion.proportion_confint(2, 4, method="wilson"))
+
+
 def test_all_solved_is_no_certainty_however_often_tried():
     found = rate_interval([1.0] * 10, 80)
     assert found is not None and found.high == 1.0
@@ -112,6 +124,20 @@ def test_the_bootstrap_is_scipys_but_for_chance():
     assert found is not None
     assert found.low == pytest.approx(theirs.confidence_interval.low, abs=0.02)
     assert found.high == pytest.approx(theirs.confidence_interval.high, abs=0.02)
+
+
+def test_the_bootstraps_acceleration_is_that_of_leaving_each_task_out():
+    """Efron's definition (1987): the skewness of the means without one task, through six."""
+    values = np.random.default_rng(4).exponential(size=30)
+    means = intervals.resampled_means(np.sort(values), np.full(30, 1 / 30), 30, seed=0)
+    without_one = np.array([np.delete(values, index).mean() for index in range(30)])
+    gaps = without_one.mean() - without_one
+    acceleration = (gaps**3).sum() / (6 * (gaps**2).sum() ** 1.5)
+    bias = stats.norm.ppf(np.mean(means < values.mean()))
+    moved = bias + stats.norm.ppf([0.025, 0.975])
+    low, high = np.quantile(means, stats.norm.cdf(bias + moved / (1 - acceleration * moved)))
+    found = mean_interval(values.tolist())
+    assert found is not None and (found.low, found.high) == pytest.approx((low, high), rel=1e-9)
 
 
 def test_the_bootstrap_follows_a_skew():

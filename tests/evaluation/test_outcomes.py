@@ -27,6 +27,18 @@ def test_an_episode_becomes_a_row():
     assert found.errors == {"malformed": 2}
 
 
+def test_kinds_of_errors_are_in_the_order_of_their_names():
+    """Whichever came first: result files of the same errors read the same."""
+    kinds = ["unknown_action", "malformed", "unknown_action"]
+    found = Outcome.of(trajectory(turns=[Turn(reply=REPLY, error=kind) for kind in kinds]))
+    assert list(found.errors.items()) == [("malformed", 1), ("unknown_action", 2)]
+
+
+def test_a_row_without_a_number_is_the_first_attempt():
+    row = Outcome(task="t", digest="d", success=True)
+    assert row.attempt == Outcome.of(trajectory(id="t#0")).attempt == 0
+
+
 def test_mistakes_that_rules_see_are_counted_once_a_turn():
     def turn(action: str, answer: str) -> Turn:
         said = [Message(role="user", content=answer)]
