@@ -69,6 +69,9 @@ def test_every_scorer_that_evaluates_its_answers_is_guarded_and_still_takes_righ
     ("text", "answer"),
     [
         ("<answer>1</answer> no, <answer> 2 </answer>", "2"),
+        ("<answer>1 < 2 <b></answer>", "1 < 2 <b>"),
+        ("<answer>1<answer>2\n3</answer></answer>", "2\n3"),
+        ("<answer>not closed", "<answer>not closed"),
         ("\\boxed{3}", "3"),
         (" plain ", "plain"),
     ],

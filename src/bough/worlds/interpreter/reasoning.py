@@ -67,7 +67,8 @@ EVALUATED: dict[str, Callable[[str], bool]] = {
     "countdown": literals.is_arithmetic,
     "puzzle24": lambda text: (literals.arithmetic(text) or (None,))[0] == 24,
 }
-_ANSWER = re.compile(r"<answer>((?:(?!</?answer>).)*+)</answer>", re.DOTALL)
+# Not possessive, (…)*+, which Python 3.11.2, Debian 12's, matches wrongly; tags end each attempt anyway.
+_ANSWER = re.compile(r"<answer>([^<]*(?:<(?!/?answer>)[^<]*)*)</answer>")
 
 
 def problems(names: list[str], seed: int) -> Iterator[dict[str, Any]]:
