@@ -12,6 +12,7 @@ ONE_CALL = "every call is a part of its own, so the first is the last"
 MASK = "a mask has the same mean"
 NO_WEIGHTS = "distillation reads neither advantages nor weights"
 ON_CPU = "a CPU has nothing to move or to wait for"
+ONE_AXIS = "there is one axis, so the first is the last"
 EQUIVALENT = {
     **dict.fromkeys(
         (
@@ -93,6 +94,16 @@ EQUIVALENT = {
     "return branching.scan([each[(-1)] for each in (hidden_states, dt, B, C)], step)[None]": ONE_ROW,
     "output_1LHP = branching.linear_scan([each[(-1)] for each in (q, k, v, decay_1LH)], step)[None]": ONE_ROW,
     "outputs.append(output[(-1)])": ONE_ROW,
+    "precompute_reference = (True)": "it is asked only of a method that needs a reference",
+    "denominator=(sum((len(call.completion_ids) for call in calls))),": NUMBER,
+    "return (differs.argmax())": NUMBER,
+    "enable_gqa=query.shape[1] != key.shape[(0)],": "where both have as many heads, nothing is repeated either way",
+    "starts = (~follows_L).nonzero()[(-1)]": ONE_AXIS,
+    "chosen = (level == depth).nonzero()[(-1)]": ONE_AXIS,
+    "nodes_F = (ancestors_LK != in_row_LK).any(axis=1).nonzero()[(-1)]": ONE_AXIS,
+    "ancestors.append(np.where(ancestors[-1] < (1), -1, parent_L[ancestors[-1]]))": (
+        "the first node of a row is a root, so its parent is -1"
+    ),
     "differences, alpha = task_differences(known), round(1.0 - level, (13))": "0.05 either way",
     "differences, alpha = task_differences(known), round(1.0 - level, (11))": "0.05 either way",
     "if (_needed(1.0, 1.0, alpha) >= count):": "never a whole number",

@@ -5,7 +5,8 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from bough.methods.advantages import group_advantages, step_advantages, turn_advantages
+from bough.methods.advantages import call_advantages, group_advantages, step_advantages, turn_advantages
+from bough.types import Group, Message, Task, Trajectory, Turn
 
 REWARD = st.floats(-1e6, 1e6)
 STEPS = st.lists(REWARD, min_size=1, max_size=8)
@@ -21,6 +22,19 @@ def test_advantages_are_centred_and_scaled_by_the_samples_standard_deviation():
 def test_without_normalising_advantages_are_only_centred():
     assert group_advantages([1.0, 0.0, 0.0, 1.0], normalise=False) == ([0.5, -0.5, -0.5, 0.5], None)
     assert group_advantages([0.0, 0.5, 1.0], normalise=False) == ([-0.5, 0.0, 0.5], None)  # one of them average
+
+
+def test_the_advantages_of_a_groups_turns_are_normalised_unless_asked_otherwise():
+    turns = [Turn(reply=Message(role="assistant", content="x"))]
+    attempts = [
+        Trajectory(
+            id="a", task=Task(id="t"), start=[Message(role="user", content="Go.")], turns=turns, rewards={"reward": r}
+        )
+        for r in (1.0, 0.0)
+    ]
+    group = Group(task=Task(id="t"), attempts=attempts)
+    assert call_advantages(group) == [[pytest.approx(math.sqrt(0.5))], [pytest.approx(-math.sqrt(0.5))]]
+    assert call_advantages(group, normalise=False) == [[0.5], [-0.5]]
 
 
 def test_an_unscored_attempt_is_no_zero_and_stays_out_of_the_baseline():

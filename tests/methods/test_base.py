@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 
 from bough.ledger import Ledger
 from bough.methods.base import Examples, float_vectors, share
+from bough.methods.distill import Distill, DistillConfig
 from bough.methods.dpo import DPO
 from bough.methods.kto import KTO
-from bough.methods.sft import SFT
+from bough.methods.sft import SFT, SFTConfig
 from bough.metrics import Mean, add_metrics
 
 
@@ -95,6 +96,11 @@ def test_everything_but_the_examples_survives_in_json():
 @pytest.mark.parametrize("method", [SFT, DPO, KTO])
 def test_data_that_was_not_sampled_is_scored_at_temperature_1(method: type[SFT | DPO | KTO]):
     assert method.temperature == 1.0
+
+
+def test_no_second_model_is_loaded_for_a_method_without_a_reference():
+    assert not SFT(SFTConfig(model="tiny", train_file="unused")).needs_reference
+    assert not Distill(DistillConfig(model="tiny", teacher="tiny", train_file="unused")).needs_reference
 
 
 @pytest.mark.parametrize("method", ["sft", "dpo", "grpo"])

@@ -239,17 +239,24 @@ def test_gradients_are_those_of_the_formula():
         ({"averaging": "token-mean"}, "choose one of 'token_mean'"),
         ({"averaging": "constant_length"}, "needs constant_length"),
         ({"step_formula": "bound"}, "choose one of 'bounded'"),
+        ({"engine": "vllm"}, "engine vllm needs environment"),
+        ({"entropy_floor": 0.5}, "entropy_floor needs entropy_coef"),
+        ({"entropy_floor": 0.5, "entropy_coef": 0.1}, "entropy_floor needs environment"),
+        ({"eval_steps": 5}, "eval_steps needs eval_file"),
+        ({"environment": "household", "max_steps": 1, "train_file": None, "curriculum": True}, "for data on file"),
     ],
 )
 def test_settings_that_make_no_sense_are_errors(settings: dict[str, Any], said: str):
     with pytest.raises(InputError) as error:
-        GRPOConfig(train_file="groups.jsonl", **settings)
+        GRPOConfig(**{"train_file": "groups.jsonl"} | settings)
     assert said in "".join(error.value.problems)
 
 
 def test_settings_that_go_together_are_taken():
     GRPOConfig(train_file="groups.jsonl", averaging="constant_length", constant_length=64, dual_clip=10)
     GRPOConfig(train_file="groups.jsonl", clip_high=0.28, dual_clip=1.3)
+    GRPOConfig(train_file="groups.jsonl", curriculum=True)
+    GRPOConfig(environment="household", max_steps=1, engine="vllm", entropy_floor=0.5, entropy_coef=0.1)
 
 
 def test_a_divergence_needs_a_reference():

@@ -5,8 +5,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bough.methods.sft import sft_loss, step_weights
+from bough.calls.builder import CallBuilder
+from bough.calls.template import load_template
+from bough.formats.kto import LABEL
+from bough.methods.sft import SFT, Demonstration, SFTConfig, sft_loss, step_weights
 from bough.metrics import add_metrics
+from bough.types import Call, Message, Task, Trajectory, Turn
 
 REWARDS = st.lists(st.none() | st.floats(-1e6, 1e6), min_size=1, max_size=8)
 
@@ -62,6 +66,51 @@ def test_micro_batches_add_up_to_the_whole_batch(tokens, data):
     added = add_metrics(part.metrics for part in parts)
     for name, mean in whole.metrics.items():
         assert added[name].value == pytest.approx(mean.value, rel=1e-5, nan_ok=True)
+
+
+def test_a_demonstrations_calls_are_trained_with_their_weights():
+    method = SFT(SFTConfig(model="tiny", train_file="unused"))
+    calls = [Call(prompt_ids=[1], completion_ids=[2, 3]), Call(prompt_ids=[1, 2, 3], completion_ids=[4])]
+    example = Demonstration(calls, weights=(0.5, 2.0))
+    assert method.amount(example) == 2 * 0.5 + 2.0
+    parts = method.parts(example)
+    assert [(part.calls, part.weights) for part in parts] == [(calls[:1], (0.5,)), (calls[1:], (2.0,))]
+    logprobs = [[torch.tensor([-1.0, -3.0], requires_grad=True)], [torch.tensor([-2.0], requires_grad=True)]]
+    loss, metrics = method.loss(parts, logprobs, None, method.amount(example))
+    loss.backward()
+    assert loss.item() == (0.5 * 4 + 2 * 2) / 3 and metrics["nll"].value == 2.0
+    assert [found.grad.tolist() for (found,) in logprobs] == [pytest.approx([-0.5 / 3] * 2), pytest.approx([-2 / 3])]
+
+
+def demonstration(*rewards: float | None, **scores: float) -> Trajectory:
+    turns = [
+        Turn(
+            reply=Message(role="assistant", content=f"reply {t}"),
+            reward=reward,
+            observation=[Message(role="user", content="And then?")],
+        )
+        for t, reward in enumerate(rewards)
+    ]
+    start = [Message(role="user", content="Go.")]
+    return Trajectory(id="a", task=Task(id="t"), start=start, turns=turns, rewards=scores)
+
+
+def test_a_reply_of_weight_zero_is_not_trained():
+    record, builder = demonstration(-1.0, 1.0, None, 0.0), CallBuilder(load_template("tiny"))
+    for weighted, replies in [(True, ["reply 1", "reply 2"]), (False, [f"reply {t}" for t in range(4)])]:
+        method = SFT(SFTConfig(model="tiny", train_file="unused", step_weighted_loss=weighted))
+        found = method.examples([record], builder)
+        [example] = found.examples
+        assert [call.text for call in example.calls] == replies and found.calls.kept == len(replies)
+        assert len(example.weights) == len(replies) and min(example.weights) > 0
+
+
+def test_replies_labelled_as_bad_are_not_imitated():
+    records = [demonstration(None, **{LABEL: label}) for label in (0.0, 1.0, 0.0)]
+    method = SFT(SFTConfig(model="tiny", train_file="unused", on_error="skip"))
+    found = method.examples(records, CallBuilder(load_template("tiny")))
+    assert [example.place for example in found.examples] == ["records:2"]
+    assert found.rows.dropped == {"undesirable": 2}
 
 
 def test_a_steps_weight_is_its_reward_over_the_mean_reward():

@@ -104,14 +104,11 @@ def test_a_block_of_queries_at_a_time_gives_the_attention_of_the_whole_mask(sigh
     torch.testing.assert_close(found, expected.transpose(1, 2))
 
 
-@pytest.mark.parametrize("sight", [Sight(), Sight(window=100)])
-def test_flex_attention_agrees_with_sdpa(sight):
+@pytest.mark.parametrize(("sight", "heads"), [(Sight(), 2), (Sight(window=100), 2), (Sight(), 1), (Sight(), 6)])
+def test_flex_attention_agrees_with_sdpa(sight, heads):
+    """Also where all queries share one head of keys, as in Gemma's smallest, or each has its own."""
     end, position = random_row(1)
-    query, key, value = (
-        torch.randn(1, 6, len(end), 16),
-        torch.randn(1, 2, len(end), 16),
-        torch.randn(1, 2, len(end), 16),
-    )
+    query, key, value = (torch.randn(1, number, len(end), 16) for number in (6, heads, heads))
     with torch.compiler.set_stance("force_eager"), torch.no_grad():  # compiling takes a minute on a CPU
         found, _ = flex_tree_attention(torch.nn.Identity(), query, key, value, block_mask(end, position, sight), 0.3)
     mask = dense_mask(end, position, sight, torch.float32)

@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given, settings
 
 from bough.errors import InputError
-from bough.trees.build import TokenTree
+from bough.trees.build import TokenTree, sort_sequences
 from tests.trees.samples import call, call_sets
 
 
@@ -78,6 +78,13 @@ def test_an_answered_token_is_predicted_from_all_that_came_before_it(calls):
         ids = one.prompt_ids + one.completion_ids
         expected = [tuple(ids[:length]) for length in range(len(one.prompt_ids), len(ids))]
         assert [words(tree, node) for node in predictors] == expected
+
+
+def test_sorted_sequences_tell_what_they_share_with_the_one_before():
+    found = sort_sequences([call([2, 7], [9]), call([1, 5, 6], [9]), call([1, 5], [8, 9])])
+    assert [ids.tolist() for ids in found.inputs] == [[1, 5, 6], [1, 5, 8], [2, 7]]
+    assert (found.order, found.shared) == ([1, 2, 0], [0, 2, 0])  # none comes before the first
+    assert sort_sequences([]).shared == []
 
 
 def test_token_ids_sort_as_numbers_not_as_bytes():
