@@ -1,8 +1,8 @@
-"""What an error suggests."""
+"""What an error suggests, and which place it names."""
 
 import pytest
 
-from bough.errors import did_you_mean
+from bough.errors import did_you_mean, innermost_place
 
 FLAGS = ["--qlora", "--lora-r", "--learning-rate", "--lr-scheduler", "--batch-size"]
 
@@ -25,3 +25,17 @@ def test_of_many_words_only_the_nearest_are_listed():
     assert did_you_mean("--aapp", many).startswith("; the nearest are ")
     listed = did_you_mean("--aapp", many).removeprefix("; the nearest are ").split(", ")
     assert len(listed) == 3 and {"--aaaaaaaa", "--pppppppp"} <= set(listed)
+
+
+def test_an_error_without_a_place_has_that_of_the_one_before_it_unless_that_is_hidden():
+    """As a time limit's, which older versions of Python raise after the author's instead of from it."""
+    try:
+        raise ValueError("the author's")
+    except ValueError as error:
+        before = error
+    timeout = TimeoutError()
+    assert innermost_place(timeout) is None
+    timeout.__context__ = before
+    assert "test_errors.py:" in (innermost_place(timeout) or "")
+    timeout.__suppress_context__ = True
+    assert innermost_place(timeout) is None

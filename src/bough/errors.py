@@ -138,8 +138,10 @@ def _author_frames(error: BaseException) -> list[traceback.FrameSummary]:
     users = [frame for frame in frames if not frame.filename.startswith(outside)]
     worlds = [frame for frame in frames if frame.filename.startswith(f"{OURS}worlds{os.sep}")]
     shown = users or [frame for frame in installed if not frame.filename.startswith(OURS)] or worlds
-    # Python itself raises some exceptions from the author's, such as RuntimeError from StopIteration.
-    return shown or (_author_frames(error.__cause__) if error.__cause__ is not None else [])
+    # Python itself raises some exceptions from the author's, such as RuntimeError from StopIteration; a time limit's
+    # comes from the author's only in newer versions, and after it in all.
+    earlier = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+    return shown or (_author_frames(earlier) if earlier is not None else [])
 
 
 def short_path(file: str | os.PathLike[str]) -> str:
