@@ -119,10 +119,12 @@ def test_a_layer_is_left_as_it_is_with_a_number_of_threads_that_changes_its_bits
     layer: nn.Linear, monkeypatch: pytest.MonkeyPatch
 ):
     def product(weight: Tensor, bias: Tensor | None, x: Tensor) -> Tensor:
-        out = nn.functional.linear(x, weight, bias)
+        # Row by row: on some machines a product has other bits beside other rows.
+        out = torch.cat([nn.functional.linear(row, weight, bias) for row in x.split(1)])
         return out + len(x) if torch.get_num_threads() == 2 and len(weight) == 40 else out
 
     monkeypatch.setattr(packed, "_on_arm", lambda: False)
+    monkeypatch.setattr(packed, "X86", True)
     monkeypatch.setattr(packed, "_pack", lambda weight: weight.detach().clone())
     monkeypatch.setattr(packed, "_product", product)
     other = nn.Linear(48, 56)
