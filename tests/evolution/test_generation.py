@@ -36,3 +36,16 @@ def test_a_member_without_one_of_its_files_is_refused(folder: Path, name: str):
     (folder / "a" / name).unlink()
     with pytest.raises(InputError, match=f"lacks a/{name}; delete"):
         Generation.read(folder)
+
+
+@pytest.mark.parametrize("resumed", [True, False])
+def test_what_a_killed_run_had_not_quite_removed_is_removed(folder: Path, resumed: bool):
+    doomed = folder.with_name(".generation-00001-trained.old")
+    (doomed / "a").mkdir(parents=True)
+    if resumed:
+        found = Generation.newest(folder.parent)
+        assert found is not None and found.number == 3
+    else:
+        with writing(folder.parent, 4, trained=False, used=Used(updates=6)) as draft:
+            adapter(draft / "a", 1)
+    assert not doomed.exists() and folder.is_dir()

@@ -91,7 +91,11 @@ class Generation:
 
     @classmethod
     def newest(cls, folder: Path) -> Self | None:
-        """The generation to resume from; None where there is none yet."""
+        """The generation to resume from; None where there is none yet.
+
+        What a killed run had not quite removed is removed.
+        """
+        _remove_doomed(folder)
         found = _all(folder)
         return cls.read(found[-1]) if found else None
 
@@ -116,8 +120,12 @@ def writing(
         put_in_place(draft, final)
     for old in _all(folder)[:-KEPT]:
         # A rename first: a removal that is cut short must not leave half a generation under its name.
-        doomed = old.with_name(f".{old.name}.old")
-        old.rename(doomed)
+        old.rename(old.with_name(f".{old.name}.old"))
+    _remove_doomed(folder)
+
+
+def _remove_doomed(folder: Path) -> None:
+    for doomed in folder.glob(".generation-*.old"):
         remove(doomed)
 
 
