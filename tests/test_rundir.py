@@ -49,6 +49,26 @@ def test_a_folder_is_locked_against_other_processes_until_the_holder_ends_howeve
             pass
 
 
+KILLED = """
+import os, sys
+from pathlib import Path
+from bough.disk import replacing
+with replacing(Path(sys.argv[1])) as draft:
+    draft.write_text("half")
+    os.kill(os.getpid(), 9)
+"""
+
+
+def test_drafts_that_killed_processes_have_left_are_removed(tmp_path: Path):
+    run, own = RunDir(tmp_path), tmp_path / ".notes.2.txt"
+    own.write_text("the user's")
+    for file in (run.metrics, tmp_path / "evaluation" / "results.json"):
+        subprocess.run([sys.executable, "-c", KILLED, str(file)], env=os.environ, check=False)
+    assert len(list(tmp_path.rglob(".*.json*"))) == 2
+    with run.locked():
+        assert {path.name for path in tmp_path.rglob("*")} == {".lock", own.name, "evaluation"}
+
+
 def test_one_process_cannot_train_twice_in_a_folder_either(tmp_path: Path):
     with RunDir(tmp_path).locked(), pytest.raises(InputError, match="is in use"), RunDir(tmp_path).locked():
         pass

@@ -8,6 +8,7 @@ import fcntl
 import filecmp
 import json
 import os
+import re
 import shutil
 import stat
 from collections.abc import Iterator
@@ -19,6 +20,7 @@ from bough.errors import BoughError
 
 # Reports and results; an evaluation of 100,000 episodes takes 20 MB.
 MAX_JSON = 64 << 20
+_DRAFT = re.compile(r"\..+(\.\w+)\.\d+\1")
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -61,6 +63,16 @@ def replacing(path: Path) -> Iterator[Path]:
 def is_draft(path: Path, name: str) -> bool:
     """Whether a path is the temporary file of `replacing` for a file of this name, left by a killed process."""
     return path.name.startswith(f".{name}.")
+
+
+def remove_drafts(folder: Path) -> None:
+    """Removes the temporary files of `replacing` that killed processes have left in a folder and below it.
+
+    For a folder that nobody else writes into at the moment, such as a locked one.
+    """
+    for path in folder.rglob(".*"):
+        if _DRAFT.fullmatch(path.name):
+            remove(path)
 
 
 def put_in_place(draft: Path, final: Path) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import yaml
 
 from bough.config.base import Config
-from bough.disk import locked, remove, write_atomically
+from bough.disk import locked, remove, remove_drafts, write_atomically
 from bough.errors import InputError
 from bough.paths import without_absolute, working_directory
 
@@ -55,10 +55,14 @@ class RunDir:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Keeps other processes from training here. The system releases the lock when this process ends."""
+        """Keeps other processes from training here. The system releases the lock when this process ends.
+
+        Drafts of files that a killed process has left are removed.
+        """
         with ExitStack() as held:
             try:
                 held.enter_context(locked(self.path / ".lock", wait=False))
+                remove_drafts(self.path)
             except BlockingIOError:
                 raise InputError(
                     f"{self.path} is in use: another process is training there; "

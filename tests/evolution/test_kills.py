@@ -5,7 +5,6 @@ BOUGH_EVOLVE_KILLS=20 python -m pytest tests/evolution/test_kills.py    # 20 kil
 
 import json
 import os
-import re
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +32,6 @@ METHODS = {
         *("--mutate", "temperature=0.5..1.5", "learning_rate=1e-3..2e-2"),
     ],
 }
-DRAFT = re.compile(r"\..+\.\d+\.\w+")
 TIMED = {"seconds"}  # what differs between two runs with the same result
 
 
@@ -53,9 +51,7 @@ def untimed(value: Any) -> Any:
 
 def content(run: Path) -> dict[str, Any]:
     """Everything that a run leaves about its population: lineage, reports and every member's files, bit for bit."""
-    # A killed process may leave the draft of a small file, under its own number.
-    files = [path for path in sorted(run.rglob("*")) if path.is_file() and not DRAFT.fullmatch(path.name)]
-    files = [path for path in files if "rollouts" not in path.parts]
+    files = [path for path in sorted(run.rglob("*")) if path.is_file() and "rollouts" not in path.parts]
     kept = {str(path.relative_to(run)): path for path in files if path.name not in ("origin.json", "config.yaml")}
     assert not [name for name in kept if name.startswith("checkpoints/.")]
     return {
