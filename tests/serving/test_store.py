@@ -73,7 +73,7 @@ def test_a_killed_server_resumes_its_open_sessions(tmp_path: Path):
     [trajectory] = recorded(tmp_path)
     assert [m.content for m in trajectory.messages] == ["one", "reply 1", "two", "reply 2", "three", "reply 1"]
     call = trajectory.turns[1].call
-    assert call is not None and bytes(call.prompt_ids).decode() == "user:one\nassistant:reply 1\nuser:two\n"
+    assert call is not None and bytes(call.prompt_ids).decode() == "user:one\nreply 1\nuser:two\n"
     assert lines(tmp_path) == [], "nothing is open any more"
 
 
@@ -116,7 +116,7 @@ def test_calls_are_written_from_where_they_differ_and_read_back_whole():
         row = json.loads(json.dumps(write_call(call, before)))
         assert read_call(row, before) == call
         before = call
-    assert write_call(session.calls[1], session.calls[0])["shared"] == len(b"user:one\n")
+    assert write_call(session.calls[1], session.calls[0])["shared"] == len(b"user:one\nreply 1")
 
 
 def test_ended_sessions_are_removed_from_the_journal(tmp_path: Path):
