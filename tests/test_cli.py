@@ -10,6 +10,7 @@ import pytest
 
 from bough import cli
 from bough.config.parts import leaves
+from bough.disk import follows_links
 from bough.errors import BoughError, InputError
 
 DATA = str(Path(__file__).parents[1] / "examples" / "household.jsonl")
@@ -255,3 +256,11 @@ def test_a_quoted_text_cannot_control_the_terminal(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(cli, "_dispatch", fail)
     assert cli.main(["collect"]) == 1
     assert capsys.readouterr().err == "Error: the server said\n\\x1b]52;c;cm0gLXJm\\x07\\x9b2J\tno\n"
+
+
+def test_links_are_followed_for_the_command_that_asks_for_it(monkeypatch: pytest.MonkeyPatch):
+    seen: list[tuple[list[str], bool]] = []
+    monkeypatch.setattr(cli, "_dispatch", lambda words: seen.append((words, follows_links())) or 0)
+    for words in (["collect", "--follow-links"], ["--follow-links", "collect"], ["collect"]):
+        assert cli.main(words) == 0
+    assert seen == [(["collect"], True), (["collect"], True), (["collect"], False)]

@@ -10,6 +10,7 @@ from bough.disk import (
     drafting,
     locked,
     open_file,
+    open_own,
     put_in_place,
     read_json,
     read_small,
@@ -262,3 +263,32 @@ def test_a_draft_that_a_killed_process_left_is_not_continued(tmp_path: Path):
     with replacing(tmp_path / "a.jsonl") as draft, draft.open("a") as file:
         file.write("new\n")
     assert draft == left and (tmp_path / "a.jsonl").read_text() == "new\n"
+
+
+def test_what_a_draft_s_name_links_to_is_not_written(tmp_path: Path):
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    (tmp_path / ".final").symlink_to(mine)
+    with drafting(tmp_path / ".final", tmp_path / "final"):
+        (tmp_path / ".final").mkdir()
+        (tmp_path / ".final" / "file").write_text("new")
+        put_in_place(tmp_path / ".final", tmp_path / "final")
+    assert list(mine.iterdir()) == [] and (tmp_path / "final" / "file").read_text() == "new"
+
+
+def test_a_file_is_opened_for_writing_only_under_its_own_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    mine = tmp_path / "mine"
+    mine.write_text("precious\n")
+    (tmp_path / "link").symlink_to(mine)
+    (tmp_path / "second").hardlink_to(mine)
+    (tmp_path / "nowhere").symlink_to(tmp_path / "new")
+    os.mkfifo(tmp_path / "pipe")
+    for name, words in (("link", "symbolic link"), ("nowhere", "symbolic link"), ("second", "second name")):
+        with pytest.raises(OSError, match=f"{words}.*--follow-links"):
+            open_own(tmp_path / name)
+    with pytest.raises(OSError, match="not a regular file"):
+        open_own(tmp_path / "pipe")
+    assert mine.read_text() == "precious\n" and not (tmp_path / "new").exists()
+    monkeypatch.setenv("BOUGH_FOLLOW_LINKS", "1")
+    for name in ("link", "second", "nowhere", "new"):
+        os.close(open_own(tmp_path / name))

@@ -116,3 +116,35 @@ def test_a_start_that_failed_before_its_first_step_blocks_nothing(tmp_path: Path
     run.metrics.unlink()
     (run.checkpoints / "step-1").mkdir()
     assert run.used
+
+
+@pytest.mark.parametrize("name", ["checkpoints", "rollouts", "episodes", "cache"])
+def test_a_linked_folder_inside_is_refused(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch):
+    run = RunDir(tmp_path / "run")
+    (tmp_path / "other" / "step-00000001").mkdir(parents=True)
+    run.path.mkdir()
+    (run.path / name).symlink_to(tmp_path / "other")
+    with pytest.raises(InputError, match=rf"{name} is a symbolic link.*--follow-links"):
+        run.make_room(resume=True, overwrite=False)
+    monkeypatch.setenv("BOUGH_FOLLOW_LINKS", "1")
+    run.make_room(resume=True, overwrite=False)
+    assert (tmp_path / "other" / "step-00000001").is_dir()
+
+
+def test_a_linked_checkpoint_is_refused_before_the_run_begins(tmp_path: Path):
+    run = RunDir(tmp_path / "run")
+    (tmp_path / "other").mkdir()
+    run.checkpoints.mkdir(parents=True)
+    (run.checkpoints / "step-00000001").symlink_to(tmp_path / "other")
+    with pytest.raises(InputError, match="step-00000001 is a symbolic link"):
+        run.make_room(resume=True, overwrite=False)
+
+
+def test_the_run_folder_itself_may_be_a_link(tmp_path: Path):
+    (tmp_path / "there").mkdir()
+    (tmp_path / "latest").symlink_to("there")
+    run = RunDir(tmp_path / "latest")
+    with run.locked():
+        run.make_room(resume=False, overwrite=False)
+        run.create(ShowConfig(file=Path("a.jsonl")))
+    assert (tmp_path / "there" / "config.yaml").is_file()

@@ -15,6 +15,7 @@ from collections.abc import Iterator, Sequence
 from importlib import import_module
 from io import TextIOWrapper
 
+from bough.disk import FOLLOW_LINKS
 from bough.errors import BoughError, InputError, did_you_mean
 from bough.verbs import RESUMED, RESUMED_IF_ASKED, VERBS, resolve
 
@@ -27,13 +28,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     # Threads that wait by spinning make torch several times slower on a CPU that has anything else to do.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     debug = "--debug" in arguments
-    arguments = [word for word in arguments if word != "--debug"]
+    follow_links = "--follow-links" in arguments
+    arguments = [word for word in arguments if word not in ("--debug", "--follow-links")]
     for stream in (sys.stdout, sys.stderr):
         # A terminal without "…", or a file name that is not text: print an escape instead of failing.
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
     try:
-        return _dispatch(arguments)
+        with _links_followed() if follow_links else contextlib.nullcontext():
+            return _dispatch(arguments)
     except KeyboardInterrupt as error:
         _say(_interrupted(arguments, str(error) or "Interrupted."))
         return 130
@@ -109,6 +112,20 @@ def _run(name: str, arguments: list[str]) -> int:
         check_inputs(config)  # before the command's own imports, which may take seconds
         run = resolve(verb.run)
     return int(run(config) or 0)
+
+
+@contextlib.contextmanager
+def _links_followed() -> Iterator[None]:
+    """Not a setting: a file, such as the settings of a run from elsewhere, cannot ask for it."""
+    before = os.environ.get(FOLLOW_LINKS)
+    os.environ[FOLLOW_LINKS] = "1"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[FOLLOW_LINKS]
+        else:
+            os.environ[FOLLOW_LINKS] = before
 
 
 def _interrupted(arguments: Sequence[str], what: str) -> str:

@@ -1,4 +1,9 @@
-"""Files and folders that are complete or absent: written under a temporary name, synced, renamed."""
+"""Files and folders that are complete or absent: written under a temporary name, synced, renamed.
+
+A folder that someone else has prepared may contain links. What replaces a file, or removes it, replaces or
+removes a link; what adds to a file (`open_own`) or fills a folder (`refuse_links`) refuses one. The
+folder that the user has named may itself be a link.
+"""
 
 from __future__ import annotations
 
@@ -16,10 +21,13 @@ from io import BufferedReader
 from pathlib import Path
 from typing import Any
 
-from bough.errors import BoughError
+from bough.errors import BoughError, InputError
 
 # Reports and results; an evaluation of 100,000 episodes takes 20 MB.
 MAX_JSON = 64 << 20
+# Set by --follow-links: links inside a folder are the user's own. Programs that are started inherit it.
+FOLLOW_LINKS = "BOUGH_FOLLOW_LINKS"
+LEADS_OUT = "what it leads to would be changed; remove it, or give --follow-links if you made it"
 _DRAFT = re.compile(r"\..+(\.\w+)\.\d+\1")
 
 
@@ -109,9 +117,10 @@ def _same_files(one: Path, other: Path) -> bool:
 @contextlib.contextmanager
 def drafting(draft: Path, final: Path) -> Iterator[None]:
     """Around code that writes `draft`, which becomes `final`. On an error the draft is removed; a disk error becomes
-    a BoughError.
+    a BoughError. What has the draft's name before, left by a killed process or a link, is removed.
     """
     try:
+        remove(draft)
         yield
     except Exception as error:
         with contextlib.suppress(OSError):
@@ -138,8 +147,7 @@ def locked(path: Path, *, wait: bool) -> Iterator[None]:
     The lock ends with the process; the file stays.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    # Not through a link, which could create a file anywhere.
-    file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
+    file = _open_no_link(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC)
     try:
         fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
         yield
@@ -153,6 +161,44 @@ def unlock(file: int) -> None:
         fcntl.flock(file, fcntl.LOCK_UN)
     finally:
         os.close(file)
+
+
+def follows_links() -> bool:
+    """Whether the user has said that links inside a folder may be written through."""
+    return os.environ.get(FOLLOW_LINKS, "") not in ("", "0")
+
+
+def refuse_links(*paths: Path) -> None:
+    """InputError where one of these paths is a link: for folders that are filled and emptied later."""
+    for path in paths:
+        if path.is_symlink() and not follows_links():
+            raise InputError(f"{path} is a symbolic link; {LEADS_OUT}")
+
+
+def open_own(path: Path) -> int:
+    """Opens a regular file for reading and appending, created if needed; its descriptor.
+
+    A link is an OSError, and so is a file with a second name: what is added, or cut off, would change that too.
+    """
+    file = _open_no_link(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC)
+    try:
+        found = os.fstat(file)
+        _check_regular(found, path)
+        if found.st_nlink > 1 and not follows_links():
+            raise OSError(errno.EMLINK, f"it has a second name (a hard link); {LEADS_OUT}", str(path))
+    except BaseException:
+        os.close(file)
+        raise
+    return file
+
+
+def _open_no_link(path: Path, flags: int) -> int:
+    try:
+        return os.open(path, flags if follows_links() else flags | os.O_NOFOLLOW, 0o644)
+    except OSError as error:
+        if error.errno == errno.ELOOP and not follows_links():
+            raise OSError(errno.ELOOP, f"it is a symbolic link; {LEADS_OUT}", str(path)) from None
+        raise
 
 
 def open_file(path: Path) -> BufferedReader:

@@ -10,7 +10,7 @@ from typing import Any
 import yaml
 
 from bough.config.base import Config
-from bough.disk import locked, remove, remove_drafts, write_atomically
+from bough.disk import locked, refuse_links, remove, remove_drafts, write_atomically
 from bough.errors import InputError
 from bough.paths import without_absolute, working_directory
 
@@ -83,15 +83,20 @@ class RunDir:
             raise InputError(f"{self.path}: cannot be cleared: {error.strerror}: {error.filename}") from None
 
     def make_room(self, *, resume: bool, overwrite: bool) -> None:
-        """Clears the folder if it is to be overwritten. InputError where it has a run that nothing was said about."""
-        if resume or not self.used:
-            return
-        if not overwrite:
-            raise InputError(
-                f"{self.path} already contains a run; --resume continues it, --overwrite deletes it, "
-                "--output-dir names another folder"
-            )
-        self.clear()
+        """Clears the folder if it is to be overwritten.
+
+        InputError where it has a run that nothing was said about, or links in place of what a run fills and empties.
+        """
+        if not resume and self.used:
+            if not overwrite:
+                raise InputError(
+                    f"{self.path} already contains a run; --resume continues it, --overwrite deletes it, "
+                    "--output-dir names another folder"
+                )
+            self.clear()
+        refuse_links(self.path / "tensorboard", self.path / "wandb")
+        for folder in (self.checkpoints, self.cache, self.rollouts, self.episodes):
+            refuse_links(folder, *(folder.iterdir() if folder.is_dir() else ()))
 
     @property
     def used(self) -> bool:

@@ -7,6 +7,7 @@ import pytest
 from bough.config.curation import PairsConfig
 from bough.config.rollouts import LimitsConfig
 from bough.curation.counterfactual import Cost, Miner
+from bough.curation.journal import Journal
 from bough.curation.pair_work import PairWork
 from bough.curation.rounds import Round
 from bough.curation.source import SourcedTrajectory
@@ -204,3 +205,16 @@ def test_rules_can_be_given_to_episodes_that_name_no_environment():
     assert asyncio.run(work(*filed, **settings).mine()) == []
     [pair] = asyncio.run(work(*filed, rules="household", rule_options={"rare": 0.1}, **settings).mine())
     assert (pair.reason, pair.chosen[0].action) == ("wasted_step", "take egg 1 from fridge 1")
+
+
+def test_a_linked_journal_is_refused(tmp_path: Path):
+    mine = tmp_path / "mine"
+    mine.write_text("precious")
+    (tmp_path / ".out.jsonl.looked-into").symlink_to(mine)
+    journal = Journal(PairsConfig(file=tmp_path / "a.jsonl", output=tmp_path / "out.jsonl"), [])
+    assert journal.recall([]) is None
+    assert not journal.path.is_symlink(), "a journal of another run is removed, and so is a link"
+    journal.path.symlink_to(mine)
+    with pytest.raises(OSError, match="symbolic link"):
+        journal.add([], [], {})
+    assert mine.read_text() == "precious"

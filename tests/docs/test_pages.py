@@ -76,4 +76,5 @@ def known_flags() -> set[str]:
 
 def _flags(config: type[Config]) -> set[str]:
     names = set(by_name(config))
-    return {flag(name) for name in names} | {flag(f"no_{name}") for name in names} | {"--config", "--debug", "--help"}
+    common = {"--config", "--debug", "--follow-links", "--help"}
+    return {flag(name) for name in names} | {flag(f"no_{name}") for name in names} | common

@@ -286,3 +286,13 @@ def test_results_hold_no_absolute_path(tmp_path: Path):
     assert [file.name for file in written if str(tmp_path) in file.read_text()] == []
     # The same evaluation is complete, not another one.
     assert asyncio.run(contest(config)).models == [model]
+
+
+@pytest.mark.parametrize("name", ["models", "models/expert"])
+def test_a_link_in_place_of_the_episodes_of_a_model_is_refused(tmp_path: Path, name: str):
+    (tmp_path / "other").mkdir()
+    (tmp_path / "out" / name).parent.mkdir(parents=True)
+    (tmp_path / "out" / name).symlink_to(tmp_path / "other")
+    with pytest.raises(InputError, match=rf"{name} is a symbolic link"):
+        run(tmp_path / "out", model=["expert"])
+    assert list((tmp_path / "other").iterdir()) == []

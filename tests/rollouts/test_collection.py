@@ -296,3 +296,64 @@ def test_no_setting_holds_an_absolute_path(tmp_path: Path):
         assert collection.finished, "the same settings resume"
     with pytest.raises(InputError, match=r"model was '\.\./sft/final', now '\.\./sft'"):
         Collection(CollectConfig(**settings.flat_dump() | {"model": str(model.parent)}))
+
+
+@pytest.mark.parametrize("name", ["trajectories.jsonl", "images"])
+def test_a_link_in_the_folder_is_refused_before_anything_is_written(tmp_path: Path, name: str):
+    folder, mine = tmp_path / "from_elsewhere", tmp_path / "mine"
+    with Collection(config(folder)) as collection:
+        collection.add(episode("t#0"), [])
+    settings = (folder / "config.yaml").stat().st_ino
+    if name == "images":
+        mine.mkdir()
+    else:
+        (folder / name).rename(mine)
+        with mine.open("a") as file:
+            file.write("a last line without an end")
+    before = None if mine.is_dir() else mine.read_bytes()
+    (folder / name).symlink_to(mine)
+    with pytest.raises(InputError, match=rf"{name} is a symbolic link.*--follow-links"):
+        Collection(config(folder))
+    assert before is None or mine.read_bytes() == before
+    assert (folder / "config.yaml").stat().st_ino == settings
+
+
+def test_overwriting_a_linked_file_removes_the_link_and_leaves_its_target(tmp_path: Path):
+    with Collection(config(tmp_path / "c")) as collection:
+        collection.add(episode("t#0"), [])
+    (tmp_path / "c/trajectories.jsonl").rename(tmp_path / "mine")
+    with (tmp_path / "mine").open("a") as file:
+        file.write("a last line without an end")
+    before = (tmp_path / "mine").read_bytes()
+    (tmp_path / "c/trajectories.jsonl").symlink_to(tmp_path / "mine")
+    with Collection(config(tmp_path / "c", overwrite=True)) as collection:
+        collection.add(episode("t#0"), [])
+    assert (tmp_path / "mine").read_bytes() == before and not (tmp_path / "c/trajectories.jsonl").is_symlink()
+
+
+@pytest.mark.parametrize("linked", ["images/t#0", "images/t#0/000.png"])
+def test_an_image_is_not_written_through_a_link(tmp_path: Path, linked: str):
+    folder, mine = tmp_path / "c", tmp_path / "mine"
+    (folder / linked).parent.mkdir(parents=True)
+    if linked.endswith(".png"):
+        mine.write_text("precious")
+    else:
+        mine.mkdir()
+        (mine / "000.png").write_text("precious")
+    (folder / linked).symlink_to(mine)
+    with Collection(config(folder)) as collection:
+        if mine.is_dir():
+            with pytest.raises(InputError, match="t#0 is a symbolic link"):
+                collection.add(episode("t#0"), [(0, b"an image")])
+        else:
+            collection.add(episode("t#0"), [(0, b"an image")])
+            assert (folder / linked).read_bytes() == b"an image"
+    assert (mine / "000.png" if mine.is_dir() else mine).read_text() == "precious"
+
+
+def test_overwriting_waits_for_no_other_process(tmp_path: Path):
+    with Collection(config(tmp_path)) as collection:
+        collection.add(episode("t#0"), [])
+        with pytest.raises(InputError, match="another process is writing it"):
+            Collection(config(tmp_path, overwrite=True))
+        assert len(list(collection)) == 1

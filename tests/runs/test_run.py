@@ -137,7 +137,7 @@ def test_nothing_outside_the_run_folder_is_written_or_removed(tmp_path: Path):
     played(folder, {"collect": {**COLLECT["collect"], "tasks": 4}})  # started over: the link goes, its target stays
     (folder / "01-expert").rename(tmp_path / "moved")
     (folder / "01-expert").symlink_to(other)
-    with pytest.raises(InputError, match="01-expert is a link"):
+    with pytest.raises(InputError, match="01-expert is a symbolic link"):
         played(folder, COLLECT)
     assert sorted(path.name for path in other.iterdir()) == ["checkpoints", "precious"]
 

@@ -31,7 +31,8 @@ def count_replies() -> Callable[[list[Message]], str]:
 class FakeEngine:
     """`gate`, while it is closed, holds back every reply; `asked` and `opened` say what came, unless it forgets.
 
-    One that `streams` tells its replies character by character, before the gate.
+    One that `streams` tells its replies character by character, before the gate. `offset` is added to
+    sampled tokens: a text that is encoded again has other tokens, except in the chat that sampled it.
     """
 
     say: Callable[[list[Message]], str] = field(default_factory=count_replies)
@@ -45,6 +46,7 @@ class FakeEngine:
     waiting: bool = False
     forgets: bool = False
     streams: bool = False
+    offset: int = 0
 
     def open(self, episode: str, *, seed: int) -> "FakeChat":
         if not self.forgets:
@@ -62,6 +64,8 @@ class FakeEngine:
 class FakeChat:
     engine: FakeEngine
     episode: str
+    seen: list[int] = field(default_factory=list)
+    seen_text: str = ""
 
     async def answer(
         self,
@@ -89,14 +93,24 @@ class FakeChat:
             self.engine.cancelled += 1
             raise
         text = self.engine.say(messages) if text is None else text
-        prompt = list("".join(f"{message.role}:{message.content}\n" for message in messages).encode())
-        ids = list(text.encode())
+        prompt_text = rendered(messages)
+        known = len(self.seen_text) if prompt_text.startswith(self.seen_text) else 0
+        prompt = [*(self.seen if known else []), *prompt_text[known:].encode()]
+        ids = [token + self.engine.offset for token in text.encode()]
+        self.seen, self.seen_text = prompt + ids, prompt_text + text
         call = Call(prompt_ids=prompt, completion_ids=ids, logprobs=[-0.5] * len(ids), text=text, finish="stop")
         return Answer(Message(role="assistant", content=text), call, "stop", len(prompt), len(ids))
 
     def close(self) -> None:
         if not self.engine.forgets:
             self.engine.closed.append(self.episode)
+
+
+def rendered(messages: list[Message]) -> str:
+    """The prompt of a conversation. A reply follows its prompt without a mark."""
+    heads = ("" if one.role == "assistant" else f"{one.role}:" for one in messages)
+    said = (one.content + "".join(call.model_dump_json() for call in one.tool_calls) for one in messages)
+    return "".join(f"{head}{text}\n" for head, text in zip(heads, said, strict=True))
 
 
 def make_recorder(engine: FakeEngine, store: Store | None = None, **more: Any) -> Recorder:

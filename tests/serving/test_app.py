@@ -158,7 +158,8 @@ def test_a_session_is_a_path_or_a_header():
         await http.post(CHAT, json=body(user("one")), headers={"X-Session-ID": "a"})
         assert len(recorder.session("a").calls) == 2
         ended = await http.post("/s/a/end", json={"success": True, "reward": 0.7, "task": "t"})
-        assert ended.json() == {"id": "a", "task": "t", "turns": 2, "success": True, "reward": 0.7}
+        said = {"id": "a", "task": "t", "turns": 2, "success": True, "reward": 0.7, "rewritten_prompts": 0}
+        assert ended.json() == said
         assert error_of(await http.post(f"/s/a{CHAT}", json=body(user("one"))))[0] == 409
         assert error_of(await http.post("/s/a/end"))[0] == 409
         await http.post(f"/s/b{CHAT}", json=body(user("one")))

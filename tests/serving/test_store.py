@@ -73,7 +73,7 @@ def test_a_killed_server_resumes_its_open_sessions(tmp_path: Path):
     [trajectory] = recorded(tmp_path)
     assert [m.content for m in trajectory.messages] == ["one", "reply 1", "two", "reply 2", "three", "reply 1"]
     call = trajectory.turns[1].call
-    assert call is not None and bytes(call.prompt_ids).decode() == "user:one\nassistant:reply 1\nuser:two\n"
+    assert call is not None and bytes(call.prompt_ids).decode() == "user:one\nreply 1\nuser:two\n"
     assert lines(tmp_path) == [], "nothing is open any more"
 
 
@@ -116,7 +116,7 @@ def test_calls_are_written_from_where_they_differ_and_read_back_whole():
         row = json.loads(json.dumps(write_call(call, before)))
         assert read_call(row, before) == call
         before = call
-    assert write_call(session.calls[1], session.calls[0])["shared"] == len(b"user:one\n")
+    assert write_call(session.calls[1], session.calls[0])["shared"] == len(b"user:one\nreply 1")
 
 
 def test_ended_sessions_are_removed_from_the_journal(tmp_path: Path):
@@ -244,3 +244,50 @@ def test_calls_after_one_that_could_not_be_written_are_left_out(tmp_path: Path):
     (tmp_path / CALLS).write_text("".join(json.dumps(row) + "\n" for row in rows))
     found = Store(tmp_path).open_sessions()
     assert [call.number for call in found["s"]] == [0] and second.number == 1
+
+
+@pytest.mark.parametrize("name", [CALLS, TRAJECTORIES])
+@pytest.mark.parametrize("torn", [False, True])
+def test_a_link_in_the_folder_is_neither_cut_nor_written_through(tmp_path: Path, name: str, torn: bool):
+    folder, mine = tmp_path / "from_elsewhere", tmp_path / "mine.jsonl"
+    folder.mkdir()
+    mine.write_text('{"precious": 1}\n' + ("a last line without an end" if torn else ""))
+    before = mine.read_bytes()
+    (folder / name).symlink_to(mine)
+    with pytest.raises(InputError, match=rf"{name}: .*it is a symbolic link.*--follow-links"):
+        Store(folder)
+    assert mine.read_bytes() == before and (folder / name).is_symlink()
+
+
+@pytest.mark.parametrize("name", [CALLS, TRAJECTORIES])
+def test_a_file_with_a_second_name_is_not_written(tmp_path: Path, name: str):
+    folder, mine = tmp_path / "folder", tmp_path / "mine.jsonl"
+    folder.mkdir()
+    mine.write_text("a last line without an end")
+    (folder / name).hardlink_to(mine)
+    with pytest.raises(InputError, match=rf"{name}: .*a second name.*--follow-links"):
+        Store(folder)
+    assert mine.read_text() == "a last line without an end"
+
+
+def test_links_that_the_user_made_are_followed_if_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    folder, mine = tmp_path / "folder", tmp_path / "mine.jsonl"
+    folder.mkdir()
+    mine.touch()
+    (folder / TRAJECTORIES).symlink_to(mine)
+    monkeypatch.setenv("BOUGH_FOLLOW_LINKS", "1")
+
+    async def play() -> None:
+        recorder = make_recorder(FakeEngine(), Store(folder))
+        await recorder.answer(None, ask("one"))
+        await recorder.close()
+
+    asyncio.run(play())
+    assert len(mine.read_text().splitlines()) == 1 and (folder / TRAJECTORIES).is_symlink()
+
+
+def test_the_folder_itself_may_be_a_link(tmp_path: Path):
+    (tmp_path / "there").mkdir()
+    (tmp_path / "latest").symlink_to("there")
+    asyncio.run(Store(tmp_path / "latest").close())
+    assert (tmp_path / "there" / CALLS).is_file()

@@ -7,7 +7,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from bough.disk import locked
+from bough.disk import locked, remove
 from bough.errors import InputError
 from bough.sweeps.sweep import Sweep
 from tests.sweeps.counting import RECIPE, configured
@@ -200,3 +200,16 @@ def test_a_folder_belongs_to_one_recipe_and_one_process(tmp_path: Path):
 def test_jobs_and_a_cluster_are_not_given_together(tmp_path: Path):
     with pytest.raises(InputError, match="jobs is the number of runs on this machine; with cluster use workers"):
         configured(tmp_path, "after.max_turns=2,4", jobs=2, cluster="auto")
+
+
+@pytest.mark.parametrize("name", ["logs", "stages", "run"])
+def test_a_link_in_the_folder_of_a_sweep_is_refused(tmp_path: Path, name: str):
+    sweep = configured(tmp_path, TURNS, seeds=1)
+    sweep.play(lambda _: None)
+    (tmp_path / "other").mkdir()
+    path = sweep.runs[0].folder if name == "run" else sweep.folder / name
+    remove(path)
+    path.symlink_to(tmp_path / "other")
+    with pytest.raises(InputError, match=rf"{path.name} is a symbolic link.*--follow-links"):
+        sweep.play(lambda _: None)
+    assert list((tmp_path / "other").iterdir()) == []

@@ -384,3 +384,17 @@ def test_a_file_in_place_of_the_folder_of_checkpoints_is_said(tmp_path: Path):
     (tmp_path / "checkpoints").write_text("")
     with pytest.raises(InputError, match="is not a folder"):
         checkpoint.checkpoints(tmp_path / "checkpoints")
+
+
+@pytest.mark.parametrize("name", ["step-00000001", ".step-00000001", ".step-00000009"])
+def test_a_link_in_the_place_of_a_checkpoint_is_removed_and_its_target_stays(tmp_path: Path, name: str):
+    folder, mine = tmp_path / "checkpoints", tmp_path / "mine"
+    for path in (folder, mine):
+        path.mkdir()
+    (mine / "precious").write_text("mine")
+    (folder / name).symlink_to(mine)
+    model = nn.Linear(3, 2)
+    for step in (2, 3):
+        save(folder, step, model, torch.optim.AdamW(model.parameters()))
+    assert sorted(path.name for path in folder.iterdir()) == ["step-00000002", "step-00000003"]
+    assert [path.name for path in mine.iterdir()] == ["precious"]

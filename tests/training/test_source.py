@@ -74,3 +74,10 @@ def test_calls_and_tensors_are_written_as_plain_json(tmp_path: Path):
 def test_the_first_records_are_named_where_they_have_a_place(tmp_path: Path):
     examples = [replace(PLAYED, place=place) for place in ("a:1", "", "a:3", "a:4")]
     assert Batch(examples, 0).dump(tmp_path / "bad.jsonl").endswith("bad.jsonl (from a:1, a:3…)")
+
+
+def test_a_bad_batch_is_not_written_through_a_link(tmp_path: Path):
+    (tmp_path / "mine").write_text("precious")
+    (tmp_path / "bad.jsonl").symlink_to(tmp_path / "mine")
+    Batch([PLAYED], 0).dump(tmp_path / "bad.jsonl")
+    assert (tmp_path / "mine").read_text() == "precious" and not (tmp_path / "bad.jsonl").is_symlink()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -14,6 +13,7 @@ from bough.api.models import LoadedModel, ModelLike, model_name
 from bough.api.records import Records
 from bough.api.settings import make_config, settings_of
 from bough.config.rollouts import CollectConfig
+from bough.disk import replacing
 from bough.environments.base import Environment
 from bough.environments.isolated import shut_down
 from bough.environments.registry import find
@@ -172,14 +172,9 @@ def _on_file(collection: Collection, now: Tally) -> dict[str, Any]:
 
 def _replace(file: Path, trajectories: list[Trajectory]) -> None:
     """Puts the scored trajectories in the place of those that were played."""
-    beside = file.with_name(f".{file.name}.{os.getpid()}.jsonl")
-    try:
-        with Writer(beside, batch=1024) as writer:
-            for trajectory in trajectories:
-                writer.write(trajectory)
-        beside.rename(file)
-    finally:
-        beside.unlink(missing_ok=True)
+    with replacing(file) as draft, Writer(draft, batch=1024) as writer:
+        for trajectory in trajectories:
+            writer.write(trajectory)
 
 
 def summary(report: dict[str, Any]) -> str:

@@ -57,6 +57,11 @@ def build(config: type[Config], prog: str, examples: str = "") -> Parser:
     if any(not is_positional(leaf.info) for leaf in leaves(config).values()):
         common.add_argument("--config", metavar="FILE", help="a YAML file with these settings; flags override it")
     common.add_argument("--debug", action="store_true", help="show the traceback of an error; also before the command")
+    common.add_argument(
+        "--follow-links",
+        action="store_true",
+        help="write through links inside an output folder",
+    )
     return parser
 
 
@@ -66,7 +71,7 @@ def parse(
     arguments: Sequence[str],
     explained: Callable[[str, str], str] = lambda _, problem: problem,
 ) -> Config:
-    """The settings that `arguments` give. --debug takes effect where errors are caught, not here.
+    """The settings that `arguments` give. --debug and --follow-links take effect in `bough.cli`, not here.
 
     `explained` gets the setting that an unknown flag would have and what was found to be wrong with
     it, and may say it better.
@@ -74,7 +79,8 @@ def parse(
     words = [_dashed(word) for word in arguments]
     known, unknown = parser.parse_known_args(words)
     given = vars(known)
-    given.pop("debug", None)
+    for name in ("debug", "follow_links"):
+        given.pop(name, None)
     strangers = _unknown(unknown)
     try:
         return config.load(given.pop("config", None), given | strangers)

@@ -18,6 +18,7 @@ from pydantic_core import to_json
 from bough.config.curation import PairsConfig
 from bough.curation.rounds import Round
 from bough.curation.source import SourcedTrajectory
+from bough.disk import open_own
 from bough.models.weights import stamp
 from bough.types import Pair
 
@@ -46,7 +47,7 @@ class Journal:
         shown = [one if isinstance(one, str) else one.model_dump(mode="json") for one in results]
         self.path.parent.mkdir(parents=True, exist_ok=True)
         fresh = not self.path.exists()
-        with self.path.open("ab") as file:
+        with os.fdopen(open_own(self.path), "ab") as file:
             if fresh:
                 file.write(to_json({"key": self._key}) + b"\n")
             file.write(to_json({"rounds": _names(wave), "results": shown, "cost": cost}) + b"\n")
@@ -71,7 +72,8 @@ class Journal:
             self.remove()
             return
         if len(whole) < len(data):  # killed while a line was written
-            os.truncate(self.path, len(whole))
+            with os.fdopen(open_own(self.path), "ab") as file:
+                file.truncate(len(whole))
         yield from lines[1:]
 
 

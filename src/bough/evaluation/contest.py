@@ -19,6 +19,7 @@ from bough.config.parts import leaves
 from bough.config.rollouts import CollectConfig, LimitsConfig
 from bough.config.sampling import SamplingConfig
 from bough.digest import text_digest
+from bough.disk import refuse_links
 from bough.environments.base import Environment
 from bough.environments.isolated import shut_down
 from bough.environments.registry import find
@@ -137,7 +138,9 @@ async def _play(
     watcher: Watcher | None,
 ) -> ModelResult:
     assert config.output is not None
-    settings = config.contestant(model, config.output / "models" / folder_name(model))
+    folder = config.output / "models" / folder_name(model)
+    refuse_links(folder.parent, folder)
+    settings = config.contestant(model, folder)
     faults: dict[str, str] = {}
     lost: list[Lost] = []
     runner: Runner | None = None

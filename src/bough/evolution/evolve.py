@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from bough.disk import drafting, put_in_place, remove, write_atomically, write_json
+from bough.disk import drafting, put_in_place, write_atomically, write_json
 from bough.evolution.advice import in_own_words
 from bough.evolution.breeding import breed, founders, select
 from bough.evolution.generation import Generation, writing
@@ -177,7 +177,6 @@ class Evolution:
             report["worker_losses"] = self.setup.actors.losses
         draft = self.folder.final.with_name(f".{self.folder.final.name}")
         with drafting(draft, self.folder.final):
-            remove(draft)  # a kill may have left a part of it
             self.setup.save(winner, draft)
             put_in_place(draft, self.folder.final)
         ledgers = [ledger.to_json() for ledger in self.setup.records.ledgers]

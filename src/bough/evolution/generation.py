@@ -112,7 +112,6 @@ def writing(
     draft = final.with_name(f".{final.name}")
     with drafting(draft, final):
         folder.mkdir(parents=True, exist_ok=True)
-        remove(draft)
         draft.mkdir()
         yield draft
         files = {one.name: sorted(file.name for file in one.iterdir()) for one in sorted(draft.iterdir())}

@@ -32,7 +32,7 @@ from bough.config.parts import flattened, leaves
 from bough.config.rollouts import CollectConfig
 from bough.config.yaml_file import YamlFile
 from bough.digest import text_digest
-from bough.disk import read_json, remove, replacing, write_atomically, write_json
+from bough.disk import locked, read_json, refuse_links, remove, replacing, write_atomically, write_json
 from bough.environments.tasks import digest
 from bough.errors import BoughError, InputError
 from bough.models.weights import stamp
@@ -68,6 +68,7 @@ class Collection:
                 else:
                     self._agree(config)
                     self._same_weights(config.agent.model, weights)
+            refuse_links(self.trajectories, self.path / IMAGES)
             self.path.mkdir(parents=True, exist_ok=True)
             settings = yaml.safe_dump(self._shown(config), sort_keys=False, allow_unicode=True)
             write_atomically(self.path / SETTINGS, settings)
@@ -103,9 +104,11 @@ class Collection:
         if images:
             folder = self.path / IMAGES / _file_name(trajectory.id)
             folder.mkdir(parents=True, exist_ok=True)
+            refuse_links(folder)
             names = []
             for turn, image in images:
                 name = f"{turn:03}.png"
+                remove(folder / name)
                 (folder / name).write_bytes(image)
                 names.append(f"{IMAGES}/{folder.name}/{name}")
             trajectory = trajectory.model_copy(update={"info": {**trajectory.info, "images": names}})
@@ -187,8 +190,12 @@ class Collection:
 
     def _clear(self) -> None:
         """Removes the collection; other files in the folder stay. Raises an error while another process adds to it."""
-        if self.trajectories.exists():
-            Writer(self.trajectories).close()
+        if self.trajectories.is_file() and not self.trajectories.is_symlink():
+            try:
+                with locked(self.trajectories, wait=False):
+                    pass
+            except BlockingIOError:
+                raise InputError(f"{self.trajectories}: another process is writing it; {WAY_OUT}") from None
         for name in (TRAJECTORIES, SETTINGS, REPORT, RESCORED, WEIGHTS, IMAGES):
             remove(self.path / name)
 

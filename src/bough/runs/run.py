@@ -12,7 +12,7 @@ from typing import Any, Self
 
 from bough.config.cluster import ClusterConfig
 from bough.config.run import RunConfig
-from bough.disk import is_draft, locked, remove, write_atomically, write_json
+from bough.disk import is_draft, locked, refuse_links, remove, write_atomically, write_json
 from bough.errors import BoughError, InputError
 from bough.plural import plural
 from bough.rollouts.garbage import free_gpu_memory
@@ -155,8 +155,7 @@ class Run:
 
     def _play(self, stage: Planned, artifacts: Artifacts, notify: Notify, tracker: RecipeTracker | None) -> StageRecord:
         kind, folder = KINDS[stage.verb], self.folder / stage.folder
-        if folder.is_symlink():
-            raise InputError(f"{folder} is a link; a run writes and deletes only inside its own folder")
+        refuse_links(folder)
         stamp = stamped(stage.verb, self.wiring.config(stage, artifacts))
         record = _finished(folder, kind, stamp)
         known = record is not None and tracker is not None and tracker.knows(stage.folder)

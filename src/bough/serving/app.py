@@ -106,6 +106,7 @@ class Api:
                 "turns": len(trajectory.turns),
                 "success": trajectory.success,
                 "reward": trajectory.rewards.get("outcome"),
+                "rewritten_prompts": trajectory.info.get("rewritten_prompts", 0),
             }
         )
 

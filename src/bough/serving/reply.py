@@ -1,8 +1,9 @@
 """A model's reply as the client sees it, and how it is recognised when the client sends it back.
 
 A model writes tool calls as text. The client gets them as data, without their tags, and cut
-at its stop text; sent back in the next request, such a message is found again by `reply_key`
-and takes the form in which the model wrote it, so that the prompt continues with the same tokens.
+at its stop text; sent back in the next request, such a message is found again at its place in
+the conversation (`extended`) and takes the form in which the model wrote it, so that the prompt
+continues with the same tokens.
 """
 
 from __future__ import annotations
@@ -37,9 +38,15 @@ def reply_key(message: Message) -> str:
     return json_digest([message.role, message.content.strip(), calls], size=16)
 
 
-def extended(conversation: str, message: Message) -> str:
-    """The digest of a conversation, given by its own digest, with one more message."""
-    return text_digest(f"{conversation} {reply_key(message)}", size=16)
+def exact_key(message: Message) -> str:
+    """A digest of a message as it was sent, with the ids of its calls."""
+    calls = [[call.id, call.name, sorted(call.arguments.items())] for call in message.tool_calls]
+    return json_digest([message.role, message.content, calls], size=16)
+
+
+def extended(conversation: str, key: str) -> str:
+    """The digest of a conversation, given by its own digest, with one more message, given by its key."""
+    return text_digest(f"{conversation} {key}", size=16)
 
 
 def is_malformed(reply: Message, shown: Message) -> bool:

@@ -1,10 +1,11 @@
 """One client's use of the endpoint: every call with its exact tokens, and which call it continues.
 
 Requests may come in any order and at the same time. A request continues the call whose
-conversation it repeats to the letter, and adds messages to it; it then uses that call's chat,
-if no other request does, so that what the engine computed is kept and the prompt has the very
-tokens that were sampled. Any other request (a sub-agent, a rewritten history, a second way on
-from the same point) starts a branch, with a chat of its own.
+conversation it repeats, and adds messages to it: replies are recognised by what they say, all
+other messages to the letter. It then uses that call's chat, if no other request does, so that
+what the engine computed is kept and the prompt has the very tokens that were sampled. Any other
+request (a sub-agent, a rewritten history, a second way on from the same point) starts a branch,
+with a chat of its own.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from bough.engines.base import Answer, ContextFullError, EngineError, ModelChat
 from bough.errors import InputError, RowError
 from bough.plural import plural
 from bough.serving.refusal import RefusedError
-from bough.serving.reply import extended, is_malformed, reply_key, shown_reply, without_stop
+from bough.serving.reply import exact_key, extended, is_malformed, reply_key, shown_reply, without_stop
 from bough.serving.request import ChatRequest
 from bough.serving.shown_text import ShownText
 from bough.types import Call, Message
@@ -54,8 +55,10 @@ class SessionConfig:
 class RecordedCall:
     """One reply. `messages` are those after the reply of `parent`, or all of them where there is no parent.
 
-    `conversation` is the digest of the messages and the reply as the client knows them, `shown`
-    that of its form of the reply. `error` is that of a `Turn`.
+    `conversation` is the digest of what the messages and the reply say, `exact` that of all of them as
+    the client has them, `shown` that of its form of the reply. `error` is that of a `Turn`.
+    `rewritten` is set where the prompt does not begin with the tokens of `parent`: the chat template
+    shows earlier messages in another way, or a chat that did not sample the reply has encoded its text.
     """
 
     number: int
@@ -68,7 +71,9 @@ class RecordedCall:
     num_completion_tokens: int
     conversation: str
     shown: str
+    exact: str
     error: str | None = None
+    rewritten: bool = False
 
 
 # Receives the number of a choice and new text of it.
@@ -95,7 +100,8 @@ class Session:
     refusal: str | None = None
     last_used: float = field(default_factory=time.monotonic)
     _by_conversation: dict[str, int] = field(default_factory=dict)
-    _written: dict[str, Message] = field(default_factory=dict)
+    _by_exact: dict[str, int] = field(default_factory=dict)
+    _by_shown: dict[str, int] = field(default_factory=dict)
     _idle: OrderedDict[int, ModelChat] = field(default_factory=OrderedDict)
     _tasks: set[asyncio.Task[Any]] = field(default_factory=set)
     _num_chats: int = 0
@@ -140,8 +146,8 @@ class Session:
         """Takes a call up, now or from the journal of an earlier process."""
         assert call.number == len(self.calls)
         self.calls.append(call)
-        self._by_conversation[call.conversation] = call.number
-        self._written[call.shown] = call.reply
+        self._by_conversation[call.conversation] = self._by_exact[call.exact] = call.number
+        self._by_shown[call.shown] = call.number
 
     def close(self, why: str) -> None:
         """Ends the session: requests in flight are cancelled, later ones refused."""
@@ -215,9 +221,11 @@ class Session:
                 call=answer.call,
                 num_prompt_tokens=answer.num_prompt_tokens,
                 num_completion_tokens=answer.num_completion_tokens,
-                conversation=extended(place.prompt, shown),
-                shown=reply_key(shown),
+                conversation=extended(place.prompt, reply_key(shown)),
+                exact=extended(place.exact, exact_key(shown)),
+                shown=exact_key(shown),
                 error="malformed" if is_malformed(reply, shown) else None,
+                rewritten=place.parent is not None and not _continues(self.calls[place.parent].call, answer.call),
             )
             self.add(call)
             found.append((call, shown))
@@ -225,17 +233,31 @@ class Session:
 
     def _place(self, request: ChatRequest) -> _Place:
         """Where in the session's tree a request stands."""
-        digest = json_digest(request.tools, size=16)
-        messages, parent, known = list[Message](), None, 0
+        digest = exact = json_digest(request.tools, size=16)
+        messages, last, known = list[Message](), None, 0
         for number, message in enumerate(request.messages):
-            digest = extended(digest, message)
+            digest, exact = extended(digest, reply_key(message)), extended(exact, exact_key(message))
             if message.role == "assistant":
-                parent, known = self._by_conversation.get(digest), number + 1
-                message = self._written.get(reply_key(message), message)
+                # Several calls may have said the same here: a client that sends back what it got means one of them.
+                found = self._by_exact.get(exact, self._by_conversation.get(digest))
+                last, known = (last, known) if found is None else (found, number + 1)
+                message = self._as_written(message)
             messages.append(message)
-        if known == len(messages):  # nothing was added to the conversation
-            parent = None
-        return _Place(messages, digest, parent, known)
+        parent = None
+        if last is not None:
+            kept = [*prompt_of(self.calls, self.calls[last]), self.calls[last].reply]
+            pairs = list(zip(request.messages, kept, strict=False))
+            messages[:known] = [one if given.role == "assistant" else given for given, one in pairs]
+            same = all(given.content == one.content for given, one in pairs if given.role != "assistant")
+            # Something was added, and no reply that is not this session's.
+            added = [message.role for message in messages[known:]]
+            parent = last if same and added and "assistant" not in added else None
+        return _Place(messages, digest, exact, parent, known)
+
+    def _as_written(self, message: Message) -> Message:
+        """A reply at a place that is not known, as in a rewritten history: the ids of its calls say which it is."""
+        found = self._by_shown.get(exact_key(message)) if message.tool_calls else None
+        return message if found is None else self.calls[found].reply
 
     def _seed(self, request: ChatRequest, place: _Place, asked: int, number: int) -> int:
         """The same for the same request in the same session, whatever else is asked in between."""
@@ -263,12 +285,35 @@ class Session:
 
 @dataclass(frozen=True)
 class _Place:
-    """A request's messages as the model wrote its part of them, their digest, the call they continue and its length."""
+    """A request's messages as the model wrote its part of them, their digests, the call they continue and its length.
+
+    `prompt` and `exact` are digests as `conversation` and `exact` of a call.
+    """
 
     messages: list[Message]
     prompt: str
+    exact: str
     parent: int | None
     known: int
+
+
+def prompt_of(calls: list[RecordedCall], call: RecordedCall) -> list[Message]:
+    """All messages that a call answered."""
+    parts = [call.messages]
+    while call.parent is not None:
+        call = calls[call.parent]
+        parts.append([*call.messages, call.reply])
+    return [message for part in reversed(parts) for message in part]
+
+
+def _continues(before: Call | None, after: Call | None) -> bool:
+    """Whether a prompt begins with the tokens of the call before it. Without tokens it cannot be told."""
+    if before is None or after is None:
+        return True
+    end = len(before.prompt_ids)
+    return after.prompt_ids[:end] == before.prompt_ids and (
+        after.prompt_ids[end : end + len(before.completion_ids)] == before.completion_ids
+    )
 
 
 def _shown(request: ChatRequest, sampling: SamplingConfig, on_text: Callable[[str], None]) -> Callable[[str], None]:

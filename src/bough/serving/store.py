@@ -195,10 +195,12 @@ def write_call(call: RecordedCall, before: RecordedCall | None) -> Row:
         "tools": call.tools,
         "reply": call.reply.model_dump(exclude_defaults=True),
         "tokens": [call.num_prompt_tokens, call.num_completion_tokens],
-        "digests": [call.conversation, call.shown],
+        "digests": [call.conversation, call.shown, call.exact],
     }
     if call.error is not None:
         row["error"] = call.error
+    if call.rewritten:
+        row["rewritten"] = True
     if call.call is not None:
         shared = common_prefix(_sequence(before), call.call.prompt_ids)
         values = call.call.model_dump(exclude_defaults=True, exclude={"prompt_ids"})
@@ -219,8 +221,10 @@ def read_call(row: Row, before: RecordedCall | None) -> RecordedCall:
         raise ValueError(f"it continues call {row['parent']}")
     values = {name: row[name] for name in ("number", "parent", "messages", "tools", "reply")}
     values |= zip(("num_prompt_tokens", "num_completion_tokens"), row["tokens"], strict=True)
-    values |= zip(("conversation", "shown"), row["digests"], strict=True)
-    return RECORDED.validate_python({**values, "call": call, "error": row.get("error")})
+    values |= zip(("conversation", "shown", "exact"), row["digests"], strict=True)
+    return RECORDED.validate_python(
+        {**values, "call": call, "error": row.get("error"), "rewritten": row.get("rewritten", False)}
+    )
 
 
 def _sequence(call: RecordedCall | None) -> list[int]:

@@ -18,8 +18,8 @@ from pydantic import JsonValue, ValidationError
 
 from bough.formats.base import digest, row_error
 from bough.serving.refusal import RefusedError
-from bough.serving.session import RecordedCall, Session
-from bough.types import Message, Task, Trajectory, Turn
+from bough.serving.session import RecordedCall, Session, prompt_of
+from bough.types import Task, Trajectory, Turn
 
 
 @dataclass(frozen=True)
@@ -77,11 +77,18 @@ def trajectory_of(session: Session, outcome: SessionOutcome, *, agent: str, id: 
             call=call.call,
             error=call.error,
             observation=calls[follows[call.number]].messages if call.number in follows else [],
-            prompt=None if call.number in on_chain else _prompt(calls, call),
+            prompt=None if call.number in on_chain else prompt_of(calls, call),
             tools=None if call.number in on_chain or call.tools == tools else list(call.tools),
         )
         for call in calls
     ]
+    info: dict[str, JsonValue] = {
+        "agent": agent,
+        "prompt_tokens": sum(call.num_prompt_tokens for call in calls),
+        "completion_tokens": sum(call.num_completion_tokens for call in calls),
+    }
+    if rewritten := sum(call.rewritten for call in calls):
+        info["rewritten_prompts"] = rewritten
     return Trajectory(
         id=id or session.name,
         # Attempts that start alike are attempts at one task, unless the client knows better.
@@ -92,11 +99,7 @@ def trajectory_of(session: Session, outcome: SessionOutcome, *, agent: str, id: 
         rewards=dict(outcome.rewards),
         success=outcome.success,
         stop=outcome.stop,
-        info={
-            "agent": agent,
-            "prompt_tokens": sum(call.num_prompt_tokens for call in calls),
-            "completion_tokens": sum(call.num_completion_tokens for call in calls),
-        },
+        info=info,
     )
 
 
@@ -123,12 +126,3 @@ def _first_followers(calls: list[RecordedCall]) -> dict[int, int]:
         if call.parent is not None:
             found[call.parent].append(call.number)
     return {parent: min(numbers) for parent, numbers in found.items()}
-
-
-def _prompt(calls: list[RecordedCall], call: RecordedCall) -> list[Message]:
-    """All messages that a call answered."""
-    parts = [call.messages]
-    while call.parent is not None:
-        call = calls[call.parent]
-        parts.append([*call.messages, call.reply])
-    return [message for part in reversed(parts) for message in part]

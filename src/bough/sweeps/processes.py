@@ -17,7 +17,7 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
 
-from bough.disk import locked
+from bough.disk import locked, open_own
 from bough.errors import BoughError, exception_line
 from bough.runs.recipe import Recipe
 from bough.runs.run import LOCK, Run
@@ -110,7 +110,7 @@ def play_in_child(
     env: Mapping[str, str] | None = None,
 ) -> str | None:
     """Plays the run of `order` in a process, which is in `children` meanwhile; returns why it failed."""
-    with log.open("ab") as said:
+    with os.fdopen(open_own(log), "ab") as said:
         command = [sys.executable, "-m", "bough.sweeps.processes"]
         child = subprocess.Popen(  # noqa: S603  ours
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=said, cwd=working_folder, env=env

@@ -10,7 +10,7 @@ from typing import Any, Self
 
 from bough.config.cluster import ClusterConfig
 from bough.config.sweep import SweepConfig
-from bough.disk import is_draft, locked, read_json, write_atomically, write_json
+from bough.disk import is_draft, locked, read_json, refuse_links, write_atomically, write_json
 from bough.errors import BoughError, InputError, exception_line
 from bough.evaluation.results import Results
 from bough.evaluation.seeds import across_seeds, rate_of
@@ -132,6 +132,7 @@ class Sweep:
         try:
             with locked(self.folder / LOCK, wait=False):
                 self._check_folder()
+                refuse_links(self.folder / LOGS, self.shared.index, *(run.folder for run in self.runs))
                 write_json(self.folder / FILE_NAME, self._about())
                 self.failed = self._play_all(notify)
                 return self._report()

@@ -11,7 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self
 
-from bough.disk import locked
+from bough.disk import locked, refuse_links
 from bough.errors import InputError
 from bough.metrics import is_finite
 
@@ -115,6 +115,7 @@ def keep_in(folder: Path) -> None:
     if _is_users():
         mlflow.set_tracking_uri(os.environ["MLFLOW_TRACKING_URI"])  # it may have been another in this process
     else:
+        refuse_links(folder / "mlflow.db", folder / "mlflow-files")
         mlflow.set_tracking_uri(uri := f"sqlite:///{(folder / 'mlflow.db').absolute()}")
         os.environ[OURS] = uri
         # Otherwise it creates a folder `mlruns` in the working directory.

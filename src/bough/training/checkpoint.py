@@ -17,7 +17,6 @@ from __future__ import annotations
 import json
 import logging
 import re
-import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -28,7 +27,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from bough.disk import drafting, put_in_place, write_json
+from bough.disk import drafting, put_in_place, remove, write_json
 from bough.errors import InputError
 from bough.models.digest import file_digest
 from bough.training.counters import Counters
@@ -162,7 +161,7 @@ def save(
     with drafting(draft, saved.path):
         folder.mkdir(parents=True, exist_ok=True)
         for leftover in folder.glob(".step-*"):
-            shutil.rmtree(leftover)
+            remove(leftover)
         draft.mkdir()
         save_weights(draft / "weights")
         save_file(optimizer.tensors, draft / OPTIMIZER)
@@ -177,7 +176,7 @@ def save(
         # A rename first: a removal that is cut short must not leave half a checkpoint under its name.
         doomed = old.path.with_name(f".{old.path.name}")
         old.path.rename(doomed)
-        shutil.rmtree(doomed)
+        remove(doomed)
     return saved
 
 

@@ -11,6 +11,7 @@ from pydantic_core import to_json
 from torch import Tensor
 
 from bough.config.training import TrainingConfig
+from bough.disk import replacing
 from bough.errors import BoughError
 from bough.methods.base import Columns, Example
 from bough.policy.processes import Processes
@@ -38,7 +39,8 @@ class Batch:
 
     def dump(self, path: Path) -> str:
         """Writes one line per example, for inspection; returns the path and where the first few examples came from."""
-        path.write_bytes(b"".join(to_json(asdict(example), fallback=_plain) + b"\n" for example in self.examples))
+        with replacing(path) as draft:
+            draft.write_bytes(b"".join(to_json(asdict(example), fallback=_plain) + b"\n" for example in self.examples))
         places = ", ".join(example.place for example in self.examples[:PLACES_NAMED] if example.place)
         return f"{path} (from {places}…)" if places else str(path)
 

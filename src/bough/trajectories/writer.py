@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import fcntl
 import os
-import stat
 import time
 from pathlib import Path
 from types import TracebackType
@@ -17,7 +16,7 @@ from typing import Self
 
 from pydantic_core import from_json, to_json
 
-from bough.disk import sync, unlock
+from bough.disk import open_own, sync, unlock
 from bough.errors import BoughError, InputError, RowError
 from bough.formats import bough
 from bough.formats.base import Format, Sample
@@ -124,15 +123,12 @@ def check_output(output: Path, overwrite: bool) -> None:
 def _open_locked(path: Path) -> int:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        file = open_own(path)
     except (FileExistsError, NotADirectoryError):
         raise InputError(f"{path.parent}: this is a file; give a folder") from None
     except (OSError, ValueError) as error:
         said = getattr(error, "strerror", None) or error
         raise InputError(f"{path}: cannot be opened for writing: {said}") from None
-    if not stat.S_ISREG(os.fstat(file).st_mode):
-        os.close(file)
-        raise InputError(f"{path}: cannot be opened for writing: it is not a regular file")
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
