@@ -145,6 +145,11 @@ def digest(task: Task) -> str:
     return text_digest(plain, size=8)
 
 
+def identity(task: Task) -> tuple[str, str]:
+    """What two tasks have in common that are the same, whichever split or file they come from."""
+    return task.id, digest(task)
+
+
 def is_for_training(task: Task) -> bool:
     """Whether a task is for training, where the same tasks serve training and selection: about half of them are.
 

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from bough.cluster.remote_worker import WorkerLostError
 from bough.config.rollouts import AgentConfig, CollectConfig
-from bough.environments.tasks import digest
+from bough.environments.tasks import identity
 from bough.errors import InputError
 from bough.evaluation.sequential import looks
 from bough.evolution.generation import Generation
@@ -49,7 +49,7 @@ class PlayedFitness:
     def _check(self) -> None:
         """Before anything is trained: InputError unless there are tasks to learn from, to select on and to test on."""
         self.players.check_tasks()
-        test = set(map(_identity, islice(self.players.test_tasks(), self.config.fitness.tasks)))
+        test = set(map(identity, islice(self.players.test_tasks(), self.config.fitness.tasks)))
         population = self.config.population
         # Most environments have other tasks in each split. Where these have the same, some must be left in the end.
         if test and not test & self._used(1, population.steps):
@@ -59,7 +59,7 @@ class PlayedFitness:
             generations = (population.size - 1).bit_length()
             updates = population.steps * (2**generations - 1)
         used = self._used(generations, updates)
-        if not any(_identity(task) not in used for task in self.players.test_tasks()):
+        if not any(identity(task) not in used for task in self.players.test_tasks()):
             fitness, environment = self.config.fitness, self.config.environment
             raise InputError(
                 f"{fitness.test_task_file or f'the split {fitness.test_split}'} has no task to measure the winner on: "
@@ -101,7 +101,7 @@ class PlayedFitness:
     def _test_tasks(self, generations: int, updates: int) -> list[Task]:
         """The tasks of the last measurement, after so many generations and updates of a member."""
         used = self._used(generations, updates)
-        unused = (task for task in self.players.test_tasks() if _identity(task) not in used)
+        unused = (task for task in self.players.test_tasks() if identity(task) not in used)
         return list(islice(unused, self.config.fitness.tasks))
 
     def _used(self, generations: int, updates: int) -> set[tuple[str, str]]:
@@ -110,7 +110,7 @@ class PlayedFitness:
         if self.config.method == "grpo" and updates:
             count = (updates - 1) * self.config.set_batch_size + self.config.largest_batch_size
             tasks += self.players.lessons.slice(0, count)
-        return set(map(_identity, tasks))
+        return set(map(identity, tasks))
 
     def _played(
         self, generation: Generation, names: Sequence[str], tasks: Sequence[Task], seed: int, folder: str
@@ -188,10 +188,6 @@ class PlayedFitness:
 
 def generation_folder(generation: Generation) -> str:
     return f"generation-{generation.number:05}"
-
-
-def _identity(task: Task) -> tuple[str, str]:
-    return task.id, digest(task)
 
 
 def _known(collection: Collection, wanted: Sequence[Attempt]) -> list[Trajectory]:
