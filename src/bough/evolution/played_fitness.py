@@ -56,7 +56,7 @@ class PlayedFitness:
             return
         generations, updates = population.generations, population.generations * population.steps
         if population.halving:
-            generations = (population.size - 1).bit_length()
+            generations = (population.size - 1).bit_length()  # at most
             updates = population.steps * (2**generations - 1)
         used = self._used(generations, updates)
         if not any(identity(task) not in used for task in self.players.test_tasks()):
