@@ -187,4 +187,5 @@ def test_the_winner_is_not_measured_on_tasks_that_a_larger_batch_may_have_had(tm
         mutate={"batch_size": [1, 3], "learning_rate": [0.01, 0.02]},
     )  # fmt: skip
     [last] = (tmp_path / "rollouts" / "generation-00000-winner").iterdir()
-    assert {one.task.id for one in episodes(last).values()} == {"letter-3"}
+    # Of the six, 0, 2 and 3 are for training and may all be in the first batch; 1 is selected on.
+    assert {one.task.id for one in episodes(last).values()} == {"letter-4"}

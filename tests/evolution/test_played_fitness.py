@@ -192,7 +192,7 @@ class NoOutcome(WriteLetter):
 
 @pytest.mark.parametrize(
     ("environment", "said"),
-    [(OneSplit, "the split train has all tasks of the split unseen"), (NoUnseen, "there is only the split train")],
+    [(OneSplit, "the split unseen has no task to measure the winner on"), (NoUnseen, "there is only the split train")],
 )
 def test_a_winner_that_could_not_be_measured_is_refused_before_training(
     environment: type[Environment], said: str, tmp_path: Path

@@ -451,6 +451,26 @@ def test_held_out_tasks_come_from_a_file_of_their_own(tmp_path: Path, monkeypatc
     assert {name for name in names if "held-out" not in name} == {f"train-{n}" for n in range(4)}
 
 
+@pytest.mark.parametrize("from_files", [True, False], ids=["files", "splits"])
+def test_held_out_tasks_are_not_trained_on(from_files: bool, tmp_path: Path):
+    """Where both come from the same tasks, training goes without those that are held out."""
+    shared: dict[str, Any] = {"split": "train", "eval_split": "train"}
+    if from_files:
+        rows = [json.dumps({"id": f"train-{number}", "data": {"number": number}}) + "\n" for number in range(8)]
+        for name, count in (("tasks", 8), ("held-out", 3)):
+            (tmp_path / f"{name}.jsonl").write_text("".join(rows[:count]))
+        shared = {"task_file": tmp_path / "tasks.jsonl", "eval_task_file": tmp_path / "held-out.jsonl"}
+    grpo(settings(tmp_path / "run", max_steps=2, eval_every=1, eval_tasks=3, **shared))
+    learnt = {group.task.data["number"] for number in range(2) for group in batch(tmp_path / "run", number)}
+    assert metrics(tmp_path / "run")[0]["eval_episodes"] == 3
+    assert learnt and not learnt & {0, 1, 2}
+
+
+def test_a_split_whose_tasks_are_all_held_out_is_an_error_with_their_number(tmp_path: Path):
+    with pytest.raises(InputError, match="no task is left to train on beside the 40 that are held out"):
+        grpo(settings(tmp_path, split="train", eval_split="train", eval_every=1, eval_tasks=64))
+
+
 def note_what_is_played(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     played: list[str] = []
 

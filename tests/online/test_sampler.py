@@ -9,10 +9,15 @@ import pytest
 import torch
 from torch import nn
 
+from bough.config.sampling import SamplingConfig
+from bough.event_loop import BackgroundLoop
 from bough.methods.grpo import GRPOConfig
 from bough.online.sampler import LocalSampler, _collides
+from bough.online.staleness import Ages
 from bough.policy.policy import Policy
 from bough.training.token_budget import training_bytes
+from bough.types import Call
+from tests.engines.local.playing import prompt
 
 CONFIG: dict[str, Any] = {"environment": "household", "max_steps": 1}
 
@@ -47,3 +52,29 @@ def test_the_engine_leaves_what_training_takes_on_a_gpu(device: str, left: bool,
     LocalSampler(GRPOConfig(**CONFIG, token_budget=4096), policy, template)
     needed = training_bytes(tiny.base, 4096, adapter=False)
     assert needed > 0 and asked[0]["training_bytes"] == (needed if left else 0)
+
+
+@pytest.mark.parametrize("max_staleness", [0, 1, 3])
+def test_each_turn_of_an_episode_is_sampled_from_the_weights_that_it_names(max_staleness: int):
+    """However many versions an episode lives through: no call has states of older weights than its age says."""
+    policy, template = Policy.load("tiny", device="cpu").eval(), SimpleNamespace(tokenizer=None)
+    config = GRPOConfig(**CONFIG, max_staleness=max_staleness)
+    sampler, loop = LocalSampler(config, policy, template), BackgroundLoop()  # type: ignore[arg-type]
+    torch.manual_seed(0)
+    ids = prompt("start", 60)
+    for step in range(3):
+        with torch.no_grad():
+            for weight in policy.parameters():
+                weight += 0.02 * torch.randn_like(weight)
+        sampler.renew(f"step-{step}")
+        asked = sampler.tokens.generate("e", ids, sampling=SamplingConfig(max_new_tokens=8), seed=step, stop_ids=[])
+        drawn = loop.run(asked)
+        call = Call(prompt_ids=ids, completion_ids=drawn.completion_ids, policy=drawn.policy)
+        assert call.policy == f"step-{step}" and Ages(step, 1, max_staleness).of(call) == 0
+        sampler.pause()
+        with torch.no_grad():
+            (named,) = policy.logprobs([call])
+        assert drawn.logprobs == pytest.approx(named.tolist(), abs=1e-4), f"turn {step}"
+        ids = [*ids, *drawn.completion_ids, *prompt(f"turn {step}", 10)]
+    loop.run(sampler.close())
+    loop.close()

@@ -145,6 +145,19 @@ def digest(task: Task) -> str:
     return text_digest(plain, size=8)
 
 
+def identity(task: Task) -> tuple[str, str]:
+    """What two tasks have in common that are the same, whichever split or file they come from."""
+    return task.id, digest(task)
+
+
+def is_for_training(task: Task) -> bool:
+    """Whether a task is for training, where the same tasks serve training and selection: about half of them are.
+
+    A digest of the id decides, not the order, a seed or other tasks: a task is never on both sides.
+    """
+    return int(text_digest(task.id, size=8), 16) % 2 == 0
+
+
 def first_tasks(tasks: Iterator[Task], count: int) -> list[Task]:
     """The first `count` tasks, or as many as there are. No task at all is an InputError."""
     chosen = list(islice(tasks, count))

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from bough.calls.builder import CallBuilder
 from bough.digest import derived_seed, json_digest
-from bough.errors import InputError, RowError
+from bough.errors import RowError
 from bough.evolution.flat_groups import MemberFlatGroups
 from bough.evolution.lessons import Pupil
 from bough.evolution.member_settings import trained_by
@@ -42,9 +42,6 @@ class GroupLessons:
 
     def __init__(self, config: EvolveConfig, players: Players, builder: CallBuilder) -> None:
         self.config, self.players, self.builder, self.tokens = config, players, builder, 0
-        environment = config.environment
-        self._stream = players.tasks(environment.split, environment.task_file, config.seed)
-        self._known: list[Task] = []
         self._rubrics: dict[str, Rubric] = {}
         base = trained_by(config, {})
         assert isinstance(base, GRPOConfig)
@@ -108,13 +105,7 @@ class GroupLessons:
 
     def _tasks(self, update: int, count: int) -> list[Task]:
         """The tasks of an update. All members begin with the same one; where tasks run out, the first comes again."""
-        begin = update * self.config.set_batch_size
-        while len(self._known) < begin + count and (task := next(self._stream, None)) is not None:
-            self._known.append(task)
-        if not self._known:
-            raise InputError("no task matches these settings")
-        chosen = [self._known[(begin + number) % len(self._known)] for number in range(count)]
-        return list({task.id: task for task in chosen}.values())
+        return self.players.lessons.slice(update * self.config.set_batch_size, count)
 
     def _examples(self, config: GRPOConfig, groups: Sequence[Group], unused: Counter[str]) -> list[GroupExample]:
         method, rubric = OnlineGRPO(config), self._rubric(config)

@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from itertools import islice
 from pathlib import Path
 
 from bough.cluster.remote_worker import WorkerLostError
 from bough.config.rollouts import AgentConfig, CollectConfig
-from bough.environments.tasks import digest, first_tasks
+from bough.environments.tasks import identity
 from bough.errors import InputError
 from bough.evaluation.sequential import looks
 from bough.evolution.generation import Generation
@@ -26,6 +26,7 @@ from bough.evolution.score import Score, on_common_tasks
 from bough.evolution.selection import confident, decided
 from bough.evolution.settings import EvolveConfig
 from bough.evolution.spread import SpreadPlayers
+from bough.plural import plural
 from bough.rewards.rubric import Rubric
 from bough.rewards.score import score
 from bough.rollouts.attempt import Attempt, attempts
@@ -43,19 +44,38 @@ class PlayedFitness:
     def __init__(self, config: EvolveConfig, players: Players | SpreadPlayers, folder: Path) -> None:
         self.config, self.players, self.folder = config, players, folder
         self.rubric = Rubric(config.rewards) if config.rewards and config.metric == "reward" else None
-        # Before anything is trained: the last measurement must be possible.
-        seen = set(map(_identity, self._selection_tasks(0)))
-        if not self._untouched(seen):
-            test = config.fitness.test_task_file or f"the split {config.fitness.test_split}"
-            selection = config.environment.task_file or f"the split {config.environment.split}"
+        self._check()
+
+    def _check(self) -> None:
+        """Before anything is trained: InputError unless there are tasks to learn from, to select on and to test on."""
+        self.players.check_tasks()
+        test = set(map(identity, islice(self.players.test_tasks(), self.config.fitness.tasks)))
+        population = self.config.population
+        # Most environments have other tasks in each split. Where these have the same, some must be left in the end.
+        if test and not test & self._used(1, population.steps):
+            return
+        generations, updates = population.generations, population.generations * population.steps
+        if population.halving:
+            generations = (population.size - 1).bit_length()  # at most
+            updates = population.steps * (2**generations - 1)
+        used = self._used(generations, updates)
+        if not any(identity(task) not in used for task in self.players.test_tasks()):
+            fitness, environment = self.config.fitness, self.config.environment
             raise InputError(
-                f"the winner would be measured on tasks that it was selected on: {selection} has all tasks of {test}; "
-                "give others with test_task_file"
+                f"{fitness.test_task_file or f'the split {fitness.test_split}'} has no task to measure the winner on: "
+                f"in {plural(generations, 'generation')}, members would be trained or selected on "
+                f"{plural(len(used), 'task')} of {environment.task_file or f'the split {environment.split}'}, which "
+                "are all that there are; give others with test_task_file"
             )
 
     def of(self, generation: Generation) -> dict[str, Score]:
-        """The success of all members. Every generation plays other tasks."""
+        """The success of all members. Every generation plays other tasks, as long as there are any."""
         tasks, seed = self._selection_tasks(generation.number), self.config.seed + generation.number
+        if generation.number and not self.players.selection.reaches((generation.number + 1) * len(tasks)):
+            log.warning(
+                "Generation %d is selected on tasks that an earlier one was selected on: there are only %d.",
+                generation.number, len(self.players.selection.known),
+            )  # fmt: skip
         sequential = self.config.selection.name == "confident" and not self.config.population.halving
         counts = list(looks(len(tasks))) if sequential else [len(tasks)]
         scores: dict[str, Score] = {}
@@ -66,11 +86,8 @@ class PlayedFitness:
         return scores
 
     def of_winner(self, generation: Generation, name: str) -> Score:
-        """The success of one member on tasks that no member was selected on."""
-        used = [self._selection_tasks(number) for number in range(generation.number + 1)]
-        if self.config.method == "grpo":
-            used.append(self._lesson_tasks(generation.individual(name).step))
-        tasks = self._untouched({_identity(task) for tasks in used for task in tasks})
+        """The success of one member on tasks that no member was trained or selected on."""
+        tasks = self._test_tasks(generation.number + 1, generation.individual(name).step)
         if not tasks:
             log.warning("The winner cannot be measured: every task of the test has been used before.")
         folder = f"{generation_folder(generation)}-winner"
@@ -78,21 +95,22 @@ class PlayedFitness:
 
     def _selection_tasks(self, number: int) -> list[Task]:
         """The tasks that generation `number` is compared on."""
-        environment = self.config.environment
-        tasks = self.players.tasks(environment.split, environment.task_file, self.config.seed + number)
-        return first_tasks(tasks, self.config.fitness.tasks)
+        count = self.config.fitness.tasks
+        return self.players.selection.slice(number * count, count)
 
-    def _lesson_tasks(self, updates: int) -> list[Task]:
-        """The first tasks, as far as a member or its parents can have learnt from them in so many updates."""
-        environment = self.config.environment
-        count = (updates - 1) * self.config.set_batch_size + self.config.largest_batch_size if updates else 0
-        return list(islice(self.players.tasks(environment.split, environment.task_file, self.config.seed), count))
+    def _test_tasks(self, generations: int, updates: int) -> list[Task]:
+        """The tasks of the last measurement, after so many generations and updates of a member."""
+        used = self._used(generations, updates)
+        unused = (task for task in self.players.test_tasks() if identity(task) not in used)
+        return list(islice(unused, self.config.fitness.tasks))
 
-    def _untouched(self, seen: Set[tuple[str, str]]) -> list[Task]:
-        """The tasks of the last measurement, without those that were `seen`."""
-        fitness = self.config.fitness
-        tasks = self.players.tasks(fitness.test_split, fitness.test_task_file, self.config.seed)
-        return list(islice((task for task in tasks if _identity(task) not in seen), fitness.tasks))
+    def _used(self, generations: int, updates: int) -> set[tuple[str, str]]:
+        """What members have been selected on in so many generations, or can have learnt from in so many updates."""
+        tasks = self.players.selection.slice(0, generations * self.config.fitness.tasks)
+        if self.config.method == "grpo" and updates:
+            count = (updates - 1) * self.config.set_batch_size + self.config.largest_batch_size
+            tasks += self.players.lessons.slice(0, count)
+        return set(map(identity, tasks))
 
     def _played(
         self, generation: Generation, names: Sequence[str], tasks: Sequence[Task], seed: int, folder: str
@@ -170,10 +188,6 @@ class PlayedFitness:
 
 def generation_folder(generation: Generation) -> str:
     return f"generation-{generation.number:05}"
-
-
-def _identity(task: Task) -> tuple[str, str]:
-    return task.id, digest(task)
 
 
 def _known(collection: Collection, wanted: Sequence[Attempt]) -> list[Trajectory]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import contextmanager
+from itertools import filterfalse, islice
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -16,10 +17,12 @@ from bough.engines.local.engine import LocalEngine
 from bough.environments.base import Environment
 from bough.environments.isolated import shut_down
 from bough.environments.registry import find
-from bough.environments.tasks import configured, tasks_of
+from bough.environments.tasks import configured, is_for_training, tasks_of
+from bough.errors import InputError
 from bough.event_loop import BackgroundLoop
 from bough.evolution.generation import Generation
 from bough.evolution.settings import EvolveConfig
+from bough.plural import plural
 from bough.policy.adapter_weights import AdapterWeights
 from bough.policy.population import Population
 from bough.rollouts.agents import ModelAgent
@@ -32,8 +35,30 @@ T = TypeVar("T")
 Report = Callable[[int, int], None]
 
 
+class TaskCycle:
+    """Tasks by number. Where they run out, the first comes again."""
+
+    def __init__(self, tasks: Iterator[Task]) -> None:
+        self._rest = tasks
+        self.known: list[Task] = []
+
+    def reaches(self, count: int) -> bool:
+        """Whether there are this many different tasks."""
+        self.known += islice(self._rest, max(0, count - len(self.known)))
+        return len(self.known) >= count
+
+    def slice(self, begin: int, count: int) -> list[Task]:
+        """The tasks from number `begin` on: `count` of them, or as many as there are."""
+        self.reaches(begin + count)
+        size = len(self.known)
+        return [self.known[(begin + number) % size] for number in range(min(count, size))]
+
+
 class Playground:
-    """The environment with its tasks, and a loop to play on. `report` is told how many episodes are finished."""
+    """The environment with its tasks, and a loop to play on. `report` is told how many episodes are finished.
+
+    Where members are trained on tasks, `lessons` are those that they learn from; `selection` are others.
+    """
 
     def __init__(self, config: EvolveConfig, environment_class: type[Environment] | None = None) -> None:
         self.config = config
@@ -41,11 +66,36 @@ class Playground:
         self.environment_class = configured(found, config.environment.options)
         self.report: Report = lambda _done, _total: None
         self._loop = BackgroundLoop()
+        self.lessons, self.selection = TaskCycle(iter(())), TaskCycle(self._own_tasks())
+        if config.method == "grpo":
+            self.lessons = TaskCycle(filter(is_for_training, self._own_tasks()))
+            self.selection = TaskCycle(filterfalse(is_for_training, self._own_tasks()))
 
-    def tasks(self, split: str, file: Path | None, seed: int) -> Iterator[Task]:
-        """The tasks of a split or a file."""
-        options = self.config.environment.options
+    def _own_tasks(self) -> Iterator[Task]:
+        return self._tasks(self.config.environment.split, self.config.environment.task_file)
+
+    def test_tasks(self) -> Iterator[Task]:
+        """The tasks of the last measurement; those of a careless environment are not all different from the others."""
+        return self._tasks(self.config.fitness.test_split, self.config.fitness.test_task_file)
+
+    def _tasks(self, split: str, file: Path | None) -> Iterator[Task]:
+        options, seed = self.config.environment.options, self.config.seed
         return tasks_of(self.environment_class, options=options, split=split, task_file=file, seed=seed)
+
+    def check_tasks(self) -> None:
+        """InputError unless there are tasks to be selected on, and with GRPO others to learn from."""
+        if self.selection.reaches(1) and (self.config.method != "grpo" or self.lessons.reaches(1)):
+            return
+        number = sum(1 for _ in self._own_tasks())
+        if not number:
+            raise InputError("no task matches these settings")
+        environment = self.config.environment
+        where = environment.task_file or f"the split {environment.split}"
+        lacking = "training" if self.selection.known else "selection"
+        raise InputError(
+            f"{where} has {plural(number, 'task')}, of which none is left for {lacking}: a digest of its id says "
+            "whether members learn from a task or are selected on it, about half of them each; give more tasks"
+        )
 
     def counting(self, total: int) -> Callable[[str], Callable[[Tally], None]]:
         """Of each member, what its tally is given to: adds up the episodes of all, `total` in the end, and reports."""

@@ -17,7 +17,7 @@ from bough.calls.template import ChatTemplate
 from bough.engines.local.draw import cuts
 from bough.environments.isolated import shut_down
 from bough.environments.registry import find
-from bough.environments.tasks import configured, tasks_of
+from bough.environments.tasks import configured, identity, tasks_of
 from bough.errors import BoughError, InputError
 from bough.event_loop import BackgroundLoop
 from bough.methods.distill import OnlineConfig
@@ -75,14 +75,16 @@ class Player:
                 "top_p, top_k or min_p limit which tokens are sampled, but the loss uses the probabilities over all "
                 "tokens: training is slightly off-policy. The metric calls_off_policy counts these calls."
             )
-        self._tasks = self._all_tasks(config.environment.split, config.environment.task_file)
+        held_out = list(self._held_out_tasks()) if config.held_out.every else []
+        self._kept_apart = set(map(identity, held_out))
+        every_task = self._all_tasks(config.environment.split, config.environment.task_file)
+        self._tasks = (task for task in every_task if identity(task) not in self._kept_apart)
         self._known: list[Task] = []
         self.pool: TaskPool | None = None
         if config.rollouts.task_pool is not None:
             self._known = list(islice(self._tasks, config.rollouts.task_pool))
             self.pool = TaskPool(len(self._known), config.seed)
         file, share = config.rollouts.reset_file, config.rollouts.reset_share
-        held_out = list(self._held_out_tasks()) if file and config.held_out.every else []
         self._resets = None
         if file:
             limit = config.limits.max_turns
@@ -150,7 +152,8 @@ class Player:
         while self.pool is None and len(self._known) <= number and (task := next(self._tasks, None)) is not None:
             self._known.append(task)
         if not self._known:
-            raise InputError("no task matches these settings")
+            beside = f"no task is left to train on beside the {len(self._kept_apart)} that are held out"
+            raise InputError(beside if self._kept_apart else "no task matches these settings")
         replayed = self._resets.of(number) if self._resets else None
         index = self.pool.choose(number) if self.pool and not replayed else number % len(self._known)
         task = replayed.record.task if replayed else self._known[index]

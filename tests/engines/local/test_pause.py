@@ -11,10 +11,12 @@ import torch
 from bough.config.sampling import SamplingConfig
 from bough.engines.base import EngineError, Generated
 from bough.engines.local.engine import LocalEngine
+from bough.engines.local.paths import Layout
 from bough.engines.local.schedule import Span
 from bough.event_loop import BackgroundLoop
 from bough.policy.adapters import Lora
 from bough.policy.policy import Policy
+from bough.types import Call
 from tests.engines.local.playing import prompt, small_engine
 
 LENGTH = 30
@@ -29,10 +31,10 @@ def loop() -> Iterator[BackgroundLoop]:
     found.close()
 
 
-def engine(fold: bool) -> LocalEngine:
+def engine(fold: bool, layout: Layout | None = None) -> LocalEngine:
     torch.manual_seed(0)
     policy = Policy.load("tiny", device="cpu", lora=Lora(r=4)).train()
-    return small_engine(policy, fold=fold, name="before")
+    return small_engine(policy, fold=fold, name="before", layout=layout)
 
 
 def ask(engine: LocalEngine, loop: BackgroundLoop, episode: str) -> Future[Generated]:
@@ -91,6 +93,36 @@ def test_an_answer_continues_with_new_weights_and_other_episodes_start_afresh(lo
     assert fresh.logprobs == after.logprobs and fresh.policy == "after", "no prompt is shared across weights"
     for each in (undisturbed, paused):
         loop.run(each.close())
+
+
+@pytest.mark.parametrize(("fold", "layout"), [(True, "rows"), (False, "rows"), (False, "general")])
+@pytest.mark.parametrize("under_way", [True, False], ids=["during a turn", "between turns"])
+def test_a_later_turn_is_computed_with_the_weights_that_it_names(
+    loop: BackgroundLoop, fold: bool, layout: Layout, under_way: bool
+):
+    """Keys and values of earlier turns must not outlive the weights that computed them."""
+    playing = engine(fold, layout)
+    policy = playing.reader.policy
+    if under_way:
+        first = ask_and_pause(playing, loop, "e", step=10)
+    else:
+        first = ask(playing, loop, "e")
+        first.result(60)
+        playing.pause()
+    change(policy)
+    playing.renew("after", keep=True)
+    playing.resume()
+    said = first.result(60)
+    assert said.policy == ("before..after" if under_way else "before"), "the oldest weights of a call come first"
+    history = [*PROMPT, *said.completion_ids, *prompt("next turn", 12)]
+    asked = playing.generate("e", history, sampling=LONG, seed=8, stop_ids=[])
+    second = loop.run(asked)
+    loop.run(playing.close())
+    assert second.policy == "after"
+    call = Call(prompt_ids=history, completion_ids=second.completion_ids)
+    with torch.no_grad():
+        (named,) = policy.eval().logprobs([call])
+    assert second.logprobs == pytest.approx(named.tolist(), abs=1e-4)
 
 
 def test_nothing_is_computed_during_a_pause_and_nothing_is_lost(loop: BackgroundLoop):

@@ -178,7 +178,8 @@ class LocalEngine:
         """The policy's weights have changed: what was computed with the old ones is forgotten.
 
         Pending answers are cancelled; let them finish first. With `keep`, they continue with the
-        new weights and what was computed for their episodes stays, but no other episode uses it.
+        new weights after what was computed for them, which no later answer uses: one whose `policy` is
+        a single name was computed with those weights alone.
         Change the weights only while the engine rests or is paused; with `apart`, it must be so
         while this copies them.
         """

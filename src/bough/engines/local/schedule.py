@@ -23,7 +23,7 @@ WORTH_SHARING = 32  # tokens: below it, copying from another episode or waiting 
 class Resident:
     """An episode's tokens whose keys and values are stored at `place`, with room for `capacity`.
 
-    `age` is the scheduler's when the episode entered: since then the weights may have changed.
+    `age` is the scheduler's when the episode entered: a call during which the weights change is its last.
     `adapter` is what its calls are computed with: keys and values of different adapters are never shared.
     """
 
@@ -128,11 +128,16 @@ class Scheduler:
         return spans
 
     def age(self) -> None:
-        """The weights have changed: what was computed so far is used by its own episode only."""
+        """The weights have changed: what was computed so far is used by the calls under way, and by no later one."""
         self._age += 1
+        for episode in [episode for episode, one in self.residents.items() if one.request is None]:
+            self.drop(episode)
 
     def leave(self, resident: Resident) -> None:
-        """The resident's call is over; what was computed stays while there is room."""
+        """The resident's call is over; what was computed stays while there is room, unless the weights have changed."""
+        assert resident.request is not None
+        if resident.age != self._age:
+            self.drop(resident.request.episode)
         resident.request = None
         self._clock += 1
         resident.idle_since = self._clock
