@@ -2,6 +2,7 @@ import asyncio
 import json
 import lzma
 import re
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -306,6 +307,23 @@ def test_every_reference_of_math_is_right_as_others_write_it():
     assert [one for one in numbers if math.same(f"{one} + 1", one) or math.same(f"1 = {one}", one)] == []
 
 
+def test_every_reference_of_math_is_right_with_its_terms_in_another_order():
+    """Grades with what comes before algebra, against the question itself."""
+    with lzma.open(shared_data("math/math-train.jsonl.xz"), "rt", encoding="utf-8") as lines:
+        problems = [json.loads(line) for line in lines]
+    checked = []
+    for problem in problems:
+        reference = math.gold_answer(problem["answer"] or "")
+        if not re.search(r"[-+]", reference[1:]) or re.search(r"[,=<>{\\()]", reference):
+            continue
+        terms = re.sub(r"(?<!^)([-+])", r" \1", reference.replace(" ", "")).split()
+        other = "".join(term if term[0] in "-+" else f"+{term}" for term in reversed(terms)).removeprefix("+")
+        checked.append((other, reference, problem["problem"]))
+    assert len(checked) > 100
+    graded = [asyncio.run(math.grade(f"\\boxed{{{a}}}", b, Willing, question=c)).score for a, b, c in checked]  # type: ignore[arg-type]
+    assert [row for row, score in zip(checked, graded, strict=True) if not score] == []
+
+
 def graded(runner: Any, *pairs: tuple[str, str]) -> list[float]:
     async def play() -> list[float]:
         return [(await math.grade(f"\\boxed{{{answer}}}", gold, runner)).score for answer, gold in pairs]
@@ -441,3 +459,145 @@ def test_a_copy_of_the_question_is_not_an_answer(answer: str, reference: str, qu
     runner = Untouchable if copied else Willing
     grade = asyncio.run(math.grade(f"\\boxed{{{answer}}}", reference, runner, question=question))  # type: ignore[arg-type]
     assert (grade.score, grade.details.get("reason")) == ((0.0, "it repeats the question") if copied else (1.0, None))
+
+
+A, B, A_B = (f"\\begin{{pmatrix}}{cells}\\end{{pmatrix}}" for cells in ("1&2\\\\3&4", "0&1\\\\1&0", "2&1\\\\4&3"))
+EXPAND = "Expand $(x+2)(x+1)$."
+# An answer, the reference, the question, and whether algebra may find it right.
+FORMS = [
+    # Products, sums and multiples of matrices.
+    (A + B, A_B, "Compute $AB$.", WRONG),
+    (f"{A} \\cdot {B}", A_B, "Compute $AB$.", WRONG),
+    (f"1{A}{B}", A_B, "", WRONG),
+    (f"{A}^1{B}", A_B, "", WRONG),
+    (f"{A}+{B}", A_B, "", WRONG),
+    (f"2{A}", "\\begin{pmatrix}2&4\\\\6&8\\end{pmatrix}", "Compute $2A$.", WRONG),
+    ("\\begin{pmatrix}\\sqrt{4}&1\\\\4&3\\end{pmatrix}", A_B, "", WRONG),
+    ("\\frac{1}{2}\\begin{pmatrix}2\\\\4\\end{pmatrix}", "\\begin{pmatrix}1\\\\2\\end{pmatrix}", "", WRONG),
+    ("\\frac{1}{5}\\begin{pmatrix}3\\\\1\\end{pmatrix}", "\\begin{pmatrix}3/5\\\\1/5\\end{pmatrix}", "", RIGHT),
+    ("\\begin{bmatrix}2 & 1\\\\4 & 3\\end{bmatrix}", A_B, "", RIGHT),
+    ("\\left[\\begin{matrix}2 & 1\\\\4 & 3\\end{matrix}\\right]", A_B, "", RIGHT),
+    ("\\begin{pmatrix}0.6\\\\1/5\\end{pmatrix}", "\\begin{pmatrix}3/5\\\\1/5\\end{pmatrix}", "", RIGHT),
+    # Expanded, factored, simplified.
+    ("(x+1)(x+2)", "x^2+3x+2", EXPAND, WRONG),
+    ("1(x+1)(x+2)", "x^2+3x+2", EXPAND, WRONG),
+    ("(x+2)(x+1)+0", "x^2+3x+2", EXPAND, WRONG),
+    ("(2+x)\\cdot(1+x)", "x^2+3x+2", EXPAND, WRONG),
+    ("(x+1.5)^2-0.25", "x^2+3x+2", EXPAND, WRONG),
+    ("x(x+3)+2", "x^2+3x+2", EXPAND, WRONG),
+    ("x^2+2x+x+2", "x^2+3x+2", EXPAND, WRONG),
+    ("2+3x+x^2", "x^2+3x+2", EXPAND, RIGHT),
+    ("x^2 + 3\\cdot x + 2", "x^2+3x+2", EXPAND, RIGHT),
+    ("(x+1)(x+2)", "x^2+3x+2", "Which polynomial has the roots $-1$ and $-2$?", RIGHT),
+    ("1+2x+x^2", "(x+1)^2", "Factor $x^2+2x+1$.", WRONG),
+    ("((x^2+2x+1))", "(x+1)^2", "Factor $x^2+2x+1$.", WRONG),
+    ("x(x+2)+1", "(x+1)^2", "Factor $x^2+2x+1$.", WRONG),
+    ("(1+x)^2", "(x+1)^2", "Factor $x^2+2x+1$.", RIGHT),
+    ("(x+1)(x+1)", "(x+1)^2", "Factor $x^2+2x+1$.", RIGHT),
+    ("x^2+2x+1", "(x+1)^2", "What is the area? Each factor of it is a side.", RIGHT),
+    ("3x+4x", "7x", "Simplify $4x+3x$.", WRONG),
+    ("5x+2x", "7x", "Simplify $4x+3x$.", WRONG),
+    ("x\\cdot x\\cdot x", "x^3", "Simplify $x^2x$.", WRONG),
+    ("x^{2+1}", "x^3", "Simplify $x^2x$.", WRONG),
+    ("\\frac{(x-1)(x+1)}{x-1}", "x+1", "Simplify $\\frac{x^2-1}{x-1}$.", WRONG),
+    ("(x^2-1)/(x-1)", "x+1", "Simplify $\\frac{x^2-1}{x-1}$.", WRONG),
+    ("6(5w+2)", "30w+12", "Simplify $2w+4w+6w+8w+10w+12$.", RIGHT),
+    ("\\frac{1}{2}x+\\frac{3}{2}", "\\frac{x+3}{2}", "Simplify $\\frac{2x+6}{4}$.", RIGHT),
+    # Numbers in the parts of a point, a set, an interval, an inequality, an expression.
+    ("(\\sqrt{9}, \\sqrt{16})", "(3,4)", "", WRONG),
+    ("\\{\\sqrt{9}, 4\\}", "\\{3,4\\}", "", WRONG),
+    ("[\\sqrt{9}, 4)", "[3,4)", "", WRONG),
+    ("(6/2, 4)", "(3,4)", "", WRONG),
+    ("(3/1, 4)", "(3,4)", "", WRONG),
+    ("(|-3|, 4)", "(3,4)", "", WRONG),
+    ("(3!, 4)", "(6,4)", "", WRONG),
+    ("(\\sqrt[3]{27}, 4)", "(3,4)", "", WRONG),
+    ("(2\\cdot 3, 4)", "(6,4)", "", WRONG),
+    ("x \\ge \\sqrt{9}", "x \\ge 3", "", WRONG),
+    ("[\\sqrt{9},\\infty)", "[3,\\infty)", "", WRONG),
+    ("y = \\sqrt{4}x+1", "y = 2x+1", "", WRONG),
+    ("\\frac{6}{4}x", "\\frac{3}{2}x", "", WRONG),
+    ("2\\cdot 3x", "6x", "", WRONG),
+    ("6:8", "3:4", "", WRONG),
+    ("2^{99}+2^{99}", "2^{100}", "", WRONG),
+    ("(2^{10})^{10}", "2^{100}", "", WRONG),
+    ("4^{50}", "2^{100}", "", RIGHT),
+    ("2\\cdot 3^x", "2(3^x)", "", RIGHT),
+    ("\\sqrt[7]{12}", "12^{1/7}", "", RIGHT),
+    ("(0.5, \\sqrt{2})", "(\\frac12, \\sqrt2)", "", RIGHT),
+    ("(2\\sqrt{3}, 1)", "(\\sqrt{12}, 1)", "", RIGHT),
+    ("2 + 3x", "3x+2", "", RIGHT),
+    # Approximations.
+    ("(0.3333333, 1)", "(\\frac{1}{3}, 1)", "", WRONG),
+    ("\\{1.41421356, 1\\}", "\\{\\sqrt{2}, 1\\}", "", WRONG),
+    ("[0.3333333, 2)", "[\\frac13, 2)", "", WRONG),
+    ("1.7320508", "\\sqrt[3]{\\sqrt{27}}", "", WRONG),
+    ("\\begin{pmatrix}0.3333333\\\\2\\end{pmatrix}", "\\begin{pmatrix}1/3\\\\2\\end{pmatrix}", "", WRONG),
+    # Several answers at once.
+    ("x+2 \\equiv x+1", "x+1", "", WRONG),
+    ("x+2 \\implies x+1", "x+1", "", WRONG),
+    ("x+2 \\approx x+1", "x+1", "", WRONG),
+    ("x+2 \\Rightarrow x+1", "x+1", "", WRONG),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("answer", "reference", "question", "right"), FORMS)
+def test_an_answer_has_the_form_that_is_asked_for_part_by_part(answer: str, reference: str, question: str, right: bool):
+    runner = Willing if right else Untouchable
+    grade = asyncio.run(math.grade(f"\\boxed{{{answer}}}", reference, runner, question=question))  # type: ignore[arg-type]
+    assert grade.score == float(right), grade.details
+
+
+# What pays nothing, whether it is refused or found to be different, and what is right in spite of its spelling.
+CLAIMS = [
+    ("[4,6]", "5", 0), ("4 \\le x \\le 6", "5", 0), ("\\infty", "5", 0), ("nan", "5", 0), ("3.0000001", "3", 0),
+    ("5\\text{ (or 6)}", "5", 0), ("5\\text{ six seven}", "5", 0), ("\\text{E or A}", "\\text{E}", 0),
+    ("\\text{A,B,C,D,E}", "\\text{E}", 0), ("\\text{odd even}", "\\text{odd}", 0),
+    ("\\text{not odd}", "\\text{odd}", 0),
+    ("(-\\infty,\\infty)", "(0,5)", 0), ("[0,3] \\cup (0,3)", "[0,3)", 0), ("[4,6]", "(4,6)", 0), ("1,2,3", "1,2", 0),
+    ("(1,2),(3,4)", "(1,2)", 0), ("\\{4,6\\}", "(6,4)", 0), ("x+2$ and $x+1", "x+1", 0), ("x+2$, $x+1", "x+1", 0),
+    ("\\begin{cases} x+1 \\\\ x+2 \\end{cases}", "x+1", 0), ("0=0", "2x-y+3z+8=0", 0), ("x=x", "y=-2x+1", 0),
+    ("f(x)", "x^2+1", 0), ("x \\pmod{7}", "x", 0), ("\\mp x", "x", 0), ("x+2 \\ne x+1", "x+1", 0),
+    ("(600\\%,4)", "(6,4)", 0),
+    ("\\log_2 2^{x}", "x", 0), ("x+2 \\to x+1", "x+1", 0), ("(3,4),(1,2)", "(1,2),(3,4)", 1), ("4,6", "\\{4,6\\}", 1),
+    ("-2x+1", "y=-2x+1", 1), ("\\text{(B)}", "\\text{B}", 1), ("x \\in (4,6)", "(4,6)", 1),
+    ("75,75", "75^\\circ,75^\\circ", 1),
+    (A_B, A_B.replace("2&", "\\frac{4}{2}&"), 1),
+]  # fmt: skip
+
+
+def test_what_claims_more_than_one_answer_pays_nothing(algebra: Callable[..., Grade]):
+    found = [(text, gold, algebra(text, gold).score) for text, gold, _ in CLAIMS]
+    assert found == [(text, gold, float(score)) for text, gold, score in CLAIMS]
+
+
+LONG = {
+    "slashes": "/" * 9_999,
+    "brackets": "(" * 5_000 + ")" * 4_999,
+    "open fractions": "\\frac{" * 1_600,
+    "roots of large primes": ",".join(f"\\sqrt{{{9_999_999_967 - 2 * step}}}" for step in range(500)),
+    "open matrices": "\\begin{a}" * 1_100,
+    "products": "1*" * 5_000,
+    "ratios": "1:" * 5_000,
+    "sums": "1+" * 4_999 + "1",
+    "signs": "-" * 9_999,
+}
+
+
+@pytest.mark.parametrize("name", LONG)
+def test_a_long_answer_is_judged_in_few_steps(name: str):
+    """The event loop waits for it. Steps are counted, since time depends on the machine."""
+    steps = 0
+
+    def count(*_: Any) -> Any:
+        nonlocal steps
+        steps += 1
+        return count
+
+    before = sys.gettrace()
+    sys.settrace(count)
+    try:
+        graded_with(Willing, LONG[name], "x^2+3x+2")
+    finally:
+        sys.settrace(before)
+    assert steps < 2_000_000

@@ -1,6 +1,8 @@
 import asyncio
 import inspect
+import json
 import re
+from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import Any
 
@@ -8,7 +10,7 @@ import pytest
 
 from bough.errors import InputError
 from bough.sandbox.pool import Sandbox
-from bough.worlds.interpreter import reasoning
+from bough.worlds.interpreter import reasoning, scoring
 
 # The second hangs on the order of sets, and so on the process that makes it.
 NAMES = ["chain_sum", "polynomial_multiplication"]
@@ -63,6 +65,204 @@ def test_every_scorer_that_evaluates_its_answers_is_guarded_and_still_takes_righ
         refused = [entry["answer"] for entry in entries if not accepted(entry["answer"].strip())]
         # An integral that is only written down answers nothing.
         assert [answer for answer in refused if "Integral" not in answer] == []
+
+
+class Kept:
+    """A generator's first problems, made once."""
+
+    def __init__(self, name: str, size: int) -> None:
+        gym = pytest.importorskip("reasoning_gym")
+        self.name, self.size = name, size
+        self.entries = gym.create_dataset(name, seed=SEED, size=size)
+        self.made = [self.entries[index] for index in range(size)]
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        return self.made[index]
+
+    def score_answer(self, answer: str, entry: dict[str, Any]) -> float:
+        return float(self.entries.score_answer(answer, entry))
+
+    def mean(self, answer: Callable[[dict[str, Any]], str]) -> float:
+        """The mean score of the answers, as the sandbox would score them."""
+        return sum(self.score(index, answer(entry)) for index, entry in enumerate(self.made)) / self.size
+
+    def score(self, index: int, answer: str) -> float:
+        if self.name in reasoning.EVALUATED and not reasoning.EVALUATED[self.name](answer):
+            return 0.0
+        place = (self.name, SEED, index, self.size)
+        try:
+            return scoring.score(*place, self.made[index]["question"], answer, None) or 0.0
+        except Exception:  # in the sandbox, a scorer that breaks gives nothing
+            return 0.0
+
+
+SEED = 5
+# A composite is made of the others, by its settings. Others take seconds for one problem.
+COMPOSITE, SLOW = "composite", {"knight_swap", "futoshiki", "intermediate_integration", "zebra_puzzles", "sudoku"}
+
+
+@pytest.fixture(scope="module")
+def kept() -> Iterator[dict[str, Kept]]:
+    pytest.importorskip("reasoning_gym")
+    from reasoning_gym.factory import DATASETS
+
+    found = {name: Kept(name, 1 if name in SLOW else 3) for name in DATASETS if name != COMPOSITE}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("reasoning_gym.create_dataset", lambda name, **_: found[name])
+        yield found
+
+
+def test_there_is_a_problem_of_every_generator(kept: dict[str, Kept]):
+    assert len(kept) >= 105
+
+
+def numbers(question: str) -> list[str]:
+    return re.findall(r"-?\d+(?:\.\d+)?", question)
+
+
+LISTINGS: dict[str, Callable[[dict[str, Any]], str]] = {
+    "all digits": lambda entry: "0123456789",
+    "all digits, apart": lambda entry: " ".join("0123456789"),
+    "all digits in a list": lambda entry: "[0, 1, 2, 3, 4, 5, 6, 7, 8, 9]",
+    "a hundred numbers": lambda entry: ", ".join(map(str, range(-9, 100))),
+    "all options": lambda entry: "Yes No True False on off undetermined Peng Chi Pass infeasible",
+    "yes and no": lambda entry: "Yes, No",
+    "true and false": lambda entry: "True or False",
+    "all letters": lambda entry: "A, B, C, D, E, F",
+    "the question": lambda entry: entry["question"],
+    "its words": lambda entry: ",".join(re.findall(r"\w+", entry["question"])),
+    "its numbers": lambda entry: " ".join(numbers(entry["question"])),
+    "its numbers as a list": lambda entry: f"[{', '.join(numbers(entry['question']))}]",
+    "nothing": lambda entry: "",
+    "quotes": lambda entry: "''",
+    "a long text": lambda entry: "1 " * (reasoning.LONGEST // 2),
+}
+
+
+@pytest.mark.parametrize("listing", LISTINGS)
+def test_a_list_of_candidates_pays_nothing_to_any_generator(kept: dict[str, Kept], listing: str):
+    paid = {name: made.mean(LISTINGS[listing]) for name, made in kept.items()}
+    assert {name: score for name, score in paid.items() if score > 0.05} == {}
+
+
+@pytest.mark.parametrize("between", ["\n", ", ", " or "])
+def test_the_answer_among_those_to_other_problems_pays_nothing(kept: dict[str, Kept], between: str):
+    paid = {}
+    for name, made in kept.items():
+        answers = [str(entry["answer"]) for entry in made.made]
+        lists = [(index, [*(set(answers) - {answer}), answer]) for index, answer in enumerate(answers)]
+        paid[name] = sum(made.score(index, between.join(texts)) for index, texts in lists if len(texts) > 1)
+    assert {name: score for name, score in paid.items() if score > 0.05} == {}
+
+
+CONSTANTS = ["0", "1", "2", "3", "-1", "Yes", "No", "True", "False", "on", "Pass", "infeasible", "[]", "{}", "0, 0",
+             "0 0\n0 0", "Monday", "red", "1/2", "0.5", "00:00:00", "9 days", "x", "A", "C", "[[0, 0]]"]  # fmt: skip
+
+
+def test_a_constant_pays_only_where_it_is_the_answer(kept: dict[str, Kept]):
+    paid = [
+        (name, constant, made[index]["answer"])
+        for name, made in kept.items()
+        for index in range(made.size)
+        for constant in CONSTANTS
+        if made.score(index, constant) and not same_value(constant, str(made[index]["answer"]))
+    ]
+    assert paid == []
+
+
+def same_value(one: str, other: str) -> bool:
+    try:
+        return complex(one) == complex(other.replace(" ", "").replace("i", "j"))
+    except ValueError:
+        return one.lower() == other.strip().lower()
+
+
+def test_the_answer_that_a_generator_knows_is_right(kept: dict[str, Kept]):
+    known = {name: made for name, made in kept.items() if all(entry["answer"] is not None for entry in made.made)}
+    assert len(known) >= 99
+    wrong = [
+        name
+        for name, made in known.items()
+        if name != "intermediate_integration" and made.mean(lambda entry: entry["answer"].strip()) != 1
+    ]
+    assert wrong == []
+
+
+def test_a_right_answer_in_another_format_and_a_longer_solution_keep_their_part(kept: dict[str, Kept]):
+    """Sudoku's cells without spaces, a path that takes a detour, a matrix as a Python list."""
+    sudoku, spiral = kept["sudoku"], kept["spiral_matrix"]
+    assert sudoku.score(0, sudoku[0]["answer"].replace(" ", "")) == pytest.approx(0.9)
+    wrong = sudoku[0]["answer"].replace(" ", "")
+    assert sudoku.score(0, ("2" if wrong[0] == "1" else "1") + wrong[1:]) == 0
+    assert spiral.score(0, f"[{', '.join(spiral[0]['answer'].split())}]") == pytest.approx(0.1)
+    hanoi = kept["tower_of_hanoi"]
+    first = hanoi[0]["answer"].splitlines()[0]
+    back = re.sub(r"from Peg (\d) to Peg (\d)", r"from Peg \2 to Peg \1", first)
+    assert 0.5 < hanoi.score(0, "\n".join([first, back, hanoi[0]["answer"]])) < 1
+    assert hanoi.score(0, first) == 0
+
+
+def test_a_conclusion_that_restates_a_premise_is_refused(kept: dict[str, Kept]):
+    made = kept["propositional_logic"]
+    premises = [
+        (index, text)
+        for index, entry in enumerate(made.made)
+        for text in entry["metadata"]["premises"]
+        if len(text) > 1
+    ]
+    assert len(premises) >= 3
+    for index, text in premises:
+        for answer in (text, f"¬¬{text}", f"({text} ∨ Q)"):
+            assert made.score(index, answer) == 0
+    assert any(made.score(index, entry["metadata"]["example_answer"]) == 1 for index, entry in enumerate(made.made))
+
+
+def test_moves_that_do_nothing_are_refused(kept: dict[str, Kept]):
+    """Else a list of all moves, over and over, would solve every problem."""
+    boxes = kept["boxnet"]
+    squares = [square.split("_") for square in boxes[0]["metadata"]["initial_state"]]
+    for index in range(boxes.size):
+        state = boxes[index]["metadata"]["initial_state"]
+        plan = solve_boxes(state)
+        assert boxes.score(index, json.dumps(plan)) == 1
+        x, y = squares[0]
+        assert boxes.score(index, json.dumps([{f"Agent[{x}, {y}]": "move(box_pink, target_pink)"}, *plan])) == 0
+    cars = kept["rush_hour"]
+    everything = " ".join(f"{car}{sign}1" for car in "ABCDEFGHIJKLMNOP" for sign in "+-")
+    assert cars.mean(lambda entry: everything * 20 + " A+1 A+1 A+1 A+1") == 0
+
+
+def solve_boxes(state: dict[str, list[str]]) -> list[dict[str, str]]:
+    """Moves one box after the other along its row, then its column, to its target."""
+    plan = []
+    for square, items in state.items():
+        for box in (item for item in items if item.startswith("box_")):
+            target = box.replace("box_", "target_")
+            end = next(place for place, there in state.items() if target in there)
+            (x, y), (to_x, to_y) = ([float(part) for part in place.split("_")] for place in (square, end))
+            while (x, y) != (to_x, to_y):
+                at = f"Agent[{x}, {y}]"
+                x, y = (x + (1 if to_x > x else -1), y) if x != to_x else (x, y + (1 if to_y > y else -1))
+                plan.append({at: f"move({box}, square[{x}, {y}])"})
+            plan.append({f"Agent[{x}, {y}]": f"move({box}, {target})"})
+    return plan
+
+
+def test_an_empty_reply_is_wrong_even_where_no_solution_is_the_answer():
+    no_solution = {"answer": "", "metadata": {}}
+    assert [scoring.REFUSED["polynomial_equations"](text, no_solution) for text in ("", '""', "x", "Yes, No")] == [
+        False, False, True, True,
+    ]  # fmt: skip
+    problem = {"generator": "polynomial_equations", "seed": 1, "index": 0, "problem": "?"}
+    grade = asyncio.run(reasoning.grade(" \n", problem, None))  # type: ignore[arg-type]
+    assert (grade.score, grade.details["reason"]) == (0, "no answer")
+
+
+def test_a_rare_event_is_not_an_impossible_one():
+    rare = "3.051757812e-05"
+    same = scoring.COMPARED["coin_flip"]
+    assert [same(text, rare) for text in ("0", "0.0001", "3.05e-5", "0.0000305", "1/32768")] == [0, 0, 1, 1, 1]
+    assert [same(text, "0.109375") for text in ("0.1094", "7/64", "0.11")] == [1, 1, 0]
 
 
 @pytest.mark.parametrize(

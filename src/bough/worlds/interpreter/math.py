@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
+from itertools import accumulate, pairwise
 from math import gcd
 
 from bough.sandbox.base import ProgramRunner
@@ -21,6 +22,9 @@ from bough.worlds.interpreter.number import Number, read_number
 from bough.worlds.interpreter.units import read_unit, same_unit
 
 TIMEOUT_S = 10.0
+# A fraction has several spellings of different lengths.
+FRACTIONS = ("\\frac", "/")
+LEFT = "there is something left to calculate"
 # A longer answer is wrong.
 MAX_LENGTH = 10_000
 # The first use builds grammars for a second or more; done once before, each grade takes milliseconds.
@@ -44,7 +48,7 @@ _CURRENCY = re.compile(r"([-+]?)\s*(?:\\?(\$)|(€|£))\s*(.*)", re.DOTALL)
 _WRAPPER = re.compile(r"\\(?:text|mbox|mathrm|mathbf|textbf)\s*\{([^{}]*)\}")
 # What makes a number out of numbers; only a reference that has it lets an answer have it.
 _OPERATIONS = re.compile(
-    r"\\times|\\cdot|\\div|\\ast|[*×·÷!^]|\\[bp]?mod|\bmod\b|\\binom|\\sum|\\prod|\\int|\\lim|\\[lr]floor|\\[lr]ceil"
+    r"\\?\||\\[lr]?vert|\\times|\\cdot|\\div|\\ast|[*×·÷!^]|\\[bp]?mod|\bmod\b|\\binom|\\sum|\\prod|\\int|\\lim|\\[lr]floor|\\[lr]ceil"
     r"|\\gcd|\\max|\\min|\\(?:sin|cos|tan|cot|sec|csc|arc\w+|log|ln|exp|det)(?![a-z])|%"
 )
 # What an expression is still to be made of: the question of an exercise, and not its answer.
@@ -53,6 +57,22 @@ _UNEVALUATED = re.compile(
 )
 _SUM = re.compile(r"(?<![\w.}^\\])\d+(?:\.\d+)?\s*[-+]\s*\d+(?:\.\d+)?(?!\d|\.|\s*(?:\\(?:sqrt|pi|frac)|[i/√(]))")
 _FRACTION = re.compile(r"\\frac\{(\d{1,300})\}\{(\d{1,300})\}")
+_NUMBERS_TIMES = re.compile(r"\d\s*(?:\\cdot|\\times|[*×·])\s*\d+(?!\d|\s*\^)")
+_RATIO = re.compile(r"(?<![\d:])\s*(\d{1,300})\s*:\s*(\d{1,300})\s*(?![\d:])")
+_MATRIX = re.compile(r"\\begin\s*\{\w+\}.*?\\end\s*\{\w+\}", re.DOTALL)
+_CELLS = re.compile(r"\\(?:begin|end)\s*\{\w+\}|\\\\|&")
+# The forms that a question can ask for, and what an expanded and what a factored expression do not have.
+_EXPAND = re.compile(r"\b(?:expand|multiply|distribut|find the product)", re.IGNORECASE)
+_FACTOR = re.compile(r"\bfactor(?:ize|ise)?\b(?! of)", re.IGNORECASE)
+_SIMPLIFY = re.compile(r"\b(?:simplif|combine|expand|multiply|add|subtract|compute)", re.IGNORECASE)
+_ATOM = re.compile(r"\\[A-Za-z]+|[A-Za-z]|\d+(?:\.\d+)?")
+_LETTERS_BELOW = re.compile(
+    r"(?:\\frac\{[^{}]{0,200}(?:\{[^{}]{0,200}\}[^{}]{0,200}){0,9}\}\{[^{}]{0,200}|/\s*\(?[^()]{0,200})(?<![\\A-Za-z])[A-Za-z](?![A-Za-z])"
+)
+# What can be added to a copy without a change: a factor 1, a term 0, brackets.
+_NEUTRAL = re.compile(r"(?<![\d.}^])1(?=[A-Za-z(\\])|[-+]0(?![\d.])|[()\[\]]|\\left|\\right")
+# The formulas of a question: between its signs for them, else words of symbols.
+_FORMULA = re.compile(r"\$([^$]+)\$|\\[(\[](.+?)\\[)\]]|(?:^|(?<=\s))([^\s$]*[-+*/^(=][^\s$]*)", re.DOTALL)
 # Spelling that leaves an expression the same, and what makes a text an expression.
 _SPELLING = re.compile(r"[\s{}$]")
 _COMBINES = re.compile(r"\w\s*[-+*/^(]|\)\s*[-+*/^(]|\\frac|\\cdot|\\times")
@@ -61,8 +81,11 @@ _TIMES = re.compile(r"\\cdot|\\times|\*")
 _BETWEEN = re.compile(
     r"\\(?:leq?|geq?|neq?|in|to|cup|cap)(?![A-Za-z])|[<>=≤≥,]|\\[{}]|[\[\]]|^\s*\(|\)\s*$|(?<=,)\s*\(|\)(?=\s*,)"
 )
+_RELATION = re.compile(r"\\(?:leq?|geq?|neq?|in|to|cup|cap|begin)(?![A-Za-z])|[<>=≤≥,:]|\\[{}]")
 _SINGLE = re.compile(r"[-+]?\s*(?:[A-Za-z]|\\(?:infty|emptyset|pi))")
-_EQUALS = re.compile(r"(?<![<>!:])=")
+_EQUALS = re.compile(
+    r"(?<![<>!:])=|\\(?:equiv|approx|sim|iff|implies|(?:Long)?[Ll]eftrightarrow|(?:Long)?[Rr]ightarrow)(?![a-z])"
+)
 _THOUSANDS = re.compile(r"(?<=\d),(?=\d{3}(?!\d))")
 _LISTING = re.compile(r"\\(?:text|mbox)\s*\{\s*(?:or|and)\s*\}|\bor\b|\band\b|\\pm|;")
 _WORDS = re.compile(r"\\(?:text|mbox|mathrm|operatorname|begin|end)\s*\{[^{}]*\}|\\[A-Za-z]+")
@@ -80,8 +103,9 @@ async def grade(
 
     An expression may be written in another form than the reference, (x+1)^2 for x^2+2x+1:
     most problems ask for a value and not for a form, and a reference does not say which.
-    An expression that is copied from the `question` is not an answer while something is left
-    to work out, because "expand", "factor" and "simplify" are the problems that ask for a form.
+    Where the `question` says "expand", "factor" or "simplify" it asks for a form, and one that
+    is copied from it, in any order, is not an answer while something is left to work out. The
+    numbers in every part of an answer are in simplest form, as those of the reference are.
     """
     boxed = last_boxed(answer)
     if boxed is None:
@@ -91,7 +115,7 @@ async def grade(
         return Grade(0.0, {**details, "reason": f"the answer is longer than {MAX_LENGTH:,} characters"})
     try:
         known = same(boxed, gold)
-        reason = None if known is not None else _copied(boxed, gold, question) or _not_an_answer(boxed, gold)
+        reason = None if known is not None else _why_not(boxed, gold, question)
     except Exception as error:  # an answer that breaks its grader is wrong, not lost
         return Grade(0.0, {**details, "reason": f"the grader raised {type(error).__name__}: {error}"})
     if known is not None:
@@ -180,6 +204,19 @@ def _unnamed(text: str) -> tuple[str, str]:
     return (named[1], text[named.end() :]) if named else ("", text)
 
 
+def _why_not(answer: str, gold: str, question: str) -> str | None:
+    """Why an answer is wrong whatever algebra says; None if algebra is to decide."""
+    return (
+        _copied(answer, gold, question)
+        or _not_an_answer(answer, gold)
+        or (
+            None
+            if _same_symbols(*(_SPELLING.sub("", _plain(text)) for text in (answer, gold)))
+            else _in_another_form(answer, gold, question)
+        )
+    )
+
+
 def _not_an_answer(answer: str, gold: str) -> str | None:
     """Why an answer cannot be compared with a reference that is not a plain number; None if it can."""
     (_, answer), (_, gold) = _unnamed(_plain(answer)), _unnamed(_plain(gold))
@@ -189,14 +226,106 @@ def _not_an_answer(answer: str, gold: str) -> str | None:
     if ("," in answer and "," not in gold) or (_LISTING.search(answer) and not _LISTING.search(gold)):
         return "a list is not an answer here"
     if _UNEVALUATED.search(answer) and not _UNEVALUATED.search(gold):
-        return "there is something left to calculate"
+        return LEFT
+    if _combines_matrices(answer, gold) or (_calculates(answer) and not _calculates(gold)):
+        return LEFT
+    if ":" not in gold and _rounds(answer, gold):
+        return "a number in it is not exact"
     if re.search(r"[A-Za-z]", re.sub(r"[ei](?![A-Za-z])", "", _WORDS.sub("", gold))):
         return None  # an expression, or words
     calculates = bool(set(_OPERATIONS.findall(answer)) - set(_OPERATIONS.findall(gold)))
+    calculates = calculates or ("\\sqrt[" in answer and "\\sqrt[" not in gold and "^" not in gold)
+    exempt = any(sign in answer + gold for sign in FRACTIONS)
+    calculates = calculates or ("^" in gold and not exempt and _longer(answer, gold))
     calculates = calculates or (_SUM.search(answer) is not None and not _SUM.search(gold))
     if calculates or (_reducible(answer) and not _reducible(gold)):
-        return "there is something left to calculate"
+        return LEFT
     return None
+
+
+def _calculates(text: str) -> bool:
+    """Whether a number in an expression, or in a part of a point, a set or a matrix, is not in simplest form."""
+    return _NUMBERS_TIMES.search(text) is not None or not all(map(_has_simple_numbers, _parts(text)))
+
+
+def _has_simple_numbers(part: str) -> bool:
+    whole = read_number(part)
+    if whole is not None and not whole[1].strip():
+        return whole[0].simple
+    first = [read_number(term) for term in _terms(part)]
+    return all(number is None or number[0].simple for number in first)
+
+
+def _rounds(answer: str, gold: str) -> bool:
+    """Whether a part of an answer is a decimal number that the reference does not have."""
+    decimals = [read_number(part) for part in _parts(answer) if "." in part]
+    if not decimals:
+        return False
+    known = [number for number in map(read_number, _parts(gold)) if number is not None]
+    return not all(
+        found is None or found[1].strip() or any(found[0].equals(number) for number, _ in known) for found in decimals
+    )
+
+
+def _parts(text: str) -> list[str]:
+    """The numbers or expressions of a point, an interval, a set, an inequality or a matrix."""
+    return [part for piece in _BETWEEN.split(text) for part in _CELLS.split(piece)]
+
+
+def _combines_matrices(answer: str, gold: str) -> bool:
+    """Whether there is a sum or a product of matrices. A fraction in lowest terms may stand before one."""
+    if not _MATRIX.search(gold):
+        return False
+    outside, expected = (re.sub(r"[\s{}$\[\]()]", "", _MATRIX.sub("", text)) for text in (answer, gold))
+    if len(_MATRIX.findall(answer)) != len(_MATRIX.findall(gold)):
+        return True
+    if outside == expected:
+        return False
+    factor = re.fullmatch(r"-?(?:\\frac1|1/)(\d{1,9})", outside)
+    cells = re.findall(r"\d{1,300}", _MATRIX.findall(answer)[0])
+    return factor is None or gcd(int(factor[1]), *map(int, cells)) > 1
+
+
+def _in_another_form(answer: str, gold: str, question: str) -> str | None:
+    """Why an expression is not in the form that the question asks for, and that the reference has; None if it is.
+
+    An expanded expression has no brackets, a factored one is not a sum, and a simplified one
+    without brackets and fractions is not longer than the reference.
+    """
+    (_, answer), (_, gold) = _unnamed(_plain(answer)), _unnamed(_plain(gold))
+    if not re.search(r"[A-Za-z]", _WORDS.sub("", gold)) or _RELATION.search(gold):
+        return None
+    if _EXPAND.search(question) and "(" in answer and "(" not in gold:
+        return "it is not expanded"
+    if _FACTOR.search(question) and len(_terms(answer)) > 1 and len(_terms(gold)) == 1:
+        return "it is not factored"
+    if _SIMPLIFY.search(question) and "(" not in gold:
+        if _LETTERS_BELOW.search(answer) and not _LETTERS_BELOW.search(gold):
+            return LEFT
+        # A product may be as simple as a sum.
+        exempt = any(sign in answer + gold for sign in FRACTIONS) or ("(" in answer and len(_terms(answer)) == 1)
+        if not exempt and _longer(answer, gold):
+            return LEFT
+    return None
+
+
+def _longer(answer: str, gold: str) -> bool:
+    return len(_ATOM.findall(answer)) > len(_ATOM.findall(gold))
+
+
+def _terms(text: str) -> list[str]:
+    """What is added, or subtracted, outside of all brackets; brackets around everything do not count."""
+    text = text.replace(" ", "")
+    depths = list(accumulate((character in "({[") - (character in ")}]") for character in text))
+    outer = len(text) - len(text.lstrip("("))
+    around = max(0, min([outer, *depths[outer : len(text) - outer]]))
+    text, depths = text[around : len(text) - around], depths[around : len(text) - around]
+    signs = [
+        place
+        for place, character in enumerate(text)
+        if place and character in "+-" and depths[place] <= around and text[place - 1] not in "^_"
+    ]
+    return [text[start:end] for start, end in pairwise([0, *signs, len(text)])]
 
 
 def _copied(answer: str, gold: str, question: str) -> str | None:
@@ -207,12 +336,19 @@ def _copied(answer: str, gold: str, question: str) -> str | None:
     """
     if _is_worked_out(answer):
         return None
+    formulas = [_SPELLING.sub("", _plain(part)) for found in _FORMULA.findall(question) for part in found if part]
     answer, gold, question = (_SPELLING.sub("", _plain(text)) for text in (answer, gold, question))
     if _same_symbols(answer, gold):
         return None
-    if _COMBINES.search(answer) and answer in question and answer not in gold and gold not in question:
+    if not _COMBINES.search(answer) or answer in gold or gold in question:
+        return None
+    if answer in question or any(_same_symbols(_bare(answer), _bare(part)) for part in formulas):
         return "it repeats the question"
     return None
+
+
+def _bare(text: str) -> str:
+    return _NEUTRAL.sub("", text)
 
 
 def _same_symbols(answer: str, gold: str) -> bool:
@@ -236,4 +372,5 @@ def _is_simple(part: str) -> bool:
 
 
 def _reducible(text: str) -> bool:
-    return any(gcd(int(top), int(bottom)) > 1 for top, bottom in _FRACTION.findall(text))
+    pairs = _FRACTION.findall(text) + _RATIO.findall(text)
+    return any(gcd(int(top), int(bottom)) > 1 for top, bottom in pairs)

@@ -230,10 +230,15 @@ def _square_out_of(number: int) -> tuple[int, int]:
     """The root of the largest square factor of a number, and the remaining factor."""
     if number > MAX_RADICAND:
         raise NotANumberError
-    square, rest, factor = 1, number, 2
-    while factor * factor <= rest:
+    square, free, rest, factor = 1, 1, number, 2
+    while factor**3 <= rest:
         while rest % (factor * factor) == 0:
             rest //= factor * factor
             square *= factor
+        if rest % factor == 0:
+            rest //= factor
+            free *= factor
         factor += 1
-    return square, rest
+    # Without factors up to its cube root, a number is a prime, its square, or a product of two primes.
+    root = math.isqrt(rest)
+    return (square * root, free) if root * root == rest else (square, free * rest)

@@ -96,6 +96,8 @@ async def grade(answer: str, problem: dict[str, Any], runner: ProgramRunner, *, 
     """The grade by the generator's own scorer."""
     name, given = problem["generator"], final_answer(answer)[:LONGEST]
     details = {"answer": given[:200]}
+    if not answer.strip():  # an empty text in its tags says that an equation has no solution
+        return Grade(0.0, details | {"reason": "no answer"})
     if name in EVALUATED and not EVALUATED[name](given):
         return Grade(0.0, details | {"reason": "not an answer that this problem can have"})
     numbers = literals.arithmetic(given) if name in ("countdown", "puzzle24") else None
