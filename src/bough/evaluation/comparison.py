@@ -166,7 +166,7 @@ def task_differences(pairs: Sequence[Played], *, reward: bool = False) -> list[f
         mine, theirs = (one.reward, other.reward) if reward else (one.success, other.success)
         if mine is not None and theirs is not None:
             unit = other.unit if one.family is None else one.unit
-            found.setdefault(unit, []).append(float(theirs) - float(mine))
+            found.setdefault(unit, []).append(theirs - mine)
     return means(found)
 
 
