@@ -8,7 +8,9 @@ from bough.errors import InputError
 from bough.evaluation.comparison import compare, matched, task_differences
 from bough.evaluation.paired import better_p, difference_interval, sign_flip
 from bough.evaluation.power import outlook
+from bough.evaluation.results import ModelResult
 from bough.evaluation.sequential import anytime_p, difference_sequence
+from bough.terminal.evaluation import sentence
 from tests.evaluation.samples import binary, result
 from tests.later import Later
 
@@ -163,3 +165,19 @@ def test_one_model_has_nobody_to_be_compared_with():
 def test_as_json_it_says_whether_it_is_significant():
     found = compare([A, B])[0].to_json()
     assert found["significant"] is True and found["success"]["interval"]["low"] > 0 and found["rates"][1] > 0.9
+
+
+def test_copies_are_left_out_and_counted():
+    def played(model: ModelResult) -> ModelResult:
+        rows = [row.model_copy(update={"start": "s", "episode": str(row.success)}) for row in model.outcomes[:8]]
+        return model.model_copy(update={"outcomes": [*rows, *model.outcomes[8:]]})
+
+    [found] = compare([played(result("a", binary("0" * 10))), played(result("b", binary("1" * 10)))])
+    assert (found.tasks, found.copies, found.left_out, found.success.p) == (3, 7, 0, 2 / 2**3)
+    assert "on 3 tasks (3 better, 0 worse, 7 copies left out)" in sentence(found.to_json())
+    assert found.outlook == outlook([1.0] * 3)
+
+
+def test_a_family_that_one_file_does_not_name_is_the_tasks_family():
+    one, other = result("a", binary("0000")), result("b", binary("1111"), family="f")
+    assert [compare(pair)[0].tasks for pair in ([one, other], [other, one])] == [1, 1]

@@ -134,6 +134,18 @@ def test_a_world_that_breaks_makes_no_failure(tmp_path: Path):
     assert len(again.models[0].outcomes) == 12 and again.models[0].lost == []
 
 
+def test_rows_name_the_family_of_their_task_and_lost_ones_too(tmp_path: Path):
+    rows = [{"id": f"t{number}", "data": {"goal": 2, "family": "two"}} for number in range(3)]
+    (tmp_path / "tasks.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    Breaking.broken = {"t1": 99}
+    settings = {"environment": BREAKING, "model": "expert", "retries": 0, "task_file": tmp_path / "tasks.jsonl"}
+    [found] = run(tmp_path / "out", **settings).models
+    Breaking.broken = {}
+    assert [row.family for row in (*found.outcomes, *found.lost)] == ["two", "two", "two"]
+    first, second = found.outcomes
+    assert (first.start, first.episode) == (second.start, second.episode), "the same game under another name"
+
+
 def test_what_was_lost_at_one_look_and_played_at_the_next_is_not_lost(tmp_path: Path, monkeypatch: Any):
     monkeypatch.setattr(Breaking, "broken", {"unseen-0-3": 1})
     found = run(tmp_path, environment=BREAKING, model="expert", tasks=60, stop_width=0.2, retries=0)

@@ -1,4 +1,5 @@
 import json
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
@@ -6,7 +7,7 @@ import pytest
 from bough.errors import InputError
 from bough.evaluation.comparison import matched
 from bough.evaluation.gate import alpha_of_round, gate, type_changes
-from bough.evaluation.outcomes import Lost
+from bough.evaluation.outcomes import Lost, Outcome
 from bough.evaluation.paired import better_p, sign_flip
 from bough.evaluation.results import ModelResult
 from bough.evaluation.sequential import anytime_p, looks
@@ -205,6 +206,53 @@ def test_the_whole_gate_errs_as_its_test_does():
         words = ["".join("10"[flip] for flip in rng.integers(0, 2, size=40)) for _ in range(2)]
         passed += gate(result("a", binary(words[0])), result("b", binary(words[1]))).promote
     assert passed / runs < 0.08
+
+
+def clustered(name: str, solved: Sequence[bool], size: int, how: str) -> ModelResult:
+    """One attempt at each task; every `size` tasks in a row are related in the way that `how` says."""
+
+    def related(number: int, success: bool) -> dict[str, str]:
+        same = number // size
+        if how == "family":
+            return {"family": f"f{same}"}
+        return {"start": f"s{same}", "episode": f"{name} {same} {success}"} if how == "copies" else {}
+
+    rows = [
+        Outcome(task=f"t{number}", digest="", success=bool(success), **related(number, success))
+        for number, success in enumerate(solved)
+    ]
+    return ModelResult(name=name, outcomes=rows)
+
+
+@pytest.mark.parametrize("how", ["family", "copies"])
+@pytest.mark.parametrize(("clusters", "size"), [(20, 5), (50, 2), (10, 10)])
+def test_outcomes_that_repeat_do_not_make_an_equal_model_pass(clusters: int, size: int, how: str):
+    """Taken for independent, they pass 22, 11 and 31 times in 100."""
+    rng, runs, passed = np.random.default_rng(1), 400, 0
+    for _ in range(runs):
+        words = [np.repeat(rng.random(clusters) < 0.5, size).tolist() for _ in range(2)]
+        before, after = (clustered(name, word, size, how) for name, word in zip("ab", words, strict=True))
+        passed += gate(before, after).promote
+    assert passed / runs <= 0.05 + 2 * (0.05 * 0.95 / runs) ** 0.5
+
+
+@pytest.mark.parametrize("how", ["family", "copies"])
+def test_related_tasks_count_once(how: str):
+    """Six families of five tasks: all up is 1/64, however many tasks each has."""
+    before, after = clustered("a", [False] * 30, 5, how), clustered("b", [True] * 30, 5, how)
+    found = gate(before, after)
+    assert (found.p, found.tasks, found.difference) == (1 / 64, 6, 1.0)
+    assert gate(before, after, sequential=True).p == anytime_p([1.0] * 6, one_sided=True)
+    [change] = gate(before, after, by_type=True).types
+    assert change.tasks == 6
+    assert ("24 tasks that both played word for word like another one left out" in found.reason) == (how == "copies")
+
+
+def test_tasks_that_start_alike_and_go_differently_are_different_tasks():
+    """A hidden number: the same question, and replies that are right or not."""
+    before, after = clustered("a", [False] * 30, 30, "copies"), clustered("b", [True] * 29 + [False], 30, "copies")
+    found = gate(before, after)
+    assert found.tasks == 30 and found.p == 2**-29 and "word for word" not in found.reason
 
 
 def test_looking_until_it_passes_does_not_help_where_the_gate_knows_of_it():

@@ -1,4 +1,5 @@
 import math
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -117,53 +118,43 @@ def test_equal_values_do_not_tell_how_they_spread():
     assert mean_interval([2.0, 2.0, 2.0]) is None and mean_interval([2.0, 2.0, 3.0]) is not None
 
 
-def test_the_bootstrap_is_scipys_but_for_chance():
-    values = np.random.default_rng(4).exponential(size=80)
-    theirs = stats.bootstrap((values,), np.mean, method="BCa", n_resamples=10_000, rng=np.random.default_rng(5))
-    found = mean_interval(values.tolist())
-    assert found is not None
-    assert found.low == pytest.approx(theirs.confidence_interval.low, abs=0.02)
-    assert found.high == pytest.approx(theirs.confidence_interval.high, abs=0.02)
+Draw = Callable[[np.random.Generator, tuple[int, int]], intervals.Floats]
 
 
-def test_the_bootstraps_acceleration_is_that_of_leaving_each_task_out():
-    """Efron's definition (1987): the skewness of the means without one task, through six."""
-    values = np.random.default_rng(4).exponential(size=30)
-    means = intervals.resampled_means(np.sort(values), np.full(30, 1 / 30), 30, seed=0)
-    without_one = np.array([np.delete(values, index).mean() for index in range(30)])
-    gaps = without_one.mean() - without_one
-    acceleration = (gaps**3).sum() / (6 * (gaps**2).sum() ** 1.5)
-    bias = stats.norm.ppf(np.mean(means < values.mean()))
-    moved = bias + stats.norm.ppf([0.025, 0.975])
-    low, high = np.quantile(means, stats.norm.cdf(bias + moved / (1 - acceleration * moved)))
-    found = mean_interval(values.tolist())
-    assert found is not None and (found.low, found.high) == pytest.approx((low, high), rel=1e-9)
+@pytest.mark.parametrize("count", [2, 3, 5, 8, 12, 20, 30, 50])
+@pytest.mark.parametrize(
+    ("draw", "mean", "least"),
+    [
+        pytest.param(lambda rng, size: rng.normal(size=size), 0.0, 0.94, id="normal"),
+        pytest.param(lambda rng, size: rng.random(size=size), 0.5, 0.91, id="uniform from 0 to 1"),
+        pytest.param(lambda rng, size: rng.beta(5, 1, size=size), 5 / 6, 0.89, id="mostly near 1"),
+        pytest.param(lambda rng, size: rng.binomial(4, 0.7, size=size) / 4, 0.7, 0.94, id="quarters"),
+        pytest.param(lambda rng, size: rng.binomial(1, 0.9, size=size) * 1.0, 0.9, 0.94, id="0 or 1"),
+        pytest.param(lambda rng, size: rng.exponential(size=size), 1.0, 0.86, id="exponential"),
+        pytest.param(lambda rng, size: rng.lognormal(size=size), math.exp(0.5), 0.8, id="lognormal"),
+    ],
+)
+def test_means_of_few_tasks_are_covered(draw: Draw, mean: float, least: float, count: int):
+    """At 95%. A bootstrap covers the normal mean of three values 70 times in 100, of five 84 times."""
+    samples = draw(np.random.default_rng(count), (1_500, count)).tolist()
+    found = [interval for values in samples if (interval := mean_interval(values)) is not None]
+    assert np.mean([mean in interval for interval in found]) >= least
 
 
-def test_the_bootstrap_follows_a_skew():
-    """A normal interval would be symmetric; few large values reach further up than down."""
+def test_symmetric_values_have_students_interval():
+    values = [1.0, 2.0, 4.0, 5.0]
+    found = mean_interval(values, 0.9)
+    assert found is not None and found.method == "Student's t over tasks"
+    assert (found.low, found.high) == pytest.approx(stats.t.interval(0.9, 3, 3.0, stats.sem(values)))
+
+
+def test_the_interval_of_a_mean_follows_a_skew():
+    """Student's would be symmetric; few large values reach further up than down."""
     found = mean_interval([0.0] * 45 + [10.0] * 5)
     assert found is not None and found.high - 1.0 > 1.0 - found.low > 0.3
+    assert found.low == pytest.approx(stats.t.interval(0.95, 49, 1.0, stats.sem([0.0] * 45 + [10.0] * 5))[0])
 
 
-def test_the_bootstrap_covers_95_percent(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(intervals, "RESAMPLES", 1_000)
-    rng, inside = np.random.default_rng(6), 0
-    for _ in range(300):
-        found = mean_interval(rng.gamma(4.0, 1.0, size=40).tolist())
-        assert found is not None
-        inside += 4.0 in found
-    assert 0.92 < inside / 300 < 0.98
-
-
-def test_many_distinct_values_are_drawn_in_rounds(monkeypatch: pytest.MonkeyPatch):
-    whole = mean_interval([float(value) for value in range(50)])
-    monkeypatch.setattr(intervals, "CHUNK", 50 * 999)
-    parts = mean_interval([float(value) for value in range(50)])
-    assert whole is not None and parts is not None
-    assert parts == whole, "the same draws, in rounds"
-
-
-def test_a_seed_gives_the_same_interval():
+def test_a_mean_has_the_same_interval_whatever_the_order_of_the_values():
     values = [math.sin(number) for number in range(30)]
-    assert mean_interval(values, seed=1) == mean_interval(values, seed=1) != mean_interval(values, seed=2)
+    assert mean_interval(values) == mean_interval(values[::-1])

@@ -75,6 +75,27 @@ def test_a_page_is_a_type_and_a_task_may_have_none():
     assert Outcome.of(trajectory(task=Task(id="t"))).type is None
 
 
+def test_a_family_is_named_in_the_tasks_data():
+    for data, family in (({"family": "cups"}, "cups"), ({"family": 3}, "3"), ({"family": True}, None), ({}, None)):
+        assert Outcome.of(trajectory(task=Task(id="t", data=data))).family == family
+
+
+def test_episodes_are_told_apart_by_what_was_seen_said_and_reached():
+    one = Outcome.of(trajectory())
+    assert one.start and one.episode and one.start != one.episode
+    other = Outcome.of(trajectory(id="room#4#0", task=Task(id="room#4")))
+    assert (one.start, one.episode) == (other.start, other.episode)
+    for change in (
+        {"turns": [Turn(reply=Message(role="assistant", content="stay"))]},
+        {"success": True},
+        {"stop": "done"},
+        {"rewards": {"outcome": 0.0}},
+    ):
+        found = Outcome.of(trajectory(**change))
+        assert found.start == one.start and found.episode != one.episode
+    assert Outcome.of(trajectory(start=[Message(role="user", content="Stay.")])).start != one.start
+
+
 def test_tasks_of_one_name_are_told_apart_by_their_content():
     task = Task(id="t", environment="web", seed=1, data={"page": "a"})
     assert digest(task) == digest(task.model_copy(update={"id": "other"}))
@@ -86,3 +107,11 @@ def test_values_are_gathered_by_task_and_unknown_ones_left_out():
     values = by_task(outcomes("10 ?1 ??"), lambda outcome: outcome.success)
     assert values == {"t0": [1.0, 0.0], "t1": [1.0]}
     assert means(values) == [0.5, 1.0]
+
+
+def test_tasks_of_one_family_count_as_one_task():
+    rows = [row.model_copy(update={"family": "f" if row.task != "t2" else None}) for row in outcomes("11 00 1")]
+    values = by_task(rows, lambda outcome: outcome.success)
+    assert means(values) == [0.5, 1.0]
+    lost = Lost(task="t1", family="f", why="the browser died").outcome(True)
+    assert means(by_task([*rows, lost], lambda outcome: outcome.success)) == [0.6, 1.0]

@@ -1,9 +1,10 @@
 import itertools
+import math
 
 import numpy as np
 import pytest
 
-from bough.evaluation import intervals, paired
+from bough.evaluation import paired
 from bough.evaluation.paired import better_p, difference_interval, holm, mean_p, sign_flip
 from tests.evaluation.equal_means import Rates, all_or_nothing, other_spread, rare_losses, sure_and_unsure
 from tests.later import Later
@@ -95,11 +96,24 @@ def test_the_interval_is_around_the_difference_and_shrinks_with_tasks():
     assert many.width == pytest.approx(few.width / 10**0.5, rel=0.1)
 
 
+def test_many_distinct_differences_are_drawn_in_rounds(monkeypatch: pytest.MonkeyPatch):
+    values = [number / 50 for number in range(50)]
+    whole = difference_interval(values)
+    monkeypatch.setattr(paired, "CHUNK", 51 * 999)
+    assert difference_interval(values) == whole, "the same draws, in rounds"
+
+
+def test_a_seed_gives_the_same_interval():
+    values = [math.sin(number) for number in range(30)]
+    found = [difference_interval(values, seed=seed) for seed in (1, 1, 2)]
+    assert found[0] == found[1] != found[2]
+
+
 @pytest.mark.parametrize(
     ("up", "down", "tasks"), [(0.05, 0.05, 60), (0.2, 0.1, 60), (0.3, 0.1, 100), (0.1, 0.01, 50), (0.4, 0.2, 200)]
 )
 def test_difference_intervals_cover_95_percent(up: float, down: float, tasks: int, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(intervals, "RESAMPLES", 1_000)
+    monkeypatch.setattr(paired, "RESAMPLES", 1_000)
     rng, inside, runs = np.random.default_rng(7), 0, 300
     for _ in range(runs):
         found = difference_interval(rng.choice([1.0, -1.0, 0.0], size=tasks, p=[up, down, 1 - up - down]).tolist())
@@ -109,7 +123,7 @@ def test_difference_intervals_cover_95_percent(up: float, down: float, tasks: in
 
 
 def test_difference_intervals_cover_with_several_attempts(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(intervals, "RESAMPLES", 1_000)
+    monkeypatch.setattr(paired, "RESAMPLES", 1_000)
     rng, inside, runs = np.random.default_rng(8), 0, 300
     for _ in range(runs):
         easy = rng.beta(1, 1, size=60)
@@ -134,7 +148,7 @@ def test_what_the_table_says_of_models_with_equal_means_holds(
     rates: Rates, tasks: int, attempts: int, monkeypatch: pytest.MonkeyPatch
 ):
     """Of 300 comparisons about one in twenty may miss: intervals cover zero, two-sided p-values are not below 5%."""
-    monkeypatch.setattr(intervals, "RESAMPLES", 1_000)
+    monkeypatch.setattr(paired, "RESAMPLES", 1_000)
     rng, runs, inside, alarms = np.random.default_rng(3), 300, 0, 0
     for _ in range(runs):
         before, after = (rng.binomial(attempts, rate) / attempts for rate in rates(rng, tasks))

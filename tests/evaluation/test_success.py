@@ -126,3 +126,12 @@ def test_the_report_as_json_has_plain_keys():
 
 def test_nothing_is_lost_unless_it_is_said():
     assert report(outcomes("1 0")).lost == 0
+
+
+def test_a_rate_is_no_surer_for_tasks_that_repeat():
+    """Ten families of eight tasks that all end alike are ten observations."""
+    rows = [row.model_copy(update={"family": row.task}) for row in outcomes(" ".join(["1"] * 5 + ["0"] * 5))]
+    copies = [row.model_copy(update={"task": f"{row.task} {number}"}) for row in rows for number in range(8)]
+    found = report(copies)
+    assert (found.tasks, found.success.mean) == (80, 0.5)
+    assert found.success.interval == rate_interval([1.0] * 5 + [0.0] * 5, 80)

@@ -77,6 +77,7 @@ def collect(
             rubric.timeout_s = config.limits.step_timeout_s
             played = rubric.score_all(played)
             report |= {"not_scored": rubric.to_json()} if rubric.failed else {}
+            report |= {"scored_lowest": lowest} if (lowest := rubric.lowest_to_json()) else {}
             report |= {"judged": costs} if (costs := rubric.costs()) else {}
             _replace(collection.trajectories, played)
     return Records(played, summary(report), report=report, path=None if output is None else Path(output))

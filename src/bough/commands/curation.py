@@ -64,6 +64,12 @@ def _write(config: CurationConfig, found: Curated[Any], what: str) -> int:
     for name, failed in found.not_scored.items():
         line = f"{failed['failed']} of {found.num_read} have no reward {name} ({console.printable(failed['why'])})"
         console.err().print(line, style="yellow", markup=False)
+    for name, lowest in found.scored_lowest.items():
+        why = console.printable(lowest["why"])
+        line = (
+            f"{lowest['attempts']} of {found.num_read} have the worst {name}: their own words prevented another ({why})"
+        )
+        console.err().print(line, style="yellow", markup=False)
     written = found.write(config)
     if config.as_json:
         accounts = [ledger.to_json() for ledger in found.ledgers]
@@ -73,7 +79,7 @@ def _write(config: CurationConfig, found: Curated[Any], what: str) -> int:
     for ledger in found.ledgers:
         out.print(str(ledger), markup=False)
     for name, value in found.report.items():
-        if isinstance(value, dict) and value and name != "not_scored":
+        if isinstance(value, dict) and value and name not in ("not_scored", "scored_lowest"):
             shown = ", ".join(f"{key} {_shown(number)}" for key, number in value.items())
             out.print(f"{name}: {shown}", markup=False)
     out.print(f"{written} {what} in {config.output}, the ledger in {ledger_path(config.output)}", markup=False)

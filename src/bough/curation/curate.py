@@ -34,7 +34,8 @@ Read = Callable[[Ledger], list[SourcedTrajectory]]
 class Curated(Generic[R]):
     """The records, the ledgers of what was read and selected, and the numbers to report.
 
-    `not_scored` says for each reward that failed on how many of the `num_read` trajectories, and why.
+    `not_scored` says for each reward that failed on how many of the `num_read` trajectories, and why;
+    `scored_lowest` the same of those that got the worst value because their own words prevented another.
     """
 
     records: list[R]
@@ -46,6 +47,10 @@ class Curated(Generic[R]):
     @property
     def not_scored(self) -> dict[str, dict[str, Any]]:
         return dict(self.report.get("not_scored", {}))
+
+    @property
+    def scored_lowest(self) -> dict[str, dict[str, Any]]:
+        return dict(self.report.get("scored_lowest", {}))
 
     def write(self, config: CurationConfig) -> int:
         """Writes the records and their ledgers; returns the number of records. InputError if there is none."""
@@ -116,4 +121,5 @@ def _scored(
         return filed, {}
     with_rewards, rubric = scored(filed, config.rewards, config.reward_timeout_s)
     report = {"rewards": means(with_rewards, rubric), "not_scored": rubric.to_json()}
+    report |= {"scored_lowest": lowest} if (lowest := rubric.lowest_to_json()) else {}
     return with_rewards, report | ({"judged": costs} if (costs := rubric.costs()) else {})

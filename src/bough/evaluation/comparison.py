@@ -3,6 +3,10 @@
 Episodes are matched by task and attempt. What cannot be compared is refused, and an
 episode whose outcome one side does not know is left out and counted. An episode that one
 side lost could have ended either way: intervals and p-values hold whichever it was.
+
+Tests and intervals need tasks that are independent of each other. Tasks of one family count
+as one; of copies, which start alike and which both models play word for word alike, the
+first counts. Types of task are not families: they are fixed, and all of them are played.
 """
 
 from __future__ import annotations
@@ -22,6 +26,7 @@ from bough.evaluation.results import ModelResult
 from bough.evaluation.sequential import anytime_p, difference_sequence
 
 Against = Literal["first", "all"]
+Played = tuple[Outcome, Outcome]
 ANYTIME = "e-process, valid at any stopping time"
 
 
@@ -43,8 +48,8 @@ class Comparison:
 
     `better` and `worse` count the tasks on which it does better and worse. `lost` counts
     the episodes that either side lost: they are in no mean, but in the interval and in p
-    as the worst case of either direction. `adjusted_p` is Holm's, over all comparisons
-    made together; `significant` is judged by it.
+    as the worst case of either direction. `copies` counts tasks that are left out as copies.
+    `adjusted_p` is Holm's, over all comparisons made together; `significant` is judged by it.
     """
 
     first: str
@@ -52,6 +57,7 @@ class Comparison:
     tasks: int
     episodes: int
     left_out: int
+    copies: int
     lost: int
     better: int
     worse: int
@@ -100,8 +106,32 @@ def compare(
     return [replace(one, adjusted_p=p) for one, p in zip(found, adjusted, strict=True)]
 
 
-def matched(first: ModelResult, second: ModelResult) -> list[tuple[Outcome, Outcome]]:
-    """The episodes of both, task by task and attempt by attempt. Raises InputError where tasks are not the same."""
+def matched(first: ModelResult, second: ModelResult) -> list[Played]:
+    """The episodes of both, task by task and attempt by attempt, without copies.
+
+    Raises InputError where tasks are not the same.
+    """
+    both = _both(first, second)
+    copied = copies(first, second)
+    return [pair for pair in both if pair[0].task not in copied]
+
+
+def copies(first: ModelResult, second: ModelResult) -> set[str]:
+    """The tasks that start like an earlier one and that both models played word for word like it.
+
+    Where one episode of those that start alike differs, what is hidden at the start may differ, too: none is a copy.
+    """
+    tasks: dict[tuple[str | None, ...], dict[str, None]] = {}
+    episodes: dict[tuple[str | None, ...], set[tuple[str, str]]] = {}
+    for one, other in _both(first, second):
+        start = (one.start, other.start)
+        if one.episode and other.episode and one.family is other.family is None:
+            tasks.setdefault(start, {})[one.task] = None
+            episodes.setdefault(start, set()).add((one.episode, other.episode))
+    return {task for start, found in tasks.items() if len(episodes[start]) == 1 for task in list(found)[1:]}
+
+
+def _both(first: ModelResult, second: ModelResult) -> list[Played]:
     others = {(outcome.task, outcome.attempt): outcome for outcome in second.outcomes}
     both = [
         (outcome, others[outcome.task, outcome.attempt])
@@ -124,22 +154,23 @@ def matched(first: ModelResult, second: ModelResult) -> list[tuple[Outcome, Outc
     return both
 
 
-def known_pairs(pairs: Sequence[tuple[Outcome, Outcome]]) -> list[tuple[Outcome, Outcome]]:
+def known_pairs(pairs: Sequence[Played]) -> list[Played]:
     """Those of which both sides know whether it was a success."""
     return [(a, b) for a, b in pairs if a.success is not None and b.success is not None]
 
 
-def task_differences(pairs: Sequence[tuple[Outcome, Outcome]], *, reward: bool = False) -> list[float]:
-    """The second's mean less the first's, task by task, over the attempts that both know."""
-    known = [(a, b) for a, b in pairs if None not in ((a.reward, b.reward) if reward else (a.success, b.success))]
-    sides = [
-        means(by_task(side, lambda outcome: outcome.reward if reward else outcome.success))
-        for side in ([a for a, _ in known], [b for _, b in known])
-    ]
-    return [theirs - mine for mine, theirs in zip(*sides, strict=True)]
+def task_differences(pairs: Sequence[Played], *, reward: bool = False) -> list[float]:
+    """The second's mean less the first's, one for each task or family, over the attempts that both know."""
+    found: dict[str, list[float]] = {}
+    for one, other in pairs:
+        mine, theirs = (one.reward, other.reward) if reward else (one.success, other.success)
+        if mine is not None and theirs is not None:
+            unit = other.unit if one.family is None else one.unit
+            found.setdefault(unit, []).append(theirs - mine)
+    return means(found)
 
 
-def _comparable(first: ModelResult, second: ModelResult) -> list[tuple[Outcome, Outcome]]:
+def _comparable(first: ModelResult, second: ModelResult) -> list[Played]:
     pairs = matched(first, second)
     if not known_pairs(pairs):
         raise InputError(f"{first.name} and {second.name}: no task has a known outcome for both")
@@ -149,13 +180,15 @@ def _comparable(first: ModelResult, second: ModelResult) -> list[tuple[Outcome, 
 def _compare(
     first: ModelResult,
     second: ModelResult,
-    pairs: Sequence[tuple[Outcome, Outcome]],
+    pairs: Sequence[Played],
     level: float,
     sequential: bool,
     together: int,
 ) -> Comparison:
     known, everything = known_pairs(pairs), known_pairs(matched(first.assuming(True), second.assuming(False)))
-    played = {(one.task, one.attempt) for model in (first, second) for one in model.assuming(True).outcomes}
+    copied = copies(first, second)
+    rows = [one for model in (first, second) for one in model.assuming(True).outcomes if one.task not in copied]
+    played = {(one.task, one.attempt) for one in rows}
     differences, alpha = task_differences(known), round(1.0 - level, 12)
     rates = [means(by_task(side, lambda outcome: outcome.success)) for side in zip(*known, strict=True)]
     one_attempt = len(known) == len(differences)
@@ -167,6 +200,7 @@ def _compare(
         tasks=len(differences),
         episodes=len(known),
         left_out=len(played) - len(everything),
+        copies=len(copied),
         lost=len(everything) - len(known),
         better=sum(value > 0 for value in differences),
         worse=sum(value < 0 for value in differences),
@@ -198,7 +232,7 @@ def up_p(differences: Sequence[float], sequential: bool) -> float:
     return anytime_p(differences, one_sided=True) if sequential else better_p(differences)
 
 
-def _reward(pairs: Sequence[tuple[Outcome, Outcome]], level: float) -> Difference | None:
+def _reward(pairs: Sequence[Played], level: float) -> Difference | None:
     differences = task_differences(pairs, reward=True)
     if not differences:
         return None

@@ -26,7 +26,7 @@ from bough.environments.registry import find
 from bough.environments.tasks import configured, digest
 from bough.errors import InputError
 from bough.evaluation.comparison import compare
-from bough.evaluation.outcomes import Lost, Outcome, task_type
+from bough.evaluation.outcomes import Lost, Outcome, task_family, task_type
 from bough.evaluation.results import FILE_NAME, ModelResult, Results
 from bough.evaluation.sequential import looks
 from bough.evaluation.success import report
@@ -199,7 +199,8 @@ def _lost(collection: Collection, wanted: Iterable[Attempt], faults: dict[str, s
     return [
         Lost(
             task=attempt.task.id, digest=digest(attempt.task), type=task_type(attempt.task),
-            attempt=int(attempt.id.rpartition("#")[2]), why=faults.get(attempt.id, "it was not played"),
+            family=task_family(attempt.task), attempt=int(attempt.id.rpartition("#")[2]),
+            why=faults.get(attempt.id, "it was not played"),
         )
         for attempt in collection.missing(wanted)
     ]  # fmt: skip

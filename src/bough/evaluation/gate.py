@@ -18,8 +18,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from bough.errors import InputError
-from bough.evaluation.comparison import known_pairs, matched, task_differences, up_p
-from bough.evaluation.outcomes import Outcome
+from bough.evaluation.comparison import Played, copies, known_pairs, matched, task_differences, up_p
 from bough.evaluation.paired import holm
 from bough.evaluation.results import ModelResult
 from bough.plural import plural
@@ -87,6 +86,8 @@ def gate(
     seen = f"{100 * mean:+.1f} points on {plural(len(differences), 'task')}, one-sided p = {p:.2g}"
     if lost:
         seen += f", {lost} lost episode{'s' if lost > 1 else ''} counted against it"
+    if copied := len(copies(before, after)):
+        seen += f", {plural(copied, 'task')} that both played word for word like another one left out"
     verdict = "is better: promoted" if promote else "is not shown to be better: the earlier model is kept"
     if worse:
         verdict = f"is worse on {', '.join(map(str, worse))}: the earlier model is kept"
@@ -94,9 +95,9 @@ def gate(
     return Decision(promote, reason, before.name, after.name, mean, p, alpha, len(differences), lost, types)
 
 
-def type_changes(pairs: Sequence[tuple[Outcome, Outcome]], sequential: bool = False) -> tuple[TypeChange, ...]:
+def type_changes(pairs: Sequence[Played], sequential: bool = False) -> tuple[TypeChange, ...]:
     """The change on each type of task, in order of appearance. Tasks that name no type are one type."""
-    by_type: dict[str | None, list[tuple[Outcome, Outcome]]] = {}
+    by_type: dict[str | None, list[Played]] = {}
     for pair in pairs:
         by_type.setdefault(pair[0].type or pair[1].type, []).append(pair)
     changes = {kind: task_differences(of_type) for kind, of_type in by_type.items()}

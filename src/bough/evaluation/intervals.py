@@ -16,10 +16,6 @@ import numpy as np
 
 from bough.evaluation.distributions import normal_quantile, student_quantile
 
-RESAMPLES = 10_000
-# Numbers that one round of resampling holds in memory.
-CHUNK = 4_000_000
-
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 
 
@@ -78,37 +74,22 @@ def rate_interval(values: Sequence[float], episodes: int, level: float = 0.95) -
     return Interval(low, high, level, "Wilson, attempts clustered by task")
 
 
-def mean_interval(values: Sequence[float], level: float = 0.95, seed: int = 0) -> Interval | None:
-    """A bias-corrected and accelerated bootstrap interval for the mean of one value a task.
+def mean_interval(values: Sequence[float], level: float = 0.95) -> Interval | None:
+    """An interval for the mean of one value a task, whose range is not known.
 
-    None where all values are alike: then nothing tells how they spread.
+    Student's t, once for the values and once with the smallest and the largest counted twice,
+    from the lower end to the upper end of both. The second is what Agresti and Coull do for
+    rates: without it, values that are rarely other than the rest (0.9 of all rewards are 1)
+    are covered 88 times in 100 at 95%. None where all values are alike: then nothing tells
+    how they spread.
     """
     if len(set(values)) < 2:
         return None
-    found = np.asarray(values, dtype=float)
-    mean = float(found.mean())
-    distinct, counts = np.unique(found, return_counts=True)
-    means = resampled_means(distinct, counts / len(found), len(found), seed)
-    # The half of the ties belongs to each side: success counts are discrete.
-    below = (np.count_nonzero(means < mean) + np.count_nonzero(means == mean) / 2.0) / len(means)
-    shift = normal_quantile(min(max(below, 0.5 / len(means)), 1.0 - 0.5 / len(means)))
-    gaps = found - mean
-    skew = float((gaps**3).sum() / (6.0 * (gaps**2).sum() ** 1.5))
+    critical = student_quantile(0.5 + level / 2.0, len(values) - 1)
     ends = []
-    for side in (0.5 - level / 2.0, 0.5 + level / 2.0):
-        moved = shift + normal_quantile(side)
-        ends.append(_normal_cdf(shift + moved / max(1.0 - skew * moved, 1e-9)))
-    low, high = np.quantile(means, ends)
-    return Interval(float(low), float(high), level, "bootstrap over tasks (BCa)")
-
-
-def resampled_means(distinct: Floats, shares: Floats, size: int, seed: int) -> Floats:
-    """Means of resamples of `size`, drawn as counts of each distinct value, of which there are mostly few."""
-    rng = np.random.default_rng(seed)
-    at_once = max(1, CHUNK // len(distinct))
-    rounds = [min(at_once, RESAMPLES - start) for start in range(0, RESAMPLES, at_once)]
-    return np.concatenate([rng.multinomial(size, shares, size=count) @ distinct / size for count in rounds])
-
-
-def _normal_cdf(value: float) -> float:
-    return 0.5 * math.erfc(-value / math.sqrt(2.0))
+    for some in (values, [*values, min(values), max(values)]):
+        mean = math.fsum(some) / len(some)
+        spread = math.fsum((value - mean) ** 2 for value in some) / (len(some) - 1)
+        half = critical * math.sqrt(spread / len(some))
+        ends += [mean - half, mean + half]
+    return Interval(min(ends), max(ends), level, "Student's t over tasks")

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 
 from pydantic import Field, FiniteFloat
 
+from bough.digest import json_digest
 from bough.environments.mistakes import PLAIN, all_rules, mistakes
 from bough.environments.rules import MistakeRules
 from bough.environments.tasks import digest
@@ -23,6 +24,9 @@ class Outcome(Record):
     """One episode. A `success` of None is unknown: left out of every rate, and counted.
 
     `digest` is the task's whole content: two tasks of one name need not be one task.
+    Tasks of one `family` vary one scenario and count as one task. `start` and `episode` are
+    digests of what the agent saw first, and of all that it saw, said and reached; None in
+    result files from before there were any.
     `errors` counts replies that the environment could not act on, by kind. `mistakes`
     counts valid ones that a rule finds fault with, by reason, with a 0 for every rule
     that found none; None in result files from before there were rules.
@@ -31,6 +35,7 @@ class Outcome(Record):
     task: str
     digest: str
     type: str | None = None
+    family: str | None = None
     attempt: int = 0
     success: bool | None
     reward: FiniteFloat | None = None
@@ -40,6 +45,13 @@ class Outcome(Record):
     stop: str | None = None
     errors: dict[str, int] = Field({})
     mistakes: dict[str, int] | None = None
+    start: str | None = None
+    episode: str | None = None
+
+    @property
+    def unit(self) -> str:
+        """What is independent of other units: the task, or its family."""
+        return self.task if self.family is None else f"family {self.family}"
 
     @classmethod
     def of(cls, trajectory: Trajectory, rules: MistakeRules = PLAIN) -> Outcome:
@@ -48,19 +60,23 @@ class Outcome(Record):
         counted = {reason: rule for reason, rule in all_rules(rules).items() if reason != NOT_COUNTED}
         found = Counter(dict.fromkeys(counted, 0))
         found.update(mistake.reason for mistake in mistakes(trajectory, counted))
+        reward = trajectory.rewards.get("outcome")
         return cls(
             task=trajectory.task.id,
             digest=digest(trajectory.task),
             type=task_type(trajectory.task),
+            family=task_family(trajectory.task),
             attempt=int(attempt) if attempt.isdecimal() else 0,
             success=trajectory.success,
-            reward=trajectory.rewards.get("outcome"),
+            reward=reward,
             turns=len(trajectory.turns),
             prompt_tokens=int(str(trajectory.info.get("prompt_tokens", 0))),
             completion_tokens=int(str(trajectory.info.get("completion_tokens", 0))),
             stop=trajectory.stop,
             errors=dict(sorted(Counter(turn.error for turn in trajectory.turns if turn.error).items())),
             mistakes=dict(sorted(found.items())),
+            start=json_digest(trajectory.start, size=8),
+            episode=json_digest([trajectory.messages, trajectory.success, reward, trajectory.stop], size=8),
         )
 
 
@@ -74,12 +90,16 @@ class Lost(Record):
     task: str
     digest: str | None = None
     type: str | None = None
+    family: str | None = None
     attempt: int = 0
     why: str
 
     def outcome(self, success: bool) -> Outcome:
         """The outcome it would have had, were it a success or a failure."""
-        return Outcome(task=self.task, digest=self.digest or "", type=self.type, attempt=self.attempt, success=success)
+        return Outcome(
+            task=self.task, digest=self.digest or "", type=self.type, family=self.family, attempt=self.attempt,
+            success=success,
+        )  # fmt: skip
 
 
 def task_type(task: Task) -> str | None:
@@ -87,13 +107,19 @@ def task_type(task: Task) -> str | None:
     return next((str(task.data[key]) for key in TYPE_KEYS if key in task.data), None)
 
 
+def task_family(task: Task) -> str | None:
+    """The family of the task, where its data name one."""
+    named = task.data.get("family")
+    return str(named) if isinstance(named, str | int) and not isinstance(named, bool) else None
+
+
 def by_task(outcomes: Iterable[Outcome], value: Callable[[Outcome], float | bool | None]) -> dict[str, list[float]]:
-    """The known values of each task, tasks in order of appearance; a task without any is left out."""
+    """The known values of each task or family, in order of appearance; one without any is left out."""
     found: dict[str, list[float]] = {}
     for outcome in outcomes:
         known = value(outcome)
         if known is not None:
-            found.setdefault(outcome.task, []).append(float(known))
+            found.setdefault(outcome.unit, []).append(float(known))
     return found
 
 

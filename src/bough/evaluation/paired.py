@@ -23,12 +23,15 @@ from typing import Any
 import numpy as np
 
 from bough.evaluation.distributions import bisect
-from bough.evaluation.intervals import Floats, Interval, resampled_means
+from bough.evaluation.intervals import Floats, Interval
 
 # Up to here every flip is counted; beyond, draws stand for all.
 EXACT_WORK = 50_000_000
 ENUMERATED = 14
 DRAWS = 20_000
+RESAMPLES = 10_000
+# Numbers that one round of resampling holds in memory.
+CHUNK = 4_000_000
 LARGEST_DENOMINATOR = 10_000
 # The worst difference between two rates.
 WORST = -1.0
@@ -104,9 +107,17 @@ def difference_interval(differences: Sequence[float], level: float = 0.95, seed:
     weights = counts - np.isin(distinct, [-1.0, 0.0, 1.0]) + np.where(distinct == 0.0, 1.0, 0.0)
     weights += np.where(np.abs(distinct) == 1.0, 0.5, 0.0)
     size = len(differences) + 2
-    means = resampled_means(distinct, weights / size, size, seed)
+    means = _resampled_means(distinct, weights / size, size, seed)
     low, high = np.quantile(means, [0.5 - level / 2.0, 0.5 + level / 2.0])
     return Interval(float(low), float(high), level, "paired bootstrap over tasks, two tasks added (Agresti-Min)")
+
+
+def _resampled_means(distinct: Floats, shares: Floats, size: int, seed: int) -> Floats:
+    """Means of resamples of `size`, drawn as counts of each distinct value, of which there are mostly few."""
+    rng = np.random.default_rng(seed)
+    at_once = max(1, CHUNK // len(distinct))
+    rounds = [min(at_once, RESAMPLES - start) for start in range(0, RESAMPLES, at_once)]
+    return np.concatenate([rng.multinomial(size, shares, size=count) @ distinct / size for count in rounds])
 
 
 def holm(p_values: Sequence[float]) -> list[float]:

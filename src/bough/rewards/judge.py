@@ -4,8 +4,10 @@ judge            a score for each trajectory, from 0 to 1
 judge_ranking    the attempts at one task from best (1) to worst (0)
 
 The episode is untrusted: it was written by the model that is trained. It reaches the judge as JSON inside markers
-that it cannot know, the judge must answer with one JSON object, and anything else is a failure, never a score. A judge
-can still be talked into a wrong score by what it reads; no format prevents that.
+that it cannot know, and the judge must answer with one JSON object. If it does not, it is asked about the same
+episode without the agent's words. If it answers that, the agent talked it out of an answer, and the attempt gets the
+worst score; if it does not, the attempt has none. A judge can still be talked into a wrong score by what it reads; no
+format prevents that.
 """
 
 from __future__ import annotations
@@ -14,16 +16,17 @@ import hashlib
 import json
 import math
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from bough.errors import InputError
-from bough.rewards.bounds import bounded
-from bough.rewards.judge_client import JudgeClient
+from bough.rewards.bounds import AgentFaultError, bounded
+from bough.rewards.judge_client import JudgeClient, JudgeError, UnusableAnswerError
 from bough.rewards.stateful import StatefulReward
 from bough.types import Message, Task, Trajectory
 
+T = TypeVar("T")
 KEY = "OPENAI_API_KEY"
 LOW, HIGH = 0.0, 10.0
 MAX_RUBRIC = 1 << 18  # bytes
@@ -59,11 +62,23 @@ class _Judge(StatefulReward):
         if not 0 < timeout_s < math.inf or retries < 0:
             raise InputError("a judge's timeout_s must be above 0 and its retries at least 0")
         self.rubric = _read_rubric(rubric)
-        self.timeout_s = timeout_s
+        self.timeout_s = 2 * timeout_s  # of a question, and of the one about the episode without its replies
         self.client = JudgeClient(base_url, model, api_key_variable, timeout_s=timeout_s, retries=retries)
 
     def costs(self) -> dict[str, int]:
         return dict(self.client.used)
+
+    async def _ask(self, attempt: Trajectory, request: list[dict[str, str]], read: Callable[[str], T]) -> T:
+        """What `read` makes of the answer. Raises AgentFaultError where the agent's words prevent one."""
+        try:
+            return await self.client.ask(request, read)
+        except UnusableAnswerError as error:
+            silent = transcript(attempt.model_copy(update={"turns": []}))
+            try:
+                await self.client.ask(self._messages(attempt.task, SCORE, {"1": silent}), read_score)
+            except JudgeError:
+                raise JudgeError(f"{error}; nor about the episode without its replies") from None
+            raise AgentFaultError(str(error)) from None
 
     def _messages(self, task: Task, answer: str, episodes: dict[str, str]) -> list[dict[str, str]]:
         """The request. The markers have a digest of the episodes in them, which no episode can contain."""
@@ -84,7 +99,7 @@ class Judge(_Judge):
 
     async def __call__(self, trajectory: Trajectory) -> float:
         request = self._messages(trajectory.task, SCORE, {"1": transcript(trajectory)})
-        return await self.client.ask(request, read_score)
+        return await self._ask(trajectory, request, read_score)
 
 
 @bounded(0.0, 1.0)
@@ -100,7 +115,7 @@ class RankingJudge(_Judge):
         random.Random(hashlib.sha256("".join(different).encode()).hexdigest()).shuffle(different)  # noqa: S311
         names = {str(i): text for i, text in enumerate(different, 1)}
         request = self._messages(attempts[0].task, RANKING, names)
-        ranking = await self.client.ask(request, lambda answer: read_ranking(answer, set(names)))
+        ranking = await self._ask(attempts[0], request, lambda answer: read_ranking(answer, set(names)))
         place = {names[name]: 1 - i / (len(ranking) - 1) for i, name in enumerate(ranking)}
         return [place[text] for text in texts]
 
@@ -117,7 +132,9 @@ def transcript(trajectory: Trajectory) -> str:
 
     Neither rewards nor success are shown: the judge is asked for its own opinion.
     """
-    return json.dumps([_said(message) for message in trajectory.messages], ensure_ascii=False)
+    text = json.dumps([_said(message) for message in trajectory.messages], ensure_ascii=False)
+    # Half a surrogate pair cannot be sent, and its escape is the same JSON.
+    return text.encode(errors="backslashreplace").decode()
 
 
 def read_score(answer: str) -> float:

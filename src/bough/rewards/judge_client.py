@@ -23,12 +23,18 @@ from bough.loopback import is_loopback
 from bough.retries import PASSING, PassingError, RetryLimits, retried, retry_after_s
 
 T = TypeVar("T")
+# Statuses that are about this one request: too long, or its content is refused.
+REFUSED = {400, 413, 422}
 MAX_BODY = 1 << 20
 WORDS = 200  # of a server's explanation, in characters
 
 
 class JudgeError(BoughError):
-    """The judge gave no usable answer; what it was asked about stays without a score."""
+    """The judge gave no answer; what it was asked about stays without a score."""
+
+
+class UnusableAnswerError(JudgeError):
+    """The judge's server works, but its answer to this question is not what was asked for."""
 
 
 class JudgeClient:
@@ -47,7 +53,8 @@ class JudgeClient:
     async def ask(self, messages: list[dict[str, str]], read: Callable[[str], T]) -> T:
         """What `read` makes of the answer, from the disk where it was given before.
 
-        Raises JudgeError where there is no answer in time, or `read` raises ValueError for it.
+        An answer for which `read` raises ValueError is asked for again. Raises UnusableAnswerError where none
+        could be used, JudgeError where there is none in time.
         """
         body = {
             "model": self.model,
@@ -62,28 +69,30 @@ class JudgeClient:
             return found
         except (OSError, ValueError, KeyError, TypeError):
             pass  # not asked before, or the file is damaged
+        unusable: list[str] = []
+
+        async def once() -> tuple[str, T]:
+            answer = self._text(await self._post(body))
+            try:
+                return answer, read(answer)
+            except ValueError as error:
+                unusable.append(f"the judge's answer cannot be used: {error}")
+                raise PassingError(unusable[-1]) from None
+
         try:
             async with asyncio.timeout(self.timeout_s):
-                answer = await self._answer(body)
-            found = read(answer)
-        except TimeoutError:
+                answer, found = await retried(once, self.limits, sleep=self.sleep)
+        except (TimeoutError, PassingError, JudgeError) as error:
             self.used["failed"] += 1
-            raise JudgeError(f"{self.url} gave no answer within {self.timeout_s:g} s") from None
-        except ValueError as error:
-            self.used["failed"] += 1
-            raise JudgeError(f"the judge's answer cannot be used: {error}") from None
-        except JudgeError:
-            self.used["failed"] += 1
-            raise
+            if unusable:
+                raise UnusableAnswerError(unusable[-1]) from None
+            if isinstance(error, JudgeError):
+                raise
+            late = f"{self.url} gave no answer within {self.timeout_s:g} s"
+            raise JudgeError(late if isinstance(error, TimeoutError) else str(error)) from None
         kept.parent.mkdir(parents=True, exist_ok=True)
         write_json(kept, {"answer": answer})
         return found
-
-    async def _answer(self, body: dict[str, Any]) -> str:
-        try:
-            return self._text(await retried(lambda: self._post(body), self.limits, sleep=self.sleep))
-        except PassingError as error:
-            raise JudgeError(str(error)) from None
 
     async def _post(self, body: dict[str, Any]) -> bytes:
         """The content of the server's answer."""
@@ -102,7 +111,7 @@ class JudgeClient:
                 async for piece in response.aiter_raw():
                     content += piece
                     if len(content) > MAX_BODY:
-                        raise JudgeError(f"{self.url} answered more than {MAX_BODY >> 20} MiB")
+                        raise UnusableAnswerError(f"{self.url} answered more than {MAX_BODY >> 20} MiB")
         except (httpx2.HTTPError, httpx2.InvalidURL) as error:
             said = self._scrubbed((str(error) or type(error).__name__).encode())
             raise PassingError(f"{self.url} cannot be reached: {said}") from None
@@ -111,7 +120,7 @@ class JudgeClient:
         message = f"{self.url} answered {response.status_code}: {self._scrubbed(bytes(content))}"
         if response.status_code in PASSING:
             raise PassingError(message, retry_after_s(response.headers.get("retry-after")))
-        raise JudgeError(message)
+        raise UnusableAnswerError(message) if response.status_code in REFUSED else JudgeError(message)
 
     def _text(self, content: bytes) -> str:
         try:
@@ -123,7 +132,7 @@ class JudgeClient:
         except (ValueError, KeyError, IndexError, TypeError, AttributeError, RecursionError):
             raise JudgeError(f"{self.url} answered something that is not a chat completion") from None
         if not isinstance(text, str):
-            raise JudgeError(f"{self.url} answered without a text")
+            raise UnusableAnswerError(f"{self.url} answered without a text")
         return text
 
     def _scrubbed(self, content: bytes) -> str:

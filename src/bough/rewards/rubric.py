@@ -5,7 +5,9 @@
     scored = rubric.score_all(attempts)    # the same for many; rewards of groups compare attempts at one task
 
 A reward that cannot be computed is None, never 0, and makes the total None: such a
-trajectory is left out where attempts are compared. A reward outside its declared range
+trajectory is left out where attempts are compared. Where the agent's words are the reason
+(it talked a judge out of an answer), it is the worst value of the reward's range instead,
+and counted. A reward outside its declared range
 (`rewards/bounds.py`) stops the run, and so does one that takes longer than `timeout_s`. A
 reward of weight 0 is reported but does not count.
 """
@@ -20,6 +22,7 @@ from typing import Any
 from bough.config.rewards import Weight
 from bough.errors import InputError, RewardRangeError, describe_failure, short_repr
 from bough.metrics import is_finite
+from bough.rewards.bounds import AgentFaultError
 from bough.rewards.registry import RewardFunction
 from bough.rewards.reward import TIMEOUT_S, RewardError, WeightedReward
 from bough.types import Trajectory
@@ -31,7 +34,8 @@ TOTAL = "total"
 class Rubric:
     """Weights rewards, given by name or as functions.
 
-    `failed` counts what could not be computed by reward, `why` has one error message of each.
+    `failed` counts what could not be computed by reward, `why` has one error message of each. `lowest` counts
+    what got the worst value because the agent's words prevented another.
     """
 
     def __init__(
@@ -47,6 +51,8 @@ class Rubric:
             )
         self.failed: Counter[str] = Counter()
         self.why: dict[str, str] = {}
+        self.lowest: Counter[str] = Counter()
+        self._lowest_why: dict[str, str] = {}
         self._warned: set[str] = set()
 
     def score(self, trajectory: Trajectory) -> Trajectory:
@@ -67,9 +73,18 @@ class Rubric:
         """What could not be computed, for a report."""
         return {name: {"failed": count, "why": self.why[name]} for name, count in self.failed.most_common()}
 
+    def lowest_to_json(self) -> dict[str, Any]:
+        """What got the worst value, for a report."""
+        return {name: {"attempts": count, "why": self._lowest_why[name]} for name, count in self.lowest.most_common()}
+
     def costs(self) -> dict[str, dict[str, int]]:
-        """What rewards that ask a model have cost: requests, tokens, answers found on disk, failures."""
-        return {part.name: costs for part in self.parts if (costs := part.costs())}
+        """What rewards that ask a model have cost: requests, tokens, answers found on disk, failures, worst values."""
+        found = {part.name: part.costs() for part in self.parts}
+        return {
+            name: costs | ({"lowest": self.lowest[name]} if self.lowest[name] else {})
+            for name, costs in found.items()
+            if costs
+        }
 
     def _with_total(self, trajectory: Trajectory, values: dict[str, float | None]) -> Trajectory:
         counted = [(part.weight, values[part.name]) for part in self.parts if part.weight]
@@ -93,6 +108,10 @@ class Rubric:
     def _checked(self, part: WeightedReward, trajectory: Trajectory, value: Any) -> float | None:
         """The value of a reward as a number; None and counted where there is none."""
         problem = _problem(value)
+        if isinstance(value, RewardError) and isinstance(value.__cause__, AgentFaultError) and part.bounds is not None:
+            self.lowest[part.name] += 1
+            self._lowest_why.setdefault(part.name, f"{trajectory.id}: {str(value).splitlines()[0]}")
+            return part.bounds[part.weight < 0]  # a penalty is worst at the upper end
         if problem is not None:
             if value is not None and part.name not in self._warned:
                 self._warned.add(part.name)

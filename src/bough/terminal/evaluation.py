@@ -192,6 +192,8 @@ def _points_interval(interval: Json | None) -> str:
 
 def _missing(found: Json) -> str:
     lost = f", {found['lost']} lost: worst case in the interval and p" if found["lost"] else ""
+    copies = found.get("copies")  # not in files from before copies were noticed
+    lost += f", {plural(copies, 'copy', 'copies')} left out" if copies else ""
     return f"{lost}, {found['left_out']} left out" if found["left_out"] else lost
 
 
