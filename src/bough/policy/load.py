@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,8 @@ from bough.models.hub import check_hub
 
 if TYPE_CHECKING:
     import torch
+
+RANDOM = re.compile(r"dropout|pdrop|layerdrop|jitter")
 
 
 def load_model(name: str, *, dtype: torch.dtype | None, device: torch.device, quantize: bool) -> Any:
@@ -102,8 +105,11 @@ def _auto_class(config: Any) -> Any:
 
 
 def _drop_nothing(config: Any) -> None:
+    """Switches off what is random in training: dropout, layers left out, noise on the inputs of routers."""
     for key, value in list(vars(config).items()):
-        if ("dropout" in key or "pdrop" in key) and isinstance(value, float):
+        # What PhiMoE calls the routers' noise is no noise: sampling depends on it too.
+        threshold = key == "router_jitter_noise" and config.model_type == "phimoe"
+        if RANDOM.search(key) and isinstance(value, float) and not threshold:
             setattr(config, key, 0.0)
 
 
