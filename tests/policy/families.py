@@ -139,6 +139,7 @@ DECODERS = {
         SHAPE | MIXED | {"n_routed_experts": 2, "num_experts_per_tok": 1, "moe_intermediate_size": 16, "n_group": 1}
         | {"topk_group": 1, "v_head_dim": 16, "mlp_layer_types": ["dense", "sparse"]},
     ),
+    "mixtral": ("MixtralConfig", SHAPE | EXPERTS),
     "opt": ("OPTConfig", SHAPE | {"ffn_dim": 96, "word_embed_proj_dim": 64, "dropout": 0.0, "layerdrop": 0.0}),
     "whisper": (
         "WhisperConfig",

@@ -44,13 +44,19 @@ def test_an_adapter_folder_is_loaded_onto_its_base_model(folder, tmp_path):
         assert any(p.requires_grad for p in loaded.parameters())
 
 
-def test_nothing_is_dropped_out(tmp_path):
-    model = make("gpt2")
+@pytest.mark.parametrize(
+    ("family", "noise"),
+    [
+        ("gpt2", {"resid_pdrop": 0.5, "attn_pdrop": 0.5, "embd_pdrop": 0.5}),
+        ("opt", {"dropout": 0.5, "layerdrop": 0.9}),
+        ("mixtral", {"router_jitter_noise": 0.5}),
+    ],
+)
+def test_nothing_is_dropped_out_or_blurred(family, noise, tmp_path):
+    model = make(family)
     model.save_pretrained(tmp_path)
     config = json.loads((tmp_path / "config.json").read_text())
-    (tmp_path / "config.json").write_text(
-        json.dumps(config | {"resid_pdrop": 0.5, "attn_pdrop": 0.5, "embd_pdrop": 0.5})
-    )
+    (tmp_path / "config.json").write_text(json.dumps(config | noise))
     policy = Policy.load(str(tmp_path), device="cpu").train()
     torch.testing.assert_close(policy.logprobs(CALLS), Policy(model).logprobs(CALLS))
 

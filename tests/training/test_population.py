@@ -20,7 +20,7 @@ from bough.methods.distill import DistillConfig
 from bough.methods.dpo import DPO, DPOConfig, Preference
 from bough.methods.grpo import GRPO, GroupExample, GRPOConfig
 from bough.methods.sft import SFT, Demonstration, SFTConfig
-from bough.policy.adapters import Lora, add_actor
+from bough.policy.adapters import Lora, adapted_layers, add_actor
 from bough.policy.layers import Layers
 from bough.policy.policy import Policy
 from bough.policy.population import Population
@@ -278,6 +278,82 @@ def test_gradient_checkpointing_changes_no_gradient(alone: dict[str, Trained]):
     for name in names:
         own = trainer.population.members[name].parameters()
         assert apart(flat(parameter.grad for parameter in own), alone[name][1]) < 1e-5
+
+
+def drop(population: Population, name: str, share: float) -> None:
+    """Gives a member's adapter this dropout."""
+    for layer in adapted_layers(population.policy.model):
+        if name in layer.lora_dropout:
+            layer.lora_dropout[name] = torch.nn.Dropout(share)
+
+
+# A short example of a member beside the rows that another member's pair is spread over: in some layouts they share one.
+DROPPING: dict[str, Sequence[Example]] = {
+    "sft": [Demonstration(calls=[call(0, 110), call(1, 111)], weights=(1.0, 1.0))],
+    "wide": [WIDE_PAIR, pair(2)],
+    "dpo": [pair(0), pair(4)],
+}
+
+
+def dropping_step(budget: int, *, share: bool, recompute: bool = False) -> PopulationStep:
+    """A step of three members with dropout."""
+    trainer = trainer_of(list(DROPPING), budget=budget, share=share)
+    population = trainer.population
+    for layer in adapted_layers(population.policy.model):
+        layer.lora_dropout.update({name: torch.nn.Dropout(0.5) for name in layer.lora_dropout})
+    if recompute:
+        population.policy.layers.recompute()
+    work = {name: Work(trainer.training[name].method, own) for name, own in DROPPING.items()}
+    return PopulationStep(population, work, budget=budget, share=share)
+
+
+def spread_rows(step: PopulationStep) -> list[str]:
+    """The members of each row, with a star where a part of theirs is spread over rows."""
+    spread = {
+        (name, r) for name, own in step.steps.items() for rows in own.connected_rows() if len(rows) > 1 for r in rows
+    }
+    return [" ".join(name + "*" * ((name, r) in spread) for name, r in place.items()) for place in step.places]
+
+
+def test_rows_of_members_with_and_without_spread_parts_are_among_those_that_are_tested():
+    rows = {budget: spread_rows(dropping_step(budget, share=True)) for budget in (20, 30, 34)}
+    assert rows[20][-2:] == ["sft wide*", "dpo"]
+    assert rows[30] == ["wide*", "dpo", "wide* sft"] and rows[34] == ["wide*", "dpo wide*", "sft"]
+
+
+@pytest.mark.parametrize("layout", [(20, True), (30, True), (34, True), (64, False)], ids=str)
+def test_both_passes_of_a_row_draw_the_same_dropout(layout: tuple[int, bool], monkeypatch: pytest.MonkeyPatch):
+    """A slope is used at the log-probabilities that it was found at, whoever is in the row and whatever came before."""
+    gradients = []
+    for recompute in (False, True):
+        step = dropping_step(layout[0], share=layout[1], recompute=recompute)
+        first: dict[int, torch.Tensor] = {}
+        last: dict[int, torch.Tensor] = {}
+        answers = step.population.answers
+
+        def noting(
+            row: Any, *args: Any, reference: bool = False, first: Any = first, last: Any = last, answers: Any = answers
+        ) -> Any:
+            found = answers(row, *args, reference=reference)
+            if not reference:
+                seen = last if torch.is_grad_enabled() else first
+                seen |= {id(own): torch.cat(found[name].logprobs).detach() for name, own in row.items()}
+            return found
+
+        monkeypatch.setattr(step.population, "answers", noting)
+        torch.manual_seed(0)
+        step.run(backward=True)
+        assert first and first.keys() < last.keys()  # some parts are not spread
+        assert max(float((values - last[row]).abs().max()) for row, values in first.items()) < 1e-5
+        gradients.append(flat(p.grad for m in step.population.members.values() for p in m.parameters()))
+    assert apart(gradients[1], gradients[0]) < 1e-6
+
+
+def test_each_step_draws_other_dropout():
+    step = dropping_step(30, share=True)
+    torch.manual_seed(0)
+    losses = [[found.loss for found in step.run(backward=True).values()] for _ in range(2)]
+    assert all(first != second for first, second in zip(*losses, strict=True))
 
 
 def test_out_of_memory_halves_the_token_budget_then_computes_activations_again_then_halves_it_further(

@@ -27,12 +27,14 @@ from bough.config.online import (
 from bough.config.problems import named
 from bough.config.rewards import REWARD_TIMEOUT, RewardWeights
 from bough.config.rollouts import LimitsConfig
+from bough.config.sampling import SamplingConfig
 from bough.config.training import OF_FILES, OptimizerConfig, TrainingConfig, TrainingDataConfig, learning_rate_field
-from bough.errors import RowError
+from bough.errors import InputError, RowError
 from bough.formats.base import Sample
 from bough.methods.base import Data, Examples, Loss, float_vectors, share
 from bough.methods.examples import CallSource, examples_from, head_of
 from bough.methods.grpo import GroupExample, GRPOConfig
+from bough.methods.surrogate import bounded_exp, sampler_logprobs
 from bough.metrics import Mean
 from bough.types import Call, Group, Pair, Trajectory
 
@@ -138,9 +140,17 @@ class DistillConfig(TrainingConfig):
                 f"`temperature` is {self.sampling.temperature:g}: a server gives log-probabilities at temperature 1, "
                 "and the student must sample at the same"
             )
+        cuts = [name for name in CUTS if getattr(self.sampling, name) != SamplingConfig.model_fields[name].default]
+        if cuts:
+            raise ValueError(
+                f"{named(cuts, ' and ')} {'is' if len(cuts) == 1 else 'are'} given: a server scores the sampled tokens "
+                "only, and those that are never sampled would be missing from the reverse KL"
+            )
         return self
 
 
+# Settings that keep some tokens from being sampled.
+CUTS = ("top_p", "top_k", "min_p")
 # The settings of every method that samples while it trains.
 OnlineConfig = GRPOConfig | DistillConfig
 
@@ -160,7 +170,14 @@ class Distill:
         self.temperature = config.sampling.temperature
 
     def examples(self, data: Data, builder: CallBuilder) -> Examples[GroupExample]:
-        return examples_from(data, self.config, builder, self._checked, GroupExample, score="reward")
+        found = examples_from(data, self.config, builder, self._checked, GroupExample, score="reward")
+        if self.config.teacher_is_server and not found.temperatures <= {1.0}:
+            others = " ".join(f"{value:g}" for value in sorted(found.temperatures - {1.0}))
+            raise InputError(
+                f"{found.name}: replies were sampled at temperature {others}, but a server scores them at 1; sample "
+                "with --temperature 1, or use a teacher in this process"
+            )
+        return found
 
     def example(self, group: Group, source: CallSource) -> GroupExample:
         """All calls of the attempts. Raises RowError where none can be trained."""
@@ -195,11 +212,12 @@ class Distill:
         found = torch.cat([of_part[0] for of_part in logprobs])
         if reference is None:
             return divergence_loss(found, denominator=denominator)
-        # Where a batch has one update only, the policy is still the one that sampled.
+        # Where the sampler's are not known: in a batch's only update, the policy is still the one that sampled.
         pairs = zip(parts, logprobs, strict=True)
         old = torch.cat([part.old_logprobs[0].to(now) if part.old_logprobs else now.detach() for part, (now,) in pairs])
+        sampler = sampler_logprobs([part.calls[0] for part in parts], old, self.temperature)
         teacher = torch.cat([of_part[0] for of_part in reference])
-        return sampled_reverse_kl(found, old, teacher, denominator=denominator)
+        return sampled_reverse_kl(found, old if sampler is None else sampler, teacher, denominator=denominator)
 
     def _checked(self, sample: Sample, source: CallSource) -> GroupExample:
         if isinstance(sample, Pair):
@@ -219,16 +237,16 @@ def divergence_loss(divergences_N: Tensor, *, denominator: float) -> Loss:
 
 
 def sampled_reverse_kl(
-    logprobs_N: Tensor, old_logprobs_N: Tensor, teacher_logprobs_N: Tensor, *, denominator: float
+    logprobs_N: Tensor, sampler_logprobs_N: Tensor, teacher_logprobs_N: Tensor, *, denominator: float
 ) -> Loss:
-    """Σ (π / π_old) · (log π − log π_teacher) / `denominator`, the difference without gradient.
+    """Σ (π / π_sampler) · (log π − log π_teacher) / `denominator`, the difference without gradient.
 
-    The student sampled the tokens, so the mean of the difference estimates the reverse KL of each token's
-    distribution, and the gradient of this loss that KL's gradient: the score of the sampled token times the
-    difference. It is unbiased and noisy: one sample for a sum over the vocabulary. `old_logprobs_N` are those
-    before the first update on these tokens. Metric: `divergence`, the estimate in nats per token.
+    The student sampled the tokens, maybe with older weights: `sampler_logprobs_N` are theirs. Weighted by the ratio,
+    the mean of the difference estimates the reverse KL of each token's distribution, and the gradient of this loss
+    that KL's gradient: the score of the sampled token times the difference. It is unbiased and noisy: one sample for
+    a sum over the vocabulary. Metric: `divergence`, the estimate in nats per token.
     """
-    logprobs_N, old_N, teacher_N = float_vectors(logprobs_N, old_logprobs_N, teacher_logprobs_N)
-    gaps_N = (logprobs_N - teacher_N).detach()
-    metrics = {"divergence": Mean(gaps_N.sum(), len(gaps_N))}
-    return Loss(share(((logprobs_N - old_N.detach()).exp() * gaps_N).sum(), denominator), metrics)
+    logprobs_N, sampler_N, teacher_N = float_vectors(logprobs_N, sampler_logprobs_N, teacher_logprobs_N)
+    gaps_N = bounded_exp(logprobs_N - sampler_N.detach()) * (logprobs_N - teacher_N).detach()
+    metrics = {"divergence": Mean(gaps_N.detach().sum(), len(gaps_N))}
+    return Loss(share(gaps_N.sum(), denominator), metrics)

@@ -95,7 +95,7 @@ def clipped(
     when A < 0 and ρ > dual_clip; and the gradient −w s ρ A / denominator otherwise.
     """
     farthest = math.inf if dual_clip is None else dual_clip
-    ratio_N = _exp(log_ratio_N)
+    ratio_N = bounded_exp(log_ratio_N)
     too_high_N = (advantages_N > 0) & (ratio_N > 1 + clip_high)
     too_low_N = (advantages_N < 0) & (ratio_N < 1 - clip_low)
     too_far_N = (advantages_N < 0) & (ratio_N > farthest)
@@ -120,7 +120,7 @@ def entropy_gain(logprobs_N: Tensor, old_logprobs_N: Tensor) -> Tensor:
     because E_π[∇ log π] = 0. On-policy (ρ = 1) it is what a reward of −log π per token would add
     (Williams and Peng, 1991).
     """
-    return -logprobs_N.detach() * _exp(logprobs_N - old_logprobs_N)
+    return -logprobs_N.detach() * bounded_exp(logprobs_N - old_logprobs_N)
 
 
 def sampler_logprobs(calls: Sequence[Call], old_N: Tensor, temperature: float | None) -> Tensor | None:
@@ -150,7 +150,7 @@ def importance_weights(old_N: Tensor, sampler_logprobs_N: Tensor, cap: float) ->
     """
     sampler_N, _ = float_vectors(sampler_logprobs_N, old_N)
     mismatch_N = old_N - sampler_N.detach()
-    importance_N = _exp(mismatch_N).clamp(max=cap)
+    importance_N = bounded_exp(mismatch_N).clamp(max=cap)
     metrics = {
         "mismatch_kl": k3(mismatch_N),
         "importance_weight": importance_N,
@@ -168,7 +168,8 @@ def k3(log_ratio_N: Tensor) -> Tensor:
     return log_ratio_N.clamp(max=MAX_EXPONENT).expm1() + _past_bound(log_ratio_N) - log_ratio_N
 
 
-def _exp(log_ratio_N: Tensor) -> Tensor:
+def bounded_exp(log_ratio_N: Tensor) -> Tensor:
+    """e^d, linear past d = `MAX_EXPONENT`."""
     return log_ratio_N.clamp(max=MAX_EXPONENT).exp() + _past_bound(log_ratio_N)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from bough.models.resolve import resolve
+from bough.models.sizes import load_config
 
 # Kinds of RoPE scaling whose factor is not in max_position_embeddings yet.
 STRETCHING = ("linear", "dynamic", "yarn")
@@ -15,10 +16,8 @@ def context_length(name: str) -> int | None:
 
     A tokenizer without a model is enough to look at data; who needs the model says what is wrong with it.
     """
-    from transformers import AutoConfig
-
     try:
-        config = AutoConfig.from_pretrained(resolve(name), trust_remote_code=False).get_text_config()
+        config = load_config(resolve(name)).get_text_config()
     except (OSError, ValueError):
         return None
     return context_of(config)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bough.models.resolve import resolve
+from bough.models.sizes import load_config
 
 
 def end_token_ids(name: str) -> list[int]:
@@ -10,15 +11,12 @@ def end_token_ids(name: str) -> list[int]:
 
     There is often more than one: Llama 3 ends a turn with `<|eot_id|>`, a tool call with `<|eom_id|>`.
     """
-    from transformers import AutoConfig, GenerationConfig
+    from transformers import GenerationConfig
 
     source = resolve(name)
-    for read, options in (
-        (GenerationConfig.from_pretrained, {}),
-        (AutoConfig.from_pretrained, {"trust_remote_code": False}),
-    ):
+    for read in (GenerationConfig.from_pretrained, load_config):
         try:
-            found = getattr(read(source, **options), "eos_token_id", None)
+            found = getattr(read(source), "eos_token_id", None)
         except (OSError, ValueError):  # a tokenizer alone is enough to look at data
             continue
         if found is not None:

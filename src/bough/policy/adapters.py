@@ -10,9 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 
 from bough.disk import read_json
 from bough.errors import BoughError, InputError
+from bough.models.sizes import file_shapes
 from bough.policy.load import load_outline
 from bough.policy.reach import expert_parameters, out_of_reach
 
@@ -87,13 +89,32 @@ def _base_of(folder: Path) -> str:
     return f" but of {base}" if isinstance(base, str) and base else ""
 
 
+def check_rank(folder: Path) -> None:
+    """InputError where `folder` has no adapter, or one whose configuration asks for larger matrices than it has."""
+    about, file = folder / "adapter_config.json", folder / "adapter_model.safetensors"
+    if not about.is_file():
+        raise InputError(f"{folder} contains no adapter: adapter_config.json is missing")
+    try:
+        config, shapes = read_json(about), file_shapes(file)
+    except (OSError, ValueError, SafetensorError):
+        return  # peft says what is wrong with it
+    downs = {name: shape for name, shape in shapes.items() if ".lora_A" in name or ".lora_embedding_A" in name}
+    if not downs or not isinstance(config, dict):
+        return
+    name, largest = max(downs.items(), key=lambda one: one[1][:1])
+    patterns = config.get("rank_pattern")
+    ranks = {"r": config.get("r"), **(patterns if isinstance(patterns, dict) else {})}
+    for setting, rank in ranks.items():
+        if isinstance(rank, int) and rank > largest[0]:
+            raise InputError(f"{about}: {setting} is {rank}, but {name} in {file.name} is {list(largest)}")
+
+
 @_whole
 def load_actor(model: Any, folder: Path, *, dropout: float | None = None) -> Any:
     """The model with the adapter in `folder` as its actor, and with another dropout than it had if one is given."""
     from peft import PeftConfig, PeftModel
 
-    if not (folder / "adapter_config.json").is_file():
-        raise InputError(f"{folder} contains no adapter: adapter_config.json is missing")
+    check_rank(folder)
     config = PeftConfig.from_pretrained(folder)
     if dropout is not None:
         config.lora_dropout = dropout
@@ -105,16 +126,17 @@ def load_named(model: Any, folder: Path, *, name: str) -> Any:
     """The model, which may have adapters already, with the adapter in `folder` under a name of its own."""
     from peft import PeftModel
 
-    if not (folder / "adapter_config.json").is_file():
-        raise InputError(f"{folder} contains no adapter: adapter_config.json is missing")
+    check_rank(folder)
     if not has_adapter(model):
         return PeftModel.from_pretrained(model, folder, adapter_name=name, is_trainable=True)
     model.load_adapter(str(folder), adapter_name=name, is_trainable=True)
     return model
 
 
+@_whole
 def add_reference(model: Any, folder: Path) -> None:
     """Loads the adapter in `folder` as the reference of a model that has an actor."""
+    check_rank(folder)
     model.load_adapter(str(folder), adapter_name=REFERENCE, is_trainable=False)
 
 

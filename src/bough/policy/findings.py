@@ -21,6 +21,8 @@ from bough.cache import cache_folder
 from bough.disk import read_json, write_json
 
 SOURCE = Path(__file__).parents[1]
+# Whole packages: which of their files a policy reads changes more often than where they are.
+COMPUTING = ("models", "trees", "policy")
 # What a config says of files and precision changes nothing in how a model works.
 OF_FILES = {"_name_or_path", "dtype", "torch_dtype", "transformers_version", "quantization_config", "architectures"}
 
@@ -75,8 +77,6 @@ def _key(model: Any, how: str) -> str:
 def _code() -> str:
     """A digest of what computes: our files and the versions of the libraries under them."""
     hasher = hashlib.sha256(f"{version('transformers')} {version('torch')}".encode())
-    own = ("head", "head_check", "policy", "probe")
-    files = [*(SOURCE / "trees").glob("*.py"), SOURCE / "models/miniature.py"]
-    for file in sorted([*files, *(SOURCE / f"policy/{name}.py" for name in own)]):
+    for file in sorted(file for package in COMPUTING for file in (SOURCE / package).glob("*.py")):
         hasher.update(file.read_bytes())
     return hasher.hexdigest()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,9 +14,12 @@ from bough.models import scikit_learn
 from bough.models.context import context_length
 from bough.models.gguf_source import FOLDER as GGUF_FOLDER
 from bough.models.hub import check_hub
+from bough.models.sizes import load_config, outline
 
 if TYPE_CHECKING:
     import torch
+
+RANDOM = re.compile(r"dropout|pdrop|layerdrop|jitter")
 
 
 def load_model(name: str, *, dtype: torch.dtype | None, device: torch.device, quantize: bool) -> Any:
@@ -26,7 +30,6 @@ def load_model(name: str, *, dtype: torch.dtype | None, device: torch.device, qu
     """
     scikit_learn.import_later(models=True)
     import torch
-    from transformers import AutoConfig
 
     from bough.models.progress import no_bars
     from bough.models.resolve import resolve
@@ -36,13 +39,16 @@ def load_model(name: str, *, dtype: torch.dtype | None, device: torch.device, qu
     source = resolve(name)
     check_hub(source)
     try:
-        config = AutoConfig.from_pretrained(source, trust_remote_code=False)
+        config = load_config(source)
         _drop_nothing(config.get_text_config())
+        _outline(source, config)
         with no_bars():
             model = _auto_class(config).from_pretrained(
                 source, config=config, dtype=dtype, trust_remote_code=False, **options
             )
-    except (OSError, ValueError) as error:
+    except torch.OutOfMemoryError:
+        raise
+    except (OSError, ValueError, RuntimeError) as error:
         raise InputError(f"the model {name} cannot be loaded: {str(error).partition(chr(10))[0]}") from error
     return model if quantize else model.to(device)
 
@@ -50,19 +56,18 @@ def load_model(name: str, *, dtype: torch.dtype | None, device: torch.device, qu
 def load_outline(name: str) -> Any:
     """The model `name` without its weights: which layers it has, at no cost."""
     scikit_learn.import_later(models=True)
-    import torch
-    from transformers import AutoConfig
-
     from bough.models.resolve import resolve
 
     source = resolve(name)
     check_hub(source)
     try:
-        config = AutoConfig.from_pretrained(source, trust_remote_code=False)
-        with torch.device("meta"):
-            return _auto_class(config).from_config(config, trust_remote_code=False)
-    except (OSError, ValueError) as error:
+        return _outline(source, load_config(source))
+    except (OSError, ValueError, RuntimeError) as error:
         raise InputError(f"the model {name} cannot be loaded: {str(error).partition(chr(10))[0]}") from error
+
+
+def _outline(source: Path | str, config: Any) -> Any:
+    return outline(source, config, lambda: _auto_class(config).from_config(config, trust_remote_code=False))
 
 
 def base_and_adapter(name: str) -> tuple[str, Path | None]:
@@ -102,8 +107,11 @@ def _auto_class(config: Any) -> Any:
 
 
 def _drop_nothing(config: Any) -> None:
+    """Switches off what is random in training: dropout, layers left out, noise on the inputs of routers."""
     for key, value in list(vars(config).items()):
-        if ("dropout" in key or "pdrop" in key) and isinstance(value, float):
+        # What PhiMoE calls the routers' noise is no noise: sampling depends on it too.
+        threshold = key == "router_jitter_noise" and config.model_type == "phimoe"
+        if RANDOM.search(key) and isinstance(value, float) and not threshold:
             setattr(config, key, 0.0)
 
 

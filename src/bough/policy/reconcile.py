@@ -15,7 +15,7 @@ import torch
 from safetensors.torch import load_file
 
 from bough.errors import InputError
-from bough.policy.adapters import ACTOR, Lora, Targets, add_actor
+from bough.policy.adapters import ACTOR, Lora, Targets, add_actor, check_rank
 
 # What else an adapter may be told; with any of these its weights mean something else.
 UNSUPPORTED = (
@@ -32,6 +32,7 @@ def read_shape(folder: Path) -> Lora:
         raise InputError(f"{folder} contains no adapter: adapter_config.json is missing") from None
     except ValueError as error:
         raise InputError(f"{folder}/adapter_config.json is not JSON: {error}") from None
+    check_rank(folder)
     if config.get("peft_type") != "LORA":
         raise InputError(f"{folder} is a {config.get('peft_type')} adapter; Bough trains LoRA adapters")
     targets = config["target_modules"]

@@ -7,7 +7,8 @@ references, then those rows without gradient that parts are spread over, then al
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +19,7 @@ from bough.methods.base import Example, Loss, Method
 from bough.metrics import add_metrics
 from bough.policy.answers import Answers
 from bough.policy.population import Population
+from bough.policy.recorded import uses_dropout
 from bough.training.step import Gradient, Row, Step, facts
 
 ByRow = dict[str, dict[int, list[Tensor]]]  # of each member, by the numbers of its own rows
@@ -56,6 +58,9 @@ class PopulationStep:
         }
         self.denominators = {name: sum(map(each.method.amount, each.examples)) for name, each in work.items()}
         self.temperatures = {name: each.method.temperature or 1.0 for name, each in work.items()}
+        device = population.policy.device
+        self._gpus = [device] if device.type == "cuda" else []
+        self._generators: dict[int, list[Tensor]] = {}  # their states before the first passes, by the number of the row
 
     @property
     def longest_call(self) -> int:
@@ -86,8 +91,9 @@ class PopulationStep:
     def _backward(self, known: ByRow) -> tuple[dict[str, list[Loss]], dict[str, list[Answers]]]:
         losses, slopes = self._first_pass(known)
         said: dict[str, list[Answers]] = {name: [] for name in self.work}
-        for place in self.places:
-            found = self.population.answers(self._row(place), self.temperatures)
+        for number, place in enumerate(self.places):
+            with self._as_in_first_pass(number):
+                found = self.population.answers(self._row(place), self.temperatures)
             values: list[Tensor] = []
             gradients: list[Tensor] = []
             for name, r in place.items():
@@ -106,10 +112,10 @@ class PopulationStep:
     def _first_pass(self, known: ByRow) -> tuple[dict[str, list[Loss]], ByRow]:
         """The losses of parts that are spread over rows, and the slopes at the log-probabilities of those rows."""
         groups = {name: [rows for rows in step.connected_rows() if len(rows) > 1] for name, step in self.steps.items()}
-        # The random numbers of the first pass are drawn again in the last: dropout must not differ.
-        device = self.population.policy.device
-        with torch.no_grad(), torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-            found = self._read({name: [r for rows in of for r in rows] for name, of in groups.items()})
+        policy = self.population.policy
+        drops = policy.training and uses_dropout(policy.model)
+        with torch.no_grad():
+            found = self._read({name: [r for rows in of for r in rows] for name, of in groups.items()}, again=drops)
         losses: dict[str, list[Loss]] = {}
         slopes: ByRow = {}
         for name, own in groups.items():
@@ -127,17 +133,38 @@ class PopulationStep:
             }
         return losses, slopes
 
-    def _read(self, wanted: Mapping[str, Iterable[int]], *, reference: bool = False) -> dict[str, dict[int, Answers]]:
-        """What members say to some of their rows; what shares a row is computed together."""
+    def _read(
+        self, wanted: Mapping[str, Iterable[int]], *, reference: bool = False, again: bool = False
+    ) -> dict[str, dict[int, Answers]]:
+        """What members say to some of their rows; what shares a row is computed together.
+
+        Rows that will be read `again` with the same dropout are read with all their members: each draws its own.
+        """
         numbers = {name: set(rows) for name, rows in wanted.items()}
         found: dict[str, dict[int, Answers]] = {name: {} for name in wanted}
-        for place in self.places:
+        for number, place in enumerate(self.places):
             some = {name: r for name, r in place.items() if r in numbers.get(name, ())}
             if some:
-                said = self.population.answers(self._row(some), self.temperatures, reference=reference)
+                if again:
+                    self._generators[number] = [torch.get_rng_state(), *map(torch.cuda.get_rng_state, self._gpus)]
+                row = self._row(place if again else some)
+                said = self.population.answers(row, self.temperatures, reference=reference)
                 for name, r in some.items():
                     found[name][r] = said[name]
         return found
+
+    @contextmanager
+    def _as_in_first_pass(self, number: int) -> Iterator[None]:
+        """Within it the row draws the random numbers of its first pass again, if it had one with dropout."""
+        if number not in self._generators:
+            yield
+            return
+        cpu, *gpus = self._generators[number]
+        with torch.random.fork_rng(devices=self._gpus):
+            torch.set_rng_state(cpu)
+            for state, gpu in zip(gpus, self._gpus, strict=True):
+                torch.cuda.set_rng_state(state, gpu)
+            yield
 
     def _row(self, place: Mapping[str, int]) -> dict[str, Row]:
         return {name: self.steps[name].rows[r] for name, r in place.items()}

@@ -1,0 +1,151 @@
+"""Whether a model's config fits its weights, asked before anything is allocated.
+
+A config is a few lines of JSON: one digit too many in it asks for terabytes. The headers of
+safetensors files say which tensors there are and how large, without reading them.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from bough.disk import read_json
+from bough.errors import InputError
+
+CONFIG, WEIGHTS, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
+LAYERS = re.compile(r"^(num|n)_(\w+_)?layers?$|^(encoder|decoder)_layers$")
+COUNTS = re.compile(rf"{LAYERS.pattern}|experts$")
+# A model may have weights that its files do not have, such as a head of its own: never more than as many again.
+MOST = 2
+# As many weights may be packed into one number, or as many tensors be made of one.
+PACKED = 32
+
+Shapes = Mapping[str, tuple[int, ...]]
+
+
+def load_config(source: Path | str) -> Any:
+    """The config of a model's folder or hub id. InputError where it names more layers than there are tensors."""
+    from huggingface_hub.errors import StrictDataclassError
+    from transformers import AutoConfig
+
+    folder = _folder(source)
+    # Before transformers reads it: many configs list all their layers.
+    if folder is not None and (shapes := weight_shapes(folder)):
+        for name, value in _numbers(read_json(folder / CONFIG)):
+            if LAYERS.search(name) and value > len(shapes):
+                raise InputError(
+                    f"{folder / CONFIG}: {name} is {value}, but the weights beside it have {len(shapes)} tensors in all"
+                )
+    try:
+        return AutoConfig.from_pretrained(source, trust_remote_code=False)
+    except StrictDataclassError as error:  # its settings do not fit each other
+        raise InputError(" ".join(str(error).split())) from error
+
+
+def outline(source: Path | str, config: Any, build: Callable[[], Any]) -> Any:
+    """The model that `build` makes, without memory for its weights. InputError where its files have other sizes."""
+    import torch
+
+    folder = _folder(source)
+    shapes = weight_shapes(folder) if folder is not None else {}
+    if not shapes:
+        with torch.device("meta"):
+            return build()
+    assert folder is not None
+    about = folder / CONFIG
+    with torch.device("meta"), _at_most(about, config, shapes):
+        model = build()
+    packed = getattr(config, "quantization_config", None) is not None
+    for name, weight in () if packed else model.named_parameters():
+        if name in shapes and weight.numel() > math.prod(shapes[name]):
+            raise _misfit(about, config, name, tuple(weight.shape), shapes[name])
+    if (total := model.num_parameters()) > _total(shapes) * (PACKED if packed else MOST):
+        raise _too_large(about, config, f"{total} weights", shapes)
+    return model
+
+
+def weight_shapes(folder: Path) -> Shapes:
+    """The shapes of the tensors in a folder's safetensors files, by name; none where it has no such files."""
+    from safetensors import SafetensorError
+
+    try:
+        files = set(read_json(folder / INDEX)["weight_map"].values()) if (folder / INDEX).is_file() else {WEIGHTS}
+        return {name: shape for file in sorted(files) for name, shape in file_shapes(folder / file).items()}
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, SafetensorError):
+        return {}  # whoever loads the weights says what is wrong with them
+
+
+def file_shapes(file: Path) -> Shapes:
+    """The shapes of the tensors in a safetensors file, by name."""
+    from safetensors import safe_open
+
+    with safe_open(file, framework="np") as tensors:
+        return {name: tuple(tensors.get_slice(name).get_shape()) for name in tensors.keys()}  # noqa: SIM118
+
+
+def _folder(source: Path | str) -> Path | None:
+    """Where the files of a model are; None for those of a hub id that are not on this machine."""
+    if isinstance(source, Path):
+        return source if (source / CONFIG).is_file() else None
+    from huggingface_hub import try_to_load_from_cache
+
+    found = try_to_load_from_cache(source, CONFIG)
+    return Path(found).parent if isinstance(found, str) else None
+
+
+@contextmanager
+def _at_most(about: Path, config: Any, shapes: Shapes) -> Iterator[None]:
+    """Within it, InputError as soon as modules have far more tensors than the files, not after a million layers."""
+    from torch.nn.modules.module import register_module_parameter_registration_hook
+
+    made = 0
+
+    def count(_module: Any, _name: str, weight: Any) -> None:
+        nonlocal made
+        made += weight is not None
+        if made > PACKED * len(shapes):
+            raise _too_large(about, config, f"{made} tensors or more", shapes)
+
+    handle = register_module_parameter_registration_hook(count)
+    try:
+        yield
+    finally:
+        handle.remove()
+
+
+def _total(shapes: Shapes) -> int:
+    return sum(map(math.prod, shapes.values()))
+
+
+def _misfit(about: Path, config: Any, name: str, wanted: tuple[int, ...], found: tuple[int, ...]) -> InputError:
+    odd = [size for size in wanted if size not in found]
+    numbers = dict(_numbers(config.to_dict()))
+    settings = [setting for setting, value in numbers.items() if value in odd]
+    if not settings:  # a size may be a product, such as that of heads and their width
+        parts = {v: setting for setting, v in numbers.items() if v > 1 and any(size % v == 0 for size in odd)}
+        settings = [parts[max(parts)]] if parts else []
+    by = f" ({', '.join(f'{setting} {numbers[setting]}' for setting in settings)})" if settings else ""
+    return InputError(f"{about}: {name} would be {list(wanted)}{by}, but the weights beside it have {list(found)}")
+
+
+def _too_large(about: Path, config: Any, size: str, shapes: Shapes) -> InputError:
+    numbers = dict(_numbers(config.to_dict()))
+    counts = [f"{setting} {value}" for setting, value in numbers.items() if COUNTS.search(setting)]
+    by = f" ({', '.join(counts)})" if counts else ""
+    return InputError(
+        f"{about} describes a model of {size}{by}, but the files beside it have {_total(shapes)} weights in "
+        f"{len(shapes)} tensors"
+    )
+
+
+def _numbers(settings: Any) -> Iterator[tuple[str, int]]:
+    """The whole numbers of a config and of the configs inside it, by their names."""
+    for name, value in settings.items() if isinstance(settings, dict) else ():
+        if isinstance(value, dict):
+            yield from _numbers(value)
+        elif isinstance(value, int) and not isinstance(value, bool):
+            yield name, value
