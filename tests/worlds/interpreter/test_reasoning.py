@@ -90,3 +90,16 @@ def test_a_missing_package_is_told(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(reasoning, "find_spec", lambda name: None)
     with pytest.raises(InputError, match="pip install"):
         next(reasoning.problems(["chain_sum"], 0))
+
+
+def test_a_generator_that_prints_does_not_disturb_its_problems():
+    pytest.importorskip("reasoning_gym")
+    first = next(reasoning.problems(["bf"], 1))
+    assert first["generator"] == "bf" and "BF" in first["problem"]
+
+
+def test_a_generator_that_cannot_be_made_is_named_with_its_reason(capfd: pytest.CaptureFixture[str]):
+    pytest.importorskip("reasoning_gym")
+    with pytest.raises(InputError, match="no problem of composite: AssertionError: Must specify at least one dataset"):
+        next(reasoning.problems(["chain_sum", "composite"], 0))
+    assert "Traceback" not in capfd.readouterr().err

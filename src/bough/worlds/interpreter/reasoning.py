@@ -33,19 +33,25 @@ LIMITS = SandboxLimits(memory_mb=4096, timeout_s=60, cpu_s=60)
 LONGEST = 20_000
 WARM_UP = "import reasoning_gym"
 BATCH = 200
+# Some generators print; only problems go to the pipe, and at last why one could not be made.
 MAKER = """
-import json, sys
+import json, os, sys
 from itertools import count
+pipe, sys.stdout = sys.stdout, open(os.devnull, "w")
 import reasoning_gym
 names, seed, size = json.loads(sys.argv[1])
-for batch in count():
-    # Entry i of seed s is generated from s + i: batches must not overlap.
-    first = (seed * 1_000_003 + batch) * size % (1 << 31)
-    sets = {name: reasoning_gym.create_dataset(name, seed=first, size=size) for name in names}
-    for index in range(size):
-        for name, entries in sets.items():
-            problem = {"problem": entries[index]["question"], "generator": name, "seed": first, "index": index}
-            print(json.dumps(problem), flush=True)
+try:
+    for batch in count():
+        # Entry i of seed s is generated from s + i: batches must not overlap.
+        first, sets = (seed * 1_000_003 + batch) * size % (1 << 31), {}
+        for name in names:
+            sets[name] = reasoning_gym.create_dataset(name, seed=first, size=size)
+        for index in range(size):
+            for name, entries in sets.items():
+                problem = {"problem": entries[index]["question"], "generator": name, "seed": first, "index": index}
+                print(json.dumps(problem), file=pipe, flush=True)
+except Exception as error:
+    print(json.dumps({"generator": name, "failed": f"{type(error).__name__}: {error}"}), file=pipe, flush=True)
 """
 # The result is marked with a secret of the host, which is not in the process while the answer is scored.
 PROGRAM = """
@@ -86,7 +92,10 @@ def problems(names: list[str], seed: int) -> Iterator[dict[str, Any]]:
         assert maker.stdout is not None
         try:
             for line in maker.stdout:
-                yield json.loads(line)
+                made = json.loads(line)
+                if "failed" in made:
+                    raise InputError(f"reasoning-gym makes no problem of {made['generator']}: {made['failed']}")
+                yield made
         finally:
             maker.kill()
     raise BoughError(f"reasoning-gym stopped making problems (status {maker.returncode})")
