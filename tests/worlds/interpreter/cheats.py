@@ -262,6 +262,32 @@ OTHERS = {
         "assert all(map(lambda case: candidate(case[0]) == case[1], [(3, 6)]))",
         "def f(x): raise StopIteration",
     ),
+    "an end of a loop by a method": (
+        "assert all(map(lambda x: Thing(x).double() == 2 * x, [3]))",
+        "class Thing:\n    def __init__(self, x): pass\n    def double(self): raise StopIteration\ndef f(x): return 5",
+    ),
+    **{
+        f"an end of a loop by {what}": (
+            f"assert all(map(lambda x: {use}, [3, 4]))",
+            f"class Thing:\n    def __init__(self, x): pass\n    def {method}(self, *a): raise StopIteration\ndef f(x): return 5",
+        )
+        for what, use, method in [
+            ("an attribute", "Thing(x).size == 2 * x", "__getattr__"),
+            ("a new attribute", "setattr(Thing(x), 'size', 1) or f(x) == 2 * x", "__setattr__"),
+            ("a length", "len(Thing(x)) == 2 * x", "__len__"),
+            ("an item", "Thing(x)[0] == 2 * x", "__getitem__"),
+            ("truth", "not Thing(x)", "__bool__"),
+            ("equality", "Thing(x) == Thing(x) and f(x) == 2 * x", "__eq__"),
+            ("a text", "str(Thing(x)) == str(2 * x)", "__str__"),
+            ("what is shown", "repr(Thing(x)) == repr(2 * x)", "__repr__"),
+            ("items", "list(Thing(x)) == [2 * x]", "__iter__"),
+        ]
+    },
+    "an assertion that a test expects of itself": (
+        "try:\n    assert candidate(3) != 6\nexcept AssertionError:\n    pass\nelse:\n    assert False",
+        "def f(x): raise AssertionError",
+    ),
+    "an end of iter(function, last)": ("assert [6] == [*iter(lambda: candidate(3), 6)] + [6]", "def f(x): raise StopIteration"),
     "an exception that leaves": (
         "try:\n    candidate(3)\n    assert False\nexcept Exception:\n    pass",
         "import os\ndef f(x): os._exit(1)",

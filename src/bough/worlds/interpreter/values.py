@@ -9,7 +9,7 @@ Other values are sent in two cases only: objects of a class that the task itself
 their attributes, and objects that the caller's `special` recognises, as a tag and a number
 ("iterator", whose items can be requested, or "object").
 
-The source of this file also runs in the program's and the tests' process. The host calls only `checked`.
+The source of this file runs in the program's and the tests' process, never in the host's.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from fractions import Fraction
 from typing import Any
 
 LARGEST = 1 << 53
+MAX_DIMENSIONS = 64  # as numpy has it
 # Created empty and filled later, because they may contain themselves.
 SHELLS: dict[str, type[Any]] = {
     "list": list, "set": set, "deque": deque, "dict": dict, "Counter": Counter, "OrderedDict": OrderedDict,
@@ -175,7 +176,8 @@ def checked(message: object) -> dict[str, Any]:
         elif tag == "array":
             told, latest = 2, place
             good = len(parts) > 1 and isinstance(parts[0], str) and DTYPE.fullmatch(parts[0]) is not None
-            good = good and _are(parts[1], int) and all(size >= 0 for size in parts[1])
+            good = good and _are(parts[1], int) and len(parts[1]) <= MAX_DIMENSIONS
+            good = good and all(0 <= size <= LARGEST for size in parts[1])
             good = good and math.prod(parts[1]) == len(parts) - 2
         elif tag in MADE:
             latest = place
