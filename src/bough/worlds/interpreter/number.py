@@ -18,6 +18,8 @@ from fractions import Fraction
 MAX_LENGTH = 1_000
 MAX_DEPTH = 8
 MAX_EXPONENT = 300
+# A product of sums has as many terms as the product of their numbers.
+MAX_TERMS = 8
 # Finding the square factors of larger numbers takes too long.
 MAX_RADICAND = 10**10
 
@@ -185,6 +187,8 @@ def _product(factors: list[Number]) -> Number:
                 turn = i + other_i
                 kind = (rest, pi + other_pi, turn % 2)
                 parts[kind] = parts.get(kind, Fraction(0)) + value * other * square * (-1 if turn > 1 else 1)
+        if len(parts) > MAX_TERMS:
+            raise NotANumberError
         number = Number({kind: value for kind, value in parts.items() if value}, False)
     if len(factors) == 1:
         return number
@@ -230,10 +234,14 @@ def _square_out_of(number: int) -> tuple[int, int]:
     """The root of the largest square factor of a number, and the remaining factor."""
     if number > MAX_RADICAND:
         raise NotANumberError
-    square, rest, factor = 1, number, 2
-    while factor * factor <= rest:
-        while rest % (factor * factor) == 0:
-            rest //= factor * factor
-            square *= factor
+    square, rest, left, factor = 1, number, number, 2
+    # What is left without factors up to its cube root is a prime, a product of two, or the square of one.
+    while factor**3 <= left:
+        while left % factor == 0:
+            left //= factor
+            if rest % (factor * factor) == 0:
+                rest //= factor * factor
+                square *= factor
         factor += 1
-    return square, rest
+    root = math.isqrt(left)
+    return (square * root, rest // left) if root > 1 and root * root == left else (square, rest)
