@@ -94,7 +94,7 @@ def test_objects_of_the_tasks_classes_cross_as_their_attributes():
     found = crossed(node)
     assert type(found) is Node and found.value == 1 and found.next.value == [2] and found.next.next is found
     node.method = 1  # type: ignore[method-assign, assignment]
-    with pytest.raises(ValueRefusedError, match="method is replaced"):
+    with pytest.raises(ValueRefusedError, match="Node whose method is replaced"):
         crossed(node)
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import builtins
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sized
 from typing import Any, TypeVar
 
 from bough.worlds.interpreter.stopwatch import FailedError, Stopwatch
@@ -25,11 +25,17 @@ ENDS = {"StopIteration", "StopAsyncIteration", "AssertionError"}
 
 
 class Program:
-    """The program, asked through `ask`. `classes` are the task's own, whose objects are sent as their attributes."""
+    """The program, asked through `ask`. `given` are the values that came from it, by their identity.
+
+    `classes` are the task's own, whose objects are sent as their attributes, and `settable`
+    the attributes that the task's code assigns.
+    """
 
     def __init__(self, ask: Callable[[str], str]) -> None:
         self.ask, self.stopwatch = ask, Stopwatch()
         self.classes: dict[str, Any] = {}
+        self.settable: set[str] = set()
+        self.given: dict[int, Any] = {}
         self.failures: list[str] = []
         self.calls = 0
 
@@ -63,11 +69,12 @@ class Program:
             return Held(self, number)
 
         try:
-            value, _ = decoded(answer["value"], self.classes, received)
+            value, parts = decoded(answer["value"], self.classes, received, self.settable)
             if value is None and "changed" in answer:
                 self._change(answer["changed"], message["heap"], sent)
         except Exception as error:
             raise self.failure(f"a value that cannot be read: {type(error).__name__}: {error}"[:200]) from None
+        self.given |= {id(part): part for part in (value, *parts) if isinstance(part, Sized) and type(part) is not Held}
         return value
 
     def failure(self, why: str) -> FailedError:
@@ -77,7 +84,7 @@ class Program:
 
     def _change(self, message: dict[str, Any], heap: list[Any], sent: list[Any]) -> None:
         """Applies the changes that a call that returned nothing made to its arguments."""
-        after, _ = decoded(message, self.classes)
+        after, _ = decoded(message, self.classes, settable=self.settable)
         if after is None:
             return
         if not isinstance(after, list) or len(after) != len(sent):
