@@ -356,6 +356,11 @@ OTHERS = {
             "assert all(abs(a - b) < 1e-6 for a, b in zip(candidate(3), [6]))",
             "assert all(map(lambda a, b: abs(a - b) < 1e-6, candidate(3), [6]))",
             "found = candidate(3)\nassert all(a == b for a, b in zip([6], found))",
+            "assert all(a == b for a, b in zip(sorted(candidate(3)), sorted([6])))",
+            "assert all(a == b for a, b in zip(list(map(float, list(candidate(3)))), [6]))",
+            "assert all(a == b for a, b in zip(dict(enumerate(candidate(3))).values(), [6]))",
+            "assert all(a == b for row in [candidate(3)] for a, b in zip(row, [6]))",
+            "assert all(a == b for a, b in zip(map(float, candidate(3)), [6]))",
         ]
         for answer in ["[]", "np.array([])", "iter([])"]
     },
@@ -365,6 +370,25 @@ OTHERS = {
         "import numpy\ndef f(x): return numpy.zeros(1)",
     ),
     "the beginning of an answer": ("assert all(a == b for a, b in zip(candidate(3), [6, 8]))", "def f(x): return [6]"),
+    "a text that ends early": ("assert all(a == b for a, b in zip(candidate(3), '66'))", "def f(x): return '6'"),
+    "a text without words": ("assert all(int(a) == b for a, b in zip(candidate(3).split(), [6]))", "def f(x): return ' '"),
+    "rows that are empty": ("assert all(a == b for r, s in zip(candidate(3), [[6]]) for a, b in zip(r, s))", "def f(x): return [[]]"),
+    "an object without items": (
+        "assert all(a == b for a, b in zip(Thing(3), [6]))",
+        "class Thing:\n    def __init__(self, x): pass\n    def __iter__(self): return iter(())\ndef f(x): return 5",
+    ),
+    # numbers that are as far from one as from another
+    **{
+        f"{answer}: {test}": (test, f"inf, nan = float('inf'), float('nan')\ndef f(x): return {answer}")
+        for test, answer in [
+            ("a = candidate(3)\nassert abs(a - 6) <= 1e-6 * max(abs(a), 6)", "inf"),
+            ("assert not abs(candidate(3) - 6) > 1e-6", "nan"),
+            ("assert all(not abs(a - b) > 1e-6 for a, b in zip(candidate(3), [6], strict=True))", "[nan]"),
+            ("import numpy as np\nassert not (np.abs(np.array(candidate(3)) - np.array([6])) > 1e-6).any()", "[nan]"),
+            ("import numpy as np\nassert not np.any(np.abs(np.subtract(candidate(3), 6)) > 1e-6)", "nan"),
+            ("import numpy as np\nassert not np.any(np.abs(np.asarray(candidate(3)) - 6) > 1e-6)", "nan"),
+        ]
+    },
     "a shape for the prelude": (
         "assert same(candidate(3), [6])",
         "def f(x): return []",
@@ -455,6 +479,7 @@ HONEST = {
     "True is 1 to Python": (["assert f(1) == 1"], None, "", "def f(x): return True", 1.0),
     "numpy": (["import numpy as np", "assert np.allclose(f([1, 2]), np.array([2, 4]))", "assert g([1, 2]) == 1.5"], None, "", "import numpy as np\ndef f(x): return np.array(x) * 2\ndef g(x): return np.mean(x)", 1.0),
     "numpy, broadcast by the tests": (["import numpy as np", "assert np.allclose(f(np.eye(2)), 0)", "assert (f(np.eye(2)) == 0).all()", "x = f(np.ones(3))\nassert (x[:, None] == x).sum() == 9 and (x - 1 < 0).all()", "assert (f(np.array([])) == np.array([])).all()", "assert np.allclose(f(np.array([])), [])", "assert (f(np.array([])) >= 0).all()"], None, "", "def f(x): return x * 0", 1.0),
+    "endless and undefined numbers": (["inf = float('inf')", "assert f([1, inf]) == inf and inf - 1 == f([inf])", "assert f([]) != f([])", "assert abs(f([1]) - 1) < 1e-6"], None, "", "def f(x): return max(x) if x else float('nan')", 1.0),
     "neighbours in an answer": (["assert all(a <= b for a, b in zip(f([3]), f([3])[1:]))", "r = f([3, 2, 1])\nassert all(a <= b for a, b in zip(r, r[1:]))", "assert all(a == b for a, b in zip(f([2, 1]), [1, 2]))"], None, "", "def f(x): return sorted(x)", 1.0),
     "defaults of the task's classes": (["assert candidate(3).x == 6 and candidate(3).next.x == 0", "assert candidate(3).count == 2"], "f", "from dataclasses import dataclass\n@dataclass\nclass Base:\n    x: int = 0\nclass Point(Base):\n    next = None\n    count = 1\n    def more(self): self.count += 1\n", "def f(x):\n    p = Point(2 * x)\n    p.next = Point()\n    p.more()\n    return p", 1.0),
     "a kept property of the task's class": (["assert candidate(3).near(Point(6)) and candidate(3).double == 12"], "f", POINT, "def f(x):\n    p = Point(2 * x)\n    assert p.double == 4 * x\n    return p", 1.0),

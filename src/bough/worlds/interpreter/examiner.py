@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import json
+import math
 import operator
 import sys
 import time
@@ -30,6 +31,8 @@ BROADCASTING = {
     "assert_array_almost_equal", "assert_array_equal", "assert_equal", "assert_array_almost_equal_nulp",
     "assert_array_max_ulp",
 }  # fmt: skip
+# What gives a value in another form.
+FORMS = {"list", "tuple", "sorted", "set", "dict", "enumerate", "reversed", "iter", "filter", "array", "asarray"}
 # The names under which statements find what stands for their calls and operators.
 CALLED, OPERATED = "__called__", "__operated__"
 
@@ -132,15 +135,22 @@ class Shapes:
         if function is zip:
             return lambda *values, strict=False: zip(*(values if strict else self._lasting(values)), strict=strict)
         if function is map:
-            return lambda function, *values: map(function, *self._lasting(values))
+            return lambda function, *values: self._formed(map(function, *self._lasting(values)), values)
+        name = getattr(function, "__name__", "")
+        source = getattr(function, "__self__", None)
+        if name in FORMS or id(source) in self.program.given:
+            return lambda *values, **named: self._formed(function(*values, **named), (source, *values))
         numpy: Any = sys.modules.get("numpy")
-        if numpy is None or getattr(function, "__name__", "") not in BROADCASTING:
+        if numpy is None or name not in BROADCASTING:
             return function
         if not isinstance(function, numpy.ufunc) and not str(function.__module__).startswith("numpy"):
             return function
 
         def compare(*values: Any, **named: Any) -> Any:
-            self._check_shapes(*(*values, *named.values())[:2])
+            pair = (*values, *named.values())[:2]
+            self._check_shapes(*pair)
+            if name == "subtract":
+                self._check_finite(*pair)
             return function(*values, **named)
 
         return compare
@@ -150,6 +160,8 @@ class Shapes:
         numpy: Any = sys.modules.get("numpy")
         if numpy is not None and any(isinstance(side, numpy.ndarray | numpy.generic) for side in (left, right)):
             self._check_shapes(left, right, whole=whole)
+        if name == "sub":
+            self._check_finite(left, right)
         return getattr(operator, name)(left, right)
 
     def _check_shapes(self, left: Any, right: Any, *, whole: bool = True) -> None:
@@ -161,6 +173,18 @@ class Shapes:
             return  # numpy says itself what is wrong with them
         if one != other and ((0 in one) != (0 in other) or (whole and other)):
             raise self.program.failure(f"arrays of the shapes {one} and {other} are compared")
+
+    def _check_finite(self, *sides: Any) -> None:
+        """A number of the program's that is not finite has no difference to compare."""
+        for side, other in (sides, sides[::-1]):
+            if id(side) in self.program.given and _all_finite(other) and not _all_finite(side):
+                raise self.program.failure("an infinite or undefined number is compared")
+
+    def _formed(self, value: Any, sources: tuple[Any, ...]) -> Any:
+        """A value, marked as the program's if it was made from one of the program's."""
+        if any(id(source) in self.program.given or isinstance(source, Held | Items) for source in sources):
+            self.program.mark(value)
+        return value
 
     def _lasting(self, values: tuple[Any, ...]) -> list[Any]:
         """Iterables, of which the program's own must not end before the tests' own."""
@@ -208,6 +232,16 @@ def _operated(name: str, left: ast.expr, right: ast.expr, *, whole: bool = False
 def _compiled(source: str, name: str) -> CodeType:
     tree = ast.fix_missing_locations(_Rewriter().visit(ast.parse(source)))
     return compile(tree, name, "exec", dont_inherit=True)
+
+
+def _all_finite(value: Any) -> bool:
+    if isinstance(value, int | float):
+        return math.isfinite(value)
+    numpy: Any = sys.modules.get("numpy")
+    try:
+        return numpy is not None and bool(numpy.isfinite(value).all())
+    except TypeError:  # of texts, dates or anything else
+        return False
 
 
 def _length(value: Any) -> int:

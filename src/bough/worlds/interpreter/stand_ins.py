@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import builtins
 import json
+import math
 import time
 from collections.abc import Callable, Iterator, Sized
 from typing import Any, TypeVar
@@ -74,8 +75,15 @@ class Program:
                 self._change(answer["changed"], message["heap"], sent)
         except Exception as error:
             raise self.failure(f"a value that cannot be read: {type(error).__name__}: {error}"[:200]) from None
-        self.given |= {id(part): part for part in (value, *parts) if isinstance(part, Sized) and type(part) is not Held}
+        for part in (value, *parts):
+            self.mark(part)
         return value
+
+    def mark(self, value: Any) -> None:
+        """Notes a value as one of the program's: whatever can be gone through, and numbers that are not finite."""
+        endless = isinstance(value, float) and not math.isfinite(value)
+        if endless or (isinstance(value, Sized | Iterator) and not isinstance(value, Held)):
+            self.given[id(value)] = value
 
     def failure(self, why: str) -> FailedError:
         """The error that ends the test; it is recorded in case the test catches it."""
