@@ -1,6 +1,7 @@
 """No program gets a mark that it did not earn, and none gets its episode lost."""
 
 import asyncio
+import re
 from collections.abc import Callable, Iterator
 from itertools import islice
 
@@ -46,7 +47,7 @@ def test_no_cheat_passes_a_test(grade: Grader, program: str):
 @pytest.mark.parametrize("case", OTHERS.values(), ids=OTHERS)
 def test_no_cheat_passes_a_test_of_another_form(grade: Grader, case: tuple[str, ...]):
     test, program, *prelude = case
-    exam = Exam(code.split(test), "f", *prelude)
+    exam = Exam(code.split(test), "f", *prelude, problem="Write the function f and the classes Thing and Solution.")
     assert sum(counts for _, counts in code.marked(exam.sources)) == 1
     assert grade(program, exam).score == 0
 
@@ -58,7 +59,8 @@ def test_honest_programs_get_what_they_earn(
     monkeypatch.setattr(code, "TEST_S", 20.0)
     monkeypatch.setattr(code, "RUN_S", 60.0)
     tests, entry, prelude, program, score = case
-    found = grade(program, Exam(code.split(tests), entry, prelude))
+    names = re.findall(r"^(?:def |class )?(\w+)(?: =|[(:])", program, re.MULTILINE)
+    found = grade(program, Exam(code.split(tests), entry, prelude, f"Write {' and '.join(names)}."))
     assert found.score == score, found
 
 

@@ -2,7 +2,7 @@ from fractions import Fraction
 
 import pytest
 
-from bough.worlds.interpreter.number import MAX_LENGTH, PLAIN, read_number
+from bough.worlds.interpreter.number import MAX_LENGTH, MAX_TERMS, PLAIN, read_number
 
 
 @pytest.mark.parametrize(
@@ -90,7 +90,15 @@ def test_what_follows_the_number_is_left():
 
 @pytest.mark.parametrize(
     "text",
-    ["1" * (MAX_LENGTH + 1), "(" * 400 + "1" + ")" * 400, "1e999999999", "\\sqrt{99999999999999999999}"],
-)
+    ["1" * (MAX_LENGTH + 1), "(" * 400 + "1" + ")" * 400, "1e999999999", "\\sqrt{99999999999999999999}",
+     "(1+\\sqrt{2})(1+\\sqrt{3})(1+\\sqrt{5})(1+\\sqrt{7})", "(1+\\pi)" * MAX_TERMS],
+)  # fmt: skip
 def test_what_would_take_long_is_not_read(text: str):
     assert read_number(text) is None
+
+
+def test_the_square_in_a_root_is_found_whatever_its_size():
+    cases = [(1, 2), (2, 3), (12, 35), (99_991, 1), (1, 99_989 * 99_991), (3 * 211, 7 * 199), (2_153, 2_143)]
+    for square, rest in cases:
+        found = read_number(f"\\sqrt{{{square * square * rest}}}")
+        assert found is not None and found[0].parts == {(rest, 0, 0): square}

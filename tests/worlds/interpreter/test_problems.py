@@ -68,6 +68,16 @@ def test_programs_are_read_under_the_names_that_files_have(tmp_path: Path):
         ({"prompt": "x", "tests": "assert f(1)", "entry_point": 5}, "entry_point is int; it must be text"),
         ({"prompt": "x", "tests": "x = 1"}, '"tests" asserts nothing'),
         ({"prompt": "x", "tests": [1]}, '"tests" must be Python text or a list of it'),
+        (
+            {"prompt": "Write f.", "tests": "assert isclose(f(1), 1) and Counter(f(2))"},
+            '"tests" uses Counter, isclose, which nothing imports or defines',
+        ),
+        ({"prompt": "Add.", "tests": "assert_equal(add(1), 1)"}, '"tests" uses add, assert_equal, which nothing'),
+        ({"prompt": "Write f.", "test": "pd.testing.assert_frame_equal(f(1), 1)"}, '"test" uses pd, which nothing'),
+        (
+            {"prompt": "Return a Counter.", "tests": "assert candidate('a') == Counter('a')", "entry_point": "f"},
+            '"tests" uses Counter, which nothing',
+        ),
         ({"problem": "x", "answer": ["1"]}, '"answer" is list; it must be text or a number'),
         ("{not json", "not JSON"),
     ],
@@ -95,6 +105,34 @@ def test_a_missing_file_and_a_missing_package_are_told(tmp_path: Path, monkeypat
     monkeypatch.setattr(problems, "find_spec", lambda name: None)
     with pytest.raises(InputError, match="pip install"):
         list(problems.read(written(tmp_path, {"problem": "x", "answer": "1"})))
+
+
+POLY = """import math
+
+
+def poly(xs: list, x: float):
+    '''Evaluates a polynomial.'''
+    return sum([coeff * math.pow(x, i) for i, coeff in enumerate(xs)])
+
+
+def find_zero(xs: list):
+    '''Finds x such that poly(x) = 0.'''
+"""
+
+
+@pytest.mark.parametrize("prompt", [POLY, f"Complete this function:\n```python\n{POLY}```\n"])
+def test_what_a_prompt_defines_besides_its_function_is_the_tasks(tmp_path: Path, prompt: str):
+    check = "def check(candidate):\n    assert abs(poly([1, 2], candidate([1, 2]))) < 1e-4\n"
+    [found] = problems.read(written(tmp_path, {"prompt": prompt, "test": check, "entry_point": "find_zero"}))
+    assert found["prelude"].startswith("import math\ndef poly(") and "find_zero" not in found["prelude"]
+    with pytest.raises(InputError, match="uses poly, which nothing"):
+        list(problems.read(written(tmp_path, {"prompt": "Find it.", "test": check, "entry_point": "find_zero"})))
+
+
+def test_a_task_that_needs_a_name_is_refused_as_a_task_too():
+    data = {"problem": "Write f.", "tests": ["assert isclose(f(1), 1)"]}
+    assert problems.missing(data, "code") == "tests that import or define isclose"
+    assert problems.missing({**data, "prelude": "from math import isclose"}, "code") is None
 
 
 @pytest.mark.parametrize(

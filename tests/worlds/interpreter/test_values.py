@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from bough.worlds.interpreter.values import ValueRefusedError, checked, decoded, encoded
+from bough.worlds.interpreter.values import MAX_DIMENSIONS, ValueRefusedError, checked, decoded, encoded
 
 
 class Node:
@@ -94,7 +94,7 @@ def test_objects_of_the_tasks_classes_cross_as_their_attributes():
     found = crossed(node)
     assert type(found) is Node and found.value == 1 and found.next.value == [2] and found.next.next is found
     node.method = 1  # type: ignore[method-assign, assignment]
-    with pytest.raises(ValueRefusedError, match="method is replaced"):
+    with pytest.raises(ValueRefusedError, match="Node whose method is replaced"):
         crossed(node)
 
 
@@ -117,6 +117,8 @@ def test_anything_else_is_refused(value: Any):
         {"value": 1, "heap": [["class", "Node"]]}, {"value": 1, "heap": [["class", "Node", ["a"]]]},
         {"value": 1, "heap": [["class", "Node", [1], 2]]}, {"value": 1, "heap": [["array", "O", [1], 2]]},
         {"value": 1, "heap": [["array", "<i8", [2], 2]]}, {"value": 1, "heap": [["array", "<i8", [-1, -1], 2]]},
+        {"value": 1, "heap": [["array", "<i8", [1] * (MAX_DIMENSIONS + 1), 2]]},
+        {"value": 1, "heap": [["array", "<i8", [1 << 99, 0]]]},
         {"value": 1, "heap": [["object", "x"]]}, {"value": 1, "heap": [["iterator"]]},
         {"value": 1, "heap": [[["list"]]]},
     ],

@@ -46,11 +46,15 @@ getattr(module, function)(ask, *arguments)
 
 @dataclass(frozen=True)
 class Exam:
-    """What a program must do. `sources` are statements; `entry` is what they call `candidate`."""
+    """What a program must do. `sources` are statements; `entry` is what they call `candidate`.
+
+    `prelude` is the task's own code; `problem` is the text that says what to write.
+    """
 
     sources: list[str]
     entry: str | None = None
     prelude: str = ""
+    problem: str = ""
 
 
 def split(tests: str | list[str]) -> list[str]:
@@ -153,7 +157,8 @@ async def _examined(
     session: Session, exam: Exam, sources: list[tuple[str, bool]], exchange: Exchange, budget_s: float
 ) -> Grade:
     limits_s = TEST_S, budget_s - min(END_S, budget_s / 5)
-    cell = _cell(TESTS_SIDE, "examine", exam.prelude, _classes(exam.prelude), sources, exam.entry, limits_s)
+    wanted, _ = names.program_names(exam.sources, exam.entry, exam.prelude, exam.problem)
+    cell = _cell(TESTS_SIDE, "examine", exam.prelude, _classes(exam.prelude), sources, exam.entry, wanted, limits_s)
     result = await session.run(cell, timeout_s=max(0.1, budget_s), answer=exchange.from_tests)
     return _read(exchange.verdict, sources, _last_line(result))
 

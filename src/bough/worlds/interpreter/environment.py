@@ -224,7 +224,7 @@ class Interpreter(Environment):
         data, url = self.problem, self.settings.sandbox_url
         budget_s = CALLS_SHARE * self.step_timeout_s
         if data["kind"] == "code":
-            exam = code.Exam(list(data["tests"]), data.get("entry"), data.get("prelude", ""))
+            exam = code.Exam(list(data["tests"]), data.get("entry"), data.get("prelude", ""), data["problem"])
             program = self._sandbox("program", code.LIMITS, url, hidden=True)
             tests = self._sandbox("tests", code.LIMITS, url)
             return await code.grade(answer, exam, program, tests, budget_s=budget_s)

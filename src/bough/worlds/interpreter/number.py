@@ -18,6 +18,8 @@ from fractions import Fraction
 MAX_LENGTH = 1_000
 MAX_DEPTH = 8
 MAX_EXPONENT = 300
+# A product of sums has as many terms as the product of their numbers.
+MAX_TERMS = 8
 # Finding the square factors of larger numbers takes too long.
 MAX_RADICAND = 10**10
 
@@ -185,6 +187,8 @@ def _product(factors: list[Number]) -> Number:
                 turn = i + other_i
                 kind = (rest, pi + other_pi, turn % 2)
                 parts[kind] = parts.get(kind, Fraction(0)) + value * other * square * (-1 if turn > 1 else 1)
+        if len(parts) > MAX_TERMS:
+            raise NotANumberError
         number = Number({kind: value for kind, value in parts.items() if value}, False)
     if len(factors) == 1:
         return number

@@ -13,7 +13,7 @@ from bough.errors import InputError, RowError
 from bough.formats.base import Row
 from bough.trajectories.lines import files, lines
 from bough.trajectories.reader import parse
-from bough.worlds.interpreter import code
+from bough.worlds.interpreter import code, names
 from bough.worlds.interpreter.math import gold_answer
 
 log = logging.getLogger(__name__)
@@ -88,8 +88,10 @@ def missing(data: dict[str, Any], kind: str) -> str | None:
     if not isinstance(prelude, str) or not isinstance(entry, str | None):
         return "prelude and entry as text"
     try:
-        ast.parse(prelude)
-        return None if any(counts for _, counts in code.marked(tests)) else "tests that assert something"
+        if not any(counts for _, counts in code.marked(tests)):
+            return "tests that assert something"
+        _, unknown = names.program_names(tests, entry, prelude, data["problem"])
+        return f"tests that import or define {', '.join(unknown)}" if unknown else None
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         return f"tests and a prelude that are Python ({error})"
 
@@ -103,19 +105,45 @@ def _coding(row: Row, statement: str, tests: Any, name: str) -> dict[str, Any]:
         prelude = "\n".join(prelude)
     if not isinstance(prelude, str | None):
         raise RowError("bad_tests", f"what comes before the tests is {type(prelude).__name__}; it must be Python text")
+    entry = row.get("entry_point")
+    if not isinstance(entry, str | None):
+        raise RowError("bad_entry_point", f"entry_point is {type(entry).__name__}; it must be text")
+    if prelude is None:
+        prelude = _given(row[statement], entry)
     try:
         sources = code.split(tests)
-        compile(prelude or "", "prelude", "exec")
+        compile(prelude, "prelude", "exec")
+        _, unknown = names.program_names(sources, entry, prelude, row[statement])
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         raise RowError("bad_tests", f'"{name}" is not Python: {error or type(error).__name__}') from None
     if not any(counts for _, counts in code.marked(sources)):
         raise RowError("no_tests", f'"{name}" asserts nothing')
-    entry = row.get("entry_point")
-    if not isinstance(entry, str | None):
-        raise RowError("bad_entry_point", f"entry_point is {type(entry).__name__}; it must be text")
     if entry is None and any("candidate(" in source for source in sources):
         raise RowError("no_entry_point", f"the tests call candidate, but entry_point is missing. {_has(row)}")
-    return {"kind": "code", "problem": row[statement], "tests": sources, "entry": entry, "prelude": prelude or ""}
+    if unknown:
+        raise RowError(
+            "missing_names",
+            f'"{name}" uses {", ".join(unknown)}, which nothing imports or defines and the problem does not ask for; '
+            f"import it there or in {SETUPS[0]}, or name what the program has to define in the problem",
+        )
+    return {"kind": "code", "problem": row[statement], "tests": sources, "entry": entry, "prelude": prelude}
+
+
+def _given(statement: str, entry: str | None) -> str:
+    """What a problem in Python, such as HumanEval's, defines besides the function that is to be completed."""
+    try:
+        body = ast.parse(code.last_block(statement) or statement).body
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return ""
+    if not any(isinstance(part, ast.FunctionDef) and part.name == entry for part in body):
+        return ""
+    kept = [part for part in body if not isinstance(part, ast.FunctionDef) or (part.name != entry and _works(part))]
+    return "\n".join(map(ast.unparse, kept))
+
+
+def _works(function: ast.FunctionDef) -> bool:
+    """Whether a function has more than a docstring."""
+    return not all(isinstance(part, ast.Pass | ast.Expr) for part in function.body)
 
 
 def _unanswered(row: Row) -> bool:

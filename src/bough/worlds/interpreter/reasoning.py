@@ -33,19 +33,25 @@ LIMITS = SandboxLimits(memory_mb=4096, timeout_s=60, cpu_s=60)
 LONGEST = 20_000
 WARM_UP = "import reasoning_gym"
 BATCH = 200
+# Some generators print; only problems go to the pipe, and at last why one could not be made.
 MAKER = """
-import json, sys
+import json, os, sys
 from itertools import count
+pipe, sys.stdout = sys.stdout, open(os.devnull, "w")
 import reasoning_gym
 names, seed, size = json.loads(sys.argv[1])
-for batch in count():
-    # Entry i of seed s is generated from s + i: batches must not overlap.
-    first = (seed * 1_000_003 + batch) * size % (1 << 31)
-    sets = {name: reasoning_gym.create_dataset(name, seed=first, size=size) for name in names}
-    for index in range(size):
-        for name, entries in sets.items():
-            problem = {"problem": entries[index]["question"], "generator": name, "seed": first, "index": index}
-            print(json.dumps(problem), flush=True)
+try:
+    for batch in count():
+        # Entry i of seed s is generated from s + i: batches must not overlap.
+        first, sets = (seed * 1_000_003 + batch) * size % (1 << 31), {}
+        for name in names:
+            sets[name] = reasoning_gym.create_dataset(name, seed=first, size=size)
+        for index in range(size):
+            for name, entries in sets.items():
+                problem = {"problem": entries[index]["question"], "generator": name, "seed": first, "index": index}
+                print(json.dumps(problem), file=pipe, flush=True)
+except Exception as error:
+    print(json.dumps({"generator": name, "failed": f"{type(error).__name__}: {error}"}), file=pipe, flush=True)
 """
 # The result is marked with a secret of the host, which is not in the process while the answer is scored.
 PROGRAM = """
@@ -67,6 +73,8 @@ EVALUATED: dict[str, Callable[[str], bool]] = {
     "countdown": literals.is_arithmetic,
     "puzzle24": lambda text: (literals.arithmetic(text) or (None,))[0] == 24,
 }
+# Generators whose problems have no one answer that a scorer could ask for.
+NOT_GRADED = {"propositional_logic": "a formula such as (P ∨ Q) follows from the premises of most of its problems"}
 # Not possessive, (…)*+, which Python 3.11.2, Debian 12's, matches wrongly; tags end each attempt anyway.
 _ANSWER = re.compile(r"<answer>([^<]*(?:<(?!/?answer>)[^<]*)*)</answer>")
 
@@ -79,6 +87,8 @@ def problems(names: list[str], seed: int) -> Iterator[dict[str, Any]]:
             "reasoning names generators that reasoning-gym does not have:",
             [f"{name}{did_you_mean(name, sorted(generators))}" for name in unknown],
         )
+    if refused := [f"{name}: {NOT_GRADED[name]}" for name in names if name in NOT_GRADED]:
+        raise InputError("reasoning names generators that pay for the same answer to every problem:", refused)
     # Some generators hang on the order of sets: problems are made as the sandbox will make them again.
     environment = {**os.environ, "PYTHONHASHSEED": view.ENVIRONMENT["PYTHONHASHSEED"]}
     command = [sys.executable, "-P", "-c", MAKER, json.dumps([names, seed, BATCH])]
@@ -86,7 +96,10 @@ def problems(names: list[str], seed: int) -> Iterator[dict[str, Any]]:
         assert maker.stdout is not None
         try:
             for line in maker.stdout:
-                yield json.loads(line)
+                made = json.loads(line)
+                if "failed" in made:
+                    raise InputError(f"reasoning-gym makes no problem of {made['generator']}: {made['failed']}")
+                yield made
         finally:
             maker.kill()
     raise BoughError(f"reasoning-gym stopped making problems (status {maker.returncode})")

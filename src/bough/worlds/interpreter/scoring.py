@@ -74,20 +74,6 @@ def _not_empty(answer: str, entry: dict[str, Any]) -> bool:
     return not entry["answer"] and answer.strip("\"' ") != ""
 
 
-def _restates_a_premise(answer: str, entry: dict[str, Any]) -> bool:
-    """Whether a conclusion is equivalent to one premise or contains it."""
-    logic = import_module("reasoning_gym.logic.propositional_logic")
-    given = logic.Expression.from_string(answer)
-    for text in entry["metadata"]["premises"]:
-        premise = logic.Expression.from_string(text)
-        if premise.operator is not None and str(premise).replace(" ", "") in str(given).replace(" ", ""):
-            return True
-        follows = logic.PropositionalLogicDataset(logic.PropositionalLogicConfig())._is_valid_conclusion
-        if follows([premise], given) and follows([given], premise):
-            return True
-    return False
-
-
 def _moves_no_box(answer: str, entry: dict[str, Any]) -> bool:
     """Whether an action of a plan does nothing: a plan of all actions would solve every problem."""
     act = import_module("reasoning_gym.games.boxnet").action_from_response
@@ -126,7 +112,6 @@ COMPARED: dict[str, Callable[[str, str], bool]] = {
 REFUSED: dict[str, Callable[[str, dict[str, Any]], bool]] = {
     "boxnet": _moves_no_box,
     "polynomial_equations": _not_empty,
-    "propositional_logic": _restates_a_premise,
     "rubiks_cube": _repeats_a_turn,
     "rush_hour": _moves_no_car,
 }

@@ -10,23 +10,33 @@ from __future__ import annotations
 
 import builtins
 import json
+import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sized
 from typing import Any, TypeVar
 
 from bough.worlds.interpreter.stopwatch import FailedError, Stopwatch
-from bough.worlds.interpreter.values import CHANGEABLE, ValueRefusedError, decoded, encoded, refill
+from bough.worlds.interpreter.values import CHANGEABLE, ValueRefusedError, checked, decoded, encoded, refill
 
 T = TypeVar("T")
 PLAIN: tuple[type[Any], ...] = (str, bytes, int, float, list, tuple, dict, set)
+EXCEPTIONS = {name for name, kind in vars(builtins).items() if isinstance(kind, type) and issubclass(kind, Exception)}
+# What ends a loop such as that of all(map(…)), or a test. From a program it says neither.
+ENDS = {"StopIteration", "StopAsyncIteration", "AssertionError"}
 
 
 class Program:
-    """The program, asked through `ask`. `classes` are the task's own, whose objects are sent as their attributes."""
+    """The program, asked through `ask`. `given` are the values that came from it, by their identity.
+
+    `classes` are the task's own, whose objects are sent as their attributes, and `settable`
+    the attributes that the task's code assigns.
+    """
 
     def __init__(self, ask: Callable[[str], str]) -> None:
         self.ask, self.stopwatch = ask, Stopwatch()
         self.classes: dict[str, Any] = {}
+        self.settable: set[str] = set()
+        self.given: dict[int, Any] = {}
         self.failures: list[str] = []
         self.calls = 0
 
@@ -39,11 +49,16 @@ class Program:
         if time.monotonic() > self.stopwatch.end:
             raise self.failure("the test took too long")
         self.stopwatch.stop()
-        request = {"do": operation, "arguments": message, "objects": objects, "limit_s": self.stopwatch.limit_s}
-        answer = json.loads(self.ask(json.dumps(request)))
+        limit = {"limit_s": self.stopwatch.limit_s}
+        request = {"do": operation, "arguments": message, "objects": objects, **limit}
+        text = self.ask(f"{json.dumps(limit)}\n{json.dumps(request)}")
         self.stopwatch.resume()
+        try:
+            answer = _read(text)
+        except (ValueError, TypeError, RecursionError, MemoryError) as error:
+            raise self.failure(f"the program's answer is not readable: {error}"[:200]) from None
         if "refused" in answer:
-            raise self.failure(answer["refused"])
+            raise self.failure(answer["refused"][:200])
         if "raised" in answer:
             raise _exception(answer["raised"], answer["said"])
 
@@ -55,12 +70,20 @@ class Program:
             return Held(self, number)
 
         try:
-            value, _ = decoded(answer["value"], self.classes, received)
+            value, parts = decoded(answer["value"], self.classes, received, self.settable)
             if value is None and "changed" in answer:
                 self._change(answer["changed"], message["heap"], sent)
         except Exception as error:
             raise self.failure(f"a value that cannot be read: {type(error).__name__}: {error}"[:200]) from None
+        for part in (value, *parts):
+            self.mark(part)
         return value
+
+    def mark(self, value: Any) -> None:
+        """Notes a value as one of the program's: whatever can be gone through, and numbers that are not finite."""
+        endless = isinstance(value, float) and not math.isfinite(value)
+        if endless or (isinstance(value, Sized | Iterator) and not isinstance(value, Held)):
+            self.given[id(value)] = value
 
     def failure(self, why: str) -> FailedError:
         """The error that ends the test; it is recorded in case the test catches it."""
@@ -69,7 +92,7 @@ class Program:
 
     def _change(self, message: dict[str, Any], heap: list[Any], sent: list[Any]) -> None:
         """Applies the changes that a call that returned nothing made to its arguments."""
-        after, _ = decoded(message, self.classes)
+        after, _ = decoded(message, self.classes, settable=self.settable)
         if after is None:
             return
         if not isinstance(after, list) or len(after) != len(sent):
@@ -101,7 +124,9 @@ class Items:
         for item in self.known:
             return item
         found = self.program.do("next", self, self.ahead)
-        if type(found) is not list or not found:
+        if type(found) is not list:
+            raise self.program.failure("a list was expected of the program's iterator")
+        if not found:
             raise StopIteration
         self.ahead, self.known = min(2 * self.ahead, 1024), iter(found)
         return next(self.known)
@@ -120,13 +145,7 @@ class Held:
         self._program.calls += 1
         # By convention a class starts with a capital letter, and calling it gives an object to work with.
         makes = self._name[:1].isupper()
-        try:
-            result = self._program.do("call", self, values, named, objects=makes or not self._name)
-        except StopIteration as end:
-            if not self._name:
-                raise
-            # To a loop such as that of all(map(…)) it would say that there is nothing more to test.
-            raise RuntimeError("the program raised StopIteration") from end
+        result = self._program.do("call", self, values, named, objects=makes or not self._name)
         return Held(self._program, result._number, made=True) if makes and isinstance(result, Held) else result
 
     def __getattr__(self, name: str) -> Any:
@@ -185,7 +204,25 @@ def _sent(thing: Any) -> tuple[str, Any] | None:
     return ("builtin", name) if vars(builtins).get(name) is thing else None
 
 
+def _read(text: str) -> dict[str, Any]:
+    """The program's answer if it is well-formed."""
+    answer = json.loads(text)
+    if not isinstance(answer, dict):
+        raise ValueError("not an object")
+    if isinstance(answer.get("refused"), str):
+        return {"refused": answer["refused"]}
+    if "raised" in answer:
+        if answer["raised"] not in EXCEPTIONS or not isinstance(answer.get("said"), str):
+            raise ValueError("an unknown exception")
+        return {"raised": answer["raised"], "said": answer["said"][:1000]}
+    if "value" not in answer:
+        raise ValueError("no value")
+    return {key: checked(answer[key]) for key in ("value", "changed") if key in answer}
+
+
 def _exception(name: str, said: str) -> BaseException:
+    if name in ENDS:
+        return RuntimeError(f"the program raised {name}: {said}")
     try:
         error = getattr(builtins, name)(said)
     except TypeError:  # such as UnicodeDecodeError, which wants more

@@ -9,21 +9,24 @@ Other values are sent in two cases only: objects of a class that the task itself
 their attributes, and objects that the caller's `special` recognises, as a tag and a number
 ("iterator", whose items can be requested, or "object").
 
-The source of this file also runs in the program's and the tests' process. The host calls only `checked`.
+The source of this file runs in the program's and the tests' process, never in the host's.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import datetime
 import math
 import re
 from collections import Counter, OrderedDict, deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from decimal import Decimal
 from fractions import Fraction
+from functools import cached_property
 from typing import Any
 
 LARGEST = 1 << 53
+MAX_DIMENSIONS = 64  # as numpy has it
 # Created empty and filled later, because they may contain themselves.
 SHELLS: dict[str, type[Any]] = {
     "list": list, "set": set, "deque": deque, "dict": dict, "Counter": Counter, "OrderedDict": OrderedDict,
@@ -109,9 +112,16 @@ def encoded(
 
 
 def decoded(
-    message: Mapping[str, Any], classes: Mapping[str, Any], special: Callable[[str, Any], Any] | None = None
+    message: Mapping[str, Any],
+    classes: Mapping[str, Any],
+    special: Callable[[str, Any], Any] | None = None,
+    settable: Collection[str] = (),
 ) -> tuple[Any, list[Any]]:
-    """The value of a message, and the objects of its heap."""
+    """The value of a message, and the objects of its heap.
+
+    An object has no attribute in place of a method or a constant of its class. Where a class
+    has a value of the same name, `settable` says whether it is a default that objects replace.
+    """
     heap = message["heap"]
     made: list[Any] = [SHELLS[entry[0]]() if entry[0] in SHELLS else None for entry in heap]
 
@@ -135,9 +145,13 @@ def decoded(
             made[place] = special(tag, parts[0])
     for place, (tag, *parts) in enumerate(heap):
         if tag == "class":
-            if hidden := [name for name in parts[1] if callable(getattr(type(made[place]), name, None))]:
-                raise ValueRefusedError(f"{parts[0]} whose method {hidden[0]:.80} is replaced")
-            vars(made[place]).update(zip(parts[1], map(at, parts[2:]), strict=True))
+            kind, content = type(made[place]), dict(zip(parts[1], map(at, parts[2:]), strict=True))
+            for name in parts[1]:
+                if isinstance(getattr(kind, name, None), cached_property):
+                    del content[name]  # the class computes it here too
+                elif _is_fixed(kind, name, settable):
+                    raise ValueRefusedError(f"{parts[0]} whose {name:.80} is replaced")
+            vars(made[place]).update(content)
     for place, (tag, *parts) in enumerate(heap):
         if tag in SHELLS:
             refill(made[place], tag, list(map(at, parts)))
@@ -175,7 +189,8 @@ def checked(message: object) -> dict[str, Any]:
         elif tag == "array":
             told, latest = 2, place
             good = len(parts) > 1 and isinstance(parts[0], str) and DTYPE.fullmatch(parts[0]) is not None
-            good = good and _are(parts[1], int) and all(size >= 0 for size in parts[1])
+            good = good and _are(parts[1], int) and len(parts[1]) <= MAX_DIMENSIONS
+            good = good and all(0 <= size <= LARGEST for size in parts[1])
             good = good and math.prod(parts[1]) == len(parts) - 2
         elif tag in MADE:
             latest = place
@@ -198,6 +213,13 @@ def _check_place(place: Any, heap: list[Any], latest: int) -> None:
         good = not isinstance(place, dict)
     if not good:
         raise ValueError("a wrong place")
+
+
+def _is_fixed(kind: type[Any], name: str, settable: Collection[str]) -> bool:
+    """Whether a name belongs to a class and not to its objects. None in a class is a place for a value."""
+    found = getattr(kind, name, None)
+    fields = dataclasses.fields(kind) if dataclasses.is_dataclass(kind) else ()
+    return callable(found) or (found is not None and name not in {*settable, *(field.name for field in fields)})
 
 
 def _are(values: Any, kind: type, count: int | None = None) -> bool:
