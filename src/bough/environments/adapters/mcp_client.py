@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import shlex
 import sys
@@ -21,6 +22,8 @@ from bough.environments.adapters.limited_http import limited_client
 from bough.environments.base import EnvironmentFailedError
 from bough.errors import InputError, exception_line
 
+# What a server does wrong is in our error; the client would also print its own traceback of it.
+logging.getLogger("mcp").setLevel(logging.CRITICAL)
 # How much of what a server wrote to its standard error is shown when it fails.
 MAX_LOG = 500
 # A server can go on listing them for ever.
